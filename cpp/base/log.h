@@ -1,0 +1,33 @@
+// One line per fact, on stderr, written with one write(2): "[rdmacoll rank 3] warning: ...".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace rdmacoll {
+
+enum class LogLevel : uint8_t { error, warning, info, debug };
+
+// A value owned by whoever logs (an Engine logs with its own rank), not a global.
+class Log {
+ public:
+  Log() = default;
+  Log(LogLevel level, int rank) : level_(level), rank_(rank) {}
+
+  void error(std::string_view text) const { write(LogLevel::error, text); }
+  void warning(std::string_view text) const { write(LogLevel::warning, text); }
+  void info(std::string_view text) const { write(LogLevel::info, text); }
+  void debug(std::string_view text) const { write(LogLevel::debug, text); }
+  bool enabled(LogLevel level) const { return !silent_ && level <= level_; }
+  void silence() { silent_ = true; }  // the simulator: thousands of planned failures
+
+ private:
+  void write(LogLevel level, std::string_view text) const;
+
+  LogLevel level_ = LogLevel::warning;
+  int rank_ = -1;
+  bool silent_ = false;
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,90 @@
+// The world fails: a Status. We were wrong: RC_ASSERT, on in release builds too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace rdmacoll {
+
+enum class Code : uint8_t {
+  ok,
+  busy,          // not accepted now; poll() and offer it again
+  invalid,       // ConfigError: a wrong argument, setting or environment
+  mismatch,      // MismatchError: ranks disagree
+  duplicate,     // DuplicateNameError
+  rank_failed,   // RankFailedError: .rank .host .cause
+  stalled,       // StalledError: .tensor .missing_ranks
+  shutdown,      // ShutdownError
+  uninitialized, // NotInitializedError
+  failed,        // RdmacollError: anything else the world did
+};
+
+// The Python class that a code becomes; also the first word of the text that a graph shows.
+std::string_view error_name(Code code);
+
+// What a typed error carries beside its sentence.
+struct ErrorDetail {
+  int rank = -1;
+  std::string host;
+  std::string cause;
+  std::string tensor;
+  std::vector<int> ranks;
+};
+
+// A value: cheap when ok (no allocation), immutable when not.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message, ErrorDetail detail = {})
+      : error_(std::make_shared<const Error>(Error{code, std::move(message), std::move(detail)})) {}
+
+  static Status busy() { return Status(Busy{}); }
+
+  bool ok() const { return !busy_ && error_ == nullptr; }
+  bool is_busy() const { return busy_; }
+  Code code() const { return busy_ ? Code::busy : error_ ? error_->code : Code::ok; }
+  const std::string& message() const;
+  const ErrorDetail& detail() const;
+
+  // {"kind": "RankFailedError", "message": ..., "rank": ..., ...}: what crosses the C boundary.
+  std::string to_json() const;
+
+ private:
+  struct Busy {};
+  struct Error {
+    Code code;
+    std::string message;
+    ErrorDetail detail;
+  };
+  explicit Status(Busy) : busy_(true) {}
+
+  bool busy_ = false;
+  std::shared_ptr<const Error> error_;  // shared: one failure ends many operations
+};
+
+// "rank 3 (node7, pid 4711) stopped answering: connection reset ..."
+Status rank_failed(int rank, const std::string& host, int64_t pid, const std::string& cause);
+
+[[noreturn]] void assertion_failed(const char* condition, const char* file, int line,
+                                   const std::string& values);
+
+}  // namespace rdmacoll
+
+// `values` is any text that helps whoever reads the crash: cat("sequence ", n).
+#define RC_ASSERT(condition, ...)                                                   \
+  do {                                                                              \
+    if (!(condition)) [[unlikely]] {                                                \
+      ::rdmacoll::assertion_failed(#condition, __FILE__, __LINE__,                  \
+                                   ::std::string(__VA_OPT__(__VA_ARGS__)));         \
+    }                                                                               \
+  } while (false)
+
+#define RC_RETURN_IF_ERROR(expression)                   \
+  do {                                                   \
+    ::rdmacoll::Status rc_status_ = (expression);        \
+    if (!rc_status_.ok()) return rc_status_;             \
+  } while (false)

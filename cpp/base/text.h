@@ -1,0 +1,39 @@
+// Small text helpers; C++20's std::format is not in the oldest compiler that we support.
+#pragma once
+
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rdmacoll {
+
+// cat("rank ", 3, " of ", 8) == "rank 3 of 8"
+template <typename... Values>
+std::string cat(const Values&... values) {
+  std::ostringstream stream;
+  (stream << ... << values);
+  return stream.str();
+}
+
+// join({1, 2, 5}, ", ") == "1, 2, 5"
+template <typename Range>
+std::string join(const Range& values, std::string_view separator) {
+  std::ostringstream stream;
+  bool first = true;
+  for (const auto& value : values) {
+    if (!first) stream << separator;
+    stream << value;
+    first = false;
+  }
+  return stream.str();
+}
+
+// 4194304 -> "4 MiB", 1500 -> "1500 B"
+std::string bytes_text(uint64_t bytes);
+
+// A JSON string literal with its quotes.
+std::string json_quote(std::string_view text);
+
+}  // namespace rdmacoll

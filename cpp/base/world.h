@@ -1,0 +1,38 @@
+// Who takes part. A value: a restart is a new World with the next epoch and a new Engine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace rdmacoll {
+
+struct Member {
+  std::string host;
+  int64_t pid = 0;
+  int node = 0;  // ranks of equal node reach each other's abstract Unix sockets
+};
+
+struct World {
+  std::string job;      // names the job on every connection
+  uint32_t epoch = 0;   // in every header
+  int rank = 0;
+  std::vector<Member> members;  // by rank
+
+  int size() const { return static_cast<int>(members.size()); }
+  bool same_node(int a, int b) const { return members[a].node == members[b].node; }
+  int local_rank() const;   // position among the ranks of my node
+  int local_size() const;
+  int cross_rank() const;   // position of my node among the nodes, by first appearance
+  int cross_size() const;
+  std::string describe(int rank) const;  // "rank 3 (node7, pid 4711)"
+};
+
+// The control tree: a k-ary heap order over ranks, root 0; one hop up to kTreeRadix + 1 ranks.
+inline constexpr int kTreeRadix = 16;
+int tree_parent(int rank);                       // -1 at the root
+std::vector<int> tree_children(int rank, int size);
+std::vector<int> tree_subtree(int rank, int size);  // rank itself and all below it, ascending
+int tree_child_towards(int ancestor, int rank);     // the child of `ancestor` whose subtree holds `rank`
+
+}  // namespace rdmacoll

@@ -1,0 +1,54 @@
+// Reductions and copies, posted and polled like transfers: never assumed to be free.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+
+// One operand: local pieces, or a view of a peer's memory. All operands of a job have equal bytes,
+// cut differently into pieces.
+struct Operand {
+  std::span<const Piece> pieces;
+  std::span<const RemotePiece> remote;      // used when `pieces` is empty
+  const RemoteReader* reader = nullptr;
+};
+
+// to = scale(reduce(sources)) in the canonical order: one binary tree over the sources, split at the
+// largest power of two below the count. 16-bit floats are summed in float32 and rounded once.
+// With one source it is a copy (scaled when divisor or factor say so).
+struct ComputeJob {
+  Dtype dtype = Dtype::uint8;
+  ReduceOp op = ReduceOp::sum;    // average is the caller's business: sum, and a divisor
+  std::span<const Piece> to;      // may be the same memory as a source, never a shifted overlap
+  std::span<const Operand> sources;
+  double divisor = 1.0;           // result / divisor, then * factor; both 1: untouched bits
+  double factor = 1.0;
+  uint64_t cookie = 0;
+};
+
+class ComputeSink {
+ public:
+  virtual ~ComputeSink() = default;
+  virtual void computed(uint64_t cookie, const Status& status) = 0;
+};
+
+// Called by the holder of the baton only. The spans of a job (and what they point to) stay valid
+// until `computed`.
+class Compute {
+ public:
+  virtual ~Compute() = default;
+  virtual Status submit(const ComputeJob& job) = 0;  // busy: poll, then offer it again
+  virtual bool poll(ComputeSink& sink) = 0;
+  // A sleeper must be woken through its Waker when a job ends on another thread.
+  virtual bool arm() = 0;
+  virtual uint64_t bytes_copied() const = 0;  // bytes written by jobs with one source
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,144 @@
+// Moves bytes between ranks. Knows nothing of tensors, batches or reductions.
+//
+// Contract. All calls come from the holder of the baton, one at a time; nothing blocks. Three kinds
+// of traffic share a peer:
+//
+//   control   small messages, delivered once and in order per peer (the decision log and its like)
+//   transfer  post_send at one side, post_recv at the other, matched by (lane, sequence). Lanes are
+//             independent; within a lane sequences are unique but may be posted in any order.
+//             post_recv *is* the grant: no byte is written before the receiver has posted.
+//   view      publish at one side, await at the other, matched by (lane, sequence) in a space of its
+//             own. The reader gets a View of the publisher's memory, reads it, and releases it.
+//             The publisher's completion (`sent`) comes with the release: until then it must leave
+//             the memory alone.
+//
+// Memory named in a Transfer must stay valid until its completion, or until the peer has failed and
+// this was reported: after peer_failed for p, nothing touches memory of transfers with p any more.
+// `pieces` itself (the array) is copied before the call returns.
+//
+// Errors: a call returns Status::busy() when a queue is full (poll, then offer it again). A broken
+// peer is never a return value: it is reported once through Sink::peer_failed, and later calls that
+// name it are accepted and dropped, since whoever called is about to be told.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace rdmacoll {
+
+using Lane = uint8_t;
+
+// Contiguous memory of this process. Registered memory (a slab of MemoryPool) is recognised by its
+// address; anything else is foreign memory and is handled as the transport can.
+struct Piece {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+struct Transfer {
+  int peer = -1;
+  Lane lane = 0;
+  uint64_t sequence = 0;
+  std::span<const Piece> pieces;
+  uint64_t cookie = 0;
+};
+
+// Memory of another process. `mapped` is its place in our address space, or null: then it is read
+// through RemoteReader in one copy.
+struct RemotePiece {
+  const std::byte* mapped = nullptr;
+  uint64_t address = 0;
+  std::size_t bytes = 0;
+};
+
+// Reads a peer's memory in one copy. Thread-safe: compute workers call it.
+class RemoteReader {
+ public:
+  virtual ~RemoteReader() = default;
+  // Gathers `bytes` bytes starting `skip` bytes into the concatenation of `from`.
+  virtual Status read(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,
+                      std::size_t bytes) const = 0;
+};
+
+struct View {
+  std::span<const RemotePiece> pieces;  // valid until release()
+  const RemoteReader* reader = nullptr;  // null when every piece is mapped
+};
+
+// What a peer offers once it is connected.
+struct Reach {
+  std::string_view transport;          // "shm", "tcp", "rdma", "sim"
+  bool views = false;                  // publish/await work
+  bool foreign_views = false;          // ... also for memory outside the pool (one-copy reads)
+  std::size_t view_pieces_max = 0;     // pieces in one publication
+  std::size_t transfer_bytes_max = 0;  // of one Transfer
+};
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void connected(int peer) = 0;
+  virtual void sent(uint64_t cookie) = 0;
+  virtual void received(uint64_t cookie) = 0;
+  virtual void viewed(uint64_t cookie, const View& view) = 0;
+  // `message` is valid during the call only.
+  virtual void control(int peer, std::span<const std::byte> message) = 0;
+  // Once per peer. `cause`: "connection reset by peer", "silent for 5 s", ...
+  virtual void peer_failed(int peer, const std::string& cause) = 0;
+};
+
+inline constexpr std::size_t kControlBytesMax = 1u << 20;
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Begins to connect if that has not begun; Sink::connected follows. Both sides of a pair call it
+  // (the plan names both), in any order.
+  virtual void connect(int peer) = 0;
+  virtual bool is_connected(int peer) const = 0;
+  virtual Reach reach(int peer) const = 0;  // of a connected peer
+
+  virtual Status post_control(int peer, std::span<const std::byte> message) = 0;
+  virtual Status post_send(const Transfer& transfer) = 0;
+  virtual Status post_recv(const Transfer& transfer) = 0;
+  virtual Status publish(const Transfer& transfer) = 0;
+  virtual Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) = 0;
+  virtual Status release(int peer, Lane lane, uint64_t sequence) = 0;
+
+  // Reports what has happened into `sink`, which must not call back into the transport. Returns
+  // whether anything was reported or moved.
+  virtual bool poll(Sink& sink) = 0;
+
+  // Before sleeping: asks for a wake-up. False: something arrived meanwhile, poll again. After a
+  // true the engine sleeps on wait_handle() (readable = poll); poll() disarms.
+  virtual bool arm() = 0;
+  virtual int wait_handle() const = 0;  // an epoll descriptor, or -1
+  // The next time at which poll() must run though nothing arrives (heartbeats).
+  virtual Nanoseconds next_deadline() const = 0;
+
+  // Stop talking to the peer; peer_failed is not reported for it any more.
+  virtual void fail(int peer) = 0;
+  // Everything handed over has left this process (so that it may exit).
+  virtual bool flushed() const = 0;
+
+  struct Counters {
+    uint64_t handshakes = 0;
+    uint64_t connections = 0;
+    uint64_t registrations = 0;
+    uint64_t control_messages = 0;
+    uint64_t bytes_sent = 0;
+    uint64_t bytes_received = 0;
+    uint64_t bytes_copied = 0;  // by the transport itself, beside what compute does
+    uint64_t doorbells = 0;
+  };
+  virtual Counters counters() const = 0;
+};
+
+}  // namespace rdmacoll
