@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "transport/transport.h"
+#include "memory/piece.h"
 
 namespace rdmacoll {
 

@@ -29,17 +29,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "memory/piece.h"
 
 namespace rdmacoll {
 
 using Lane = uint8_t;
-
-// Contiguous memory of this process. Registered memory (a slab of MemoryPool) is recognised by its
-// address; anything else is foreign memory and is handled as the transport can.
-struct Piece {
-  std::byte* data = nullptr;
-  std::size_t bytes = 0;
-};
 
 struct Transfer {
   int peer = -1;
@@ -47,23 +41,6 @@ struct Transfer {
   uint64_t sequence = 0;
   std::span<const Piece> pieces;
   uint64_t cookie = 0;
-};
-
-// Memory of another process. `mapped` is its place in our address space, or null: then it is read
-// through RemoteReader in one copy.
-struct RemotePiece {
-  const std::byte* mapped = nullptr;
-  uint64_t address = 0;
-  std::size_t bytes = 0;
-};
-
-// Reads a peer's memory in one copy. Thread-safe: compute workers call it.
-class RemoteReader {
- public:
-  virtual ~RemoteReader() = default;
-  // Gathers `bytes` bytes starting `skip` bytes into the concatenation of `from`.
-  virtual Status read(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,
-                      std::size_t bytes) const = 0;
 };
 
 struct View {

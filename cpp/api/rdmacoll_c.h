@@ -1,0 +1,137 @@
+/* The C ABI of librdmacoll.so: one exported function that hands out a versioned table. Python
+ * (ctypes) and librdmacoll_tf.so are its only users. Append to the table, never change an entry;
+ * RC_ABI_VERSION grows when an entry's meaning does.
+ *
+ * Text that is returned through `char**` belongs to the caller: free it with `text_free`. Every
+ * function that can fail returns 0, or another number and the error as JSON:
+ *   {"kind": "RankFailedError", "message": "...", "rank": 3, "host": "node7", "cause": "...",
+ *    "tensor": "", "ranks": []}
+ * `kind` is the name of a class in rdmacoll/engine/errors.py. */
+#ifndef RDMACOLL_C_H_
+#define RDMACOLL_C_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RC_ABI_VERSION 1
+
+typedef struct rc_engine rc_engine;     /* one rank's engine */
+typedef struct rc_handle rc_handle;     /* one submitted operation */
+typedef struct rc_prepared rc_prepared; /* an allreduce that is called again and again */
+
+enum rc_kind { RC_ALLREDUCE = 0, RC_BROADCAST = 1, RC_ALLGATHER = 2, RC_BARRIER = 3 };
+/* dtypes and reduction operators: the numbers in base/dtype.h
+ * uint8 0, int8 1, int32 2, int64 3, float16 4, bfloat16 5, float32 6, float64 7, bool 8, uint16 9,
+ * uint32 10, uint64 11, int16 12, complex64 13, complex128 14; sum 0, average 1, min 2, max 3,
+ * product 4. */
+
+typedef struct rc_tensor {
+  const void* input; /* C-contiguous; broadcast reads it at the root only */
+  void* output;      /* may be `input`; ignored by allgather */
+  int32_t ndim;      /* 0 to 8 */
+  int64_t dims[8];
+  const char* label; /* names the tensor in messages; may be NULL */
+} rc_tensor;
+
+/* Asked once the ragged size of an allgather is known, on an engine thread: returns memory for the
+ * result (C-contiguous, dims given), valid until the operation is done, or NULL to fail it. */
+typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
+/* Called exactly once for an accepted request, on an engine thread or on the thread that drives the
+ * engine, never from inside submit(). error_json is NULL on success and valid during the call. */
+typedef void (*rc_done)(void* context, const char* error_json);
+
+typedef struct rc_request {
+  uint32_t size;          /* sizeof(rc_request) */
+  int32_t kind;           /* rc_kind */
+  int32_t dtype;
+  int32_t op;             /* allreduce */
+  int32_t root;           /* broadcast */
+  double prescale;        /* allreduce: inputs are multiplied first; 1.0 = untouched */
+  double postscale;       /* allreduce: the result is multiplied last */
+  const char* name;       /* NULL: unnamed, counted by one counter across all kinds */
+  int64_t iteration;      /* loop iteration of a named op inside a TensorFlow frame; 0 outside */
+  int32_t repeats;        /* 1: the same (name, iteration) may be in flight again (TF loops); 0: DuplicateNameError */
+  int32_t n_tensors;      /* >= 1, except barrier (0); several = grouped; allgather takes 1 */
+  const rc_tensor* tensors; /* copied before submit() returns; the memory behind it is not */
+  rc_allocate allocate;   /* allgather; NULL: the handle owns the result (handle_result) */
+  rc_done done;           /* NULL: use the handle */
+  void* context;          /* for allocate and done */
+} rc_request;
+
+typedef struct rc_api {
+  uint32_t abi_version; /* RC_ABI_VERSION */
+  uint32_t size;        /* sizeof(rc_api) */
+  const char* version;  /* of the package */
+
+  void (*text_free)(char* text);
+
+  /* Settings: JSON list of {name, alias, default, value, source, unit, scope, help, allowed, note},
+   * from the process environment overlaid by `arguments` ("NAME=value\n..." or NULL). An error
+   * names variable, value and what is allowed. */
+  int (*settings)(const char* arguments, char** json, char** error);
+
+  /* Start, in four steps, since only the caller can carry texts between ranks:
+   *   1. engine_open      listens; address = this rank's card, a JSON object on one line
+   *   2. (caller) gathers all cards, by rank
+   *   3. engine_node      which rank leads this rank's node (a real connection is tried), and fails
+   *                       with ConfigError when settings or builds differ between the cards
+   *   4. (caller) gathers the leaders; engine_start connects the control tree and starts the thread.
+   * secret: the job's secret (16 bytes or more), job: its name, arguments as in settings().
+   * engine_close must be called for every opened engine. */
+  int (*engine_open)(int32_t rank, int32_t size, const char* job, const uint8_t* secret,
+                     int32_t secret_bytes, const char* arguments, rc_engine** engine,
+                     char** address, char** error);
+  int (*engine_node)(rc_engine* engine, const char* const* addresses, int32_t* leader, char** error);
+  int (*engine_start)(rc_engine* engine, const int32_t* leaders, char** error);
+  /* Says goodbye (cause: NULL for a clean end, else e.g. "ValueError: ..."), fails what is pending
+   * with ShutdownError, stops the thread, closes everything; bounded to some seconds. Idempotent.
+   * The engine itself (and its handles) stays valid until engine_free. */
+  void (*engine_close)(rc_engine* engine, const char* cause);
+  void (*engine_free)(rc_engine* engine);
+
+  /* rank size local_rank local_size cross_rank cross_size, in this order */
+  void (*engine_topology)(rc_engine* engine, int32_t out[6]);
+  /* INTERFACE's metrics() as a JSON object of totals since start. */
+  char* (*engine_metrics)(rc_engine* engine);
+  /* {"transport": "shm", "determinism": "run", "summary": "..."} */
+  char* (*engine_describe)(rc_engine* engine);
+  /* Pending units, batches, per-peer transfers, as text for a person. */
+  char* (*engine_state)(rc_engine* engine);
+
+  /* handle may be NULL when request->done is set. An error here means: not accepted, done is not
+   * called. */
+  int (*submit)(rc_engine* engine, const rc_request* request, rc_handle** handle, char** error);
+  /* Drives the engine while it waits (the baton). 0 done, 1 timeout_ms is over (-1: no limit), 2
+   * done with an error: *error (which may be NULL: not wanted). */
+  int (*handle_wait)(rc_handle* handle, int64_t timeout_ms, char** error);
+  int (*handle_done)(rc_handle* handle); /* 1 or 0 */
+  /* Of a successful allgather without `allocate`: the memory, valid until handle_free. */
+  const void* (*handle_result)(rc_handle* handle, int32_t* ndim, int64_t dims[8]);
+  /* Allowed at any time; an unfinished operation goes on. */
+  void (*handle_free)(rc_handle* handle);
+
+  /* request: allreduce; pointers stay valid until prepared_free. prepared_run is submit + wait, with
+   * handle_wait's results; the same rc_prepared may not run twice at once. */
+  int (*prepare)(rc_engine* engine, const rc_request* request, rc_prepared** prepared, char** error);
+  int (*prepared_run)(rc_prepared* prepared, int64_t timeout_ms, char** error);
+  void (*prepared_free)(rc_prepared* prepared);
+
+  /* engine.empty(): memory that needs no copy; NULL when the pool is exhausted. Must be freed before
+   * engine_free (after engine_close is fine). */
+  void* (*memory_allocate)(rc_engine* engine, uint64_t bytes);
+  void (*memory_free)(rc_engine* engine, void* memory);
+
+  /* Commands that need no world; each returns the JSON keys of its command. 0: ok, 1: findings. */
+  int (*verify_schedules)(int32_t ranks_first, int32_t ranks_last, char** json);
+  int (*sim_faults)(uint64_t seed_begin, uint64_t seed_end, int32_t verbose, char** json);
+} rc_api;
+
+__attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* RDMACOLL_C_H_ */

@@ -1,0 +1,31 @@
+// The memory that the engine owns: one arena, backed by a sealed memfd, that ranks of the same node
+// map read-only and (later) RDMA devices register in slabs. Sparse: only what is touched costs memory.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace rdmacoll {
+
+class MemoryPool {
+ public:
+  // `bytes`: TF_RDMA_BUF_SIZE. Nothing is touched yet.
+  static Status create(std::size_t bytes, std::unique_ptr<MemoryPool>& pool);
+  virtual ~MemoryPool() = default;
+
+  // Page-aligned memory from 4 KiB on, 64-byte aligned below; null when the pool is exhausted.
+  // allocate and free may be called from any thread.
+  virtual std::byte* allocate(std::size_t bytes) = 0;
+  virtual void free(std::byte* memory) = 0;
+
+  virtual bool contains(const void* memory, std::size_t bytes) const = 0;
+  virtual std::byte* base() const = 0;
+  virtual std::size_t size() const = 0;
+  virtual std::size_t used() const = 0;
+  virtual int fd() const = 0;
+};
+
+}  // namespace rdmacoll
