@@ -1,0 +1,43 @@
+// Heartbeats of one connection. A dead process closes its socket at once; this finds the host that
+// vanished and the process that was stopped.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "base/clock.h"
+#include "base/text.h"
+
+namespace rdmacoll {
+
+class Liveness {
+ public:
+  // A peer is silent after `timeout`; we speak at least every fifth of it.
+  Liveness(Nanoseconds timeout, Nanoseconds now)
+      : timeout_(timeout), heard_at_(now), spoke_at_(now), polled_at_(now) {}
+
+  void heard(Nanoseconds now) { heard_at_ = now; }
+  void spoke(Nanoseconds now) { spoke_at_ = now; }
+  bool should_speak(Nanoseconds now) const { return now - spoke_at_ >= timeout_ / 5; }
+
+  // Call at every poll, before reading what came. If our own loop was late (this process was stopped
+  // or starved), the peer's words may wait unread in a buffer: it gets a fresh timeout.
+  void polled(Nanoseconds now) {
+    if (now - polled_at_ > timeout_ / 2) heard_at_ = now;
+    polled_at_ = now;
+  }
+  // Call after reading what came.
+  bool is_silent(Nanoseconds now) const { return now - heard_at_ > timeout_; }
+  std::string cause() const { return cat("silent for ", timeout_ / kMillisecond, " ms"); }
+  Nanoseconds next_deadline() const {
+    return std::min(spoke_at_ + timeout_ / 5, heard_at_ + timeout_ + kMillisecond);
+  }
+
+ private:
+  Nanoseconds timeout_;
+  Nanoseconds heard_at_;
+  Nanoseconds spoke_at_;
+  Nanoseconds polled_at_;
+};
+
+}  // namespace rdmacoll
