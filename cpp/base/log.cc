@@ -1,0 +1,26 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+
+void Log::write(LogLevel level, std::string_view text) const {
+  static constexpr std::array<std::string_view, 4> kNames = {"error", "warning", "info", "debug"};
+  if (!enabled(level)) return;
+  std::string line = rank_ < 0 ? "[rdmacoll] " : cat("[rdmacoll rank ", rank_, "] ");
+  line += kNames[std::min<std::size_t>(static_cast<std::size_t>(level), kNames.size() - 1)];
+  line += ": ";
+  const std::size_t body = line.size();
+  line += text;
+  // One fact is one line, whatever a name that came from outside holds.
+  std::replace(line.begin() + static_cast<std::ptrdiff_t>(body), line.end(), '\n', ' ');
+  line += '\n';
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace rdmacoll

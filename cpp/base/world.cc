@@ -1,0 +1,70 @@
+#include "base/world.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/status.h"
+#include "base/text.h"
+
+namespace rdmacoll {
+
+int World::local_rank() const {
+  int before = 0;
+  for (int other = 0; other < rank; ++other) before += same_node(other, rank) ? 1 : 0;
+  return before;
+}
+
+int World::local_size() const {
+  int count = 0;
+  for (int other = 0; other < size(); ++other) count += same_node(other, rank) ? 1 : 0;
+  return count;
+}
+
+int World::cross_rank() const {
+  std::set<int> seen;  // nodes that appear before mine
+  for (const Member& member : members) {
+    if (member.node == members[rank].node) break;
+    seen.insert(member.node);
+  }
+  return static_cast<int>(seen.size());
+}
+
+int World::cross_size() const {
+  std::set<int> nodes;
+  for (const Member& member : members) nodes.insert(member.node);
+  return static_cast<int>(nodes.size());
+}
+
+std::string World::describe(int which) const {
+  if (which < 0 || which >= size()) return cat("rank ", which);
+  return cat("rank ", which, " (", members[which].host, ", pid ", members[which].pid, ")");
+}
+
+int tree_parent(int rank) { return rank == 0 ? -1 : (rank - 1) / kTreeRadix; }
+
+std::vector<int> tree_children(int rank, int size) {
+  std::vector<int> children;
+  const int64_t first = static_cast<int64_t>(rank) * kTreeRadix + 1;
+  for (int64_t child = first; child < std::min<int64_t>(first + kTreeRadix, size); ++child) {
+    children.push_back(static_cast<int>(child));
+  }
+  return children;
+}
+
+std::vector<int> tree_subtree(int rank, int size) {
+  std::vector<int> subtree = {rank};
+  // Level by level: children of ascending ranks ascend, so the list stays sorted as it grows.
+  for (std::size_t next = 0; next < subtree.size(); ++next) {
+    for (int child : tree_children(subtree[next], size)) subtree.push_back(child);
+  }
+  return subtree;
+}
+
+int tree_child_towards(int ancestor, int rank) {
+  int below = rank;
+  while (below >= 0 && tree_parent(below) != ancestor) below = tree_parent(below);
+  RC_ASSERT(below >= 0, cat("rank ", rank, " is not below rank ", ancestor));
+  return below;
+}
+
+}  // namespace rdmacoll
