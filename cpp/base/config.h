@@ -17,37 +17,53 @@ namespace rdmacoll {
 enum class Unit : uint8_t { flag, text, choice, bytes, count, seconds };
 enum class Scope : uint8_t { world, rank };  // world: must be equal on all ranks (fingerprint)
 
+struct Config;
+
+// A setting's text, understood: the field of its unit is filled, `text` is its canonical form
+// ("4M" -> "4194304"), so that ranks can compare settings as text.
+struct ParsedValue {
+  std::string text;
+  bool automatic = false;  // "auto": as if unset
+  bool flag = false;
+  uint64_t integer = 0;  // bytes and count
+  double seconds = 0;    // in the unit of the name: _S or _US
+};
+
 struct Setting {
   std::string_view name;
-  std::string_view alias;          // a name that users of other systems have in their scripts, or ""
+  std::string_view alias;  // a name that users of other systems have in their scripts, or ""
   std::string_view default_value;  // as documented; "" = none
   Unit unit;
   Scope scope;
-  std::string_view allowed;        // what a wrong value is told: "run or canonical"
+  std::string_view allowed;  // what a wrong value is told: "run or canonical"
   std::string_view help;
+  double least = 0;  // bytes, count and seconds: the smallest and the largest value
+  double most = 0;
+  void (*store)(Config& config, const ParsedValue& value) = nullptr;  // null: Python reads it
 };
 std::span<const Setting> settings_table();
 
 // The values that code reads, parsed and checked; "automatic" is an empty optional.
 struct Config {
-  std::vector<std::string> transports;          // RDMACOLL_TRANSPORT; empty = auto
-  std::string allreduce_algorithm;              // "" = auto
-  bool canonical = false;                       // RDMACOLL_ORDER
+  std::vector<std::string> transports;  // RDMACOLL_TRANSPORT; empty = auto
+  std::string allreduce_algorithm;      // "" = auto
+  bool canonical = false;               // RDMACOLL_ORDER
   uint64_t bucket_bytes = 26'214'400;
-  std::string interface;                        // "" = automatic
+  std::string interface;  // "" = automatic
   double start_timeout_s = 60;
   double peer_timeout_s = 5;
   double stall_warning_s = 10;
   double stall_error_s = 600;
   bool rdma_enabled = true;
   std::string rdma_device;
-  uint64_t chunk_bytes = 4'194'304;             // TF_RDMA_CHUNK_SIZE
-  uint64_t accumulation_bytes = 8'192;          // TF_RDMA_ACC_SIZE
-  uint64_t pool_bytes = 1'073'741'824;          // TF_RDMA_BUF_SIZE
-  std::optional<uint64_t> segment_bytes;        // RDMACOLL_SEGMENT_BYTES; automatic when unset
-  std::optional<bool> one_copy;                 // RDMACOLL_ONE_COPY: process_vm_readv; automatic
-  std::optional<int> compute_workers;           // RDMACOLL_COMPUTE_WORKERS; automatic
-  std::optional<double> spin_us;                // RDMACOLL_SPIN_US; automatic
+  bool rdma_requested = false;          // named, or enabled by hand: then unusable RDMA is an error
+  uint64_t chunk_bytes = 4'194'304;     // TF_RDMA_CHUNK_SIZE
+  uint64_t accumulation_bytes = 8'192;  // TF_RDMA_ACC_SIZE
+  uint64_t pool_bytes = 1'073'741'824;  // TF_RDMA_BUF_SIZE
+  std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES; automatic when unset
+  std::optional<bool> one_copy;           // RDMACOLL_ONE_COPY: process_vm_readv; automatic
+  std::optional<int> compute_workers;     // RDMACOLL_COMPUTE_WORKERS; automatic
+  std::optional<double> spin_us;          // RDMACOLL_SPIN_US; automatic
   LogLevel log_level = LogLevel::warning;
 };
 
@@ -59,7 +75,8 @@ struct SettingValue {
 };
 
 // `lookup` reads one variable (the environment in the product, a map in tests); `arguments` is
-// "NAME=value\n..." and beats it.
+// "NAME=value\n..." and beats it. An empty value is an unset one. With `environment`, variables
+// that look like settings and are none get a note at the setting with the nearest name.
 using Lookup = std::optional<std::string> (*)(std::string_view name);
 std::optional<std::string> environment(std::string_view name);
 Status read_config(std::string_view arguments, Lookup lookup, Config& config,

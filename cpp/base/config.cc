@@ -1,0 +1,372 @@
+#include "base/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <locale>
+#include <sstream>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const auto first = text.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+// The words of "auto, ring or direct": what a choice may be is what its error message says.
+std::vector<std::string> words_of(std::string_view allowed) {
+  std::string text(allowed);
+  std::replace(text.begin(), text.end(), ',', ' ');
+  std::istringstream stream(text);
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) {
+    if (word != "or") words.push_back(word);
+  }
+  return words;
+}
+
+bool is_in_range(const Setting& setting, double number) {
+  return number >= setting.least && number <= setting.most;
+}
+
+bool parse_flag(std::string_view text, ParsedValue& value) {
+  const std::string word = lower(text);
+  const auto is_one_of = [&](std::initializer_list<std::string_view> words) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  value.flag = is_one_of({"true", "1", "yes", "on"});
+  value.text = value.flag ? "true" : "false";
+  return value.flag || is_one_of({"false", "0", "no", "off"});
+}
+
+// "4194304", "4096K", "4MiB": a unit is a power of 1024, in words as in letters.
+bool parse_integer(const Setting& setting, std::string_view text, ParsedValue& value) {
+  const char* end = text.data() + text.size();
+  const auto [rest, problem] = std::from_chars(text.data(), end, value.integer);
+  if (problem != std::errc()) return false;
+  std::string suffix = lower(trim({rest, static_cast<std::size_t>(end - rest)}));
+  if (!suffix.empty()) {
+    if (setting.unit != Unit::bytes) return false;
+    if (suffix.size() == 3 && suffix.ends_with("ib")) suffix.resize(1);
+    constexpr std::string_view kLetters = "bkmgt";
+    const auto power = kLetters.find(suffix);
+    if (suffix.size() != 1 || power == std::string_view::npos) return false;
+    const unsigned shift = static_cast<unsigned>(power) * 10;
+    if (value.integer > std::numeric_limits<uint64_t>::max() >> shift) return false;
+    value.integer <<= shift;
+  }
+  value.text = cat(value.integer);
+  return is_in_range(setting, static_cast<double>(value.integer));
+}
+
+bool parse_number(const Setting& setting, std::string_view text, ParsedValue& value) {
+  std::istringstream stream{std::string(text)};
+  stream.imbue(std::locale::classic());  // a point is a point, whatever the user's language
+  if (!(stream >> value.seconds) || !stream.eof()) return false;
+  std::array<char, 64> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value.seconds).ptr;
+  value.text.assign(digits.data(), end);
+  return is_in_range(setting, value.seconds);
+}
+
+bool parse_transports(std::string_view text, ParsedValue& value) {
+  std::vector<std::string> found;
+  std::istringstream stream(lower(text));
+  for (std::string item; std::getline(stream, item, ',');) {
+    const std::string name(trim(item));
+    if (name != "shm" && name != "tcp" && name != "rdma") return false;
+    if (std::find(found.begin(), found.end(), name) == found.end()) found.push_back(name);
+  }
+  value.text = join(found, ",");
+  return !found.empty() && text.back() != ',';
+}
+
+bool parse_choice(const Setting& setting, std::string_view text, ParsedValue& value) {
+  if (setting.name == "RDMACOLL_TRANSPORT") return parse_transports(text, value);
+  const std::vector<std::string> words = words_of(setting.allowed);
+  value.text = lower(text);
+  return std::find(words.begin(), words.end(), value.text) != words.end();
+}
+
+bool parse_text(const Setting& setting, std::string_view text, ParsedValue& value) {
+  value.text = text;
+  if (setting.name != "RDMACOLL_RENDEZVOUS") return true;
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  unsigned port = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, problem] = std::from_chars(text.data() + colon + 1, end, port);
+  return problem == std::errc() && rest == end && port >= 1 && port <= 65'535;
+}
+
+bool is_automatic(const Setting& setting) {
+  // The device's documented default is another system's; ours is to look for an active port. Those
+  // without a default come from the launcher.
+  return setting.default_value.empty() || setting.default_value == "auto" ||
+         setting.default_value == "automatic" || setting.name == "RDMACOLL_DEVICE";
+}
+
+bool parse(const Setting& setting, std::string_view text, ParsedValue& value) {
+  const std::string word = lower(text);
+  if (is_automatic(setting) && (word == "auto" || word == "automatic")) {
+    value.automatic = true;
+    value.text = "auto";
+    return true;
+  }
+  switch (setting.unit) {
+    case Unit::flag:
+      return parse_flag(text, value);
+    case Unit::bytes:
+    case Unit::count:
+      return parse_integer(setting, text, value);
+    case Unit::seconds:
+      return parse_number(setting, text, value);
+    case Unit::choice:
+      return parse_choice(setting, text, value);
+    case Unit::text:
+      return parse_text(setting, text, value);
+  }
+  return false;
+}
+
+Status wrong_value(const Setting& setting, std::string_view name, std::string_view text) {
+  std::string units;
+  if (setting.unit == Unit::bytes) units = "; a number, with K, M, G, KiB, MiB or GiB if you like";
+  return Status(Code::invalid,
+                cat(name, "=", text, " is not allowed: it takes ", setting.allowed, units, "."));
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, change}));
+    }
+  }
+  return row[b.size()];
+}
+
+struct Nearest {
+  std::size_t index = 0;  // into settings_table()
+  std::string_view name;
+  std::size_t distance = std::numeric_limits<std::size_t>::max();
+};
+
+Nearest nearest_setting(std::string_view name) {
+  Nearest best;
+  const auto table = settings_table();
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    for (std::string_view known : {table[i].name, table[i].alias}) {
+      if (known.empty()) continue;
+      const std::size_t distance = edit_distance(name, known);
+      if (distance < best.distance) best = {i, known, distance};
+    }
+  }
+  return best;
+}
+
+// Beyond this many changed letters a suggestion would be a guess.
+constexpr std::size_t kTypingErrorsMax = 3;
+
+std::string unknown_text(std::string_view name, const Nearest& nearest) {
+  std::string text = cat(name, " is no setting of this version");
+  if (nearest.distance <= kTypingErrorsMax) text += cat("; did you mean ", nearest.name, "?");
+  return text;
+}
+
+void add_note(SettingValue& value, std::string_view note) {
+  if (!value.note.empty()) value.note += ". ";
+  value.note += note;
+}
+
+void note_unknown_variables(std::vector<SettingValue>& values) {
+  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with("RDMACOLL_") && !name.starts_with("TF_RDMA_")) continue;
+    const Nearest nearest = nearest_setting(name);
+    if (nearest.distance > 0) add_note(values[nearest.index], unknown_text(name, nearest));
+  }
+}
+
+// Where one setting was given a value, by precedence.
+struct Given {
+  std::string name;
+  std::string text;
+  std::string source;
+};
+
+Status parse_arguments(std::string_view arguments, std::map<std::string, std::string>& named) {
+  std::istringstream stream{std::string(arguments)};
+  for (std::string line; std::getline(stream, line);) {
+    if (trim(line).empty()) continue;
+    const auto equals = line.find('=');
+    const std::string name(trim(std::string_view(line).substr(0, equals)));
+    const Nearest nearest = nearest_setting(name);
+    if (equals == std::string::npos) {
+      return Status(Code::invalid, cat("the argument \"", line, "\" is not NAME=value."));
+    }
+    if (nearest.distance > 0) {
+      return Status(Code::invalid, cat(unknown_text(name, nearest), " (given as an argument)"));
+    }
+    named[name] = trim(std::string_view(line).substr(equals + 1));
+  }
+  return {};
+}
+
+std::vector<Given> given_values(const Setting& setting,
+                                const std::map<std::string, std::string>& named, Lookup lookup) {
+  std::vector<Given> given;
+  for (std::string_view name : {setting.name, setting.alias}) {
+    const auto found = named.find(std::string(name));
+    if (found != named.end() && !found->second.empty()) {
+      given.push_back({std::string(name), found->second, "argument"});
+    }
+  }
+  for (std::string_view name : {setting.name, setting.alias}) {
+    if (name.empty()) continue;
+    const std::optional<std::string> text = lookup(name);
+    if (text && !trim(*text).empty()) {
+      given.push_back({std::string(name), std::string(trim(*text)), "environment"});
+    }
+  }
+  return given;
+}
+
+Status read_setting(const Setting& setting, const std::vector<Given>& given, Config& config,
+                    SettingValue& value) {
+  if (given.empty()) {
+    value.source = is_automatic(setting) ? "automatic" : "default";
+    if (value.source == "default") value.value = setting.default_value;
+    return {};
+  }
+  ParsedValue parsed;
+  if (!parse(setting, given[0].text, parsed)) {
+    return wrong_value(setting, given[0].name, given[0].text);
+  }
+  value.value = parsed.automatic ? "" : parsed.text;
+  value.source = parsed.automatic ? "automatic" : given[0].source;
+  if (!parsed.automatic && setting.store != nullptr) setting.store(config, parsed);
+  for (std::size_t i = 1; i < given.size(); ++i) {
+    ParsedValue other;
+    if (given[i].name == given[0].name)
+      continue;  // an argument over its own variable is no surprise
+    if (parse(setting, given[i].text, other) && other.text == parsed.text) continue;
+    add_note(value, cat(given[i].name, " says ", given[i].text, "; ", given[0].name, "=",
+                        given[0].text, " is obeyed"));
+  }
+  return {};
+}
+
+Status check_relations(Config& config, std::vector<SettingValue>& values) {
+  const auto value_of = [&](std::string_view name) -> SettingValue& {
+    return *std::find_if(values.begin(), values.end(),
+                         [&](const SettingValue& value) { return value.setting->name == name; });
+  };
+  const auto was_set = [&](std::string_view name) {
+    const std::string& source = value_of(name).source;
+    return source == "environment" || source == "argument";
+  };
+  if (config.canonical && config.allreduce_algorithm == "ring") {
+    return Status(Code::invalid,
+                  "RDMACOLL_ORDER=canonical and RDMACOLL_ALLREDUCE_ALGORITHM=ring exclude each "
+                  "other: a ring adds each part in another order. Take direct, recursive_doubling "
+                  "or auto.");
+  }
+  const bool names_rdma = std::find(config.transports.begin(), config.transports.end(), "rdma") !=
+                          config.transports.end();
+  if (names_rdma && !config.rdma_enabled) {
+    return Status(Code::invalid,
+                  "RDMACOLL_TRANSPORT names rdma, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is false: "
+                  "change one of them.");
+  }
+  config.rdma_requested =
+      config.rdma_enabled && (names_rdma || was_set("RDMACOLL_DEVICE") || was_set("RDMACOLL_RDMA"));
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  if (config.pool_bytes % kGiB != 0) {
+    add_note(value_of("RDMACOLL_BUF_SIZE"),
+             cat(config.pool_bytes,
+                 " is not a multiple of 1 GiB, which other systems ask for; "
+                 "here it is taken as it is"));
+  }
+  return {};
+}
+
+std::string_view name_of(Unit unit) {
+  constexpr std::array<std::string_view, 6> kNames = {"flag",  "text",  "choice",
+                                                      "bytes", "count", "seconds"};
+  return kNames[static_cast<std::size_t>(unit)];
+}
+
+}  // namespace
+
+std::optional<std::string> environment(std::string_view name) {
+  const char* text = std::getenv(std::string(name).c_str());
+  if (text == nullptr) return std::nullopt;
+  return text;
+}
+
+Status read_config(std::string_view arguments, Lookup lookup, Config& config,
+                   std::vector<SettingValue>& values) {
+  Config fresh;
+  std::vector<SettingValue> read;
+  std::map<std::string, std::string> named;
+  RC_RETURN_IF_ERROR(parse_arguments(arguments, named));
+  for (const Setting& setting : settings_table()) {
+    SettingValue value{&setting, "", "", ""};
+    RC_RETURN_IF_ERROR(read_setting(setting, given_values(setting, named, lookup), fresh, value));
+    read.push_back(std::move(value));
+  }
+  if (lookup == &environment) note_unknown_variables(read);
+  RC_RETURN_IF_ERROR(check_relations(fresh, read));
+  config = std::move(fresh);
+  values = std::move(read);
+  return {};
+}
+
+std::string settings_json(const std::vector<SettingValue>& values) {
+  std::vector<std::string> rows;
+  for (const SettingValue& value : values) {
+    const Setting& setting = *value.setting;
+    rows.push_back(cat(
+        "{\"name\": ", json_quote(setting.name), ", \"alias\": ", json_quote(setting.alias),
+        ", \"default\": ", json_quote(setting.default_value),
+        ", \"value\": ", json_quote(value.value), ", \"source\": ", json_quote(value.source),
+        ", \"unit\": ", json_quote(name_of(setting.unit)),
+        ", \"scope\": ", json_quote(setting.scope == Scope::world ? "world" : "rank"),
+        ", \"help\": ", json_quote(setting.help), ", \"allowed\": ", json_quote(setting.allowed),
+        ", \"note\": ", json_quote(value.note), "}"));
+  }
+  return cat("[", join(rows, ",\n "), "]");
+}
+
+std::map<std::string, std::string> world_settings(const std::vector<SettingValue>& values) {
+  std::map<std::string, std::string> world;
+  for (const SettingValue& value : values) {
+    if (value.setting->scope != Scope::world) continue;
+    world[std::string(value.setting->name)] = value.value.empty() ? "auto" : value.value;
+  }
+  return world;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,107 @@
+// The rows. Documentation is printed from here; a setting that is not here does not exist.
+#include <sstream>
+
+#include "base/config.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr double kKi = 1024.0;
+constexpr double kMi = kKi * kKi;
+constexpr double kGi = kKi * kMi;
+// In nanoseconds this still fits 63 bits, four times over.
+constexpr double kSecondsMax = 1e9;
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> items;
+  std::istringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
+  return items;
+}
+
+constexpr Setting kSettings[] = {
+    {"RDMACOLL_RANK", "", "", Unit::count, Scope::rank, "0 to RDMACOLL_SIZE - 1",
+     "Start without MPI: the rank of this process.", 0, 1 << 20, nullptr},
+    {"RDMACOLL_SIZE", "", "", Unit::count, Scope::rank, "1 or more",
+     "Start without MPI: the number of ranks.", 1, 1 << 20, nullptr},
+    {"RDMACOLL_RENDEZVOUS", "", "", Unit::text, Scope::rank, "host:port",
+     "Start without MPI: where rank 0 listens and the others meet.", 0, 0, nullptr},
+    {"RDMACOLL_SECRET_FILE", "", "~/.rdmacoll/secret", Unit::text, Scope::rank, "a path",
+     "The job's secret where no launcher can carry it: mode 0600, made by whoever comes first.", 0,
+     0, nullptr},
+    {"RDMACOLL_INTERFACE", "", "automatic", Unit::text, Scope::rank,
+     "a name (eth0) or a network (10.1.0.0/16)", "The interface to listen on.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.interface = value.text; }},
+    {"RDMACOLL_START_TIMEOUT_S", "", "60", Unit::seconds, Scope::rank, "a number above 0",
+     "How long the start waits for all ranks.", 0.001, kSecondsMax,
+     [](Config& config, const ParsedValue& value) { config.start_timeout_s = value.seconds; }},
+    {"RDMACOLL_TRANSPORT", "", "auto", Unit::choice, Scope::world,
+     "auto, or a comma list of shm, tcp, rdma", "What may carry data.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.transports = split_list(value.text); }},
+    {"RDMACOLL_ALLREDUCE_ALGORITHM", "", "auto", Unit::choice, Scope::world,
+     "auto, ring, direct or recursive_doubling", "Forces one algorithm for every allreduce.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.allreduce_algorithm = value.text; }},
+    {"RDMACOLL_ORDER", "", "run", Unit::choice, Scope::world, "run or canonical",
+     "canonical: every element is summed in one order, whatever the algorithm and the transport.",
+     0, 0,
+     [](Config& config, const ParsedValue& value) {
+       config.canonical = value.text == "canonical";
+     }},
+    {"RDMACOLL_BUCKET_BYTES", "", "26214400", Unit::bytes, Scope::world, "1 B to 64 GiB",
+     "The gradient list is cut into buckets of about this size.", 1, 64 * kGi,
+     [](Config& config, const ParsedValue& value) { config.bucket_bytes = value.integer; }},
+    {"RDMACOLL_PEER_TIMEOUT_S", "", "5", Unit::seconds, Scope::world, "a number above 0",
+     "A peer that is silent for this long has failed.", 0.01, kSecondsMax,
+     [](Config& config, const ParsedValue& value) { config.peer_timeout_s = value.seconds; }},
+    {"RDMACOLL_STALL_WARNING_S", "", "10", Unit::seconds, Scope::world, "a number above 0",
+     "A warning about a tensor that some ranks have not submitted for this long.", 0.001,
+     kSecondsMax,
+     [](Config& config, const ParsedValue& value) { config.stall_warning_s = value.seconds; }},
+    {"RDMACOLL_STALL_ERROR_S", "", "600", Unit::seconds, Scope::world, "a number above 0",
+     "After this long the waiting tensor fails with StalledError.", 0.001, kSecondsMax,
+     [](Config& config, const ParsedValue& value) { config.stall_error_s = value.seconds; }},
+    {"RDMACOLL_RDMA", "TF_RDMA_ENABLED", "true", Unit::flag, Scope::world, "true or false",
+     "false: TCP where RDMA could be used. Set to true: unusable RDMA is an error.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.rdma_enabled = value.flag; }},
+    {"RDMACOLL_DEVICE", "TF_RDMA_DEV_NAME", "mlx5_0", Unit::text, Scope::rank, "a device name",
+     "The RDMA device; when unset, the first one with an active port.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.rdma_device = value.text; }},
+    {"RDMACOLL_CHUNK_SIZE", "TF_RDMA_CHUNK_SIZE", "4194304", Unit::bytes, Scope::world,
+     "64 B to 1 GiB", "Large tensors are cut into chunks of this size.", 64, kGi,
+     [](Config& config, const ParsedValue& value) { config.chunk_bytes = value.integer; }},
+    {"RDMACOLL_ACC_SIZE", "TF_RDMA_ACC_SIZE", "8192", Unit::bytes, Scope::world, "0 B to 64 MiB",
+     "Small payloads are accumulated into one message of up to this size.", 0, 64 * kMi,
+     [](Config& config, const ParsedValue& value) { config.accumulation_bytes = value.integer; }},
+    {"RDMACOLL_BUF_SIZE", "TF_RDMA_BUF_SIZE", "1073741824", Unit::bytes, Scope::rank,
+     "16 MiB to 16 TiB", "Bound on the engine's own (with RDMA: pinned) buffer memory.", 16 * kMi,
+     16 * 1024 * kGi,
+     [](Config& config, const ParsedValue& value) { config.pool_bytes = value.integer; }},
+    {"RDMACOLL_SEGMENT_BYTES", "", "automatic", Unit::bytes, Scope::world, "64 B to 1 GiB",
+     "A batch is cut into segments of this size, several of which are in flight.", 64, kGi,
+     [](Config& config, const ParsedValue& value) { config.segment_bytes = value.integer; }},
+    {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
+     "Read a neighbour's memory directly (process_vm_readv) within a node.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
+    {"RDMACOLL_COMPUTE_WORKERS", "", "automatic", Unit::count, Scope::rank, "0 to 256",
+     "Threads that reduce and copy; 0: whoever drives the engine does it.", 0, 256,
+     [](Config& config, const ParsedValue& value) {
+       config.compute_workers = static_cast<int>(value.integer);
+     }},
+    {"RDMACOLL_SPIN_US", "", "automatic", Unit::seconds, Scope::rank, "0 to 1000000",
+     "How long to poll before sleeping, in microseconds.", 0, 1e6,
+     [](Config& config, const ParsedValue& value) { config.spin_us = value.seconds; }},
+    {"RDMACOLL_LOG", "", "warning", Unit::choice, Scope::rank, "error, warning, info or debug",
+     "What is worth a line on stderr.", 0, 0,
+     [](Config& config, const ParsedValue& value) {
+       config.log_level = value.text == "error"   ? LogLevel::error
+                          : value.text == "info"  ? LogLevel::info
+                          : value.text == "debug" ? LogLevel::debug
+                                                  : LogLevel::warning;
+     }},
+};
+
+}  // namespace
+
+std::span<const Setting> settings_table() { return kSettings; }
+
+}  // namespace rdmacoll

@@ -1,0 +1,163 @@
+#include "memory/pool.h"
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kLineBytes = 64;
+// A free of this size gives its pages back to the system; below, the call costs more than the
+// memory.
+constexpr std::size_t kGiveBackBytes = std::size_t{1} << 20;
+
+// From linux/memfd.h and fcntl.h, which old systems' headers lack.
+constexpr unsigned kMemfdCloexec = 1;
+constexpr unsigned kMemfdAllowSealing = 2;
+constexpr int kAddSeals = 1033;
+constexpr int kSealSeal = 1;
+constexpr int kSealShrink = 2;
+constexpr int kSealGrow = 4;
+
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// Extents are offsets into the arena; `free_` holds no two neighbours that touch.
+class Arena final : public MemoryPool {
+ public:
+  Arena(Fd fd, std::byte* base, std::size_t bytes)
+      : fd_(std::move(fd)), base_(base), bytes_(bytes), owner_(::getpid()), free_{{0, bytes}} {}
+  ~Arena() override { ::munmap(base_, bytes_); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  std::byte* allocate(std::size_t bytes) override;
+  void free(std::byte* memory) override;
+
+  bool contains(const void* memory, std::size_t bytes) const override {
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    const auto first = reinterpret_cast<uintptr_t>(base_);
+    return address >= first && address - first <= bytes_ && bytes <= bytes_ - (address - first);
+  }
+  std::byte* base() const override { return base_; }
+  std::size_t size() const override { return bytes_; }
+  std::size_t used() const override {
+    const std::lock_guard lock(mutex_);
+    return used_;
+  }
+  int fd() const override { return fd_.get(); }
+
+ private:
+  // A forked child maps the same pages: what it allocated or gave back would be the parent's. Asked
+  // before the lock, which another thread may have held while the process forked.
+  bool is_in_child() const { return ::getpid() != owner_; }
+  void give_back(std::size_t offset, std::size_t bytes);
+
+  const Fd fd_;
+  std::byte* const base_;
+  const std::size_t bytes_;
+  const pid_t owner_;
+  mutable std::mutex mutex_;
+  std::map<std::size_t, std::size_t> free_;
+  std::map<std::size_t, std::size_t> live_;
+  std::size_t used_ = 0;
+};
+
+std::byte* Arena::allocate(std::size_t bytes) {
+  if (bytes > bytes_ || is_in_child()) return nullptr;
+  const std::size_t unit = bytes >= kPageBytes ? kPageBytes : kLineBytes;
+  const std::size_t wanted = bytes == 0 ? kLineBytes : round_up(bytes, unit);
+  const std::lock_guard lock(mutex_);
+  for (auto extent = free_.begin(); extent != free_.end(); ++extent) {
+    const auto [offset, length] = *extent;
+    const std::size_t first = round_up(offset, unit);
+    if (first - offset > length || wanted > length - (first - offset)) continue;
+    const std::size_t end = offset + length;
+    free_.erase(extent);
+    if (first > offset) free_[offset] = first - offset;
+    if (first + wanted < end) free_[first + wanted] = end - first - wanted;
+    live_[first] = wanted;
+    used_ += wanted;
+    return base_ + first;
+  }
+  return nullptr;
+}
+
+void Arena::free(std::byte* memory) {
+  if (memory == nullptr || is_in_child()) return;
+  RC_ASSERT(contains(memory, 1), "freed memory is not of this pool");
+  const std::lock_guard lock(mutex_);
+  const auto found = live_.find(static_cast<std::size_t>(memory - base_));
+  RC_ASSERT(found != live_.end(), cat("nothing is allocated at offset ", memory - base_));
+  auto [offset, length] = *found;
+  live_.erase(found);
+  used_ -= length;
+  // Before anyone else can be given these pages.
+  if (length >= kGiveBackBytes) give_back(offset, length);
+  const auto after = free_.find(offset + length);
+  if (after != free_.end()) {
+    length += after->second;
+    free_.erase(after);
+  }
+  const auto next = free_.lower_bound(offset);
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += length;
+      return;
+    }
+  }
+  free_[offset] = length;
+}
+
+void Arena::give_back(std::size_t offset, std::size_t bytes) {
+  // A failure costs memory, not correctness.
+  [[maybe_unused]] const int result =
+      ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(bytes));
+}
+
+Status system_failed(const std::string& what, const std::string& cure) {
+  const int error = errno;
+  return Status(Code::failed, cat(what, ": ", std::strerror(error), ". ", cure));
+}
+
+}  // namespace
+
+Status MemoryPool::create(std::size_t bytes, std::unique_ptr<MemoryPool>& pool) {
+  const std::size_t size = round_up(bytes, kPageBytes);
+  RC_ASSERT(bytes > 0 && size >= bytes, cat("a pool of ", bytes, " bytes"));
+  const std::string cure = "Lower RDMACOLL_BUF_SIZE (TF_RDMA_BUF_SIZE), or raise the limit.";
+  Fd fd(static_cast<int>(
+      ::syscall(SYS_memfd_create, "rdmacoll", kMemfdCloexec | kMemfdAllowSealing)));
+  if (!fd)
+    return system_failed("cannot create shared memory (memfd_create)", "It needs Linux 3.17.");
+  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) {
+    return system_failed(cat("cannot size shared memory to ", bytes_text(size)), cure);
+  }
+  // Sealed, so that no process that maps it can be killed by a truncation (SIGBUS).
+  if (::fcntl(fd.get(), kAddSeals, kSealSeal | kSealShrink | kSealGrow) != 0) {
+    return system_failed("cannot seal shared memory", "Is memfd_create filtered here?");
+  }
+  void* base =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  if (base == MAP_FAILED) {
+    return system_failed(cat("cannot map ", bytes_text(size), " of shared memory"), cure);
+  }
+  pool = std::make_unique<Arena>(std::move(fd), static_cast<std::byte*>(base), size);
+  return {};
+}
+
+}  // namespace rdmacoll
