@@ -1,0 +1,67 @@
+// Every algorithm: a pure function from a place in the world to a schedule. One file each.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "collectives/schedule.h"
+
+namespace rdmacoll {
+
+// Values are on the wire: append only.
+enum class Algorithm : uint8_t {
+  none = 0,  // no data moves: barrier, empty tensors
+  ring = 1,
+  direct = 2,
+  recursive_doubling = 3,
+  binomial_broadcast = 4,
+  ring_allgather = 5,
+};
+inline constexpr int kAlgorithms = 6;
+
+std::string_view name_of(Algorithm algorithm);
+std::optional<Algorithm> algorithm_from(std::string_view name);
+
+struct Shape {
+  int ranks = 1;
+  int rank = 0;
+  int root = 0;            // broadcast
+  bool prescaled = false;  // allreduce: every input is multiplied first
+};
+
+// Allreduce. Segment cut in `ranks` parts; 2(p-1) rounds with the neighbours only.
+// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+Schedule ring_allreduce(const Shape& shape);
+
+// Allreduce. Rank k collects part k from everybody, reduces once in canonical order, and sends the
+// sum to everybody: two rounds of p-1 messages each.
+Schedule direct_allreduce(const Shape& shape);
+
+// Allreduce. ceil(log2 p) rounds of the whole segment, for any p, in canonical order: blocks of
+// ranks double, and an incomplete last block serves several partners instead of folding in first.
+// Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+// 2005.
+Schedule recursive_doubling_allreduce(const Shape& shape);
+
+// Broadcast of the whole segment along a binomial tree from `root`; segments follow each other.
+Schedule binomial_broadcast(const Shape& shape);
+
+// Allgather. Part k is the contribution of rank k (parts may have different sizes).
+Schedule ring_allgather(const Shape& shape);
+
+Schedule make_schedule(Algorithm algorithm, const Shape& shape);
+
+// One line each: the name, the function, and what it needs. Forcing, choosing, verifying and the
+// tests go through this table.
+struct AlgorithmRow {
+  Algorithm algorithm;
+  std::string_view name;
+  Schedule (*make)(const Shape& shape);
+  enum class Result : uint8_t { sum, root_value, concatenation } result;
+  bool canonical;  // evaluates the canonical tree
+};
+std::span<const AlgorithmRow> algorithm_table();
+
+}  // namespace rdmacoll

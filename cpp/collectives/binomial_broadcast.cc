@@ -1,0 +1,25 @@
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace rdmacoll {
+
+Schedule binomial_broadcast(const Shape& shape) {
+  const int ranks = shape.ranks;
+  const int position = (shape.rank - shape.root + ranks) % ranks;  // 0 is the root
+  const auto rank_at = [&](int at) { return (at + shape.root) % ranks; };
+
+  Builder program(ranks, shape.rank, 1);
+  int step = 1;  // the lowest set bit of my position; above all of them at the root
+  while (step < ranks && (position & step) == 0) step *= 2;
+  if (position == 0) {
+    program.copy(program.output(0), program.input(0));
+  } else {
+    program.receive(rank_at(position - step), program.output(0));
+  }
+  for (step /= 2; step > 0; step /= 2) {  // the largest subtree first: it has the longest way
+    if (position + step < ranks) program.send(rank_at(position + step), program.output(0));
+  }
+  return program.finish();
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,93 @@
+#include "collectives/builder.h"
+
+#include <limits>
+
+#include "base/status.h"
+
+namespace rdmacoll {
+namespace {
+
+Space place(Space space) { return space == Space::output ? Space::input : space; }
+
+bool writes(const Step& step) { return !sends(step.verb); }
+
+}  // namespace
+
+bool overlap(const Slice& a, const Slice& b) {
+  if (place(a.space) != place(b.space)) return false;
+  if (a.space == Space::scratch || a.space == Space::view) return a.slot == b.slot;
+  return a.first_part < b.first_part + b.parts && b.first_part < a.first_part + a.parts;
+}
+
+Builder::Builder(int ranks, int rank, int parts, bool prescaled) : prescaled_(prescaled) {
+  RC_ASSERT(parts > 0 && parts <= std::numeric_limits<uint16_t>::max());
+  schedule_.ranks = ranks;
+  schedule_.rank = rank;
+  schedule_.parts = static_cast<uint16_t>(parts);
+  if (!prescaled) return;
+  for (int part = 0; part < parts; ++part) {
+    const Slice from = input(part);
+    add({.verb = Verb::copy, .prescale = true, .to = output(part)}, {&from, 1});
+  }
+}
+
+Slice Builder::scratch(int part, int parts) {
+  schedule_.scratch.push_back(static_cast<uint16_t>(parts));
+  return slice(Space::scratch, static_cast<int>(schedule_.scratch.size()) - 1, part, parts);
+}
+
+Slice Builder::await(int peer, int part, int parts) {
+  const Slice view = slice(Space::view, static_cast<int>(schedule_.steps.size()), part, parts);
+  add({.verb = Verb::await, .peer = peer, .to = view});
+  return view;
+}
+
+void Builder::reduce(const Slice& to, std::span<const Slice> sources, bool final) {
+  add({.verb = Verb::reduce, .final = final, .to = to}, sources);
+}
+
+void Builder::add(Step step, std::span<const Slice> sources) {
+  RC_ASSERT(schedule_.steps.size() < std::numeric_limits<uint16_t>::max());
+  if (step.peer >= 0) {
+    Ordinals& ordinals = ordinals_[step.peer];
+    step.ordinal = sends(step.verb) ? ordinals.out++ : ordinals.in++;
+  }
+  if (step.to.space == Space::work) schedule_.uses_work = true;
+  find_hazards(step, sources);
+  step.first_source = static_cast<uint16_t>(schedule_.sources.size());
+  step.sources = static_cast<uint16_t>(sources.size());
+  schedule_.sources.insert(schedule_.sources.end(), sources.begin(), sources.end());
+  schedule_.steps.push_back(step);
+}
+
+// A step waits for the writers of what it reads, and for writers and readers of what it writes.
+// Searched from the latest step backwards, leaving out what an already found one implies.
+void Builder::find_hazards(Step& step, std::span<const Slice> sources) {
+  const std::size_t here = schedule_.steps.size();
+  std::vector<bool> before(here, false);
+  step.first_after = static_cast<uint32_t>(schedule_.afters.size());
+  step.afters = 0;
+  for (std::size_t i = here; i-- > 0;) {
+    if (before[i]) continue;
+    const Step& earlier = schedule_.steps[i];
+    bool conflict = false;
+    if (writes(earlier)) {
+      conflict = overlap(earlier.to, step.to);
+      for (const Slice& source : sources) conflict = conflict || overlap(earlier.to, source);
+    }
+    if (writes(step) && !conflict) {
+      conflict = overlap(earlier.to, step.to);
+      for (const Slice& source : schedule_.sources_of(earlier)) {
+        conflict = conflict || overlap(source, step.to);
+      }
+    }
+    if (!conflict) continue;
+    schedule_.afters.push_back(static_cast<uint16_t>(i));
+    ++step.afters;
+    before[i] = true;
+    for (std::size_t j = 0; j < i; ++j) before[j] = before[j] || ancestors_[i][j];
+  }
+  ancestors_.push_back(std::move(before));
+}
+
+}  // namespace rdmacoll

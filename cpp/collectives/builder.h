@@ -1,0 +1,69 @@
+// Writes schedules. An algorithm names its steps in an order in which they could run one after the
+// other; the builder finds out which of them really have to wait for which.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "collectives/schedule.h"
+
+namespace rdmacoll {
+
+class Builder {
+ public:
+  // `prescaled`: the input is scaled into the output first, and contribution() is the output.
+  Builder(int ranks, int rank, int parts, bool prescaled = false);
+
+  Slice input(int part, int parts = 1) const { return slice(Space::input, 0, part, parts); }
+  Slice output(int part, int parts = 1) const { return slice(Space::output, 0, part, parts); }
+  Slice work(int part, int parts = 1) const { return slice(Space::work, 0, part, parts); }
+  Slice scratch(int part, int parts = 1);  // a fresh slot
+  Slice contribution(int part, int parts = 1) const {
+    return prescaled_ ? output(part, parts) : input(part, parts);
+  }
+
+  void send(int peer, const Slice& from) { add({.verb = Verb::send, .peer = peer, .to = from}); }
+  void receive(int peer, const Slice& to) { add({.verb = Verb::receive, .peer = peer, .to = to}); }
+  void publish(int peer, const Slice& from) {
+    add({.verb = Verb::publish, .peer = peer, .to = from});
+  }
+  Slice await(int peer, int part, int parts);  // the view that reduce and copy may read
+  void reduce(const Slice& to, std::span<const Slice> sources, bool final);
+  void reduce(const Slice& to, std::initializer_list<Slice> sources, bool final) {
+    reduce(to, std::span(sources.begin(), sources.size()), final);
+  }
+  void copy(const Slice& to, const Slice& from, bool final = false) {
+    add({.verb = Verb::copy, .final = final, .to = to}, {&from, 1});
+  }
+  void pack(const Slice& to, const Slice& from) { add({.verb = Verb::pack, .to = to}, {&from, 1}); }
+  void unpack(const Slice& to, const Slice& from) {
+    add({.verb = Verb::unpack, .to = to}, {&from, 1});
+  }
+  void add(Step step, std::span<const Slice> sources = {});
+
+  Schedule finish() { return std::move(schedule_); }
+
+ private:
+  static Slice slice(Space space, int slot, int part, int parts) {
+    return {space, static_cast<uint16_t>(slot), static_cast<uint16_t>(part),
+            static_cast<uint16_t>(parts)};
+  }
+  void find_hazards(Step& step, std::span<const Slice> sources);
+
+  struct Ordinals {
+    uint16_t out = 0, in = 0;
+  };
+
+  Schedule schedule_;
+  bool prescaled_;
+  std::map<int, Ordinals> ordinals_;
+  std::vector<std::vector<bool>> ancestors_;  // by step: every step that is done before it
+};
+
+// Whether both name some of the same memory: input and output of one part are the same place.
+bool overlap(const Slice& a, const Slice& b);
+
+}  // namespace rdmacoll

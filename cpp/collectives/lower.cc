@@ -1,0 +1,129 @@
+#include "collectives/lower.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/status.h"
+#include "collectives/builder.h"
+
+namespace rdmacoll {
+namespace {
+
+class Lowering {
+ public:
+  Lowering(const Schedule& from, const Placement& placement)
+      : from_(from),
+        placement_(placement),
+        to_(from.ranks, from.rank, from.parts),
+        in_work_(from.parts, false),
+        packed_(from.parts, false) {}
+
+  Schedule run() {
+    mark_forwarded_outputs();
+    for (const Step& step : from_.steps) rewrite(step);
+    unpack_results();
+    return to_.finish();
+  }
+
+ private:
+  // An output part that a viewer will be shown lives in work.
+  void mark_forwarded_outputs() {
+    if (placement_.output_visible) return;
+    for (const Step& step : from_.steps) {
+      if (!sends(step.verb) || !placement_.views[step.peer]) continue;
+      if (step.to.space != Space::output) continue;
+      for (int i = 0; i < step.to.parts; ++i) in_work_[step.to.first_part + i] = true;
+    }
+  }
+
+  void rewrite(const Step& step) {
+    if (step.verb == Verb::send) {
+      if (placement_.views[step.peer]) {
+        to_.publish(step.peer, visible(step.to));
+      } else {
+        to_.send(step.peer, moved(step.to));
+      }
+    } else if (step.verb == Verb::receive) {
+      receive(step);
+    } else {
+      std::vector<Slice> sources;
+      for (const Slice& source : from_.sources_of(step)) sources.push_back(moved(source));
+      Step copy = step;
+      copy.to = moved(step.to);
+      to_.add(copy, sources);
+    }
+  }
+
+  void receive(const Step& step) {
+    if (!placement_.views[step.peer]) {
+      to_.receive(step.peer, moved(step.to));
+      return;
+    }
+    const Slice view = to_.await(step.peer, step.to.first_part, step.to.parts);
+    if (step.to.space == Space::scratch && !is_sent(step.to.slot)) {
+      moved_scratch_[step.to.slot] = view;  // whoever read the scratch slot reads the view
+    } else {
+      to_.copy(moved(step.to), view);
+    }
+  }
+
+  bool is_sent(int slot) const {
+    return std::any_of(from_.steps.begin(), from_.steps.end(), [&](const Step& step) {
+      return sends(step.verb) && step.to.space == Space::scratch && step.to.slot == slot;
+    });
+  }
+
+  // Where a slice of the original schedule is now.
+  Slice moved(const Slice& slice) {
+    if (slice.space == Space::output && all_in_work(slice)) {
+      return to_.work(slice.first_part, slice.parts);
+    }
+    if (slice.space == Space::scratch) {
+      auto found = moved_scratch_.find(slice.slot);
+      if (found == moved_scratch_.end()) {
+        found =
+            moved_scratch_.emplace(slice.slot, to_.scratch(slice.first_part, slice.parts)).first;
+      }
+      return found->second;
+    }
+    return slice;
+  }
+
+  // The same, in memory that a viewer can see.
+  Slice visible(const Slice& slice) {
+    if (slice.space != Space::input || placement_.input_visible) return moved(slice);
+    const Slice work = to_.work(slice.first_part, slice.parts);
+    if (!packed_[slice.first_part]) to_.pack(work, slice);
+    for (int i = 0; i < slice.parts; ++i) packed_[slice.first_part + i] = true;
+    return work;
+  }
+
+  bool all_in_work(const Slice& slice) const {
+    const auto begin = in_work_.begin() + slice.first_part;
+    const bool all = std::all_of(begin, begin + slice.parts, [](bool in) { return in; });
+    const bool any = std::any_of(begin, begin + slice.parts, [](bool in) { return in; });
+    RC_ASSERT(all == any, "an algorithm mixes forwarded and kept parts in one slice");
+    return all;
+  }
+
+  void unpack_results() {
+    for (int part = 0; part < from_.parts; ++part) {
+      if (in_work_[part]) to_.unpack(to_.output(part), to_.work(part));
+    }
+  }
+
+  const Schedule& from_;
+  const Placement& placement_;
+  Builder to_;
+  std::vector<bool> in_work_;
+  std::vector<bool> packed_;
+  std::map<int, Slice> moved_scratch_;
+};
+
+}  // namespace
+
+Schedule lower(const Schedule& schedule, const Placement& placement) {
+  return Lowering(schedule, placement).run();
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,48 @@
+#include <algorithm>
+
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace rdmacoll {
+
+Schedule recursive_doubling_allreduce(const Shape& shape) {
+  const int ranks = shape.ranks;
+  const int rank = shape.rank;
+
+  Builder program(ranks, rank, 1, shape.prescaled);
+  Slice mine = program.contribution(0);  // the sum over my block of ranks
+  for (int block = 1; block < ranks; block *= 2) {
+    const int begin = rank / block * block;
+    const bool lower = begin / block % 2 == 0;
+    const int sibling = lower ? begin + block : begin - block;
+    const int siblings = std::min(block, ranks - sibling);
+    if (siblings <= 0) continue;  // nobody there: my block waits for a larger sibling
+    const int index = rank - begin;
+
+    // The lower block is complete; member i takes the upper sum from member i mod (upper size).
+    int from = sibling + index;
+    if (lower) {
+      from = sibling + index % siblings;
+      if (index < siblings) program.send(sibling + index, mine);
+    } else {
+      const int members = std::min(block, ranks - begin);
+      for (int i = index; i < block; i += members) program.send(sibling + i, mine);
+    }
+    const Slice theirs = program.scratch(0);
+    program.receive(from, theirs);
+
+    // A fresh place for each round: the partners may still be reading the old one.
+    const bool last = block * 2 >= ranks;
+    const Slice sum = last ? program.output(0) : program.scratch(0);
+    if (lower) {
+      program.reduce(sum, {mine, theirs}, last);
+    } else {
+      program.reduce(sum, {theirs, mine}, last);
+    }
+    mine = sum;
+  }
+  if (ranks == 1) program.copy(program.output(0), mine, true);
+  return program.finish();
+}
+
+}  // namespace rdmacoll

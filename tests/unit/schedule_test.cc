@@ -1,0 +1,160 @@
+// Every algorithm, as it is written and as it is lowered, for every number of ranks.
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+#include "collectives/lower.h"
+#include "collectives/verify.h"
+
+namespace rdmacoll {
+namespace {
+
+std::vector<Schedule> schedules_of(const AlgorithmRow& row, int ranks, int root, bool prescaled) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < ranks; ++rank) {
+    schedules.push_back(
+        row.make({.ranks = ranks, .rank = rank, .root = root, .prescaled = prescaled}));
+  }
+  return schedules;
+}
+
+std::string verified(const AlgorithmRow& row, const std::vector<Schedule>& schedules, int root) {
+  return verify(schedules, row.result, root, row.canonical);
+}
+
+class EveryAlgorithm : public testing::TestWithParam<int> {
+ protected:
+  const AlgorithmRow& row() const { return algorithm_table()[GetParam()]; }
+};
+
+TEST_P(EveryAlgorithm, is_right_for_1_to_64_ranks) {
+  for (int ranks = 1; ranks <= 64; ++ranks) {
+    const int root = ranks / 2;
+    ASSERT_EQ(verified(row(), schedules_of(row(), ranks, root, false), root), "")
+        << row().name << " with " << ranks << " ranks";
+  }
+}
+
+TEST_P(EveryAlgorithm, is_right_when_the_input_is_scaled_first) {
+  if (row().result != AlgorithmRow::Result::sum) return;  // only sums are scaled
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    ASSERT_EQ(verified(row(), schedules_of(row(), ranks, 0, true), 0), "") << ranks;
+  }
+}
+
+TEST_P(EveryAlgorithm, stays_right_when_lowered_for_any_placement) {
+  for (int ranks = 1; ranks <= 13; ++ranks) {
+    for (int per_node : {1, 2, 3, ranks}) {
+      for (int visible = 0; visible < 4; ++visible) {
+        std::vector<Schedule> lowered;
+        for (const Schedule& schedule : schedules_of(row(), ranks, 0, false)) {
+          Placement placement;
+          for (int peer = 0; peer < ranks; ++peer) {
+            placement.views.push_back(peer / per_node == schedule.rank / per_node);
+          }
+          placement.input_visible = visible & 1;
+          placement.output_visible = visible & 2;
+          lowered.push_back(lower(schedule, placement));
+        }
+        ASSERT_EQ(verified(row(), lowered, 0), "")
+            << row().name << ", " << ranks << " ranks, " << per_node << " a node, visible "
+            << visible << "\n"
+            << to_text(lowered[0]);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(table, EveryAlgorithm,
+                         testing::Range(0, static_cast<int>(algorithm_table().size())),
+                         [](const auto& info) {
+                           return std::string(algorithm_table()[info.param].name);
+                         });
+
+TEST(Lowering, leaves_no_scratch_when_everybody_sees_everybody) {
+  const Schedule schedule = ring_allreduce({.ranks = 4, .rank = 1});
+  Placement placement{.views = std::vector<bool>(4, true)};
+  EXPECT_GT(schedule.scratch.size(), 0u);
+  EXPECT_EQ(lower(schedule, placement).scratch.size(), 0u);
+}
+
+TEST(Lowering, copies_nothing_that_is_visible) {
+  Placement placement{.views = std::vector<bool>(2, true)};
+  for (const Step& step : lower(direct_allreduce({.ranks = 2, .rank = 0}), placement).steps) {
+    EXPECT_TRUE(step.verb != Verb::pack && step.verb != Verb::unpack);
+  }
+}
+
+TEST(Lowering, packs_only_what_others_must_see) {
+  Placement placement{std::vector<bool>(2, true), false, false};
+  int packs = 0, unpacks = 0;
+  for (const Step& step : lower(direct_allreduce({.ranks = 2, .rank = 0}), placement).steps) {
+    packs += step.verb == Verb::pack;
+    unpacks += step.verb == Verb::unpack;
+  }
+  EXPECT_EQ(packs, 1);    // the part that the other rank reduces
+  EXPECT_EQ(unpacks, 1);  // the part that I reduce
+}
+
+// The verifier must find what it is there for.
+class Verifier : public testing::Test {
+ protected:
+  std::vector<Schedule> ring() const { return schedules_of(algorithm_table()[0], 3, 0, false); }
+  std::string check(const std::vector<Schedule>& schedules) const {
+    return verified(algorithm_table()[0], schedules, 0);
+  }
+};
+
+TEST_F(Verifier, accepts_the_ring) { EXPECT_EQ(check(ring()), ""); }
+
+TEST_F(Verifier, finds_a_receive_without_a_send) {
+  auto schedules = ring();
+  schedules[1].steps[0].peer = 0;
+  EXPECT_NE(check(schedules), "");
+}
+
+TEST_F(Verifier, finds_a_missing_dependency) {
+  for (std::size_t i = 0; i < ring()[0].steps.size(); ++i) {
+    auto schedules = ring();
+    if (schedules[0].steps[i].afters == 0) continue;
+    schedules[0].steps[i].afters = 0;
+    EXPECT_NE(check(schedules), "") << "step " << i;
+  }
+}
+
+TEST_F(Verifier, finds_a_contribution_that_counts_twice) {
+  auto schedules = ring();
+  for (Step& step : schedules[0].steps) {
+    if (step.verb == Verb::reduce)
+      schedules[0].sources[step.first_source] = schedules[0].sources[step.first_source + 1];
+  }
+  EXPECT_NE(check(schedules), "");
+}
+
+TEST_F(Verifier, finds_a_result_that_was_not_rounded) {
+  auto schedules = ring();
+  for (Step& step : schedules[2].steps) step.final = false;
+  EXPECT_NE(check(schedules), "");
+}
+
+TEST_F(Verifier, finds_a_deadlock_of_waiting_steps) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < 2; ++rank) {  // both receive first, and both sends wait for that
+    Builder program(2, rank, 1);
+    const Slice landed = program.scratch(0);
+    program.receive(1 - rank, landed);
+    program.reduce(program.output(0), {landed, program.input(0)}, true);
+    program.send(1 - rank, program.output(0));
+    schedules.push_back(program.finish());
+  }
+  EXPECT_NE(check(schedules).find("never gets past"), std::string::npos);
+}
+
+TEST_F(Verifier, finds_a_sum_out_of_canonical_order) {
+  EXPECT_NE(verify(ring(), AlgorithmRow::Result::sum, 0, true).find("canonical"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace rdmacoll
