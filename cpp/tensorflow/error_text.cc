@@ -1,0 +1,112 @@
+#include "tensorflow/error_text.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace rdmacoll::tensorflow {
+namespace {
+
+void append_utf8(std::string& text, uint32_t code) {
+  if (code < 0x80) {
+    text += static_cast<char>(code);
+  } else if (code < 0x800) {
+    text += static_cast<char>(0xc0 | (code >> 6));
+    text += static_cast<char>(0x80 | (code & 0x3f));
+  } else {
+    text += static_cast<char>(0xe0 | (code >> 12));
+    text += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
+    text += static_cast<char>(0x80 | (code & 0x3f));
+  }
+}
+
+uint32_t hex(std::string_view digits) {
+  uint32_t value = 0;
+  for (const char c : digits) {
+    const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
+    value = value * 16 + static_cast<uint32_t>(digit & 15);
+  }
+  return value;
+}
+
+// Reads the string that begins at json[at] == '"'; leaves `at` behind its closing quote.
+std::string read_string(std::string_view json, std::size_t& at) {
+  std::string text;
+  for (++at; at < json.size() && json[at] != '"'; ++at) {
+    if (json[at] != '\\' || at + 1 == json.size()) {
+      text += json[at];
+      continue;
+    }
+    switch (const char escaped = json[++at]) {
+      case 'n':
+        text += '\n';
+        break;
+      case 't':
+        text += '\t';
+        break;
+      case 'u':
+        append_utf8(text, hex(json.substr(at + 1, 4)));
+        at += 4;
+        break;
+      default:
+        text += escaped;
+    }
+  }
+  ++at;
+  return text;
+}
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c == '\n' ? ' ' : c;
+  }
+  return result;
+}
+
+TF_Code code_of(std::string_view kind) {
+  if (kind == "RankFailedError" || kind == "ShutdownError") return TF_ABORTED;
+  if (kind == "MismatchError" || kind == "ConfigError" || kind == "DuplicateNameError") {
+    return TF_INVALID_ARGUMENT;
+  }
+  if (kind == "StalledError") return TF_DEADLINE_EXCEEDED;
+  if (kind == "NotInitializedError") return TF_FAILED_PRECONDITION;
+  return TF_INTERNAL;
+}
+
+}  // namespace
+
+std::string json_member(std::string_view json, std::string_view name) {
+  int depth = 0;
+  std::optional<std::string> last;  // the string before this place
+  for (std::size_t at = 0; at < json.size();) {
+    const char c = json[at];
+    if (c == '"') {
+      std::string text = read_string(json, at);
+      if (last && *last == name) return text;
+      const std::size_t colon = json.find_first_not_of(" \n\t", at);
+      const bool is_name = depth == 1 && colon != json.npos && json[colon] == ':';
+      last = is_name ? std::optional(std::move(text)) : std::nullopt;
+      if (is_name) at = colon + 1;
+      continue;
+    }
+    if (c == '{' || c == '[') ++depth;
+    if (c == '}' || c == ']') --depth;
+    if (c != ' ') last.reset();  // a member that is no string
+    ++at;
+  }
+  return "";
+}
+
+KernelError kernel_error(std::string_view json) {
+  const std::string kind = json_member(json, "kind");
+  return {code_of(kind), (kind.empty() ? "RdmacollError" : kind) + ": " +
+                             json_member(json, "message") + " [rdmacoll " + std::string(json) +
+                             "]"};
+}
+
+std::string error_json(std::string_view kind, std::string_view message) {
+  return R"({"kind": ")" + escaped(kind) + R"(", "message": ")" + escaped(message) + R"("})";
+}
+
+}  // namespace rdmacoll::tensorflow

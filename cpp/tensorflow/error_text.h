@@ -1,0 +1,24 @@
+// From the engine's error (JSON) to a TensorFlow status: graphs know a code and a text only, so the
+// text carries the whole error for rdmacoll.error_from().
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "tensorflow/tf_c_api.h"
+
+namespace rdmacoll::tensorflow {
+
+struct KernelError {
+  TF_Code code;
+  std::string text;  // "KIND: message [rdmacoll {json}]"
+};
+KernelError kernel_error(std::string_view error_json);
+
+// {"kind": kind, "message": message}: an error that is found on this side.
+std::string error_json(std::string_view kind, std::string_view message);
+
+// A string member of the outermost object, unescaped; "" if there is none.
+std::string json_member(std::string_view json, std::string_view name);
+
+}  // namespace rdmacoll::tensorflow

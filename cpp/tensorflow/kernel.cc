@@ -1,0 +1,321 @@
+#include "tensorflow/kernel.h"
+
+#include <bit>
+#include <utility>
+
+#include "tensorflow/attachment.h"
+#include "tensorflow/error_text.h"
+
+namespace rdmacoll::tensorflow {
+namespace {
+
+// An empty tensor has no memory of its own, and engines like a pointer.
+char empty_memory[64];
+
+constexpr int kDimsMax = 8;  // rc_tensor::dims
+
+// TensorFlow's "no frame" (eager) and its root frame (a graph outside loops).
+constexpr uint64_t kNoFrame = ~uint64_t{0};
+constexpr uint64_t kRootFrame = 0;
+
+struct StatusDeleter {
+  void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
+};
+using OwnedStatus = std::unique_ptr<TF_Status, StatusDeleter>;
+
+int32_t dtype_of(TF_DataType type) {
+  switch (type) {
+    case TF_UINT8:
+      return 0;
+    case TF_INT8:
+      return 1;
+    case TF_INT32:
+      return 2;
+    case TF_INT64:
+      return 3;
+    case TF_HALF:
+      return 4;
+    case TF_BFLOAT16:
+      return 5;
+    case TF_FLOAT:
+      return 6;
+    case TF_DOUBLE:
+      return 7;
+    case TF_BOOL:
+      return 8;
+    case TF_UINT16:
+      return 9;
+    case TF_UINT32:
+      return 10;
+    case TF_UINT64:
+      return 11;
+    case TF_INT16:
+      return 12;
+    case TF_COMPLEX64:
+      return 13;
+    case TF_COMPLEX128:
+      return 14;
+  }
+  return -1;
+}
+
+std::size_t size_of_dtype(int32_t dtype) {
+  constexpr uint8_t kSizes[] = {1, 1, 4, 8, 2, 2, 4, 8, 1, 2, 4, 8, 2, 8, 16};
+  return kSizes[dtype];
+}
+
+int64_t attribute_int(TF_OpKernelConstruction* construction, const char* name, TF_Status* status) {
+  int64_t value = 0;
+  if (TF_GetCode(status) == TF_OK) {
+    TF_OpKernelConstruction_GetAttrInt64(construction, name, &value, status);
+  }
+  return value;
+}
+
+std::string attribute_string(TF_OpKernelConstruction* construction, const char* name,
+                             TF_Status* status) {
+  if (TF_GetCode(status) != TF_OK) return "";
+  int32_t list_size = 0;
+  int32_t total_size = 0;
+  TF_OpKernelConstruction_GetAttrSize(construction, name, &list_size, &total_size, status);
+  if (TF_GetCode(status) != TF_OK || total_size <= 0) return "";
+  std::string value(static_cast<std::size_t>(total_size), '\0');
+  TF_OpKernelConstruction_GetAttrString(construction, name, value.data(), value.size(), status);
+  return value;
+}
+
+std::vector<std::string> attribute_strings(TF_OpKernelConstruction* construction, const char* name,
+                                           TF_Status* status) {
+  if (TF_GetCode(status) != TF_OK) return {};
+  int32_t list_size = 0;
+  int32_t total_size = 0;
+  TF_OpKernelConstruction_GetAttrSize(construction, name, &list_size, &total_size, status);
+  if (TF_GetCode(status) != TF_OK || list_size <= 0) return {};
+  std::vector<char*> values(static_cast<std::size_t>(list_size));
+  std::vector<std::size_t> lengths(values.size());
+  std::vector<char> storage(static_cast<std::size_t>(total_size) + 1);
+  TF_OpKernelConstruction_GetAttrStringList(construction, name, values.data(), lengths.data(),
+                                            list_size, storage.data(), storage.size(), status);
+  if (TF_GetCode(status) != TF_OK) return {};
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < values.size(); ++i) result.emplace_back(values[i], lengths[i]);
+  return result;
+}
+
+// The graph optimizer evaluates constant nodes with step 0, shape functions while tracing with -1.
+// Steps of a running program are 1 and up in sessions, and large random negatives elsewhere.
+bool is_evaluated_while_optimizing(TF_OpKernelContext* context) {
+  const int64_t step = TF_StepId(context);
+  return step <= 0 && step > -16;
+}
+
+}  // namespace
+
+void* Kernel::create_kernel(TF_OpKernelConstruction* construction, rc_kind kind) {
+  const OwnedStatus status(TF_NewStatus());
+  std::unique_ptr<Kernel> kernel(new Kernel(kind));
+  kernel->read_attributes(construction, status.get());
+  if (TF_GetCode(status.get()) == TF_OK) return kernel.release();
+  TF_OpKernelConstruction_Failure(construction, status.get());
+  return nullptr;
+}
+
+void Kernel::destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
+
+void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* status) {
+  name_ = attribute_string(construction, "tensor_name", status);
+  if (kind_ == RC_BARRIER) return;
+  TF_Bool repeats = 0;
+  if (TF_GetCode(status) == TF_OK) {
+    TF_OpKernelConstruction_GetAttrBool(construction, "repeats", &repeats, status);
+  }
+  repeats_ = repeats != 0;
+  if (TF_GetCode(status) == TF_OK) {
+    TF_OpKernelConstruction_GetAttrType(construction, "T", &type_, status);
+  }
+  dtype_ = dtype_of(type_);
+  labels_ = attribute_strings(construction, "labels", status);
+  if (kind_ == RC_BROADCAST) {
+    root_ = static_cast<int32_t>(attribute_int(construction, "root_rank", status));
+  }
+  if (kind_ == RC_ALLREDUCE) {
+    reduce_op_ = static_cast<int32_t>(attribute_int(construction, "op", status));
+    // TensorFlow's float attributes have 32 bits, so these are the bits of a double.
+    prescale_ = std::bit_cast<double>(attribute_int(construction, "prescale_bits", status));
+    postscale_ = std::bit_cast<double>(attribute_int(construction, "postscale_bits", status));
+    manifest_ = attribute_int(construction, "manifest", status);
+  }
+  if (TF_GetCode(status) == TF_OK && dtype_ < 0) {
+    TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: this dtype cannot be communicated");
+  }
+}
+
+void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  auto* kernel = static_cast<Kernel*>(self);
+  Done finish(done);
+  const OwnedStatus status(TF_NewStatus());
+  if (is_evaluated_while_optimizing(context)) {
+    TF_SetStatus(status.get(), TF_UNIMPLEMENTED,
+                 "a collective has no value before the program runs");
+    TF_OpKernelContext_Failure(context, status.get());
+    return finish.run();
+  }
+  std::unique_ptr<Pending> pending = kernel->take_pending();
+  pending->context = context;
+  if (!kernel->collect(context, *pending, status.get())) {
+    kernel->recycle(std::move(pending));
+    TF_OpKernelContext_Failure(context, status.get());
+    return finish.run();
+  }
+  pending->done = std::move(finish);
+  // From here on the callback may run at any moment and owns what is pending.
+  Pending* const submitted = pending.release();
+  const std::string error = kernel->submit(*submitted);
+  if (!error.empty()) on_done(submitted, error.c_str());
+}
+
+bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status) {
+  const auto inputs = static_cast<std::size_t>(TF_NumInputs(context));
+  pending.tensors.resize(inputs);
+  for (std::size_t i = 0; i < inputs; ++i) {
+    rc_tensor& tensor = pending.tensors[i];
+    tensor = {};
+    if (!collect_tensor(context, static_cast<int>(i), tensor, status)) return false;
+    if (i < labels_.size()) tensor.label = labels_[i].c_str();
+  }
+  if (manifest_ != 0) {
+    // An empty tensor whose shape is the hash of the gradient list: lists that differ between ranks
+    // become a mismatch of shapes before any byte is summed.
+    rc_tensor manifest{};
+    manifest.input = manifest.output = empty_memory;
+    manifest.ndim = 2;
+    manifest.dims[1] = manifest_;
+    manifest.label = "(hash of the list of gradients)";
+    pending.tensors.push_back(manifest);
+  }
+  return true;
+}
+
+bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, rc_tensor& tensor,
+                            TF_Status* status) {
+  TF_Tensor* input = nullptr;
+  TF_GetInput(context, index, &input, status);
+  if (TF_GetCode(status) != TF_OK) return false;
+  tensor.ndim = TF_NumDims(input);
+  for (int i = 0; i < tensor.ndim && i < kDimsMax; ++i) tensor.dims[i] = TF_Dim(input, i);
+  const bool is_empty = TF_TensorByteSize(input) == 0;
+  tensor.input = is_empty ? empty_memory : TF_TensorData(input);
+  // Our reference goes before the output is asked for: TensorFlow gives an input's memory to the
+  // output only when nobody else holds it. The context keeps the memory alive.
+  TF_DeleteTensor(input);
+  if (tensor.ndim > kDimsMax) {
+    TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: tensors have at most 8 dimensions");
+    return false;
+  }
+  if (kind_ == RC_ALLGATHER) return true;
+
+  int forwarded = -1;
+  TF_Tensor* output = TF_ForwardInputOrAllocateOutput(context, &index, 1, index, tensor.dims,
+                                                      tensor.ndim, &forwarded, status);
+  if (TF_GetCode(status) != TF_OK) return false;
+  tensor.output = is_empty ? empty_memory : TF_TensorData(output);
+  TF_DeleteTensor(output);
+  return true;
+}
+
+// Returns "" or the error as JSON.
+std::string Kernel::submit(Pending& pending) {
+  rc_request request{};
+  request.size = sizeof(request);
+  request.kind = kind_;
+  request.dtype = dtype_;
+  request.op = reduce_op_;
+  request.root = root_;
+  request.prescale = prescale_;
+  request.postscale = postscale_;
+  request.name = name_.empty() ? nullptr : name_.c_str();
+  request.repeats = repeats_ ? 1 : 0;
+  const uint64_t frame = TF_GetFrameId(pending.context);
+  if (frame != kNoFrame && frame != kRootFrame) {
+    // Frames have other numbers on other ranks; iterations have the same.
+    request.iteration = TF_GetIterId(pending.context);
+    request.repeats = 1;
+  }
+  request.n_tensors = static_cast<int32_t>(pending.tensors.size());
+  request.tensors = pending.tensors.data();
+  request.allocate = kind_ == RC_ALLGATHER ? &Kernel::on_allocate : nullptr;
+  request.done = &Kernel::on_done;
+  request.context = &pending;
+
+  const Attachment::Use use = Attachment::instance().use();
+  if (use.api == nullptr) {
+    return error_json("NotInitializedError", "rdmacoll is not running: call rdmacoll.init() first");
+  }
+  char* error = nullptr;
+  if (use.api->submit(use.engine, &request, nullptr, &error) == 0) return "";
+  std::string text =
+      error != nullptr ? error : error_json("RdmacollError", "the engine refused the operation");
+  if (error != nullptr) use.api->text_free(error);
+  return text;
+}
+
+void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
+  auto* pending = static_cast<Pending*>(context);
+  const Kernel& kernel = *pending->kernel;
+  std::size_t bytes = size_of_dtype(kernel.dtype_);
+  for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(dims[i]);
+  const OwnedStatus status(TF_NewStatus());
+  TF_Tensor* output =
+      TF_AllocateOutput(pending->context, 0, kernel.type_, dims, ndim, bytes, status.get());
+  if (TF_GetCode(status.get()) != TF_OK) {
+    pending->failure = TF_Message(status.get());
+    return nullptr;
+  }
+  void* memory = bytes == 0 ? empty_memory : TF_TensorData(output);
+  TF_DeleteTensor(output);
+  return memory;
+}
+
+void Kernel::on_done(void* context, const char* error) {
+  std::unique_ptr<Pending> pending(static_cast<Pending*>(context));
+  if (!pending->failure.empty()) {
+    fail(pending->context, error_json("RdmacollError", pending->failure));
+  } else if (error != nullptr) {
+    fail(pending->context, error);
+  }
+  Done done = std::move(pending->done);
+  // run() may end the step and with it this kernel, so the memory goes back before.
+  Kernel* const kernel = pending->kernel;
+  kernel->recycle(std::move(pending));
+  done.run();
+}
+
+void Kernel::fail(TF_OpKernelContext* context, const std::string& json) {
+  const KernelError error = kernel_error(json);
+  const OwnedStatus status(TF_NewStatus());
+  TF_SetStatus(status.get(), error.code, error.text.c_str());
+  TF_OpKernelContext_Failure(context, status.get());
+}
+
+std::unique_ptr<Kernel::Pending> Kernel::take_pending() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<Pending> pending = std::move(idle_.back());
+      idle_.pop_back();
+      return pending;
+    }
+  }
+  auto pending = std::make_unique<Pending>();
+  pending->kernel = this;
+  return pending;
+}
+
+void Kernel::recycle(std::unique_ptr<Pending> pending) {
+  pending->context = nullptr;
+  pending->failure.clear();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_.push_back(std::move(pending));
+}
+
+}  // namespace rdmacoll::tensorflow

@@ -1,0 +1,69 @@
+// One asynchronous kernel for all collectives. TensorFlow makes one Kernel for each node; compute()
+// submits the node's tensors to the engine and returns, the engine's callback ends the op.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "api/rdmacoll_c.h"
+#include "tensorflow/done.h"
+#include "tensorflow/tf_c_api.h"
+
+namespace rdmacoll::tensorflow {
+
+// Runs from any of TensorFlow's threads, several at once (loop iterations overlap).
+class Kernel {
+ public:
+  // The three entry points that TensorFlow calls; `kind` is known by the op's name.
+  template <rc_kind kKind>
+  static void* create(TF_OpKernelConstruction* construction) {
+    return create_kernel(construction, kKind);
+  }
+  static void compute(void* kernel, TF_OpKernelContext* context,
+                      TF_AsyncOpKernelDoneCallback* done);
+  static void destroy(void* kernel);
+
+ private:
+  // One submission in flight. Recycled: the steady state allocates nothing.
+  struct Pending {
+    Kernel* kernel = nullptr;
+    TF_OpKernelContext* context = nullptr;
+    Done done;
+    std::vector<rc_tensor> tensors;
+    std::string failure;  // why memory for the result could not be had
+  };
+
+  explicit Kernel(rc_kind kind) : kind_(kind) {}
+
+  static void* create_kernel(TF_OpKernelConstruction* construction, rc_kind kind);
+  void read_attributes(TF_OpKernelConstruction* construction, TF_Status* status);
+  bool collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status);
+  bool collect_tensor(TF_OpKernelContext* context, int index, rc_tensor& tensor, TF_Status* status);
+  std::string submit(Pending& pending);
+
+  std::unique_ptr<Pending> take_pending();
+  void recycle(std::unique_ptr<Pending> pending);
+
+  static void* on_allocate(void* context, int32_t ndim, const int64_t* dims);
+  static void on_done(void* context, const char* error_json);
+  static void fail(TF_OpKernelContext* context, const std::string& error_json);
+
+  const rc_kind kind_;
+  TF_DataType type_ = TF_FLOAT;
+  int32_t dtype_ = 0;
+  int32_t reduce_op_ = 0;
+  int32_t root_ = 0;
+  double prescale_ = 1.0;
+  double postscale_ = 1.0;
+  std::string name_;  // "" = unnamed
+  bool repeats_ = false;
+  int64_t manifest_ = 0;
+  std::vector<std::string> labels_;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Pending>> idle_;
+};
+
+}  // namespace rdmacoll::tensorflow
