@@ -14,7 +14,14 @@ Writer& Writer::put_text(std::string_view text) {
 Writer& Writer::put_bytes(std::span<const std::byte> bytes) {
   RC_ASSERT(bytes.size() <= std::numeric_limits<uint32_t>::max(), cat(bytes.size(), " bytes"));
   put(static_cast<uint32_t>(bytes.size()));
-  bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  return append(bytes.data(), bytes.size());
+}
+
+Writer& Writer::append(const void* value, std::size_t bytes) {
+  if (bytes == 0) return *this;
+  const std::size_t before = bytes_.size();
+  bytes_.resize(before + bytes);
+  std::memcpy(bytes_.data() + before, value, bytes);
   return *this;
 }
 

@@ -20,16 +20,13 @@ static_assert(std::endian::native == std::endian::little, "the wire is little en
 class Writer {
  public:
   template <typename T>
-    requires(std::is_arithmetic_v<T> || std::is_enum_v<T>)
-  Writer& put(T value) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
-    return *this;
+  requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) Writer& put(T value) {
+    return append(&value, sizeof value);
   }
-  Writer& put_text(std::string_view text);               // u32 length, bytes
-  Writer& put_bytes(std::span<const std::byte> bytes);   // u32 length, bytes
+  Writer& put_text(std::string_view text);              // u32 length, bytes
+  Writer& put_bytes(std::span<const std::byte> bytes);  // u32 length, bytes
   template <typename T>
-  Writer& put_list(const std::vector<T>& values) {       // u32 count, values
+  Writer& put_list(const std::vector<T>& values) {  // u32 count, values
     put(static_cast<uint32_t>(values.size()));
     for (const T& value : values) put(value);
     return *this;
@@ -40,6 +37,8 @@ class Writer {
   void clear() { bytes_.clear(); }
 
  private:
+  Writer& append(const void* value, std::size_t bytes);
+
   std::vector<std::byte> bytes_;
 };
 
@@ -48,8 +47,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
 
   template <typename T>
-    requires(std::is_arithmetic_v<T> || std::is_enum_v<T>)
-  T get() {
+  requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) T get() {
     T value{};
     take(&value, sizeof value);
     return value;
@@ -65,7 +63,10 @@ class Reader {
     return values;
   }
 
-  void fail() { ok_ = false; rest_ = {}; }
+  void fail() {
+    ok_ = false;
+    rest_ = {};
+  }
   bool ok() const { return ok_; }
   bool done() const { return ok_ && rest_.empty(); }  // everything was read and nothing is left
   std::size_t left() const { return rest_.size(); }
