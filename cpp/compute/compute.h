@@ -16,19 +16,19 @@ namespace rdmacoll {
 // cut differently into pieces.
 struct Operand {
   std::span<const Piece> pieces;
-  std::span<const RemotePiece> remote;      // used when `pieces` is empty
+  std::span<const RemotePiece> remote;  // used when `pieces` is empty
   const RemoteReader* reader = nullptr;
 };
 
-// to = scale(reduce(sources)) in the canonical order: one binary tree over the sources, split at the
-// largest power of two below the count. 16-bit floats are summed in float32 and rounded once.
+// to = scale(reduce(sources)) in the canonical order: one binary tree over the sources, split at
+// the largest power of two below the count. 16-bit floats are summed in float32 and rounded once.
 // With one source it is a copy (scaled when divisor or factor say so).
 struct ComputeJob {
   Dtype dtype = Dtype::uint8;
-  ReduceOp op = ReduceOp::sum;    // average is the caller's business: sum, and a divisor
-  std::span<const Piece> to;      // may be the same memory as a source, never a shifted overlap
+  ReduceOp op = ReduceOp::sum;  // average is the caller's business: sum, and a divisor
+  std::span<const Piece> to;    // may be the same memory as a source, never a shifted overlap
   std::span<const Operand> sources;
-  double divisor = 1.0;           // result / divisor, then * factor; both 1: untouched bits
+  double divisor = 1.0;  // result / divisor, then * factor; both 1: untouched bits
   double factor = 1.0;
   uint64_t cookie = 0;
 };

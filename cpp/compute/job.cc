@@ -1,0 +1,225 @@
+#include "compute/job.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/text.h"
+#include "compute/float_mode.h"
+#include "compute/reduce_kernels.h"
+
+namespace rdmacoll {
+namespace {
+
+// All bounce buffers of a thread together: half of a common second-level cache, so that what the
+// reader has just written is still there when the kernel reads it.
+constexpr std::size_t kBounceBytes = 256 << 10;
+// Largest read through a bounce buffer. Larger ones fall out of the cache, smaller ones pay more
+// system calls; see kBounceBytes.
+constexpr std::size_t kReadBytes = 64 << 10;
+constexpr std::size_t kBounceAlignment = 4096;
+// Every element size divides it; a read is a multiple of it, except the last one.
+constexpr std::size_t kReadUnit = 64;
+constexpr std::size_t kUnmappedSourcesMax = kBounceBytes / kReadUnit;
+
+bool is_fully_mapped(const Operand& operand) {
+  return std::all_of(operand.remote.begin(), operand.remote.end(),
+                     [](const RemotePiece& piece) { return piece.mapped != nullptr; });
+}
+
+Status misfit(const std::string& what) {
+  return Status(Code::failed, cat("operands of one reduction do not fit together: ", what, "."));
+}
+
+}  // namespace
+
+PieceCursor::PieceCursor(const Operand& operand) : local_(operand.pieces) {
+  if (operand.pieces.empty()) remote_ = operand.remote;
+  skip(0);
+}
+
+std::size_t PieceCursor::bytes_here() const {
+  return remote_.empty() ? local_[index_].bytes : remote_[index_].bytes;
+}
+
+void PieceCursor::skip(std::size_t bytes) {
+  offset_ += bytes;
+  while (!at_end() && offset_ >= bytes_here()) {  // steps over empty pieces, too
+    offset_ -= bytes_here();
+    ++index_;
+  }
+}
+
+std::size_t PieceCursor::run() const { return at_end() ? 0 : bytes_here() - offset_; }
+
+std::byte* PieceCursor::address() const {
+  if (remote_.empty()) return local_[index_].data + offset_;
+  const std::byte* mapped = remote_[index_].mapped;
+  // Only ever read: sources are const for the kernels.
+  return mapped == nullptr ? nullptr : const_cast<std::byte*>(mapped) + offset_;
+}
+
+Workspace::Workspace()
+    : bounce_(static_cast<std::byte*>(
+          ::operator new (kBounceBytes, std::align_val_t{kBounceAlignment}))) {}
+
+void Workspace::Unmap::operator()(std::byte* memory) const {
+  ::operator delete (memory, std::align_val_t{kBounceAlignment});
+}
+
+bool is_copy(const ComputeJob& job) {
+  return job.sources.size() == 1 && job.divisor == 1.0 && job.factor == 1.0;
+}
+
+Status measure(const ComputeJob& job, std::size_t& bytes) {
+  bytes = total_bytes(job.to);
+  RC_ASSERT(!job.sources.empty(), "a job without sources");
+  RC_ASSERT(is_copy(job) || is_reducible(job.dtype), name_of(job.dtype).data());
+  RC_ASSERT(job.op != ReduceOp::average, "an average is a sum with a divisor");
+  RC_ASSERT(bytes % size_of(job.dtype) == 0, cat(bytes, " bytes of ", name_of(job.dtype)));
+  std::size_t unmapped = 0;
+  for (std::size_t i = 0; i < job.sources.size(); ++i) {
+    const Operand& source = job.sources[i];
+    std::size_t found = total_bytes(source.pieces);
+    if (source.pieces.empty()) {
+      for (const RemotePiece& piece : source.remote) found += piece.bytes;
+      if (!is_fully_mapped(source)) {
+        if (source.reader == nullptr) return misfit(cat("operand ", i, " cannot be read"));
+        ++unmapped;
+      }
+    }
+    if (found != bytes) {
+      return misfit(cat("operand ", i, " has ", found, " bytes, the result has ", bytes));
+    }
+  }
+  RC_ASSERT(unmapped <= kUnmappedSourcesMax, cat(unmapped, " operands to be read"));
+  return {};
+}
+
+// One call of perform().
+class Performance {
+ public:
+  Performance(const ComputeJob& job, std::size_t first, Workspace& workspace)
+      : job_(job), workspace_(workspace), to_(job.to) {
+    to_.skip(first);
+    open_sources(first);
+  }
+
+  Status copy(std::size_t bytes);
+  Status reduce(std::size_t bytes);
+
+ private:
+  using Source = Workspace::Source;
+
+  void open_sources(std::size_t first);
+  Status fill_bounce_buffers(std::size_t bytes);
+  Status reduce_addressable(std::size_t bytes);
+
+  const ComputeJob& job_;
+  Workspace& workspace_;
+  PieceCursor to_;
+  std::size_t read_bytes_ = 0;  // through each bounce buffer at a time; 0: nothing to be read
+};
+
+void Performance::open_sources(std::size_t first) {
+  workspace_.sources_.resize(job_.sources.size());
+  workspace_.addresses_.resize(job_.sources.size());
+  std::size_t unmapped = 0;
+  for (std::size_t i = 0; i < job_.sources.size(); ++i) {
+    const Operand& operand = job_.sources[i];
+    const bool is_read = operand.pieces.empty() && !is_fully_mapped(operand);
+    workspace_.sources_[i] = {PieceCursor(operand), is_read ? operand.reader : nullptr, nullptr};
+    workspace_.sources_[i].cursor.skip(first);
+    unmapped += is_read ? 1 : 0;
+  }
+  if (unmapped == 0) return;
+  read_bytes_ = std::min(kReadBytes, kBounceBytes / unmapped / kReadUnit * kReadUnit);
+  std::byte* next = workspace_.bounce_.get();
+  for (Source& source : workspace_.sources_) {
+    if (source.reader == nullptr) continue;
+    source.bounce = next;
+    next += read_bytes_;
+  }
+}
+
+// Straight into the destination: no bounce buffer, and as few calls of the reader as it has pieces.
+Status Performance::copy(std::size_t bytes) {
+  Source& source = workspace_.sources_[0];
+  while (bytes > 0) {
+    std::size_t run = std::min(bytes, to_.run());
+    if (source.reader != nullptr) {
+      RC_RETURN_IF_ERROR(
+          source.reader->read(source.cursor.rest(), source.cursor.offset(), to_.address(), run));
+    } else {
+      run = std::min(run, source.cursor.run());
+      // A copy onto itself is a wish that is already granted.
+      if (to_.address() != source.cursor.address()) {
+        std::memcpy(to_.address(), source.cursor.address(), run);
+      }
+    }
+    source.cursor.skip(run);
+    to_.skip(run);
+    bytes -= run;
+  }
+  return {};
+}
+
+Status Performance::reduce(std::size_t bytes) {
+  if (read_bytes_ == 0) return reduce_addressable(bytes);
+  while (bytes > 0) {
+    const std::size_t now = std::min(bytes, read_bytes_);
+    RC_RETURN_IF_ERROR(fill_bounce_buffers(now));
+    RC_RETURN_IF_ERROR(reduce_addressable(now));
+    bytes -= now;
+  }
+  return {};
+}
+
+Status Performance::fill_bounce_buffers(std::size_t bytes) {
+  for (Source& source : workspace_.sources_) {
+    if (source.reader == nullptr) continue;
+    RC_RETURN_IF_ERROR(
+        source.reader->read(source.cursor.rest(), source.cursor.offset(), source.bounce, bytes));
+    source.cursor.skip(bytes);
+  }
+  return {};
+}
+
+// Every operand is cut elsewhere: the kernel gets the runs in which none of them ends. What is read
+// through a bounce buffer lies there from its beginning and does not end before `bytes`.
+Status Performance::reduce_addressable(std::size_t bytes) {
+  const std::size_t element = size_of(job_.dtype);
+  const ReduceKernel kernel = reduce_kernel(job_.dtype, job_.op);
+  const Scaling scaling{job_.divisor, job_.factor};
+  for (std::size_t done = 0; done < bytes;) {
+    std::size_t run = std::min(bytes - done, to_.run());
+    for (std::size_t i = 0; i < workspace_.sources_.size(); ++i) {
+      const Source& source = workspace_.sources_[i];
+      if (source.reader != nullptr) {
+        workspace_.addresses_[i] = source.bounce + done;
+      } else {
+        workspace_.addresses_[i] = source.cursor.address();
+        run = std::min(run, source.cursor.run());
+      }
+    }
+    if (run % element != 0) return misfit("a piece ends inside an element");
+    kernel(to_.address(), workspace_.addresses_.data(), workspace_.addresses_.size(), run / element,
+           scaling);
+    to_.skip(run);
+    for (Source& source : workspace_.sources_) {
+      if (source.reader == nullptr) source.cursor.skip(run);
+    }
+    done += run;
+  }
+  return {};
+}
+
+Status perform(const ComputeJob& job, std::size_t first, std::size_t bytes, Workspace& workspace) {
+  if (bytes == 0) return {};
+  Performance performance(job, first, workspace);
+  if (is_copy(job)) return performance.copy(bytes);
+  const FloatMode exact;
+  return performance.reduce(bytes);
+}
+
+}  // namespace rdmacoll

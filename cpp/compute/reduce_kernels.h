@@ -1,0 +1,45 @@
+// Element-wise reductions of contiguous operands, one table per instruction set. All tables give
+// the same bits: no fused multiply-add, one evaluation tree, one NaN.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/dtype.h"
+
+namespace rdmacoll {
+
+// result / divisor * factor, before the only rounding of 16-bit floats. Integers are scaled in
+// float64, truncated toward zero and kept within their type.
+struct Scaling {
+  double divisor = 1.0;
+  double factor = 1.0;
+
+  bool is_identity() const { return divisor == 1.0 && factor == 1.0; }
+};
+
+// to[i] = scaled tree over sources[0..n)[i], n >= 1. The tree splits at the largest power of two
+// below its count. `to` may be one of the sources, never a shifted overlap. Every pointer has the
+// alignment of its dtype. A NaN result is the positive quiet NaN, whichever operand it came from:
+// the operand that survives in hardware depends on how a compiler orders a commutative operation.
+using ReduceKernel = void (*)(void* to, const void* const* sources, std::size_t n,
+                              std::size_t count, const Scaling& scaling);
+
+inline constexpr int kReducibleDtypes = 8;  // those below Dtype::boolean
+static_assert(static_cast<int>(Dtype::boolean) == kReducibleDtypes);
+
+struct KernelTable {
+  const char* instruction_set;
+  ReduceKernel kernels[kReducibleDtypes][kReduceOps];  // the column of average is that of sum
+};
+
+// Null when this file was not compiled for that instruction set (another processor family).
+const KernelTable* baseline_kernels();
+const KernelTable* avx2_kernels();
+const KernelTable* avx512_kernels();
+
+// What this processor can run, best last.
+std::span<const KernelTable* const> usable_kernels();
+ReduceKernel reduce_kernel(Dtype dtype, ReduceOp op);  // of the best
+
+}  // namespace rdmacoll

@@ -1,0 +1,313 @@
+// The loops themselves. Included once by each reduce_kernels_<set>.cc, which is compiled for that
+// instruction set; hence everything is in an unnamed namespace and nothing of the standard library
+// is called: an inline function shared with other files could be kept by the linker in the version
+// that an old processor cannot run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "compute/reduce_kernels.h"
+
+// In place is allowed, so `restrict` would be a lie and the compiler's own overlap check would send
+// every in-place call to a scalar loop. What holds is that no iteration depends on another.
+#if defined(__clang__)
+#define RC_INDEPENDENT_LOOP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define RC_INDEPENDENT_LOOP _Pragma("GCC ivdep")
+#endif
+
+namespace rdmacoll {
+namespace {
+
+// Elements evaluated at a time where the tree needs intermediate results: they stay in L1.
+constexpr std::size_t kTile = 256;
+
+template <typename To, typename From>
+inline To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// 16-bit floats as they lie in memory.
+struct Half {
+  uint16_t raw;
+};
+struct Brain {
+  uint16_t raw;
+};
+static_assert(sizeof(Half) == 2 && sizeof(Brain) == 2);
+
+inline float widened(Brain value) { return bits<float>(uint32_t{value.raw} << 16); }
+
+inline float widened(Half value) {
+  const uint32_t magnitude = (uint32_t{value.raw} & 0x7fff) << 13;
+  // Scaling by 2^112 moves the exponent's bias from 15 to 127 and normalises denormals.
+  const uint32_t scaled = bits<uint32_t>(bits<float>(magnitude) * 0x1p112f);
+  const uint32_t special = magnitude | 0x7f800000;  // infinity and NaN
+  const uint32_t sign = (uint32_t{value.raw} & 0x8000) << 16;
+  return bits<float>((magnitude >= (uint32_t{0x7c00} << 13) ? special : scaled) | sign);
+}
+
+// Both round to nearest even; NaN has been made canonical before.
+inline void narrow(float value, Brain& into) {
+  const uint32_t word = bits<uint32_t>(value);
+  const uint32_t rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
+  into.raw = static_cast<uint16_t>(value != value ? 0x7fc0 : rounded);
+}
+
+inline void narrow(float value, Half& into) {
+  const uint32_t word = bits<uint32_t>(value);
+  const uint32_t sign = (word >> 16) & 0x8000;
+  const uint32_t magnitude = word & 0x7fffffff;
+  // From the exponent's bias of 127 to 15, rounding on the way; a carry may reach infinity.
+  const uint32_t normal = (magnitude + 0xc8000fff + ((magnitude >> 13) & 1)) >> 13;
+  // Below 2^-14 the result is denormal: the addition aligns the bits and rounds them.
+  const uint32_t tiny = bits<uint32_t>(bits<float>(magnitude) + 0.5f) - 0x3f000000;
+  uint32_t result = magnitude < 0x38800000 ? tiny : normal;
+  result = magnitude >= 0x47800000 ? 0x7c00 : result;
+  result |= sign;
+  into.raw = static_cast<uint16_t>(magnitude > 0x7f800000 ? 0x7e00 : result);
+}
+
+template <typename T>
+constexpr bool kIsNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
+
+template <typename T>
+struct AccumulatorOf {
+  using Type = T;
+};
+template <>
+struct AccumulatorOf<Half> {
+  using Type = float;
+};
+template <>
+struct AccumulatorOf<Brain> {
+  using Type = float;
+};
+template <typename T>
+using Accumulator = typename AccumulatorOf<T>::Type;
+
+// Unsigned and at least 32 bits wide, where wrapping is defined: uint8 times uint8 would otherwise
+// be a product of ints, int32 plus int32 may overflow.
+template <typename T>
+using Wrapping = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+
+struct Sum {
+  template <typename T>
+  static T combine(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+struct Product {
+  template <typename T>
+  static T combine(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+// A NaN wins wherever it stands: a if a is NaN; b if b is, since then a < b is false.
+struct Min {
+  template <typename T>
+  static T combine(T a, T b) {
+    return (a < b) | (a != a) ? a : b;
+  }
+};
+struct Max {
+  template <typename T>
+  static T combine(T a, T b) {
+    return (a > b) | (a != a) ? a : b;
+  }
+};
+
+// How results are finished: what `once` multiplies by is the factor, or the exact reciprocal of a
+// divisor that is a power of two (equal bits, a fifth of the time).
+enum class Finish { untouched, once, full };
+
+template <typename T>
+struct Scale {
+  T once;
+  T divisor;
+  T factor;
+};
+
+template <typename T>
+inline T finite_or_canonical(T value) {
+  return value != value ? static_cast<T>(__builtin_nan("")) : value;
+}
+
+template <Finish finish, typename T>
+inline T finished(T value, const Scale<T>& scale) {
+  if constexpr (finish == Finish::once) value = value * scale.once;
+  if constexpr (finish == Finish::full) value = value / scale.divisor * scale.factor;
+  return finite_or_canonical(value);
+}
+
+template <Finish finish, typename T>
+requires std::is_integral_v<T>
+inline T finished(T value, const Scale<double>& scale) {
+  if constexpr (finish == Finish::untouched) return value;
+  // The limits as float64: int64's upper one rounds up to 2^63, so "not below" is the test for it.
+  constexpr T kLowest =
+      static_cast<T>(std::is_signed_v<T> ? static_cast<uint64_t>(1) << (8 * sizeof(T) - 1) : 0);
+  constexpr T kHighest = static_cast<T>(
+      static_cast<std::make_unsigned_t<T>>(~static_cast<std::make_unsigned_t<T>>(0)) >>
+      (std::is_signed_v<T> ? 1 : 0));
+  const double scaled = static_cast<double>(value) / scale.divisor * scale.factor;
+  if (!(scaled > static_cast<double>(kLowest))) return scaled != scaled ? T{0} : kLowest;
+  if (scaled >= static_cast<double>(kHighest)) return kHighest;
+  return static_cast<T>(scaled);
+}
+
+template <typename T>
+using ScaleOf = Scale<std::conditional_t<std::is_integral_v<T>, double, Accumulator<T>>>;
+
+template <typename T>
+inline bool is_power_of_two(T value) {
+  int exponent = 0;
+  // Away from the ends of the range, where a reciprocal would be denormal or infinite.
+  return value > T{0} && __builtin_frexp(static_cast<double>(value), &exponent) == 0.5 &&
+         exponent > -100 && exponent < 100;
+}
+
+// One pass, no intermediate memory: the tree of up to four operands is written out.
+template <typename T, typename Op, int n, Finish finish>
+void fused(T* to, const void* const* sources, std::size_t count, const ScaleOf<T>& given) {
+  const T* a = static_cast<const T*>(sources[0]);
+  const T* b = static_cast<const T*>(sources[n > 1 ? 1 : 0]);
+  const T* c = static_cast<const T*>(sources[n > 2 ? 2 : 0]);
+  const T* d = static_cast<const T*>(sources[n > 3 ? 3 : 0]);
+  const ScaleOf<T> scale = given;  // a copy: stores through `to` cannot change it
+  RC_INDEPENDENT_LOOP
+  for (std::size_t i = 0; i < count; ++i) {
+    T value = a[i];
+    if constexpr (n >= 2) value = Op::combine(value, b[i]);
+    if constexpr (n == 3) value = Op::combine(value, c[i]);
+    if constexpr (n == 4) value = Op::combine(value, Op::combine(c[i], d[i]));
+    to[i] = finished<finish>(value, scale);
+  }
+}
+
+template <typename T>
+void widen(Accumulator<T>* __restrict into, const T* __restrict from, std::size_t count) {
+  std::size_t i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, Half>) {
+    for (; i + 8 <= count; i += 8) {
+      const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+      _mm256_storeu_ps(into + i, _mm256_cvtph_ps(raw));
+    }
+  }
+#endif
+  for (; i < count; ++i) {
+    if constexpr (kIsNarrow<T>) {
+      into[i] = widened(from[i]);
+    } else {
+      into[i] = from[i];
+    }
+  }
+}
+
+template <typename T, Finish finish>
+void finish_tile(T* __restrict to, Accumulator<T>* __restrict tile, std::size_t count,
+                 const ScaleOf<T>& given) {
+  const ScaleOf<T> scale = given;
+  if constexpr (!kIsNarrow<T>) {
+    for (std::size_t i = 0; i < count; ++i) to[i] = finished<finish>(tile[i], scale);
+  } else {
+    for (std::size_t i = 0; i < count; ++i) tile[i] = finished<finish>(tile[i], scale);
+    std::size_t i = 0;
+#if defined(__F16C__)
+    if constexpr (std::is_same_v<T, Half>) {
+      for (; i + 8 <= count; i += 8) {
+        const __m128i raw = _mm256_cvtps_ph(_mm256_loadu_ps(tile + i), _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), raw);
+      }
+    }
+#endif
+    for (; i < count; ++i) narrow(tile[i], to[i]);
+  }
+}
+
+// The canonical tree over sources[0..n) at [first, first + count).
+template <typename T, typename Op>
+void evaluate(Accumulator<T>* __restrict into, const void* const* sources, std::size_t n,
+              std::size_t first, std::size_t count) {
+  if (n == 1) return widen(into, static_cast<const T*>(sources[0]) + first, count);
+  std::size_t left = 1;
+  while (left * 2 < n) left *= 2;
+  alignas(64) Accumulator<T> right[kTile];
+  evaluate<T, Op>(into, sources, left, first, count);
+  evaluate<T, Op>(right, sources + left, n - left, first, count);
+  for (std::size_t i = 0; i < count; ++i) into[i] = Op::combine(into[i], right[i]);
+}
+
+template <typename T, typename Op, Finish finish>
+void reduce_finishing(void* to, const void* const* sources, std::size_t n, std::size_t count,
+                      const ScaleOf<T>& scale) {
+  T* into = static_cast<T*>(to);
+  if constexpr (!kIsNarrow<T>) {
+    if (n == 1) return fused<T, Op, 1, finish>(into, sources, count, scale);
+    if (n == 2) return fused<T, Op, 2, finish>(into, sources, count, scale);
+    if constexpr (std::is_same_v<T, float> && std::is_same_v<Op, Sum>) {
+      if (n == 3) return fused<T, Op, 3, finish>(into, sources, count, scale);
+      if (n == 4) return fused<T, Op, 4, finish>(into, sources, count, scale);
+    }
+  }
+  alignas(64) Accumulator<T> tile[kTile];
+  for (std::size_t first = 0; first < count; first += kTile) {
+    const std::size_t length = count - first < kTile ? count - first : kTile;
+    evaluate<T, Op>(tile, sources, n, first, length);
+    finish_tile<T, finish>(into + first, tile, length, scale);
+  }
+}
+
+template <typename T, typename Op>
+void reduce(void* to, const void* const* sources, std::size_t n, std::size_t count,
+            const Scaling& scaling) {
+  using Real = decltype(ScaleOf<T>::once);
+  ScaleOf<T> scale{static_cast<Real>(scaling.factor), static_cast<Real>(scaling.divisor),
+                   static_cast<Real>(scaling.factor)};
+  if (scale.divisor == Real{1} && scale.factor == Real{1}) {
+    return reduce_finishing<T, Op, Finish::untouched>(to, sources, n, count, scale);
+  }
+  if constexpr (!std::is_integral_v<T>) {
+    if (scale.factor == Real{1} && is_power_of_two(scale.divisor)) {
+      scale.once = Real{1} / scale.divisor;
+      return reduce_finishing<T, Op, Finish::once>(to, sources, n, count, scale);
+    }
+    if (scale.divisor == Real{1}) {
+      return reduce_finishing<T, Op, Finish::once>(to, sources, n, count, scale);
+    }
+  }
+  return reduce_finishing<T, Op, Finish::full>(to, sources, n, count, scale);
+}
+
+// One row of the table: sum, average (the caller divides), min, max, product.
+#define RC_KERNEL_ROW(T) \
+  { reduce<T, Sum>, reduce<T, Sum>, reduce<T, Min>, reduce<T, Max>, reduce<T, Product> }
+#define RC_KERNEL_TABLE(name)                                                                      \
+  {                                                                                                \
+    name, {                                                                                        \
+      RC_KERNEL_ROW(uint8_t), RC_KERNEL_ROW(int8_t), RC_KERNEL_ROW(int32_t),                       \
+          RC_KERNEL_ROW(int64_t), RC_KERNEL_ROW(Half), RC_KERNEL_ROW(Brain), RC_KERNEL_ROW(float), \
+          RC_KERNEL_ROW(double)                                                                    \
+    }                                                                                              \
+  }
+
+}  // namespace
+}  // namespace rdmacoll

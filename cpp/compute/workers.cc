@@ -1,0 +1,167 @@
+#include "compute/workers.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+// What a worker takes at a time: some tens of microseconds, so that taking is cheap beside it and
+// the workers end a job together. Every element size divides it.
+constexpr std::size_t kGrainBytes = 256 << 10;
+
+// Signals belong to the program's own threads (Python's handlers run on its main one).
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+uint16_t WorkerCompute::Queue::pop() {
+  RC_ASSERT(count_ > 0);
+  const uint16_t slot = slots_[first_];
+  first_ = (first_ + 1) % kJobsMax;
+  --count_;
+  return slot;
+}
+
+WorkerCompute::WorkerCompute(int workers, std::function<void()> wake, std::size_t inline_bytes_max)
+    : wake_(std::move(wake)), inline_bytes_max_(inline_bytes_max) {
+  RC_ASSERT(workers >= 1, cat(workers, " workers"));
+  for (uint16_t slot = 0; slot < kJobsMax; ++slot) free_.push(slot);
+  const BlockedSignals blocked;
+  threads_.reserve(static_cast<std::size_t>(workers));
+  try {
+    for (int i = 0; i < workers; ++i) {
+      threads_.emplace_back([this] { work(); });
+      ::pthread_setname_np(threads_.back().native_handle(), cat("rdmacoll-w", i).c_str());
+    }
+  } catch (const std::system_error&) {
+    // A limit on threads: go on with those that there are.
+  }
+}
+
+WorkerCompute::~WorkerCompute() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_to_do_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+Status WorkerCompute::submit(const ComputeJob& job) {
+  std::size_t bytes = 0;
+  Status status = measure(job, bytes);
+  std::unique_lock lock(mutex_);
+  if (free_.empty()) return Status::busy();
+  const uint16_t index = free_.pop();
+  if (job.sources.size() == 1) bytes_copied_ += bytes;
+  Slot& slot = slots_[index];
+  slot = {job, bytes, 0, 0, status};
+  const bool by_hand = threads_.empty() || bytes * (job.sources.size() + 1) <= inline_bytes_max_;
+  if (bytes == 0 || !status.ok() || by_hand) {
+    lock.unlock();  // nobody else knows the slot
+    if (status.ok()) slot.status = perform(job, 0, bytes, workspace_);
+    lock.lock();
+    done_.push(index);
+    done_count_.store(done_.size(), std::memory_order_relaxed);
+    return {};
+  }
+  waiting_.push(index);
+  lock.unlock();
+  if (bytes > kGrainBytes) {
+    work_to_do_.notify_all();
+  } else {
+    work_to_do_.notify_one();
+  }
+  return {};
+}
+
+void WorkerCompute::work() {
+  Workspace workspace;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_to_do_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+    if (stopping_) return;
+    const uint16_t index = waiting_.front();
+    Slot& slot = slots_[index];
+    const std::size_t first = slot.next;
+    const std::size_t bytes = std::min(kGrainBytes, slot.bytes - first);
+    slot.next += bytes;
+    ++slot.grains_out;
+    if (slot.next == slot.bytes) waiting_.pop();
+    lock.unlock();
+    Status status = perform(slot.job, first, bytes, workspace);
+    lock.lock();
+    finish_grain(slot, index, std::move(status), lock);
+  }
+}
+
+void WorkerCompute::finish_grain(Slot& slot, uint16_t index, Status status,
+                                 std::unique_lock<std::mutex>& lock) {
+  --slot.grains_out;
+  if (!status.ok() && slot.status.ok()) {
+    slot.status = std::move(status);
+    // The rest would fail as well. While bytes are left, the slot is still the front one.
+    if (slot.next < slot.bytes) {
+      slot.next = slot.bytes;
+      RC_ASSERT(waiting_.pop() == index);
+    }
+  }
+  if (slot.grains_out > 0 || slot.next < slot.bytes) return;
+  done_.push(index);
+  done_count_.store(done_.size(), std::memory_order_relaxed);
+  if (!std::exchange(armed_, false)) return;
+  lock.unlock();
+  wake_();
+  lock.lock();
+}
+
+bool WorkerCompute::poll(ComputeSink& sink) {
+  if (done_count_.load(std::memory_order_relaxed) == 0) return false;
+  std::size_t ready = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    armed_ = false;
+    ready = done_.size();
+  }
+  for (std::size_t i = 0; i < ready; ++i) {
+    uint64_t cookie = 0;
+    Status status;
+    {
+      const std::lock_guard lock(mutex_);
+      const uint16_t index = done_.pop();
+      cookie = slots_[index].job.cookie;
+      status = std::exchange(slots_[index].status, {});
+      free_.push(index);
+      done_count_.store(done_.size(), std::memory_order_relaxed);
+    }
+    sink.computed(cookie, status);  // which may submit
+  }
+  return true;
+}
+
+bool WorkerCompute::arm() {
+  const std::lock_guard lock(mutex_);
+  armed_ = done_.empty();
+  return armed_;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,85 @@
+// Threads that reduce and copy. A job is cut into grains that the workers share, so that one large
+// job uses them all; jobs end in any order.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "compute/compute.h"
+#include "compute/job.h"
+
+namespace rdmacoll {
+
+// Up to this many bytes touched, a hand-over between threads takes longer than the work: submit()
+// does it itself.
+inline constexpr std::size_t kInlineBytesMax = 64 << 10;
+
+class WorkerCompute final : public Compute {
+ public:
+  // `wake` is called on a worker's thread, once after an arm() that returned true. If fewer threads
+  // can be started than wished for, fewer do the work; if none, submit() does.
+  WorkerCompute(int workers, std::function<void()> wake,
+                std::size_t inline_bytes_max = kInlineBytesMax);
+  // Lets the workers end the grain they are at. Jobs that are not done are not reported.
+  ~WorkerCompute() override;
+  WorkerCompute(const WorkerCompute&) = delete;
+  WorkerCompute& operator=(const WorkerCompute&) = delete;
+
+  Status submit(const ComputeJob& job) override;
+  bool poll(ComputeSink& sink) override;
+  bool arm() override;
+  uint64_t bytes_copied() const override { return bytes_copied_; }
+  int workers() const { return static_cast<int>(threads_.size()); }
+
+ private:
+  struct Slot {
+    ComputeJob job;
+    std::size_t bytes = 0;
+    std::size_t next = 0;        // the first byte that nobody has taken
+    std::size_t grains_out = 0;  // taken and not finished
+    Status status;
+  };
+  // Jobs submitted and not yet reported; submit() is busy beyond.
+  static constexpr std::size_t kJobsMax = 256;
+  // A queue of slot numbers that never allocates.
+  class Queue {
+   public:
+    bool empty() const { return count_ == 0; }
+    std::size_t size() const { return count_; }
+    uint16_t front() const { return slots_[first_]; }
+    void push(uint16_t slot) { slots_[(first_ + count_++) % kJobsMax] = slot; }
+    uint16_t pop();
+
+   private:
+    std::array<uint16_t, kJobsMax> slots_{};
+    std::size_t first_ = 0;
+    std::size_t count_ = 0;
+  };
+
+  void work();
+  void finish_grain(Slot& slot, uint16_t index, Status status, std::unique_lock<std::mutex>& lock);
+
+  const std::function<void()> wake_;
+  const std::size_t inline_bytes_max_;
+  Workspace workspace_;  // of the thread that submits
+  uint64_t bytes_copied_ = 0;
+  std::array<Slot, kJobsMax> slots_;
+  std::vector<std::thread> threads_;
+
+  std::mutex mutex_;  // guards all below, and the slots
+  std::condition_variable work_to_do_;
+  Queue free_;
+  Queue waiting_;  // some bytes are not taken; the front one is worked at
+  Queue done_;
+  bool armed_ = false;
+  bool stopping_ = false;
+  std::atomic<std::size_t> done_count_{0};  // lets poll() look without the lock
+};
+
+}  // namespace rdmacoll
