@@ -1,0 +1,50 @@
+#include "collectives/choose.h"
+
+namespace rdmacoll {
+namespace {
+
+uint64_t segment_bytes(const Tuning& tuning, const Facts& facts) {
+  if (facts.segment_bytes) return *facts.segment_bytes;
+  return facts.one_node ? tuning.segment_bytes_shared : tuning.segment_bytes_network;
+}
+
+// In canonical order, 16-bit floats stay float32 until the root of the tree: only an algorithm that
+// reduces once, where all sources meet, can do that.
+bool rounds_too_early(const Facts& facts, Algorithm algorithm) {
+  return facts.canonical && is_16_bit_float(facts.dtype) && algorithm != Algorithm::direct;
+}
+
+Algorithm by_size(const Tuning& tuning, const Facts& facts) {
+  if (facts.one_node) {
+    return facts.bytes <= tuning.doubling_bytes_shared ? Algorithm::recursive_doubling
+                                                       : Algorithm::direct;
+  }
+  if (facts.bytes <= tuning.doubling_bytes_network) return Algorithm::recursive_doubling;
+  const bool few = facts.ranks <= tuning.direct_ranks_network;
+  if (facts.canonical || (few && facts.bytes <= tuning.direct_bytes_network)) {
+    return Algorithm::direct;
+  }
+  return Algorithm::ring;
+}
+
+}  // namespace
+
+Choice choose_allreduce(const Tuning& tuning, const Facts& facts) {
+  if (facts.bytes == 0) return {};
+  Algorithm algorithm = facts.forced ? *facts.forced : by_size(tuning, facts);
+  if (rounds_too_early(facts, algorithm)) algorithm = Algorithm::direct;
+  return {algorithm, segment_bytes(tuning, facts)};
+}
+
+Choice choose_broadcast(const Tuning& tuning, const Facts& facts) {
+  if (facts.bytes == 0) return {};
+  // Segments follow one another down the tree, so they are shorter than those of a sum.
+  return {Algorithm::binomial_broadcast, facts.segment_bytes.value_or(segment_bytes(tuning, facts) / 4)};
+}
+
+Choice choose_allgather(const Tuning& tuning, const Facts& facts) {
+  if (facts.bytes == 0) return {};
+  return {Algorithm::ring_allgather, segment_bytes(tuning, facts)};
+}
+
+}  // namespace rdmacoll

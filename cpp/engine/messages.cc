@@ -1,0 +1,178 @@
+#include "engine/messages.h"
+
+#include "base/wire.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kTextBytesMax = kControlBytesMax;
+constexpr std::size_t kRecordsMax = 1u << 16;
+
+void put(Writer& writer, const DescriptorRef& descriptor) {
+  writer.put(descriptor.id);
+  if (descriptor.id == 0) writer.put_text(descriptor.bytes);
+}
+DescriptorRef get_descriptor(Reader& reader) {
+  DescriptorRef descriptor;
+  descriptor.id = reader.get<uint32_t>();
+  if (descriptor.id == 0) descriptor.bytes = reader.get_text(kTextBytesMax);
+  return descriptor;
+}
+
+void put(Writer& writer, const Status& status) {
+  writer.put(status.code()).put_text(status.message());
+  const ErrorDetail& detail = status.detail();
+  writer.put(static_cast<int32_t>(detail.rank));
+  writer.put_text(detail.host).put_text(detail.cause).put_text(detail.tensor);
+  writer.put_list(detail.ranks);
+}
+Status get_status(Reader& reader, int ranks) {
+  const auto code = reader.get<Code>();
+  std::string message = reader.get_text(kTextBytesMax);
+  ErrorDetail detail;
+  detail.rank = reader.get<int32_t>();
+  detail.host = reader.get_text(kTextBytesMax);
+  detail.cause = reader.get_text(kTextBytesMax);
+  detail.tensor = reader.get_text(kTextBytesMax);
+  detail.ranks = reader.get_list<int>(static_cast<std::size_t>(ranks));
+  if (code == Code::ok || code == Code::busy || code > Code::failed) reader.fail();
+  return {code, std::move(message), std::move(detail)};
+}
+
+void put(Writer& writer, const ReadyMessage& message) {
+  writer.put(static_cast<uint32_t>(message.records.size()));
+  for (const ReadyRecord& record : message.records) {
+    put(writer, record.descriptor);
+    writer.put(record.iteration).put(record.origin).put(record.subtree);
+    writer.put(static_cast<uint32_t>(record.firsts.size()));
+    for (const auto& [rank, first] : record.firsts) writer.put(rank).put(first);
+  }
+}
+ReadyMessage get_ready(Reader& reader, int ranks) {
+  ReadyMessage message;
+  const auto count = reader.get<uint32_t>();
+  if (count > kRecordsMax) reader.fail();
+  for (uint32_t i = 0; i < count && reader.ok(); ++i) {
+    ReadyRecord record;
+    record.descriptor = get_descriptor(reader);
+    record.iteration = reader.get<int64_t>();
+    record.origin = reader.get<int32_t>();
+    record.subtree = reader.get<uint8_t>() != 0;
+    if (record.origin < 0 || record.origin >= ranks) reader.fail();
+    const auto firsts = reader.get<uint32_t>();
+    if (firsts > static_cast<uint32_t>(ranks)) reader.fail();
+    for (uint32_t j = 0; j < firsts && reader.ok(); ++j) {
+      const auto rank = reader.get<int32_t>();
+      const auto first = reader.get<int64_t>();
+      if (rank < 0 || rank >= ranks || first < 0) reader.fail();
+      record.firsts.emplace_back(rank, first);
+    }
+    message.records.push_back(std::move(record));
+  }
+  return message;
+}
+
+void put(Writer& writer, const InternMessage& message) {
+  writer.put(message.id).put_text(message.bytes);
+}
+InternMessage get_intern(Reader& reader) {
+  InternMessage message;
+  message.id = reader.get<uint32_t>();
+  message.bytes = reader.get_text(kTextBytesMax);
+  if (message.id == 0) reader.fail();
+  return message;
+}
+
+void put(Writer& writer, const Decision& decision) {
+  writer.put(decision.sequence).put(decision.algorithm).put(decision.segment_bytes);
+  writer.put(static_cast<uint32_t>(decision.units.size()));
+  for (const DecisionUnit& unit : decision.units) {
+    put(writer, unit.descriptor);
+    writer.put(unit.iteration);
+  }
+  writer.put_list(decision.firsts);
+}
+Decision get_decision(Reader& reader, int ranks) {
+  Decision decision;
+  decision.sequence = reader.get<uint64_t>();
+  decision.algorithm = reader.get<Algorithm>();
+  decision.segment_bytes = reader.get<uint64_t>();
+  const auto count = reader.get<uint32_t>();
+  if (count == 0 || count > kRecordsMax || static_cast<int>(decision.algorithm) >= kAlgorithms) {
+    reader.fail();
+  }
+  for (uint32_t i = 0; i < count && reader.ok(); ++i) {
+    DecisionUnit unit;
+    unit.descriptor = get_descriptor(reader);
+    unit.iteration = reader.get<int64_t>();
+    decision.units.push_back(std::move(unit));
+  }
+  decision.firsts = reader.get_list<int64_t>(static_cast<std::size_t>(ranks));
+  return decision;
+}
+
+void put(Writer& writer, const VerdictMessage& message) {
+  writer.put_text(message.name).put(message.iteration);
+  put(writer, message.status);
+}
+VerdictMessage get_verdict(Reader& reader, int ranks) {
+  VerdictMessage message;
+  message.name = reader.get_text(kTextBytesMax);
+  message.iteration = reader.get<int64_t>();
+  message.status = get_status(reader, ranks);
+  return message;
+}
+
+void put(Writer& writer, const FailureMessage& message) {
+  writer.put(message.rank);
+  put(writer, message.status);
+}
+FailureMessage get_failure(Reader& reader, int ranks) {
+  FailureMessage message;
+  message.rank = reader.get<int32_t>();
+  message.status = get_status(reader, ranks);
+  if (message.rank < 0 || message.rank >= ranks) reader.fail();
+  return message;
+}
+
+void put(Writer& writer, const LeavingMessage& message) {
+  writer.put(message.rank).put(message.unfinished).put_text(message.cause);
+}
+LeavingMessage get_leaving(Reader& reader, int ranks) {
+  LeavingMessage message;
+  message.rank = reader.get<int32_t>();
+  message.unfinished = reader.get<uint8_t>() != 0;
+  message.cause = reader.get_text(kTextBytesMax);
+  if (message.rank < 0 || message.rank >= ranks) reader.fail();
+  return message;
+}
+
+void put(Writer&, const GoodbyeMessage&) {}
+
+}  // namespace
+
+std::vector<std::byte> encode(uint32_t epoch, const Message& message) {
+  Writer writer;
+  writer.put(epoch).put(static_cast<uint8_t>(message.index()));
+  std::visit([&](const auto& body) { put(writer, body); }, message);
+  return {writer.bytes().begin(), writer.bytes().end()};
+}
+
+bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message& message) {
+  Reader reader(bytes);
+  const bool ours = reader.get<uint32_t>() == epoch;
+  switch (reader.get<uint8_t>()) {
+    case 0: message = get_ready(reader, ranks); break;
+    case 1: message = get_intern(reader); break;
+    case 2: message = get_decision(reader, ranks); break;
+    case 3: message = get_verdict(reader, ranks); break;
+    case 4: message = get_failure(reader, ranks); break;
+    case 5: message = get_leaving(reader, ranks); break;
+    case 6: message = GoodbyeMessage{}; break;
+    default: return false;
+  }
+  return ours && reader.done();
+}
+
+}  // namespace rdmacoll

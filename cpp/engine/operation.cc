@@ -1,0 +1,203 @@
+#include "engine/operation.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/futex.h"
+#include "base/text.h"
+#include "base/wire.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kDimensionsMax = 8;
+constexpr std::size_t kTensorsMax = 1u << 20;
+constexpr std::size_t kNameBytesMax = 4096;
+
+std::string shape_text(const std::vector<int64_t>& dims) {
+  return cat("(", join(dims, ", "), dims.size() == 1 ? ",)" : ")");
+}
+
+std::span<const std::byte> as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+Status check_tensor(const Request& request, const TensorRef& tensor) {
+  if (tensor.dims.size() > kDimensionsMax) {
+    return {Code::invalid, cat("tensor '", tensor.label, "' has ", tensor.dims.size(),
+                               " dimensions; at most 8 are supported: reshape it.")};
+  }
+  for (int64_t dim : tensor.dims) {
+    if (dim < 0) {
+      return {Code::invalid,
+              cat("tensor '", tensor.label, "' has the negative dimension ", dim, ".")};
+    }
+  }
+  if (tensor.elements() > 0 && request.kind != Kind::broadcast && tensor.input == nullptr) {
+    return {Code::invalid, cat("tensor '", tensor.label, "' has no input memory.")};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view name_of(Kind kind) {
+  constexpr std::array<std::string_view, 4> kNames{"allreduce", "broadcast", "allgather",
+                                                   "barrier"};
+  const auto index = static_cast<std::size_t>(kind);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+int64_t TensorRef::elements() const {
+  int64_t count = 1;
+  for (int64_t dim : dims) count *= dim;
+  return count;
+}
+
+uint64_t Request::bytes() const {
+  uint64_t elements = 0;
+  for (const TensorRef& tensor : tensors) elements += static_cast<uint64_t>(tensor.elements());
+  return elements * size_of(dtype);
+}
+
+Status check(const Request& request, int ranks) {
+  if (static_cast<int>(request.kind) > 3) return {Code::invalid, "unknown kind of collective."};
+  if (static_cast<int>(request.dtype) >= kDtypes || static_cast<int>(request.op) >= kReduceOps) {
+    return {Code::invalid, "unknown dtype or reduction operator."};
+  }
+  if (request.name.size() > kNameBytesMax) {
+    return {Code::invalid, cat("a tensor's name has ", request.name.size(),
+                               " bytes; at most ", kNameBytesMax, " are supported.")};
+  }
+  if (request.kind == Kind::allreduce) {
+    if (!is_reducible(request.dtype)) {
+      return {Code::invalid, cat("allreduce cannot reduce ", name_of(request.dtype),
+                                 "; cast it to int32 or float32 first.")};
+    }
+    if (request.op == ReduceOp::average && is_integer(request.dtype)) {
+      return {Code::invalid, cat("Average of ", name_of(request.dtype),
+                                 " is not exact; use op=Sum and divide, or cast to float32.")};
+    }
+  }
+  if (request.kind == Kind::broadcast && (request.root < 0 || request.root >= ranks)) {
+    return {Code::invalid,
+            cat("root_rank ", request.root, " is not a rank of 0 to ", ranks - 1, ".")};
+  }
+  if (request.kind == Kind::allgather && request.tensors.size() != 1) {
+    return {Code::invalid, "allgather takes one tensor."};
+  }
+  if (request.kind != Kind::barrier && request.tensors.empty()) {
+    return {Code::invalid, cat(name_of(request.kind), " needs at least one tensor.")};
+  }
+  for (const TensorRef& tensor : request.tensors) RC_RETURN_IF_ERROR(check_tensor(request, tensor));
+  return {};
+}
+
+Operation::Operation(Request given)
+    : request(std::move(given)), descriptor(encode_descriptor(request)) {}
+
+void Operation::complete(Status status) {
+  RC_ASSERT(!done(), label());
+  status_ = std::move(status);
+  // With a callback nobody waits on the handle, and the callback may be the last to know us.
+  const auto callback = request.done;
+  if (callback) callback(status_);
+  done_.store(1, std::memory_order_seq_cst);
+  if (waiters_.load(std::memory_order_seq_cst) > 0) futex_wake_all(done_);
+}
+
+void Operation::wait(Nanoseconds timeout) {
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  if (done_.load(std::memory_order_seq_cst) == 0) futex_wait(done_, 0, timeout);
+  waiters_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Operation::rearm() {
+  status_ = {};
+  done_.store(0, std::memory_order_release);
+}
+
+std::string Operation::label() const {
+  if (!request.name.empty()) return cat(name_of(request.kind), " '", request.name, "'");
+  return cat("unnamed ", name_of(request.kind), " (number ", request.iteration, ")");
+}
+
+std::string encode_descriptor(const Request& request) {
+  Writer writer;
+  const bool reduces = request.kind == Kind::allreduce;
+  writer.put(request.kind).put(request.dtype);
+  writer.put(reduces ? request.op : ReduceOp::sum);
+  writer.put(static_cast<int32_t>(request.kind == Kind::broadcast ? request.root : 0));
+  writer.put(reduces ? request.prescale : 1.0).put(reduces ? request.postscale : 1.0);
+  writer.put_text(request.name);
+  writer.put(static_cast<uint32_t>(request.tensors.size()));
+  for (const TensorRef& tensor : request.tensors) {
+    std::vector<int64_t> dims = tensor.dims;
+    if (request.kind == Kind::allgather && !dims.empty()) dims.front() = -1;  // may be ragged
+    writer.put(static_cast<uint8_t>(dims.size()));
+    for (int64_t dim : dims) writer.put(dim);
+  }
+  const auto bytes = writer.bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+bool decode_descriptor(std::string_view bytes, Descriptor& descriptor) {
+  Reader reader(as_bytes(bytes));
+  descriptor.kind = reader.get<Kind>();
+  descriptor.dtype = reader.get<Dtype>();
+  descriptor.op = reader.get<ReduceOp>();
+  descriptor.root = reader.get<int32_t>();
+  descriptor.prescale = reader.get<double>();
+  descriptor.postscale = reader.get<double>();
+  descriptor.name = reader.get_text(kNameBytesMax);
+  const auto count = reader.get<uint32_t>();
+  if (count > kTensorsMax || count > reader.left()) return false;
+  descriptor.shapes.assign(count, {});
+  for (auto& shape : descriptor.shapes) {
+    const auto dims = reader.get<uint8_t>();
+    if (dims > kDimensionsMax) return false;
+    for (int i = 0; i < dims; ++i) shape.push_back(reader.get<int64_t>());
+  }
+  return reader.done() && static_cast<int>(descriptor.kind) <= 3 &&
+         static_cast<int>(descriptor.dtype) < kDtypes &&
+         static_cast<int>(descriptor.op) < kReduceOps;
+}
+
+uint64_t Descriptor::bytes() const {
+  uint64_t elements = 0;
+  for (const auto& shape : shapes) {
+    uint64_t count = 1;
+    for (int64_t dim : shape) count *= static_cast<uint64_t>(std::max<int64_t>(dim, 0));
+    elements += count;
+  }
+  return elements * size_of(dtype);
+}
+
+std::string_view descriptor_name(std::string_view descriptor) {
+  // kind, dtype, op, root, two scales, then the length of the name and the name.
+  constexpr std::size_t kOffset = 3 + 4 + 16;
+  if (descriptor.size() < kOffset + 4) return {};
+  uint32_t bytes = 0;
+  std::copy_n(descriptor.data() + kOffset, 4, reinterpret_cast<char*>(&bytes));
+  return descriptor.substr(kOffset + 4, bytes);
+}
+
+std::string describe_descriptor(std::string_view bytes) {
+  Descriptor d;
+  if (!decode_descriptor(bytes, d)) return "unreadable";
+  if (d.kind == Kind::barrier) return "barrier";
+  constexpr std::size_t kShapesShown = 4;
+  std::vector<std::string> shapes;
+  for (std::size_t i = 0; i < std::min(d.shapes.size(), kShapesShown); ++i) {
+    shapes.push_back(shape_text(d.shapes[i]));
+  }
+  if (d.shapes.size() > kShapesShown) shapes.push_back(cat(d.shapes.size(), " tensors"));
+  std::string text = cat(name_of(d.kind), " of ", name_of(d.dtype), " ", join(shapes, " "));
+  if (d.kind == Kind::allreduce) text += cat(", ", name_of(d.op));
+  if (d.kind == Kind::broadcast) text += cat(", root ", d.root);
+  if (d.prescale != 1.0) text += cat(", prescale ", d.prescale);
+  if (d.postscale != 1.0) text += cat(", postscale ", d.postscale);
+  return text;
+}
+
+}  // namespace rdmacoll

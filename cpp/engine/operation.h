@@ -1,0 +1,102 @@
+// One submitted collective: what the caller asked for, and how it ended.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+namespace rdmacoll {
+
+// Values are on the wire and in the C ABI: append only.
+enum class Kind : uint8_t { allreduce = 0, broadcast = 1, allgather = 2, barrier = 3 };
+std::string_view name_of(Kind kind);
+
+struct TensorRef {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::vector<int64_t> dims;
+  std::string label;
+
+  int64_t elements() const;
+};
+
+struct Request {
+  Kind kind = Kind::allreduce;
+  Dtype dtype = Dtype::float32;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::string name;       // "": unnamed
+  int64_t iteration = 0;  // of a loop; the running number of an unnamed operation
+  bool repeats = false;   // the same name may be in flight again
+  std::vector<TensorRef> tensors;
+  // Allgather: memory for the result, or null to fail. Without it the operation owns the result.
+  std::function<void*(const std::vector<int64_t>& dims)> allocate;
+  std::function<void(const Status&)> done;
+
+  uint64_t bytes() const;  // of this rank's inputs
+};
+
+// Says what is wrong with a request before it is accepted: dtype, op, root, dimensions, sizes.
+Status check(const Request& request, int ranks);
+
+// Shared by the caller's handle and the engine: whoever lets go last frees it.
+class Operation {
+ public:
+  explicit Operation(Request request);
+
+  // Called once, by the holder of the baton. The caller's memory is free from here on.
+  void complete(Status status);
+  bool done() const { return done_.load(std::memory_order_acquire) != 0; }
+  // Sleeps until done or until `timeout` is over; done() tells which.
+  void wait(Nanoseconds timeout);
+  const Status& status() const { return status_; }  // once done
+  // A prepared operation runs again.
+  void rearm();
+
+  Request request;
+  std::string descriptor;              // what all ranks must agree on, encoded
+  std::vector<std::byte> gathered;     // allgather without `allocate`
+  std::vector<int64_t> gathered_dims;
+  Nanoseconds submitted_at = 0;
+
+  std::string label() const;  // "allreduce 'conv1/kernel'"
+
+ private:
+  Status status_;
+  std::atomic<uint32_t> done_{0};
+  std::atomic<uint32_t> waiters_{0};
+};
+
+using OperationRef = std::shared_ptr<Operation>;
+
+// What must be equal on all ranks, as bytes: kind, dtype, op, root, scales, name, shapes (without
+// the first dimension of an allgather).
+std::string encode_descriptor(const Request& request);
+std::string_view descriptor_name(std::string_view descriptor);
+// "allreduce of float32 (3, 4), average"
+std::string describe_descriptor(std::string_view descriptor);
+// The parts of a descriptor that decide which operations may share a batch.
+struct Descriptor {
+  Kind kind = Kind::barrier;
+  Dtype dtype = Dtype::uint8;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::string name;
+  std::vector<std::vector<int64_t>> shapes;
+
+  uint64_t bytes() const;
+};
+bool decode_descriptor(std::string_view bytes, Descriptor& descriptor);
+
+}  // namespace rdmacoll

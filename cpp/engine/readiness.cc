@@ -1,0 +1,217 @@
+#include "engine/readiness.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "engine/operation.h"
+
+namespace rdmacoll {
+
+Readiness::Readiness(const World& world, const DescriptorTable& table, Limits limits)
+    : world_(world),
+      table_(table),
+      limits_(limits),
+      subtree_ranks_(static_cast<int>(tree_subtree(world.rank, world.size()).size())) {}
+
+bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
+  const std::string* descriptor = table_.resolve(record.descriptor);
+  if (descriptor == nullptr) return false;
+  const UnitKey key{std::string(descriptor_name(*descriptor)), record.iteration};
+  Pending& pending = pending_[key];
+  if (pending.contributions.empty()) pending.since = now;
+  if (has_spoken(pending, record)) {
+    // Only after an error that a rank has seen and another has not: it gets the same answer.
+    if (pending.verdict.ok()) return false;
+    verdicts_.push_back({key.name, key.iteration, pending.verdict});
+    return true;
+  }
+
+  auto variant = std::find(pending.variants.begin(), pending.variants.end(), *descriptor);
+  if (variant == pending.variants.end()) {
+    variant = pending.variants.insert(pending.variants.end(), *descriptor);
+  }
+  const Contribution contribution{record.origin, record.subtree,
+                                  static_cast<std::size_t>(variant - pending.variants.begin())};
+  pending.contributions.push_back(contribution);
+  pending.ranks += record.subtree
+                       ? static_cast<int>(tree_subtree(record.origin, world_.size()).size())
+                       : 1;
+  pending.firsts.insert(pending.firsts.end(), record.firsts.begin(), record.firsts.end());
+
+  if (pending.piecemeal) {
+    pass_on(key, pending, pending.contributions.size() - 1);
+  } else if (!pending.verdict.ok()) {
+    verdicts_.push_back({key.name, key.iteration, pending.verdict});
+  } else if (pending.variants.size() > 1 && !is_root()) {
+    pending.piecemeal = true;
+    pass_on(key, pending, 0);
+  }
+  if (pending.ranks == subtree_ranks_) complete(key, pending);
+  return true;
+}
+
+void Readiness::complete(const UnitKey& key, Pending& pending) {
+  if (!is_root()) {
+    if (!pending.piecemeal) {
+      upward_.push_back({table_.refer(pending.variants.front()), key.iteration, world_.rank, true,
+                         std::move(pending.firsts)});
+    }
+  } else if (pending.variants.size() > 1) {
+    if (pending.verdict.ok()) judge(key, pending, mismatch(key, pending));
+  } else if (pending.verdict.ok()) {
+    ReadyUnit unit{key, pending.variants.front(), {}};
+    if (!pending.firsts.empty()) unit.firsts.assign(world_.size(), 0);
+    for (const auto& [rank, first] : pending.firsts) unit.firsts[rank] = first;
+    ready_.push_back(std::move(unit));
+  }
+  pending_.erase(UnitKey(key));  // a copy: `key` may lie in what is erased
+}
+
+void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) {
+  for (std::size_t i = from; i < pending.contributions.size(); ++i) {
+    const Contribution& contribution = pending.contributions[i];
+    ReadyRecord record{table_.refer(pending.variants[contribution.variant]), key.iteration,
+                       contribution.origin, contribution.subtree, {}};
+    const std::vector<int> ranks = ranks_of(contribution);
+    for (const auto& first : pending.firsts) {
+      if (std::binary_search(ranks.begin(), ranks.end(), first.first)) {
+        record.firsts.push_back(first);
+      }
+    }
+    upward_.push_back(std::move(record));
+  }
+}
+
+void Readiness::judge(const UnitKey& key, Pending& pending, Status verdict) {
+  pending.verdict = verdict;
+  verdicts_.push_back({key.name, key.iteration, std::move(verdict)});
+}
+
+void Readiness::check(Nanoseconds now) {
+  for (auto& [key, pending] : pending_) {
+    if (is_root() && pending.variants.size() > 1 && pending.verdict.ok() &&
+        now - pending.since >= limits_.mismatch_grace) {
+      judge(key, pending, mismatch(key, pending));
+    }
+    check_stall(key, pending, now);
+  }
+}
+
+void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds now) {
+  const Nanoseconds age = now - pending.since;
+  if (!is_root()) {
+    // The root must know who is missing below us before it warns.
+    if (!pending.piecemeal && age >= limits_.stall_warning / 2) {
+      pending.piecemeal = true;
+      pass_on(key, pending, 0);
+    }
+    return;
+  }
+  if (!pending.verdict.ok() || age < limits_.stall_warning) return;
+  const std::vector<int> absent = missing(pending);
+  const std::string sentence =
+      cat(label(key, pending), " was submitted by ", world_.size() - absent.size(), " of ",
+          world_.size(), " ranks, and for ", age / kSecond, " s not by ", describe_ranks(absent));
+  if (age >= limits_.stall_error) {
+    ErrorDetail detail;
+    detail.tensor = key.name;
+    detail.ranks = absent;
+    judge(key, pending,
+          {Code::stalled,
+           cat(sentence, ". Every rank must submit the same operations; look at what that rank does"
+               ", or raise RDMACOLL_STALL_ERROR_S."), detail});
+  } else if (!pending.warned) {
+    pending.warned = true;
+    warnings_.push_back(cat(sentence, "; still waiting (RDMACOLL_STALL_ERROR_S sets the limit)."));
+  }
+}
+
+Nanoseconds Readiness::next_deadline() const {
+  Nanoseconds next = kNever;
+  for (const auto& [key, pending] : pending_) {
+    if (!pending.verdict.ok() || pending.piecemeal) continue;
+    Nanoseconds due = pending.since + limits_.stall_error;
+    if (!is_root()) {
+      due = pending.since + limits_.stall_warning / 2;
+    } else if (pending.variants.size() > 1) {
+      due = pending.since + limits_.mismatch_grace;
+    } else if (!pending.warned) {
+      due = pending.since + limits_.stall_warning;
+    }
+    next = std::min(next, due);
+  }
+  return next;
+}
+
+std::vector<int> Readiness::ranks_of(const Contribution& contribution) const {
+  if (!contribution.subtree) return {contribution.origin};
+  return tree_subtree(contribution.origin, world_.size());
+}
+
+bool Readiness::has_spoken(const Pending& pending, const ReadyRecord& record) const {
+  for (const Contribution& contribution : pending.contributions) {
+    if (contribution.origin == record.origin) return true;
+    if (!contribution.subtree) continue;
+    const std::vector<int> ranks = ranks_of(contribution);
+    if (std::binary_search(ranks.begin(), ranks.end(), record.origin)) return true;
+  }
+  return false;
+}
+
+std::vector<int> Readiness::missing(const Pending& pending) const {
+  std::set<int> absent;
+  for (int rank = 0; rank < world_.size(); ++rank) absent.insert(rank);
+  for (const Contribution& contribution : pending.contributions) {
+    for (int rank : ranks_of(contribution)) absent.erase(rank);
+  }
+  return {absent.begin(), absent.end()};
+}
+
+Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
+  std::vector<std::string> values;
+  for (std::size_t variant = 0; variant < pending.variants.size(); ++variant) {
+    std::vector<int> ranks;
+    for (const Contribution& contribution : pending.contributions) {
+      if (contribution.variant != variant) continue;
+      for (int rank : ranks_of(contribution)) ranks.push_back(rank);
+    }
+    std::sort(ranks.begin(), ranks.end());
+    values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "), " has ",
+                         describe_descriptor(pending.variants[variant])));
+  }
+  const std::vector<int> absent = missing(pending);
+  if (!absent.empty()) values.push_back(cat(describe_ranks(absent), " has not submitted it yet"));
+  ErrorDetail detail;
+  detail.tensor = key.name;
+  const std::string what = key.name.empty() ? cat("operation number ", key.iteration)
+                                            : cat("'", key.name, "'");
+  return {Code::mismatch,
+          cat("ranks disagree about ", what, ": ", join(values, "; "),
+              ". Submit it with the same kind, dtype, shape, op and root everywhere."),
+          detail};
+}
+
+std::string Readiness::label(const UnitKey& key, const Pending& pending) const {
+  const std::string what = describe_descriptor(pending.variants.front());
+  return key.name.empty() ? cat("operation number ", key.iteration, " (", what, ")")
+                          : cat("'", key.name, "' (", what, ")");
+}
+
+std::string Readiness::describe_ranks(const std::vector<int>& ranks) const {
+  if (ranks.size() == 1) return world_.describe(ranks.front());
+  constexpr std::size_t kShown = 16;
+  if (ranks.size() <= kShown) return cat("ranks ", join(ranks, ", "));
+  return cat("ranks ", join(std::vector<int>(ranks.begin(), ranks.begin() + kShown), ", "),
+             " and ", ranks.size() - kShown, " more");
+}
+
+std::string Readiness::state() const {
+  std::string text;
+  for (const auto& [key, pending] : pending_) {
+    text += cat("  ", label(key, pending), ": ", pending.ranks, " of ", subtree_ranks_,
+                " ranks of my subtree\n");
+  }
+  return text;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,101 @@
+// Who is ready for what. Each node of the control tree gathers its own subtree and says upward, once,
+// "this operation is ready in my whole subtree"; at the root that means: everywhere. Ranks that
+// disagree, and operations that some rank never submits, are found here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/world.h"
+#include "engine/descriptor_table.h"
+#include "engine/messages.h"
+
+namespace rdmacoll {
+
+struct UnitKey {
+  std::string name;
+  int64_t iteration = 0;
+
+  auto operator<=>(const UnitKey&) const = default;
+};
+
+// At the root: an operation that every rank has submitted, with equal descriptors.
+struct ReadyUnit {
+  UnitKey key;
+  std::string descriptor;
+  std::vector<int64_t> firsts;  // allgather: by rank
+};
+
+class Readiness {
+ public:
+  struct Limits {
+    Nanoseconds stall_warning = 10 * kSecond;
+    Nanoseconds stall_error = 600 * kSecond;
+    // How long a mismatch waits for the ranks that have not spoken yet, to name their values too.
+    Nanoseconds mismatch_grace = 50 * kMillisecond;
+  };
+  Readiness(const World& world, const DescriptorTable& table, Limits limits);
+
+  // A record of my own or of a child. False: nonsense (unknown number, not from that subtree).
+  bool add(const ReadyRecord& record, Nanoseconds now);
+  // Once per progress(): what is late or in conflict.
+  void check(Nanoseconds now);
+  Nanoseconds next_deadline() const;
+
+  std::vector<ReadyRecord> take_upward() { return std::exchange(upward_, {}); }      // not at the root
+  std::vector<ReadyUnit> take_ready() { return std::exchange(ready_, {}); }          // at the root
+  std::vector<VerdictMessage> take_verdicts() { return std::exchange(verdicts_, {}); }
+  std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
+
+  // "allreduce 'x': waiting for ranks 2, 3" per line.
+  std::string state() const;
+  std::size_t pending() const { return pending_.size(); }
+
+ private:
+  struct Contribution {
+    int origin;
+    bool subtree;
+    std::size_t variant;
+  };
+  struct Pending {
+    std::vector<std::string> variants;  // descriptors; more than one is a conflict
+    std::vector<Contribution> contributions;
+    std::vector<std::pair<int32_t, int64_t>> firsts;
+    int ranks = 0;
+    Nanoseconds since = 0;
+    bool warned = false;
+    bool piecemeal = false;  // below the root: what comes is passed on one by one
+    Status verdict;          // at the root: whoever comes late is told at once
+  };
+
+  bool is_root() const { return world_.rank == 0; }
+  std::vector<int> ranks_of(const Contribution& contribution) const;
+  std::vector<int> missing(const Pending& pending) const;
+  bool has_spoken(const Pending& pending, const ReadyRecord& record) const;
+  void pass_on(const UnitKey& key, Pending& pending, std::size_t from);
+  void complete(const UnitKey& key, Pending& pending);
+  void judge(const UnitKey& key, Pending& pending, Status verdict);
+  Status mismatch(const UnitKey& key, const Pending& pending) const;
+  void check_stall(const UnitKey& key, Pending& pending, Nanoseconds now);
+  std::string label(const UnitKey& key, const Pending& pending) const;
+  std::string describe_ranks(const std::vector<int>& ranks) const;
+
+  const World& world_;
+  const DescriptorTable& table_;
+  Limits limits_;
+  int subtree_ranks_;
+  std::map<UnitKey, Pending> pending_;
+  std::vector<ReadyRecord> upward_;
+  std::vector<ReadyUnit> ready_;
+  std::vector<VerdictMessage> verdicts_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace rdmacoll
