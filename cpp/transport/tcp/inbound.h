@@ -1,0 +1,66 @@
+// The receiving half of one connection: takes the stream apart and puts payloads where they belong.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "transport/tcp/outbound.h"
+
+namespace rdmacoll::tcp {
+
+class Inbound {
+ public:
+  Inbound(int peer, uint32_t epoch, Transport::Counters& counters)
+      : peer_(peer), epoch_(epoch), counters_(counters), buffer_(kBufferBytes) {}
+
+  // The caller sends the grant.
+  Status post_recv(const Transfer& transfer);
+
+  struct Result {
+    bool moved = false;
+    bool drained = false;  // nothing is left in the socket for now
+    std::string ended;     // why there will never be more, or ""
+  };
+  // Reads up to a share of one poll. `hangup`: the socket has an end to report, so go on until it.
+  Result read(int socket, bool hangup, Outbound& outbound, Sink& sink);
+
+  void clear();
+
+ private:
+  enum class State : uint8_t { header, control, data };
+
+  static constexpr std::size_t kBufferBytes = 16 * 1024;
+
+  std::string parse(Outbound& outbound, Sink& sink);
+  std::string begin_frame(Outbound& outbound);
+  std::string begin_data();
+  void take_control(Sink& sink);
+  void take_data();
+  void end_data(Sink& sink);
+  ssize_t receive(int socket, std::size_t& wanted);
+
+  std::size_t buffered() const { return end_ - begin_; }
+
+  int peer_;
+  uint32_t epoch_;
+  Transport::Counters& counters_;
+
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+
+  State state_ = State::header;
+  Header frame_;
+  std::size_t left_ = 0;            // of the payload of frame_
+  uint32_t slot_ = 0;               // of the transfer that frame_ belongs to
+  std::vector<std::byte> message_;  // a control message of which a part has come
+
+  MatchTable<uint32_t> posted_;
+  ProgressPool receives_;
+};
+
+// "connection reset by peer", from an errno.
+std::string cause_of(int error);
+inline constexpr const char* kClosedCause = "closed its connection (process ended)";
+
+}  // namespace rdmacoll::tcp

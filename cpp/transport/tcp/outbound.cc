@@ -1,0 +1,219 @@
+#include "transport/tcp/outbound.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "base/text.h"
+
+namespace rdmacoll::tcp {
+namespace {
+
+// More than this waiting, and post_control says busy: the peer does not read.
+constexpr std::size_t kUrgentBytesMax = 4 * kControlBytesMax;
+
+// What one poll writes to one peer before the others have their turn.
+constexpr std::size_t kWriteBytesPerPoll = 1024 * 1024;
+
+constexpr std::size_t kFramesPerCall = 16;
+constexpr std::size_t kIovecsPerCall = 128;
+
+std::string misfit(Lane lane, uint64_t sequence, uint64_t granted, uint64_t sends) {
+  return cat("granted ", granted, " B for a transfer of ", sends, " B (lane ", int{lane},
+             ", sequence ", sequence, ")");
+}
+
+}  // namespace
+
+struct Outbound::Plan {
+  std::array<Frame, kFramesPerCall> frames;
+  std::size_t frame_count = 0;
+  std::array<iovec, kIovecsPerCall> iovecs;
+  std::size_t iovec_count = 0;
+  std::size_t urgent = 0;  // bytes of urgent_ in this call
+  std::size_t bytes = 0;
+
+  void add(void* data, std::size_t count) {
+    iovecs[iovec_count++] = iovec{data, count};
+    bytes += count;
+  }
+};
+
+void Outbound::put_urgent(const Header& header, std::span<const std::byte> payload) {
+  urgent_.push(encode(header));
+  urgent_.push(payload);
+}
+
+Status Outbound::post_control(std::span<const std::byte> message) {
+  RC_ASSERT(message.size() <= kControlBytesMax, cat(message.size(), " B"));
+  if (urgent_.size() > kUrgentBytesMax) return Status::busy();
+  put_urgent(
+      {.kind = Kind::control, .epoch = epoch_, .bytes = static_cast<uint32_t>(message.size())},
+      message);
+  ++counters_.control_messages;
+  return {};
+}
+
+void Outbound::grant(Lane lane, uint64_t sequence, uint64_t bytes) {
+  put_urgent(
+      {.kind = Kind::grant, .lane = lane, .epoch = epoch_, .sequence = sequence, .position = bytes},
+      {});
+}
+
+void Outbound::heartbeat() {
+  // Whatever is queued already speaks for us as soon as the peer reads again.
+  if (!has_output()) put_urgent({.kind = Kind::heartbeat, .epoch = epoch_}, {});
+}
+
+Status Outbound::post_send(const Transfer& transfer) {
+  if (sends_.used() >= kTransfersMax) return Status::busy();
+  const uint32_t slot = sends_.take(transfer);
+  const uint64_t bytes = sends_[slot].bytes;
+  RC_ASSERT(bytes <= kTransferBytesMax, cat(bytes, " B"));
+  if (const uint64_t* granted = grants_.get(transfer.lane, transfer.sequence)) {
+    if (*granted != bytes && fault_.empty()) {
+      fault_ = misfit(transfer.lane, transfer.sequence, *granted, bytes);
+    }
+    grants_.erase(transfer.lane, transfer.sequence);
+    ready_.push(slot);
+    return {};
+  }
+  const bool is_new = waiting_.insert(transfer.lane, transfer.sequence, slot);
+  RC_ASSERT(is_new, cat("lane ", int{transfer.lane}, " sequence ", transfer.sequence,
+                        " is sent twice to peer ", transfer.peer));
+  return {};
+}
+
+std::string Outbound::granted(Lane lane, uint64_t sequence, uint64_t bytes) {
+  if (const uint32_t* slot = waiting_.get(lane, sequence)) {
+    const uint64_t sends = sends_[*slot].bytes;
+    if (sends != bytes) return misfit(lane, sequence, bytes, sends);
+    ready_.push(*slot);
+    waiting_.erase(lane, sequence);
+    return "";
+  }
+  if (grants_.size() >= kTransfersMax) return "granted more transfers than it may";
+  if (!grants_.insert(lane, sequence, bytes)) {
+    return cat("granted a transfer twice (lane ", int{lane}, ", sequence ", sequence, ")");
+  }
+  return "";
+}
+
+// Adds data frames while one call is worth it. All but the last end their transfers, so that on
+// return from the kernel each frame belongs to the transfer that is then at the front.
+void Outbound::plan_frames(Plan& plan) {
+  std::size_t next = 0;  // into ready_
+  if (current_) {
+    Progress& send = sends_[ready_.front()];
+    if (current_->header_left > 0) {
+      plan.add(current_->header.data() + kHeaderBytes - current_->header_left,
+               current_->header_left);
+    }
+    const std::size_t named = send.gather(current_->payload_left, plan.iovecs, plan.iovec_count);
+    plan.bytes += named;
+    if (send.done + named < send.bytes) return;
+    next = 1;
+  }
+  if (!urgent_.empty()) {
+    plan.urgent = urgent_.size();
+    plan.add(urgent_.data(), plan.urgent);
+  }
+  for (; next < ready_.size() && plan.frame_count < kFramesPerCall; ++next) {
+    if (plan.bytes >= kFragmentBytes || plan.iovec_count + 2 > kIovecsPerCall) return;
+    Progress& send = sends_[ready_[next]];
+    Frame& frame = plan.frames[plan.frame_count++];
+    plan.add(frame.header.data(), kHeaderBytes);
+    const uint64_t left = send.bytes - send.done;
+    const std::size_t named =
+        send.gather(std::min<uint64_t>(left, kFragmentBytes), plan.iovecs, plan.iovec_count);
+    plan.bytes += named;
+    frame.header = encode({.kind = Kind::data,
+                           .lane = send.lane,
+                           .epoch = epoch_,
+                           .bytes = static_cast<uint32_t>(named),
+                           .sequence = send.sequence,
+                           .position = send.done});
+    frame.header_left = kHeaderBytes;
+    frame.payload_left = named;
+    if (named < left) return;
+  }
+}
+
+Outbound::Result Outbound::write(int socket, Sink& sink) {
+  Result result = Result::idle;
+  for (std::size_t total = 0; has_output() && total < kWriteBytesPerPoll;) {
+    Plan plan;
+    plan_frames(plan);
+    msghdr message{};
+    message.msg_iov = plan.iovecs.data();
+    message.msg_iovlen = plan.iovec_count;
+    const ssize_t written = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return errno == EAGAIN || errno == EWOULDBLOCK ? Result::blocked : Result::broken;
+    }
+    result = Result::moved;
+    total += static_cast<std::size_t>(written);
+    consume(plan, static_cast<std::size_t>(written), sink);
+    // The kernel has noted that we want more room, and will say when there is some.
+    if (static_cast<std::size_t>(written) < plan.bytes) return Result::blocked;
+  }
+  return result;
+}
+
+void Outbound::consume(Plan& plan, std::size_t written, Sink& sink) {
+  if (current_) {
+    if (!consume_frame(*current_, written, sink)) return;
+    current_.reset();
+  }
+  const std::size_t urgent = std::min(written, plan.urgent);
+  urgent_.pop(urgent);
+  written -= urgent;
+  for (std::size_t i = 0; i < plan.frame_count && written > 0; ++i) {
+    if (!consume_frame(plan.frames[i], written, sink)) {
+      current_ = plan.frames[i];
+      return;
+    }
+  }
+}
+
+// Takes the frame's share of `written`. True when the frame is out.
+bool Outbound::consume_frame(Frame& frame, std::size_t& written, Sink& sink) {
+  const std::size_t header = std::min(written, frame.header_left);
+  frame.header_left -= header;
+  written -= header;
+  const std::size_t payload = std::min(written, frame.payload_left);
+  frame.payload_left -= payload;
+  written -= payload;
+  sends_[ready_.front()].advance(payload);
+  counters_.bytes_sent += payload;
+  if (frame.header_left > 0 || frame.payload_left > 0) return false;
+  frame_done(sink);
+  return true;
+}
+
+void Outbound::frame_done(Sink& sink) {
+  const uint32_t slot = ready_.front();
+  Progress& send = sends_[slot];
+  if (send.done == send.bytes) {
+    ready_.pop();
+    sends_.give_back(slot);
+    sink.sent(send.cookie);
+  } else if (send.turn >= chunk_bytes_) {  // the others have a turn
+    send.turn = 0;
+    ready_.pop();
+    ready_.push(slot);
+  }
+}
+
+void Outbound::clear() {
+  urgent_.clear();
+  current_.reset();
+  ready_.clear();
+  waiting_.clear();
+  grants_.clear();
+  sends_.clear();
+  fault_.clear();
+}
+
+}  // namespace rdmacoll::tcp

@@ -1,0 +1,69 @@
+// The sending half of one connection: what waits for the socket, and in which order it goes.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "transport/tcp/frame.h"
+#include "transport/tcp/queues.h"
+
+namespace rdmacoll::tcp {
+
+// Transfers of one peer that are posted and not done, in each direction. A peer's grants that wait
+// for our post_send are as many at most, so a peer that sends more is broken and is refused.
+inline constexpr std::size_t kTransfersMax = 16 * 1024;
+
+class Outbound {
+ public:
+  Outbound(uint32_t epoch, std::size_t chunk_bytes, Transport::Counters& counters)
+      : epoch_(epoch), chunk_bytes_(chunk_bytes), counters_(counters) {}
+
+  Status post_control(std::span<const std::byte> message);
+  Status post_send(const Transfer& transfer);
+  void grant(Lane lane, uint64_t sequence, uint64_t bytes);
+  void heartbeat();
+
+  // The peer has posted a receive. Returns what is wrong with that, or "".
+  std::string granted(Lane lane, uint64_t sequence, uint64_t bytes);
+
+  bool has_output() const { return !urgent_.empty() || !ready_.empty(); }
+  // A grant that came before its send, and does not fit it: found by post_send, which cannot say
+  // so.
+  const std::string& fault() const { return fault_; }
+
+  enum class Result : uint8_t { idle, moved, blocked, broken };
+  // Writes what the socket takes, up to a share of one poll. broken: errno says why.
+  Result write(int socket, Sink& sink);
+
+  void clear();
+
+ private:
+  // A data frame in the plan of one system call, or one that is partly written.
+  struct Frame {
+    HeaderBytes header;
+    std::size_t header_left = 0;
+    std::size_t payload_left = 0;
+  };
+  struct Plan;
+
+  void put_urgent(const Header& header, std::span<const std::byte> payload);
+  void plan_frames(Plan& plan);
+  void consume(Plan& plan, std::size_t written, Sink& sink);
+  bool consume_frame(Frame& frame, std::size_t& written, Sink& sink);
+  void frame_done(Sink& sink);
+
+  uint32_t epoch_;
+  std::size_t chunk_bytes_;
+  Transport::Counters& counters_;
+
+  ByteQueue urgent_;              // whole frames: control, grants, heartbeats
+  std::optional<Frame> current_;  // of ready_.front(); partly written, so it goes before urgent_
+  RingQueue<uint32_t> ready_;     // granted sends, by slot
+  MatchTable<uint32_t> waiting_;  // sends that wait for a grant -> slot
+  MatchTable<uint64_t> grants_;   // grants that wait for a send -> bytes
+  ProgressPool sends_;
+  std::string fault_;
+};
+
+}  // namespace rdmacoll::tcp

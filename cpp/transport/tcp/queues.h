@@ -1,0 +1,222 @@
+// Containers that stop allocating once they have grown to what a run needs.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/transport.h"
+
+namespace rdmacoll::tcp {
+
+// First in, first out.
+template <typename T>
+class RingQueue {
+ public:
+  bool empty() const { return count_ == 0; }
+  std::size_t size() const { return count_; }
+  // i = 0 is the oldest.
+  const T& operator[](std::size_t i) const { return items_[(head_ + i) & (items_.size() - 1)]; }
+  const T& front() const { return items_[head_]; }
+  void push(const T& item) {
+    if (count_ == items_.size()) grow();
+    items_[(head_ + count_++) & (items_.size() - 1)] = item;
+  }
+  void pop() {
+    head_ = (head_ + 1) & (items_.size() - 1);
+    --count_;
+  }
+  void clear() { head_ = count_ = 0; }
+
+ private:
+  void grow() {  // to a power of two, so that an index wraps by a mask
+    std::vector<T> larger(std::max<std::size_t>(16, items_.size() * 2));
+    for (std::size_t i = 0; i < count_; ++i) larger[i] = (*this)[i];
+    items_ = std::move(larger);
+    head_ = 0;
+  }
+
+  std::vector<T> items_;
+  std::size_t head_ = 0;
+  std::size_t count_ = 0;
+};
+
+// Bytes that wait for the socket, contiguous so that one iovec shows them all.
+class ByteQueue {
+ public:
+  bool empty() const { return head_ == bytes_.size(); }
+  std::size_t size() const { return bytes_.size() - head_; }
+  std::byte* data() { return bytes_.data() + head_; }
+  void push(std::span<const std::byte> more) {
+    if (head_ > 0 &&
+        bytes_.size() + more.size() > bytes_.capacity()) {  // make room, keep the memory
+      bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(head_));
+      head_ = 0;
+    }
+    bytes_.insert(bytes_.end(), more.begin(), more.end());
+  }
+  void pop(std::size_t count) {
+    head_ += count;
+    if (empty()) clear();
+  }
+  void clear() {
+    bytes_.clear();
+    head_ = 0;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::size_t head_ = 0;
+};
+
+// (lane, sequence) -> a value; a sorted array, since entries come nearly in order, are few, and a
+// hash map would allocate.
+template <typename T>
+class MatchTable {
+ public:
+  std::size_t size() const { return entries_.size() - head_; }
+  bool contains(Lane lane, uint64_t sequence) const {
+    const auto at = find(lane, sequence);
+    return at != entries_.end() && at->is(lane, sequence);
+  }
+  // Null when there is none; valid until the next change.
+  const T* get(Lane lane, uint64_t sequence) const {
+    const auto at = find(lane, sequence);
+    return at != entries_.end() && at->is(lane, sequence) ? &at->value : nullptr;
+  }
+  // False when the key is there already.
+  [[nodiscard]] bool insert(Lane lane, uint64_t sequence, const T& value) {
+    const auto at = find(lane, sequence);
+    if (at != entries_.end() && at->is(lane, sequence)) return false;
+    entries_.insert(at, Entry{sequence, lane, value});
+    return true;
+  }
+  void erase(Lane lane, uint64_t sequence) {
+    const auto at = find(lane, sequence);
+    if (at ==
+        entries_.begin() + static_cast<std::ptrdiff_t>(head_)) {  // the usual case: the oldest
+      ++head_;
+      if (head_ * 2 > entries_.size()) compact();
+    } else {
+      entries_.erase(at);
+    }
+  }
+  void clear() {
+    entries_.clear();
+    head_ = 0;
+  }
+
+ private:
+  struct Entry {
+    uint64_t sequence;
+    Lane lane;
+    T value;
+    bool is(Lane l, uint64_t s) const { return lane == l && sequence == s; }
+  };
+  auto find(Lane lane, uint64_t sequence) const {
+    return std::lower_bound(entries_.begin() + static_cast<std::ptrdiff_t>(head_), entries_.end(),
+                            std::pair(lane, sequence), [](const Entry& entry, const auto& key) {
+                              return std::pair(entry.lane, entry.sequence) < key;
+                            });
+  }
+  void compact() {
+    entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(head_));
+    head_ = 0;
+  }
+
+  std::vector<Entry> entries_;
+  std::size_t head_ = 0;  // entries before it are gone
+};
+
+// One transfer under way: the caller's pieces and how far they are done.
+struct Progress {
+  std::vector<Piece> pieces;  // keeps its memory when the slot is used again
+  uint64_t bytes = 0;
+  uint64_t done = 0;
+  uint64_t cookie = 0;
+  uint64_t sequence = 0;
+  std::size_t piece = 0;   // the first piece that is not done,
+  std::size_t within = 0;  // and how much of it is
+  uint64_t turn = 0;       // bytes since it was last its turn to send
+  Lane lane = 0;
+
+  void begin(const Transfer& transfer) {
+    pieces.assign(transfer.pieces.begin(), transfer.pieces.end());
+    bytes = total_bytes(transfer.pieces);
+    done = turn = 0;
+    cookie = transfer.cookie;
+    sequence = transfer.sequence;
+    lane = transfer.lane;
+    piece = within = 0;
+  }
+
+  // Names the next `want` bytes, as far as `into` has room; returns how many it named.
+  std::size_t gather(std::size_t want, std::span<iovec> into, std::size_t& used) const {
+    std::size_t named = 0;
+    std::size_t skip = within;
+    for (std::size_t i = piece; i < pieces.size() && used < into.size() && named < want; ++i) {
+      const std::size_t length = std::min(pieces[i].bytes - skip, want - named);
+      if (length > 0) into[used++] = iovec{pieces[i].data + skip, length};
+      named += length;
+      skip = 0;
+    }
+    return named;
+  }
+
+  void advance(std::size_t count) {
+    done += count;
+    turn += count;
+    while (piece < pieces.size() && within + count >= pieces[piece].bytes) {
+      count -= pieces[piece].bytes - within;
+      within = 0;
+      ++piece;
+    }
+    within += count;
+  }
+
+  void copy_in(std::span<const std::byte> from) {
+    std::size_t taken = 0;
+    std::size_t skip = within;
+    for (std::size_t i = piece; taken < from.size(); ++i, skip = 0) {
+      RC_ASSERT(i < pieces.size());
+      const std::size_t length = std::min(pieces[i].bytes - skip, from.size() - taken);
+      if (length > 0) std::memcpy(pieces[i].data + skip, from.data() + taken, length);
+      taken += length;
+    }
+    advance(from.size());
+  }
+};
+
+// Progress objects by number, used again and again.
+class ProgressPool {
+ public:
+  uint32_t take(const Transfer& transfer) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<uint32_t>(slots_.size()));
+      slots_.emplace_back();
+    }
+    const uint32_t slot = free_.back();
+    free_.pop_back();
+    slots_[slot].begin(transfer);
+    return slot;
+  }
+  void give_back(uint32_t slot) { free_.push_back(slot); }
+  Progress& operator[](uint32_t slot) { return slots_[slot]; }
+  std::size_t used() const { return slots_.size() - free_.size(); }
+  void clear() {
+    free_.clear();
+    slots_.clear();
+  }
+
+ private:
+  std::vector<Progress> slots_;
+  std::vector<uint32_t> free_;
+};
+
+}  // namespace rdmacoll::tcp

@@ -1,0 +1,148 @@
+#include "transport/tcp/tcp_transport.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+
+using tcp::Link;
+
+TcpTransport::TcpTransport(const World& world, const Clock& clock, Nanoseconds peer_timeout,
+                           TcpOptions options)
+    : clock_(clock),
+      peer_timeout_(peer_timeout),
+      rank_(world.rank),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  RC_ASSERT(epoll_, "epoll_create1");
+  for (int peer = 0; peer < world.size(); ++peer) {
+    links_.push_back(
+        peer == rank_ ? nullptr
+                      : std::make_unique<Link>(peer, world.epoch, options.chunk_bytes, counters_));
+  }
+  active_.reserve(links_.size());
+  arrived_.reserve(links_.size());
+}
+
+Link& TcpTransport::link(int peer) {
+  RC_ASSERT(peer >= 0 && peer < static_cast<int>(links_.size()) && peer != rank_,
+            cat("peer ", peer));
+  return *links_[peer];
+}
+
+const Link& TcpTransport::link(int peer) const {
+  return const_cast<TcpTransport*>(this)->link(peer);
+}
+
+void TcpTransport::adopt(int peer, Fd socket) {
+  Link& to = link(peer);
+  if (to.state() != Link::State::apart) return;
+  // Edge-triggered: one registration for good, where level-triggering would cost a system call each
+  // time that a socket becomes full and each time that it has room again.
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.ptr = &to;
+  RC_ASSERT(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event) == 0);
+  to.adopt(std::move(socket), peer_timeout_, clock_.now());
+  active_.push_back(&to);
+  arrived_.push_back(peer);
+  ++counters_.connections;
+}
+
+bool TcpTransport::is_connected(int peer) const { return link(peer).is_connected(); }
+
+Reach TcpTransport::reach(int) const {
+  return {.transport = "tcp", .transfer_bytes_max = tcp::kTransferBytesMax};
+}
+
+Status TcpTransport::post_control(int peer, std::span<const std::byte> message) {
+  Link& to = link(peer);
+  if (to.state() == Link::State::apart) return Status::busy();
+  return to.is_connected() ? to.outbound().post_control(message) : Status();
+}
+
+Status TcpTransport::post_send(const Transfer& transfer) {
+  Link& to = link(transfer.peer);
+  if (to.state() == Link::State::apart) return Status::busy();
+  return to.is_connected() ? to.outbound().post_send(transfer) : Status();
+}
+
+Status TcpTransport::post_recv(const Transfer& transfer) {
+  Link& from = link(transfer.peer);
+  if (from.state() == Link::State::apart) return Status::busy();
+  return from.is_connected() ? from.post_recv(transfer) : Status();
+}
+
+// reach() says that there are no views, so nobody may ask for one.
+Status TcpTransport::publish(const Transfer&) {
+  RC_ASSERT(false, "tcp has no views");
+  return {};
+}
+
+Status TcpTransport::await(int, Lane, uint64_t, uint64_t) {
+  RC_ASSERT(false, "tcp has no views");
+  return {};
+}
+
+Status TcpTransport::release(int, Lane, uint64_t) {
+  RC_ASSERT(false, "tcp has no views");
+  return {};
+}
+
+void TcpTransport::take_signals() {
+  std::array<epoll_event, 64> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) static_cast<Link*>(events[i].data.ptr)->signal(events[i].events);
+}
+
+bool TcpTransport::poll(Sink& sink) {
+  if (active_.empty()) return false;
+  bool moved = !arrived_.empty();
+  for (const int peer : arrived_) {
+    if (link(peer).is_connected()) sink.connected(peer);
+  }
+  arrived_.clear();
+  take_signals();
+  const Nanoseconds now = clock_.now();
+  bool lost = false;
+  for (Link* peer : active_) {
+    moved |= peer->poll(now, sink);
+    if (peer->is_connected()) continue;
+    lost = true;
+    sink.peer_failed(peer->peer(), peer->take_cause());
+  }
+  if (lost) drop_inactive();
+  return moved || lost;
+}
+
+void TcpTransport::drop_inactive() {
+  std::erase_if(active_, [](const Link* peer) { return !peer->is_connected(); });
+}
+
+bool TcpTransport::arm() {
+  if (!arrived_.empty()) return false;
+  take_signals();
+  return std::none_of(active_.begin(), active_.end(),
+                      [](const Link* peer) { return peer->wants_poll(); });
+}
+
+Nanoseconds TcpTransport::next_deadline() const {
+  Nanoseconds deadline = kNever;
+  for (const Link* peer : active_) deadline = std::min(deadline, peer->next_deadline());
+  return deadline;
+}
+
+void TcpTransport::fail(int peer) {
+  link(peer).close();
+  drop_inactive();
+}
+
+bool TcpTransport::flushed() const {
+  return std::all_of(active_.begin(), active_.end(),
+                     [](const Link* peer) { return peer->flushed(); });
+}
+
+}  // namespace rdmacoll

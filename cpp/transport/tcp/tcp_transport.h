@@ -1,0 +1,61 @@
+// Ranks over stream sockets: TCP between nodes, and wherever nothing better is allowed.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/world.h"
+#include "transport/tcp/tcp_link.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+
+struct TcpOptions {
+  // After so many bytes of one transfer the next one to the same peer has its turn.
+  uint64_t chunk_bytes = 4 * 1024 * 1024;
+};
+
+class TcpTransport final : public Transport {
+ public:
+  TcpTransport(const World& world, const Clock& clock, Nanoseconds peer_timeout,
+               TcpOptions options = {});
+
+  // Takes over an authenticated stream socket; `connected` follows at the next poll. Ignored when
+  // the peer is connected already or has failed.
+  void adopt(int peer, Fd socket);
+
+  void connect(int) override {}  // whoever owns us dials, and calls adopt()
+  bool is_connected(int peer) const override;
+  Reach reach(int peer) const override;
+  Status post_control(int peer, std::span<const std::byte> message) override;
+  Status post_send(const Transfer& transfer) override;
+  Status post_recv(const Transfer& transfer) override;
+  Status publish(const Transfer& transfer) override;
+  Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
+  Status release(int peer, Lane lane, uint64_t sequence) override;
+  bool poll(Sink& sink) override;
+  bool arm() override;
+  int wait_handle() const override { return epoll_.get(); }
+  Nanoseconds next_deadline() const override;
+  void fail(int peer) override;
+  bool flushed() const override;
+  Counters counters() const override { return counters_; }
+
+ private:
+  tcp::Link& link(int peer);
+  const tcp::Link& link(int peer) const;
+  void take_signals();
+  void drop_inactive();
+
+  const Clock& clock_;
+  Nanoseconds peer_timeout_;
+  int rank_;
+  Counters counters_;
+  Fd epoll_;
+  std::vector<std::unique_ptr<tcp::Link>> links_;  // by peer; null for ourselves
+  std::vector<tcp::Link*> active_;                 // connected ones
+  std::vector<int> arrived_;                       // `connected` is to be reported
+};
+
+}  // namespace rdmacoll
