@@ -1,0 +1,121 @@
+"""rdmacoll: the communication of distributed TensorFlow, from one engine of its own.
+
+    import rdmacoll
+    rdmacoll.init()
+    optimizer = rdmacoll.DistributedOptimizer(optimizer)
+    model.fit(..., callbacks=[rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+Importing it needs numpy alone: TensorFlow is imported when one of its names is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rdmacoll import engine
+from rdmacoll.engine import errors
+from rdmacoll.engine.errors import (
+    ConfigError,
+    DuplicateNameError,
+    MismatchError,
+    NotInitializedError,
+    RankFailedError,
+    RdmacollError,
+    ShutdownError,
+    StalledError,
+    error_from,
+)
+from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
+from rdmacoll.engine.version import __version__
+from rdmacoll.engine.world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    metrics,
+    rank,
+    shutdown,
+    size,
+)
+
+if TYPE_CHECKING:
+    from rdmacoll import keras
+    from rdmacoll.keras import callbacks
+    from rdmacoll.ops import (
+        allgather,
+        allreduce,
+        broadcast,
+        broadcast_variables,
+        grouped_allreduce,
+    )
+    from rdmacoll.optimizer import DistributedGradientTape, DistributedOptimizer
+
+# Name -> module, and whether the name is the module itself.
+_LAZY = {
+    "allgather": "rdmacoll.ops",
+    "allreduce": "rdmacoll.ops",
+    "broadcast": "rdmacoll.ops",
+    "broadcast_variables": "rdmacoll.ops",
+    "grouped_allreduce": "rdmacoll.ops",
+    "DistributedGradientTape": "rdmacoll.optimizer",
+    "DistributedOptimizer": "rdmacoll.optimizer",
+}
+_LAZY_MODULES = {"keras": "rdmacoll.keras", "callbacks": "rdmacoll.keras.callbacks"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        value: Any = importlib.import_module(_LAZY_MODULES[name])
+    elif name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(__all__) | set(globals()))
+
+
+__all__ = [
+    "Average",
+    "ConfigError",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "DuplicateNameError",
+    "Max",
+    "Min",
+    "MismatchError",
+    "NotInitializedError",
+    "Product",
+    "RankFailedError",
+    "RdmacollError",
+    "ShutdownError",
+    "StalledError",
+    "Sum",
+    "__version__",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_variables",
+    "callbacks",
+    "cross_rank",
+    "cross_size",
+    "engine",
+    "error_from",
+    "errors",
+    "grouped_allreduce",
+    "init",
+    "is_initialized",
+    "keras",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "rank",
+    "shutdown",
+    "size",
+]

@@ -1,0 +1,150 @@
+"""Decides how this process starts. With cpp/base/config.cc the only reader of the environment.
+
+Order of precedence: arguments of `init()`, RDMACOLL_RANK and its like, MPI, Slurm, torchrun; without any of
+them a world of one. A launcher that says N while MPI says 1 is an error: N worlds of one would train N
+models without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rdmacoll.engine import launch as launch_rules
+from rdmacoll.engine.carrier import Carrier, MpiCarrier, SoloCarrier
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.launch import Launch
+from rdmacoll.engine.log import Log
+from rdmacoll.engine.rendezvous import TcpCarrier
+from rdmacoll.engine.secret import SECRET_BYTES, read_secret
+from rdmacoll.engine.settings import Values
+
+_BY_HAND = ("arguments of init()", "RDMACOLL_RANK and RDMACOLL_SIZE")
+
+
+class Start:
+    """What bootstrap has decided: the launch, and the communicator if MPI carries the texts."""
+
+    def __init__(self, launch: Launch, comm: Any = None, *, owns_mpi: bool = False) -> None:
+        self.launch = launch
+        self.comm = comm
+        self.owns_mpi = owns_mpi  # we imported mpi4py first, so nobody else finalises MPI
+
+    def carrier(self, values: Values) -> Carrier:
+        """The channel between the ranks. Raises ConfigError."""
+        log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
+        log.info(f"started by {self.launch.describe()}.")
+        name, secret = secrets.token_hex(8), secrets.token_bytes(SECRET_BYTES)
+        timeout_s = values.number("RDMACOLL_START_TIMEOUT_S")
+        if self.comm is not None:
+            return MpiCarrier(self.comm, name, secret, timeout_s)
+        if self.launch.size == 1:
+            return SoloCarrier(name, secret)
+        patient = self.launch.by in _BY_HAND and not values.is_given("RDMACOLL_START_TIMEOUT_S")
+        file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
+        return TcpCarrier(self.launch, file_secret, None if patient else timeout_s, log)
+
+
+def _import_mpi() -> tuple[Any, bool]:
+    """(the module, whether we are the first to import it). Raises ImportError, RuntimeError."""
+    first = "mpi4py.MPI" not in sys.modules
+    if first:
+        import mpi4py
+
+        # After a failure MPI_Finalize would wait for ranks that are gone: world.py calls it after a
+        # clean end only.
+        mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    return MPI, first
+
+
+def _mpi_is_active() -> bool:
+    """Whether the user's own program already uses an MPI with several ranks."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or not module.Is_initialized() or module.Is_finalized():
+        return False
+    return bool(module.COMM_WORLD.Get_size() > 1)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0].strip(" \0")
+
+
+def _start_with_mpi(told: Launch, environ: Mapping[str, str]) -> Start | None:
+    """The start over COMM_WORLD; None when it does not fit and Slurm can do it instead."""
+    slurm = launch_rules.by_slurm(environ)
+    can_do_without = slurm is not None and slurm.size == told.size
+    try:
+        mpi, first = _import_mpi()
+    except (ImportError, RuntimeError) as error:
+        if told.size == 1 or can_do_without:
+            return None
+        raise ConfigError(
+            f"{told.by} says that this is rank {told.rank} of {told.size}, but mpi4py cannot be "
+            f"imported ({error}): each process would be a world of its own. "
+            "pip install 'rdmacoll[mpi]', or start with RDMACOLL_RANK, _SIZE and _RENDEZVOUS."
+        ) from error
+    if mpi.Is_finalized():
+        raise ConfigError("MPI is already finalised in this process: init() has to come before.")
+    world = mpi.COMM_WORLD
+    if world.Get_size() != told.size:
+        if can_do_without:
+            return None
+        raise ConfigError(
+            f"{told.by} says that this is rank {told.rank} of {told.size}, but MPI says rank "
+            f"{world.Get_rank()} of {world.Get_size()}: mpi4py uses another MPI "
+            f"({_first_line(mpi.Get_library_version())}) than the launcher. Use the mpirun of that MPI, "
+            "or install mpi4py for the launcher's."
+        )
+    by = f"{told.by}, {_first_line(mpi.Get_library_version())}"
+    return Start(Launch(by, world.Get_rank(), world.Get_size()), world, owns_mpi=first)
+
+
+def find_start(
+    comm: Any = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Start:
+    """Who this process is, by the order of precedence above. Raises ConfigError."""
+    environ = os.environ if environ is None else environ
+    if comm is not None:
+        if rank is not None or size is not None or rendezvous is not None:
+            raise ConfigError("init() takes comm, or rank, size and rendezvous, not both.")
+        if not hasattr(comm, "Iallgatherv"):
+            raise ConfigError(f"comm={comm!r} is not a communicator of mpi4py.")
+        return Start(Launch("the given MPI communicator", comm.Get_rank(), comm.Get_size()), comm)
+    told = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
+    if told is not None:
+        return Start(told)
+    told = launch_rules.by_mpi(environ)
+    if told is None and _mpi_is_active():
+        module = sys.modules["mpi4py.MPI"]
+        told = Launch("MPI", module.COMM_WORLD.Get_rank(), module.COMM_WORLD.Get_size())
+    if told is not None:
+        start = _start_with_mpi(told, environ)
+        if start is not None:
+            return start
+    found = launch_rules.by_slurm(environ) or launch_rules.by_torchrun(environ)
+    return Start(found or Launch("nobody: a world of one", 0, 1))
+
+
+def told_rank(environ: Mapping[str, str] | None = None) -> int:
+    """This process's rank as far as variables tell it, without starting anything; 0 alone."""
+    environ = os.environ if environ is None else environ
+    for rule in (
+        launch_rules.by_hand,
+        launch_rules.by_mpi,
+        launch_rules.by_slurm,
+        launch_rules.by_torchrun,
+    ):
+        told = rule(environ)
+        if told is not None:
+            return told.rank
+    return 0

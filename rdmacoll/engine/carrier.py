@@ -1,0 +1,94 @@
+"""Carries short texts between ranks while the engine starts; never data."""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import Any, Protocol
+
+from rdmacoll.engine.errors import ConfigError
+
+_POLL_S = 0.0005
+_LENGTH = struct.Struct("<q")
+
+
+class Carrier(Protocol):
+    """What the start of an engine asks of a launcher's channel."""
+
+    def allgather(self, text: str) -> list[str]:
+        """Everybody's text, by rank; every rank calls it the same number of times."""
+
+    def job(self) -> tuple[str, bytes]:
+        """The job's name and secret, the same on every rank; called once, before allgather."""
+
+    def close(self) -> None:
+        """Frees what the carrier holds; afterwards it cannot be used."""
+
+
+class SoloCarrier:
+    """A world of one: nobody to talk to."""
+
+    def __init__(self, name: str, secret: bytes) -> None:
+        self._job = (name, secret)
+
+    def allgather(self, text: str) -> list[str]:
+        """This rank's text alone."""
+        return [text]
+
+    def job(self) -> tuple[str, bytes]:
+        """What it was made with."""
+        return self._job
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class MpiCarrier:
+    """Over an MPI communicator (mpi4py). Bytes only, so that nothing is ever unpickled.
+
+    Operations are non-blocking and polled: Ctrl-C and the deadline work while others are late.
+    """
+
+    def __init__(self, comm: Any, name: str, secret: bytes, timeout_s: float) -> None:
+        self._comm = comm
+        self._proposal = (name, secret)
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def _finish(self, request: Any) -> None:
+        while not request.Test():
+            if time.monotonic() > self._deadline:
+                raise ConfigError(
+                    f"the ranks of this MPI job did not all call init() within {self._timeout_s:g} s "
+                    "(RDMACOLL_START_TIMEOUT_S): some rank has not come so far, or has ended."
+                )
+            time.sleep(_POLL_S)
+
+    def allgather(self, text: str) -> list[str]:
+        """Everybody's text, by rank."""
+        mine = text.encode()
+        size = self._comm.Get_size()
+        lengths = bytearray(_LENGTH.size * size)
+        self._finish(self._comm.Iallgather(bytearray(_LENGTH.pack(len(mine))), lengths))
+        counts = [count for (count,) in _LENGTH.iter_unpack(lengths)]
+        offsets = [sum(counts[:rank]) for rank in range(size)]
+        everything = bytearray(sum(counts))
+        self._finish(self._comm.Iallgatherv(bytearray(mine), [everything, (counts, offsets), _byte_type()]))
+        return [bytes(everything[offset : offset + count]).decode() for offset, count in zip(offsets, counts)]
+
+    def job(self) -> tuple[str, bytes]:
+        """Rank 0's proposal."""
+        name, secret = self._proposal
+        block = bytearray(name.encode() + b"\0" + secret)
+        self._finish(self._comm.Ibcast(block, root=0))
+        agreed, _, agreed_secret = bytes(block).partition(b"\0")
+        return agreed.decode(), agreed_secret
+
+    def close(self) -> None:
+        """The communicator stays the caller's."""
+
+
+def _byte_type() -> Any:
+    from mpi4py import MPI
+
+    return MPI.BYTE

@@ -1,0 +1,380 @@
+"""Collective operations on numpy arrays.
+
+Every rank calls the same operations. Unnamed ones are matched by their order; named ones by name, so their
+order may differ from rank to rank. All of them raise NotInitializedError without a world, MismatchError
+when ranks disagree about shape, dtype, operator or root, RankFailedError when a rank is lost, StalledError
+when some ranks never come.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rdmacoll.engine import library as abi
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.memory import EngineMemory, array_over
+from rdmacoll.engine.operators import Average, DtypeTable
+from rdmacoll.engine.submission import SLICE_MS, Array, Call, Handle, Operation, failure
+from rdmacoll.engine.world import Engine, current, refusal
+
+_DTYPES = DtypeTable()
+
+
+def _source(array: Any) -> Array:
+    """The array as the engine takes it: C-contiguous and in the machine's byte order."""
+    if type(array) is not np.ndarray:
+        array = np.asarray(array)
+    if not array.flags.c_contiguous:
+        array = np.array(array, order="C")  # ascontiguousarray would make a scalar an array
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array  # type: ignore[no-any-return]
+
+
+def _target(source: Array, out: Array | None, *, given: Any) -> Array:
+    """Where the engine writes: `out` itself where it can, else memory that is copied to it after."""
+    if out is None:
+        return np.empty(source.shape, source.dtype)
+    if not isinstance(out, np.ndarray):
+        raise ConfigError(f"out must be a numpy array, not {type(out).__name__}.")
+    if out.shape != source.shape or out.dtype.newbyteorder("=") != source.dtype:
+        raise ConfigError(
+            f"out has shape {out.shape} and dtype {out.dtype}, the result {source.shape} and {source.dtype}."
+        )
+    if not out.flags.writeable:
+        raise ConfigError("out is read-only.")
+    if not out.flags.c_contiguous or not out.dtype.isnative:
+        return np.empty(source.shape, source.dtype)
+    if out is not given and np.may_share_memory(out, source) and not _is_same(out, source):
+        return np.empty(source.shape, source.dtype)  # overlapping, but not in place
+    return out
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
+
+
+def _deliver(target: Array, out: Array | None) -> Array:
+    if out is None or out is target:
+        return target
+    out[...] = target
+    return out
+
+
+def _scalar(value: float, name: str) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ConfigError(f"{name}={value!r} is not a finite number.")
+    return number
+
+
+def _allreduce_call(
+    array: Any,
+    op: int,
+    name: str | None,
+    out: Array | None,
+    prescale_factor: float,
+    postscale_factor: float,
+) -> Call:
+    source = _source(array)
+    target = _target(source, out, given=array)
+    if target is array:
+        source = target
+    return Call(
+        abi.ALLREDUCE,
+        (source,),
+        (target,),
+        dtype=_DTYPES.reduced(source.dtype, op),
+        op=op,
+        prescale=_scalar(prescale_factor, "prescale_factor"),
+        postscale=_scalar(postscale_factor, "postscale_factor"),
+        name=name,
+    )
+
+
+def allreduce(
+    array: Any,
+    op: int = Average,
+    name: str | None = None,
+    out: Array | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """The elementwise reduction of all ranks' arrays, the same bits on every rank.
+
+    array: any shape of up to 8 dimensions; uint8, int8, int32, int64, float16, bfloat16 (ml_dtypes),
+    float32 or float64. op: Average (floats only), Sum, Min, Max or Product; integer sums wrap around, NaN
+    propagates in Min and Max. out: where the result goes, which may be `array` itself; without it a new
+    array. Inputs are multiplied by prescale_factor first, the result by postscale_factor last.
+
+    Raises ConfigError for a dtype, operator or `out` that does not fit, and the errors of this module.
+    """
+    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
+    Operation(current(), call).wait()
+    return _deliver(call.outputs[0], out)
+
+
+def allreduce_async(
+    array: Any,
+    op: int = Average,
+    name: str | None = None,
+    out: Array | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Like `allreduce`, but returns at once: `wait()` gives the result."""
+    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
+    return Handle([Operation(current(), call)], lambda: _deliver(call.outputs[0], out))
+
+
+def _grouped_calls(
+    arrays: Sequence[Any],
+    op: int,
+    name: str | None,
+    outs: Sequence[Array] | None,
+    prescale_factor: float,
+    postscale_factor: float,
+) -> tuple[list[Call], list[Array]]:
+    """One call per dtype, in order of first appearance, and the targets in the arrays' order."""
+    if outs is not None and len(outs) != len(arrays):
+        raise ConfigError(f"{len(arrays)} arrays, but {len(outs)} in out.")
+    groups: dict[np.dtype[Any], tuple[list[Array], list[Array]]] = {}
+    targets = []
+    for position, array in enumerate(arrays):
+        out = None if outs is None else outs[position]
+        source = _source(array)
+        target = _target(source, out, given=array)
+        inputs, outputs = groups.setdefault(source.dtype, ([], []))
+        inputs.append(target if target is array else source)
+        outputs.append(target)
+        targets.append(target)
+    calls = [
+        Call(
+            abi.ALLREDUCE,
+            inputs,
+            outputs,
+            dtype=_DTYPES.reduced(dtype, op),
+            op=op,
+            prescale=_scalar(prescale_factor, "prescale_factor"),
+            postscale=_scalar(postscale_factor, "postscale_factor"),
+            name=name if name is None or len(groups) == 1 else f"{name}/{dtype.name}",
+        )
+        for dtype, (inputs, outputs) in groups.items()
+    ]
+    return calls, targets
+
+
+def grouped_allreduce_async(
+    arrays: Sequence[Any],
+    op: int = Average,
+    name: str | None = None,
+    out: Sequence[Array] | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Like `grouped_allreduce`, but returns at once: `wait()` gives the list of results."""
+    calls, targets = _grouped_calls(arrays, op, name, out, prescale_factor, postscale_factor)
+    engine = current()
+
+    def results() -> list[Array]:
+        return [
+            _deliver(target, None if out is None else out[position])
+            for position, target in enumerate(targets)
+        ]
+
+    return Handle([Operation(engine, call) for call in calls], results)
+
+
+def grouped_allreduce(
+    arrays: Sequence[Any],
+    op: int = Average,
+    name: str | None = None,
+    out: Sequence[Array] | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Array]:
+    """The reduction of several arrays at once: cheaper than one call each, and all or none of them.
+
+    Arrays of different dtypes are allowed (one batch per dtype). Otherwise as `allreduce`.
+    """
+    handle = grouped_allreduce_async(
+        arrays,
+        op,
+        name,
+        out,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+    )
+    results: list[Array] = handle.wait()
+    return results
+
+
+def _broadcast_call(engine: Engine, array: Any, root_rank: int, name: str | None, out: Array | None) -> Call:
+    if not 0 <= root_rank < engine.topology[1]:
+        raise ConfigError(f"root_rank={root_rank}; ranks are 0 to {engine.topology[1] - 1}.")
+    source = _source(array)
+    target = _target(source, out, given=array)
+    return Call(
+        abi.BROADCAST,
+        (target if target is array else source,),
+        (target,),
+        dtype=_DTYPES.moved(source.dtype),
+        root=root_rank,
+        name=name,
+    )
+
+
+def broadcast(array: Any, root_rank: int, name: str | None = None, out: Array | None = None) -> Array:
+    """The root's array, on every rank.
+
+    array: the values at the root, shape and dtype elsewhere; every fixed-size dtype, bool and complex too.
+    out: where the result goes, which may be `array` itself; without it a new array.
+    """
+    engine = current()
+    call = _broadcast_call(engine, array, root_rank, name, out)
+    Operation(engine, call).wait()
+    return _deliver(call.outputs[0], out)
+
+
+def broadcast_async(array: Any, root_rank: int, name: str | None = None, out: Array | None = None) -> Handle:
+    """Like `broadcast`, but returns at once: `wait()` gives the result."""
+    engine = current()
+    call = _broadcast_call(engine, array, root_rank, name, out)
+    return Handle([Operation(engine, call)], lambda: _deliver(call.outputs[0], out))
+
+
+def _gathered(engine: Engine, operation: Operation, dtype: np.dtype[Any]) -> Array:
+    library = engine.library
+    address, dims = library.handle_result(operation.handle)
+    size = math.prod(dims) * dtype.itemsize
+    if size == 0 or not address:
+        return np.empty(dims, dtype)
+    handle = operation.handle  # the memory goes with the last array over it
+    memory = EngineMemory(engine, address, size, lambda: library.handle_free(handle))
+    operation.take_handle()
+    return array_over(memory, dims, dtype)
+
+
+def allgather_async(array: Any, name: str | None = None) -> Handle:
+    """Like `allgather`, but returns at once: `wait()` gives the result."""
+    engine = current()
+    source = _source(array)
+    if source.ndim == 0:
+        source = source.reshape(1)
+    call = Call(abi.ALLGATHER, (source,), (source,), dtype=_DTYPES.moved(source.dtype), name=name)
+    operation = Operation(engine, call)
+    return Handle([operation], lambda: _gathered(engine, operation, source.dtype))
+
+
+def allgather(array: Any, name: str | None = None) -> Array:
+    """All ranks' arrays, one after the other along the first dimension, by rank.
+
+    The first dimension may differ from rank to rank, and be 0; the others and the dtype may not. Scalars
+    give an array of shape (size,). Every fixed-size dtype is taken, bool and complex too.
+    """
+    result: Array = allgather_async(array, name).wait()
+    return result
+
+
+def barrier_async(name: str | None = None) -> Handle:
+    """Like `barrier`, but returns at once."""
+    return Handle([Operation(current(), Call(abi.BARRIER, (), (), name=name))], lambda: None)
+
+
+def barrier(name: str | None = None) -> None:
+    """Returns when every rank has called it."""
+    barrier_async(name).wait()
+
+
+class PreparedAllreduce:
+    """An allreduce whose set-up is paid once: call it again and again, on the values that the array then
+    holds. Made by `prepare_allreduce`."""
+
+    def __init__(self, engine: Engine, call: Call) -> None:
+        self._prepared = 0
+        self._engine = engine
+        self._arrays = (call.inputs, call.outputs)
+        self.out = call.outputs[0]
+        self._run = engine.library.prepared_run
+        self._error = ctypes.c_void_p()
+        self._error_ref = ctypes.byref(self._error)
+        scratch = call.fill()
+        engine.hold(id(self))
+        scratch.handle.value = None
+        if engine.library.prepare(
+            engine.address, scratch.request_address, scratch.handle_ref, scratch.error_ref
+        ):
+            error = failure(engine, scratch.error)
+            engine.let_go(id(self))
+            raise error
+        self._prepared = scratch.handle.value or 0
+
+    def __call__(self) -> Array:
+        """Reduces what is in the array now; returns `out`."""
+        if self._engine.is_forked:
+            raise refusal()
+        code = self._run(self._prepared, SLICE_MS, self._error_ref)
+        while code == abi.TIMEOUT:  # Python's signal handlers run between the slices
+            code = self._run(self._prepared, SLICE_MS, self._error_ref)
+        if code != abi.DONE:
+            raise failure(self._engine, self._error)
+        return self.out
+
+    def __del__(self) -> None:
+        engine = self._engine
+        if self._prepared and not engine.is_forked:
+            engine.library.prepared_free(self._prepared)
+            engine.let_go(id(self))
+
+
+def prepare_allreduce(
+    array: Array,
+    out: Array | None = None,
+    op: int = Average,
+    name: str | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> PreparedAllreduce:
+    """An allreduce to be called many times on the same memory: `run = prepare_allreduce(a); run()`.
+
+    array, out: C-contiguous numpy arrays, kept; without `out` the result goes to a new array. The object
+    may not be called from two threads at once. Otherwise as `allreduce`.
+    """
+    for label, given in (("array", array), ("out", out)):
+        if given is not None and (
+            not isinstance(given, np.ndarray) or not given.flags.c_contiguous or not given.dtype.isnative
+        ):
+            raise ConfigError(
+                f"prepare_allreduce keeps the memory of {label}: it must be a C-contiguous numpy array."
+            )
+    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
+    if out is not None and call.outputs[0] is not out:
+        raise ConfigError("array and out overlap without being the same memory.")
+    return PreparedAllreduce(current(), call)
+
+
+__all__ = [
+    "Handle",
+    "PreparedAllreduce",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_async",
+    "barrier",
+    "barrier_async",
+    "broadcast",
+    "broadcast_async",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "prepare_allreduce",
+]

@@ -1,0 +1,160 @@
+"""What can go wrong, as a small tree under `RdmacollError`.
+
+Whoever first sees the cause writes the sentence, mostly the C++ engine; here it only gets its class back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class RdmacollError(RuntimeError):
+    """Anything that rdmacoll reports. The sentence holds what happened, the values and the cure."""
+
+
+class NotInitializedError(RdmacollError):
+    """A call that needs a world came before `init()` or after `shutdown()`."""
+
+
+class ConfigError(RdmacollError, ValueError):
+    """A wrong argument, setting or environment; the sentence names variable, value and what is allowed."""
+
+
+class MismatchError(RdmacollError):
+    """Ranks disagree about a tensor: its shape, dtype, operator, root, or the operation itself."""
+
+
+class DuplicateNameError(RdmacollError):
+    """An explicit name was submitted again while the first operation of that name was in flight."""
+
+
+class RankFailedError(RdmacollError):
+    """Another rank died, left or stopped answering. `.rank`, `.host` and `.cause` say which and why."""
+
+    def __init__(self, message: str = "", *, rank: int = -1, host: str = "", cause: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.host = host
+        self.cause = cause
+
+
+class StalledError(RdmacollError):
+    """Some ranks never submitted `.tensor`; `.missing_ranks` are those."""
+
+    def __init__(self, message: str = "", *, tensor: str = "", missing_ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.tensor = tensor
+        self.missing_ranks = tuple(missing_ranks)
+
+
+class ShutdownError(RdmacollError):
+    """The operation was still pending when this rank's engine was shut down."""
+
+
+_CLASSES: Mapping[str, type[RdmacollError]] = {
+    cls.__name__: cls
+    for cls in (
+        RdmacollError,
+        NotInitializedError,
+        ConfigError,
+        MismatchError,
+        DuplicateNameError,
+        RankFailedError,
+        StalledError,
+        ShutdownError,
+    )
+}
+_IN_TEXT = re.compile(r"\b(" + "|".join(_CLASSES) + r"): (.*)", re.DOTALL)
+_DETAILS = re.compile(r" \[rdmacoll (\{.*?\})\](?=\s|$)", re.DOTALL)
+_RANK = re.compile(r"\brank (\d+)(?: \(([^,)]+))?")
+
+
+def _build(kind: str, message: str, detail: Mapping[str, Any]) -> RdmacollError:
+    cls = _CLASSES.get(kind, RdmacollError)
+    if cls is RankFailedError:
+        return RankFailedError(
+            message,
+            rank=int(detail.get("rank", -1)),
+            host=str(detail.get("host", "")),
+            cause=str(detail.get("cause", "")),
+        )
+    if cls is StalledError:
+        missing = [int(rank) for rank in detail.get("ranks", ())]
+        return StalledError(message, tensor=str(detail.get("tensor", "")), missing_ranks=missing)
+    return cls(message)
+
+
+def error_from_json(text: str) -> RdmacollError:
+    """The typed error for the JSON that crosses the C boundary.
+
+    >>> error = error_from_json('{"kind": "RankFailedError", "message": "rank 3 left", "rank": 3}')
+    >>> type(error).__name__, error.rank, str(error)
+    ('RankFailedError', 3, 'rank 3 left')
+    """
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        return RdmacollError(text)
+    if not isinstance(fields, dict):
+        return RdmacollError(text)
+    return _build(str(fields.get("kind", "")), str(fields.get("message", text)), fields)
+
+
+def error_to_fields(error: BaseException) -> dict[str, Any]:
+    """The fields that `error_from_json` reads; what one rank tells the others about its failed start."""
+    if not isinstance(error, RdmacollError):
+        return {"kind": "RdmacollError", "message": f"{type(error).__name__}: {error}"}
+    fields: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
+    if isinstance(error, RankFailedError):
+        fields.update(rank=error.rank, host=error.host, cause=error.cause)
+    if isinstance(error, StalledError):
+        fields.update(tensor=error.tensor, ranks=list(error.missing_ranks))
+    return fields
+
+
+def _from_text(text: str) -> RdmacollError | None:
+    match = _IN_TEXT.search(text)
+    if match is None:
+        return None
+    kind, rest = match.group(1), match.group(2)
+    details = _DETAILS.search(rest)
+    if details is not None:
+        message = rest[: details.start()]
+        try:
+            fields = json.loads(details.group(1))
+        except ValueError:
+            fields = {}
+        return _build(kind, message, fields if isinstance(fields, dict) else {})
+    message = rest.split("\n", 1)[0].strip()
+    named = _RANK.search(message)
+    guessed: dict[str, Any] = {}
+    if kind == "RankFailedError" and named is not None:
+        cause = message.partition(": ")[2]
+        guessed = {"rank": int(named.group(1)), "host": named.group(2) or "", "cause": cause}
+    return _build(kind, message, guessed)
+
+
+def error_from(exception: BaseException | None) -> RdmacollError | None:
+    """The typed error behind `exception`, or None when rdmacoll has no part in it.
+
+    A kernel in a TensorFlow graph can only set a status, so there the class and its attributes travel in
+    the text; this reads them back. Causes and contexts of the exception are searched as well.
+
+    >>> error_from(RuntimeError("{{node a}} RankFailedError: rank 3 (node7, pid 9) left: ValueError: x")).host
+    'node7'
+    >>> error_from(KeyError("something else")) is None
+    True
+    """
+    seen: set[int] = set()
+    while exception is not None and id(exception) not in seen:
+        seen.add(id(exception))
+        if isinstance(exception, RdmacollError):
+            return exception
+        found = _from_text(str(exception))
+        if found is not None:
+            return found
+        exception = exception.__cause__ or exception.__context__
+    return None

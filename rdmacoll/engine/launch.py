@@ -1,0 +1,198 @@
+"""Reads from a launcher's variables who this process is. Pure: the variables come as a mapping."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rdmacoll.engine.errors import ConfigError
+
+# Who sets them, size, rank. PMIX has no size of its own: OMPI's or Slurm's is beside it.
+_MPI_VARIABLES = (
+    ("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    ("a PMI launcher (MPICH, Intel MPI)", "PMI_SIZE", "PMI_RANK"),
+    ("a PMIx launcher", "PMIX_SIZE", "PMIX_RANK"),
+)
+# Only srun sets these: a batch script has SLURM_NTASKS too, but is one process.
+_SRUN_VARIABLES = (
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_ID",
+    "SLURM_STEPID",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_SRUN_COMM_HOST",
+)
+_PORT_FIRST, _PORTS = 15000, 15000  # below Linux' ephemeral ports
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started: by whom, its rank, the world's size, and rank 0's address."""
+
+    by: str
+    rank: int
+    size: int
+    rendezvous: str = ""  # host:port, where MPI does not carry the texts
+
+    def describe(self) -> str:
+        """One phrase for the log and for messages."""
+        address = f", rendezvous at {self.rendezvous}" if self.rendezvous else ""
+        return f"{self.by} (rank {self.rank} of {self.size}{address})"
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ[name]
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} is not a whole number.") from None
+
+
+def checked(launch: Launch) -> Launch:
+    """The launch, or a ConfigError when rank and size cannot be."""
+    if launch.size < 1:
+        raise ConfigError(f"{launch.by}: size {launch.size}; a world has at least one rank.")
+    if not 0 <= launch.rank < launch.size:
+        raise ConfigError(
+            f"{launch.by}: rank {launch.rank} of {launch.size}; ranks are 0 to {launch.size - 1}."
+        )
+    return launch
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of "host:port" or "[v6]:port".
+
+    >>> split_address("[::1]:4000"), split_address("node7:4000")
+    (('::1', 4000), ('node7', 4000))
+    """
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"RDMACOLL_RENDEZVOUS={address!r} is not host:port (rank 0's host, and a free port there "
+            "from 1 to 65535; an IPv6 address in brackets)."
+        )
+    return host, int(port)
+
+
+def by_hand(
+    environ: Mapping[str, str],
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+) -> Launch | None:
+    """The world that arguments or RDMACOLL_RANK, _SIZE and _RENDEZVOUS describe; None without them."""
+    given = {
+        "RDMACOLL_RANK": rank,
+        "RDMACOLL_SIZE": size,
+        "RDMACOLL_RENDEZVOUS": rendezvous,
+    }
+    as_argument = any(value is not None for value in given.values())
+    merged = {name: str(value) for name, value in given.items() if value is not None}
+    merged.update({name: environ[name] for name in given if name not in merged and name in environ})
+    if not merged:
+        return None
+    by = "arguments of init()" if as_argument else "RDMACOLL_RANK and RDMACOLL_SIZE"
+    missing = [name for name in ("RDMACOLL_RANK", "RDMACOLL_SIZE") if name not in merged]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(sorted(merged))} is set, but {' and '.join(missing)} is not: a start by hand "
+            "needs RDMACOLL_RANK, RDMACOLL_SIZE and, from two ranks on, RDMACOLL_RENDEZVOUS."
+        )
+    launch = checked(
+        Launch(
+            by,
+            _number(merged, "RDMACOLL_RANK"),
+            _number(merged, "RDMACOLL_SIZE"),
+            merged.get("RDMACOLL_RENDEZVOUS", ""),
+        )
+    )
+    if launch.size > 1:
+        if not launch.rendezvous:
+            raise ConfigError(
+                f"RDMACOLL_SIZE is {launch.size}, but RDMACOLL_RENDEZVOUS is not set: give host:port "
+                "of rank 0, the same on every rank."
+            )
+        split_address(launch.rendezvous)
+    return launch
+
+
+def by_mpi(environ: Mapping[str, str]) -> Launch | None:
+    """What an MPI launcher says about this process, whether or not this process has that MPI."""
+    for by, size, rank in _MPI_VARIABLES:
+        if size in environ and rank in environ:
+            return checked(Launch(by, _number(environ, rank), _number(environ, size)))
+    return None
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of a Slurm node list.
+
+    >>> first_host("gpu[07-09,12],login1"), first_host("a1,b2"), first_host("rack[2-3]-n[01,04]")
+    ('gpu07', 'a1', 'rack2-n01')
+    """
+    depth, end = 0, len(nodelist)
+    for position, letter in enumerate(nodelist):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            end = position
+            break
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", nodelist[:end])
+
+
+def by_slurm(environ: Mapping[str, str]) -> Launch | None:
+    """What srun says about this process."""
+    if "SLURM_PROCID" not in environ or not any(name in environ for name in _SRUN_VARIABLES):
+        return None
+    size = next((n for n in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if n in environ), None)
+    if size is None:
+        return None
+    launch = checked(Launch("Slurm's srun", _number(environ, "SLURM_PROCID"), _number(environ, size)))
+    if launch.size == 1:
+        return launch
+    nodes = next(
+        (
+            environ[name]
+            for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+            if environ.get(name)
+        ),
+        environ.get("SLURM_LAUNCH_NODE_IPADDR", ""),
+    )
+    host = first_host(nodes)
+    if not host:
+        raise ConfigError(
+            f"srun started {launch.size} tasks, but no SLURM_JOB_NODELIST says where task 0 is. Set "
+            "RDMACOLL_RENDEZVOUS, RDMACOLL_RANK and RDMACOLL_SIZE."
+        )
+    job = int(re.sub(r"\D", "", environ.get("SLURM_JOB_ID", "")) or 0)
+    step = int(re.sub(r"\D", "", environ.get("SLURM_STEP_ID", "")) or 0)
+    port = _PORT_FIRST + (job * 101 + step) % _PORTS
+    bracketed = f"[{host}]" if ":" in host else host
+    return Launch(launch.by, launch.rank, launch.size, f"{bracketed}:{port}")
+
+
+def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
+    """What torchrun (or a script in its manner) says about this process."""
+    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+        return None
+    launch = checked(Launch("torchrun", _number(environ, "RANK"), _number(environ, "WORLD_SIZE")))
+    if launch.size == 1:
+        return launch
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    if missing:
+        raise ConfigError(
+            f"RANK and WORLD_SIZE={launch.size} are set, but {' and '.join(missing)} is not: rank 0's "
+            "address is unknown."
+        )
+    port = _number(environ, "MASTER_PORT")
+    # The launcher itself may serve MASTER_PORT for the whole job.
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
+        port += 1 if port < 65535 else -1
+    host = environ["MASTER_ADDR"]
+    bracketed = f"[{host}]" if ":" in host else host
+    return Launch(launch.by, launch.rank, launch.size, f"{bracketed}:{port}")

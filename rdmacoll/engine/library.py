@@ -1,0 +1,257 @@
+"""The C ABI of librdmacoll.so (cpp/api/rdmacoll_c.h): the only Python that knows it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
+
+ABI_VERSION = 1
+
+ALLREDUCE, BROADCAST, ALLGATHER, BARRIER = 0, 1, 2, 3
+DONE, TIMEOUT, FAILED = 0, 1, 2
+
+# The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
+# size kind dtype op root | prescale postscale | name iteration repeats n_tensors | tensors allocate
+# done context
+REQUEST = struct.Struct("@Iiiiidd" + "PqiiPPPP")
+# input output ndim dims[8] label
+TENSOR = struct.Struct("@PPi8qP")
+DIMS_MAX = 8
+
+_VOID = ctypes.c_void_p
+_TEXT = ctypes.POINTER(ctypes.c_void_p)  # char**: kept as an address, since text_free wants it back
+
+
+class _Api(ctypes.Structure):
+    """rc_api: the table of functions."""
+
+    _fields_ = [
+        ("abi_version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("version", ctypes.c_char_p),
+        ("text_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("settings", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
+        (
+            "engine_open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+                _TEXT,
+            ),
+        ),
+        (
+            "engine_node",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.POINTER(ctypes.c_char_p),
+                ctypes.POINTER(ctypes.c_int32),
+                _TEXT,
+            ),
+        ),
+        (
+            "engine_start",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), _TEXT),
+        ),
+        ("engine_close", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
+        ("engine_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("engine_topology", ctypes.CFUNCTYPE(None, _VOID, ctypes.POINTER(ctypes.c_int32))),
+        ("engine_metrics", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("engine_describe", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("engine_state", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        (
+            "submit",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.POINTER(_VOID), _TEXT),
+        ),
+        ("handle_wait", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT)),
+        ("handle_done", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
+        (
+            "handle_result",
+            ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int64)),
+        ),
+        ("handle_free", ctypes.CFUNCTYPE(None, _VOID)),
+        (
+            "prepare",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.POINTER(_VOID), _TEXT),
+        ),
+        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT)),
+        ("prepared_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("memory_allocate", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64)),
+        ("memory_free", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
+        ("verify_schedules", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, _TEXT)),
+        (
+            "sim_faults",
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, _TEXT),
+        ),
+    ]
+
+
+class Library:
+    """The loaded library. Functions that are called often are attributes without a wrapper."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise ConfigError(
+                f"{path} is missing: the engine has not been built. Build it with `make setup`, or "
+                "install the package with `pip install .`."
+            )
+        try:
+            self._dll = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be loaded: {error}.") from error
+        get_api = self._dll.rc_get_api
+        get_api.restype = ctypes.POINTER(_Api)
+        get_api.argtypes = [ctypes.c_uint32]
+        table = get_api(ABI_VERSION)
+        if not table or table.contents.abi_version != ABI_VERSION:
+            raise ConfigError(
+                f"{path} does not speak version {ABI_VERSION} of the C interface: library and Python "
+                "package come from different builds. Install the package again."
+            )
+        api = table.contents
+        if api.size < ctypes.sizeof(_Api):
+            raise ConfigError(
+                f"{path} is older than the Python package ({api.size} bytes of functions instead of "
+                f"{ctypes.sizeof(_Api)}). Install the package again."
+            )
+        self.path = path
+        self.table_address = ctypes.cast(table, _VOID).value or 0
+        self.version: str = api.version.decode()
+        self._api = api
+        self.submit = api.submit
+        self.handle_wait = api.handle_wait
+        self.handle_done = api.handle_done
+        self.handle_free = api.handle_free
+        self.prepare = api.prepare
+        self.prepared_run = api.prepared_run
+        self.prepared_free = api.prepared_free
+        self.memory_allocate = api.memory_allocate
+        self.memory_free = api.memory_free
+
+    def take_text(self, address: int | None) -> str:
+        """A text that the library gave away, freed."""
+        if not address:
+            return ""
+        text = ctypes.string_at(address).decode("utf-8", "replace")
+        self._api.text_free(address)
+        return text
+
+    def error(self, slot: ctypes.c_void_p) -> RdmacollError:
+        """The typed error in an error slot, which is empty afterwards."""
+        text = self.take_text(slot.value)
+        slot.value = None
+        return error_from_json(text) if text else RdmacollError("the engine gave no reason.")
+
+    def _check(self, code: int, slot: ctypes.c_void_p) -> None:
+        if code != 0:
+            raise self.error(slot)
+
+    def settings(self, arguments: str = "") -> list[dict[str, Any]]:
+        """The settings' table with effective values and sources. Raises ConfigError."""
+        text, error = _VOID(), _VOID()
+        self._check(self._api.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error)), error)
+        rows: list[dict[str, Any]] = json.loads(self.take_text(text.value))
+        return rows
+
+    def engine_open(
+        self, *, rank: int, size: int, job: str, secret: bytes, arguments: str
+    ) -> tuple[int, str]:
+        """Step 1 of the start: (engine, this rank's card)."""
+        engine, address, error = _VOID(), _VOID(), _VOID()
+        code = self._api.engine_open(
+            rank,
+            size,
+            job.encode(),
+            secret,
+            len(secret),
+            arguments.encode(),
+            ctypes.byref(engine),
+            ctypes.byref(address),
+            ctypes.byref(error),
+        )
+        self._check(code, error)
+        return engine.value or 0, self.take_text(address.value)
+
+    def engine_node(self, engine: int, addresses: Sequence[str]) -> int:
+        """Step 3: the rank that leads this rank's node."""
+        cards = (ctypes.c_char_p * len(addresses))(*[address.encode() for address in addresses])
+        leader, error = ctypes.c_int32(-1), _VOID()
+        self._check(self._api.engine_node(engine, cards, ctypes.byref(leader), ctypes.byref(error)), error)
+        return leader.value
+
+    def engine_start(self, engine: int, leaders: Sequence[int]) -> None:
+        """Step 4: connects the control tree and starts the engine's thread."""
+        error = _VOID()
+        array = (ctypes.c_int32 * len(leaders))(*leaders)
+        self._check(self._api.engine_start(engine, array, ctypes.byref(error)), error)
+
+    def engine_close(self, engine: int, cause: str | None) -> None:
+        """Says goodbye and fails what is pending; bounded, idempotent."""
+        self._api.engine_close(engine, None if cause is None else cause.encode())
+
+    def engine_free(self, engine: int) -> None:
+        """The last call about this engine."""
+        self._api.engine_free(engine)
+
+    def engine_topology(self, engine: int) -> tuple[int, int, int, int, int, int]:
+        """rank, size, local_rank, local_size, cross_rank, cross_size."""
+        out = (ctypes.c_int32 * 6)()
+        self._api.engine_topology(engine, out)
+        return out[0], out[1], out[2], out[3], out[4], out[5]
+
+    def engine_metrics(self, engine: int) -> dict[str, int]:
+        """Totals since the start."""
+        fields: dict[str, int] = json.loads(self.take_text(self._api.engine_metrics(engine)))
+        return fields
+
+    def engine_describe(self, engine: int) -> dict[str, Any]:
+        """transport, determinism, summary."""
+        fields: dict[str, Any] = json.loads(self.take_text(self._api.engine_describe(engine)))
+        return fields
+
+    def engine_state(self, engine: int) -> str:
+        """What is pending, for a person."""
+        return self.take_text(self._api.engine_state(engine))
+
+    def handle_result(self, handle: int) -> tuple[int, tuple[int, ...]]:
+        """(address, dims) of a finished allgather's result."""
+        ndim, dims = ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
+        address = self._api.handle_result(handle, ctypes.byref(ndim), dims)
+        return address or 0, tuple(dims[: ndim.value])
+
+    def verify_schedules(self, first: int, last: int) -> tuple[int, dict[str, Any]]:
+        """(0 or 1, the command's JSON keys) for worlds of `first` to `last` ranks, inclusive."""
+        text = _VOID()
+        code = self._api.verify_schedules(first, last, ctypes.byref(text))
+        return code, json.loads(self.take_text(text.value))
+
+    def sim_faults(self, begin: int, end: int, *, verbose: bool) -> tuple[int, dict[str, Any]]:
+        """(0 or 1, the command's JSON keys) for the seeds from `begin` up to `end`, exclusive."""
+        text = _VOID()
+        code = self._api.sim_faults(begin, end, int(verbose), ctypes.byref(text))
+        return code, json.loads(self.take_text(text.value))
+
+
+def library_path() -> Path:
+    """Where the library lies, in a wheel and in a development install alike."""
+    return Path(__file__).resolve().parent.parent / "lib" / "librdmacoll.so"
+
+
+@lru_cache(maxsize=1)
+def load() -> Library:
+    """The library, loaded once per process."""
+    return Library(library_path())

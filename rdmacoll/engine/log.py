@@ -1,0 +1,29 @@
+"""Lines on stderr in the form that the C++ engine gives its own."""
+
+from __future__ import annotations
+
+import sys
+
+LEVELS = ("error", "warning", "info", "debug")
+
+
+class Log:
+    """Writes a line when its level is wanted; a value that is handed to whoever logs."""
+
+    def __init__(self, level: str = "warning", rank: int = -1) -> None:
+        self._level = LEVELS.index(level) if level in LEVELS else LEVELS.index("warning")
+        self._rank = rank
+
+    def _write(self, level: str, text: str) -> None:
+        if LEVELS.index(level) <= self._level:
+            who = f" rank {self._rank}" if self._rank >= 0 else ""
+            sys.stderr.write(f"[rdmacoll{who}] {level}: {text}\n")
+            sys.stderr.flush()
+
+    def warning(self, text: str) -> None:
+        """Something that the user should look at."""
+        self._write("warning", text)
+
+    def info(self, text: str) -> None:
+        """Something that helps to understand a run."""
+        self._write("info", text)

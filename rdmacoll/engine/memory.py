@@ -1,0 +1,70 @@
+"""Memory of the engine as numpy arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Callable
+
+import numpy as np
+
+from rdmacoll.engine.log import Log
+from rdmacoll.engine.world import Engine, current
+
+
+class EngineMemory:
+    """A block of the engine's memory; an array over it holds this object as its base."""
+
+    def __init__(self, engine: Engine, address: int, size: int, release: Callable[[], Any]) -> None:
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+        self._engine = engine
+        self._release = release
+        engine.hold(id(self))
+
+    def __del__(self) -> None:
+        engine = self._engine
+        if not engine.is_forked:
+            self._release()
+            engine.let_go(id(self))
+
+
+def array_over(memory: EngineMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array whose bytes are the block's."""
+    return np.asarray(memory).view(dtype).reshape(shape)
+
+
+def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    """An array, not filled, in memory that the engine needs not copy: shared within the node.
+
+    When the engine's pool is exhausted, an ordinary array and a warning. The memory is freed with the
+    last array that refers to it.
+    """
+    engine = current()
+    dims = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    kind = np.dtype(dtype)
+    size = math.prod(dims) * kind.itemsize
+    if size == 0:
+        return np.empty(dims, kind)
+    with engine.held() as owner:
+        address = engine.library.memory_allocate(owner, size)
+        if address:
+            return _block(engine, address, size, dims, kind)
+    log = Log(engine.values.text("RDMACOLL_LOG"), engine.topology[0])
+    log.warning(
+        f"empty(): no {size} bytes are left in the engine's pool (RDMACOLL_BUF_SIZE): an ordinary array is "
+        "given, which costs a copy."
+    )
+    return np.empty(dims, kind)
+
+
+def _block(
+    engine: Engine, address: int, size: int, dims: tuple[int, ...], kind: np.dtype[Any]
+) -> np.ndarray[Any, Any]:
+    library, owner = engine.library, engine.address
+    memory = EngineMemory(engine, address, size, lambda: library.memory_free(owner, address))
+    return array_over(memory, dims, kind)

@@ -1,0 +1,96 @@
+"""Reduction operators and element types, with the numbers that they have in the C ABI."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import Any
+
+import numpy as np
+
+from rdmacoll.engine.errors import ConfigError
+
+
+class ReduceOp(enum.IntEnum):
+    """How the ranks' values become one."""
+
+    SUM = 0
+    AVERAGE = 1
+    MIN = 2
+    MAX = 3
+    PRODUCT = 4
+
+    def __repr__(self) -> str:
+        return self.name.capitalize()
+
+    __str__ = __repr__
+
+
+Sum = ReduceOp.SUM
+Average = ReduceOp.AVERAGE
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+CODES = {
+    "uint8": 0,
+    "int8": 1,
+    "int32": 2,
+    "int64": 3,
+    "float16": 4,
+    "bfloat16": 5,
+    "float32": 6,
+    "float64": 7,
+    "bool": 8,
+    "uint16": 9,
+    "uint32": 10,
+    "uint64": 11,
+    "int16": 12,
+    "complex64": 13,
+    "complex128": 14,
+}
+REDUCIBLE = ("uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def _is_swapped(dtype: np.dtype[Any]) -> bool:
+    foreign = ">" if sys.byteorder == "little" else "<"
+    return dtype.byteorder == foreign
+
+
+class DtypeTable:
+    """Finds a dtype's number, and remembers it: the second look-up is one dictionary access."""
+
+    def __init__(self) -> None:
+        self._any: dict[np.dtype[Any], int] = {}
+        self._reducible: dict[np.dtype[Any], int] = {}
+        self._float: dict[np.dtype[Any], int] = {}
+
+    def moved(self, dtype: np.dtype[Any]) -> int:
+        """The number of a dtype that broadcast and allgather take."""
+        code = self._any.get(dtype)
+        if code is None:
+            code = CODES.get(dtype.name, -1)
+            if code < 0 or _is_swapped(dtype):
+                raise ConfigError(f"{dtype} cannot be sent: broadcast and allgather take {', '.join(CODES)}.")
+            self._any[dtype] = code
+        return code
+
+    def reduced(self, dtype: np.dtype[Any], op: int) -> int:
+        """The number of a dtype that allreduce takes with this operator."""
+        known = self._float if op == ReduceOp.AVERAGE else self._reducible
+        code = known.get(dtype)
+        if code is not None:
+            return code
+        try:
+            named = ReduceOp(op)
+        except ValueError:
+            raise ConfigError(f"op={op!r} is no reduction: Average, Sum, Min, Max and Product are.") from None
+        if dtype.name not in REDUCIBLE or _is_swapped(dtype):
+            raise ConfigError(f"{dtype} cannot be reduced: allreduce takes {', '.join(REDUCIBLE)}.")
+        if named is ReduceOp.AVERAGE and dtype.name not in FLOATS:
+            raise ConfigError(
+                f"Average of {dtype} would have to round: use op=Sum and divide, or a float dtype."
+            )
+        known[dtype] = CODES[dtype.name]
+        return known[dtype]

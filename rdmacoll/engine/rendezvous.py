@@ -1,0 +1,184 @@
+"""The start without MPI: rank 0 listens on one address, all others come to it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import time
+from typing import Any
+
+from rdmacoll.engine import channel
+from rdmacoll.engine.errors import ConfigError, RankFailedError, error_from_json
+from rdmacoll.engine.launch import Launch, split_address
+from rdmacoll.engine.log import Log
+from rdmacoll.engine.patience import Patience
+from rdmacoll.engine.rendezvous_host import RendezvousHost
+
+_RETRY_S = 0.05
+_ANSWER_BYTES_MAX = 64 << 20
+
+
+class _EarlyError(Exception):
+    """The connection ended before anybody proved anything: come again."""
+
+
+class RendezvousGuest:
+    """The side of every rank but 0."""
+
+    def __init__(self, launch: Launch, secret: bytes, patience: Patience) -> None:
+        self._launch = launch
+        self._secret = secret
+        self._patience = patience
+        self._connection: socket.socket | None = None
+        self._reader: channel.FrameReader | None = None
+        self._writer: channel.FrameWriter | None = None
+
+    def join(self, host: str, pid: int) -> None:
+        """Comes to rank 0, however late rank 0 is, and says who this is."""
+        where = split_address(self._launch.rendezvous)
+        reason = "nobody answers"
+        while self._writer is None:
+            try:
+                self._meet(where)
+            except (_EarlyError, OSError) as error:
+                self.close()
+                reason = str(getattr(error, "strerror", None) or error)
+                time.sleep(_RETRY_S)
+            waiting = f"waiting for rank 0 at {self._launch.rendezvous}: {reason}"
+            self._patience.report(waiting)
+            if self._writer is None and self._patience.is_over():
+                raise ConfigError(
+                    f"rank {self._launch.rank} cannot reach rank 0 at {self._launch.rendezvous} "
+                    f"{self._patience.limit()}: {reason}. Is rank 0 started there, and does a firewall "
+                    "let the port through?"
+                )
+        self._say({"rank": self._launch.rank, "size": self._launch.size, "host": host, "pid": pid})
+
+    def _meet(self, where: tuple[str, int]) -> None:
+        connection = socket.create_connection(where, timeout=5.0)
+        self._connection = connection
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        greeting = self._exactly(connection, channel.GREETING_BYTES)
+        if not greeting.startswith(channel.MAGIC):
+            raise ConfigError(
+                f"{self._launch.rendezvous} is not rank 0 of an rdmacoll job: another program listens "
+                "there. Choose another port in RDMACOLL_RENDEZVOUS."
+            )
+        proof = channel.caller_proof(self._secret, greeting)
+        connection.sendall(proof)
+        answer = self._exactly(connection, channel.MAC_BYTES)
+        if not hmac.compare_digest(answer, channel.listener_proof(self._secret, greeting, proof)):
+            refused = "refused our secret" if answer == channel.REFUSED else "does not know our secret"
+            raise ConfigError(
+                f"rank 0 at {self._launch.rendezvous} {refused}: the file of RDMACOLL_SECRET_FILE must "
+                "have the same content on every host. Copy rank 0's, or put it in a shared home."
+            )
+        key = channel.session_key(self._secret, greeting, proof)
+        self._reader = channel.FrameReader(key, b"down", _ANSWER_BYTES_MAX)
+        self._writer = channel.FrameWriter(key, b"up")
+
+    @staticmethod
+    def _exactly(connection: socket.socket, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            more = connection.recv(count - len(data))
+            if not more:
+                raise _EarlyError("it closed the connection")
+            data += more
+        return bytes(data)
+
+    def _say(self, value: Any) -> None:
+        assert self._connection is not None
+        assert self._writer is not None
+        try:
+            self._connection.settimeout(None)
+            self._connection.sendall(self._writer.frame(value))
+        except OSError:
+            pass  # what rank 0 said before it left is more telling: exchange() reads it
+
+    def exchange(self, text: str) -> list[str]:
+        """One round: everybody's text, by rank."""
+        self._say({"text": text})
+        answer = self._hear()
+        if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
+            raise error_from_json(json.dumps(answer["error"]))
+        texts = answer.get("texts") if isinstance(answer, dict) else None
+        if not isinstance(texts, list) or len(texts) != self._launch.size:
+            raise ConfigError("rank 0 spoke out of turn.")
+        return [str(item) for item in texts]
+
+    def _hear(self) -> Any:
+        assert self._connection is not None
+        assert self._reader is not None
+        self._connection.settimeout(self._patience.slice_s())
+        while True:
+            try:
+                answer = self._reader.take()
+                if answer is not None:
+                    return answer
+                data = self._connection.recv(1 << 16)
+                if not data:
+                    raise ConnectionResetError("it closed the connection")
+                self._reader.add(data)
+            except socket.timeout:  # TimeoutError itself only from Python 3.10 on
+                # Rank 0 gives up first and says who is missing.
+                if self._patience.is_over() and self._patience.grace_is_over():
+                    raise ConfigError(
+                        f"rank 0 at {self._launch.rendezvous} did not go on with the start "
+                        f"{self._patience.limit()}."
+                    ) from None
+            except (OSError, channel.ProtocolError) as error:
+                raise RankFailedError(
+                    f"rank 0 ({self._launch.rendezvous}) left during the start: {error}.",
+                    rank=0,
+                    host=split_address(self._launch.rendezvous)[0],
+                    cause=str(error),
+                ) from error
+
+    def close(self) -> None:
+        """Closes the connection; idempotent."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class TcpCarrier:
+    """Carries texts over the rendezvous, and agrees on the job's name and secret."""
+
+    def __init__(self, launch: Launch, file_secret: bytes, timeout_s: float | None, log: Log) -> None:
+        self._file_secret = file_secret
+        patience = Patience(timeout_s, log)
+        who = f"{socket.gethostname()}, pid {os.getpid()}"
+        self._side: RendezvousHost | RendezvousGuest
+        if launch.rank == 0:
+            host = RendezvousHost(launch, file_secret, patience, log)
+            self._side = host
+            self._guarded(lambda: host.gather(who))
+        else:
+            guest = RendezvousGuest(launch, file_secret, patience)
+            self._side = guest
+            self._guarded(lambda: guest.join(socket.gethostname(), os.getpid()))
+
+    def _guarded(self, step: Any) -> None:
+        try:
+            step()
+        except BaseException:
+            self.close()
+            raise
+
+    def allgather(self, text: str) -> list[str]:
+        """Everybody's text, by rank."""
+        return self._side.exchange(text)
+
+    def job(self) -> tuple[str, bytes]:
+        """Rank 0's random name, and a secret derived from the file's: that one opens no job itself."""
+        name = self.allgather(secrets.token_hex(8))[0]
+        return name, hmac.new(self._file_secret, b"job " + name.encode(), hashlib.sha256).digest()
+
+    def close(self) -> None:
+        """Closes every socket; idempotent."""
+        self._side.close()

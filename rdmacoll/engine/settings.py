@@ -1,0 +1,75 @@
+"""Settings that come as arguments of `init()`: passed through to the one table in cpp/base/config.cc."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rdmacoll.engine.errors import ConfigError
+
+PREFIX = "RDMACOLL_"
+
+
+def argument_name(name: str, known: Sequence[str]) -> str:
+    """The variable that an argument of `init()` stands for.
+
+    >>> argument_name("stall_error_s", ["RDMACOLL_STALL_ERROR_S", "RDMACOLL_ORDER"])
+    'RDMACOLL_STALL_ERROR_S'
+    """
+    wanted = name.upper()
+    for candidate in (PREFIX + wanted, wanted):
+        if candidate in known:
+            return candidate
+    short = [row[len(PREFIX) :].lower() for row in known if row.startswith(PREFIX)]
+    near = difflib.get_close_matches(name.lower(), short, n=1)
+    hint = f" Did you mean {near[0]}?" if near else " `rdmacoll config` lists them."
+    raise ConfigError(f"init() has no setting {name!r}.{hint}")
+
+
+def argument_text(value: object) -> str:
+    """How a Python value is written in a variable.
+
+    >>> [argument_text(v) for v in (True, 4096, 0.5, ["shm", "tcp"])]
+    ['true', '4096', '0.5', 'shm,tcp']
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(argument_text(item) for item in value)
+    text = str(value)
+    if "\n" in text:
+        raise ConfigError(f"a setting cannot hold a line break: {text!r}.")
+    return text
+
+
+def arguments_text(settings: Mapping[str, object], known: Sequence[str]) -> str:
+    """The lines "NAME=value" that the library reads; None means: not given."""
+    return "".join(
+        f"{argument_name(name, known)}={argument_text(value)}\n"
+        for name, value in settings.items()
+        if value is not None
+    )
+
+
+class Values:
+    """The effective settings, by name, with where each came from."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = {str(row["name"]): row for row in rows}
+
+    def text(self, name: str) -> str:
+        """The effective value."""
+        return str(self._rows[name]["value"])
+
+    def number(self, name: str) -> float:
+        """The effective value of a setting that is a number."""
+        return float(self.text(name))
+
+    def is_given(self, name: str) -> bool:
+        """Whether the user set it, in the environment or as an argument."""
+        return str(self._rows[name]["source"]) in ("environment", "argument")
+
+    def names(self) -> list[str]:
+        """All names, in the table's order."""
+        return list(self._rows)

@@ -1,0 +1,253 @@
+"""Requests to the engine, and handles on what was submitted."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Callable
+
+import numpy as np
+
+from rdmacoll.engine import library as abi
+from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.engine.world import Engine, note_failure, refusal
+
+Array = np.ndarray[Any, Any]
+
+# A blocked wait comes back this often, so that Python's signal handlers (Ctrl-C, SIGTERM) can run.
+SLICE_MS = 100
+# Some handles that nobody waits for any more are looked at again at every so many submissions.
+_SWEEP_FROM = 64
+
+_PADDING = tuple((0,) * count for count in range(abi.DIMS_MAX + 1))
+_byte_at: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+_address_of = ctypes.addressof
+
+
+def address_of(array: Array) -> int:
+    """Where a C-contiguous array's bytes are. The buffer interface is the cheapest way to ask."""
+    try:
+        return _address_of(_byte_at(array))
+    except (TypeError, ValueError):  # read-only, empty, or a dtype without a buffer format
+        address: int = array.__array_interface__["data"][0]
+        return address
+
+
+class _Scratch:
+    """The structs of one call, used again and again: the library copies what it keeps."""
+
+    def __init__(self) -> None:
+        self.request = bytearray(abi.REQUEST.size)
+        self.request_address = address_of(np.frombuffer(self.request, np.uint8))
+        self.tensors = bytearray(abi.TENSOR.size)
+        self.tensors_address = address_of(np.frombuffer(self.tensors, np.uint8))
+        self.handle = ctypes.c_void_p()
+        self.error = ctypes.c_void_p()
+        self.handle_ref = ctypes.byref(self.handle)
+        self.error_ref = ctypes.byref(self.error)
+
+    def reserve(self, tensors: int) -> None:
+        """Room for so many tensors."""
+        if len(self.tensors) < tensors * abi.TENSOR.size:
+            self.tensors = bytearray(tensors * abi.TENSOR.size)
+            self.tensors_address = address_of(np.frombuffer(self.tensors, np.uint8))
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.scratch = _Scratch()
+        self.names: dict[str, Any] = {}
+
+
+_LOCAL = _Local()
+_NAMES_MAX = 4096
+
+
+def _name_address(name: str) -> int:
+    names = _LOCAL.names
+    buffer = names.get(name)
+    if buffer is None:
+        if len(names) >= _NAMES_MAX:
+            names.clear()
+        buffer = names[name] = ctypes.create_string_buffer(name.encode())
+    return _address_of(buffer)
+
+
+class Call:
+    """One operation before it is submitted: kind, dtype, operator, arrays."""
+
+    __slots__ = ("dtype", "inputs", "kind", "name", "op", "outputs", "postscale", "prescale", "root")
+
+    def __init__(
+        self,
+        kind: int,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        *,
+        dtype: int = 0,
+        op: int = 0,
+        root: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str | None = None,
+    ) -> None:
+        self.kind = kind
+        self.inputs = inputs
+        self.outputs = outputs
+        self.dtype = dtype
+        self.op = op
+        self.root = root
+        self.prescale = prescale
+        self.postscale = postscale
+        self.name = name
+
+    def fill(self) -> _Scratch:
+        """Writes the structs; valid until this thread's next call."""
+        scratch = _LOCAL.scratch
+        count = len(self.inputs)
+        if count > 1:
+            scratch.reserve(count)
+        offset = 0
+        for source, target in zip(self.inputs, self.outputs):
+            shape = source.shape
+            if len(shape) > abi.DIMS_MAX:
+                raise ConfigError(f"an array of {len(shape)} dimensions; at most {abi.DIMS_MAX}.")
+            origin = address_of(source)
+            abi.TENSOR.pack_into(
+                scratch.tensors,
+                offset,
+                origin,
+                origin if target is source else address_of(target),
+                len(shape),
+                *shape,
+                *_PADDING[abi.DIMS_MAX - len(shape)],
+                0,
+            )
+            offset += abi.TENSOR.size
+        abi.REQUEST.pack_into(
+            scratch.request,
+            0,
+            abi.REQUEST.size,
+            self.kind,
+            self.dtype,
+            self.op,
+            self.root,
+            self.prescale,
+            self.postscale,
+            0 if self.name is None else _name_address(self.name),
+            0,
+            0,
+            count,
+            scratch.tensors_address if count else 0,
+            0,
+            0,
+            0,
+        )
+        return scratch
+
+
+def failure(engine: Engine, slot: ctypes.c_void_p) -> RdmacollError:
+    """The error of a failed operation, noted if it tells that another rank is gone."""
+    error = engine.library.error(slot)
+    if isinstance(error, RankFailedError):
+        note_failure()
+    return error
+
+
+class Operation:
+    """One submitted operation. Keeps its arrays alive as long as the engine may touch them."""
+
+    __slots__ = ("_arrays", "_engine", "_error", "handle")
+
+    def __init__(self, engine: Engine, call: Call) -> None:
+        self.handle = 0
+        self._error: RdmacollError | None = None
+        self._engine = engine
+        self._arrays = (call.inputs, call.outputs)
+        scratch = call.fill()
+        engine.hold(id(self))
+        scratch.handle.value = None
+        if engine.library.submit(
+            engine.address, scratch.request_address, scratch.handle_ref, scratch.error_ref
+        ):
+            error = failure(engine, scratch.error)
+            engine.let_go(id(self))
+            raise error
+        self.handle = scratch.handle.value or 0
+
+    def take_handle(self) -> int:
+        """Gives the handle, and the duty to free it, to the caller."""
+        handle, self.handle = self.handle, 0
+        self._engine.let_go(id(self))
+        return handle
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Drives the engine until the operation is done; False when the time is over before."""
+        if self._error is not None:
+            raise self._error
+        engine = self._engine
+        if engine.is_forked:
+            raise refusal()
+        wait = engine.library.handle_wait
+        scratch = _LOCAL.scratch
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            slice_ms = SLICE_MS
+            if deadline is not None:
+                slice_ms = min(SLICE_MS, max(0, int((deadline - time.monotonic()) * 1000)))
+            code = wait(self.handle, slice_ms, scratch.error_ref)
+            if code == abi.DONE:
+                return True
+            if code == abi.FAILED:
+                self._error = failure(engine, scratch.error)
+                raise self._error
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def is_done(self) -> bool:
+        """Whether wait() would return, or raise, at once."""
+        return self._error is not None or bool(self._engine.library.handle_done(self.handle))
+
+    def __del__(self) -> None:
+        engine = self._engine
+        if not self.handle or engine.is_forked:
+            return
+        library = engine.library
+        if not engine.is_open or library.handle_done(self.handle):
+            library.handle_free(self.handle)
+        else:
+            engine.unfinished.append((self.handle, self._arrays))
+            if len(engine.unfinished) >= _SWEEP_FROM:
+                engine.sweep()
+        engine.let_go(id(self))
+
+
+class Handle:
+    """An operation in flight, from one of the `*_async` functions.
+
+    The arrays given to it must be left alone until it is done.
+    """
+
+    def __init__(self, operations: Sequence[Operation], result: Callable[[], Any]) -> None:
+        self._operations = operations
+        self._result: Callable[[], Any] | None = result
+        self._value: Any = None
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        """The result. Raises the operation's error, or TimeoutError when `timeout_s` is over first;
+        one may wait again."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for operation in self._operations:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not operation.wait(left):
+                raise TimeoutError(f"the operation was not done within {timeout_s:g} s.")
+        if self._result is not None:
+            self._value = self._result()
+            self._result = None
+        return self._value
+
+    def done(self) -> bool:
+        """Whether `wait()` would return, or raise, at once."""
+        return all(operation.is_done() for operation in self._operations)

@@ -1,0 +1,343 @@
+"""The world of this process: start, end, and who takes part."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Callable
+
+from rdmacoll.engine.bootstrap import Start, find_start
+from rdmacoll.engine.carrier import Carrier
+from rdmacoll.engine.errors import (
+    ConfigError,
+    NotInitializedError,
+    RdmacollError,
+    error_from_json,
+    error_to_fields,
+)
+from rdmacoll.engine.library import Library, load
+from rdmacoll.engine.settings import Values, arguments_text
+
+
+class Engine:
+    """One running engine, and who still holds something of it.
+
+    The library wants every handle and every block of memory freed before the engine is. Garbage collection
+    promises no order, so holders are counted: the last one to let go, after the end, frees the engine.
+    """
+
+    def __init__(self, library: Library, address: int, values: Values) -> None:
+        self.library = library
+        self.address = address
+        self.values = values
+        self.is_open = True
+        self.is_forked = False  # this is a child's copy: nothing of it may be touched
+        self.topology = library.engine_topology(address)
+        # Arrays of operations that nobody waits for any more, until the engine is done with them.
+        self.unfinished: list[tuple[int, object]] = []
+        self._holders: set[int] = set()
+        self._unfreed = [address]
+
+    def hold(self, holder: int) -> None:
+        """Keeps the engine's memory until `let_go(holder)`. Raises NotInitializedError after the end.
+
+        Adding before looking, here, and closing before looking, in `close`, cannot miss each other.
+        """
+        self._holders.add(holder)
+        if not self.is_open:
+            self.let_go(holder)
+            raise refusal()
+
+    def let_go(self, holder: int) -> None:
+        """The end of a `hold`."""
+        self._holders.discard(holder)
+        self._free_if_unused()
+
+    def _free_if_unused(self) -> None:
+        if self.is_open or self.is_forked or self._holders:
+            return
+        try:
+            address = self._unfreed.pop()
+        except IndexError:
+            return  # another thread was faster
+        self.library.engine_free(address)
+
+    def close(self, cause: str | None) -> None:
+        """Says goodbye; pending operations fail with ShutdownError. Bounded, idempotent."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self.library.engine_close(self.address, cause)
+        while self.unfinished:
+            self.library.handle_free(self.unfinished.pop()[0])
+        self._free_if_unused()
+
+    def sweep(self) -> None:
+        """Lets go of arrays whose operations have ended meanwhile."""
+        for entry in list(self.unfinished):
+            if self.library.handle_done(entry[0]):
+                self.unfinished.remove(entry)
+                self.library.handle_free(entry[0])
+
+    @contextmanager
+    def held(self) -> Iterator[int]:
+        """The address, valid inside the block."""
+        holder = object()
+        self.hold(id(holder))
+        try:
+            yield self.address
+        finally:
+            self.let_go(id(holder))
+
+
+class _Process:
+    """What there is once per process."""
+
+    def __init__(self) -> None:
+        self.engine: Engine | None = None
+        self.lock = threading.RLock()
+        self.cause: str | None = None  # of the exception that ends the program
+        self.is_hooked = False
+        self.is_forked = False
+        self.finalizes_mpi = False
+        self.listeners: list[Callable[[int], None]] = []
+
+    def tell(self, address: int) -> None:
+        for listener in self.listeners:
+            listener(address)
+
+
+_PROCESS = _Process()
+
+
+def current() -> Engine:
+    """The running engine. Raises NotInitializedError."""
+    engine = _PROCESS.engine
+    if engine is None:
+        raise refusal()
+    return engine
+
+
+def refusal() -> RdmacollError:
+    """Why there is no engine here."""
+    if _PROCESS.is_forked:
+        return NotInitializedError(
+            f"process {os.getpid()} was forked from a rank of rdmacoll, and is no rank itself: its "
+            "parent owns the engine. Fork before init(), or start workers with the spawn method."
+        )
+    return NotInitializedError("rdmacoll is not initialised: call rdmacoll.init() first.")
+
+
+def on_change(listener: Callable[[int], None]) -> None:
+    """Calls `listener` with the engine's address now if there is one, at each start, and with 0 before
+    each end: for libraries that keep the address. Never called in a forked child."""
+    with _PROCESS.lock:
+        _PROCESS.listeners.append(listener)
+        if _PROCESS.engine is not None:
+            listener(_PROCESS.engine.address)
+
+
+def init(
+    comm: Any = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    **settings: object,
+) -> None:
+    """Joins the world that the launcher describes; every rank has to call it.
+
+    comm: an mpi4py communicator whose ranks form the world. rank, size, rendezvous: a start by hand, as
+    RDMACOLL_RANK, _SIZE and _RENDEZVOUS. settings: any setting that `rdmacoll config` lists, without its
+    prefix and in small letters (`init(transport="tcp")`). A second call without arguments does nothing.
+
+    Raises ConfigError for a wrong argument, setting or environment, also when it is another rank's, and
+    RankFailedError when a rank dies meanwhile.
+    """
+    with _PROCESS.lock:
+        if _PROCESS.is_forked:
+            raise refusal()
+        if _PROCESS.engine is not None:
+            if comm is None and not settings and (rank, size, rendezvous) == (None, None, None):
+                return
+            raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
+        library = load()
+        names = [str(row["name"]) for row in library.settings()]
+        arguments = arguments_text(settings, names)
+        start = find_start(comm, rank=rank, size=size, rendezvous=rendezvous)
+        values = Values(library.settings(arguments))
+        _hook()
+        _PROCESS.finalizes_mpi = _PROCESS.finalizes_mpi or start.owns_mpi
+        carrier = start.carrier(values)
+        try:
+            address = _start_engine(library, carrier, start, arguments)
+        finally:
+            carrier.close()
+        _PROCESS.cause = None
+        _PROCESS.engine = Engine(library, address, values)
+        _PROCESS.tell(address)
+
+
+def _start_engine(library: Library, carrier: Carrier, start: Start, arguments: str) -> int:
+    """Runs the four steps; a step that fails here fails on every rank, with the same sentence."""
+    job, secret = carrier.job()
+    launch = start.launch
+    engine = 0
+
+    def agree(step: Callable[[], str]) -> list[str]:
+        failure: BaseException | None = None
+        try:
+            mine: dict[str, Any] = {"ok": step()}
+        except Exception as error:
+            failure = error
+            mine = {"error": error_to_fields(error)}
+        answers = [json.loads(text) for text in carrier.allgather(json.dumps(mine))]
+        if failure is not None:
+            raise failure
+        for other, answer in enumerate(answers):
+            if "error" in answer:
+                theirs = error_from_json(json.dumps(answer["error"]))
+                theirs.args = (f"rank {other} could not start: {theirs}",)
+                raise theirs
+        return [answer["ok"] for answer in answers]
+
+    def open_engine() -> str:
+        nonlocal engine
+        engine, card = library.engine_open(
+            rank=launch.rank, size=launch.size, job=job, secret=secret, arguments=arguments
+        )
+        return card
+
+    def connect(leaders: list[int]) -> str:
+        library.engine_start(engine, leaders)
+        return ""
+
+    try:
+        cards = agree(open_engine)
+        leaders = [int(text) for text in agree(lambda: str(library.engine_node(engine, cards)))]
+        agree(lambda: connect(leaders))
+    except BaseException:
+        if engine:
+            library.engine_close(engine, "the start failed")
+            library.engine_free(engine)
+        raise
+    return engine
+
+
+def _end(cause: str | None) -> None:
+    with _PROCESS.lock:
+        engine = _PROCESS.engine
+        if engine is None:
+            return
+        _PROCESS.engine = None
+        _PROCESS.tell(0)
+        engine.close(cause)
+
+
+def shutdown() -> None:
+    """Leaves the world. Pending operations fail with ShutdownError; `init()` may follow. Bounded."""
+    if not _PROCESS.is_forked:
+        _end(None)
+
+
+def _hook() -> None:
+    """Installs, once, what ends the world with the process."""
+    if _PROCESS.is_hooked:
+        return
+    _PROCESS.is_hooked = True
+    atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_after_fork)
+    previous = sys.excepthook
+
+    def record(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        _PROCESS.cause = f"{kind.__name__}: {value}" if str(value) else kind.__name__
+        previous(kind, value, trace)
+
+    sys.excepthook = record
+
+
+def _after_fork() -> None:
+    if _PROCESS.engine is not None:
+        # The parent's engine is kept, never closed or freed: its thread does not exist here.
+        _PROCESS.engine.is_open = False
+        _PROCESS.engine.is_forked = True
+        _PROCESS.engine = None
+        _PROCESS.is_forked = True
+    _PROCESS.lock = threading.RLock()
+
+
+def note_failure() -> None:
+    """Another rank has failed: MPI_Finalize would wait for it, so it is left out."""
+    _PROCESS.finalizes_mpi = False
+
+
+def _at_exit() -> None:
+    if _PROCESS.is_forked:
+        return
+    _end(_PROCESS.cause)
+    if _PROCESS.finalizes_mpi and _PROCESS.cause is None:
+        module = sys.modules.get("mpi4py.MPI")
+        if module is not None and module.Is_initialized() and not module.Is_finalized():
+            module.Finalize()
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a world."""
+    return _PROCESS.engine is not None
+
+
+def rank() -> int:
+    """This process's number among all, from 0."""
+    return current().topology[0]
+
+
+def size() -> int:
+    """How many processes there are."""
+    return current().topology[1]
+
+
+def local_rank() -> int:
+    """This process's number among those of its node, from 0."""
+    return current().topology[2]
+
+
+def local_size() -> int:
+    """How many processes this node has. Processes that cannot share memory are on different nodes."""
+    return current().topology[3]
+
+
+def cross_rank() -> int:
+    """The number of this process's node among all nodes, from 0."""
+    return current().topology[4]
+
+
+def cross_size() -> int:
+    """How many nodes there are."""
+    return current().topology[5]
+
+
+def metrics() -> dict[str, int]:
+    """Totals since init(): messages, handshakes, registrations, bytes, batches, wake-ups, connections."""
+    engine = current()
+    with engine.held() as address:
+        return engine.library.engine_metrics(address)
+
+
+def describe() -> dict[str, Any]:
+    """What the engine runs on: transport, determinism level, and a summary for people."""
+    engine = current()
+    with engine.held() as address:
+        return engine.library.engine_describe(address)
+
+
+def state() -> str:
+    """Pending units, batches and transfers, as text for people."""
+    engine = current()
+    with engine.held() as address:
+        return engine.library.engine_state(address)
