@@ -1,0 +1,70 @@
+"""Callbacks for `model.fit`, in Keras 3 and in Keras 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from rdmacoll.engine import world
+from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.ops._arguments import check_root
+from rdmacoll.ops.allreduce import allreduce
+from rdmacoll.ops.broadcast import broadcast_variables
+
+
+class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Gives all ranks the variables of rank `root_rank`, before the first batch of each `fit`.
+
+    All of them: weights, statistics of batch normalisation, states of seed generators, and the
+    optimizer's (which is built first when it is not). A model that Keras cannot build before it sees
+    data (Keras 2 only) gets them after its first batch.
+    """
+
+    def __init__(self, root_rank: int = 0) -> None:
+        super().__init__()
+        self.root_rank = check_root(root_rank)
+        self._is_done = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Keras has built the model by now, when it can."""
+        self._is_done = False
+        self._broadcast()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """A model that was built meanwhile."""
+        self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """The first batch has built the rest."""
+        self._broadcast()
+
+    def _broadcast(self) -> None:
+        if self._is_done or not self.model.built:
+            return
+        optimizer = self.model.optimizer
+        if optimizer is not None and not getattr(optimizer, "built", True):
+            optimizer.build(self.model.trainable_variables)
+        broadcast_variables(_variables(self.model) + _variables(optimizer), self.root_rank)
+        self._is_done = True
+
+
+def _variables(owner: Any) -> list[Any]:
+    variables = getattr(owner, "variables", [])
+    # A method in the legacy optimizers of Keras 2.
+    return list(variables() if callable(variables) else variables)
+
+
+class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Averages the metrics of each epoch over all ranks, for the callbacks that come after this one
+    (schedules, early stopping, checkpoints: their decisions then agree). Equal names on all ranks."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Replaces the numbers in `logs`."""
+        if not logs or world.size() == 1:
+            return
+        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+        mine = tf.constant([float(logs[name]) for name in names], dtype=tf.float64)
+        for name, value in zip(names, allreduce(mine, op=ReduceOp.AVERAGE).numpy()):
+            logs[name] = float(value)

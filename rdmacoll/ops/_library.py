@@ -1,0 +1,83 @@
+"""Loads librdmacoll_tf.so into TensorFlow and keeps it attached to the running engine."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine import library, world
+from rdmacoll.engine.errors import ConfigError, error_from
+
+
+def library_path() -> Path:
+    """Where the op library lies: beside the engine's."""
+    return library.library_path().with_name("librdmacoll_tf.so")
+
+
+@lru_cache(maxsize=1)
+def _load() -> Any:
+    path = library_path()
+    if not path.exists():
+        raise ConfigError(
+            f"{path} is missing: rdmacoll has been built without its TensorFlow ops. Build it with "
+            "`make setup`, or install the package with `pip install .`."
+        )
+    try:
+        module = tf.load_op_library(str(path))
+    except tf.errors.NotFoundError as error:
+        raise ConfigError(f"TensorFlow {tf.__version__} cannot load {path}: {error.message}.") from None
+    shared = ctypes.CDLL(str(path))
+    shared.rc_tf_problem.restype = ctypes.c_char_p
+    shared.rc_tf_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    problem = shared.rc_tf_problem()
+    if problem is not None:
+        raise ConfigError(f"TensorFlow {tf.__version__}: {problem.decode()}.")
+    table = library.load().table_address
+
+    def attach(engine: int) -> None:
+        if shared.rc_tf_attach(table, engine) != 0:
+            raise ConfigError(
+                f"{path} and {library.library_path()} come from different builds. Install the package again."
+            )
+
+    world.on_change(attach)
+    return module
+
+
+def ops() -> Any:
+    """The generated functions of the op library. Raises NotInitializedError before `init()`."""
+    world.current()
+    _refuse_xla()
+    return _load()
+
+
+def _refuse_xla() -> None:
+    if tf.executing_eagerly():
+        return
+    from tensorflow.python.ops import control_flow_util
+
+    graph = tf.compat.v1.get_default_graph()
+    if control_flow_util.GraphOrParentsInXlaContext(graph):
+        raise ConfigError(
+            "a collective cannot be compiled by XLA, and this function is traced with "
+            "jit_compile=True. Leave jit_compile off where you call rdmacoll; what computes the "
+            "gradients can be a jit_compile=True function of its own."
+        )
+
+
+@contextlib.contextmanager
+def typed_errors() -> Iterator[None]:
+    """Eager calls raise the class itself; in a graph only TensorFlow's status is possible."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        typed = error_from(error)
+        if typed is None:
+            raise
+        raise typed from None

@@ -1,0 +1,68 @@
+"""What keeps two collectives apart.
+
+Data ops are not stateful (TensorFlow would chain them, and ranks with another order would hang), so
+in a graph each needs a name of its own, the same on all ranks. The counters of TensorFlow's own names
+may differ between ranks after one of them has retraced, so these names are made from the outermost
+function's name and an index within its trace.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections import Counter
+from typing import Any
+
+import tensorflow as tf
+
+# What TensorFlow puts around the name of a Python function for its forward and backward halves.
+_DECORATED = re.compile(r"^__(?:inference|forward|backward)_(.*)_\d+$")
+
+
+class _TraceCounters:
+    """Counts per outermost graph, forgotten with it."""
+
+    def __init__(self) -> None:
+        self._counters: weakref.WeakKeyDictionary[Any, Counter[str]] = weakref.WeakKeyDictionary()
+
+    def next(self, graph: Any, key: str) -> int:
+        counter = self._counters.setdefault(graph, Counter())
+        counter[key] += 1
+        return counter[key] - 1
+
+
+_COUNTERS = _TraceCounters()
+
+
+def _outermost(graph: Any) -> Any:
+    while True:
+        outer = getattr(graph, "outer_graph", None)
+        if outer is None or not getattr(outer, "building_function", False):
+            return graph
+        graph = outer
+
+
+def next_in_trace(key: str) -> int:
+    """How often this was asked for `key` while the outermost function is being traced; 0 if eager."""
+    if tf.executing_eagerly():
+        return 0
+    return _COUNTERS.next(_outermost(tf.compat.v1.get_default_graph()), key)
+
+
+def op_name(name: str | None) -> tuple[str, bool]:
+    """(tensor_name, repeats) of an op that is built now.
+
+    "" is an unnamed op, counted by the engine when it runs; only eager ops run in an order that is the
+    program's. `repeats` allows several in flight: nobody chose the name, TensorFlow may run it twice.
+    """
+    if name is not None:
+        return name, False
+    if tf.executing_eagerly():
+        return "", False
+    graph = _outermost(tf.compat.v1.get_default_graph())
+    title = getattr(graph, "name", None) or "graph"
+    decorated = _DECORATED.match(title)
+    if decorated is not None:
+        title = decorated.group(1)
+    # One index for all kinds: an allreduce that meets a broadcast is a mismatch, not a stall.
+    return f"{title}/collective_{_COUNTERS.next(graph, 'collective')}", True

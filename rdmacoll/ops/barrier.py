@@ -1,0 +1,19 @@
+"""barrier: nobody goes on before all have come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rdmacoll.ops._library import ops, typed_errors
+from rdmacoll.ops._names import op_name
+
+
+def barrier(name: str | None = None) -> Any:
+    """Waits for all ranks. In a graph, an op with side effects: TensorFlow keeps it in program order.
+
+    Errors as for `allreduce`.
+    """
+    functions = ops()
+    tensor_name, _ = op_name(name)
+    with typed_errors():
+        return functions.rdmacoll_barrier(tensor_name=tensor_name)

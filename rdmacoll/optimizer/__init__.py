@@ -1,0 +1,76 @@
+"""Wrappers that average gradients over all ranks: optimizers and the gradient tape."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.tape import DistributedGradientTape
+
+__all__ = ["DistributedGradientTape", "DistributedOptimizer", "bucket_count"]
+
+_NUMBERS = itertools.count()
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    *,
+    op: int = ReduceOp.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Any = None,
+    sparse_as_dense: bool = False,
+    bucket_bytes: int | None = None,
+) -> Any:
+    """Makes `optimizer` reduce gradients over all ranks before it clips and applies them; returns the
+    same object.
+
+    optimizer: of Keras 3, or of Keras 2 (TensorFlow 2.15, `tf_keras`), new or legacy. All ranks wrap
+    their optimizers in the same order. op: Average, Sum, Min, Max or Product; gradients are multiplied
+    by `prescale_factor` before and `postscale_factor` after. sparse_as_dense: `tf.IndexedSlices` are
+    summed as dense tensors instead of being gathered. bucket_bytes: instead of RDMACOLL_BUCKET_BYTES.
+
+    With `gradient_accumulation_steps` ranks communicate once for each update. Files that Keras saves
+    hold the plain optimizer. Raises ConfigError for an optimizer that is wrapped already.
+    """
+    from rdmacoll.optimizer import keras2, keras3
+
+    if hasattr(type(optimizer), "_rdmacoll_reduce"):
+        raise ConfigError(
+            f"this {type(optimizer).__name__} is wrapped already: its gradients would be reduced twice."
+        )
+    family = keras3 if _keras_version(optimizer) >= 3 else keras2
+    reducer = GradientReducer(
+        name=f"DistributedOptimizer_{next(_NUMBERS)}",
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        bucket_bytes=bucket_bytes,
+    )
+    family.wrap(optimizer, reducer)
+    return optimizer
+
+
+def bucket_count(optimizer: Any) -> int:
+    """How many buckets the gradients of a wrapped optimizer were cut into when they were last traced."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    reducer: GradientReducer | None = getattr(type(inner), "_rdmacoll_reduce", None)
+    return len(reducer.buckets) if reducer is not None else 0
+
+
+def _keras_version(optimizer: Any) -> int:
+    """The major version of the Keras that `optimizer` is built on, by its base classes' packages."""
+    packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
+    for package in ("keras", "tf_keras"):
+        if package in packages and (hasattr(optimizer, "apply_gradients")):
+            return int(sys.modules[package].__version__.partition(".")[0])
+    raise ConfigError(
+        f"DistributedOptimizer takes a Keras optimizer, not {type(optimizer).__name__} of "
+        f"{type(optimizer).__module__}; for other training loops there is DistributedGradientTape."
+    )

@@ -1,0 +1,77 @@
+"""Cuts a list of gradients into buckets: pure, and the same on every rank.
+
+The list is cut when the training step is traced, so that what is summed together never depends on
+timing. Backward order: the last layer's gradient is ready first. The first bucket is small, so that
+communication begins early; each has one dtype.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FIRST_BUCKET_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One gradient. bytes: its size, or None when its shape is not known before it runs."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Positions in the list, in backward order."""
+
+    dtype: str
+    indices: tuple[int, ...]
+
+
+def cut(
+    entries: Sequence[Entry], *, bucket_bytes: int, first_bytes: int = FIRST_BUCKET_BYTES
+) -> list[Bucket]:
+    """Buckets of at most `bucket_bytes` (a larger gradient is alone), in the order they fill up.
+
+    >>> entries = [Entry("float32", (n,), 4 * n) for n in (100, 10, 10, 1)]
+    >>> [bucket.indices for bucket in cut(entries, bucket_bytes=200, first_bytes=40)]
+    [(3,), (2, 1), (0,)]
+    """
+    buckets: list[Bucket] = []
+    open_indices: dict[str, list[int]] = {}
+    open_bytes: dict[str, int] = {}
+
+    def limit() -> int:
+        return min(first_bytes, bucket_bytes) if not buckets else bucket_bytes
+
+    def close(dtype: str) -> None:
+        buckets.append(Bucket(dtype, tuple(open_indices.pop(dtype))))
+        del open_bytes[dtype]
+
+    for index in range(len(entries) - 1, -1, -1):
+        entry = entries[index]
+        # A size that nobody knows yet counts as a full bucket.
+        size = bucket_bytes if entry.bytes is None else entry.bytes
+        if entry.dtype in open_indices and open_bytes[entry.dtype] + size > limit():
+            close(entry.dtype)
+        open_indices.setdefault(entry.dtype, []).append(index)
+        open_bytes[entry.dtype] = open_bytes.get(entry.dtype, 0) + size
+        if open_bytes[entry.dtype] >= limit():
+            close(entry.dtype)
+    for dtype in list(open_indices):
+        close(dtype)
+    return buckets
+
+
+def manifest(entries: Sequence[Entry], *settings: object) -> int:
+    """A number for the whole list and how it is reduced, from 1 to 2**31: ranks whose numbers differ
+    would sum different things.
+
+    >>> manifest([Entry("float32", (2,), 8)]) != manifest([Entry("float32", (3,), 12)])
+    True
+    """
+    text = repr([(entry.dtype, entry.shape) for entry in entries]) + repr(settings)
+    return zlib.crc32(text.encode()) // 2 + 1

@@ -1,0 +1,115 @@
+"""Keras 3: the given optimizer gets a subclass of its own class that reduces before it applies.
+
+The subclass has the name and module of the plain class, so that saved files hold the plain optimizer
+and load where there is no rdmacoll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rdmacoll.optimizer.reduce import GradientReducer
+
+
+class Distributed:
+    """Mixed in before the optimizer's own class; `_rdmacoll_reduce` is set on the dynamic subclass."""
+
+    _rdmacoll_reduce: GradientReducer
+    _rdmacoll_is_reduced = False  # while the loss scaling around us has reduced already
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """`apply_gradients` and `fit` come through here. Reduces before clipping, so that the norm is
+        that of the whole batch."""
+        if not self._rdmacoll_is_reduced and not self._accumulates():
+            grads = self._rdmacoll_reduce(grads, _variables_of(self, trainable_variables))
+        return super().apply(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        # With accumulation this is reached once for each update, with the accumulated gradients.
+        if not self._rdmacoll_is_reduced and self._accumulates():
+            grads = self._rdmacoll_reduce(grads)
+        return super()._clip_gradients(grads)  # type: ignore[misc]
+
+    def _accumulates(self) -> bool:
+        return bool(getattr(self, "gradient_accumulation_steps", None))
+
+
+def wrap(optimizer: Any, reducer: GradientReducer) -> None:
+    """Swaps the class of `optimizer`."""
+    plain = type(optimizer)
+    distributed = type(
+        plain.__name__,
+        (Distributed, plain),
+        {
+            "__module__": plain.__module__,
+            "__qualname__": plain.__qualname__,
+            "__doc__": plain.__doc__,
+            "_rdmacoll_reduce": reducer,
+        },
+    )
+    _save_as(plain, distributed)
+    _patch_loss_scaling()
+    _patch_jit()
+    optimizer.__class__ = distributed
+
+
+def _variables_of(optimizer: Any, given: Any) -> list[Any] | None:
+    if given is not None:
+        return list(given)
+    return list(getattr(optimizer, "_trainable_variables", [])) or None
+
+
+def _save_as(plain: type, distributed: type) -> None:
+    """Keras looks up by class how an object is called in a saved file."""
+    from keras.src.api_export import REGISTERED_OBJS_TO_NAMES
+    from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES
+
+    for names in (REGISTERED_OBJS_TO_NAMES, GLOBAL_CUSTOM_NAMES):
+        if plain in names:
+            names[distributed] = names[plain]
+
+
+def _patch_loss_scaling() -> None:
+    """`compile` with mixed precision puts a LossScaleOptimizer around ours, which asks whether *its own*
+    gradients are finite before it calls us: one rank that overflows would leave the others waiting. So
+    the reduction moves in front of that question, and all ranks get the same answer."""
+    from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+
+    plain: Callable[..., Any] = LossScaleOptimizer.apply
+    if getattr(plain, "is_rdmacoll", False):
+        return
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        inner = self.inner_optimizer
+        if not isinstance(inner, Distributed):
+            return plain(self, grads, trainable_variables)
+        grads = inner._rdmacoll_reduce(grads, _variables_of(inner, trainable_variables))
+        inner._rdmacoll_is_reduced = True
+        try:
+            return plain(self, grads, trainable_variables)
+        finally:
+            inner._rdmacoll_is_reduced = False
+
+    apply.is_rdmacoll = True  # type: ignore[attr-defined]
+    LossScaleOptimizer.apply = apply
+
+
+def _patch_jit() -> None:
+    """XLA refuses our ops: `jit_compile="auto"` becomes off for models with our optimizer, and True gets
+    Keras's own warning."""
+    from keras.src.trainers import trainer
+
+    plain: Callable[[Any], bool] = trainer.model_supports_jit
+    if getattr(plain, "is_rdmacoll", False):
+        return
+
+    def model_supports_jit(model: Any) -> bool:
+        optimizer = getattr(model, "optimizer", None)
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        if isinstance(optimizer, Distributed) or isinstance(inner, Distributed):
+            return False
+        return plain(model)
+
+    model_supports_jit.is_rdmacoll = True  # type: ignore[attr-defined]
+    trainer.model_supports_jit = model_supports_jit

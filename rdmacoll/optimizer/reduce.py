@@ -1,0 +1,135 @@
+"""Reduces a list of gradients: one grouped op for each bucket, sparse ones by gathering."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine import world
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.operators import FLOATS, ReduceOp
+from rdmacoll.ops._arguments import check_compression, reduction
+from rdmacoll.ops._names import next_in_trace
+from rdmacoll.ops.allgather import gather
+from rdmacoll.ops.allreduce import reduce_group
+from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
+
+
+class GradientReducer:
+    """Called with the gradients of one step. Keys are indices: `name`, the step's place in the trace
+    and the bucket's number; the variables' names only label messages."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        op: int = ReduceOp.AVERAGE,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+        compression: Any = None,
+        sparse_as_dense: bool = False,
+        bucket_bytes: int | None = None,
+    ) -> None:
+        check_compression(compression)
+        if bucket_bytes is not None and bucket_bytes < 1:
+            raise ConfigError(f"bucket_bytes={bucket_bytes}: at least 1.")
+        self.name = name
+        self.op = reduction(op)
+        self.prescale_factor = float(prescale_factor)
+        self.postscale_factor = float(postscale_factor)
+        self.sparse_as_dense = sparse_as_dense
+        self.bucket_bytes = bucket_bytes
+        self.buckets: list[Bucket] = []  # of the last list that was reduced
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
+        """The reduced gradients; None stays None."""
+        result = list(gradients)
+        present = [index for index, gradient in enumerate(result) if gradient is not None]
+        labels = _labels(len(result), variables)
+        dense, sparse = [], []
+        for index in present:
+            if isinstance(result[index], tf.IndexedSlices) and not self.sparse_as_dense:
+                sparse.append(index)
+            else:
+                result[index] = tf.convert_to_tensor(result[index])
+                dense.append(index)
+        prefix = f"{self.name}/step_{next_in_trace(self.name)}"
+        self._reduce_dense(result, dense, sparse, labels, prefix)
+        for index in sparse:
+            result[index] = self._reduce_sparse(result[index], f"{prefix}/{index}", labels[index])
+        return result
+
+    def _reduce_dense(
+        self,
+        gradients: list[Any],
+        dense: list[int],
+        sparse: list[int],
+        labels: list[str],
+        prefix: str,
+    ) -> None:
+        entries = [_entry(gradients[index]) for index in dense]
+        kinds = [_entry(gradients[index].values) for index in sparse]
+        checked = manifest(
+            entries,
+            dense,
+            sparse,
+            [(kind.dtype, kind.shape[1:]) for kind in kinds],
+            int(self.op),
+            self.prescale_factor,
+            self.postscale_factor,
+        )
+        self.buckets = cut(entries, bucket_bytes=self._bucket_bytes())
+        for number, bucket in enumerate(self.buckets):
+            indices = [dense[position] for position in bucket.indices]
+            reduced = reduce_group(
+                [gradients[index] for index in indices],
+                op=self.op,
+                name=f"{prefix}/bucket_{number}",
+                prescale_factor=self.prescale_factor,
+                postscale_factor=self.postscale_factor,
+                repeats=True,
+                labels=[labels[index] for index in indices],
+                manifest=checked if number == 0 else 0,
+            )
+            for index, gradient in zip(indices, reduced):
+                gradients[index] = gradient
+
+    def _reduce_sparse(self, slices: Any, name: str, label: str) -> Any:
+        if self.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+            raise ConfigError(
+                f"op={self.op} with sparse gradients ({label}): only Sum and Average are defined. "
+                "Pass sparse_as_dense=True."
+            )
+        if slices.values.dtype.name not in FLOATS:
+            raise ConfigError(f"gradients of {slices.values.dtype.name} ({label}) cannot be averaged.")
+        values = slices.values
+        if self.prescale_factor != 1.0:
+            values = values * self.prescale_factor
+        values = gather(values, name=f"{name}/values", repeats=True, label=label)
+        indices = gather(slices.indices, name=f"{name}/indices", repeats=True, label=label)
+        scale = self.postscale_factor
+        if self.op is ReduceOp.AVERAGE:
+            values = values / world.size()
+        if scale != 1.0:
+            values = values * scale
+        return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+    def _bucket_bytes(self) -> int:
+        if self.bucket_bytes is not None:
+            return self.bucket_bytes
+        return int(world.current().values.number("RDMACOLL_BUCKET_BYTES"))
+
+
+def _entry(tensor: Any) -> Entry:
+    shape = tuple(tensor.shape.as_list()) if tensor.shape.rank is not None else (None,)
+    known = None if None in shape else math.prod(shape) * tensor.dtype.size
+    return Entry(tensor.dtype.name, shape, known)
+
+
+def _labels(count: int, variables: Sequence[Any] | None) -> list[str]:
+    if variables is None or len(variables) != count:
+        return [f"gradient {index}" for index in range(count)]
+    return [str(getattr(v, "path", None) or getattr(v, "name", "")) for v in variables]

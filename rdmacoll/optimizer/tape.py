@@ -1,0 +1,60 @@
+"""`tf.GradientTape` whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.optimizer.reduce import GradientReducer
+
+
+class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
+    _rdmacoll_reduce: GradientReducer
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """As `tf.GradientTape.gradient`, reduced over all ranks; the structure of `sources`."""
+        mine = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        flat = tf.nest.flatten(mine)
+        reduced = self._rdmacoll_reduce(flat, tf.nest.flatten(sources))
+        return tf.nest.pack_sequence_as(mine, reduced)
+
+
+def DistributedGradientTape(
+    tape: Any,
+    *,
+    op: int = ReduceOp.AVERAGE,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Any = None,
+    sparse_as_dense: bool = False,
+    bucket_bytes: int | None = None,
+) -> Any:
+    """Makes `tape.gradient()` return gradients that are reduced over all ranks; returns the same tape.
+
+    tape: a `tf.GradientTape`, recording or not. Options as for `DistributedOptimizer`; use one of the
+    two. Raises ConfigError for a tape that is wrapped already.
+    """
+    if isinstance(tape, _DistributedTape):
+        raise ConfigError("this tape is wrapped already: its gradients would be reduced twice.")
+    if type(tape) is not tf.GradientTape:
+        raise ConfigError(f"{type(tape).__name__} is no tf.GradientTape.")
+    tape._rdmacoll_reduce = GradientReducer(
+        name="DistributedGradientTape",
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        bucket_bytes=bucket_bytes,
+    )
+    tape.__class__ = _DistributedTape
+    return tape
