@@ -1,0 +1,365 @@
+"""The op library against a table of functions written here, which notes what the kernels submit.
+
+What the engine does with a request is tested elsewhere; here: that each request says what it should,
+and that results, errors and late outputs come back right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import queue
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from rdmacoll.engine import world  # noqa: E402
+from rdmacoll.engine.errors import RankFailedError, StalledError, error_from  # noqa: E402
+from rdmacoll.engine.library import REQUEST, TENSOR, _Api  # noqa: E402
+from rdmacoll.ops import _library  # noqa: E402
+from rdmacoll.ops._arguments import bits  # noqa: E402
+
+ONE = bits(1.0)
+SUM = 0
+PIECES = 2  # ranks that an allgather is answered for
+
+DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
+ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
+
+
+class Spy:
+    """An rc_api whose submit() notes the request; a thread of its own answers it."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.answer: str | None = None  # error JSON for the callback
+        self.refusal: str | None = None  # error JSON for submit()
+        self.hold = threading.Event()  # clear: answers wait
+        self.hold.set()
+        self._texts: list[Any] = []
+        self._jobs: queue.Queue[Any] = queue.Queue()
+        self.table = _Api()
+        self.table.abi_version = 1
+        self.table.size = ctypes.sizeof(_Api)
+        fields = dict(_Api._fields_)
+        self.table.text_free = fields["text_free"](lambda text: None)
+        self.table.submit = fields["submit"](self._submit)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _submit(self, engine: int, address: int, handle: Any, error: Any) -> int:
+        assert not handle
+        raw = ctypes.string_at(address, REQUEST.size)
+        names = "size kind dtype op root prescale postscale name iteration repeats n tensors"
+        request = dict(zip((names + " allocate done context").split(), REQUEST.unpack(raw)))
+        request["name"] = ctypes.string_at(request["name"]).decode() if request["name"] else None
+        request["tensors"] = [self._tensor(request["tensors"] + i * TENSOR.size) for i in range(request["n"])]
+        self.requests.append(request)
+        if self.refusal is not None:
+            text = ctypes.create_string_buffer(self.refusal.encode())
+            self._texts.append(text)
+            error[0] = ctypes.addressof(text)
+            return 1
+        self._jobs.put(request)
+        return 0
+
+    @staticmethod
+    def _tensor(address: int) -> dict[str, Any]:
+        source, to, ndim, *rest = TENSOR.unpack(ctypes.string_at(address, TENSOR.size))
+        label = ctypes.string_at(rest[8]).decode() if rest[8] else None
+        return {"input": source, "output": to, "shape": tuple(rest[:ndim]), "label": label}
+
+    def _run(self) -> None:
+        while (request := self._jobs.get()) is not None:
+            self.hold.wait(30)
+            error = None if self.answer is None else self.answer.encode()
+            if error is None:
+                self._perform(request)
+            DONE(request["done"])(request["context"], error)
+
+    @staticmethod
+    def _perform(request: dict[str, Any]) -> None:
+        sizes = (1, 1, 4, 8, 2, 2, 4, 8, 1, 2, 4, 8, 2, 8, 16)
+        for tensor in request["tensors"]:
+            size = int(np.prod(tensor["shape"], dtype=np.int64)) * sizes[request["dtype"]]
+            if request["kind"] != 2:
+                ctypes.memmove(tensor["output"], tensor["input"], size)
+                continue
+            shape = tensor["shape"] or (1,)
+            dims = (ctypes.c_int64 * 8)(PIECES * shape[0], *shape[1:])
+            to = ALLOCATE(request["allocate"])(request["context"], len(shape), dims)
+            assert to
+            for piece in range(PIECES):
+                ctypes.memmove(to + piece * size, tensor["input"], size)
+
+    def close(self) -> None:
+        self.hold.set()
+        self._jobs.put(None)
+        self.thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def library() -> Any:
+    path = str(_library.library_path())
+    module = tf.load_op_library(path)  # first: TensorFlow notes what is registered meanwhile
+    shared = ctypes.CDLL(path)
+    shared.rc_tf_problem.restype = ctypes.c_char_p
+    shared.rc_tf_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    return module, shared
+
+
+@pytest.fixture
+def spy(library: Any) -> Iterator[Spy]:
+    assert not world.is_initialized()
+    spy = Spy()
+    assert library[1].rc_tf_attach(ctypes.addressof(spy.table), 4711) == 0
+    yield spy
+    assert library[1].rc_tf_attach(None, None) == 0
+    spy.close()
+
+
+@pytest.fixture
+def ops(library: Any) -> Any:
+    return library[0]
+
+
+def allreduce(ops: Any, tensors: list[Any], **options: Any) -> list[Any]:
+    options = {"op": SUM, "prescale_bits": ONE, "postscale_bits": ONE, **options}
+    return ops.rdmacoll_allreduce(tensors=tensors, **options)
+
+
+def test_it_loads_without_complaint(library: Any) -> None:
+    assert library[1].rc_tf_problem() is None
+
+
+def test_a_table_of_another_abi_is_refused(library: Any) -> None:
+    table = _Api()
+    table.abi_version, table.size = 2, ctypes.sizeof(_Api)
+    assert library[1].rc_tf_attach(ctypes.addressof(table), 1) != 0
+
+
+def test_without_an_engine_ops_fail_and_do_not_wait(ops: Any) -> None:
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match="NotInitializedError: rdmacoll is not running"
+    ) as caught:
+        allreduce(ops, [tf.ones(3)])
+    assert type(error_from(caught.value)).__name__ == "NotInitializedError"
+
+
+def test_a_request_says_what_the_op_says(ops: Any, spy: Spy) -> None:
+    tensors = [tf.reshape(tf.range(6.0), (2, 3)), tf.zeros((0, 4)), tf.constant(7.0)]
+    out = allreduce(
+        ops,
+        tensors,
+        op=3,
+        prescale_bits=bits(0.1),
+        postscale_bits=bits(-2.5),
+        tensor_name="grads",
+        labels=["a", "b", "c"],
+        manifest=123,
+    )
+    for mine, result in zip(tensors, out):
+        np.testing.assert_array_equal(mine.numpy(), result.numpy())
+    (request,) = spy.requests
+    assert request["size"] == REQUEST.size
+    assert (request["kind"], request["dtype"], request["op"], request["n"]) == (0, 6, 3, 4)
+    assert (request["prescale"], request["postscale"]) == (0.1, -2.5)
+    assert (request["name"], request["repeats"], request["iteration"]) == ("grads", 0, 0)
+    assert [t["shape"] for t in request["tensors"]] == [(2, 3), (0, 4), (), (0, 123)]
+    assert [t["label"] for t in request["tensors"][:3]] == ["a", "b", "c"]
+    assert all(t["input"] and t["output"] for t in request["tensors"])
+
+
+def test_an_unnamed_op_has_no_name(ops: Any, spy: Spy) -> None:
+    allreduce(ops, [tf.ones(1)])
+    ops.rdmacoll_barrier()
+    ops.rdmacoll_barrier(tensor_name="end of epoch")
+    assert [r["name"] for r in spy.requests] == [None, None, "end of epoch"]
+    assert [r["kind"] for r in spy.requests] == [0, 3, 3]
+
+
+REDUCIBLE = "uint8 int8 int32 int64 float16 bfloat16 float32 float64"
+ALL = REDUCIBLE + " bool uint16 uint32 uint64 int16 complex64 complex128"
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(ALL.split())))
+def test_dtypes_have_the_numbers_of_the_c_interface(ops: Any, spy: Spy, number: int, name: str) -> None:
+    value = tf.cast(tf.constant([0, 1, 1]), name)
+    (copy,) = ops.rdmacoll_broadcast(tensors=[value], root_rank=3)
+    gathered = ops.rdmacoll_allgather(tensor=value)
+    assert copy.dtype.name == gathered.dtype.name == name
+    np.testing.assert_array_equal(copy.numpy(), value.numpy())
+    np.testing.assert_array_equal(gathered.numpy(), np.concatenate([value.numpy()] * PIECES))
+    assert [(r["dtype"], r["kind"]) for r in spy.requests] == [(number, 1), (number, 2)]
+    assert spy.requests[0]["root"] == 3
+    if number < 8:
+        allreduce(ops, [value])
+        assert spy.requests[2]["dtype"] == number
+    else:
+        with pytest.raises((TypeError, tf.errors.InvalidArgumentError)):
+            allreduce(ops, [value])
+
+
+def test_strings_are_refused(ops: Any, spy: Spy) -> None:
+    with pytest.raises((TypeError, tf.errors.InvalidArgumentError)):
+        ops.rdmacoll_allgather(tensor=tf.constant(["a"]))
+    assert spy.requests == []
+
+
+def test_more_than_8_dimensions_are_refused(ops: Any, spy: Spy) -> None:
+    assert allreduce(ops, [tf.ones([1] * 8)])[0].shape == [1] * 8
+    with pytest.raises(tf.errors.InvalidArgumentError, match="8 dimensions"):
+        allreduce(ops, [tf.ones([1] * 9)])
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (0, 5), (2, 0)])
+def test_an_allgather_gets_its_memory_late(ops: Any, spy: Spy, shape: tuple[int, ...]) -> None:
+    value = tf.random.stateless_uniform(shape, seed=(1, 2))
+    gathered = tf.function(lambda x: ops.rdmacoll_allgather(tensor=x, tensor_name="g"))(value)
+    pieces = [value.numpy().reshape(shape or (1,))] * PIECES
+    np.testing.assert_array_equal(gathered.numpy(), np.concatenate(pieces))
+
+
+def test_shapes_are_known_while_tracing(ops: Any, spy: Spy) -> None:
+    def shapes(x: Any) -> tuple[Any, Any]:
+        gathered = ops.rdmacoll_allgather(tensor=x, tensor_name="g")
+        return gathered, ops.rdmacoll_broadcast(tensors=[x, x], root_rank=0, tensor_name="b")[1]
+
+    for spec, gathered in (([4, 3], [None, 3]), ([], [None]), ([None, 2], [None, 2])):
+        out = tf.function(shapes).get_concrete_function(tf.TensorSpec(spec)).structured_outputs
+        assert out[0].shape.as_list() == gathered
+        assert out[1].shape.as_list() == spec
+    out = tf.function(shapes).get_concrete_function(tf.TensorSpec(None)).structured_outputs
+    assert out[0].shape.rank is None
+    assert spy.requests == []
+
+
+def test_a_temporary_is_reduced_in_place(ops: Any, spy: Spy) -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        return allreduce(ops, [x + 1.0, x * 3.0, x], tensor_name="in place")
+
+    x = tf.random.stateless_uniform([4096], seed=(1, 2))
+    step(x)
+    first, second, held = spy.requests[0]["tensors"]
+    assert first["input"] == first["output"]
+    assert second["input"] == second["output"]
+    assert held["input"] != held["output"]  # the caller's tensor has to stay as it is
+
+
+def test_a_constant_input_is_not_folded_away(ops: Any, spy: Spy) -> None:
+    @tf.function
+    def step() -> Any:
+        return allreduce(ops, [tf.constant([1.0, 2.0])], tensor_name="constant")[0] + 1.0
+
+    step.get_concrete_function()
+    assert spy.requests == []
+    for _ in range(3):
+        np.testing.assert_array_equal(step().numpy(), [2.0, 3.0])
+    assert len(spy.requests) == 3
+
+
+def test_two_ops_of_one_function_are_not_merged(ops: Any, spy: Spy) -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        return [allreduce(ops, [x], tensor_name=name)[0] for name in ("a", "b")]
+
+    step(tf.ones(2))
+    assert sorted(r["name"] for r in spy.requests) == ["a", "b"]
+
+
+def test_both_wait_at_once_although_neither_is_done(ops: Any, spy: Spy) -> None:
+    # Were the ops stateful, the second would only be submitted after the first was done.
+    spy.hold.clear()
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return [allreduce(ops, [x + i], tensor_name=f"op {i}")[0] for i in range(6)]
+
+    thread = threading.Thread(target=step, args=(tf.ones(2),), daemon=True)
+    thread.start()
+    deadline = threading.Event()
+    for _ in range(3000):
+        if len(spy.requests) == 6:
+            break
+        deadline.wait(0.01)
+    assert len(spy.requests) == 6
+    spy.hold.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_loop_iterations_are_told_apart(ops: Any, spy: Spy) -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        return tf.map_fn(lambda row: allreduce(ops, [row], tensor_name="row")[0], x, parallel_iterations=4)
+
+    x = tf.reshape(tf.range(20.0), (10, 2))
+    np.testing.assert_array_equal(step(x).numpy(), x.numpy())
+    iterations = sorted(r["iteration"] for r in spy.requests)
+    assert len(set(iterations)) == 10
+    assert {r["repeats"] for r in spy.requests} == {1}
+    first = iterations[0]
+    assert iterations == list(range(first, first + 10))
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls"),
+    [
+        ("RankFailedError", tf.errors.AbortedError),
+        ("ShutdownError", tf.errors.AbortedError),
+        ("MismatchError", tf.errors.InvalidArgumentError),
+        ("ConfigError", tf.errors.InvalidArgumentError),
+        ("DuplicateNameError", tf.errors.InvalidArgumentError),
+        ("StalledError", tf.errors.DeadlineExceededError),
+        ("NotInitializedError", tf.errors.FailedPreconditionError),
+        ("RdmacollError", tf.errors.InternalError),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_errors_have_tensorflows_class_and_our_text(
+    ops: Any, spy: Spy, kind: str, cls: type[Exception], late: bool
+) -> None:
+    text = 'rank 3 (node7, pid 9) said "no": tab\there, umlaut \u00fc, {braces} [and brackets]'
+    error = {
+        "ranks": [1, 2],
+        "kind": kind,
+        "rank": 3,
+        "host": "node7",
+        "cause": "kind",
+        "tensor": "message",
+        "message": text,
+    }
+    spy.answer, spy.refusal = (json.dumps(error), None) if late else (None, json.dumps(error))
+    step = tf.function(lambda x: allreduce(ops, [x], tensor_name="t")[0])
+    for call in (step, lambda x: allreduce(ops, [x])[0]):
+        with pytest.raises(cls) as caught:
+            call(tf.ones(3))
+        assert f"{kind}: {text}" in str(caught.value)
+        typed = error_from(caught.value)
+        assert type(typed).__name__ == kind
+        assert str(typed) == text
+        if isinstance(typed, RankFailedError):
+            assert (typed.rank, typed.host, typed.cause) == (3, "node7", "kind")
+        if isinstance(typed, StalledError):
+            assert (typed.tensor, typed.missing_ranks) == ("message", (1, 2))
+
+
+def test_after_an_error_the_next_step_works(ops: Any, spy: Spy) -> None:
+    step = tf.function(lambda x: allreduce(ops, [x + 1.0], tensor_name="t")[0])
+    spy.answer = json.dumps({"kind": "StalledError", "message": "m"})
+    with pytest.raises(tf.errors.DeadlineExceededError):
+        step(tf.ones(3))
+    spy.answer = None
+    np.testing.assert_array_equal(step(tf.ones(3)).numpy(), [2.0] * 3)
+
+
+def test_doubles_keep_their_bits() -> None:
+    for value in (0.1, -0.0, 1e-310, float("inf")):
+        assert struct.unpack("<d", struct.pack("<q", bits(value)))[0] == value
