@@ -184,23 +184,69 @@ inline bool is_power_of_two(T value) {
          exponent > -100 && exponent < 100;
 }
 
-// One pass, no intermediate memory: the tree of up to four operands is written out.
-template <typename T, typename Op, int n, Finish finish>
+template <typename T>
+inline Accumulator<T> loaded(const T& value) {
+  if constexpr (kIsNarrow<T>) {
+    return widened(value);
+  } else {
+    return value;
+  }
+}
+
+template <typename T>
+inline void store(Accumulator<T> value, T& into) {
+  if constexpr (kIsNarrow<T>) {
+    narrow(value, into);
+  } else {
+    into = value;
+  }
+}
+
+// Operands that one loop reads: the tree of up to this many is written out.
+constexpr std::size_t kFusedMax = 4;
+
+template <typename T, std::size_t n>
+struct Operands {
+  const T *a, *b, *c, *d;
+
+  Operands(const void* const* sources, std::size_t first)
+      : a(static_cast<const T*>(sources[0]) + first),
+        b(static_cast<const T*>(sources[n > 1 ? 1 : 0]) + first),
+        c(static_cast<const T*>(sources[n > 2 ? 2 : 0]) + first),
+        d(static_cast<const T*>(sources[n > 3 ? 3 : 0]) + first) {}
+
+  template <typename Op>
+  Accumulator<T> tree(std::size_t i) const {
+    Accumulator<T> value = loaded(a[i]);
+    if constexpr (n >= 2) value = Op::combine(value, loaded(b[i]));
+    if constexpr (n == 3) value = Op::combine(value, loaded(c[i]));
+    if constexpr (n == 4) value = Op::combine(value, Op::combine(loaded(c[i]), loaded(d[i])));
+    return value;
+  }
+};
+
+// One pass, no intermediate memory.
+template <typename T, typename Op, std::size_t n, Finish finish>
 void fused(T* to, const void* const* sources, std::size_t count, const ScaleOf<T>& given) {
-  const T* a = static_cast<const T*>(sources[0]);
-  const T* b = static_cast<const T*>(sources[n > 1 ? 1 : 0]);
-  const T* c = static_cast<const T*>(sources[n > 2 ? 2 : 0]);
-  const T* d = static_cast<const T*>(sources[n > 3 ? 3 : 0]);
+  const Operands<T, n> operands(sources, 0);
   const ScaleOf<T> scale = given;  // a copy: stores through `to` cannot change it
   RC_INDEPENDENT_LOOP
   for (std::size_t i = 0; i < count; ++i) {
-    T value = a[i];
-    if constexpr (n >= 2) value = Op::combine(value, b[i]);
-    if constexpr (n == 3) value = Op::combine(value, c[i]);
-    if constexpr (n == 4) value = Op::combine(value, Op::combine(c[i], d[i]));
-    to[i] = finished<finish>(value, scale);
+    store(finished<finish>(operands.template tree<Op>(i), scale), to[i]);
   }
 }
+
+template <typename T, typename Op, std::size_t n>
+void fused_tile(Accumulator<T>* __restrict into, const void* const* sources, std::size_t first,
+                std::size_t count) {
+  const Operands<T, n> operands(sources, first);
+  for (std::size_t i = 0; i < count; ++i) into[i] = operands.template tree<Op>(i);
+}
+
+// Whether the compiler vectorises the conversion within a loop; float16 has an instruction for it,
+// which works on a tile.
+template <typename T>
+constexpr bool kIsFusible = !std::is_same_v<T, Half>;
 
 template <typename T>
 void widen(Accumulator<T>* __restrict into, const T* __restrict from, std::size_t count) {
@@ -213,21 +259,15 @@ void widen(Accumulator<T>* __restrict into, const T* __restrict from, std::size_
     }
   }
 #endif
-  for (; i < count; ++i) {
-    if constexpr (kIsNarrow<T>) {
-      into[i] = widened(from[i]);
-    } else {
-      into[i] = from[i];
-    }
-  }
+  for (; i < count; ++i) into[i] = loaded(from[i]);
 }
 
 template <typename T, Finish finish>
 void finish_tile(T* __restrict to, Accumulator<T>* __restrict tile, std::size_t count,
                  const ScaleOf<T>& given) {
   const ScaleOf<T> scale = given;
-  if constexpr (!kIsNarrow<T>) {
-    for (std::size_t i = 0; i < count; ++i) to[i] = finished<finish>(tile[i], scale);
+  if constexpr (kIsFusible<T>) {
+    for (std::size_t i = 0; i < count; ++i) store(finished<finish>(tile[i], scale), to[i]);
   } else {
     for (std::size_t i = 0; i < count; ++i) tile[i] = finished<finish>(tile[i], scale);
     std::size_t i = 0;
@@ -248,6 +288,11 @@ template <typename T, typename Op>
 void evaluate(Accumulator<T>* __restrict into, const void* const* sources, std::size_t n,
               std::size_t first, std::size_t count) {
   if (n == 1) return widen(into, static_cast<const T*>(sources[0]) + first, count);
+  if constexpr (kIsFusible<T>) {
+    if (n == 2) return fused_tile<T, Op, 2>(into, sources, first, count);
+    if (n == 3) return fused_tile<T, Op, 3>(into, sources, first, count);
+    if (n == kFusedMax) return fused_tile<T, Op, 4>(into, sources, first, count);
+  }
   std::size_t left = 1;
   while (left * 2 < n) left *= 2;
   alignas(64) Accumulator<T> right[kTile];
@@ -260,12 +305,12 @@ template <typename T, typename Op, Finish finish>
 void reduce_finishing(void* to, const void* const* sources, std::size_t n, std::size_t count,
                       const ScaleOf<T>& scale) {
   T* into = static_cast<T*>(to);
-  if constexpr (!kIsNarrow<T>) {
+  if constexpr (kIsFusible<T>) {
     if (n == 1) return fused<T, Op, 1, finish>(into, sources, count, scale);
     if (n == 2) return fused<T, Op, 2, finish>(into, sources, count, scale);
     if constexpr (std::is_same_v<T, float> && std::is_same_v<Op, Sum>) {
       if (n == 3) return fused<T, Op, 3, finish>(into, sources, count, scale);
-      if (n == 4) return fused<T, Op, 4, finish>(into, sources, count, scale);
+      if (n == kFusedMax) return fused<T, Op, 4, finish>(into, sources, count, scale);
     }
   }
   alignas(64) Accumulator<T> tile[kTile];
