@@ -1,0 +1,288 @@
+#include "base/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+namespace rdmacoll {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Lookup is a plain function, so the variables of the running test lie here.
+std::map<std::string, std::string>& variables() {
+  static std::map<std::string, std::string> map;
+  return map;
+}
+
+std::optional<std::string> lookup(std::string_view name) {
+  const auto found = variables().find(std::string(name));
+  if (found == variables().end()) return std::nullopt;
+  return found->second;
+}
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  void SetUp() override { variables().clear(); }
+
+  Status read(std::string_view arguments = "") {
+    return read_config(arguments, &lookup, config, values);
+  }
+  const SettingValue& value(std::string_view name) const {
+    for (const SettingValue& candidate : values) {
+      if (candidate.setting->name == name) return candidate;
+    }
+    ADD_FAILURE() << "no setting " << name;
+    return values.front();
+  }
+  void expect_refused(const std::string& name, const std::string& text) {
+    variables() = {{name, text}};
+    const Status status = read();
+    EXPECT_EQ(status.code(), Code::invalid) << name << "=" << text;
+    EXPECT_THAT(status.message(), AllOf(HasSubstr(name), HasSubstr(text)));
+  }
+
+  Config config;
+  std::vector<SettingValue> values;
+};
+
+TEST_F(ConfigTest, defaults_are_those_of_the_documentation) {
+  ASSERT_TRUE(read().ok());
+  EXPECT_TRUE(config.transports.empty());
+  EXPECT_EQ(config.allreduce_algorithm, "");
+  EXPECT_FALSE(config.canonical);
+  EXPECT_EQ(config.chunk_bytes, 4'194'304U);
+  EXPECT_EQ(config.log_level, LogLevel::warning);
+  EXPECT_FALSE(config.rdma_requested);
+  EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").value, "4194304");
+  EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").source, "default");
+  for (const char* name : {"RDMACOLL_TRANSPORT", "RDMACOLL_SEGMENT_BYTES", "RDMACOLL_DEVICE",
+                           "RDMACOLL_INTERFACE", "RDMACOLL_COMPUTE_WORKERS", "RDMACOLL_RANK"}) {
+    EXPECT_EQ(value(name).source, "automatic") << name;
+    EXPECT_EQ(value(name).value, "") << name;
+  }
+}
+
+// The struct's initial values and the table's texts are the same facts: setting each text must give
+// the same Config.
+TEST_F(ConfigTest, table_and_struct_agree_on_every_default) {
+  const Config fresh;
+  for (const Setting& setting : settings_table()) {
+    if (!setting.default_value.empty() && setting.name != "RDMACOLL_DEVICE") {
+      variables()[std::string(setting.name)] = setting.default_value;
+    }
+  }
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.transports, fresh.transports);
+  EXPECT_EQ(config.allreduce_algorithm, fresh.allreduce_algorithm);
+  EXPECT_EQ(config.canonical, fresh.canonical);
+  EXPECT_EQ(config.bucket_bytes, fresh.bucket_bytes);
+  EXPECT_EQ(config.interface, fresh.interface);
+  EXPECT_EQ(config.start_timeout_s, fresh.start_timeout_s);
+  EXPECT_EQ(config.peer_timeout_s, fresh.peer_timeout_s);
+  EXPECT_EQ(config.stall_warning_s, fresh.stall_warning_s);
+  EXPECT_EQ(config.stall_error_s, fresh.stall_error_s);
+  EXPECT_EQ(config.rdma_enabled, fresh.rdma_enabled);
+  EXPECT_EQ(config.chunk_bytes, fresh.chunk_bytes);
+  EXPECT_EQ(config.accumulation_bytes, fresh.accumulation_bytes);
+  EXPECT_EQ(config.pool_bytes, fresh.pool_bytes);
+  EXPECT_EQ(config.segment_bytes, fresh.segment_bytes);
+  EXPECT_EQ(config.one_copy, fresh.one_copy);
+  EXPECT_EQ(config.compute_workers, fresh.compute_workers);
+  EXPECT_EQ(config.spin_us, fresh.spin_us);
+  EXPECT_EQ(config.log_level, fresh.log_level);
+}
+
+TEST_F(ConfigTest, names_are_unique_and_rows_are_complete) {
+  std::set<std::string_view> names;
+  for (const Setting& setting : settings_table()) {
+    EXPECT_TRUE(names.insert(setting.name).second) << setting.name;
+    EXPECT_TRUE(setting.alias.empty() || names.insert(setting.alias).second) << setting.alias;
+    EXPECT_FALSE(setting.help.empty()) << setting.name;
+    EXPECT_FALSE(setting.allowed.empty()) << setting.name;
+  }
+}
+
+TEST_F(ConfigTest, sizes_take_units_of_1024) {
+  const std::pair<const char*, uint64_t> kTexts[] = {
+      {"65536", 65536}, {"64K", 65536},     {"64k", 65536},
+      {"64KiB", 65536}, {"2M", 2097152},    {"2 MiB", 2097152},
+      {"1G", 1U << 30}, {"1GiB", 1U << 30}, {" 4194304 ", 4194304}};
+  for (const auto& [text, bytes] : kTexts) {
+    variables() = {{"RDMACOLL_CHUNK_SIZE", text}};
+    ASSERT_TRUE(read().ok()) << text;
+    EXPECT_EQ(config.chunk_bytes, bytes) << text;
+    EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").value, std::to_string(bytes));
+    EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").source, "environment");
+  }
+}
+
+TEST_F(ConfigTest, wrong_values_name_variable_value_and_what_is_allowed) {
+  variables() = {{"RDMACOLL_ORDER", "reverse"}};
+  const Status status = read();
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_EQ(status.message(), "RDMACOLL_ORDER=reverse is not allowed: it takes run or canonical.");
+}
+
+TEST_F(ConfigTest, refuses_what_is_not_a_value) {
+  for (const char* text : {"4MB", "-1", "1.5M", "0x100", "M", "4M4", "10", "2G",
+                           "99999999999999999999", "18014398509481984K"}) {
+    expect_refused("RDMACOLL_CHUNK_SIZE", text);
+  }
+  for (const char* text : {"0", "-3", "five", "5s", "nan", "inf", "1e300"}) {
+    expect_refused("RDMACOLL_PEER_TIMEOUT_S", text);
+  }
+  for (const char* text : {"ringer", "tree", "ring,direct"}) {
+    expect_refused("RDMACOLL_ALLREDUCE_ALGORITHM", text);
+  }
+  for (const char* text : {"sim", "tcp,", ",tcp", "tcp,,shm", "tcp;shm", "auto,tcp"}) {
+    expect_refused("RDMACOLL_TRANSPORT", text);
+  }
+  for (const char* text : {"maybe", "2"}) expect_refused("TF_RDMA_ENABLED", text);
+  for (const char* text : {"host", "host:", ":80", "host:0", "host:65536", "host:8o"}) {
+    expect_refused("RDMACOLL_RENDEZVOUS", text);
+  }
+  expect_refused("TF_RDMA_BUF_SIZE", "15M");
+  expect_refused("RDMACOLL_COMPUTE_WORKERS", "257");
+  expect_refused("RDMACOLL_SIZE", "0");
+  expect_refused("RDMACOLL_LOG", "loud");
+}
+
+TEST_F(ConfigTest, a_wrong_value_leaves_config_and_values_alone) {
+  ASSERT_TRUE(read().ok());
+  variables() = {{"RDMACOLL_BUCKET_BYTES", "5"}, {"RDMACOLL_LOG", "loud"}};
+  EXPECT_FALSE(read().ok());
+  EXPECT_EQ(config.bucket_bytes, 26'214'400U);
+}
+
+TEST_F(ConfigTest, transports_are_a_list_in_the_given_order) {
+  variables() = {{"RDMACOLL_TRANSPORT", "TCP, shm,tcp"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_THAT(config.transports, ElementsAre("tcp", "shm"));
+  EXPECT_EQ(value("RDMACOLL_TRANSPORT").value, "tcp,shm");
+}
+
+TEST_F(ConfigTest, an_alias_is_obeyed_and_beaten_by_our_own_name) {
+  variables() = {{"TF_RDMA_CHUNK_SIZE", "1M"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.chunk_bytes, 1U << 20);
+  EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").note, "");
+  variables()["RDMACOLL_CHUNK_SIZE"] = "2M";
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.chunk_bytes, 2U << 20);
+  EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").note,
+            "TF_RDMA_CHUNK_SIZE says 1M; RDMACOLL_CHUNK_SIZE=2M is obeyed");
+  variables()["TF_RDMA_CHUNK_SIZE"] = "2097152";  // the same in other words
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").note, "");
+}
+
+TEST_F(ConfigTest, arguments_beat_the_environment) {
+  variables() = {{"RDMACOLL_PEER_TIMEOUT_S", "7"}, {"RDMACOLL_LOG", "debug"}};
+  ASSERT_TRUE(read("RDMACOLL_PEER_TIMEOUT_S=2.5\n\nRDMACOLL_ONE_COPY=no\n").ok());
+  EXPECT_EQ(config.peer_timeout_s, 2.5);
+  EXPECT_EQ(value("RDMACOLL_PEER_TIMEOUT_S").value, "2.5");
+  EXPECT_EQ(value("RDMACOLL_PEER_TIMEOUT_S").source, "argument");
+  EXPECT_EQ(config.one_copy, false);
+  EXPECT_EQ(config.log_level, LogLevel::debug);
+}
+
+TEST_F(ConfigTest, empty_means_unset_and_auto_means_automatic) {
+  variables() = {
+      {"RDMACOLL_ORDER", ""}, {"RDMACOLL_SEGMENT_BYTES", "auto"}, {"RDMACOLL_TRANSPORT", "Auto"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(value("RDMACOLL_ORDER").source, "default");
+  EXPECT_FALSE(config.segment_bytes.has_value());
+  EXPECT_EQ(value("RDMACOLL_SEGMENT_BYTES").source, "automatic");
+  EXPECT_TRUE(config.transports.empty());
+}
+
+TEST_F(ConfigTest, unknown_arguments_are_refused_with_the_nearest_name) {
+  const Status typo = read("RDMACOLL_CHUNKSIZE=1M");
+  EXPECT_EQ(typo.code(), Code::invalid);
+  EXPECT_THAT(typo.message(), HasSubstr("did you mean RDMACOLL_CHUNK_SIZE?"));
+  EXPECT_THAT(read("nonsense").message(), HasSubstr("not NAME=value"));
+}
+
+TEST_F(ConfigTest, unknown_variables_of_the_environment_are_noted) {
+  ::setenv("RDMACOLL_TRANSPROT", "tcp", 1);
+  ::setenv("TF_RDMA_CHUNKSIZE", "1", 1);
+  const Status status = read_config("", &environment, config, values);
+  ::unsetenv("RDMACOLL_TRANSPROT");
+  ::unsetenv("TF_RDMA_CHUNKSIZE");
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(value("RDMACOLL_TRANSPORT").note,
+            "RDMACOLL_TRANSPROT is no setting of this version; did you mean RDMACOLL_TRANSPORT?");
+  EXPECT_THAT(value("RDMACOLL_CHUNK_SIZE").note, HasSubstr("did you mean TF_RDMA_CHUNK_SIZE?"));
+}
+
+TEST_F(ConfigTest, canonical_order_excludes_the_ring) {
+  variables() = {{"RDMACOLL_ORDER", "canonical"}, {"RDMACOLL_ALLREDUCE_ALGORITHM", "ring"}};
+  const Status status = read();
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_THAT(status.message(), HasSubstr("ring"));
+  variables()["RDMACOLL_ALLREDUCE_ALGORITHM"] = "direct";
+  ASSERT_TRUE(read().ok());
+  EXPECT_TRUE(config.canonical);
+}
+
+TEST_F(ConfigTest, rdma_is_requested_by_name_only) {
+  const std::map<std::string, std::string> kRequests[] = {{{"TF_RDMA_ENABLED", "true"}},
+                                                          {{"TF_RDMA_DEV_NAME", "mlx5_1"}},
+                                                          {{"RDMACOLL_TRANSPORT", "rdma,tcp"}}};
+  for (const auto& request : kRequests) {
+    variables() = request;
+    ASSERT_TRUE(read().ok());
+    EXPECT_TRUE(config.rdma_requested) << request.begin()->first;
+  }
+  variables() = {{"TF_RDMA_ENABLED", "false"}, {"TF_RDMA_DEV_NAME", "mlx5_1"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_FALSE(config.rdma_requested);
+  EXPECT_FALSE(config.rdma_enabled);
+  variables() = {{"TF_RDMA_ENABLED", "0"}, {"RDMACOLL_TRANSPORT", "rdma"}};
+  EXPECT_EQ(read().code(), Code::invalid);
+}
+
+TEST_F(ConfigTest, a_buffer_that_is_no_multiple_of_a_gibibyte_is_a_note) {
+  variables() = {{"TF_RDMA_BUF_SIZE", "16M"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.pool_bytes, 16U << 20);
+  EXPECT_THAT(value("RDMACOLL_BUF_SIZE").note, HasSubstr("not a multiple of 1 GiB"));
+  variables() = {{"TF_RDMA_BUF_SIZE", "2G"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.pool_bytes, uint64_t{2} << 30);
+  EXPECT_EQ(value("RDMACOLL_BUF_SIZE").note, "");
+}
+
+TEST_F(ConfigTest, the_fingerprint_holds_world_settings_in_one_spelling) {
+  variables() = {
+      {"RDMACOLL_CHUNK_SIZE", "1M"}, {"RDMACOLL_LOG", "debug"}, {"RDMACOLL_PEER_TIMEOUT_S", "5.0"}};
+  ASSERT_TRUE(read().ok());
+  const auto world = world_settings(values);
+  EXPECT_EQ(world.at("RDMACOLL_CHUNK_SIZE"), "1048576");
+  EXPECT_EQ(world.at("RDMACOLL_PEER_TIMEOUT_S"), "5");
+  EXPECT_EQ(world.at("RDMACOLL_SEGMENT_BYTES"), "auto");
+  for (const char* local : {"RDMACOLL_LOG", "RDMACOLL_RANK", "RDMACOLL_DEVICE",
+                            "RDMACOLL_INTERFACE", "RDMACOLL_SECRET_FILE"}) {
+    EXPECT_FALSE(world.contains(local)) << local;
+  }
+}
+
+TEST_F(ConfigTest, json_has_a_row_per_setting) {
+  variables() = {{"RDMACOLL_INTERFACE", "eth\"0"}};
+  ASSERT_TRUE(read().ok());
+  const std::string json = settings_json(values);
+  for (const Setting& setting : settings_table()) {
+    EXPECT_THAT(json, HasSubstr("{\"name\": \"" + std::string(setting.name) + "\""));
+  }
+  EXPECT_THAT(json, HasSubstr("\"value\": \"eth\\\"0\", \"source\": \"environment\""));
+  EXPECT_EQ(json.front(), '[');
+  EXPECT_EQ(json.back(), ']');
+}
+
+}  // namespace
+}  // namespace rdmacoll

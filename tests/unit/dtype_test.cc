@@ -1,0 +1,48 @@
+#include "base/dtype.h"
+
+#include <gtest/gtest.h>
+
+namespace rdmacoll {
+namespace {
+
+TEST(Dtype, numbers_and_sizes_are_those_of_the_c_abi) {
+  const std::pair<const char*, std::size_t> kByNumber[kDtypes] = {
+      {"uint8", 1},    {"int8", 1},    {"int32", 4},   {"int64", 8},     {"float16", 2},
+      {"bfloat16", 2}, {"float32", 4}, {"float64", 8}, {"bool", 1},      {"uint16", 2},
+      {"uint32", 4},   {"uint64", 8},  {"int16", 2},   {"complex64", 8}, {"complex128", 16}};
+  for (int i = 0; i < kDtypes; ++i) {
+    const auto dtype = static_cast<Dtype>(i);
+    EXPECT_EQ(name_of(dtype), kByNumber[i].first);
+    EXPECT_EQ(size_of(dtype), kByNumber[i].second) << name_of(dtype);
+    EXPECT_EQ(dtype_from(name_of(dtype)), dtype);
+    EXPECT_EQ(is_reducible(dtype), i < 8) << name_of(dtype);
+  }
+}
+
+TEST(Dtype, operators_have_names_both_ways) {
+  const char* kByNumber[kReduceOps] = {"sum", "average", "min", "max", "product"};
+  for (int i = 0; i < kReduceOps; ++i) {
+    EXPECT_EQ(name_of(static_cast<ReduceOp>(i)), kByNumber[i]);
+    EXPECT_EQ(reduce_op_from(kByNumber[i]), static_cast<ReduceOp>(i));
+  }
+}
+
+TEST(Dtype, unknown_names_are_refused) {
+  EXPECT_FALSE(dtype_from("float8").has_value());
+  EXPECT_FALSE(dtype_from("").has_value());
+  EXPECT_FALSE(reduce_op_from("median").has_value());
+}
+
+TEST(Dtype, kinds) {
+  EXPECT_TRUE(is_integer(Dtype::uint8));
+  EXPECT_TRUE(is_integer(Dtype::uint64));
+  EXPECT_FALSE(is_integer(Dtype::boolean));
+  EXPECT_FALSE(is_integer(Dtype::float16));
+  EXPECT_FALSE(is_integer(Dtype::complex64));
+  EXPECT_TRUE(is_16_bit_float(Dtype::bfloat16));
+  EXPECT_TRUE(is_16_bit_float(Dtype::float16));
+  EXPECT_FALSE(is_16_bit_float(Dtype::uint16));
+}
+
+}  // namespace
+}  // namespace rdmacoll

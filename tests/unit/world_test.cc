@@ -1,0 +1,86 @@
+#include "base/world.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+namespace rdmacoll {
+namespace {
+
+World world_of(std::vector<int> nodes, int rank) {
+  World world;
+  world.rank = rank;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    world.members.push_back(
+        {"node" + std::to_string(nodes[i]), 100 + static_cast<int>(i), nodes[i]});
+  }
+  return world;
+}
+
+TEST(World, counts_ranks_within_and_across_nodes) {
+  // Node numbers are labels: they need not be small, sorted or contiguous blocks.
+  const std::vector<int> nodes = {9, 4, 9, 4, 7};
+  const int expected[][4] = {// local rank, local size, cross rank, cross size
+                             {0, 2, 0, 3},
+                             {0, 2, 1, 3},
+                             {1, 2, 0, 3},
+                             {1, 2, 1, 3},
+                             {0, 1, 2, 3}};
+  for (int rank = 0; rank < 5; ++rank) {
+    const World world = world_of(nodes, rank);
+    EXPECT_EQ(world.local_rank(), expected[rank][0]) << rank;
+    EXPECT_EQ(world.local_size(), expected[rank][1]) << rank;
+    EXPECT_EQ(world.cross_rank(), expected[rank][2]) << rank;
+    EXPECT_EQ(world.cross_size(), expected[rank][3]) << rank;
+  }
+}
+
+TEST(World, describes_a_member) {
+  EXPECT_EQ(world_of({0, 1}, 0).describe(1), "rank 1 (node1, pid 101)");
+  EXPECT_EQ(world_of({0, 1}, 0).describe(7), "rank 7");
+}
+
+TEST(World, the_tree_reaches_every_rank_once) {
+  for (int size : {1, 2, 16, 17, 18, 64, 273, 274, 1000}) {
+    std::set<int> reached = {0};
+    for (int rank = 0; rank < size; ++rank) {
+      for (int child : tree_children(rank, size)) {
+        EXPECT_EQ(tree_parent(child), rank);
+        EXPECT_TRUE(reached.insert(child).second) << child;
+      }
+    }
+    EXPECT_EQ(static_cast<int>(reached.size()), size);
+  }
+  EXPECT_EQ(tree_parent(0), -1);
+}
+
+TEST(World, up_to_seventeen_ranks_are_one_hop_from_the_root) {
+  for (int rank = 1; rank <= kTreeRadix; ++rank) EXPECT_EQ(tree_parent(rank), 0);
+  EXPECT_EQ(tree_parent(kTreeRadix + 1), 1);
+}
+
+TEST(World, a_subtree_is_a_rank_and_those_below_it_in_order) {
+  const int size = 300;
+  for (int rank = 0; rank < size; ++rank) {
+    std::vector<int> expected;
+    for (int other = 0; other < size; ++other) {
+      int above = other;
+      while (above > rank) above = tree_parent(above);
+      if (above == rank) expected.push_back(other);
+    }
+    EXPECT_EQ(tree_subtree(rank, size), expected) << rank;
+    for (int below : expected) {
+      if (below == rank) continue;
+      const std::vector<int> branch = tree_subtree(tree_child_towards(rank, below), size);
+      EXPECT_TRUE(std::binary_search(branch.begin(), branch.end(), below));
+    }
+  }
+}
+
+TEST(WorldDeathTest, a_rank_elsewhere_has_no_branch) {
+  EXPECT_DEATH(tree_child_towards(1, 2), "rank 2 is not below rank 1");
+}
+
+}  // namespace
+}  // namespace rdmacoll
