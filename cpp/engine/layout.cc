@@ -33,8 +33,8 @@ void Layout::assign_even(std::vector<Tensor> tensors, uint64_t segment_bytes, in
   segments_ = static_cast<uint32_t>(divide_up(bytes(), std::max<uint64_t>(segment_bytes, unit)));
   segment_bytes_ = round_up(divide_up(bytes(), segments_), unit);
   segments_ = static_cast<uint32_t>(divide_up(bytes(), segment_bytes_));
-  part_bytes_max_ =
-      round_up(divide_up(std::min(segment_bytes_, bytes()), static_cast<uint64_t>(parts)), kCacheLine);
+  part_bytes_max_ = round_up(
+      divide_up(std::min(segment_bytes_, bytes()), static_cast<uint64_t>(parts)), kCacheLine);
 }
 
 void Layout::assign_ragged(Tensor tensor, const std::vector<uint64_t>& part_bytes, int mine,

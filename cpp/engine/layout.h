@@ -1,4 +1,5 @@
-// Where the bytes of a batch lie: its tensors one after the other, cut in segments, each cut in parts.
+// Where the bytes of a batch lie: its tensors one after the other, cut in segments, each cut in
+// parts.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,7 @@ class Layout {
   uint32_t segments() const { return segments_; }
   // Parts [first, first + count) of a segment, in bytes of the row. Consecutive unless ragged.
   Range range(uint32_t segment, int first, int count = 1) const;
-  uint64_t part_bytes_max() const { return part_bytes_max_; }     // over all segments and parts
+  uint64_t part_bytes_max() const { return part_bytes_max_; }  // over all segments and parts
   uint64_t segment_bytes_max() const { return part_bytes_max_ * parts_; }
 
   // Appends the memory of a range.

@@ -163,14 +163,29 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
   Reader reader(bytes);
   const bool ours = reader.get<uint32_t>() == epoch;
   switch (reader.get<uint8_t>()) {
-    case 0: message = get_ready(reader, ranks); break;
-    case 1: message = get_intern(reader); break;
-    case 2: message = get_decision(reader, ranks); break;
-    case 3: message = get_verdict(reader, ranks); break;
-    case 4: message = get_failure(reader, ranks); break;
-    case 5: message = get_leaving(reader, ranks); break;
-    case 6: message = GoodbyeMessage{}; break;
-    default: return false;
+    case 0:
+      message = get_ready(reader, ranks);
+      break;
+    case 1:
+      message = get_intern(reader);
+      break;
+    case 2:
+      message = get_decision(reader, ranks);
+      break;
+    case 3:
+      message = get_verdict(reader, ranks);
+      break;
+    case 4:
+      message = get_failure(reader, ranks);
+      break;
+    case 5:
+      message = get_leaving(reader, ranks);
+      break;
+    case 6:
+      message = GoodbyeMessage{};
+      break;
+    default:
+      return false;
   }
   return ours && reader.done();
 }

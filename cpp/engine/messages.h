@@ -15,7 +15,7 @@ namespace rdmacoll {
 
 // An agreed description of an operation: a number once the root has given one, before that in full.
 struct DescriptorRef {
-  uint32_t id = 0;         // 0: `bytes` says it
+  uint32_t id = 0;  // 0: `bytes` says it
   std::string bytes;
 };
 

@@ -66,8 +66,8 @@ Status check(const Request& request, int ranks) {
     return {Code::invalid, "unknown dtype or reduction operator."};
   }
   if (request.name.size() > kNameBytesMax) {
-    return {Code::invalid, cat("a tensor's name has ", request.name.size(),
-                               " bytes; at most ", kNameBytesMax, " are supported.")};
+    return {Code::invalid, cat("a tensor's name has ", request.name.size(), " bytes; at most ",
+                               kNameBytesMax, " are supported.")};
   }
   if (request.kind == Kind::allreduce) {
     if (!is_reducible(request.dtype)) {

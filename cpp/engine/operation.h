@@ -63,8 +63,8 @@ class Operation {
   void rearm();
 
   Request request;
-  std::string descriptor;              // what all ranks must agree on, encoded
-  std::vector<std::byte> gathered;     // allgather without `allocate`
+  std::string descriptor;           // what all ranks must agree on, encoded
+  std::vector<std::byte> gathered;  // allgather without `allocate`
   std::vector<int64_t> gathered_dims;
   Nanoseconds submitted_at = 0;
 

@@ -20,7 +20,11 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   Pending& pending = pending_[key];
   if (pending.contributions.empty()) pending.since = now;
   if (has_spoken(pending, record)) {
-    // Only after an error that a rank has seen and another has not: it gets the same answer.
+    // Only after an error that this rank has seen and another has not: it gets the same answer.
+    if (pending.piecemeal) {
+      upward_.push_back(record);
+      return true;
+    }
     if (pending.verdict.ok()) return false;
     verdicts_.push_back({key.name, key.iteration, pending.verdict});
     return true;
@@ -33,9 +37,8 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   const Contribution contribution{record.origin, record.subtree,
                                   static_cast<std::size_t>(variant - pending.variants.begin())};
   pending.contributions.push_back(contribution);
-  pending.ranks += record.subtree
-                       ? static_cast<int>(tree_subtree(record.origin, world_.size()).size())
-                       : 1;
+  pending.ranks +=
+      record.subtree ? static_cast<int>(tree_subtree(record.origin, world_.size()).size()) : 1;
   pending.firsts.insert(pending.firsts.end(), record.firsts.begin(), record.firsts.end());
 
   if (pending.piecemeal) {
@@ -70,8 +73,11 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
 void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) {
   for (std::size_t i = from; i < pending.contributions.size(); ++i) {
     const Contribution& contribution = pending.contributions[i];
-    ReadyRecord record{table_.refer(pending.variants[contribution.variant]), key.iteration,
-                       contribution.origin, contribution.subtree, {}};
+    ReadyRecord record{table_.refer(pending.variants[contribution.variant]),
+                       key.iteration,
+                       contribution.origin,
+                       contribution.subtree,
+                       {}};
     const std::vector<int> ranks = ranks_of(contribution);
     for (const auto& first : pending.firsts) {
       if (std::binary_search(ranks.begin(), ranks.end(), first.first)) {
@@ -118,8 +124,10 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
     detail.ranks = absent;
     judge(key, pending,
           {Code::stalled,
-           cat(sentence, ". Every rank must submit the same operations; look at what that rank does"
-               ", or raise RDMACOLL_STALL_ERROR_S."), detail});
+           cat(sentence,
+               ". Every rank must submit the same operations; look at what that rank does"
+               ", or raise RDMACOLL_STALL_ERROR_S."),
+           detail});
   } else if (!pending.warned) {
     pending.warned = true;
     warnings_.push_back(cat(sentence, "; still waiting (RDMACOLL_STALL_ERROR_S sets the limit)."));
@@ -183,8 +191,8 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
   if (!absent.empty()) values.push_back(cat(describe_ranks(absent), " has not submitted it yet"));
   ErrorDetail detail;
   detail.tensor = key.name;
-  const std::string what = key.name.empty() ? cat("operation number ", key.iteration)
-                                            : cat("'", key.name, "'");
+  const std::string what =
+      key.name.empty() ? cat("operation number ", key.iteration) : cat("'", key.name, "'");
   return {Code::mismatch,
           cat("ranks disagree about ", what, ": ", join(values, "; "),
               ". Submit it with the same kind, dtype, shape, op and root everywhere."),
@@ -201,8 +209,8 @@ std::string Readiness::describe_ranks(const std::vector<int>& ranks) const {
   if (ranks.size() == 1) return world_.describe(ranks.front());
   constexpr std::size_t kShown = 16;
   if (ranks.size() <= kShown) return cat("ranks ", join(ranks, ", "));
-  return cat("ranks ", join(std::vector<int>(ranks.begin(), ranks.begin() + kShown), ", "),
-             " and ", ranks.size() - kShown, " more");
+  return cat("ranks ", join(std::vector<int>(ranks.begin(), ranks.begin() + kShown), ", "), " and ",
+             ranks.size() - kShown, " more");
 }
 
 std::string Readiness::state() const {

@@ -1,6 +1,6 @@
-// Who is ready for what. Each node of the control tree gathers its own subtree and says upward, once,
-// "this operation is ready in my whole subtree"; at the root that means: everywhere. Ranks that
-// disagree, and operations that some rank never submits, are found here.
+// Who is ready for what. Each node of the control tree gathers its own subtree and says upward,
+// once, "this operation is ready in my whole subtree"; at the root that means: everywhere. Ranks
+// that disagree, and operations that some rank never submits, are found here.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,8 @@ class Readiness {
   void check(Nanoseconds now);
   Nanoseconds next_deadline() const;
 
-  std::vector<ReadyRecord> take_upward() { return std::exchange(upward_, {}); }      // not at the root
-  std::vector<ReadyUnit> take_ready() { return std::exchange(ready_, {}); }          // at the root
+  std::vector<ReadyRecord> take_upward() { return std::exchange(upward_, {}); }  // not at the root
+  std::vector<ReadyUnit> take_ready() { return std::exchange(ready_, {}); }      // at the root
   std::vector<VerdictMessage> take_verdicts() { return std::exchange(verdicts_, {}); }
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 

@@ -1,0 +1,91 @@
+#include "engine/decision_log.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/status.h"
+
+namespace rdmacoll {
+
+DecisionLog::DecisionLog(const World& world, DescriptorTable& table, Rules rules)
+    : world_(world), table_(table), rules_(rules) {}
+
+void DecisionLog::offer(ReadyUnit unit) {
+  Offer offer{std::move(unit), {}, 0};
+  const bool readable = decode_descriptor(offer.unit.descriptor, offer.descriptor);
+  RC_ASSERT(readable, "a descriptor that all ranks gave cannot be read");
+  offer.bytes = offer.descriptor.bytes();
+  if (offer.descriptor.kind == Kind::allgather) {
+    const auto& shape = offer.descriptor.shapes.front();
+    uint64_t row = size_of(offer.descriptor.dtype);
+    for (std::size_t i = 1; i < shape.size(); ++i) row *= static_cast<uint64_t>(shape[i]);
+    const auto& firsts = offer.unit.firsts;
+    offer.bytes =
+        row * static_cast<uint64_t>(std::accumulate(firsts.begin(), firsts.end(), int64_t{0}));
+  }
+  offered_.push_back(std::move(offer));
+}
+
+// Only what is summed in the same order in any company may share a batch, else the bits of a result
+// would depend on timing: the canonical algorithms, and no type that is rounded on the way.
+bool DecisionLog::fuses(const Offer& offer) const {
+  return offer.descriptor.kind == Kind::allreduce && offer.bytes <= rules_.fuse_unit_bytes &&
+         !is_16_bit_float(offer.descriptor.dtype) && rules_.forced != Algorithm::ring;
+}
+
+bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
+  const Descriptor &x = a.descriptor, &y = b.descriptor;
+  return x.dtype == y.dtype && x.op == y.op && x.prescale == y.prescale &&
+         x.postscale == y.postscale;
+}
+
+Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {
+  const Facts facts{world_.size(),          one_node,         bytes,
+                    offer.descriptor.dtype, rules_.canonical, rules_.forced,
+                    rules_.segment_bytes};
+  switch (offer.descriptor.kind) {
+    case Kind::allreduce:
+      return choose_allreduce(rules_.tuning, facts);
+    case Kind::broadcast:
+      return choose_broadcast(rules_.tuning, facts);
+    case Kind::allgather:
+      return choose_allgather(rules_.tuning, facts);
+    case Kind::barrier:
+      break;
+  }
+  return {};
+}
+
+std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
+  if (offered_.empty()) return std::nullopt;
+  Formed formed;
+  formed.decision.sequence = formed_++;
+  const Offer first = std::move(offered_.front());
+  offered_.pop_front();
+  uint64_t bytes = 0;
+  const auto take = [&](const Offer& offer) {
+    bool is_new = false;
+    const uint32_t id = table_.intern(offer.unit.descriptor, is_new);
+    if (is_new) formed.interns.push_back({id, offer.unit.descriptor});
+    formed.decision.units.push_back(
+        {id != 0 ? DescriptorRef{id, {}} : DescriptorRef{0, offer.unit.descriptor},
+         offer.unit.key.iteration});
+    bytes += offer.bytes;
+  };
+  take(first);
+  while (fuses(first) && !offered_.empty()) {
+    const Offer& next = offered_.front();
+    if (!fuses(next) || !may_share(first, next) || bytes + next.bytes > rules_.fuse_batch_bytes) {
+      break;
+    }
+    take(next);
+    offered_.pop_front();
+  }
+  const Choice choice = choose(first, bytes, one_node);
+  formed.decision.algorithm = choice.algorithm;
+  formed.decision.segment_bytes = choice.segment_bytes;
+  formed.decision.firsts = first.unit.firsts;
+  return formed;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,315 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+// How long the news of a failure may take to leave this process, before its peers are let go.
+constexpr Nanoseconds kFailureFlush = 200 * kMillisecond;
+// Late and stalled operations are looked for this often.
+constexpr Nanoseconds kCheckInterval = kMillisecond;
+
+Readiness::Limits limits_of(const Config& config) {
+  Readiness::Limits limits;
+  limits.stall_warning = static_cast<Nanoseconds>(config.stall_warning_s * kSecond);
+  limits.stall_error = static_cast<Nanoseconds>(config.stall_error_s * kSecond);
+  return limits;
+}
+
+DecisionLog::Rules rules_of(const Config& config, const Tuning& tuning) {
+  DecisionLog::Rules rules;
+  rules.tuning = tuning;
+  rules.canonical = config.canonical;
+  if (!config.allreduce_algorithm.empty()) {
+    rules.forced = algorithm_from(config.allreduce_algorithm);
+  }
+  rules.segment_bytes = config.segment_bytes;
+  return rules;
+}
+
+}  // namespace
+
+Engine::Engine(EngineParts parts)
+    : world_(std::move(parts.world)),
+      config_(std::move(parts.config)),
+      transport_(parts.transport),
+      compute_(parts.compute),
+      pool_(parts.pool),
+      clock_(parts.clock),
+      log_(parts.log),
+      neighbours_(tree_children(world_.rank, world_.size())),
+      readiness_(world_, table_, limits_of(config_)),
+      decision_log_(world_, table_, rules_of(config_, parts.tuning)),
+      planner_(world_, transport_, pool_, parts.one_copy_bytes),
+      executor_(world_, transport_, compute_, pool_) {
+  if (!is_root()) neighbours_.insert(neighbours_.begin(), tree_parent(world_.rank));
+  for (int peer : neighbours_) transport_.connect(peer);
+}
+
+// ---- the loop ----
+
+bool Engine::progress() {
+  bool moved = take_submissions();  // what callers want
+  moved |= poll_transport();        // control messages and completions come in
+  moved |= pass_readiness();        // readiness goes up; the root collects it
+  moved |= decide();                // the root's decisions go down
+  moved |= start_batches();         // decided operations become batches
+  moved |= executor_.poll();        // steps that can run do
+  moved |= finish_operations();     // callers get their memory back
+  moved |= flush_outbox();
+  if (!failure_.ok()) end_failed_world();
+  return moved;
+}
+
+bool Engine::take_submissions() {
+  const std::vector<OperationRef> operations = submissions_.drain();
+  for (const OperationRef& operation : operations) {
+    if (in_flight_++ == 0) busy_since_ = clock_.now();
+    if (!failure_.ok() || !departed_.ok()) {
+      complete(operation, failure_.ok() ? departed_ : failure_);
+      continue;
+    }
+    auto& queue = undecided_[{operation->request.name, operation->request.iteration}];
+    queue.push_back(operation);
+    if (queue.size() == 1) announce(operation);
+  }
+  return !operations.empty();
+}
+
+void Engine::announce(const OperationRef& operation) {
+  const Request& request = operation->request;
+  ReadyRecord record{table_.refer(operation->descriptor),
+                     request.iteration,
+                     world_.rank,
+                     world_.size() == 1 || tree_children(world_.rank, world_.size()).empty(),
+                     {}};
+  if (request.kind == Kind::allgather) {
+    const auto& dims = request.tensors.front().dims;
+    record.firsts.emplace_back(world_.rank, dims.empty() ? 1 : dims.front());
+  }
+  const bool added = readiness_.add(record, clock_.now());
+  RC_ASSERT(added, operation->label());
+}
+
+bool Engine::pass_readiness() {
+  const Nanoseconds now = clock_.now();
+  if (now - checked_at_ >= kCheckInterval) {
+    checked_at_ = now;
+    readiness_.check(now);
+    for (const std::string& warning : readiness_.take_warnings()) log_.warning(warning);
+  }
+  for (const VerdictMessage& verdict : readiness_.take_verdicts()) {
+    post_down(verdict);
+    apply(verdict);
+  }
+  std::vector<ReadyRecord> records = readiness_.take_upward();
+  if (records.empty()) return false;
+  post(neighbours_.front(), ReadyMessage{std::move(records)});
+  return true;
+}
+
+bool Engine::decide() {
+  if (!is_root()) return false;
+  for (ReadyUnit& unit : readiness_.take_ready()) decision_log_.offer(std::move(unit));
+  if (!decision_log_.waiting()) return false;
+  const bool one_node = world_.local_size() == world_.size() &&
+                        std::all_of(neighbours_.begin(), neighbours_.end(), [&](int peer) {
+                          return transport_.is_connected(peer) && transport_.reach(peer).views;
+                        });
+  bool moved = false;
+  // What cannot start yet is not decided yet: meanwhile more may become ready, and share a batch.
+  while (decided_.empty() && executor_.has_room(decision_log_.accepted())) {
+    auto formed = decision_log_.form(one_node);
+    if (!formed) break;
+    for (const InternMessage& intern : formed->interns) post_down(intern);
+    post_down(formed->decision);
+    obey(std::move(formed->decision));
+    start_batches();
+    moved = true;
+  }
+  return moved;
+}
+
+// The operations of a decision leave the undecided; a repetition of the same name may follow.
+void Engine::obey(Decision decision) {
+  if (!failure_.ok()) return;
+  if (!decision_log_.accept(decision)) {
+    broken_protocol(0, cat("decision ", decision.sequence, " out of order"));
+    return;
+  }
+  Decided decided{std::move(decision), {}};
+  for (const DecisionUnit& unit : decided.decision.units) {
+    const std::string* descriptor = table_.resolve(unit.descriptor);
+    const auto found =
+        descriptor == nullptr
+            ? undecided_.end()
+            : undecided_.find({std::string(descriptor_name(*descriptor)), unit.iteration});
+    if (found == undecided_.end()) {
+      broken_protocol(0, cat("decision ", decided.decision.sequence,
+                             " names an operation that this rank has not submitted"));
+      return;
+    }
+    decided.operations.push_back(std::move(found->second.front()));
+    found->second.pop_front();
+    if (found->second.empty()) {
+      undecided_.erase(found);
+    } else {
+      announce(found->second.front());
+    }
+  }
+  decided_.push_back(std::move(decided));
+}
+
+bool Engine::start_batches() {
+  bool moved = false;
+  while (!decided_.empty() && failure_.ok()) {
+    Decided& next = decided_.front();
+    if (!executor_.has_room(next.decision.sequence) || !planner_.connect(next)) break;
+    Batch batch;
+    const std::vector<OperationRef> operations = next.operations;
+    Status status = planner_.prepare(std::move(next), batch);
+    decided_.pop_front();
+    if (status.ok()) status = executor_.start(std::move(batch));
+    if (!status.ok()) {  // others run this batch already: there is no going on without us
+      for (const OperationRef& operation : operations) complete(operation, status);
+      fail(world_.rank, rank_failed(world_.rank, world_.members[world_.rank].host,
+                                    world_.members[world_.rank].pid, status.message()));
+      return true;
+    }
+    moved = true;
+  }
+  return moved;
+}
+
+bool Engine::finish_operations() {
+  const std::vector<OperationRef> finished = executor_.take_finished();
+  for (const OperationRef& operation : finished) complete(operation, {});
+  if (!executor_.status().ok() && failure_.ok()) {
+    fail(world_.rank, rank_failed(world_.rank, world_.members[world_.rank].host,
+                                  world_.members[world_.rank].pid, executor_.status().message()));
+  }
+  return !finished.empty();
+}
+
+void Engine::complete(const OperationRef& operation, const Status& status) {
+  if (operation->done()) return;
+  ++operations_;
+  tensors_ += operation->request.tensors.size();
+  payload_bytes_ += operation->request.bytes();
+  if (--in_flight_ == 0) busy_ += clock_.now() - busy_since_;
+  submissions_.forget(*operation);
+  operation->complete(status);
+}
+
+// ---- sleeping ----
+
+Status Engine::submit(const OperationRef& operation) {
+  RC_RETURN_IF_ERROR(check(operation->request, world_.size()));
+  return submissions_.add(operation);
+}
+
+bool Engine::arm() {
+  for (const auto& [peer, messages] : outbox_) {
+    if (!messages.empty()) return false;
+  }
+  return compute_.arm() && transport_.arm() && !submissions_.waiting();
+}
+
+Nanoseconds Engine::next_deadline() const {
+  Nanoseconds next = std::min(transport_.next_deadline(), readiness_.next_deadline());
+  if (!failure_.ok() && !ended_) next = std::min(next, failed_at_ + kFailureFlush);
+  return next;
+}
+
+bool Engine::idle() const { return in_flight_ == 0 && !submissions_.waiting() && executor_.idle(); }
+
+bool Engine::started() const {
+  return std::all_of(neighbours_.begin(), neighbours_.end(),
+                     [&](int peer) { return transport_.is_connected(peer); });
+}
+
+// ---- failure and departure ----
+
+void Engine::peer_failed(int peer, const std::string& cause) {
+  if (said_goodbye_.contains(peer)) return;
+  const Member& member = world_.members[peer];
+  fail(peer, rank_failed(peer, member.host, member.pid, cause));
+}
+
+// The first sentence wins. The news goes out at once; the callers follow when it has left, since
+// only then may the peers be let go, and only then is nobody using the callers' memory.
+void Engine::fail(int rank, Status status) {
+  if (!failure_.ok() || ended_ || (leaving_ && in_flight_ == 0)) return;
+  failure_ = std::move(status);
+  failed_at_ = clock_.now();
+  submissions_.close(failure_);
+  log_.error(failure_.message());
+  post_neighbours(FailureMessage{rank, failure_}, -1);
+}
+
+void Engine::end_failed_world() {
+  if (ended_) return;
+  if (!transport_.flushed() && clock_.now() - failed_at_ < kFailureFlush) return;
+  end();
+}
+
+void Engine::depart(int rank, const std::string& cause) {
+  if (!departed_.ok() || leaving_) return;
+  const Member& member = world_.members[rank];
+  const std::string why = cause.empty() ? "it called shutdown(), or its data ended" : cause;
+  departed_ = rank_failed(rank, member.host, member.pid,
+                          cat("left the job (", why, ") while others still submit"));
+  if (!undecided_.empty()) log_.error(departed_.message());
+  complete_undecided(departed_);
+}
+
+void Engine::complete_undecided(const Status& status) {
+  for (auto& [key, queue] : std::exchange(undecided_, {})) {
+    for (const OperationRef& operation : queue) complete(operation, status);
+  }
+}
+
+void Engine::leave(const std::string& cause) {
+  if (leaving_ || ended_) return;
+  leaving_ = true;
+  submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
+  take_submissions();
+  post_neighbours(LeavingMessage{world_.rank, in_flight_ > 0, cause}, -1);
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{});
+  }
+  complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
+}
+
+bool Engine::may_end() const {
+  const bool sent = std::all_of(outbox_.begin(), outbox_.end(),
+                                [](const auto& entry) { return entry.second.empty(); });
+  return ended_ || (sent && executor_.idle() && decided_.empty() && transport_.flushed());
+}
+
+void Engine::end() {
+  if (ended_) return;
+  ended_ = true;
+  const Status status =
+      !failure_.ok()
+          ? failure_
+          : Status(Code::shutdown, "rdmacoll was shut down while the operation was in flight.");
+  submissions_.close(status);
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    if (peer != world_.rank) transport_.fail(peer);
+  }
+  while (!compute_.arm()) compute_.poll(executor_);  // jobs may still write the callers' memory
+  for (const OperationRef& operation : executor_.take_finished()) complete(operation, {});
+  for (const OperationRef& operation : executor_.abandon()) complete(operation, status);
+  for (const Decided& decided : std::exchange(decided_, {})) {
+    for (const OperationRef& operation : decided.operations) complete(operation, status);
+  }
+  take_submissions();
+  complete_undecided(status);
+  outbox_.clear();
+}
+
+}  // namespace rdmacoll

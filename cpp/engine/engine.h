@@ -1,0 +1,159 @@
+// One rank's engine: the whole loop of HOW data moves is progress(), on one page in engine.cc.
+//
+// An Engine is stepped. It owns no thread, no clock, no socket: clock, transport and compute are
+// given, so that the simulator steps the very same object. Threads are the business of Driver.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/world.h"
+#include "collectives/choose.h"
+#include "compute/compute.h"
+#include "engine/decision_log.h"
+#include "engine/descriptor_table.h"
+#include "engine/executor.h"
+#include "engine/messages.h"
+#include "engine/operation.h"
+#include "engine/plan.h"
+#include "engine/readiness.h"
+#include "engine/submissions.h"
+#include "memory/pool.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+
+struct EngineParts {
+  World world;
+  Config config;
+  Transport& transport;
+  Compute& compute;
+  MemoryPool& pool;
+  const Clock& clock;
+  Log log;
+  Tuning tuning = {};
+  uint64_t one_copy_bytes = 512 << 10;
+};
+
+class Engine final : public Sink {
+ public:
+  explicit Engine(EngineParts parts);
+
+  // Any thread. An operation that was accepted is completed exactly once.
+  Status submit(const OperationRef& operation);
+  bool has_submissions() const { return submissions_.waiting(); }
+
+  // Everything below: the holder of the baton only.
+  // Never blocks. Returns whether anything moved; false means: nothing to do until something comes.
+  bool progress();
+  // Before sleeping. False: something arrived meanwhile. The sleeper must also look at
+  // has_submissions() after it has said that it sleeps.
+  bool arm();
+  Nanoseconds next_deadline() const;
+  // Nothing is pending and nothing waits to be sent.
+  bool idle() const;
+
+  // All neighbours of the control tree are connected.
+  bool started() const;
+  // The end of this rank's work: says so to the others. progress() until may_end(), then end().
+  void leave(const std::string& cause);
+  bool may_end() const;
+  void end();  // lets every peer go, fails what is pending
+
+  // The failure that ended this world, ok() while there is none.
+  const Status& failure() const { return failure_; }
+  std::string metrics_json() const;
+  std::string state() const;
+  const World& world() const { return world_; }
+
+ private:
+  // From the transport, inside poll().
+  void connected(int peer) override;
+  void sent(uint64_t cookie) override { executor_.transferred(cookie); }
+  void received(uint64_t cookie) override { executor_.transferred(cookie); }
+  void viewed(uint64_t cookie, const View& view) override { executor_.viewed(cookie, view); }
+  void control(int peer, std::span<const std::byte> message) override;
+  void peer_failed(int peer, const std::string& cause) override;
+
+  void handle(int peer, ReadyMessage& message);
+  void handle(int peer, InternMessage& message);
+  void handle(int peer, Decision& decision);
+  void handle(int peer, VerdictMessage& message);
+  void handle(int peer, FailureMessage& message);
+  void handle(int peer, LeavingMessage& message);
+  void handle(int peer, GoodbyeMessage& message);
+
+  bool take_submissions();
+  void announce(const OperationRef& operation);
+  bool pass_readiness();
+  bool decide();
+  void obey(Decision decision);
+  bool start_batches();
+  bool finish_operations();
+  void complete(const OperationRef& operation, const Status& status);
+  void apply(const VerdictMessage& verdict);
+  void fail(int rank, Status status);
+  void end_failed_world();
+  void depart(int rank, const std::string& cause);
+  void complete_undecided(const Status& status);
+
+  void post(int peer, const Message& message);
+  void post_down(const Message& message);
+  void post_neighbours(const Message& message, int except);
+  bool poll_transport();
+  bool flush_outbox();
+  void broken_protocol(int peer, const std::string& what);
+  bool is_root() const { return world_.rank == 0; }
+
+  const World world_;
+  const Config config_;
+  Transport& transport_;
+  Compute& compute_;
+  MemoryPool& pool_;
+  const Clock& clock_;
+  Log log_;
+
+  std::vector<int> neighbours_;  // in the control tree: parent first (but at the root), children
+  Submissions submissions_;
+  DescriptorTable table_;
+  Readiness readiness_;
+  DecisionLog decision_log_;
+  Planner planner_;
+  Executor executor_;
+
+  // Operations that wait for their decision; behind the first of a key, repetitions of it.
+  std::map<UnitKey, std::deque<OperationRef>> undecided_;
+  std::deque<Decided> decided_;                               // not started yet
+  std::map<int, std::deque<std::vector<std::byte>>> outbox_;  // control messages refused as busy
+
+  Status failure_;
+  Nanoseconds failed_at_ = 0;
+  bool ended_ = false;
+  bool leaving_ = false;
+  Status departed_;     // the first rank that left: no more collectives in this world
+  std::set<int> gone_;  // ranks that have left
+  std::set<int> said_goodbye_;
+  Nanoseconds checked_at_ = 0;
+
+  // Totals since start.
+  uint64_t control_messages_ = 0;
+  uint64_t operations_ = 0;
+  uint64_t tensors_ = 0;
+  uint64_t payload_bytes_ = 0;
+  std::size_t in_flight_ = 0;
+  bool polling_ = false;
+  Nanoseconds busy_since_ = 0;
+  Nanoseconds busy_ = 0;
+};
+
+}  // namespace rdmacoll

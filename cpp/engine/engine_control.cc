@@ -1,0 +1,162 @@
+// What the engine says to its peers and hears from them, and what it tells a person.
+#include <algorithm>
+
+#include "base/text.h"
+#include "engine/engine.h"
+
+namespace rdmacoll {
+
+// ---- what peers say ----
+
+void Engine::connected(int peer) { log_.debug(cat("connected to ", world_.describe(peer))); }
+
+void Engine::control(int peer, std::span<const std::byte> bytes) {
+  Message message;
+  if (!decode(world_.epoch, world_.size(), bytes, message)) {
+    broken_protocol(peer, cat("a damaged control message of ", bytes.size(), " bytes"));
+    return;
+  }
+  std::visit([&](auto& body) { handle(peer, body); }, message);
+}
+
+void Engine::handle(int peer, ReadyMessage& message) {
+  for (const ReadyRecord& record : message.records) {
+    if (!readiness_.add(record, clock_.now())) {
+      broken_protocol(peer, "readiness for an operation that it cannot have");
+      return;
+    }
+  }
+}
+
+void Engine::handle(int peer, InternMessage& message) {
+  if (!table_.add(message.id, message.bytes)) broken_protocol(peer, "a number out of order");
+  post_down(message);
+}
+
+void Engine::handle(int, Decision& decision) {
+  post_down(decision);
+  obey(std::move(decision));
+}
+
+void Engine::handle(int, VerdictMessage& message) {
+  post_down(message);
+  apply(message);
+}
+
+void Engine::handle(int, FailureMessage& message) { fail(message.rank, message.status); }
+
+void Engine::handle(int peer, LeavingMessage& message) {
+  if (!gone_.insert(message.rank).second) return;
+  post_neighbours(message, peer);
+  if (message.unfinished) {
+    const Member& member = world_.members[message.rank];
+    fail(message.rank, rank_failed(message.rank, member.host, member.pid,
+                                   cat("left while it had operations in flight",
+                                       message.cause.empty() ? "" : ": ", message.cause)));
+  } else {
+    depart(message.rank, message.cause);
+  }
+}
+
+void Engine::handle(int peer, GoodbyeMessage&) { said_goodbye_.insert(peer); }
+
+void Engine::apply(const VerdictMessage& verdict) {
+  const auto found = undecided_.find({verdict.name, verdict.iteration});
+  if (found == undecided_.end()) return;  // not submitted here (yet)
+  const OperationRef operation = found->second.front();
+  found->second.pop_front();
+  if (found->second.empty()) undecided_.erase(found);
+  log_.error(verdict.status.message());
+  complete(operation, verdict.status);
+}
+
+void Engine::broken_protocol(int peer, const std::string& what) {
+  const Member& member = world_.members[peer];
+  fail(peer, rank_failed(peer, member.host, member.pid, cat("it sent ", what)));
+}
+
+// ---- control messages ----
+
+void Engine::post(int peer, const Message& message) {
+  if (ended_) return;
+  ++control_messages_;
+  std::vector<std::byte> bytes = encode(world_.epoch, message);
+  auto& waiting = outbox_[peer];
+  // Inside poll() the transport must not be called: what is said there leaves right after it.
+  if (!polling_ && waiting.empty() && transport_.is_connected(peer) &&
+      transport_.post_control(peer, bytes).ok()) {
+    return;
+  }
+  waiting.push_back(std::move(bytes));
+}
+
+void Engine::post_down(const Message& message) {
+  for (int peer : neighbours_) {
+    if (is_root() || peer != neighbours_.front()) post(peer, message);
+  }
+}
+
+void Engine::post_neighbours(const Message& message, int except) {
+  for (int peer : neighbours_) {
+    if (peer != except) post(peer, message);
+  }
+}
+
+bool Engine::poll_transport() {
+  polling_ = true;
+  const bool moved = transport_.poll(*this);
+  polling_ = false;
+  return flush_outbox() || moved;
+}
+
+bool Engine::flush_outbox() {
+  bool moved = false;
+  for (auto& [peer, waiting] : outbox_) {
+    while (!waiting.empty() && transport_.is_connected(peer) &&
+           transport_.post_control(peer, waiting.front()).ok()) {
+      waiting.pop_front();
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+// ---- telling ----
+
+std::string Engine::metrics_json() const {
+  const Transport::Counters wire = transport_.counters();
+  Nanoseconds busy = busy_;
+  if (in_flight_ > 0) busy += clock_.now() - busy_since_;
+  const auto field = [](std::string_view name, auto value) {
+    return cat("\"", name, "\": ", value);
+  };
+  return cat(
+      "{",
+      join(
+          std::vector<std::string>{
+              field("control_messages", control_messages_), field("handshakes", wire.handshakes),
+              field("registrations", wire.registrations),
+              field("engine_allocations", executor_.allocations() + planner_.programs()),
+              field("bytes_copied", wire.bytes_copied + compute_.bytes_copied()),
+              field("bytes_sent", wire.bytes_sent), field("bytes_received", wire.bytes_received),
+              field("batches", executor_.batches()), field("connections", wire.connections),
+              field("doorbells", wire.doorbells), field("operations", operations_),
+              field("tensors", tensors_), field("payload_bytes", payload_bytes_),
+              field("communication_s", static_cast<double>(busy) / kSecond)},
+          ", "),
+      "}");
+}
+
+std::string Engine::state() const {
+  std::string text = cat("rdmacoll ", world_.describe(world_.rank), " of ", world_.size(), ": ",
+                         in_flight_, " operations in flight, ", decided_.size(),
+                         " decided and not started, ", decision_log_.accepted(), " decisions\n");
+  for (const auto& [key, queue] : undecided_) {
+    text += cat("  ", queue.front()->label(), " waits for its decision\n");
+  }
+  text += readiness_.state() + executor_.state();
+  if (!failure_.ok()) text += cat("  failed: ", failure_.message(), "\n");
+  return text;
+}
+
+}  // namespace rdmacoll

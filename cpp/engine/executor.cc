@@ -1,0 +1,328 @@
+#include "engine/executor.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+
+Executor::Executor(const World& world, Transport& transport, Compute& compute, MemoryPool& pool)
+    : world_(world), transport_(transport), compute_(compute), pool_(pool) {
+  for (Slot& slot : slots_) {
+    slot.out.assign(world.size(), 0);
+    slot.in.assign(world.size(), 0);
+  }
+}
+
+Executor::~Executor() {
+  for (Slot& slot : slots_) {
+    for (Run& run : slot.runs) {
+      if (run.work != nullptr) pool_.free(run.work);
+    }
+  }
+}
+
+bool Executor::has_room(uint64_t sequence) const {
+  return !slots_[sequence % kBatchesInFlight].busy;
+}
+
+Status Executor::start(Batch batch) {
+  Slot& slot = slots_[batch.sequence % kBatchesInFlight];
+  RC_ASSERT(!slot.busy);
+  ++batches_;
+  slot.busy = true;
+  slot.batch = std::move(batch);
+  slot.next_segment = 0;
+  const uint32_t segments = slot.batch.program == nullptr ? 0 : slot.batch.layout.segments();
+  slot.segments_left = segments;
+  slot.caller_segments_left = segments;
+  if (segments == 0) {
+    end_of_caller_memory(slot);
+    slot.busy = false;
+    return {};
+  }
+  return fill(slot);
+}
+
+Status Executor::fill(Slot& slot) {
+  for (std::size_t i = 0; i < slot.runs.size(); ++i) {
+    if (slot.next_segment == slot.batch.layout.segments()) break;
+    if (slot.runs[i].left == 0) RC_RETURN_IF_ERROR(begin(slot, slot.runs[i], i));
+  }
+  return {};
+}
+
+Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
+  const Program& program = *slot.batch.program;
+  const Schedule& schedule = program.schedule;
+  const uint64_t work = schedule.uses_work ? slot.batch.layout.segment_bytes_max() : 0;
+  const uint64_t bytes = work + program.scratch_parts * slot.batch.layout.part_bytes_max();
+  if (bytes > run.work_bytes) {
+    if (run.work != nullptr) pool_.free(run.work);
+    run.work = pool_.allocate(bytes);
+    run.work_bytes = run.work == nullptr ? 0 : bytes;
+    ++allocations_;
+    if (run.work == nullptr) {
+      return {Code::failed,
+              cat("the buffer pool of ", bytes_text(pool_.size()), " has no ", bytes_text(bytes),
+                  " left (", bytes_text(pool_.used()), " in use). Raise TF_RDMA_BUF_SIZE.")};
+    }
+  }
+  if (run.memory.size() < schedule.steps.size()) {
+    run.memory.resize(schedule.steps.size());
+    run.views.resize(schedule.steps.size());
+    ++allocations_;
+  }
+  run.slot = &slot;
+  run.segment = slot.next_segment++;
+  run.left = static_cast<uint32_t>(schedule.steps.size());
+  run.caller_left = program.caller_steps;
+  run.waiting.resize(schedule.steps.size());
+  run.readers = program.readers;
+  for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
+    run.waiting[step] = schedule.steps[step].afters;
+    if (run.waiting[step] == 0) ready_.push_back(cookie(lane(slot), index, step));
+  }
+  return {};
+}
+
+bool Executor::poll() {
+  bool moved = compute_.poll(*this);
+  for (std::size_t i = 0; i < releases_.size();) {
+    const Release& release = releases_[i];
+    if (!transport_.release(release.peer, release.lane, release.sequence).ok()) break;
+    releases_.erase(releases_.begin() + static_cast<std::ptrdiff_t>(i));
+    moved = true;
+  }
+  refused_.clear();
+  while (!ready_.empty()) {
+    const uint64_t next = ready_.front();
+    ready_.pop_front();
+    if (issue(next)) {
+      moved = true;
+    } else {
+      refused_.push_back(next);
+    }
+  }
+  ready_.insert(ready_.end(), refused_.begin(), refused_.end());
+  return compute_.poll(*this) || moved;
+}
+
+bool Executor::issue(uint64_t cookie) {
+  Run& run = run_of(cookie);
+  const Step& step = run.slot->batch.program->schedule.steps[cookie & 0xffff];
+  return computes(step.verb) ? compute(run, step, cookie) : transfer(run, step, cookie);
+}
+
+bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
+  Transfer transfer{step.peer, lane(*run.slot), sequence(run, step), {}, cookie};
+  if (step.verb == Verb::await) {
+    return transport_.await(step.peer, transfer.lane, transfer.sequence, cookie).ok();
+  }
+  std::vector<Piece>& pieces = run.memory[cookie & 0xffff].to;
+  pieces.clear();
+  locate(run, step.to, slice_bytes(run, step.to), pieces);
+  transfer.pieces = pieces;
+  switch (step.verb) {
+    case Verb::send:
+      return transport_.post_send(transfer).ok();
+    case Verb::receive:
+      return transport_.post_recv(transfer).ok();
+    default:
+      return transport_.publish(transfer).ok();
+  }
+}
+
+bool Executor::compute(Run& run, const Step& step, uint64_t cookie) {
+  const Batch& batch = run.slot->batch;
+  const Program& program = *batch.program;
+  StepMemory& memory = run.memory[cookie & 0xffff];
+  const uint64_t bytes = slice_bytes(run, step.to);
+  memory.to.clear();
+  memory.sources.clear();
+  memory.operands.clear();
+  locate(run, step.to, bytes, memory.to);
+
+  // First all pieces, then the spans into them: the vector may move while it grows.
+  std::vector<std::size_t>& ends = piece_ends_;
+  ends.clear();
+  const std::span<const Slice> sources = program.schedule.sources_of(step);
+  for (const Slice& source : sources) {
+    if (source.space != Space::view) locate(run, source, bytes, memory.sources);
+    ends.push_back(memory.sources.size());
+  }
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    Operand operand;
+    if (sources[i].space == Space::view) {
+      operand.remote = run.views[sources[i].slot].pieces;
+      operand.reader = run.views[sources[i].slot].reader;
+    } else {
+      operand.pieces = std::span(memory.sources).subspan(begin, ends[i] - begin);
+    }
+    memory.operands.push_back(operand);
+    begin = ends[i];
+  }
+
+  ComputeJob job{.dtype = batch.dtype,
+                 .op = batch.op,
+                 .to = memory.to,
+                 .sources = memory.operands,
+                 .cookie = cookie};
+  if (step.prescale) job.factor = batch.prescale;
+  if (step.final) {
+    job.divisor = batch.divisor;
+    job.factor = batch.postscale;
+  }
+  const bool in_place = step.sources == 1 && job.divisor == 1.0 && job.factor == 1.0 &&
+                        memory.to.size() == memory.sources.size() &&
+                        std::equal(memory.to.begin(), memory.to.end(), memory.sources.begin(),
+                                   [](const Piece& a, const Piece& b) { return a.data == b.data; });
+  if (bytes == 0 || in_place) {
+    finish(cookie);
+    return true;
+  }
+  return compute_.submit(job).ok();
+}
+
+void Executor::transferred(uint64_t cookie) { finish(cookie); }
+
+void Executor::viewed(uint64_t cookie, const View& view) {
+  run_of(cookie).views[cookie & 0xffff] = view;
+  finish(cookie);
+}
+
+void Executor::computed(uint64_t cookie, const Status& status) {
+  if (!status.ok()) {
+    if (status_.ok()) status_ = status;
+    return;  // the step is never done: the world ends before
+  }
+  finish(cookie);
+}
+
+void Executor::finish(uint64_t cookie) {
+  Run& run = run_of(cookie);
+  Slot& slot = *run.slot;
+  const Program& program = *slot.batch.program;
+  const auto index = static_cast<std::size_t>(cookie & 0xffff);
+  const Step& step = program.schedule.steps[index];
+  RC_ASSERT(run.left > 0);
+  if (computes(step.verb)) release_views(run, step);
+  for (uint16_t successor : program.successors[index]) {
+    if (--run.waiting[successor] == 0) ready_.push_back((cookie & ~uint64_t{0xffff}) | successor);
+  }
+  if (program.touches_caller[index] && --run.caller_left == 0) {
+    if (--slot.caller_segments_left == 0) end_of_caller_memory(slot);
+  }
+  if (--run.left > 0) return;
+  if (--slot.segments_left == 0) {
+    for (const auto& [peer, traffic] : program.traffic) {
+      slot.out[peer] += uint64_t{traffic.out} * slot.batch.layout.segments();
+      slot.in[peer] += uint64_t{traffic.in} * slot.batch.layout.segments();
+    }
+    slot.busy = false;
+    return;
+  }
+  if (slot.next_segment < slot.batch.layout.segments()) {
+    const Status status = begin(slot, run, static_cast<std::size_t>(&run - slot.runs.data()));
+    if (!status.ok() && status_.ok()) status_ = status;
+  }
+}
+
+void Executor::release_views(Run& run, const Step& step) {
+  const Program& program = *run.slot->batch.program;
+  for (const Slice& source : program.schedule.sources_of(step)) {
+    if (source.space != Space::view || --run.readers[source.slot] > 0) continue;
+    const Step& await = program.schedule.steps[source.slot];
+    const Release release{await.peer, lane(*run.slot), sequence(run, await)};
+    // In order behind those that wait, so that none is overtaken for ever.
+    if (!releases_.empty() ||
+        !transport_.release(release.peer, release.lane, release.sequence).ok()) {
+      releases_.push_back(release);
+    }
+  }
+}
+
+void Executor::end_of_caller_memory(Slot& slot) {
+  for (OperationRef& operation : slot.batch.operations) finished_.push_back(std::move(operation));
+  slot.batch.operations.clear();
+}
+
+uint64_t Executor::sequence(const Run& run, const Step& step) const {
+  const Slot& slot = *run.slot;
+  const Program::Traffic& traffic = slot.batch.program->traffic.at(step.peer);
+  const bool out = sends(step.verb);
+  const uint64_t base = out ? slot.out[step.peer] : slot.in[step.peer];
+  return base + uint64_t{run.segment} * (out ? traffic.out : traffic.in) + step.ordinal;
+}
+
+Range Executor::range(const Run& run, const Slice& slice) const {
+  return run.slot->batch.layout.range(run.segment, slice.first_part, slice.parts);
+}
+
+uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
+  return range(run, slice).bytes();
+}
+
+void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
+                      std::vector<Piece>& pieces) const {
+  if (bytes == 0) return;
+  const Batch& batch = run.slot->batch;
+  const uint64_t part_bytes = batch.layout.part_bytes_max();
+  switch (slice.space) {
+    case Space::input:
+      batch.layout.append_input(range(run, slice), pieces);
+      return;
+    case Space::output:
+      batch.layout.append_output(range(run, slice), pieces);
+      return;
+    case Space::work:
+      pieces.push_back({run.work + slice.first_part * part_bytes, bytes});
+      return;
+    case Space::scratch: {
+      const Schedule& schedule = batch.program->schedule;
+      uint64_t before = schedule.uses_work ? schedule.parts : 0;
+      for (int i = 0; i < slice.slot; ++i) before += schedule.scratch[i];
+      pieces.push_back({run.work + before * part_bytes, bytes});
+      return;
+    }
+    case Space::view:
+      RC_ASSERT(false, "a view is not mine to locate");
+  }
+}
+
+bool Executor::idle() const {
+  return std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.busy; });
+}
+
+std::vector<OperationRef> Executor::abandon() {
+  for (Slot& slot : slots_) {
+    end_of_caller_memory(slot);
+    slot.busy = false;
+    for (Run& run : slot.runs) run.left = 0;
+  }
+  ready_.clear();
+  releases_.clear();
+  return take_finished();
+}
+
+std::string Executor::state() const {
+  std::string text;
+  for (const Slot& slot : slots_) {
+    if (!slot.busy) continue;
+    text += cat("  batch ", slot.batch.sequence, ": ", slot.segments_left, " of ",
+                slot.batch.layout.segments(), " segments left\n");
+    for (const Run& run : slot.runs) {
+      if (run.left == 0) continue;
+      std::vector<std::string> open;
+      for (std::size_t i = 0; i < run.waiting.size(); ++i) {
+        if (run.waiting[i] > 0) open.push_back(cat(i));
+      }
+      text += cat("    segment ", run.segment, ": ", run.left,
+                  " steps left; waiting for others: ", join(open, " "), "\n");
+    }
+  }
+  return text;
+}
+
+}  // namespace rdmacoll

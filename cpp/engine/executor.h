@@ -1,0 +1,138 @@
+// Performs schedules: several segments of several batches at once, each step as soon as the steps
+// it depends on are done. Knows no algorithm; meets the wire only through Transport and arithmetic
+// only through Compute.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/world.h"
+#include "compute/compute.h"
+#include "engine/layout.h"
+#include "engine/operation.h"
+#include "engine/program.h"
+#include "memory/pool.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+
+// Operations that run together, with everything the executor needs to know.
+struct Batch {
+  uint64_t sequence = 0;
+  std::vector<OperationRef> operations;
+  const Program* program = nullptr;  // null: no data moves
+  Layout layout;
+  Dtype dtype = Dtype::uint8;
+  ReduceOp op = ReduceOp::sum;
+  double divisor = 1.0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+// A batch needs a slot; slot = lane, so that batches in flight never share a sequence space.
+inline constexpr int kBatchesInFlight = 4;
+inline constexpr int kSegmentsInFlight = 4;
+
+class Executor final : public ComputeSink {
+ public:
+  Executor(const World& world, Transport& transport, Compute& compute, MemoryPool& pool);
+  ~Executor() override;
+
+  // Batches start in the order of their sequence: all ranks then number their transfers alike.
+  bool has_room(uint64_t sequence) const;
+  Status start(Batch batch);
+  // Issues what can be issued. Returns whether anything moved.
+  bool poll();
+
+  // From the transport, by cookie.
+  void transferred(uint64_t cookie);
+  void viewed(uint64_t cookie, const View& view);
+  void computed(uint64_t cookie, const Status& status) override;
+
+  // Operations whose memory is free again, in the order in which they ended.
+  std::vector<OperationRef> take_finished() { return std::exchange(finished_, {}); }
+  const Status& status() const { return status_; }  // a compute step failed: the world is over
+  bool idle() const;
+  // Lets everything go; what was in flight is returned. The transport must have dropped its peers.
+  std::vector<OperationRef> abandon();
+
+  uint64_t batches() const { return batches_; }
+  uint64_t allocations() const { return allocations_; }
+  std::string state() const;
+
+ private:
+  struct StepMemory {  // what a step's transfer or job points to, kept for its capacity
+    std::vector<Piece> to;
+    std::vector<Piece> sources;
+    std::vector<Operand> operands;
+  };
+  struct Slot;
+  struct Run {  // one segment in flight
+    Slot* slot = nullptr;
+    uint32_t segment = 0;
+    uint32_t left = 0;         // steps; 0: free
+    uint32_t caller_left = 0;  // steps that use the caller's memory
+    std::vector<uint16_t> waiting;
+    std::vector<uint16_t> readers;
+    std::vector<View> views;
+    std::vector<StepMemory> memory;
+    std::byte* work = nullptr;
+    uint64_t work_bytes = 0;
+  };
+  struct Slot {
+    bool busy = false;
+    Batch batch;
+    uint32_t next_segment = 0;
+    uint32_t segments_left = 0;         // until the slot is free
+    uint32_t caller_segments_left = 0;  // until the operations are done
+    std::vector<uint64_t> out, in;      // by peer: sequence base of this batch
+    std::array<Run, kSegmentsInFlight> runs;
+  };
+  struct Release {
+    int peer;
+    Lane lane;
+    uint64_t sequence;
+  };
+
+  static constexpr uint64_t cookie(std::size_t slot, std::size_t run, std::size_t step) {
+    return slot << 24 | run << 16 | step;
+  }
+  Run& run_of(uint64_t cookie) { return slots_[cookie >> 24].runs[cookie >> 16 & 0xff]; }
+
+  Status fill(Slot& slot);  // start segments while there is a free run
+  Status begin(Slot& slot, Run& run, std::size_t index);
+  bool issue(uint64_t cookie);  // false: busy
+  bool transfer(Run& run, const Step& step, uint64_t cookie);
+  bool compute(Run& run, const Step& step, uint64_t cookie);
+  void finish(uint64_t cookie);
+  void release_views(Run& run, const Step& step);
+  void end_of_caller_memory(Slot& slot);
+
+  Range range(const Run& run, const Slice& slice) const;
+  void locate(const Run& run, const Slice& slice, uint64_t bytes, std::vector<Piece>& pieces) const;
+  uint64_t slice_bytes(const Run& run, const Slice& slice) const;
+  uint64_t sequence(const Run& run, const Step& step) const;
+  Lane lane(const Slot& slot) const { return static_cast<Lane>(&slot - slots_.data()); }
+
+  const World& world_;
+  Transport& transport_;
+  Compute& compute_;
+  MemoryPool& pool_;
+  std::array<Slot, kBatchesInFlight> slots_;
+  std::deque<uint64_t> ready_;     // steps to issue
+  std::vector<uint64_t> refused_;  // steps that were busy in this poll
+  std::vector<std::size_t> piece_ends_;
+  std::vector<Release> releases_;  // that were busy
+  std::vector<OperationRef> finished_;
+  Status status_;
+  uint64_t batches_ = 0;
+  uint64_t allocations_ = 0;
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,57 @@
+#include "engine/program.h"
+
+#include <set>
+
+namespace rdmacoll {
+namespace {
+
+bool is_callers(const Slice& slice) {
+  return slice.space == Space::input || slice.space == Space::output;
+}
+
+}  // namespace
+
+Program::Program(Schedule lowered) : schedule(std::move(lowered)) {
+  const std::size_t steps = schedule.steps.size();
+  successors.resize(steps);
+  readers.assign(steps, 0);
+  touches_caller.assign(steps, false);
+  for (std::size_t i = 0; i < steps; ++i) {
+    const Step& step = schedule.steps[i];
+    for (uint16_t after : schedule.afters_of(step)) {
+      successors[after].push_back(static_cast<uint16_t>(i));
+    }
+    bool touches = is_callers(step.to);
+    for (const Slice& source : schedule.sources_of(step)) {
+      touches = touches || is_callers(source);
+      if (source.space == Space::view) ++readers[source.slot];
+    }
+    touches_caller[i] = touches;
+    caller_steps += touches ? 1 : 0;
+    if (sends(step.verb)) ++traffic[step.peer].out;
+    if (receives(step.verb)) ++traffic[step.peer].in;
+  }
+  for (uint16_t parts : schedule.scratch) scratch_parts += parts;
+}
+
+std::vector<int> peers_of(const Schedule& schedule) {
+  std::set<int> peers;
+  for (const Step& step : schedule.steps) {
+    if (step.peer >= 0) peers.insert(step.peer);
+  }
+  return {peers.begin(), peers.end()};
+}
+
+const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
+                                  const Placement& placement) {
+  // Which peers show views does not change once they are connected, so it is not in the key.
+  const Key key{algorithm, shape.root, shape.prescaled, placement.input_visible,
+                placement.output_visible};
+  auto& program = programs_[key];
+  if (program == nullptr) {
+    program = std::make_unique<Program>(lower(make_schedule(algorithm, shape), placement));
+  }
+  return *program;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,45 @@
+// A schedule made ready to run: lowered to where memory lies, with everything counted that the
+// executor would otherwise count per segment. Prepared once per kind of batch, replayed ever after.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "collectives/algorithms.h"
+#include "collectives/lower.h"
+#include "collectives/schedule.h"
+
+namespace rdmacoll {
+
+struct Program {
+  explicit Program(Schedule lowered);
+
+  Schedule schedule;
+  std::vector<std::vector<uint16_t>> successors;  // by step: who waits for it
+  std::vector<uint16_t> readers;                  // by await step: how many steps read its view
+  std::vector<bool> touches_caller;  // by step: the caller's memory is in use until it is done
+  uint32_t caller_steps = 0;         // how many of those
+  struct Traffic {
+    uint16_t out = 0, in = 0;  // transfers per segment: they number the sequences
+  };
+  std::map<int, Traffic> traffic;  // by peer
+  uint16_t scratch_parts = 0;      // of all slots together
+};
+
+// The peers of a schedule, each once.
+std::vector<int> peers_of(const Schedule& schedule);
+
+class Programs {
+ public:
+  const Program& prepared(Algorithm algorithm, const Shape& shape, const Placement& placement);
+  std::size_t made() const { return programs_.size(); }
+
+ private:
+  using Key = std::tuple<Algorithm, int, bool, bool, bool>;  // root, prescaled, visible in/out
+  std::map<Key, std::unique_ptr<Program>> programs_;
+};
+
+}  // namespace rdmacoll
