@@ -1,0 +1,89 @@
+# setup: everything that is needed; train: the first example on NP ranks; test, test-all: the checks.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := setup
+.PHONY: setup system native train test test-all wheel clean
+
+NP ?= 2
+ARGS ?=
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+BUILD := build/release
+JOBS := $(shell nproc)
+
+# The system's own Python first: a version manager's may lack venv, or change under our feet.
+BASE_PYTHON := $(shell for p in /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do \
+  if $$p -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then echo $$p; break; fi; done)
+
+APT := ca-certificates ccache clang-format cmake g++ iproute2 libgmock-dev libgtest-dev make \
+  ninja-build pkg-config procps python3 python3-dev python3-venv
+# An MPI that is there already is kept, whichever it is.
+APT += $(if $(shell command -v mpirun),,openmpi-bin libopenmpi-dev)
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+REQUIREMENTS_STAMP := $(VENV)/.requirements-$(shell cat requirements.txt | cksum | cut -d' ' -f1)
+INSTALL_STAMP := $(VENV)/.install-$(shell cat setup.py pyproject.toml rdmacoll/engine/version.py | cksum | cut -d' ' -f1)
+
+setup: system $(REQUIREMENTS_STAMP) native $(INSTALL_STAMP)
+
+# Installs with apt what dpkg does not know; elsewhere says what is needed.
+system:
+	@if command -v apt-get >/dev/null; then \
+	  missing=""; \
+	  for package in $(APT); do \
+	    dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
+	  done; \
+	  if [ -n "$$missing" ]; then \
+	    echo "installing:$$missing"; \
+	    export DEBIAN_FRONTEND=noninteractive; \
+	    $(SUDO) apt-get update -qq; \
+	    $(SUDO) apt-get install -y -qq --no-install-recommends $$missing; \
+	  fi; \
+	else \
+	  for program in cmake g++ mpirun python3; do \
+	    command -v $$program >/dev/null || { echo "$$program is missing, and there is no apt-get to install it"; exit 1; }; \
+	  done; \
+	fi
+
+# In a recipe of its own: python3 may just have been installed.
+$(REQUIREMENTS_STAMP): requirements.txt | system
+	@base="$(BASE_PYTHON)"; base=$${base:-/usr/bin/python3}; \
+	if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then \
+	  echo "creating $(VENV) with $$base"; \
+	  $$base -m venv --clear $(VENV); \
+	fi
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@rm -f $(VENV)/.requirements-* && touch $@
+
+native: | system $(REQUIREMENTS_STAMP)
+	@if [ ! -e $(BUILD)/CMakeCache.txt ]; then \
+	  cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/rdmacoll/lib >/dev/null; \
+	fi
+	@cmake --build $(BUILD) --parallel $(JOBS) --target rdmacoll rdmacoll_tf
+
+# A development install: Python from this tree, libraries in rdmacoll/lib.
+$(INSTALL_STAMP): | native
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@rm -f $(VENV)/.install-* && touch $@
+
+# Found when it is used: setup may install it. Each MPI has its own flags.
+MPIRUN = $(shell if mpirun --version 2>&1 | grep -q 'Open MPI'; then \
+    echo mpirun --oversubscribe --bind-to none $$([ $$(id -u) = 0 ] && echo --allow-run-as-root); \
+  else echo mpirun; fi)
+
+train: setup
+	$(MPIRUN) -np $(NP) $(CURDIR)/$(PYTHON) examples/01_keras_digits.py $(ARGS)
+
+test: setup
+	$(PYTHON) -m pytest -m 'not slow' $(ARGS)
+
+test-all: setup
+	$(PYTHON) -m pytest $(ARGS)
+
+wheel: setup
+	$(PYTHON) -m pip wheel --no-build-isolation --no-deps -w dist .
+
+clean:
+	rm -rf build dist rdmacoll/lib

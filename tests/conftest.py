@@ -1,0 +1,54 @@
+"""What all tests share: no silent skips, and the duration of each part."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+sys.path.insert(0, str(TESTS))
+
+# A test may be skipped for these reasons only; any other skip is a failure.
+ALLOWED_SKIPS = {
+    "needs root": "network namespaces can be made by root alone",
+}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Programs that tests start on ranks are no test modules."""
+    inside = TESTS in collection_path.parents and collection_path.suffix == ".py"
+    return True if inside and not collection_path.name.startswith("test_") else None
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    """Turns a skip that is not allowed into a failure."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(allowed in reason for allowed in ALLOWED_SKIPS):
+            report.outcome = "failed"
+            report.longrepr = f"skipped without leave: {reason}"
+
+
+def _part(nodeid: str) -> str:
+    path = nodeid.split("::", 1)[0]
+    if path == "tests/test_checks.py":
+        return nodeid.split("::", 1)[1].removeprefix("test_")
+    return path
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Prints how long each part took."""
+    seconds: dict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "duration") and hasattr(report, "nodeid"):
+                seconds[_part(report.nodeid)] += report.duration
+    terminalreporter.section("duration of each part")
+    for part, duration in sorted(seconds.items(), key=lambda item: -item[1]):
+        terminalreporter.write_line(f"{duration:8.1f} s  {part}")

@@ -1,0 +1,236 @@
+"""Starts a program on several ranks, by mpirun or by the TCP rendezvous, and collects what they say.
+
+Every process is started in a session of its own and ended by its own id; nothing outlives the deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+ROOT = Path(__file__).resolve().parent.parent
+LAUNCHERS = ("tcp", "mpirun")
+# Variables that could make a test's ranks believe in another launcher.
+_FOREIGN = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "RDMACOLL_", "TF_RDMA_", "MASTER_", "WORLD_SIZE", "RANK")
+
+
+@dataclass
+class Rank:
+    """What one rank left behind."""
+
+    code: int | None = None
+    output: str = ""
+    report: Any = None
+
+
+@dataclass
+class Outcome:
+    """What a run left behind. Under mpirun all ranks share one output and one exit code."""
+
+    ranks: list[Rank] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def reports(self) -> list[Any]:
+        """What each rank gave to `report()`, None where it gave nothing."""
+        return [rank.report for rank in self.ranks]
+
+    def succeeded(self) -> list[Any]:
+        """The reports, if every rank ended with 0."""
+        bad = [number for number, rank in enumerate(self.ranks) if rank.code != 0]
+        assert not bad, f"ranks {bad} failed:\n{self.text()}"
+        return self.reports
+
+    def text(self) -> str:
+        """Everything, for a person."""
+        return "\n".join(
+            f"--- rank {number}: exit code {rank.code}, report {rank.report}\n{rank.output[-6000:]}"
+            for number, rank in enumerate(self.ranks)
+        )
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment without launchers' variables, with the tree importable and threads few."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    environ["PYTHONUNBUFFERED"] = "1"
+    environ["OMP_NUM_THREADS"] = "1"
+    environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    environ.update(extra or {})
+    return environ
+
+
+def mpirun_command(ranks: int) -> list[str]:
+    """mpirun with what this MPI needs to start more ranks than cores, as any user."""
+    mpirun = shutil.which("mpirun")
+    assert mpirun is not None, "mpirun is missing: make setup"
+    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20)
+    command = [mpirun]
+    if "Open MPI" in version.stdout + version.stderr:
+        command += ["--oversubscribe", "--bind-to", "none"]
+        command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [*command, "-np", str(ranks)]
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _script(program: str | Path, folder: Path) -> str:
+    if isinstance(program, Path):
+        return str(program)
+    path = folder / "program.py"
+    path.write_text(program, encoding="utf-8")
+    return str(path)
+
+
+class Run:
+    """Ranks that are running. Used as a context manager: its end is theirs."""
+
+    def __init__(
+        self,
+        program: str | Path,
+        ranks: int,
+        *,
+        launcher: str = "tcp",
+        env: Mapping[str, str] | None = None,
+        env_of: Mapping[int, Mapping[str, str]] | None = None,
+        arguments: Sequence[str] = (),
+        prefix_of: Mapping[int, Sequence[str]] | None = None,
+        rendezvous: str | None = None,
+    ) -> None:
+        self.size = ranks
+        self.launcher = launcher
+        self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+        self._begin = time.monotonic()
+        base = clean_environment({"RANKS_FOLDER": str(self._folder), **(env or {})})
+        base.setdefault("RDMACOLL_SECRET_FILE", str(self._folder / "secret"))
+        base.setdefault("RDMACOLL_START_TIMEOUT_S", "60")
+        command = [sys.executable, _script(program, self._folder), *arguments]
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._files: list[tuple[Path, BinaryIO]] = []
+        if launcher == "mpirun":
+            self._start([*mpirun_command(ranks), *command], base)
+            return
+        address = rendezvous or f"127.0.0.1:{free_port()}"
+        for rank in range(ranks):
+            environ = {
+                **base,
+                "RDMACOLL_RANK": str(rank),
+                "RDMACOLL_SIZE": str(ranks),
+                "RDMACOLL_RENDEZVOUS": address,
+                **(env_of or {}).get(rank, {}),
+            }
+            self._start([*(prefix_of or {}).get(rank, ()), *command], environ)
+
+    def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        path = self._folder / f"output-{len(self.processes)}"
+        file = path.open("wb")
+        self._files.append((path, file))
+        self.processes.append(
+            subprocess.Popen(
+                command,
+                env=dict(environ),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+
+    def reported(self, rank: int) -> Any:
+        """What the rank has reported so far, or None."""
+        path = self._folder / f"report-{rank}.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def wait_for_reports(self, ranks: Sequence[int], within_s: float = 60.0) -> None:
+        """Returns when all these ranks have reported something."""
+        end = time.monotonic() + within_s
+        while not all(self.reported(rank) is not None for rank in ranks):
+            assert time.monotonic() < end, f"no report from all of {list(ranks)}:\n{self._collect().text()}"
+            time.sleep(0.02)
+
+    def pid(self, rank: int) -> int:
+        """The process id of a rank, which must have reported {"pid": ...} under mpirun."""
+        if self.launcher == "mpirun":
+            return int(self.reported(rank)["pid"])
+        return self.processes[rank].pid
+
+    def finish(self, deadline_s: float = 120.0) -> Outcome:
+        """Waits for all; whoever is late is killed, and the test fails."""
+        end = time.monotonic() + deadline_s
+        late = False
+        for process in self.processes:
+            try:
+                process.wait(max(0.1, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                late = True
+        self._kill()
+        outcome = self._collect()
+        assert not late, f"not done within {deadline_s} s:\n{outcome.text()}"
+        return outcome
+
+    def _collect(self) -> Outcome:
+        codes = [process.poll() for process in self.processes]
+        texts = [path.read_text(encoding="utf-8", errors="replace") for path, _ in self._files]
+        shared = self.launcher == "mpirun"
+        return Outcome(
+            [
+                Rank(
+                    codes[0 if shared else rank],
+                    texts[0 if shared else rank],
+                    self.reported(rank),
+                )
+                for rank in range(self.size)
+            ],
+            time.monotonic() - self._begin,
+        )
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            if process.poll() is None or self.launcher == "tcp":
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)  # the session that we made, children too
+                except ProcessLookupError:
+                    pass
+            process.wait()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        for _path, file in self._files:
+            file.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def run(program: str | Path, ranks: int, *, deadline_s: float = 120.0, **options: Any) -> Outcome:
+    """Starts, waits, and cleans up."""
+    with Run(program, ranks, **options) as started:
+        return started.finish(deadline_s)
+
+
+def report(value: Any, rank: int | None = None) -> None:
+    """Called inside a rank: leaves a JSON value for the test. A later report replaces an earlier one."""
+    import rdmacoll
+
+    number = rdmacoll.rank() if rank is None else rank
+    folder = Path(os.environ["RANKS_FOLDER"])
+    draft = folder / f".report-{number}-{os.getpid()}"
+    draft.write_text(json.dumps(value), encoding="utf-8")
+    draft.rename(folder / f"report-{number}.json")

@@ -1,0 +1,195 @@
+"""The shape of the tree: who may include whom, who reads the environment, how long files are."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CPP = ROOT / "cpp"
+
+_BASE = {"base"}
+_BELOW = {"base", "memory"}
+_ENGINE = _BELOW | {"transport", "compute", "collectives", "bootstrap"}
+# The include law: what each folder of cpp/ may include beside itself.
+MAY_INCLUDE = {
+    "base": set(),
+    "memory": _BASE,
+    "transport": _BELOW,
+    "compute": _BELOW,
+    "collectives": _BASE,
+    "bootstrap": _BELOW | {"transport"},
+    "engine": _ENGINE,
+    "api": _ENGINE | {"engine"},
+    "tensorflow": {"api"},
+}
+# Headers of other systems and who may include them; all others are for nobody.
+SYSTEM_HEADERS_OF = {"ucontext.h": set(), "infiniband/verbs.h": set(), "cuda.h": set(), "mpi.h": set()}
+
+READS_THE_ENVIRONMENT = {"cpp/base/config.cc", "rdmacoll/engine/bootstrap.py"}
+
+LINES_MAX = 400
+# Longer files, and why they are one.
+LONGER: dict[str, str] = {}
+
+DOCSTRINGS_OF = "rdmacoll"
+
+
+def cpp_files() -> list[Path]:
+    return sorted([*CPP.rglob("*.h"), *CPP.rglob("*.cc")])
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files of the tree, new ones too, without what git ignores."""
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def includes(text: str) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE)
+
+
+def test_every_folder_has_a_place_in_the_include_law() -> None:
+    folders = {path.relative_to(CPP).parts[0] for path in cpp_files()}
+    assert folders <= set(MAY_INCLUDE), folders - set(MAY_INCLUDE)
+
+
+def test_includes_obey_the_law() -> None:
+    broken = []
+    for path in cpp_files():
+        folder = path.relative_to(CPP).parts[0]
+        for header in includes(path.read_text()):
+            target = header.split("/", 1)[0]
+            if target != folder and target not in MAY_INCLUDE[folder]:
+                broken.append(f"{relative(path)} includes {header}")
+            if not (CPP / header).exists():
+                broken.append(f"{relative(path)} includes {header} not by its path under cpp/")
+    assert not broken, "\n".join(broken)
+
+
+def test_the_law_has_no_circle() -> None:
+    ordered: list[str] = []
+    left = dict(MAY_INCLUDE)
+    while left:
+        ready = [folder for folder, needs in left.items() if needs <= set(ordered)]
+        assert ready, f"a circle among {sorted(left)}"
+        for folder in ready:
+            ordered.append(folder)
+            del left[folder]
+
+
+def test_transports_do_not_know_each_other() -> None:
+    broken = []
+    for path in (CPP / "transport").rglob("*.*"):
+        own = path.relative_to(CPP / "transport").parts[0]
+        for header in includes(path.read_text()):
+            parts = header.split("/")
+            if parts[0] == "transport" and len(parts) == 3 and parts[1] != own:
+                broken.append(f"{relative(path)} includes {header}")
+    assert not broken, "\n".join(broken)
+
+
+def test_the_environment_is_read_in_two_files_only() -> None:
+    pattern = re.compile(r"\b(?:secure_)?getenv\b|\benviron\b|\bputenv\b|\bsetenv\b")
+    found = {
+        relative(path)
+        for path in [*cpp_files(), *(ROOT / "rdmacoll").rglob("*.py")]
+        if any(pattern.search(line) for line in _code_lines(path))
+    }
+    # launch.py is pure: it takes the variables as a mapping of that name.
+    assert found - {"rdmacoll/engine/launch.py"} <= READS_THE_ENVIRONMENT, found
+    assert "os.environ" not in (ROOT / "rdmacoll/engine/launch.py").read_text()
+
+
+def _code_lines(path: Path) -> list[str]:
+    comment = "//" if path.suffix in (".cc", ".h") else "#"
+    return [line.split(comment, 1)[0] for line in path.read_text().splitlines()]
+
+
+def test_files_are_short_or_have_a_reason() -> None:
+    sources = tracked("*.py", "*.cc", "*.h", "Makefile", "*.cmake")
+    long = {
+        relative(path): count for path in sources if (count := len(path.read_text().splitlines())) > LINES_MAX
+    }
+    unexplained = {name: count for name, count in long.items() if name not in LONGER}
+    assert not unexplained, unexplained
+    assert set(LONGER) <= set(long), f"these are short by now: {set(LONGER) - set(long)}"
+
+
+def test_headers_are_included_once() -> None:
+    for path in CPP.rglob("*.h"):
+        text = path.read_text()
+        assert "#pragma once" in text or "#ifndef" in text, relative(path)
+
+
+def test_exceptions_and_global_state_stay_out() -> None:
+    broken = []
+    for path in cpp_files():
+        for number, line in enumerate(_code_lines(path), 1):
+            if re.search(r"\bgoto\b|\bstrcpy\b|\bsprintf\b|\busing namespace\b", line):
+                broken.append(f"{relative(path)}:{number}: {line.strip()}")
+    assert not broken, "\n".join(broken)
+
+
+def test_public_names_have_docstrings() -> None:
+    missing = []
+    for path in sorted((ROOT / DOCSTRINGS_OF).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        if not ast.get_docstring(tree):
+            missing.append(f"{relative(path)}: the module")
+        missing += [f"{relative(path)}: {name}" for name in _undocumented(tree, "")]
+    assert not missing, "\n".join(missing)
+
+
+def _undocumented(node: ast.AST, prefix: str) -> list[str]:
+    names = []
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        if child.name.startswith("_"):
+            continue
+        decorators = [ast.unparse(decorator) for decorator in child.decorator_list]
+        inherited = any(d.endswith((".setter", "overload", "override")) for d in decorators)
+        if not ast.get_docstring(child) and not inherited:
+            names.append(prefix + child.name)
+        if isinstance(child, ast.ClassDef):
+            names += _undocumented(child, f"{prefix}{child.name}.")
+    return names
+
+
+def test_every_command_and_setting_of_the_readme_exists() -> None:
+    readme = (ROOT / "README.md").read_text()
+    table = (CPP / "base" / "config_table.cc").read_text()
+    for name in set(re.findall(r"\bRDMACOLL_[A-Z_]+[A-Z]\b", readme)):
+        assert f'"{name}"' in table, f"README.md names {name}, which is no setting"
+
+
+def test_the_tree_speaks_of_nothing_but_the_project() -> None:
+    # Written in pieces, so that this file does not find itself.
+    words = ["/ho" + "me/", "/wo" + "rk/", "/ro" + "ot/", "TO" + "DO", "FIX" + "ME", "XX" + "X"]
+    pattern = re.compile("|".join(words))
+    own = [path for path in tracked() if path.suffix not in (".json", ".png", ".seed")]
+    found = [
+        f"{relative(path)}:{number}: {line.strip()[:100]}"
+        for path in own
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_build_product_is_tracked() -> None:
+    products = [path for path in tracked() if path.suffix in (".so", ".o", ".a", ".pyc", ".whl")]
+    assert not products, products
