@@ -1,0 +1,54 @@
+#include "transport/shm/doorbell.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace rdmacoll::shm {
+
+Status Doorbell::open() {
+  event_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event_) return Status(Code::failed, cat("eventfd: ", std::strerror(errno)));
+  RC_RETURN_IF_ERROR(create_shared("rdmacoll doorbell", kDoorbellBytes, page_fd_));
+  return map_shared(page_fd_.get(), kDoorbellBytes, Access::write, mapping_);
+}
+
+void Doorbell::arm() {
+  armed_ = true;
+  shared()->asleep.store(1, std::memory_order_seq_cst);
+}
+
+bool Doorbell::disarm() {
+  if (!armed_) return false;
+  armed_ = false;
+  shared()->asleep.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+void Doorbell::drain() {
+  uint64_t rings = 0;
+  while (::read(event_.get(), &rings, sizeof rings) < 0 && errno == EINTR) {
+  }
+}
+
+Status Bell::open(Fd event, Fd page) {
+  RC_RETURN_IF_ERROR(check_shared(page.get(), kDoorbellBytes));
+  RC_RETURN_IF_ERROR(map_shared(page.get(), kDoorbellBytes, Access::write, mapping_));
+  event_ = std::move(event);
+  return {};
+}
+
+bool Bell::ring() {
+  if (shared()->asleep.load(std::memory_order_seq_cst) == 0) return false;
+  if (shared()->asleep.exchange(0, std::memory_order_seq_cst) == 0) return false;
+  const uint64_t one = 1;
+  while (::write(event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+  return true;
+}
+
+}  // namespace rdmacoll::shm

@@ -1,0 +1,69 @@
+// How two ranks of one node meet. Over the authenticated socket each sends a Hello with its
+// descriptors, maps what it got, tries whether it can read the other's memory, and sends the
+// result. Nothing here blocks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+
+namespace rdmacoll::shm {
+
+struct Hello {
+  uint32_t epoch = 0;
+  int32_t rank = -1;
+  int64_t pid = 0;
+  uint64_t pool_base = 0;
+  uint64_t pool_bytes = 0;
+  uint64_t probe_address = 0;
+  uint64_t probe_value = 0;
+};
+
+// Descriptors, in the order in which they are passed.
+enum class Passed : std::size_t { bell_event, bell_page, pool, channel };
+inline constexpr std::size_t kPassedMax = 4;  // the dialer's; an acceptor passes no channel
+
+// A message of known size in each direction, with descriptors riding on the first byte.
+class SocketMessage {
+ public:
+  void prepare(std::span<const std::byte> bytes, std::span<const int> descriptors);
+  void expect(std::size_t bytes, std::size_t descriptors);
+
+  // Status::busy(): not finished, call again.
+  Status send(int socket);
+  Status receive(int socket);
+
+  std::span<const std::byte> received() const { return in_; }
+  Fd take(Passed which) { return std::move(passed_[static_cast<std::size_t>(which)]); }
+
+ private:
+  std::vector<std::byte> out_;
+  std::size_t out_done_ = 0;
+  std::array<int, kPassedMax> descriptors_{};
+  std::size_t descriptors_count_ = 0;
+
+  std::vector<std::byte> in_;
+  std::size_t in_done_ = 0;
+  std::array<Fd, kPassedMax> passed_;
+  std::size_t passed_count_ = 0;
+  std::size_t passed_expected_ = 0;
+};
+
+std::vector<std::byte> encode(const Hello& hello);
+Status decode(std::span<const std::byte> bytes, Hello& hello);
+
+// What one side says after it has tried to read the other's memory.
+enum class Verdict : uint8_t { can_read = 1, cannot_read = 2 };
+std::vector<std::byte> encode(Verdict verdict);
+Status decode(std::span<const std::byte> bytes, Verdict& verdict);
+
+// "connection closed", "connection reset by peer", ...
+std::string closing_cause(int error);
+
+}  // namespace rdmacoll::shm

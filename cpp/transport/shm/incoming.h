@@ -1,0 +1,62 @@
+// Everything that one peer publishes to us, and what we have posted to take it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/shm/outgoing.h"
+#include "transport/shm/record.h"
+#include "transport/shm/remote_memory.h"
+#include "transport/shm/slot_table.h"
+#include "transport/transport.h"
+
+namespace rdmacoll::shm {
+
+class Incoming {
+ public:
+  Incoming(const RemoteMemory& remote, Outgoing& outgoing, Transport::Counters& counters)
+      : remote_(remote), outgoing_(outgoing), counters_(counters) {}
+  void close();
+
+  Status await(Lane lane, uint64_t sequence, uint64_t cookie);
+  Status receive(const Transfer& transfer);
+  Status release(Lane lane, uint64_t sequence);
+
+  // What the peer says; `payload` is memory that the peer can still change.
+  Status published(const RecordHeader& header, const std::byte* payload, Sink& sink);
+  Status control(const RecordHeader& header, const std::byte* payload, int peer, Sink& sink);
+
+  // Publications that were there before they were asked for.
+  bool has_work() const { return !ready_.empty(); }
+  Status deliver_ready(Sink& sink);
+
+ private:
+  enum class State : uint8_t { posted, arrived, ready, shown };
+  struct Arrival {
+    State state{};
+    uint64_t cookie = 0;
+    std::size_t bytes = 0;
+    bool mapped = true;               // every piece is
+    std::vector<RemotePiece> pieces;  // arrived, ready, shown
+    std::vector<Piece> into;          // a receive
+  };
+  Status fill(Arrival& arrival, const RecordHeader& header, const std::byte* payload);
+  Status deliver(const Key& key, Arrival& arrival, Sink& sink);
+  Status copy(const Arrival& arrival);
+
+  const RemoteMemory& remote_;
+  Outgoing& outgoing_;
+  Transport::Counters& counters_;
+  SlotTable<Arrival> arrivals_;
+  std::size_t unclaimed_ = 0;
+  std::vector<Key> ready_;
+  std::vector<PieceRecord> list_;   // scratch
+  std::vector<std::byte> control_;  // a message that is being put together
+  std::size_t control_done_ = 0;
+  uint64_t control_number_ = 0;
+};
+
+}  // namespace rdmacoll::shm

@@ -1,0 +1,353 @@
+#include "transport/shm/outgoing.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace rdmacoll::shm {
+namespace {
+
+// Sends of this size are staged at once, without waiting for the grant, while they are few.
+constexpr std::size_t kEagerBytes = 64 * 1024;
+constexpr std::size_t kEagerBytesMax = 1024 * 1024;
+static_assert(kEagerBytes <= kStagedBytesMax);
+// A fragment of a control message is not cut smaller than this, however little room there is.
+constexpr std::size_t kControlFragmentMin = 1024;
+
+}  // namespace
+
+Status Outgoing::open(RingProducer ring, Bell bell, bool one_copy) {
+  ring_ = ring;
+  bell_ = std::move(bell);
+  one_copy_ = one_copy;
+  wire_.reserve(kPiecesMax);
+  if (one_copy_) return {};
+  reserve_ = pool_.allocate(kStagedBytesMax);
+  if (reserve_ != nullptr) return {};
+  return Status(Code::failed, cat("no ", bytes_text(kStagedBytesMax),
+                                  " are left in the memory pool for staging: raise "
+                                  "TF_RDMA_BUF_SIZE"));
+}
+
+void Outgoing::close() {
+  sends_.for_each([this](const Key&, Send& send) { unstage(send); });
+  sends_.clear();
+  if (reserve_ != nullptr) pool_.free(reserve_);
+  reserve_ = nullptr;
+  staged_.clear();
+  granted_.clear();
+  releases_.clear();
+  control_.clear();
+  outstanding_ = 0;
+}
+
+RecordHeader Outgoing::header(RecordKind kind, const Key& key, std::size_t bytes) const {
+  RecordHeader header;
+  header.bytes = static_cast<uint32_t>(bytes);
+  header.kind = kind;
+  header.traffic = key.traffic;
+  header.lane = key.lane;
+  header.epoch = epoch_;
+  header.sequence = key.sequence;
+  return header;
+}
+
+void Outgoing::ring_bell() { counters_.doorbells += bell_.ring() ? 1 : 0; }
+
+void Outgoing::commit(const RecordHeader& header) {
+  ring_.commit(header);
+  ring_bell();
+}
+
+// ---- control ----------------------------------------------------------------------------------
+
+void Outgoing::write_control(std::byte* place, std::span<const std::byte> bytes, uint32_t total,
+                             uint64_t offset) {
+  if (!bytes.empty()) std::memcpy(place, bytes.data(), bytes.size());
+  RecordHeader record = header(RecordKind::control, {.sequence = control_number_}, bytes.size());
+  record.count = total;
+  record.extra = offset;
+  commit(record);
+  if (offset + bytes.size() == total) ++control_number_;
+}
+
+Status Outgoing::post_control(std::span<const std::byte> message) {
+  RC_ASSERT(message.size() <= kControlBytesMax, cat("a control message of ", message.size()));
+  if (!control_.empty()) return Status::busy();
+  if (message.size() > kControlFragmentMax) {
+    control_.assign(message.begin(), message.end());
+    control_done_ = 0;
+    flush_control();
+  } else {
+    std::byte* place = ring_.reserve(message.size());
+    if (place == nullptr) return Status::busy();
+    write_control(place, message, static_cast<uint32_t>(message.size()), 0);
+  }
+  ++counters_.control_messages;
+  counters_.bytes_sent += message.size();
+  return {};
+}
+
+bool Outgoing::flush_control() {
+  bool moved = false;
+  while (!control_.empty()) {
+    const std::size_t left = control_.size() - control_done_;
+    const std::size_t bytes = std::min(left, ring_.room());
+    const std::size_t wanted = std::max(bytes, std::min(left, kControlFragmentMin));
+    std::byte* place = ring_.reserve(wanted);  // a refusal has us woken when there is room
+    if (place == nullptr) break;
+    if (wanted > bytes) continue;  // room has appeared since: look again
+    const auto rest = std::span(control_).subspan(control_done_, bytes);
+    write_control(place, rest, static_cast<uint32_t>(control_.size()), control_done_);
+    control_done_ += bytes;
+    if (control_done_ == control_.size()) control_.clear();
+    moved = true;
+  }
+  return moved;
+}
+
+void Outgoing::heartbeat() {
+  if (ring_.room() == 0 || ring_.reserve(0) == nullptr) return;
+  commit(header(RecordKind::heartbeat, {}, 0));
+}
+
+// ---- publications and sends -------------------------------------------------------------------
+
+Outgoing::Encoded Outgoing::encode(std::span<const Piece> pieces) {
+  Encoded encoded;
+  wire_.clear();
+  const std::byte* end = nullptr;
+  for (const Piece& piece : pieces) {
+    if (piece.bytes == 0) continue;
+    encoded.bytes += piece.bytes;
+    const bool in_pool = pool_.contains(piece.data, piece.bytes);
+    encoded.in_pool = encoded.in_pool && in_pool;
+    const uint64_t flag = in_pool ? kInPool : 0;
+    if (piece.data == end && (wire_.back().bytes & kInPool) == flag) {
+      wire_.back().bytes += piece.bytes;
+    } else {
+      const uint64_t address = in_pool ? static_cast<uint64_t>(piece.data - pool_.base())
+                                       : reinterpret_cast<uint64_t>(piece.data);
+      wire_.push_back({address, piece.bytes | flag});
+    }
+    end = piece.data + piece.bytes;
+  }
+  return encoded;
+}
+
+// The pieces are in wire_.
+Status Outgoing::write_publication(const Key& key, const Transfer& transfer, std::size_t bytes) {
+  const bool listed = wire_.size() > kPiecesMax;
+  const std::size_t payload = listed ? 0 : wire_.size() * sizeof(PieceRecord);
+  std::byte* place = ring_.reserve(payload);
+  if (place == nullptr) return Status::busy();
+
+  Send* send = sends_.find(key);
+  if (send != nullptr) --grants_early_;
+  if (send == nullptr) send = &sends_.insert(key);
+  send->stage = Stage::published;
+  send->reported = false;
+  send->eager = false;
+  send->cookie = transfer.cookie;
+  send->staging = nullptr;
+  ++outstanding_;
+
+  RecordHeader record = header(RecordKind::publish, key, payload);
+  record.count = static_cast<uint32_t>(wire_.size());
+  if (listed) {
+    send->list.assign(wire_.begin(), wire_.end());
+    record.extra = reinterpret_cast<uint64_t>(send->list.data());
+  } else if (payload > 0) {
+    std::memcpy(place, wire_.data(), payload);
+  }
+  commit(record);
+  counters_.bytes_sent += bytes;
+  return {};
+}
+
+Status Outgoing::publish(const Transfer& transfer) {
+  const Key key{Traffic::view, transfer.lane, transfer.sequence};
+  RC_ASSERT(sends_.find(key) == nullptr, cat("published twice: sequence ", key.sequence));
+  RC_ASSERT(transfer.pieces.size() <= kPiecesMax, cat(transfer.pieces.size(), " pieces"));
+  const Encoded encoded = encode(transfer.pieces);
+  RC_ASSERT(encoded.bytes <= kTransferBytesMax, cat(encoded.bytes, " bytes"));
+  RC_ASSERT(encoded.in_pool || one_copy_, "published memory that the peer may not read");
+  return write_publication(key, transfer, encoded.bytes);
+}
+
+Status Outgoing::send(const Transfer& transfer) {
+  const Key key{Traffic::transfer, transfer.lane, transfer.sequence};
+  Send* known = sends_.find(key);
+  const bool granted = known != nullptr && known->stage == Stage::granted_early;
+  RC_ASSERT(known == nullptr || granted, cat("sent twice: sequence ", key.sequence));
+
+  const Encoded encoded = encode(transfer.pieces);
+  RC_ASSERT(wire_.size() <= kListedPiecesMax, cat(wire_.size(), " pieces"));
+  if (one_copy_ || (encoded.in_pool && wire_.size() <= kPiecesMax)) {
+    RC_ASSERT(encoded.bytes <= kTransferBytesMax, cat(encoded.bytes, " bytes"));
+    return write_publication(key, transfer, encoded.bytes);
+  }
+
+  RC_ASSERT(encoded.bytes <= kStagedBytesMax, cat(encoded.bytes, " bytes"));
+  Send& send = known != nullptr ? *known : sends_.insert(key);
+  send.staging = nullptr;
+  send.reported = false;
+  send.cookie = transfer.cookie;
+  send.bytes = encoded.bytes;
+  send.eager =
+      !granted && encoded.bytes <= kEagerBytes && eager_bytes_ + encoded.bytes <= kEagerBytesMax;
+  if (granted || send.eager) {
+    const Staged staged = stage(key, send, transfer.pieces, granted);
+    if (staged == Staged::ring_full) {
+      if (!granted) sends_.erase(key);
+      return Status::busy();
+    }
+    if (staged == Staged::done) {
+      if (granted) --grants_early_;
+      return {};
+    }
+  }
+  if (granted) {
+    --grants_early_;
+    granted_.push_back(key);
+  }
+  send.stage = granted ? Stage::granted : Stage::waiting;
+  send.eager = false;
+  send.pieces.assign(transfer.pieces.begin(), transfer.pieces.end());
+  ++outstanding_;
+  return {};
+}
+
+Outgoing::Staged Outgoing::stage(const Key& key, Send& send, std::span<const Piece> pieces,
+                                 bool may_use_reserve) {
+  std::byte* place = ring_.reserve(sizeof(PieceRecord));
+  if (place == nullptr) return Staged::ring_full;
+  std::byte* memory = pool_.allocate(send.bytes);
+  if (memory == nullptr && may_use_reserve && !reserve_in_use_) {
+    memory = reserve_;
+    reserve_in_use_ = true;
+  }
+  if (memory == nullptr) return Staged::no_memory;
+
+  std::byte* to = memory;
+  for (const Piece& piece : pieces) {
+    if (piece.bytes > 0) std::memcpy(to, piece.data, piece.bytes);
+    to += piece.bytes;
+  }
+  const PieceRecord whole{static_cast<uint64_t>(memory - pool_.base()), send.bytes | kInPool};
+  std::memcpy(place, &whole, sizeof whole);
+  send.stage = Stage::published;
+  send.reported = true;
+  send.staging = memory;
+  if (send.eager) eager_bytes_ += send.bytes;
+  staged_.push_back(send.cookie);
+  counters_.bytes_sent += send.bytes;
+  counters_.bytes_copied += send.bytes;
+  RecordHeader record = header(RecordKind::publish, key, sizeof whole);
+  record.count = 1;
+  commit(record);
+  return Staged::done;
+}
+
+void Outgoing::unstage(Send& send) {
+  if (send.stage != Stage::published || send.staging == nullptr) return;
+  if (send.staging == reserve_) {
+    reserve_in_use_ = false;
+  } else {
+    pool_.free(send.staging);
+  }
+  if (send.eager) eager_bytes_ -= send.bytes;
+  send.staging = nullptr;
+}
+
+Status Outgoing::released(const Key& key, Sink& sink) {
+  Send* send = sends_.find(key);
+  if (send == nullptr || send->stage != Stage::published) {
+    return Status(Code::failed, cat("it released what was not published: lane ", int{key.lane},
+                                    ", sequence ", key.sequence));
+  }
+  unstage(*send);
+  if (!send->reported) {
+    --outstanding_;
+    sink.sent(send->cookie);
+  }
+  sends_.erase(key);
+  return {};
+}
+
+Status Outgoing::granted(const Key& key) {
+  Send* send = sends_.find(key);
+  if (send == nullptr && !one_copy_ && grants_early_ < kUnclaimedMax) {
+    sends_.insert(key).stage = Stage::granted_early;
+    ++grants_early_;
+    return {};
+  }
+  if (send != nullptr && send->stage == Stage::published) return {};  // it crossed our record
+  if (send == nullptr || send->stage != Stage::waiting) {
+    return Status(Code::failed,
+                  cat("an unexpected grant: lane ", int{key.lane}, ", sequence ", key.sequence));
+  }
+  send->stage = Stage::granted;
+  granted_.push_back(key);
+  return {};
+}
+
+// ---- answers ----------------------------------------------------------------------------------
+
+bool Outgoing::write_answer(RecordKind kind, const Key& key) {
+  if (ring_.reserve(0) == nullptr) return false;
+  commit(header(kind, key, 0));
+  return true;
+}
+
+Status Outgoing::release(const Key& key) {
+  return write_answer(RecordKind::release, key) ? Status() : Status::busy();
+}
+
+Status Outgoing::grant(const Key& key) {
+  return write_answer(RecordKind::grant, key) ? Status() : Status::busy();
+}
+
+void Outgoing::release_when_possible(const Key& key) {
+  if (!releases_.empty() || !write_answer(RecordKind::release, key)) releases_.push_back(key);
+}
+
+// ---- progress ---------------------------------------------------------------------------------
+
+bool Outgoing::flush(Sink& sink) {
+  bool moved = ring_.accepts_again();
+  moved |= flush_control();
+
+  std::size_t written = 0;
+  while (written < releases_.size() && write_answer(RecordKind::release, releases_[written])) {
+    ++written;
+  }
+  releases_.erase(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(written));
+
+  std::size_t staged = 0;
+  for (; staged < granted_.size(); ++staged) {
+    Send& send = *sends_.find(granted_[staged]);
+    if (stage(granted_[staged], send, send.pieces, true) != Staged::done) break;
+    --outstanding_;
+  }
+  granted_.erase(granted_.begin(), granted_.begin() + static_cast<std::ptrdiff_t>(staged));
+
+  moved |= !staged_.empty() || written > 0;
+  for (const uint64_t cookie : staged_) sink.sent(cookie);
+  staged_.clear();
+  return moved;
+}
+
+bool Outgoing::arm() {
+  // What waits for staging memory needs no wake-up of its own: the reserve is in use then, and
+  // comes back with a release.
+  if (!staged_.empty()) return false;
+  return !ring_.refused() || ring_.ask_for_space();
+}
+
+bool Outgoing::finished() const {
+  return outstanding_ == 0 && staged_.empty() && releases_.empty() && control_.empty();
+}
+
+}  // namespace rdmacoll::shm

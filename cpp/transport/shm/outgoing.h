@@ -1,0 +1,115 @@
+// Everything that goes to one peer: control messages, publications, sends, and the answers to the
+// peer's own.
+//
+// A send is a publication in the transfer space: the receiver, once its receive is posted, copies
+// out of our memory and releases it. The sender never writes into memory of the receiver, so
+// posting the receive is all the grant there is and costs no message. Only where the receiver can
+// read nothing but our pool do other bytes have to be staged there first; since staging memory is
+// bounded, and a transfer that nobody takes would keep it from one that the peer waits for, large
+// ones are staged only when the peer has granted them, and then always find room (the reserve).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "memory/pool.h"
+#include "transport/shm/doorbell.h"
+#include "transport/shm/record.h"
+#include "transport/shm/ring.h"
+#include "transport/shm/slot_table.h"
+#include "transport/transport.h"
+
+namespace rdmacoll::shm {
+
+class Outgoing {
+ public:
+  Outgoing(MemoryPool& pool, uint32_t epoch, Transport::Counters& counters)
+      : pool_(pool), epoch_(epoch), counters_(counters) {}
+  ~Outgoing() { close(); }
+  Outgoing(const Outgoing&) = delete;
+  Outgoing& operator=(const Outgoing&) = delete;
+
+  Status open(RingProducer ring, Bell bell, bool one_copy);
+  // Gives the staging memory back; nothing is sent any more.
+  void close();
+
+  // These return busy when there is no room.
+  Status post_control(std::span<const std::byte> message);
+  Status publish(const Transfer& transfer);
+  Status send(const Transfer& transfer);
+  Status release(const Key& key);
+  Status grant(const Key& key);
+  void release_when_possible(const Key& key);
+  void heartbeat();  // a full ring is sign of life enough
+
+  // What the peer says.
+  Status released(const Key& key, Sink& sink);
+  Status granted(const Key& key);
+
+  bool has_work() const {
+    return ring_.refused() || !staged_.empty() || !releases_.empty() || !granted_.empty() ||
+           !control_.empty();
+  }
+  // Reports and moves on what had to wait. True: something moved.
+  bool flush(Sink& sink);
+  bool arm();
+  bool broken() const { return ring_.broken(); }
+  // Nothing of ours is left for the peer to read or for us to write.
+  bool finished() const;
+  void ring_bell();
+
+ private:
+  enum class Stage : uint8_t { published, waiting, granted, granted_early };
+  struct Send {
+    Stage stage{};
+    bool reported = false;
+    bool eager = false;
+    uint64_t cookie = 0;
+    std::size_t bytes = 0;
+    std::byte* staging = nullptr;
+    std::vector<Piece> pieces;      // waiting or granted
+    std::vector<PieceRecord> list;  // published, too many for a record
+  };
+  enum class Staged { done, ring_full, no_memory };
+
+  struct Encoded {
+    std::size_t bytes = 0;
+    bool in_pool = true;
+  };
+  Encoded encode(std::span<const Piece> pieces);  // into wire_
+  Status write_publication(const Key& key, const Transfer& transfer, std::size_t bytes);
+  Staged stage(const Key& key, Send& send, std::span<const Piece> pieces, bool may_use_reserve);
+  void unstage(Send& send);
+  bool write_answer(RecordKind kind, const Key& key);
+  void write_control(std::byte* place, std::span<const std::byte> bytes, uint32_t total,
+                     uint64_t offset);
+  bool flush_control();
+  void commit(const RecordHeader& header);
+  RecordHeader header(RecordKind kind, const Key& key, std::size_t bytes) const;
+
+  MemoryPool& pool_;
+  const uint32_t epoch_;
+  Transport::Counters& counters_;
+  RingProducer ring_;
+  Bell bell_;
+  bool one_copy_ = false;
+
+  SlotTable<Send> sends_;
+  std::size_t grants_early_ = 0;
+  std::size_t outstanding_ = 0;  // accepted and not yet reported, in sends_
+  std::size_t eager_bytes_ = 0;
+  std::byte* reserve_ = nullptr;  // kStagedBytesMax
+  bool reserve_in_use_ = false;
+  std::vector<PieceRecord> wire_;   // scratch
+  std::vector<uint64_t> staged_;    // cookies whose bytes are ours now: to be reported
+  std::vector<Key> granted_;        // sends that may be staged now
+  std::vector<Key> releases_;       // to be written
+  std::vector<std::byte> control_;  // the rest of a large message
+  std::size_t control_done_ = 0;
+  uint64_t control_number_ = 0;
+};
+
+}  // namespace rdmacoll::shm

@@ -1,0 +1,116 @@
+#include "transport/shm/ring.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/status.h"
+#include "base/text.h"
+
+namespace rdmacoll::shm {
+namespace {
+
+constexpr std::size_t padded(std::size_t payload_bytes) {
+  return (sizeof(RecordHeader) + payload_bytes + kRecordAlign - 1) / kRecordAlign * kRecordAlign;
+}
+
+constexpr std::size_t place(uint64_t index) { return index % kRingBytes; }
+
+// Both indexes only grow, by whole records, and are never more than a ring apart. The peer wrote
+// one of them, so this is checked and not assumed.
+constexpr bool is_sane(uint64_t head, uint64_t tail) {
+  return head - tail <= kRingBytes && head % kRecordAlign == 0 && tail % kRecordAlign == 0;
+}
+
+}  // namespace
+
+void RingProducer::look_at_tail(std::memory_order order) {
+  const uint64_t tail = indexes_->tail.load(order);
+  if (!is_sane(head_, tail) || tail - tail_ > kRingBytes) {
+    broken_ = true;
+    return;
+  }
+  tail_ = tail;
+}
+
+std::byte* RingProducer::reserve(std::size_t payload_bytes) {
+  const std::size_t need = padded(payload_bytes);
+  RC_ASSERT(need <= kRecordBytesMax, cat("a record of ", need, " bytes"));
+  if (head_ + need - tail_ > kRingBytes) {
+    look_at_tail(std::memory_order_acquire);
+    if (broken_ || head_ + need - tail_ > kRingBytes) {
+      refuse();
+      return nullptr;
+    }
+  }
+  return data_ + place(head_) + sizeof(RecordHeader);
+}
+
+std::size_t RingProducer::room() {
+  look_at_tail(std::memory_order_acquire);
+  const std::size_t free = broken_ ? 0 : kRingBytes - (head_ - tail_);
+  if (free < kRecordAlign) {
+    refuse();
+    return 0;
+  }
+  return std::min(free, kRecordBytesMax) - sizeof(RecordHeader);
+}
+
+void RingProducer::refuse() {
+  // The oldest refusal counts: whoever was refused first must hear of all room since.
+  if (!refused_) tail_at_refusal_ = tail_;
+  refused_ = true;
+}
+
+void RingProducer::commit(const RecordHeader& header) {
+  std::memcpy(data_ + place(head_), &header, sizeof header);
+  head_ += padded(header.bytes);
+  // seq_cst for the doorbell's sake, see there.
+  indexes_->head.store(head_, std::memory_order_seq_cst);
+}
+
+bool RingProducer::accepts_again() {
+  if (!refused_) return false;
+  look_at_tail(std::memory_order_acquire);
+  if (!broken_ && tail_ == tail_at_refusal_) return false;
+  refused_ = false;
+  return true;
+}
+
+bool RingProducer::ask_for_space() {
+  // Against a consumer that stores its tail and then reads wants_space (show_space): in the single
+  // order of these four seq_cst accesses, either it sees our wish or we see its tail.
+  indexes_->wants_space.store(1, std::memory_order_seq_cst);
+  look_at_tail(std::memory_order_seq_cst);
+  return !broken_ && tail_ == tail_at_refusal_;
+}
+
+RingConsumer::Take RingConsumer::take(RecordHeader& header, const std::byte*& payload) const {
+  if (head_ == tail_) return Take::nothing;
+  const std::byte* record = data_ + place(tail_);
+  std::memcpy(&header, record, sizeof header);
+  const std::size_t need = padded(header.bytes);
+  if (need > kRecordBytesMax || need > head_ - tail_) return Take::nonsense;
+  payload = record + sizeof header;
+  return Take::record;
+}
+
+void RingConsumer::pop(const RecordHeader& header) {
+  tail_ += padded(header.bytes);
+  indexes_->tail.store(tail_, std::memory_order_release);
+}
+
+bool RingConsumer::refresh() {
+  const uint64_t head = indexes_->head.load(std::memory_order_acquire);
+  if (!is_sane(head, tail_) || head - tail_ < head_ - tail_) return false;
+  head_ = head;
+  return true;
+}
+
+bool RingConsumer::show_space() {
+  indexes_->tail.store(tail_, std::memory_order_seq_cst);
+  if (indexes_->wants_space.load(std::memory_order_seq_cst) == 0) return false;
+  indexes_->wants_space.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace rdmacoll::shm

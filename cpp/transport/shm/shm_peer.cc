@@ -1,0 +1,265 @@
+#include "transport/shm/shm_peer.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/text.h"
+
+namespace rdmacoll::shm {
+namespace {
+
+// The channel of a pair: the indexes of both rings, then the rings. Ring 0 carries what the dialer
+// says.
+constexpr std::size_t kIndexBytes = 4096;
+constexpr std::size_t kSecondIndexes = kIndexBytes / 2;
+constexpr std::size_t kChannelBytes = kIndexBytes + 2 * kRingBytes;
+static_assert(sizeof(RingIndexes) <= kSecondIndexes && kSecondIndexes % alignof(RingIndexes) == 0);
+
+constexpr int passed_by(bool dialer) { return dialer ? kPassedMax : kPassedMax - 1; }
+
+// The pid under which the kernel shows the process that made the socket: it differs from what the
+// peer says when the peer lives in another pid namespace.
+int64_t pid_of_socket(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) return 0;
+  return credentials.pid;
+}
+
+}  // namespace
+
+ShmPeer::ShmPeer(const Home& home, int rank, Fd socket, bool dialer)
+    : home_(home),
+      rank_(rank),
+      dialer_(dialer),
+      socket_(std::move(socket)),
+      remote_(rank, home.world.members[static_cast<std::size_t>(rank)]),
+      outgoing_(home.pool, home.world.epoch, home.counters),
+      incoming_(remote_, outgoing_, home.counters),
+      liveness_(home.peer_timeout, home.clock.now()) {
+  epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {.u32 = static_cast<uint32_t>(rank)}};
+  watched_ = ::epoll_ctl(home_.epoll, EPOLL_CTL_ADD, socket_.get(), &event) == 0;
+  greet(dialer);
+}
+
+void ShmPeer::greet(bool dialer) {
+  // A failure to make the channel is found in meet(): no descriptor, no word to the peer.
+  if (dialer && !create_shared("rdmacoll channel", kChannelBytes, channel_).ok()) return;
+  const Hello hello{.epoch = home_.world.epoch,
+                    .rank = home_.world.rank,
+                    .pid = ::getpid(),
+                    .pool_base = reinterpret_cast<uint64_t>(home_.pool.base()),
+                    .pool_bytes = home_.pool.size(),
+                    .probe_address = reinterpret_cast<uint64_t>(&home_.probe),
+                    .probe_value = home_.probe};
+  const std::array<int, kPassedMax> descriptors = {home_.doorbell.event(), home_.doorbell.page(),
+                                                   home_.pool.fd(), channel_.get()};
+  const std::vector<std::byte> bytes = encode(hello);
+  message_.prepare(bytes, std::span(descriptors).first(passed_by(dialer)));
+  message_.expect(bytes.size(), passed_by(!dialer));
+}
+
+Status ShmPeer::meet(Sink& sink) {
+  if (!watched_ || (dialer_ && state_ == State::greeting && !channel_)) {
+    return Status(Code::failed, "this process cannot make a channel (out of descriptors?)");
+  }
+  while (!connected()) {
+    const Status sent = message_.send(socket_.get());
+    if (!sent.ok() && !sent.is_busy()) return sent;
+    written_ = sent.ok();
+    const Status received = message_.receive(socket_.get());
+    if (received.is_busy()) return {};
+    RC_RETURN_IF_ERROR(received);
+    if (!written_) return {};
+
+    if (state_ == State::greeting) {
+      RC_RETURN_IF_ERROR(accept_hello());
+      state_ = State::judging;
+      continue;
+    }
+    Verdict verdict{};
+    RC_RETURN_IF_ERROR(decode(message_.received(), verdict));
+    if (can_read_ && verdict == Verdict::can_read) remote_.allow_one_copy();
+    Bell bell;
+    RC_RETURN_IF_ERROR(
+        bell.open(message_.take(Passed::bell_event), message_.take(Passed::bell_page)));
+    auto* indexes = indexes_.data() + (dialer_ ? 0 : kSecondIndexes);
+    RC_RETURN_IF_ERROR(outgoing_.open(
+        RingProducer(reinterpret_cast<RingIndexes*>(indexes), rings_[dialer_ ? 0 : 1].data()),
+        std::move(bell), remote_.one_copy()));
+    state_ = State::connected;
+    ++home_.counters.handshakes;
+    ++home_.counters.connections;
+    sink.connected(rank_);
+  }
+  return {};
+}
+
+Status ShmPeer::accept_hello() {
+  Hello hello;
+  RC_RETURN_IF_ERROR(decode(message_.received(), hello));
+  if (hello.rank != rank_ || hello.epoch != home_.world.epoch) {
+    return Status(Code::failed,
+                  cat("it says that it is rank ", hello.rank, " of epoch ", hello.epoch,
+                      ", not rank ", rank_, " of epoch ", home_.world.epoch));
+  }
+  RC_RETURN_IF_ERROR(
+      remote_.map_pool(message_.take(Passed::pool), hello.pool_base, hello.pool_bytes));
+  RC_RETURN_IF_ERROR(open_channel());
+  RC_RETURN_IF_ERROR(judge(hello));
+  const auto verdict = encode(can_read_ ? Verdict::can_read : Verdict::cannot_read);
+  message_.prepare(verdict, {});
+  message_.expect(verdict.size(), 0);
+  return {};
+}
+
+Status ShmPeer::open_channel() {
+  if (!dialer_) channel_ = message_.take(Passed::channel);
+  RC_RETURN_IF_ERROR(check_shared(channel_.get(), kChannelBytes));
+  RC_RETURN_IF_ERROR(map_shared(channel_.get(), kIndexBytes, Access::write, indexes_));
+  for (std::size_t i = 0; i < 2; ++i) {
+    RC_RETURN_IF_ERROR(
+        map_ring(channel_.get(), kIndexBytes + i * kRingBytes, kRingBytes, rings_[i]));
+  }
+  channel_.reset();
+  auto* indexes = indexes_.data() + (dialer_ ? kSecondIndexes : 0);
+  consumer_ = RingConsumer(reinterpret_cast<RingIndexes*>(indexes), rings_[dialer_ ? 1 : 0].data());
+  return {};
+}
+
+Status ShmPeer::judge(const Hello& hello) {
+  if (home_.one_copy == false) return {};
+  const std::array<int64_t, 2> pids = {hello.pid, pid_of_socket(socket_.get())};
+  can_read_ = remote_.probe(pids, hello.probe_address, hello.probe_value);
+  if (can_read_ || home_.one_copy != true) return {};
+  return Status(Code::failed,
+                "RDMACOLL_ONE_COPY demands that its memory is read by process_vm_readv, and the "
+                "kernel does not permit that (kernel.yama.ptrace_scope, seccomp, or another user)");
+}
+
+void ShmPeer::look_at_socket(Sink& sink) {
+  if (state_ == State::failed) return;
+  if (!connected()) {
+    if (Status met = meet(sink); !met.ok()) fail(sink, met);
+    return;
+  }
+  std::byte byte{};
+  const ssize_t got = ::recv(socket_.get(), &byte, sizeof byte, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  const std::string cause =
+      got > 0 ? "it sent nonsense on its socket" : closing_cause(got == 0 ? 0 : errno);
+  // What it had said before it went is still in the ring.
+  if (Status last = drain(sink); !last.ok()) return fail(sink, last);
+  fail(sink, cause);
+}
+
+void ShmPeer::keep_alive(Nanoseconds now, Sink& sink) {
+  if (state_ == State::failed) return;
+  liveness_.polled(now);
+  if (heard_) liveness_.heard(now);
+  heard_ = false;
+  if (liveness_.is_silent(now)) return fail(sink, liveness_.cause());
+  if (!liveness_.should_speak(now)) return;
+  if (connected()) outgoing_.heartbeat();
+  liveness_.spoke(now);
+}
+
+bool ShmPeer::work(Sink& sink) {
+  bool moved = false;
+  if (incoming_.has_work()) {
+    if (Status delivered = incoming_.deliver_ready(sink); !delivered.ok()) {
+      fail(sink, delivered);
+      return true;
+    }
+    moved = true;
+  }
+  if (!consumer_.empty()) {
+    if (Status drained = drain(sink); !drained.ok()) {
+      fail(sink, drained);
+      return true;
+    }
+    moved = true;
+  }
+  if (outgoing_.has_work()) moved |= outgoing_.flush(sink);
+  if (outgoing_.broken()) {
+    fail(sink, "its ring holds nonsense");
+    return true;
+  }
+  return moved;
+}
+
+Status ShmPeer::drain(Sink& sink) {
+  if (!consumer_.refresh()) return Status(Code::failed, "its ring holds nonsense");
+  RecordHeader header;
+  const std::byte* payload = nullptr;
+  RingConsumer::Take took{};
+  bool any = false;
+  while ((took = consumer_.take(header, payload)) == RingConsumer::Take::record) {
+    RC_RETURN_IF_ERROR(handle(header, payload, sink));
+    consumer_.pop(header);
+    any = true;
+  }
+  if (took == RingConsumer::Take::nonsense) {
+    return Status(Code::failed, cat("it sent a record of ", header.bytes, " bytes"));
+  }
+  heard_ = heard_ || any;
+  if (any && consumer_.show_space()) outgoing_.ring_bell();
+  return {};
+}
+
+Status ShmPeer::handle(const RecordHeader& header, const std::byte* payload, Sink& sink) {
+  if (header.epoch != home_.world.epoch) {
+    return Status(Code::failed, cat("it sent a record of epoch ", header.epoch, " instead of ",
+                                    home_.world.epoch));
+  }
+  const Key key{header.traffic, header.lane, header.sequence};
+  switch (header.kind) {
+    case RecordKind::control:
+      return incoming_.control(header, payload, rank_, sink);
+    case RecordKind::publish:
+      return incoming_.published(header, payload, sink);
+    case RecordKind::release:
+      return outgoing_.released(key, sink);
+    case RecordKind::grant:
+      return outgoing_.granted(key);
+    case RecordKind::heartbeat:
+      return {};
+  }
+  return Status(Code::failed, cat("it sent a record of kind ", static_cast<int>(header.kind)));
+}
+
+bool ShmPeer::arm() {
+  if (!connected()) return state_ == State::failed || written_;
+  if (incoming_.has_work() || !consumer_.empty_for_sleep()) return false;
+  return outgoing_.arm();
+}
+
+void ShmPeer::close() {
+  if (state_ == State::failed) return;
+  state_ = State::failed;
+  remote_.forget();
+  outgoing_.close();
+  incoming_.close();
+  // Said aloud, as closing is not enough while a forked child holds a copy of the socket.
+  ::shutdown(socket_.get(), SHUT_RDWR);
+  ::epoll_ctl(home_.epoll, EPOLL_CTL_DEL, socket_.get(), nullptr);
+  socket_.reset();
+  channel_.reset();
+}
+
+void ShmPeer::fail(Sink& sink, const std::string& cause) {
+  if (state_ == State::failed) return;
+  close();
+  sink.peer_failed(rank_, cause);
+}
+
+void ShmPeer::fail(Sink& sink, const Status& status) {
+  const std::string& cause = status.detail().cause;
+  fail(sink, cause.empty() ? status.message() : cause);
+}
+
+}  // namespace rdmacoll::shm

@@ -1,0 +1,96 @@
+// One rank of the same node: its socket (a sign of life, once the two have met), its rings, its
+// memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/status.h"
+#include "base/world.h"
+#include "memory/pool.h"
+#include "transport/liveness.h"
+#include "transport/shm/doorbell.h"
+#include "transport/shm/handshake.h"
+#include "transport/shm/incoming.h"
+#include "transport/shm/outgoing.h"
+#include "transport/shm/remote_memory.h"
+#include "transport/transport.h"
+
+namespace rdmacoll::shm {
+
+// What all peers of a rank share; outlives them.
+struct Home {
+  const World& world;
+  MemoryPool& pool;
+  const Clock& clock;
+  std::optional<bool> one_copy;
+  Nanoseconds peer_timeout;
+  const Doorbell& doorbell;
+  const uint64_t& probe;  // a random word that tells this rank from any other
+  int epoll;              // each peer watches its socket there, under its rank
+  Transport::Counters& counters;
+};
+
+class ShmPeer {
+ public:
+  ShmPeer(const Home& home, int rank, Fd socket, bool dialer);
+
+  enum class State : uint8_t { greeting, judging, connected, failed };
+  State state() const { return state_; }
+  bool connected() const { return state_ == State::connected; }
+  int rank() const { return rank_; }
+  bool one_copy() const { return remote_.one_copy(); }
+
+  Outgoing& outgoing() { return outgoing_; }
+  Incoming& incoming() { return incoming_; }
+
+  // Of a connected peer: looks at the ring. Returns whether anything happened.
+  bool poll(Sink& sink) {
+    if (consumer_.empty() && !outgoing_.has_work() && !incoming_.has_work()) return false;
+    return work(sink);
+  }
+  // The socket has something to say, or we are still meeting.
+  void look_at_socket(Sink& sink);
+  void keep_alive(Nanoseconds now, Sink& sink);
+  bool arm();
+  Nanoseconds next_deadline() const { return liveness_.next_deadline(); }
+
+  // The end: nothing is sent or read any more; what is mapped stays until destruction.
+  void close();
+  void fail(Sink& sink, const std::string& cause);
+  void fail(Sink& sink, const Status& status);
+
+ private:
+  void greet(bool dialer);
+  Status meet(Sink& sink);
+  Status accept_hello();
+  Status open_channel();
+  Status judge(const Hello& hello);
+  bool work(Sink& sink);
+  Status drain(Sink& sink);
+  Status handle(const RecordHeader& header, const std::byte* payload, Sink& sink);
+
+  Home home_;
+  const int rank_;
+  const bool dialer_;
+  State state_ = State::greeting;
+  Fd socket_;
+  SocketMessage message_;
+  bool watched_ = false;  // by home_.epoll
+  bool written_ = false;  // my part of the present step has left
+  bool can_read_ = false;
+  bool heard_ = false;
+  Fd channel_;
+  Mapping indexes_;
+  Mapping rings_[2];
+  RingConsumer consumer_;
+  RemoteMemory remote_;
+  Outgoing outgoing_;
+  Incoming incoming_;
+  Liveness liveness_;
+};
+
+}  // namespace rdmacoll::shm

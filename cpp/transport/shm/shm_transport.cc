@@ -1,0 +1,215 @@
+#include "transport/shm/shm_transport.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+
+using shm::ShmPeer;
+
+namespace {
+
+constexpr uint32_t kDoorbellToken = UINT32_MAX;  // beside ranks
+// Sockets tell of death and heartbeats only: a look per millisecond is enough, and even the clock
+// is read only every so many polls (a poll takes tens of nanoseconds when nothing happens).
+constexpr Nanoseconds kLookInterval = kMillisecond;
+constexpr uint32_t kPollsPerClockRead = 16;
+constexpr int kEventsPerLook = 64;
+
+uint64_t random_word() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+}  // namespace
+
+ShmTransport::ShmTransport(const World& world, MemoryPool& pool, const Clock& clock,
+                           ShmOptions options)
+    : world_(world),
+      pool_(pool),
+      clock_(clock),
+      options_(options),
+      probe_(random_word()),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      opened_(open()),
+      peers_(world.members.size()),
+      looked_at_(clock.now()) {
+  live_.reserve(peers_.size());
+}
+
+ShmTransport::~ShmTransport() = default;
+
+Status ShmTransport::open() {
+  if (!epoll_) return Status(Code::failed, cat("epoll_create1: ", std::strerror(errno)));
+  RC_RETURN_IF_ERROR(doorbell_.open());
+  epoll_event event{.events = EPOLLIN, .data = {.u32 = kDoorbellToken}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, doorbell_.event(), &event) == 0) return {};
+  return Status(Code::failed, cat("epoll_ctl: ", std::strerror(errno)));
+}
+
+void ShmTransport::adopt(int peer, Fd socket, bool dialer) {
+  RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
+  auto& slot = peers_[static_cast<std::size_t>(peer)];
+  RC_ASSERT(slot == nullptr, cat("adopted twice: rank ", peer));
+  if (!opened_.ok()) {
+    stillborn_.push_back(peer);
+    return;
+  }
+  const shm::Home home{.world = world_,
+                       .pool = pool_,
+                       .clock = clock_,
+                       .one_copy = options_.one_copy,
+                       .peer_timeout = options_.peer_timeout,
+                       .doorbell = doorbell_,
+                       .probe = probe_,
+                       .epoll = epoll_.get(),
+                       .counters = counters_};
+  slot = std::make_unique<ShmPeer>(home, peer, std::move(socket), dialer);
+  live_.push_back(slot.get());
+  meeting_ = true;
+}
+
+void ShmTransport::connect(int) {}
+
+bool ShmTransport::is_connected(int peer) const {
+  const auto& slot = peers_.at(static_cast<std::size_t>(peer));
+  return slot != nullptr && slot->connected();
+}
+
+Reach ShmTransport::reach(int peer) const {
+  const auto& slot = peers_.at(static_cast<std::size_t>(peer));
+  const bool one_copy = slot != nullptr && slot->one_copy();
+  return {.transport = "shm",
+          .views = true,
+          .foreign_views = one_copy,
+          .view_pieces_max = shm::kPiecesMax,
+          .transfer_bytes_max = one_copy ? shm::kTransferBytesMax : shm::kStagedBytesMax};
+}
+
+ShmPeer* ShmTransport::usable(int peer) {
+  RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
+  ShmPeer* found = peers_[static_cast<std::size_t>(peer)].get();
+  const bool dead = found != nullptr ? found->state() == ShmPeer::State::failed : !opened_.ok();
+  if (dead) return nullptr;
+  RC_ASSERT(found != nullptr && found->connected(), cat("rank ", peer, " is not connected"));
+  return found;
+}
+
+Status ShmTransport::post_control(int peer, std::span<const std::byte> message) {
+  ShmPeer* to = usable(peer);
+  return to == nullptr ? Status() : to->outgoing().post_control(message);
+}
+
+Status ShmTransport::post_send(const Transfer& transfer) {
+  ShmPeer* to = usable(transfer.peer);
+  return to == nullptr ? Status() : to->outgoing().send(transfer);
+}
+
+Status ShmTransport::post_recv(const Transfer& transfer) {
+  ShmPeer* from = usable(transfer.peer);
+  return from == nullptr ? Status() : from->incoming().receive(transfer);
+}
+
+Status ShmTransport::publish(const Transfer& transfer) {
+  ShmPeer* to = usable(transfer.peer);
+  return to == nullptr ? Status() : to->outgoing().publish(transfer);
+}
+
+Status ShmTransport::await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) {
+  ShmPeer* from = usable(peer);
+  return from == nullptr ? Status() : from->incoming().await(lane, sequence, cookie);
+}
+
+Status ShmTransport::release(int peer, Lane lane, uint64_t sequence) {
+  ShmPeer* from = usable(peer);
+  return from == nullptr ? Status() : from->incoming().release(lane, sequence);
+}
+
+bool ShmTransport::poll(Sink& sink) {
+  const bool woken = doorbell_.disarm();
+  bool moved = false;
+  for (ShmPeer* peer : live_) moved |= peer->connected() && peer->poll(sink);
+
+  if (woken || meeting_ || ++polls_ >= kPollsPerClockRead) {
+    polls_ = 0;
+    const Nanoseconds now = clock_.now();
+    if (woken || meeting_ || now - looked_at_ >= kLookInterval) moved |= look_around(now, sink);
+  }
+  if (moved) {
+    std::erase_if(live_, [](ShmPeer* peer) { return peer->state() == ShmPeer::State::failed; });
+  }
+  return moved;
+}
+
+bool ShmTransport::look_around(Nanoseconds now, Sink& sink) {
+  looked_at_ = now;
+  bool moved = !stillborn_.empty();
+  for (const int peer : stillborn_) sink.peer_failed(peer, opened_.message());
+  stillborn_.clear();
+
+  std::array<epoll_event, kEventsPerLook> events;
+  const int count = epoll_ ? ::epoll_wait(epoll_.get(), events.data(), kEventsPerLook, 0) : 0;
+  for (int i = 0; i < count; ++i) {
+    const uint32_t token = events[static_cast<std::size_t>(i)].data.u32;
+    if (token == kDoorbellToken) {
+      doorbell_.drain();
+    } else {
+      peers_[token]->look_at_socket(sink);
+      moved = true;
+    }
+  }
+  bool meeting = false;
+  for (ShmPeer* peer : live_) {
+    // Whoever has not sent its greeting yet is not waiting for the socket alone.
+    if (!peer->connected()) peer->look_at_socket(sink);
+    peer->keep_alive(now, sink);
+    const bool failed = peer->state() == ShmPeer::State::failed;
+    moved |= failed;
+    meeting |= !failed && !peer->connected();
+  }
+  meeting_ = meeting;
+  return moved;
+}
+
+bool ShmTransport::arm() {
+  if (!stillborn_.empty()) return false;
+  if (!opened_.ok()) return true;
+  doorbell_.arm();
+  for (ShmPeer* peer : live_) {
+    if (peer->arm()) continue;
+    doorbell_.disarm();
+    return false;
+  }
+  return true;
+}
+
+Nanoseconds ShmTransport::next_deadline() const {
+  Nanoseconds deadline = kNever;
+  for (const ShmPeer* peer : live_) deadline = std::min(deadline, peer->next_deadline());
+  return deadline;
+}
+
+void ShmTransport::fail(int peer) {
+  RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
+  std::erase(stillborn_, peer);
+  ShmPeer* found = peers_[static_cast<std::size_t>(peer)].get();
+  if (found == nullptr) return;
+  found->close();
+  std::erase(live_, found);
+}
+
+bool ShmTransport::flushed() const {
+  return std::all_of(live_.begin(), live_.end(), [](ShmPeer* peer) {
+    return peer->state() == ShmPeer::State::failed || peer->outgoing().finished();
+  });
+}
+
+}  // namespace rdmacoll

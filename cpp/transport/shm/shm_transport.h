@@ -1,0 +1,80 @@
+// Ranks of one node, over shared memory: rings for words, mapped pools and one-copy reads for
+// bytes, an eventfd to wake who sleeps. See Outgoing for the protocol and Doorbell for the wake-up.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/status.h"
+#include "base/world.h"
+#include "memory/pool.h"
+#include "transport/shm/doorbell.h"
+#include "transport/shm/shm_peer.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+
+struct ShmOptions {
+  // process_vm_readv of memory outside the pool: unset = where the kernel permits it, false =
+  // never, true = a peer that cannot be read has failed. A pair uses it when both sides can.
+  std::optional<bool> one_copy;
+  Nanoseconds peer_timeout = 5 * kSecond;
+};
+
+class ShmTransport final : public Transport {
+ public:
+  // `pool` and `clock` outlive the transport; the pool of each peer stays mapped until the
+  // transport is destroyed, so no view may be read after that.
+  ShmTransport(const World& world, MemoryPool& pool, const Clock& clock, ShmOptions options);
+  ~ShmTransport() override;
+
+  // An authenticated, connected AF_UNIX stream socket to `peer`; one of the two sides is the
+  // dialer. Sink::connected follows, or peer_failed.
+  void adopt(int peer, Fd socket, bool dialer);
+
+  void connect(int peer) override;  // nothing to do: sockets come through adopt()
+  bool is_connected(int peer) const override;
+  Reach reach(int peer) const override;
+
+  Status post_control(int peer, std::span<const std::byte> message) override;
+  Status post_send(const Transfer& transfer) override;
+  Status post_recv(const Transfer& transfer) override;
+  Status publish(const Transfer& transfer) override;
+  Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
+  Status release(int peer, Lane lane, uint64_t sequence) override;
+
+  bool poll(Sink& sink) override;
+  bool arm() override;
+  int wait_handle() const override { return epoll_.get(); }
+  Nanoseconds next_deadline() const override;
+  void fail(int peer) override;
+  bool flushed() const override;
+  Counters counters() const override { return counters_; }
+
+ private:
+  shm::ShmPeer* usable(int peer);  // null: it has failed
+  Status open();
+  bool look_around(Nanoseconds now, Sink& sink);
+
+  const World world_;
+  MemoryPool& pool_;
+  const Clock& clock_;
+  const ShmOptions options_;
+  Counters counters_;
+  shm::Doorbell doorbell_;
+  const uint64_t probe_;
+  Fd epoll_;
+  Status opened_;
+  std::vector<std::unique_ptr<shm::ShmPeer>> peers_;  // by rank
+  std::vector<shm::ShmPeer*> live_;                   // not failed
+  std::vector<int> stillborn_;                        // adopted though we could not open
+  bool meeting_ = false;                              // some live one is not connected yet
+  uint32_t polls_ = 0;
+  Nanoseconds looked_at_;
+};
+
+}  // namespace rdmacoll
