@@ -62,6 +62,14 @@ def _import_mpi() -> tuple[Any, bool]:
     return MPI, first
 
 
+def mpi_module() -> Any:
+    """mpi4py's MPI, for those who compare with it. Raises ConfigError."""
+    try:
+        return _import_mpi()[0]
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(f"mpi4py cannot be imported: {error}. pip install 'rdmacoll[mpi]'") from error
+
+
 def _mpi_is_active() -> bool:
     """Whether the user's own program already uses an MPI with several ranks."""
     module = sys.modules.get("mpi4py.MPI")

@@ -1,0 +1,144 @@
+"""`rdmacoll bench allreduce`: time and bandwidth by size, beside a peer in the same run."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from typing import Any
+
+import click
+import numpy as np
+
+from rdmacoll import engine
+from rdmacoll.cli import measure
+from rdmacoll.cli.report import Findings, bytes_text, command, parse_bytes, say
+from rdmacoll.engine import world
+from rdmacoll.engine.errors import ConfigError
+
+_HEADER = (
+    f"{'size':>8} {'count':>10} {'type':>8} {'redop':>6} {'time':>10} {'min':>10} {'max':>10} "
+    f"{'algbw':>8} {'busbw':>8} {'#wrong':>6}"
+)
+_UNITS = (
+    f"{'(B)':>8} {'':>10} {'':>8} {'':>6} {'(us)':>10} {'(us)':>10} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8}"
+)
+
+
+@click.group()
+def bench() -> None:
+    """Measures; every cell is checked before it is timed."""
+
+
+def _sizes(minimum: str, maximum: str, step: int) -> list[int]:
+    first, last = parse_bytes(minimum), parse_bytes(maximum)
+    if not 4 <= first <= last:
+        raise click.BadParameter(f"sizes from {minimum} to {maximum}: at least 4, the smaller one first")
+    sizes = [first]
+    while sizes[-1] * step <= last:
+        sizes.append(sizes[-1] * step)
+    return sizes
+
+
+def _row(size: int, dtype: np.dtype[Any], seconds: list[float], wrong: int, ranks: int) -> dict[str, Any]:
+    median = statistics.median(seconds)
+    algbw = size / median / 1e9
+    return {
+        "bytes": size,
+        "count": size // dtype.itemsize,
+        "dtype": dtype.name,
+        "redop": "sum",
+        "time_us": {
+            "median": median * 1e6,
+            "min": min(seconds) * 1e6,
+            "max": max(seconds) * 1e6,
+        },
+        "algbw": algbw,
+        "busbw": algbw * 2 * (ranks - 1) / ranks,
+        "wrong": wrong,
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    time = row["time_us"]
+    return (
+        f"{bytes_text(row['bytes']):>8} {row['count']:>10} {row['dtype']:>8} {row['redop']:>6} "
+        f"{time['median']:>10.2f} {time['min']:>10.2f} {time['max']:>10.2f} "
+        f"{row['algbw']:>8.3f} {row['busbw']:>8.3f} {row['wrong']:>6}"
+    )
+
+
+def _peers(names: str) -> list[measure.Contestant]:
+    found: list[measure.Contestant] = []
+    for name in filter(None, names.split(",")):
+        if name != "openmpi":
+            raise click.BadParameter(f"--peers {name}: openmpi is the one that can be measured")
+        found.append(measure.MpiContestant(name, "Open MPI"))
+    return found
+
+
+@bench.command("allreduce")
+@click.option("--min", "minimum", default="8", show_default=True, help="Smallest size in bytes.")
+@click.option("--max", "maximum", default="64M", show_default=True, help="Largest size in bytes.")
+@click.option("--step", default=2, show_default=True, type=click.IntRange(min=2), help="Factor.")
+@click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
+@click.option("--burst", default=0.05, show_default=True, help="Seconds that one turn measures.")
+@click.option("--peers", default="", help="openmpi: the same calls through mpi4py, turn by turn.")
+@click.option("--memory", type=click.Choice(["numpy", "engine"]), default="numpy", show_default=True)
+@command("bench allreduce")
+def allreduce(
+    *, minimum: str, maximum: str, step: int, turns: int, burst: float, peers: str, memory: str
+) -> Findings:
+    """In-place float32 sums. GB/s are 10^9; a burst is many calls, a turn one burst of each library.
+
+    ratio = time of the peer / our time, the median over the turns: above 1 we are faster.
+    """
+    world.init()
+    dtype = np.dtype(np.float32)
+    ranks = world.size()
+    sizes = [size - size % dtype.itemsize for size in _sizes(minimum, maximum, step)]
+    contestants: list[measure.Contestant] = [measure.OwnContestant(), *_peers(peers)]
+    if len(contestants) > 1 and turns < 7:
+        raise ConfigError("--turns: at least 7, since the ratio is a median of interleaved turns.")
+    described = world.describe()
+    algorithm = engine_setting("RDMACOLL_ALLREDUCE_ALGORITHM")
+    say(f"{ranks} ranks, {os.cpu_count()} cores, transport {described.get('transport')}, {memory} memory")
+    peer_titles = "".join(f" {c.name:>10} {'ratio':>6}" for c in contestants[1:])
+    say(_HEADER + peer_titles)
+    say(_UNITS)
+    rows, ratios = [], {c.name: {} for c in contestants[1:]}  # type: ignore[var-annotated]
+    for size in sizes:
+        buffer = _buffer(size, dtype, memory)
+        cells = measure.interleaved(contestants, buffer, turns=turns, burst_s=burst)
+        row = _row(size, dtype, cells[0].seconds, cells[0].wrong, ranks)
+        row.update(transport=described.get("transport"), algorithm=algorithm, peers={}, ratio={})
+        text = _line(row)
+        for contestant, cell in zip(contestants[1:], cells[1:]):
+            ratio = statistics.median(theirs / ours for theirs, ours in zip(cell.seconds, cells[0].seconds))
+            row["peers"][contestant.name] = _row(size, dtype, cell.seconds, cell.wrong, ranks)
+            row["ratio"][contestant.name] = ratios[contestant.name][str(size)] = ratio
+            text += f" {statistics.median(cell.seconds) * 1e6:>10.2f} {ratio:>6.2f}"
+        rows.append(row)
+        say(text)
+    wrong = sum(row["wrong"] for row in rows)
+    say(f"{wrong} wrong values")
+    return {
+        "ok": wrong == 0,
+        "ranks": ranks,
+        "cores": os.cpu_count(),
+        "machine": platform.processor() or platform.machine(),
+        "settings": {"memory": memory, "turns": turns, "burst_s": burst},
+        "rows": rows,
+        "peers": {contestant.name: contestant.version for contestant in contestants[1:]},
+        "ratio": ratios,
+    }
+
+
+def engine_setting(name: str) -> str:
+    """A setting's effective value in this world."""
+    return world.current().values.text(name)
+
+
+def _buffer(size: int, dtype: np.dtype[Any], memory: str) -> np.ndarray[Any, Any]:
+    count = size // dtype.itemsize
+    return engine.empty(count, dtype) if memory == "engine" else np.empty(count, dtype)

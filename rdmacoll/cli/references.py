@@ -1,0 +1,96 @@
+"""What collectives must give, computed with numpy from every rank's data."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import Any, Callable
+
+import numpy as np
+
+from rdmacoll.engine.operators import ReduceOp
+
+Array = np.ndarray[Any, Any]
+
+_PAIRWISE: dict[ReduceOp, Callable[..., Any]] = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.AVERAGE: np.add,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.PRODUCT: np.multiply,
+}
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+
+
+def dtype_of(name: str) -> np.dtype[Any] | None:
+    """The numpy dtype of a name, or None when it needs a package that is missing."""
+    if name == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            return None
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
+    return np.dtype(name)
+
+
+def data_of(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) -> Array:
+    """A rank's values: different on every rank, for every seed."""
+    source = np.random.default_rng([seed, rank, *shape])
+    if dtype.kind in "iu":
+        information = np.iinfo(dtype)
+        whole: Array = source.integers(information.min, information.max, shape, dtype, endpoint=True)
+        return whole
+    if dtype.kind == "b":
+        return source.integers(0, 2, shape).astype(dtype)
+    if dtype.kind == "c":
+        return (source.standard_normal(shape) + 1j * source.standard_normal(shape)).astype(dtype)
+    # Around 1 in size, both signs: products of many stay in range.
+    return (source.uniform(0.5, 1.5, shape) * source.choice([-1.0, 1.0], shape)).astype(dtype)
+
+
+def reduced(arrays: list[Array], op: ReduceOp) -> Array:
+    """The reduction: integers exactly (wrapping), floats in float64."""
+    if arrays[0].dtype.kind in "iu":
+        with np.errstate(over="ignore"):
+            return np.asarray(functools.reduce(_PAIRWISE[op], arrays))
+    wide = [array.astype(np.float64) for array in arrays]
+    total = functools.reduce(_PAIRWISE[op], wide)
+    return np.asarray(total / len(arrays) if op is ReduceOp.AVERAGE else total)
+
+
+def wrong_values(got: Array, arrays: list[Array], op: ReduceOp) -> int:
+    """How many elements are not the reduction of `arrays`; floats may be off by their rounding."""
+    expected = reduced(arrays, op)
+    if got.shape != expected.shape or got.dtype != arrays[0].dtype:
+        return max(1, got.size)
+    if got.dtype.kind in "iu":
+        return int(np.count_nonzero(got != expected))
+    actual = got.astype(np.float64)
+    if op in (ReduceOp.MIN, ReduceOp.MAX):
+        return int(np.count_nonzero(~((actual == expected) | (np.isnan(actual) & np.isnan(expected)))))
+    wide = [np.abs(array.astype(np.float64)) for array in arrays]
+    size = functools.reduce(np.multiply if op is ReduceOp.PRODUCT else np.add, wide)
+    size = size / len(arrays) if op is ReduceOp.AVERAGE else size
+    allowed = _EPSILON[got.dtype.name] * (len(arrays) + 1) * size
+    return int(np.count_nonzero(~(np.abs(actual - expected) <= allowed)))
+
+
+def canonical_sum(arrays: list[Array]) -> Array:
+    """The sum in the order of RDMACOLL_ORDER=canonical: one binary tree over the ranks, split at the
+    largest power of two below the count; 16-bit types in float32, rounded once."""
+    narrow = arrays[0].dtype
+    wide = np.dtype(np.float32) if narrow.itemsize == 2 else narrow
+
+    def tree(first: int, last: int) -> Array:
+        if last - first == 1:
+            return arrays[first].astype(wide)
+        half = 1 << (last - first - 1).bit_length() - 1
+        return np.asarray(tree(first, first + half) + tree(first + half, last))
+
+    return tree(0, len(arrays)).astype(narrow)
+
+
+def fingerprint(array: Array) -> int:
+    """Equal for equal bits."""
+    return zlib.crc32(np.ascontiguousarray(array).tobytes())

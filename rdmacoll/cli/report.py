@@ -1,0 +1,112 @@
+"""What every command shares: ranges, the JSON file, exit codes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Callable
+
+import click
+
+from rdmacoll.engine import bootstrap, world
+from rdmacoll.engine.errors import RdmacollError, error_to_fields
+from rdmacoll.engine.version import __version__
+
+# What a command found: its JSON keys, "ok" among them.
+Findings = dict[str, Any]
+
+
+def is_speaker() -> bool:
+    """Whether this process is the one that prints and writes: rank 0, as far as it is known."""
+    if world.is_initialized():
+        return world.rank() == 0
+    try:
+        return bootstrap.told_rank() == 0
+    except RdmacollError:
+        return True
+
+
+def say(text: str = "") -> None:
+    """Prints a line at rank 0."""
+    if is_speaker():
+        click.echo(text)
+
+
+def write_json(path: str | None, fields: Mapping[str, Any]) -> None:
+    """Writes the file at rank 0, complete or not at all."""
+    if path is None:
+        return
+    target = Path(path)
+    draft = target.with_name(target.name + ".part")
+    draft.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    draft.replace(target)
+
+
+def command(name: str) -> Callable[[Callable[..., Findings]], Callable[..., None]]:
+    """Wraps a command's body: adds --json, writes it, and exits with 0 (ok) or 1 (findings, failures)."""
+
+    def wrap(body: Callable[..., Findings]) -> Callable[..., None]:
+        @click.option("--json", "json_path", metavar="FILE", help="Write the result here as JSON.")
+        @functools.wraps(body)
+        def run(*, json_path: str | None, **options: Any) -> None:
+            speaker = is_speaker()
+            fields: dict[str, Any] = {"command": name, "version": __version__, "ok": False}
+            try:
+                fields.update(body(**options))
+                speaker = is_speaker()
+            except (RdmacollError, OSError) as error:
+                fields["error"] = error_to_fields(error)
+                click.echo(f"rdmacoll {name}: {type(error).__name__}: {error}", err=True)
+            if speaker:
+                write_json(json_path, fields)
+            if not fields["ok"]:
+                sys.exit(1)
+
+        return run
+
+    return wrap
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Two numbers of "A:B"; a single "A" is A:A.
+
+    >>> parse_range("1:64"), parse_range("3")
+    ((1, 64), (3, 3))
+    """
+    first, colon, last = text.partition(":")
+    try:
+        return int(first), int(last if colon else first)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a range like 1:64") from None
+
+
+_SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def parse_bytes(text: str) -> int:
+    """A size: 8, 64K, 1M (2^20), 1MiB.
+
+    >>> parse_bytes("64K"), parse_bytes("1MiB"), parse_bytes("8")
+    (65536, 1048576, 8)
+    """
+    stem = text.strip().upper().removesuffix("IB").removesuffix("B")
+    factor = _SUFFIXES.get(stem[-1:], 1)
+    digits = stem[:-1] if factor > 1 else stem
+    if not digits.isdigit():
+        raise click.BadParameter(f"{text!r} is not a size like 8, 64K or 1M")
+    return int(digits) * factor
+
+
+def bytes_text(count: int) -> str:
+    """A size as people write it.
+
+    >>> bytes_text(65536), bytes_text(8), bytes_text(1536)
+    ('64K', '8', '1536')
+    """
+    for suffix in ("G", "M", "K"):
+        if count >= _SUFFIXES[suffix] and count % _SUFFIXES[suffix] == 0:
+            return f"{count // _SUFFIXES[suffix]}{suffix}"
+    return str(count)

@@ -1,0 +1,174 @@
+"""`rdmacoll selftest`: every operation, dtype, size, algorithm and transport against numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import click
+import numpy as np
+
+from rdmacoll import engine
+from rdmacoll.cli import references
+from rdmacoll.cli.report import Findings, command, say
+from rdmacoll.engine import world
+from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp
+
+SIZES = (0, 1, 7, 1000, 100_003)
+ALGORITHMS = ("auto", "ring", "direct", "recursive_doubling")
+TRANSPORTS = ("shm", "tcp")
+FAILURES_SHOWN = 20
+
+
+class Results:
+    """Counts cases; a case is one operation whose result every rank has compared."""
+
+    def __init__(self) -> None:
+        self.cases = 0
+        self.failures: list[dict[str, str]] = []
+        self.skipped: list[dict[str, str]] = []
+
+    def add(self, case: str, problem: str) -> None:
+        """One case that has run; `problem` is empty when it is right."""
+        self.cases += 1
+        if problem:
+            self.failures.append({"case": case, "reason": problem})
+
+    def skip(self, case: str, reason: str) -> None:
+        """One case that cannot run here."""
+        self.skipped.append({"case": case, "reason": reason})
+
+
+def _everywhere(problem: str, result: np.ndarray[Any, Any]) -> str:
+    """The first rank's problem, the same text on every rank; or that the ranks' bits differ."""
+    prints = engine.allgather(
+        np.array([references.fingerprint(result), 1 if problem else 0], np.int64).reshape(1, 2)
+    )
+    if prints[:, 1].any():
+        ranks = ", ".join(str(rank) for rank in np.flatnonzero(prints[:, 1]))
+        return f"wrong on ranks {ranks}: {problem}" if problem else f"wrong on ranks {ranks}"
+    if len(set(prints[:, 0].tolist())) != 1:
+        return "the ranks' results are not bitwise equal"
+    return ""
+
+
+def _dtypes(names: Iterator[str], results: Results, case: str) -> Iterator[np.dtype[Any]]:
+    for name in names:
+        dtype = references.dtype_of(name)
+        if dtype is None:
+            results.skip(f"{case} {name}", "numpy has no bfloat16 without the package ml_dtypes")
+        else:
+            yield dtype
+
+
+def _allreduces(label: str, seed: int, results: Results, canonical: bool) -> None:
+    me, count = world.rank(), world.size()
+    for dtype in _dtypes(iter(REDUCIBLE), results, f"allreduce {label}"):
+        for op in ReduceOp:
+            if op is ReduceOp.AVERAGE and dtype.name not in FLOATS:
+                continue
+            for size in SIZES:
+                arrays = [references.data_of(rank, (size,), dtype, seed) for rank in range(count)]
+                got = engine.allreduce(arrays[me], op)
+                wrong = references.wrong_values(got, arrays, op)
+                problem = f"{wrong} of {size} values" if wrong else ""
+                if canonical and op is ReduceOp.SUM and dtype.name in FLOATS and not problem:
+                    exact = references.canonical_sum(arrays)
+                    if exact.tobytes() != got.tobytes():
+                        problem = "not the bits of the canonical order"
+                results.add(f"allreduce {op} {dtype.name} {size} {label}", _everywhere(problem, got))
+
+
+def _moves(label: str, seed: int, results: Results) -> None:
+    me, count = world.rank(), world.size()
+    for dtype in _dtypes(iter(CODES), results, f"broadcast {label}"):
+        for size in SIZES:
+            root = (seed + size) % count
+            arrays = [references.data_of(rank, (size,), dtype, seed) for rank in range(count)]
+            got = engine.broadcast(arrays[me], root)
+            problem = "" if got.tobytes() == arrays[root].tobytes() else "not the root's values"
+            results.add(f"broadcast {dtype.name} {size} {label}", _everywhere(problem, got))
+            ragged = [references.data_of(rank, (rank + 1, size), dtype, seed) for rank in range(count)]
+            gathered = engine.allgather(ragged[me])
+            right = np.concatenate(ragged)
+            problem = "" if gathered.tobytes() == right.tobytes() else "not all ranks' values"
+            problem = problem or ("" if gathered.shape == right.shape else "the shape is wrong")
+            results.add(f"allgather {dtype.name} {size} {label}", _everywhere(problem, gathered))
+
+
+def _grouped(label: str, seed: int, results: Results) -> None:
+    me, count = world.rank(), world.size()
+    shapes = [(3,), (), (0,), (1000, 7), (65_537,), (2, 2, 2)]
+    kinds = [np.dtype(name) for name in ("float32", "float32", "float64", "float32", "float32", "int32")]
+    lists = [[references.data_of(rank, s, d, seed) for s, d in zip(shapes, kinds)] for rank in range(count)]
+    got = engine.grouped_allreduce(lists[me], ReduceOp.SUM)
+    for position, result in enumerate(got):
+        arrays = [lists[rank][position] for rank in range(count)]
+        wrong = references.wrong_values(result, arrays, ReduceOp.SUM)
+        case = f"grouped_allreduce {kinds[position].name} {shapes[position]} {label}"
+        results.add(case, _everywhere(f"{wrong} values" if wrong else "", result))
+
+
+def _in_world(label: str, settings: dict[str, Any], results: Results, body: Callable[[], None]) -> None:
+    """Runs `body` in a world with these settings; a world that does not start is a failed case."""
+    world.shutdown()
+    try:
+        world.init(**settings)
+        body()
+    except RdmacollError as error:
+        results.add(label, f"{type(error).__name__}: {error}")
+
+
+@click.command()
+@click.option("--seed", default=1, show_default=True, help="Of the values.")
+@command("selftest")
+def selftest(*, seed: int) -> Findings:
+    """Compares all collectives with numpy. Start it like a program: mpirun -np 4 rdmacoll selftest."""
+    world.init()
+    results = Results()
+    is_speaker = world.rank() == 0
+    count, nodes = world.size(), world.cross_size()
+    for transport in TRANSPORTS:
+        if transport == "shm" and nodes > 1:
+            results.skip("transport shm", f"the {count} ranks are on {nodes} nodes")
+            continue
+        for algorithm in ALGORITHMS:
+            for order in ("run", "canonical"):
+                if order == "canonical" and algorithm == "ring":
+                    continue  # a ring has no canonical order: it starts each part at another rank
+                label = f"{algorithm} {transport} {order}"
+                settings = {
+                    "transport": transport,
+                    "allreduce_algorithm": algorithm,
+                    "order": order,
+                }
+
+                def body(label: str = label, order: str = order) -> None:
+                    _allreduces(label, seed, results, order == "canonical")
+                    if order == "run":
+                        _grouped(label, seed, results)
+
+                _in_world(label, settings, results, body)
+                if is_speaker:
+                    say(f"{label}: {results.cases} cases, {len(results.failures)} failed so far")
+        _in_world(
+            transport,
+            {"transport": transport},
+            results,
+            lambda transport=transport: _moves(transport, seed, results),  # type: ignore[misc]
+        )
+    failed = len(results.failures)
+    if is_speaker:
+        say(f"{results.cases} cases, {failed} failed, {len(results.skipped)} skipped, {count} ranks")
+        for failure in results.failures[:FAILURES_SHOWN]:
+            say(f"  {failure['case']}: {failure['reason']}")
+    world.shutdown()
+    return {
+        "ok": failed == 0,
+        "ranks": count,
+        "cases": results.cases,
+        "failed": failed,
+        "failures": results.failures[:FAILURES_SHOWN],
+        "skipped": results.skipped,
+    }
