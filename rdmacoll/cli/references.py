@@ -46,7 +46,8 @@ def data_of(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) 
     if dtype.kind == "c":
         return (source.standard_normal(shape) + 1j * source.standard_normal(shape)).astype(dtype)
     # Around 1 in size, both signs: products of many stay in range.
-    return (source.uniform(0.5, 1.5, shape) * source.choice([-1.0, 1.0], shape)).astype(dtype)
+    values: Array = source.uniform(0.5, 1.5, shape) * source.choice([-1.0, 1.0], shape)
+    return values.astype(dtype)
 
 
 def reduced(arrays: list[Array], op: ReduceOp) -> Array:
