@@ -1,0 +1,519 @@
+// Jobs over pieces, mapped and read, by whoever does the work: inline, one worker, three workers.
+#include "compute/compute.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "compute/float_mode.h"
+#include "compute/inline.h"
+#include "compute/job.h"
+#include "compute/workers.h"
+#include "unit/reduce_oracle.h"
+
+namespace rdmacoll {
+namespace {
+
+using oracle::Bytes;
+
+// Far more than any job here takes; only a lost wake-up or a hang reaches it.
+constexpr std::chrono::seconds kLimit{60};
+
+// "Another process": addresses of ours, read through a call, counted, and failing on demand.
+class Neighbour final : public RemoteReader {
+ public:
+  Status read(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,
+              std::size_t bytes) const override {
+    ++reads;
+    std::size_t largest = largest_read.load();
+    while (bytes > largest && !largest_read.compare_exchange_weak(largest, bytes)) {
+    }
+    if (reads > fail_after) {
+      return Status(Code::rank_failed, "the neighbour is gone");
+    }
+    for (const RemotePiece& piece : from) {
+      if (skip >= piece.bytes) {
+        skip -= piece.bytes;
+        continue;
+      }
+      const std::size_t now = std::min(bytes, piece.bytes - skip);
+      std::memcpy(into, reinterpret_cast<const std::byte*>(piece.address) + skip, now);
+      into += now;
+      bytes -= now;
+      skip = 0;
+      if (bytes == 0) return {};
+    }
+    return bytes == 0 ? Status() : Status(Code::failed, "read past the end");
+  }
+
+  mutable std::atomic<int> reads{0};
+  mutable std::atomic<std::size_t> largest_read{0};
+  int fail_after = std::numeric_limits<int>::max();
+};
+
+// Cuts at multiples of `unit`, with an empty piece now and then.
+std::vector<Piece> cut(Bytes& bytes, std::size_t unit, std::mt19937_64& random) {
+  std::vector<Piece> pieces;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::size_t left = (bytes.size() - at) / unit;
+    const std::size_t most = std::min<std::size_t>(left, 1 + random() % (left + 1));
+    const std::size_t length = random() % 8 == 0 ? 0 : most * unit;
+    pieces.push_back({bytes.data() + at, length});
+    at += length;
+  }
+  return pieces;
+}
+
+enum class Place { local, mapped, unmapped, mixed };
+
+// Operands of one job, and the memory behind them.
+struct Case {
+  std::vector<Bytes> sources;
+  Bytes result;
+  std::vector<std::vector<Piece>> local;
+  std::vector<std::vector<RemotePiece>> remote;
+  std::vector<Operand> operands;
+  std::vector<Piece> to;
+  ComputeJob job;
+
+  void add(Place place, std::size_t unit, const Neighbour& neighbour, std::mt19937_64& random) {
+    Bytes& bytes = sources[local.size()];
+    local.push_back(cut(bytes, unit, random));
+    remote.emplace_back();
+    if (place == Place::local) return;
+    for (const Piece& piece : local.back()) {
+      const bool is_mapped = place == Place::mapped || (place == Place::mixed && random() % 2 == 0);
+      remote.back().push_back(
+          {is_mapped ? piece.data : nullptr, reinterpret_cast<uint64_t>(piece.data), piece.bytes});
+    }
+    local.back().clear();
+    readers.push_back(&neighbour);
+  }
+  void finish(Dtype dtype, ReduceOp op) {
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const bool is_local = remote[i].empty();
+      operands.push_back({local[i], remote[i], is_local ? nullptr : readers.front()});
+    }
+    job = {.dtype = dtype, .op = op, .to = to, .sources = operands};
+  }
+  std::vector<const RemoteReader*> readers;
+};
+
+class Counting final : public ComputeSink {
+ public:
+  void computed(uint64_t cookie, const Status& status) override {
+    cookies.push_back(cookie);
+    statuses.push_back(status);
+  }
+  std::vector<uint64_t> cookies;
+  std::vector<Status> statuses;
+};
+
+struct Maker {
+  const char* name;
+  std::function<std::unique_ptr<Compute>(std::function<void()> wake)> make;
+};
+
+class ComputeTest : public ::testing::TestWithParam<Maker> {
+ protected:
+  void SetUp() override {
+    compute = make([] {});
+  }
+  std::unique_ptr<Compute> make(std::function<void()> wake) const {
+    return GetParam().make(std::move(wake));
+  }
+
+  // Until `count` jobs have been reported.
+  Counting wait(std::size_t count) {
+    Counting sink;
+    const auto end = std::chrono::steady_clock::now() + kLimit;
+    while (sink.cookies.size() < count && std::chrono::steady_clock::now() < end) {
+      if (!compute->poll(sink)) std::this_thread::yield();
+    }
+    EXPECT_EQ(sink.cookies.size(), count) << "jobs were not reported in time";
+    return sink;
+  }
+  Status run(const ComputeJob& job) {
+    RC_RETURN_IF_ERROR(compute->submit(job));
+    const Counting sink = wait(1);
+    return sink.statuses.empty() ? Status(Code::failed, "nothing reported") : sink.statuses[0];
+  }
+
+  std::unique_ptr<Compute> compute;
+};
+
+// Every job goes to the workers, however small.
+std::unique_ptr<Compute> workers_of(int workers, std::function<void()> wake) {
+  return std::make_unique<WorkerCompute>(workers, std::move(wake), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Who, ComputeTest,
+    ::testing::Values(
+        Maker{"inline", [](auto) { return std::make_unique<InlineCompute>(); }},
+        Maker{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
+        Maker{"three_workers", [](auto wake) { return workers_of(3, std::move(wake)); }},
+        Maker{"three_workers_and_small_jobs_inline",
+              [](auto wake) { return std::make_unique<WorkerCompute>(3, std::move(wake)); }}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Where a job ends on another thread.
+class WorkersTest : public ComputeTest {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Who, WorkersTest,
+    ::testing::Values(Maker{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
+                      Maker{"three_workers",
+                            [](auto wake) { return workers_of(3, std::move(wake)); }}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(ComputeTest, reduces_operands_that_are_cut_differently_wherever_they_lie) {
+  const uint64_t seed = std::random_device{}();
+  std::mt19937_64 random(seed);
+  const Neighbour neighbour;
+  for (int turn = 0; turn < 200; ++turn) {
+    const auto dtype = static_cast<Dtype>(random() % 8);
+    const ReduceOp op = oracle::kOps[random() % 4];
+    const std::size_t n = 1 + random() % 6;
+    const std::size_t count = turn % 10 == 0 ? random() % 300'000 : random() % 3000;
+    Case c;
+    for (std::size_t i = 0; i < n; ++i) {
+      c.sources.push_back(oracle::random_operand(dtype, count, op, random));
+    }
+    const double divisor = random() % 2 == 0 ? 1.0 : static_cast<double>(n);
+    const double factor = random() % 3 == 0 ? 0.25 : 1.0;
+    const bool is_copy = n == 1 && divisor == 1.0 && factor == 1.0;
+    const Bytes expected =
+        is_copy ? c.sources[0] : oracle::reduce(dtype, op, c.sources, divisor, factor);
+    for (std::size_t i = 0; i < n; ++i) {
+      c.add(static_cast<Place>(random() % 4), size_of(dtype), neighbour, random);
+    }
+    // Into memory of its own, or in place of a local operand.
+    c.result.resize(expected.size());
+    c.to = cut(c.result, size_of(dtype), random);
+    Bytes* target = &c.result;
+    if (turn % 2 == 0 && c.remote[0].empty()) {
+      target = &c.sources[0];
+      c.to = cut(c.sources[0], size_of(dtype), random);
+    }
+    c.finish(dtype, op);
+    c.job.divisor = divisor;
+    c.job.factor = factor;
+    const Status status = run(c.job);
+    const auto what = ::testing::Message()
+                      << "seed " << seed << ", turn " << turn << ": " << name_of(op) << " of " << n
+                      << " times " << count << " " << name_of(dtype);
+    ASSERT_TRUE(status.ok()) << what << ": " << status.message();
+    ASSERT_EQ(*target, expected) << what;
+  }
+}
+
+TEST_P(ComputeTest, copies_every_dtype_as_it_is) {
+  std::mt19937_64 random(1);
+  const Neighbour neighbour;
+  uint64_t copied = 0;
+  for (int d = 0; d < kDtypes; ++d) {
+    const auto dtype = static_cast<Dtype>(d);
+    Case c;
+    c.sources.emplace_back(600 * size_of(dtype));
+    for (std::byte& byte : c.sources[0]) byte = static_cast<std::byte>(random());
+    c.result.resize(c.sources[0].size());
+    c.to = cut(c.result, 1, random);  // a copy may be cut inside an element
+    c.add(static_cast<Place>(d % 4), 1, neighbour, random);
+    c.finish(dtype, ReduceOp::sum);
+    ASSERT_TRUE(run(c.job).ok());
+    EXPECT_EQ(c.result, c.sources[0]) << name_of(dtype);
+    copied += c.result.size();
+    EXPECT_EQ(compute->bytes_copied(), copied);
+  }
+}
+
+TEST_P(ComputeTest, a_copy_is_read_straight_into_its_destination) {
+  const Neighbour neighbour;
+  std::mt19937_64 random(1);
+  Case c;
+  c.sources.emplace_back(std::size_t{200'000});
+  c.result.resize(200'000);
+  c.to = {{c.result.data(), c.result.size()}};
+  c.add(Place::unmapped, 1, neighbour, random);
+  c.finish(Dtype::uint8, ReduceOp::sum);
+  ASSERT_TRUE(run(c.job).ok());
+  EXPECT_EQ(neighbour.reads, 1);
+  EXPECT_EQ(neighbour.largest_read, 200'000U);
+}
+
+TEST_P(ComputeTest, a_reduction_reads_a_neighbour_in_pieces_that_stay_in_the_cache) {
+  const Neighbour neighbour;
+  std::mt19937_64 random(1);
+  Case c;
+  const std::size_t count = std::size_t{1} << 20;
+  for (int i = 0; i < 2; ++i) {
+    c.sources.push_back(oracle::random_operand(Dtype::float32, count, ReduceOp::sum, random));
+  }
+  const Bytes expected = oracle::reduce(Dtype::float32, ReduceOp::sum, c.sources);
+  c.to = {{c.sources[0].data(), c.sources[0].size()}};
+  c.add(Place::local, 4, neighbour, random);
+  c.add(Place::unmapped, 4, neighbour, random);
+  c.finish(Dtype::float32, ReduceOp::sum);
+  ASSERT_TRUE(run(c.job).ok());
+  EXPECT_EQ(c.sources[0], expected);
+  EXPECT_EQ(neighbour.reads, 4 * count / (64 << 10));
+  EXPECT_EQ(neighbour.largest_read, 64U << 10);
+}
+
+TEST_P(ComputeTest, nothing_to_do_is_done) {
+  const std::vector<Operand> operands(3);
+  EXPECT_TRUE(run({.dtype = Dtype::float32, .sources = operands}).ok());
+}
+
+TEST_P(ComputeTest, a_neighbour_that_fails_fails_the_job_once) {
+  for (int reads : {0, 1, 20}) {
+    Neighbour neighbour;
+    neighbour.fail_after = reads;
+    std::mt19937_64 random(1);
+    Case c;
+    for (int i = 0; i < 2; ++i) c.sources.emplace_back(std::size_t{4} << 20);
+    c.to = {{c.sources[0].data(), c.sources[0].size()}};
+    c.add(Place::local, 4, neighbour, random);
+    c.add(Place::unmapped, 4, neighbour, random);
+    c.finish(Dtype::float32, ReduceOp::sum);
+    c.job.cookie = 9;
+    ASSERT_TRUE(compute->submit(c.job).ok());
+    Counting sink = wait(1);
+    ASSERT_EQ(sink.cookies, std::vector<uint64_t>{9});
+    EXPECT_EQ(sink.statuses[0].code(), Code::rank_failed);
+    EXPECT_FALSE(compute->poll(sink));
+    neighbour.fail_after = std::numeric_limits<int>::max();
+    EXPECT_TRUE(run(c.job).ok()) << "the next job is not affected";
+  }
+}
+
+TEST_P(ComputeTest, refuses_operands_that_a_peer_made_too_short_or_too_long) {
+  Bytes mine(400);
+  Bytes theirs(400);
+  const std::vector<Piece> to = {{mine.data(), mine.size()}};
+  for (std::size_t bytes : {0, 396, 404}) {
+    const std::vector<RemotePiece> remote = {{theirs.data(), 0, bytes}};
+    const std::vector<Operand> operands = {{to, {}, nullptr}, {{}, remote, nullptr}};
+    const Status status = run({.dtype = Dtype::float32, .to = to, .sources = operands});
+    EXPECT_EQ(status.code(), Code::failed) << bytes;
+  }
+  // The right number of bytes, cut inside an element.
+  const std::vector<RemotePiece> odd = {{theirs.data(), 0, 3}, {theirs.data() + 3, 0, 397}};
+  const std::vector<Operand> operands = {{to, {}, nullptr}, {{}, odd, nullptr}};
+  EXPECT_EQ(run({.dtype = Dtype::float32, .to = to, .sources = operands}).code(), Code::failed);
+  // Not mapped, and nobody who could read it.
+  const std::vector<RemotePiece> far = {{nullptr, 1, 400}};
+  const std::vector<Operand> unreadable = {{to, {}, nullptr}, {{}, far, nullptr}};
+  EXPECT_EQ(run({.dtype = Dtype::float32, .to = to, .sources = unreadable}).code(), Code::failed);
+}
+
+TEST_P(ComputeTest, many_jobs_in_flight_are_each_reported_once) {
+  constexpr std::size_t kJobs = 2000;
+  std::vector<std::vector<float>> results(kJobs, std::vector<float>(500));
+  std::vector<float> ones(500, 1.0F);
+  std::vector<std::array<Operand, 2>> operands(kJobs);
+  std::vector<std::array<Piece, 2>> pieces(kJobs);
+  Counting sink;
+  int refusals = 0;
+  for (std::size_t i = 0; i < kJobs; ++i) {
+    results[i].assign(500, static_cast<float>(i));
+    pieces[i] = {Piece{reinterpret_cast<std::byte*>(results[i].data()), 2000},
+                 Piece{reinterpret_cast<std::byte*>(ones.data()), 2000}};
+    operands[i] = {Operand{{&pieces[i][0], 1}, {}, nullptr},
+                   Operand{{&pieces[i][1], 1}, {}, nullptr}};
+    const ComputeJob job{
+        .dtype = Dtype::float32, .to = {&pieces[i][0], 1}, .sources = operands[i], .cookie = i};
+    while (compute->submit(job).is_busy()) {
+      ++refusals;
+      compute->poll(sink);
+    }
+  }
+  EXPECT_GT(refusals, 0);  // more jobs than a queue holds
+  const Counting rest = wait(kJobs - sink.cookies.size());
+  std::vector<uint64_t> all = sink.cookies;
+  all.insert(all.end(), rest.cookies.begin(), rest.cookies.end());
+  std::sort(all.begin(), all.end());
+  for (std::size_t i = 0; i < kJobs; ++i) {
+    ASSERT_EQ(all[i], i);
+    ASSERT_EQ(results[i], std::vector<float>(500, static_cast<float>(i) + 1.0F));
+  }
+}
+
+TEST_P(ComputeTest, a_sink_may_submit_the_next_job) {
+  struct Chain final : ComputeSink {
+    Chain(Compute& compute, const ComputeJob& job) : compute(compute), job(job) {}
+    void computed(uint64_t, const Status& status) override {
+      EXPECT_TRUE(status.ok());
+      if (++done == 10) return;
+      EXPECT_TRUE(compute.submit(job).ok());
+    }
+    Compute& compute;
+    ComputeJob job;
+    int done = 0;
+  };
+  std::vector<float> value(100, 1.0F);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), 400};
+  const std::vector<Operand> operands(2, Operand{{&piece, 1}, {}, nullptr});
+  Chain chain(*compute, {.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands});
+  ASSERT_TRUE(compute->submit(chain.job).ok());
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  while (chain.done < 10 && std::chrono::steady_clock::now() < end) compute->poll(chain);
+  EXPECT_EQ(value, std::vector<float>(100, 1024.0F));
+}
+
+TEST_P(ComputeTest, does_not_arm_while_completions_wait) {
+  std::vector<float> value(100, 1.0F);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), 400};
+  const std::vector<Operand> operands(2, Operand{{&piece, 1}, {}, nullptr});
+  EXPECT_TRUE(compute->arm());
+  ASSERT_TRUE(
+      compute->submit({.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands}).ok());
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  while (compute->arm() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_FALSE(compute->arm());
+  wait(1);
+  EXPECT_TRUE(compute->arm());
+}
+
+// The classic bug is the lost wake-up: sleep whenever arm() allows it, thousands of times.
+TEST_P(WorkersTest, wakes_whoever_sleeps_after_arm) {
+  std::mutex mutex;
+  std::condition_variable bell;
+  int rings = 0;
+  compute = make([&] {
+    const std::lock_guard lock(mutex);
+    ++rings;
+    bell.notify_one();
+  });
+  std::vector<float> value(40'000, 0.0F);
+  const std::vector<float> one(40'000, 1.0F);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), 160'000};
+  const Piece other{reinterpret_cast<std::byte*>(const_cast<float*>(one.data())), 160'000};
+  const std::vector<Operand> operands = {{{&piece, 1}, {}, nullptr}, {{&other, 1}, {}, nullptr}};
+  const ComputeJob job{.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands};
+  int sleeps = 0;
+  for (int turn = 0; turn < 3000; ++turn) {
+    ASSERT_TRUE(compute->submit(job).ok());
+    Counting sink;
+    while (sink.cookies.empty()) {
+      if (compute->poll(sink) || !compute->arm()) continue;
+      std::unique_lock lock(mutex);
+      ASSERT_TRUE(bell.wait_for(lock, kLimit, [&] { return rings > 0; })) << "turn " << turn;
+      --rings;
+      ++sleeps;
+    }
+  }
+  EXPECT_GT(sleeps, 0);
+  EXPECT_EQ(rings, 0);  // one wake-up for one arm
+  EXPECT_EQ(value[39'999], 3000.0F);
+}
+
+TEST_P(ComputeTest, ends_while_jobs_are_in_flight) {
+  std::vector<float> value(std::size_t{1} << 20, 1.0F);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), value.size() * 4};
+  const std::vector<Operand> operands(2, Operand{{&piece, 1}, {}, nullptr});
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(
+        compute->submit({.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands}).ok());
+  }
+  compute.reset();
+}
+
+#if defined(__x86_64__)
+// TensorFlow's threads flush denormals; sums must not depend on which thread forms them.
+TEST_P(ComputeTest, keeps_denormals_on_threads_that_flush_them) {
+  constexpr unsigned kFlushBoth = 0x8040;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | kFlushBoth);
+  compute = make([] {});  // its threads inherit the mode
+  const uint32_t denormal = 0x00000005;
+  std::vector<uint32_t> value(1000, denormal);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), 4000};
+  const std::vector<Operand> operands(2, Operand{{&piece, 1}, {}, nullptr});
+  const Status status = run({.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands});
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(value, std::vector<uint32_t>(1000, 2 * denormal));
+  EXPECT_EQ(after & kFlushBoth, kFlushBoth) << "the thread's own mode comes back";
+}
+#endif
+
+// Offsets beyond 2^31 and 2^32, in memory that is reserved and hardly touched.
+TEST(Job, reaches_bytes_far_beyond_two_gigabytes) {
+  constexpr std::size_t kBytes = (std::size_t{6} << 30) + 4096;
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* a = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+  void* b = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+  ASSERT_NE(a, MAP_FAILED);
+  ASSERT_NE(b, MAP_FAILED);
+  auto* mine = static_cast<std::byte*>(a);
+  auto* theirs = static_cast<std::byte*>(b);
+  const std::size_t last = kBytes / 4 - 1;
+  static_cast<float*>(a)[last] = 40.0F;
+  static_cast<float*>(b)[last] = 2.0F;
+  // One huge piece; a cut above 4 GiB; and a neighbour's memory that has to be read.
+  const std::vector<Piece> to = {{mine, kBytes}};
+  const std::size_t half = (std::size_t{5} << 30) + 8;
+  const std::vector<RemotePiece> remote = {
+      {nullptr, reinterpret_cast<uint64_t>(theirs), half},
+      {nullptr, reinterpret_cast<uint64_t>(theirs) + half, kBytes - half}};
+  const Neighbour neighbour;
+  const std::vector<Operand> operands = {{to, {}, nullptr}, {{}, remote, &neighbour}};
+  const ComputeJob job{.dtype = Dtype::float32, .to = to, .sources = operands};
+  std::size_t bytes = 0;
+  ASSERT_TRUE(measure(job, bytes).ok());
+  EXPECT_EQ(bytes, kBytes);
+  Workspace workspace;
+  ASSERT_TRUE(perform(job, kBytes - 8192, 8192, workspace).ok());
+  EXPECT_EQ(static_cast<float*>(a)[last], 42.0F);
+  ::munmap(a, kBytes);
+  ::munmap(b, kBytes);
+}
+
+TEST(Job, many_unmapped_operands_share_the_bounce_memory) {
+  std::mt19937_64 random(7);
+  const Neighbour neighbour;
+  Case c;
+  for (int i = 0; i < 100; ++i) {
+    c.sources.push_back(oracle::random_operand(Dtype::float32, 5000, ReduceOp::sum, random));
+  }
+  const Bytes expected = oracle::reduce(Dtype::float32, ReduceOp::sum, c.sources);
+  c.result.resize(expected.size());
+  c.to = cut(c.result, 4, random);
+  for (int i = 0; i < 100; ++i) c.add(Place::unmapped, 4, neighbour, random);
+  c.finish(Dtype::float32, ReduceOp::sum);
+  Workspace workspace;
+  ASSERT_TRUE(perform(c.job, 0, expected.size(), workspace).ok());
+  EXPECT_EQ(c.result, expected);
+}
+
+TEST(JobDeathTest, mistakes_of_ours_are_assertions) {
+  Bytes bytes(16);
+  const Piece piece{bytes.data(), 16};
+  const std::vector<Operand> two(2, Operand{{&piece, 1}, {}, nullptr});
+  std::size_t measured = 0;
+  EXPECT_DEATH(
+      (void)measure({.dtype = Dtype::boolean, .to = {&piece, 1}, .sources = two}, measured),
+      "bool");
+  EXPECT_DEATH(
+      (void)measure(
+          {.dtype = Dtype::float32, .op = ReduceOp::average, .to = {&piece, 1}, .sources = two},
+          measured),
+      "an average is a sum with a divisor");
+  EXPECT_DEATH((void)measure({.dtype = Dtype::float32, .to = {&piece, 1}}, measured),
+               "without sources");
+}
+
+}  // namespace
+}  // namespace rdmacoll
