@@ -1,0 +1,166 @@
+// The lost wake-up, hunted with real threads that sleep on the handle. No heartbeat comes to the
+// rescue: the peers' patience is an hour.
+#include <poll.h>
+
+#include <atomic>
+#include <thread>
+
+#include "conformance/harness.h"
+
+namespace rdmacoll::conformance {
+namespace {
+
+constexpr uint64_t kSeeds = 20'250'300;
+constexpr int kLostAfterMs = 20'000;
+
+class Wake : public testing::TestWithParam<Backend> {
+ protected:
+  static void pause(std::mt19937_64& random) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(random() % 15'000);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  }
+  // As an engine does: polls until `done`, and sleeps whenever nothing happens.
+  static bool sleep_until(Transport& transport, Sink& sink, const std::function<bool()>& done) {
+    while (!done()) {
+      if (transport.poll(sink)) continue;
+      if (done()) return true;
+      if (!transport.arm()) continue;
+      pollfd handle{.fd = transport.wait_handle(), .events = POLLIN};
+      if (::poll(&handle, 1, kLostAfterMs) == 0) return false;
+    }
+    return true;
+  }
+};
+
+TEST_P(Wake, a_sleeper_is_woken_by_every_control_message) {
+  constexpr std::size_t kRounds = 6000;
+  auto fleet = GetParam().make(2, kNeverSilent);
+  std::atomic<bool> lost = false;
+  const auto play = [&](std::size_t rank) {
+    std::mt19937_64 random(kSeeds + rank);
+    Transport& transport = *fleet->transports[rank];
+    Recorder& sink = fleet->sinks[rank];
+    const int peer = 1 - static_cast<int>(rank);
+    auto& got = sink.messages[peer];
+    const std::byte word{1};
+    for (std::size_t round = 0; round < kRounds && !lost; ++round) {
+      if (rank == 1 && !sleep_until(transport, sink, [&] { return got.size() > round; })) {
+        lost = true;
+      }
+      pause(random);
+      EXPECT_TRUE(transport.post_control(peer, {&word, 1}).ok());
+      if (rank == 0 && !sleep_until(transport, sink, [&] { return got.size() > round; })) {
+        lost = true;
+      }
+    }
+    EXPECT_FALSE(lost) << "rank " << rank << " slept on after " << got.size() << " messages";
+  };
+  std::thread other(play, 1);
+  play(0);
+  other.join();
+}
+
+TEST_P(Wake, sleepers_of_three_ranks_are_woken_by_each_other) {
+  constexpr std::size_t kRounds = 1500;
+  auto fleet = GetParam().make(3, kNeverSilent);
+  std::atomic<bool> lost = false;
+  const auto play = [&](std::size_t rank) {
+    std::mt19937_64 random(kSeeds + 10 + rank);
+    Transport& transport = *fleet->transports[rank];
+    Recorder& sink = fleet->sinks[rank];
+    const std::byte word{1};
+    const auto all_have_said = [&](std::size_t count) {
+      for (int peer = 0; peer < 3; ++peer) {
+        if (peer != static_cast<int>(rank) && sink.messages[peer].size() < count) return false;
+      }
+      return true;
+    };
+    for (std::size_t round = 0; round < kRounds && !lost; ++round) {
+      pause(random);
+      for (int peer = 0; peer < 3; ++peer) {
+        if (peer == static_cast<int>(rank)) continue;
+        EXPECT_TRUE(transport.post_control(peer, {&word, 1}).ok());
+      }
+      if (!sleep_until(transport, sink, [&] { return all_have_said(round + 1); })) lost = true;
+    }
+    EXPECT_FALSE(lost) << "rank " << rank;
+  };
+  std::thread second(play, 1);
+  std::thread third(play, 2);
+  play(0);
+  second.join();
+  third.join();
+}
+
+TEST_P(Wake, whoever_sleeps_on_a_full_queue_is_woken) {
+  constexpr std::size_t kMessages = 20'000;
+  auto fleet = GetParam().make(2, kNeverSilent);
+  std::thread reader([&] {
+    std::mt19937_64 random(kSeeds + 20);
+    auto& got = fleet->sinks[1].messages[0];
+    EXPECT_TRUE(sleep_until(*fleet->transports[1], fleet->sinks[1], [&] {
+      if (random() % 16 == 0) pause(random);
+      return got.size() == kMessages;
+    })) << got.size();
+  });
+  Transport& transport = *fleet->transports[0];
+  const std::vector<std::byte> message(900);
+  bool lost = false;
+  for (std::size_t sent = 0; sent < kMessages && !lost;) {
+    const Status status = transport.post_control(1, message);
+    if (status.ok()) {
+      ++sent;
+      continue;
+    }
+    ASSERT_TRUE(status.is_busy());
+    // One turn of an engine: poll, arm, sleep.
+    bool slept = false;
+    lost = !sleep_until(transport, fleet->sinks[0], [&] { return std::exchange(slept, true); });
+  }
+  // What is still on its way from here may need us.
+  EXPECT_TRUE(sleep_until(transport, fleet->sinks[0], [&] { return transport.flushed(); }));
+  EXPECT_FALSE(lost);
+  reader.join();
+}
+
+TEST_P(Wake, transfers_between_sleepers_end) {
+  constexpr uint64_t kRounds = 1500;
+  auto fleet = GetParam().make(2, kNeverSilent);
+  const auto play = [&](std::size_t rank) {
+    std::mt19937_64 random(kSeeds + 30 + rank);
+    Transport& transport = *fleet->transports[rank];
+    Recorder& sink = fleet->sinks[rank];
+    const int peer = 1 - static_cast<int>(rank);
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      const std::size_t bytes = round % 50 == 0 ? 400'000 : round * 7;
+      Buffer source(nullptr, bytes, 3, random);
+      Buffer target(nullptr, bytes, 3, random);
+      source.paint(round + rank * kRounds);
+      const Transfer send{
+          .peer = peer, .sequence = round, .pieces = source.pieces(), .cookie = round};
+      Transfer receive = send;
+      receive.pieces = target.pieces();
+      // One outstanding exchange never meets a full queue.
+      EXPECT_TRUE(transport.post_send(send).ok());
+      pause(random);
+      EXPECT_TRUE(transport.post_recv(receive).ok());
+      ASSERT_TRUE(sleep_until(transport, sink,
+                              [&] {
+                                return sink.sent_cookies.contains(round) &&
+                                       sink.received_cookies.contains(round);
+                              }))
+          << "rank " << rank << " round " << round;
+      ASSERT_TRUE(target.is_painted(round + static_cast<std::size_t>(peer) * kRounds));
+    }
+    ASSERT_TRUE(sleep_until(transport, sink, [&] { return transport.flushed(); }));
+  };
+  std::thread other(play, 1);
+  play(0);
+  other.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(over, Wake, testing::ValuesIn(backends_with_processes()), test_name);
+
+}  // namespace
+}  // namespace rdmacoll::conformance
