@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
 from rdmacoll.engine import library, world
-from rdmacoll.engine.errors import ConfigError, error_from
+from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from
+
+# AutoGraph replaces exceptions of other classes than Python's own by one of its own, unless told not to.
+RdmacollError.ag_pass_through = True  # type: ignore[attr-defined]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def not_converted(function: _F) -> _F:
+    """`function` as it is written: there is nothing in it for AutoGraph, which costs time."""
+    return cast(_F, tf.autograph.experimental.do_not_convert(function))
 
 
 def library_path() -> Path:
@@ -69,6 +79,14 @@ def _refuse_xla() -> None:
             "jit_compile=True. Leave jit_compile off where you call rdmacoll; what computes the "
             "gradients can be a jit_compile=True function of its own."
         )
+
+
+def must_run(outputs: list[Any]) -> list[Any]:
+    """Makes the op behind `outputs` run although nothing on this rank may use its result: another rank
+    may, and would wait. (Not by being stateful: that would chain all collectives of a function.)"""
+    if not tf.executing_eagerly() and outputs[0].graph.building_function:
+        outputs[0].graph.control_outputs.append(outputs[0].op)
+    return outputs
 
 
 @contextlib.contextmanager

@@ -10,10 +10,11 @@ import tensorflow as tf
 from rdmacoll.engine import world
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import check_movable, tensor as as_tensor
-from rdmacoll.ops._library import ops, typed_errors
+from rdmacoll.ops._library import must_run, not_converted, ops, typed_errors
 from rdmacoll.ops._names import op_name
 
 
+@not_converted
 def allgather(tensor: Any, name: str | None = None) -> Any:
     """Concatenates all ranks' tensors along the first dimension, in rank order.
 
@@ -33,12 +34,13 @@ def gather(tensor: Any, *, name: str | None, repeats: bool = False, label: str =
     functions = ops()
     tensor_name, unnamed = op_name(name)
     with typed_errors():
-        return functions.rdmacoll_allgather(
+        gathered = functions.rdmacoll_allgather(
             tensor=tensor,
             tensor_name=tensor_name,
             repeats=repeats or unnamed,
             labels=[label] if label else [],
         )
+    return must_run([gathered])[0]
 
 
 @tf.RegisterGradient("RdmacollAllgather")

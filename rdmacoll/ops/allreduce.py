@@ -19,11 +19,12 @@ from rdmacoll.ops._arguments import (
     reduction,
     tensor as as_tensor,
 )
-from rdmacoll.ops._library import ops, typed_errors
+from rdmacoll.ops._library import must_run, not_converted, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops.allgather import gather
 
 
+@not_converted
 def allreduce(
     tensor: Any,
     op: int = ReduceOp.AVERAGE,
@@ -59,6 +60,7 @@ def allreduce(
     )[0]
 
 
+@not_converted
 def grouped_allreduce(
     tensors: Sequence[Any],
     op: int = ReduceOp.AVERAGE,
@@ -105,7 +107,7 @@ def reduce_group(
     functions = ops()
     tensor_name, unnamed = op_name(name)
     with typed_errors():
-        return list(
+        results = list(
             functions.rdmacoll_allreduce(
                 tensors=tensors,
                 op=int(op),
@@ -117,6 +119,7 @@ def reduce_group(
                 manifest=manifest,
             )
         )
+    return must_run(results)
 
 
 def _reduce_slices(

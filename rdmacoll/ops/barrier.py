@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rdmacoll.ops._library import ops, typed_errors
+from rdmacoll.ops._library import not_converted, ops, typed_errors
 from rdmacoll.ops._names import op_name
 
 
+@not_converted
 def barrier(name: str | None = None) -> Any:
     """Waits for all ranks. In a graph, an op with side effects: TensorFlow keeps it in program order.
 

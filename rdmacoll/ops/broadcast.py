@@ -10,10 +10,11 @@ import tensorflow as tf
 from rdmacoll.engine import world
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import by_dtype, check_movable, check_root, tensor as as_tensor
-from rdmacoll.ops._library import ops, typed_errors
+from rdmacoll.ops._library import must_run, not_converted, ops, typed_errors
 from rdmacoll.ops._names import op_name
 
 
+@not_converted
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     """Returns rank `root_rank`'s tensor on every rank.
 
@@ -24,6 +25,7 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     return send_group([as_tensor(tensor)], root_rank=root_rank, name=name)[0]
 
 
+@not_converted
 def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
     """Assigns rank `root_rank`'s values to the variables of all ranks, as one operation for each dtype.
 
@@ -52,7 +54,7 @@ def send_group(
     root = check_root(root_rank)
     tensor_name, repeats = op_name(name)
     with typed_errors():
-        return list(
+        results = list(
             functions.rdmacoll_broadcast(
                 tensors=tensors,
                 root_rank=root,
@@ -61,6 +63,7 @@ def send_group(
                 labels=list(labels),
             )
         )
+    return must_run(results)
 
 
 @tf.RegisterGradient("RdmacollBroadcast")

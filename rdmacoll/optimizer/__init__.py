@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
-from rdmacoll.optimizer.reduce import GradientReducer
-from rdmacoll.optimizer.tape import DistributedGradientTape
+
+if TYPE_CHECKING:
+    from rdmacoll.optimizer.reduce import GradientReducer
+    from rdmacoll.optimizer.tape import DistributedGradientTape
 
 __all__ = ["DistributedGradientTape", "DistributedOptimizer", "bucket_count"]
 
 _NUMBERS = itertools.count()
+
+
+def __getattr__(name: str) -> Any:
+    # TensorFlow is imported when it is needed; `optimizer.buckets` does without.
+    if name == "DistributedGradientTape":
+        from rdmacoll.optimizer.tape import DistributedGradientTape
+
+        return DistributedGradientTape
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def DistributedOptimizer(
@@ -38,6 +49,7 @@ def DistributedOptimizer(
     hold the plain optimizer. Raises ConfigError for an optimizer that is wrapped already.
     """
     from rdmacoll.optimizer import keras2, keras3
+    from rdmacoll.optimizer.reduce import GradientReducer
 
     if hasattr(type(optimizer), "_rdmacoll_reduce"):
         raise ConfigError(

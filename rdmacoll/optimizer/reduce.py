@@ -12,6 +12,7 @@ from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import FLOATS, ReduceOp
 from rdmacoll.ops._arguments import check_compression, reduction
+from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import next_in_trace
 from rdmacoll.ops.allgather import gather
 from rdmacoll.ops.allreduce import reduce_group
@@ -44,6 +45,7 @@ class GradientReducer:
         self.bucket_bytes = bucket_bytes
         self.buckets: list[Bucket] = []  # of the last list that was reduced
 
+    @not_converted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         """The reduced gradients; None stays None."""
         result = list(gradients)

@@ -8,12 +8,14 @@ import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer.reduce import GradientReducer
 
 
 class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
     _rdmacoll_reduce: GradientReducer
 
+    @not_converted
     def gradient(
         self,
         target: Any,
@@ -28,6 +30,7 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
         return tf.nest.pack_sequence_as(mine, reduced)
 
 
+@not_converted
 def DistributedGradientTape(
     tape: Any,
     *,

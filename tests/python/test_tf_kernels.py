@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-tf = pytest.importorskip("tensorflow")
-
-from rdmacoll.engine import world  # noqa: E402
-from rdmacoll.engine.errors import RankFailedError, StalledError, error_from  # noqa: E402
-from rdmacoll.engine.library import REQUEST, TENSOR, _Api  # noqa: E402
-from rdmacoll.ops import _library  # noqa: E402
-from rdmacoll.ops._arguments import bits  # noqa: E402
+from rdmacoll.engine import world
+from rdmacoll.engine.errors import RankFailedError, StalledError, error_from
+from rdmacoll.engine.library import REQUEST, TENSOR, _Api
+from rdmacoll.ops import _library
+from rdmacoll.ops._arguments import bits
 
 ONE = bits(1.0)
 SUM = 0

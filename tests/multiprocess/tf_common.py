@@ -1,0 +1,73 @@
+"""What the programs of the TensorFlow tests share: values that every rank can foresee, and the runner."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from ranks import report
+
+import rdmacoll
+
+SEED = 20240117
+
+
+def value(rank: int, shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> np.ndarray:
+    """Rank `rank`'s data: everybody can compute everybody's."""
+    generator = np.random.default_rng([SEED, rank, salt])
+    kind = tf.as_dtype(dtype)
+    if kind.is_bool:
+        return generator.integers(0, 2, shape).astype(bool)
+    if kind.is_integer:
+        return generator.integers(0, 5, shape).astype(kind.as_numpy_dtype)
+    return generator.standard_normal(shape).astype(kind.as_numpy_dtype)
+
+
+def all_values(shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> list[np.ndarray]:
+    """The data of all ranks, in order."""
+    return [value(rank, shape, dtype, salt=salt) for rank in range(rdmacoll.size())]
+
+
+def mine(shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> Any:
+    """This rank's data as a tensor."""
+    return tf.constant(value(rdmacoll.rank(), shape, dtype, salt=salt))
+
+
+def raised(kind: type[BaseException], call: Callable[[], Any]) -> BaseException:
+    """The exception of that class that `call` has to raise."""
+    try:
+        result = call()
+    except kind as error:
+        return error
+    raise AssertionError(f"expected {kind.__name__}, got {result!r}")
+
+
+def equal_on_all_ranks(arrays: list[np.ndarray]) -> bool:
+    """Whether these arrays have the same bits everywhere."""
+    text = np.frombuffer(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays), np.uint8)
+    root = rdmacoll.engine.broadcast(text, 0)
+    same = np.array([int(np.array_equal(root, text))], np.int32)
+    return bool(rdmacoll.engine.allreduce(same, op=rdmacoll.Min)[0])
+
+
+def run_all(names: dict[str, Any], prefix: str = "check_") -> None:
+    """Runs the functions of this prefix in the order of their names' appearance and reports them. A
+    failure ends this rank, which the others notice."""
+    done = []
+    for name, check in list(names.items()):
+        if not name.startswith(prefix) or not callable(check):
+            continue
+        try:
+            check()
+        except BaseException:
+            print(f"rank {rdmacoll.rank()} failed in {name} (seed {SEED})", flush=True)
+            traceback.print_exc()
+            report({"failed": name})
+            sys.stdout.flush()
+            raise
+        done.append(name)
+    report({"done": done})

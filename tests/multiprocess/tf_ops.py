@@ -1,0 +1,418 @@
+"""The TensorFlow ops on real ranks. Argument: the number of inter-op threads."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_common import all_values, equal_on_all_ranks, mine, raised, run_all, value
+
+import rdmacoll
+from rdmacoll.ops import allgather, allreduce, barrier, broadcast, broadcast_variables, grouped_allreduce
+
+tf.config.threading.set_inter_op_parallelism_threads(int(sys.argv[1]))
+rdmacoll.init()
+RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
+
+TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-5, "float64": 1e-12}
+REDUCE = {
+    rdmacoll.Sum: np.sum,
+    rdmacoll.Average: np.mean,
+    rdmacoll.Min: np.min,
+    rdmacoll.Max: np.max,
+    rdmacoll.Product: np.prod,
+}
+
+
+def expected(op: int, shape: tuple[int, ...], dtype: str, *, salt: int = 0) -> np.ndarray:
+    values = np.stack(all_values(shape, dtype, salt=salt))
+    wide = values.astype(np.float64 if tf.as_dtype(dtype).is_floating else np.int64)
+    result = REDUCE[op](wide, axis=0)
+    return result if tf.as_dtype(dtype).is_floating else result.astype(values.dtype)
+
+
+def close(result: Any, wanted: Any, dtype: str = "float32") -> None:
+    tolerance = TOLERANCE.get(dtype, 0)
+    got, want = (np.asarray(a.numpy() if tf.is_tensor(a) else a, np.float64) for a in (result, wanted))
+    np.testing.assert_allclose(got, want, tolerance, tolerance)
+
+
+def check_sums_on_every_rank() -> None:
+    for dtype in ("uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64"):
+        for op in REDUCE:
+            if op == rdmacoll.Average and dtype not in TOLERANCE:
+                continue
+            for shape in ((), (0,), (5,), (3, 4, 2)):
+                result = allreduce(mine(shape, dtype), op=op)
+                assert result.dtype.name == dtype
+                assert tuple(result.shape) == shape
+                close(result, expected(op, shape, dtype), dtype)
+                assert equal_on_all_ranks([result.numpy()])
+
+
+def check_scales_in_double() -> None:
+    result = allreduce(mine((7,), "float64"), op=rdmacoll.Sum, prescale_factor=0.1, postscale_factor=0.3)
+    close(result, expected(rdmacoll.Sum, (7,), "float64") * 0.1 * 0.3, "float64")
+
+
+def check_groups_of_mixed_dtypes() -> None:
+    shapes = [((3,), "float32"), ((2, 2), "float64"), ((), "float32"), ((0, 3), "float64"), ((1,), "float32")]
+    tensors = [mine(shape, dtype, salt=i) for i, (shape, dtype) in enumerate(shapes)]
+    for name in (None, "group"):
+        results = grouped_allreduce(tensors, name=name)
+        for i, (shape, dtype) in enumerate(shapes):
+            close(results[i], expected(rdmacoll.Average, shape, dtype, salt=i), dtype)
+    assert grouped_allreduce([]) == []
+
+
+def check_many_steps_of_a_function() -> None:
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        total = allreduce(x * 2.0, op=rdmacoll.Sum)
+        mean = allreduce(y)
+        return total + mean, *grouped_allreduce([x, y, total])
+
+    for salt in range(20):
+        results = step(mine((50,), salt=salt), mine((50,), salt=salt + 100))
+        sums = expected(rdmacoll.Sum, (50,), "float32", salt=salt)
+        means = expected(rdmacoll.Average, (50,), "float32", salt=salt + 100)
+        close(results[0], sums * 2 + means)
+        close(results[1], sums / SIZE)
+        close(results[2], means)
+        close(results[3], sums * 2)
+
+
+def check_loops_with_parallel_iterations() -> None:
+    rows = 24
+
+    def body(row: Any) -> Any:
+        # Rows become ready in another order on each rank.
+        work = tf.cast(tf.reduce_sum(row[1:]), tf.int32)
+        slow = tf.reduce_sum(tf.random.stateless_uniform([1 + work * 2000], seed=(1, 2)))
+        return allreduce(row[:1] + 0.0 * slow, op=rdmacoll.Sum)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return tf.map_fn(body, x, parallel_iterations=8)
+
+    order = np.random.default_rng(RANK).permutation(rows)
+    for salt in range(5):
+        x = np.concatenate([value(RANK, (rows, 1), salt=salt), order[:, None]], axis=1)
+        close(step(tf.constant(x, tf.float32)), expected(rdmacoll.Sum, (rows, 1), "float32", salt=salt))
+
+
+def check_named_ops_in_loops() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        return tf.map_fn(lambda row: allreduce(row, name="row", op=rdmacoll.Max), x, parallel_iterations=4)
+
+    for salt in range(3):
+        close(step(mine((9, 2), salt=salt)), expected(rdmacoll.Max, (9, 2), "float32", salt=salt))
+
+    @tf.function
+    def count(steps: Any) -> Any:
+        total = tf.zeros([])
+        for i in tf.range(steps):
+            total = allreduce(total + tf.cast(i + RANK, tf.float32), op=rdmacoll.Sum, name="count")
+        return total
+
+    wanted = 0.0
+    for i in range(4):
+        wanted = SIZE * (wanted + i) + SIZE * (SIZE - 1) / 2
+    close(count(tf.constant(4)), wanted)
+
+
+def check_order_may_differ_by_rank() -> None:
+    names = [f"ordered {i}" for i in range(12)]
+    order = np.random.default_rng(100 + RANK).permutation(len(names))
+
+    def delayed(x: Any, seconds: float) -> Any:
+        return tf.numpy_function(lambda a: (time.sleep(seconds), a)[1], [x], tf.float32, stateful=False)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        results: dict[int, Any] = {}
+        for place, i in enumerate(order):  # traced in another order, and ready in another order
+            ready = tf.ensure_shape(delayed(x[i], 0.002 * ((place * 7) % 5)), [3])
+            results[int(i)] = allreduce(ready, op=rdmacoll.Sum, name=names[i])
+        return tf.stack([results[i] for i in range(len(names))])
+
+    for salt in range(4):
+        close(step(mine((12, 3), salt=salt)), expected(rdmacoll.Sum, (12, 3), "float32", salt=salt))
+
+
+def check_a_result_that_one_rank_ignores() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        total = allreduce(x, op=rdmacoll.Sum)
+        return total if RANK == 0 else x
+
+    result = step(mine((4,)))
+    close(result, expected(rdmacoll.Sum, (4,), "float32") if RANK == 0 else mine((4,)))
+
+
+def check_retraces_and_nested_functions() -> None:
+    @tf.function
+    def inner(x: Any) -> Any:
+        return allreduce(x, op=rdmacoll.Sum)
+
+    @tf.function
+    def outer(x: Any) -> Any:
+        return inner(x) + inner(x * 2.0) + allreduce(x, op=rdmacoll.Sum)
+
+    for shape in ((3,), (5,), (2, 2), (3,)):
+        close(inner(mine(shape)), expected(rdmacoll.Sum, shape, "float32"))
+        close(outer(mine(shape)), expected(rdmacoll.Sum, shape, "float32") * 4)
+
+    traced_alone = tf.function(lambda x, n: allreduce(x, op=rdmacoll.Sum) + n)
+    if RANK == 0:
+        traced_alone.get_concrete_function(tf.TensorSpec([7]), 5)
+        tf.function(inner.python_function).get_concrete_function(tf.TensorSpec([None]))
+    close(traced_alone(mine((3,)), 0), expected(rdmacoll.Sum, (3,), "float32"))
+
+
+def check_gathers_ragged_pieces() -> None:
+    for dtype in ("float32", "bool", "uint16", "uint32", "uint64", "int16", "complex64", "complex128"):
+        pieces = [value(rank, (rank * 2 % 3, 2), dtype) for rank in range(SIZE)]
+        for call in (allgather, tf.function(allgather)):
+            result = call(tf.constant(pieces[RANK]))
+            np.testing.assert_array_equal(result.numpy(), np.concatenate(pieces))
+    np.testing.assert_array_equal(allgather(tf.constant(RANK)).numpy(), np.arange(SIZE))
+    assert allgather(tf.zeros((0, 3))).shape == (0, 3)
+
+
+def check_broadcasts_every_dtype() -> None:
+    dtypes = (
+        "uint8 int8 int32 int64 float16 bfloat16 float32 float64 bool uint16 uint32 uint64 int16 complex64 "
+        "complex128"
+    )
+    for number, dtype in enumerate(dtypes.split()):
+        root = number % SIZE
+        for call in (broadcast, tf.function(functools.partial(broadcast))):
+            for shape in ((), (0,), (3, 2)):
+                result = call(mine(shape, dtype), root)
+                np.testing.assert_array_equal(result.numpy(), value(root, shape, dtype))
+
+
+def check_variables_get_the_roots_values() -> None:
+    dtypes = ("float32", "bool", "int64", "uint32", "float16", "float32", "bfloat16")
+    variables = [tf.Variable(mine((3,), dtype, salt=i)) for i, dtype in enumerate(dtypes)]
+    broadcast_variables(variables, root_rank=SIZE - 1)
+    for i, dtype in enumerate(dtypes):
+        np.testing.assert_array_equal(variables[i].numpy(), value(SIZE - 1, (3,), dtype, salt=i))
+
+
+def check_gradients() -> None:
+    weights = [value(rank, (4,), salt=50) for rank in range(SIZE)]
+
+    def slope(function: Any, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+            loss = tf.reduce_sum(y * weights[RANK])
+        return tape.gradient(loss, x)
+
+    total = np.sum(weights, axis=0)
+    every = np.stack(all_values((4,)))
+    hit_max = (every == every.max(axis=0))[RANK]
+    hit_min = (every == every.min(axis=0))[RANK]
+    cases = {
+        "sum": (lambda x: allreduce(x, op=rdmacoll.Sum), total),
+        "average": (lambda x: allreduce(x), total / SIZE),
+        "scaled": (
+            lambda x: allreduce(x, op=rdmacoll.Sum, prescale_factor=0.5, postscale_factor=3.0),
+            total * 1.5,
+        ),
+        "max": (lambda x: allreduce(x, op=rdmacoll.Max), total * hit_max),
+        "min": (lambda x: allreduce(x, op=rdmacoll.Min), total * hit_min),
+        "group": (lambda x: grouped_allreduce([x, x * 2.0], op=rdmacoll.Sum)[1], total * 2),
+        "broadcast": (lambda x: broadcast(x, SIZE - 1), total if RANK == SIZE - 1 else total * 0),
+    }
+    for name, (function, wanted) in cases.items():
+        for run in (slope, tf.function(slope)):
+            print(f"rank {RANK}: gradient of {name}", flush=True)
+            close(run(function, mine((4,))), wanted)
+
+    def gathered_loss(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = allgather(x)
+            scale = tf.range(1.0, tf.cast(tf.shape(y)[0], tf.float32) + 1.0)
+            loss = tf.reduce_sum(y * scale[:, None]) * (RANK + 1.0)
+        return tape.gradient(loss, x)
+
+    factor = SIZE * (SIZE + 1) / 2
+    rows = [rank + 1 for rank in range(SIZE)]
+    begin = sum(rows[:RANK])
+    wanted = np.repeat(np.arange(begin + 1, begin + rows[RANK] + 1)[:, None], 2, axis=1) * factor
+    for run in (gathered_loss, tf.function(gathered_loss)):
+        close(run(mine((rows[RANK], 2))), wanted)
+
+    def scalar_loss(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(allgather(x) * tf.range(1.0, SIZE + 1.0))
+        return tape.gradient(loss, x)
+
+    close(scalar_loss(mine(())), (RANK + 1.0) * SIZE)
+    error = raised(
+        rdmacoll.ConfigError, lambda: slope(lambda x: allreduce(x, op=rdmacoll.Product), mine((4,)))
+    )
+    assert "no gradient" in str(error)
+
+
+def check_gradients_in_loops() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.map_fn(lambda row: allreduce(row, op=rdmacoll.Sum) ** 2, x, parallel_iterations=4)
+            loss = tf.reduce_sum(y)
+        return tape.gradient(loss, x)
+
+    total = expected(rdmacoll.Sum, (6, 2), "float32")
+    close(step(mine((6, 2))), 2 * total * SIZE)
+
+
+def check_sparse_tensors() -> None:
+    def slices(rank: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = rank + 1
+        return value(rank, (rows, 2)), np.arange(rows) % 3
+
+    dense = np.zeros((5, 2))
+    for rank in range(SIZE):
+        values, indices = slices(rank)
+        np.add.at(dense, indices, values)
+
+    def reduced(op: int) -> Any:
+        values, indices = slices(RANK)
+        given = tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([5, 2]))
+        result = allreduce(given, op=op)
+        assert isinstance(result, tf.IndexedSlices)
+        return tf.convert_to_tensor(result)
+
+    for run in (reduced, tf.function(reduced)):
+        close(run(rdmacoll.Sum), dense)
+        close(run(rdmacoll.Average), dense / SIZE)
+    assert "IndexedSlices" in str(raised(rdmacoll.ConfigError, lambda: reduced(rdmacoll.Max)))
+
+
+def check_the_tape_averages() -> None:
+    table = tf.Variable(value(0, (6, 3)))
+    dense = tf.Variable(value(0, (3,), salt=1))
+    unused = tf.Variable(1.0)
+    rows = [np.array([rank, (rank + 1) % 6, 0]) for rank in range(SIZE)]
+
+    def step() -> Any:
+        with rdmacoll.DistributedGradientTape(tf.GradientTape()) as tape:
+            picked = tf.gather(table, tf.constant(rows[RANK]))
+            loss = tf.reduce_sum(picked * dense) * (RANK + 1.0)
+        return tape.gradient(loss, {"table": table, "dense": dense, "unused": unused})
+
+    wanted_dense = sum((r + 1.0) * table.numpy()[rows[r]].sum(axis=0) for r in range(SIZE)) / SIZE
+    wanted_table = np.zeros((6, 3))
+    for r in range(SIZE):
+        np.add.at(wanted_table, rows[r], (r + 1.0) * np.tile(dense.numpy(), (3, 1)) / SIZE)
+    for run in (step, tf.function(step)):
+        for _ in range(3):
+            gradients = run()
+            assert gradients["unused"] is None
+            assert isinstance(gradients["table"], tf.IndexedSlices)
+            close(gradients["dense"], wanted_dense)
+            close(tf.convert_to_tensor(gradients["table"]), wanted_table)
+    tape = rdmacoll.DistributedGradientTape(tf.GradientTape())
+    raised(rdmacoll.ConfigError, lambda: rdmacoll.DistributedGradientTape(tape))
+    raised(rdmacoll.ConfigError, lambda: rdmacoll.DistributedGradientTape(object()))
+
+
+def check_wrong_arguments_are_refused_here() -> None:
+    text = str(raised(rdmacoll.ConfigError, lambda: allreduce(tf.constant([1, 2]))))
+    assert "Sum" in text
+    assert "int32" in text
+    raised(rdmacoll.ConfigError, lambda: allreduce(tf.constant([True]), op=rdmacoll.Sum))
+    raised(rdmacoll.ConfigError, lambda: allreduce(tf.ones(1), op=7))
+    raised(rdmacoll.ConfigError, lambda: allreduce(tf.ones(1), compression="fp16"))
+    raised(rdmacoll.ConfigError, lambda: broadcast(tf.ones(1), SIZE))
+    raised(rdmacoll.ConfigError, lambda: broadcast(tf.ones(1), -1))
+    raised(rdmacoll.ConfigError, lambda: allgather(tf.constant(["text"])))
+
+    @tf.function(jit_compile=True)
+    def compiled(x: Any) -> Any:
+        return allreduce(x)
+
+    assert "jit_compile" in str(raised(rdmacoll.ConfigError, lambda: compiled(tf.ones(3))))
+
+
+def check_mismatches_are_errors_on_every_rank() -> None:
+    if SIZE == 1:
+        return
+    calls = [
+        lambda: allreduce(tf.ones(3 if RANK == 0 else 4), name="shape"),
+        lambda: allreduce(tf.ones(3, tf.float32 if RANK == 0 else tf.float64), name="dtype"),
+        lambda: allreduce(tf.ones(3), op=rdmacoll.Sum if RANK == 0 else rdmacoll.Max, name="op"),
+        lambda: broadcast(tf.ones(3), min(RANK, 1), name="root"),
+        lambda: allgather(tf.ones((2, 2 + min(RANK, 1))), name="columns"),
+        lambda: allreduce(tf.ones(3)) if RANK == 0 else broadcast(tf.ones(3), 0),
+    ]
+    for call in calls:
+        eager = raised(rdmacoll.MismatchError, call)
+        assert eager.__cause__ is None
+        graph = raised(tf.errors.InvalidArgumentError, tf.function(call))
+        assert type(rdmacoll.error_from(graph)) is rdmacoll.MismatchError
+        assert "MismatchError: " in str(graph)
+    close(allreduce(mine((3,))), expected(rdmacoll.Average, (3,), "float32"))
+
+
+def check_the_lists_of_gradients_must_agree() -> None:
+    if SIZE == 1:
+        return
+    reducer_options = {"bucket_bytes": 64}
+    variables = [tf.Variable(tf.ones(8)) for _ in range(6)]
+
+    @tf.function
+    def step() -> Any:
+        with rdmacoll.DistributedGradientTape(tf.GradientTape(), **reducer_options) as tape:
+            used = variables if RANK == 0 else variables[1:]  # the first is used by rank 0 alone
+            loss = tf.add_n([tf.reduce_sum(v) for v in used])
+        return [g for g in tape.gradient(loss, variables) if g is not None]
+
+    graph = raised(tf.errors.InvalidArgumentError, step)
+    assert type(rdmacoll.error_from(graph)) is rdmacoll.MismatchError
+
+
+def check_a_name_twice_in_flight_is_an_error() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        return allreduce(x, name="twice") + allreduce(x + 1.0, name="twice")
+
+    if SIZE == 1:
+        return  # the first may be done before the second comes
+    if RANK == 0:
+        # One of the two is refused, the other waits for the ranks that come later.
+        error = raised(tf.errors.InvalidArgumentError, lambda: step(tf.ones(3)))
+        assert type(rdmacoll.error_from(error)) is rdmacoll.DuplicateNameError
+    else:
+        time.sleep(1.0)
+        allreduce(tf.ones(3), name="twice")
+
+
+def check_barriers() -> None:
+    barrier()
+
+    @tf.function
+    def step() -> Any:
+        barrier()
+        return tf.constant(1)
+
+    for _ in range(3):
+        step()
+
+
+if __name__ == "__main__":
+    run_all(globals())
+    rdmacoll.shutdown()
+    raised(rdmacoll.NotInitializedError, lambda: allreduce(tf.ones(1)))

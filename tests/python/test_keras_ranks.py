@@ -1,0 +1,49 @@
+"""Keras 3 training on real ranks, and the example that `make train` runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import ROOT, run
+from test_tf_ranks import run_checks
+
+
+@pytest.mark.parametrize(("ranks", "launcher"), [(2, "mpirun"), (3, "tcp")])
+def test_training_is_that_of_one_process(ranks: int, launcher: str) -> None:
+    run_checks("tf_keras3.py", ranks, launcher=launcher)
+
+
+def train(ranks: int, folder: Path, *arguments: str) -> tuple[int | None, dict[str, Any]]:
+    path = folder / "summary.json"
+    program = ROOT / "examples" / "01_keras_digits.py"
+    outcome = run(
+        program, ranks, launcher="mpirun", arguments=["--json", str(path), *arguments], deadline_s=300
+    )
+    assert path.exists(), outcome.text()
+    return outcome.ranks[0].code, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_digits_are_learned(tmp_path: Path, ranks: int) -> None:
+    code, summary = train(ranks, tmp_path)
+    assert code == 0, summary
+    assert summary["ok"]
+    assert summary["command"] == "train"
+    assert summary["ranks"] == ranks
+    assert summary["test_accuracy"] >= 0.95
+    assert summary["weights_equal"]
+    assert len(summary["weights_sha256"]) == 64
+    assert summary["buckets"] >= 1
+    assert summary["batches"] > 100
+    assert summary["determinism"] in ("ranks", "run", "canonical")
+    assert ranks == 1 or summary["bytes"] > 10_000_000
+
+
+def test_without_the_wrapper_the_weights_differ(tmp_path: Path) -> None:
+    code, summary = train(2, tmp_path, "--no-wrap")
+    assert code != 0
+    assert not summary["ok"]
+    assert not summary["weights_equal"]

@@ -1,0 +1,26 @@
+"""The TensorFlow ops and the tape on real ranks: one start, many checks (the import is the cost)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ranks import ROOT, run
+
+PROGRAMS = ROOT / "tests" / "multiprocess"
+
+
+def run_checks(program: str, ranks: int, **options: object) -> None:
+    path: Path = PROGRAMS / program
+    checks = [line for line in path.read_text().splitlines() if line.startswith("def check_")]
+    reports = run(path, ranks, deadline_s=300, **options).succeeded()
+    assert len(checks) > 5
+    for report in reports:
+        assert len(report["done"]) == len(checks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "launcher", "inter_op_threads"), [(1, "tcp", 1), (2, "mpirun", 1), (3, "tcp", 2)]
+)
+def test_ops_are_right_on_every_rank(ranks: int, launcher: str, inter_op_threads: int) -> None:
+    run_checks("tf_ops.py", ranks, launcher=launcher, arguments=[str(inter_op_threads)])
