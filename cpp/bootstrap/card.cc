@@ -1,0 +1,181 @@
+#include "bootstrap/card.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kCardBytesMax = 64 * 1024;
+constexpr std::size_t kTextBytesMax = 4096;
+constexpr std::size_t kAddressesMax = 256;
+constexpr std::size_t kSettingsMax = 256;
+constexpr std::size_t kUnixNameBytesMax = 100;  // sockaddr_un takes 107
+
+// Walks over text that another rank wrote. After the first surprise it is !ok() and yields nothing.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view text) : rest_(text) {}
+
+  bool ok() const { return ok_; }
+  bool at_end() const { return ok_ && rest_.empty(); }
+  bool next_is(char c) const { return ok_ && !rest_.empty() && rest_[0] == c; }
+  void fail() {
+    ok_ = false;
+    rest_ = {};
+  }
+
+  Scanner& expect(std::string_view literal) {
+    if (!rest_.starts_with(literal)) {
+      fail();
+    } else {
+      rest_.remove_prefix(literal.size());
+    }
+    return *this;
+  }
+
+  template <typename T>
+  T number() {
+    T value{};
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+    if (error != std::errc()) {
+      fail();
+      return T{};
+    }
+    rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
+    return value;
+  }
+
+  std::string text() {
+    std::string value;
+    expect("\"");
+    while (ok_ && !next_is('"')) {
+      if (rest_.empty() || static_cast<unsigned char>(rest_[0]) < 0x20 ||
+          value.size() >= kTextBytesMax) {
+        fail();
+      } else if (rest_[0] == '\\') {
+        value += escaped();
+      } else {
+        value += rest_[0];
+        rest_.remove_prefix(1);
+      }
+    }
+    expect("\"");
+    return ok_ ? value : "";
+  }
+
+  // Calls `item` for each of [a,b,...] or {a,b,...}.
+  template <typename Item>
+  void list(std::string_view brackets, std::size_t max, Item item) {
+    expect(brackets.substr(0, 1));
+    for (std::size_t count = 0; ok_ && !next_is(brackets[1]); ++count) {
+      if (count > 0) expect(",");
+      if (count >= max) fail();
+      item();
+    }
+    expect(brackets.substr(1, 1));
+  }
+
+ private:
+  std::string escaped() {
+    static constexpr std::string_view kShort = "\"\\/bfnrt";
+    static constexpr std::string_view kMeaning = "\"\\/\b\f\n\r\t";
+    const char kind = rest_.size() > 1 ? rest_[1] : '\0';
+    if (const std::size_t at = kShort.find(kind); kind != '\0' && at != kShort.npos) {
+      rest_.remove_prefix(2);
+      return std::string(1, kMeaning[at]);
+    }
+    unsigned value = 0;
+    if (kind == 'u' && rest_.size() >= 6) {
+      const auto [end, error] = std::from_chars(rest_.data() + 2, rest_.data() + 6, value, 16);
+      if (error == std::errc() && end == rest_.data() + 6) {
+        rest_.remove_prefix(6);
+        if (value < 0x80) return std::string(1, static_cast<char>(value));
+        if (value == 0xfffd) return "\xef\xbf\xbd";
+      }
+    }
+    fail();
+    return "";
+  }
+
+  std::string_view rest_;
+  bool ok_ = true;
+};
+
+// Empty in a world of one, which nobody calls.
+bool is_plain_name(const std::string& name) {
+  return name.size() <= kUnixNameBytesMax && std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
+         });
+}
+
+void scan(Scanner& scanner, Card& card) {
+  card.wire = scanner.expect("{\"wire\":").number<uint32_t>();
+  card.abi = scanner.expect(",\"abi\":").number<uint32_t>();
+  if (card.wire != kWireVersion) return;  // what follows may mean anything
+  card.host = scanner.expect(",\"host\":").text();
+  card.pid = scanner.expect(",\"pid\":").number<int64_t>();
+  card.node_key = scanner.expect(",\"node\":").text();
+  card.uid = scanner.expect(",\"uid\":").number<uint32_t>();
+  card.unix_name = scanner.expect(",\"unix\":").text();
+  scanner.expect(",\"tcp\":").list("[]", kAddressesMax, [&] {
+    const auto address = SocketAddress::parse(scanner.text());
+    if (!address || address->port() == 0) return scanner.fail();
+    card.tcp.push_back(*address);
+  });
+  scanner.expect(",\"settings\":").list("{}", kSettingsMax, [&] {
+    std::string name = scanner.text();
+    std::string value = scanner.expect(":").text();
+    if (!card.settings.emplace(std::move(name), std::move(value)).second) scanner.fail();
+  });
+  scanner.expect("}");
+  if (!scanner.at_end() || card.pid <= 0 || !is_plain_name(card.unix_name)) scanner.fail();
+}
+
+}  // namespace
+
+std::string to_json(const Card& card) {
+  std::vector<std::string> addresses, settings;
+  for (const SocketAddress& address : card.tcp) addresses.push_back(json_quote(address.text()));
+  for (const auto& [name, value] : card.settings) {
+    settings.push_back(cat(json_quote(name), ":", json_quote(value)));
+  }
+  return cat("{\"wire\":", card.wire, ",\"abi\":", card.abi, ",\"host\":", json_quote(card.host),
+             ",\"pid\":", card.pid, ",\"node\":", json_quote(card.node_key), ",\"uid\":", card.uid,
+             ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[", join(addresses, ","),
+             "],\"settings\":{", join(settings, ","), "}}");
+}
+
+Status parse_card(std::string_view text, int rank, Card& card) {
+  card = Card{};
+  Scanner scanner(text.size() <= kCardBytesMax ? text : std::string_view());
+  scan(scanner, card);
+  if (scanner.ok()) return {};
+  return Status(Code::invalid, cat("the card of rank ", rank, " cannot be read (", text.size(),
+                                   " B): ", json_quote(text.substr(0, 80)),
+                                   ". Every rank must run the same rdmacoll."));
+}
+
+std::string this_node_key() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat network {};
+  // The inode names the network namespace, in which abstract Unix sockets live.
+  if (::stat("/proc/self/ns/net", &network) != 0) network.st_ino = 0;
+  return cat(boot, ":", network.st_ino);
+}
+
+std::string this_host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
+  return name.data();
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,40 @@
+// A rank's card: how it can be reached and what it was built and set to, as one line of JSON. The
+// caller carries the cards between ranks before there is any connection.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "bootstrap/addresses.h"
+
+namespace rdmacoll {
+
+// Grows with every change of what is sent: frames, messages, handshake, this card.
+inline constexpr uint32_t kWireVersion = 1;
+
+struct Card {
+  uint32_t wire = kWireVersion;  // of another version nothing else is read
+  uint32_t abi = 0;
+  std::string host;
+  int64_t pid = 0;
+  std::string
+      node_key;  // boot and network namespace: equal where abstract Unix sockets may connect
+  uint32_t uid = 0;
+  std::string unix_name;
+  std::vector<SocketAddress> tcp;
+  std::map<std::string, std::string> settings;  // those that must be equal everywhere
+};
+
+std::string to_json(const Card& card);
+
+// Reads exactly what to_json writes, by the same version. `rank` is for messages.
+Status parse_card(std::string_view text, int rank, Card& card);
+
+std::string this_node_key();
+std::string this_host_name();
+
+}  // namespace rdmacoll

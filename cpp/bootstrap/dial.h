@@ -1,0 +1,49 @@
+// One call to one peer: its addresses in turn, again and again, until it is authenticated or the
+// time is over.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "bootstrap/handshake.h"
+#include "bootstrap/sockets.h"
+
+namespace rdmacoll {
+
+class Dial {
+ public:
+  // `credentials` must outlive it. `poller` is an epoll descriptor that is told of our sockets.
+  Dial(int peer, std::vector<Endpoint> endpoints, const Credentials& credentials, int poller,
+       Nanoseconds now, Nanoseconds deadline);
+
+  enum class Outcome : uint8_t { pending, connected, failed };
+  Outcome advance(Nanoseconds now);
+
+  int peer() const { return peer_; }
+  Fd take_socket();           // after connected; no longer in the poller
+  std::string cause() const;  // after failed: names addresses and errors
+  Nanoseconds next_deadline() const;
+
+ private:
+  void start(Nanoseconds now);
+  void attempt_failed(const std::string& why, Nanoseconds now);
+
+  int peer_;
+  std::vector<Endpoint> endpoints_;
+  std::vector<std::string> errors_;  // the last one of each endpoint
+  const Credentials& credentials_;
+  int poller_;
+  Nanoseconds started_at_;
+  Nanoseconds deadline_;
+
+  std::size_t next_ = 0;  // the endpoint to try, or being tried
+  Nanoseconds wake_at_;   // while trying: give up this endpoint; else: try the next
+  Nanoseconds pause_;     // after all endpoints have failed once more
+  Fd socket_;
+  std::optional<Handshake> handshake_;  // once the socket is connected
+  bool refused_ = false;
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,288 @@
+#include "bootstrap/fabric.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+// While nobody is expected, the door is looked at once in so many polls (and before each sleep): it
+// costs a system call, and a late caller can wait some microseconds.
+constexpr uint32_t kPollsPerLook = 256;
+
+}  // namespace
+
+// Passes on what the parts report, and keeps in mind who is there: a transport that has not said
+// `connected` is not ready for calls.
+class Fabric::Witness final : public Sink {
+ public:
+  Witness(Fabric& fabric, Sink& sink) : fabric_(fabric), sink_(sink) {}
+  void connected(int peer) override {
+    fabric_.set_state(peer, State::joined);
+    sink_.connected(peer);
+  }
+  void sent(uint64_t cookie) override { sink_.sent(cookie); }
+  void received(uint64_t cookie) override { sink_.received(cookie); }
+  void viewed(uint64_t cookie, const View& view) override { sink_.viewed(cookie, view); }
+  void control(int peer, std::span<const std::byte> message) override {
+    sink_.control(peer, message);
+  }
+  void peer_failed(int peer, const std::string& cause) override {
+    fabric_.set_state(peer, State::failed);
+    sink_.peer_failed(peer, cause);
+  }
+
+ private:
+  Fabric& fabric_;
+  Sink& sink_;
+};
+
+bool Fabric::uses_shm(int a, int b) const { return world_.same_node(a, b) && allows("shm"); }
+
+std::string Fabric::transport_name() const {
+  bool shm = false;
+  bool tcp = false;
+  for (int a = 0; a < world_.size(); ++a) {
+    for (int b = a + 1; b < world_.size(); ++b) (uses_shm(a, b) ? shm : tcp) = true;
+  }
+  return shm && tcp ? "shm+tcp" : shm ? "shm" : tcp ? "tcp" : "none";
+}
+
+std::string Fabric::summary() const {
+  std::map<std::string_view, int> peers;
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    if (is_connected(peer)) ++peers[reach(peer).transport];
+  }
+  std::vector<std::string> texts;
+  for (const auto& [name, count] : peers) {
+    texts.push_back(cat(name, " (", count, count == 1 ? " peer)" : " peers)"));
+  }
+  return texts.empty() ? "none" : join(texts, ", ");
+}
+
+// Meeting.
+
+void Fabric::connect(int peer) {
+  RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
+  Peer& state = peers_[peer];
+  if (state.state != State::apart) return;
+  const Nanoseconds now = clock_.now();
+  const Nanoseconds deadline = now + start_timeout_;
+  if (world_.rank < peer) {
+    state.state = State::calling;
+    dials_.push_back(std::make_unique<Dial>(peer, endpoints_of(peer), credentials_,
+                                            meeting_epoll_.get(), now, deadline));
+  } else {
+    state.state = State::waiting;
+    state.deadline = deadline;
+    ++waiting_;
+  }
+  signalled_ = true;
+}
+
+std::vector<Endpoint> Fabric::endpoints_of(int peer) const {
+  if (uses_shm(world_.rank, peer)) return {unix_endpoint(cards_[peer].unix_name)};
+  std::vector<Endpoint> endpoints;
+  const bool same_host = cards_[peer].node_key == card_.node_key;
+  for (const SocketAddress& address :
+       dial_order(cards_[peer].tcp, interface_addresses(), same_host)) {
+    endpoints.push_back(tcp_endpoint(address));
+  }
+  return endpoints;
+}
+
+bool Fabric::take_signals() {
+  std::array<epoll_event, 64> events;
+  return ::epoll_wait(meeting_epoll_.get(), events.data(), static_cast<int>(events.size()), 0) > 0;
+}
+
+bool Fabric::meet(Sink& sink) {
+  const Nanoseconds now = clock_.now();
+  const bool due = std::exchange(signalled_, false) || now >= next_meeting_deadline();
+  if (!take_signals() && !due) return false;
+  bool moved = false;
+
+  reception_->poll(credentials_, now, callers_);
+  for (Caller& caller : callers_) {
+    const State state = peers_[caller.peer].state;
+    const bool is_expected = caller.peer < world_.rank &&
+                             (state == State::apart || state == State::waiting) &&
+                             caller.over_unix == uses_shm(world_.rank, caller.peer);
+    if (!is_expected) continue;  // hangs up
+    hand_over(caller.peer, std::move(caller.socket), false);
+    moved = true;
+  }
+  callers_.clear();
+
+  std::erase_if(dials_, [&](const std::unique_ptr<Dial>& dial) {
+    switch (dial->advance(now)) {
+      case Dial::Outcome::pending:
+        return false;
+      case Dial::Outcome::connected:
+        hand_over(dial->peer(), dial->take_socket(), true);
+        break;
+      case Dial::Outcome::failed:
+        lose(dial->peer(), dial->cause(), sink);
+        break;
+    }
+    moved = true;
+    return true;
+  });
+
+  for (int peer = 0; waiting_ > 0 && peer < world_.rank; ++peer) {
+    if (peers_[peer].state != State::waiting || now < peers_[peer].deadline) continue;
+    const std::string& refusal = reception_->last_refusal();
+    lose(peer,
+         cat("it did not connect to this rank within ", options_.config.start_timeout_s, " s",
+             refusal.empty() ? "" : cat(" (the last caller that was refused: ", refusal, ")")),
+         sink);
+    moved = true;
+  }
+  return moved;
+}
+
+Nanoseconds Fabric::next_meeting_deadline() const {
+  Nanoseconds deadline = reception_->next_deadline();
+  for (const auto& dial : dials_) deadline = std::min(deadline, dial->next_deadline());
+  if (waiting_ > 0) {
+    for (const Peer& peer : peers_) {
+      if (peer.state == State::waiting) deadline = std::min(deadline, peer.deadline);
+    }
+  }
+  return deadline;
+}
+
+void Fabric::hand_over(int peer, Fd socket, bool dialer) {
+  set_state(peer, State::met);
+  ++handshakes_;
+  if (uses_shm(world_.rank, peer)) {
+    shm_->adopt(peer, std::move(socket), dialer);
+  } else {
+    tcp_->adopt(peer, std::move(socket));
+  }
+}
+
+void Fabric::lose(int peer, const std::string& cause, Sink& sink) {
+  set_state(peer, State::failed);
+  sink.peer_failed(peer, cause);
+}
+
+void Fabric::set_state(int peer, State state) {
+  if (peers_[peer].state == State::waiting) --waiting_;
+  peers_[peer].state = state;
+}
+
+// Routing.
+
+Transport* Fabric::route(int peer) const {
+  if (uses_shm(world_.rank, peer)) return shm_.get();
+  return tcp_.get();
+}
+
+Transport* Fabric::part(int peer) const {
+  RC_ASSERT(peer >= 0 && peer < static_cast<int>(peers_.size()), cat("rank ", peer));
+  return peers_[peer].state == State::joined ? route(peer) : nullptr;
+}
+
+Status Fabric::answer_without_part(int peer) const {
+  return peers_[peer].state == State::failed ? Status() : Status::busy();
+}
+
+bool Fabric::is_connected(int peer) const { return part(peer) != nullptr; }
+
+Reach Fabric::reach(int peer) const {
+  const Transport* to = part(peer);
+  RC_ASSERT(to != nullptr, cat("rank ", peer, " is not connected"));
+  return to->reach(peer);
+}
+
+Status Fabric::post_control(int peer, std::span<const std::byte> message) {
+  Transport* to = part(peer);
+  return to != nullptr ? to->post_control(peer, message) : answer_without_part(peer);
+}
+
+Status Fabric::post_send(const Transfer& transfer) {
+  Transport* to = part(transfer.peer);
+  return to != nullptr ? to->post_send(transfer) : answer_without_part(transfer.peer);
+}
+
+Status Fabric::post_recv(const Transfer& transfer) {
+  Transport* to = part(transfer.peer);
+  return to != nullptr ? to->post_recv(transfer) : answer_without_part(transfer.peer);
+}
+
+Status Fabric::publish(const Transfer& transfer) {
+  Transport* to = part(transfer.peer);
+  return to != nullptr ? to->publish(transfer) : answer_without_part(transfer.peer);
+}
+
+Status Fabric::await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) {
+  Transport* to = part(peer);
+  return to != nullptr ? to->await(peer, lane, sequence, cookie) : answer_without_part(peer);
+}
+
+Status Fabric::release(int peer, Lane lane, uint64_t sequence) {
+  Transport* to = part(peer);
+  return to != nullptr ? to->release(peer, lane, sequence) : answer_without_part(peer);
+}
+
+// Progress.
+
+bool Fabric::poll(Sink& sink) {
+  if (peers_.empty()) return false;
+  Witness witness(*this, sink);
+  bool moved = false;
+  if (tcp_) moved |= tcp_->poll(witness);
+  if (shm_) moved |= shm_->poll(witness);
+  const bool is_meeting = signalled_ || !dials_.empty() || waiting_ > 0 || reception_->is_busy();
+  if (is_meeting || ++polls_ % kPollsPerLook == 0) moved |= meet(sink);
+  return moved;
+}
+
+bool Fabric::arm() {
+  if (peers_.empty()) return true;
+  signalled_ |= take_signals();
+  return !signalled_ && (!tcp_ || tcp_->arm()) && (!shm_ || shm_->arm());
+}
+
+Nanoseconds Fabric::next_deadline() const {
+  if (peers_.empty()) return kNever;
+  Nanoseconds deadline = next_meeting_deadline();
+  if (tcp_) deadline = std::min(deadline, tcp_->next_deadline());
+  if (shm_) deadline = std::min(deadline, shm_->next_deadline());
+  return deadline;
+}
+
+void Fabric::fail(int peer) {
+  const State state = peers_[peer].state;
+  if (state == State::met || state == State::joined) route(peer)->fail(peer);
+  std::erase_if(dials_, [&](const auto& dial) { return dial->peer() == peer; });
+  set_state(peer, State::failed);
+}
+
+bool Fabric::flushed() const { return (!tcp_ || tcp_->flushed()) && (!shm_ || shm_->flushed()); }
+
+Transport::Counters Fabric::counters() const {
+  Counters sum;
+  for (const Transport* one :
+       {static_cast<Transport*>(tcp_.get()), static_cast<Transport*>(shm_.get())}) {
+    if (one == nullptr) continue;
+    const Counters counters = one->counters();
+    sum.connections += counters.connections;
+    sum.registrations += counters.registrations;
+    sum.control_messages += counters.control_messages;
+    sum.bytes_sent += counters.bytes_sent;
+    sum.bytes_received += counters.bytes_received;
+    sum.bytes_copied += counters.bytes_copied;
+    sum.doorbells += counters.doorbells;
+  }
+  sum.handshakes = handshakes_;  // what a part exchanges with its peer afterwards is its own affair
+  return sum;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,130 @@
+// All transports as one: finds the peers, authenticates them, and sends every call to the transport
+// that reaches the peer.
+//
+// Of a pair the lower rank calls and the higher one waits to be called, so a pair never has two
+// connections. Ranks of one node meet on an abstract Unix socket, others over TCP. A rank accepts
+// calls from begin() on, before its own connect().
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/world.h"
+#include "bootstrap/card.h"
+#include "bootstrap/dial.h"
+#include "bootstrap/reception.h"
+#include "memory/pool.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+
+struct FabricOptions {
+  int rank = 0;
+  int size = 1;
+  std::string job;
+  std::vector<std::byte> secret;
+  uint32_t epoch = 0;
+  Config config;
+  uint32_t abi = 0;                             // RC_ABI_VERSION, for the fingerprint
+  std::map<std::string, std::string> settings;  // world_settings(), for the fingerprint
+};
+
+class Fabric final : public Transport {
+ public:
+  // Listens. `pool` and `clock` outlive the fabric.
+  static Status open(FabricOptions options, MemoryPool& pool, const Clock& clock,
+                     std::unique_ptr<Fabric>& fabric);
+
+  const std::string& card() const { return card_text_; }
+
+  // `cards` of all ranks. Compares fingerprints, and finds who leads this rank's node: the lowest
+  // rank whose Unix socket takes a connection from here right now. Blocks, for some seconds at
+  // most.
+  Status probe_node(const std::vector<std::string>& cards, int& leader);
+
+  // After probe_node: the world, from the leader that each rank has found.
+  Status make_world(const std::vector<int>& leaders, World& world) const;
+
+  // From now on connect() works. ConfigError when RDMACOLL_TRANSPORT leaves two ranks apart.
+  Status begin(const World& world);
+
+  // "shm (3 peers), tcp (4 peers)": what is connected now.
+  std::string summary() const;
+  // "shm", "tcp", "shm+tcp" or "none": what the pairs of this world use.
+  std::string transport_name() const;
+
+  void connect(int peer) override;
+  bool is_connected(int peer) const override;
+  Reach reach(int peer) const override;
+  Status post_control(int peer, std::span<const std::byte> message) override;
+  Status post_send(const Transfer& transfer) override;
+  Status post_recv(const Transfer& transfer) override;
+  Status publish(const Transfer& transfer) override;
+  Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
+  Status release(int peer, Lane lane, uint64_t sequence) override;
+  bool poll(Sink& sink) override;
+  bool arm() override;
+  int wait_handle() const override { return epoll_.get(); }
+  Nanoseconds next_deadline() const override;
+  void fail(int peer) override;
+  bool flushed() const override;
+  Counters counters() const override;
+
+ private:
+  // met: authenticated and handed over; joined: the transport has said `connected`.
+  enum class State : uint8_t { apart, calling, waiting, met, joined, failed };
+  class Witness;
+  struct Peer {
+    State state = State::apart;
+    Nanoseconds deadline = kNever;  // waiting
+  };
+
+  Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock);
+  Status listen();
+  bool allows(std::string_view transport) const;
+  bool uses_shm(int a, int b) const;
+  bool node_socket_accepts(int peer, Nanoseconds deadline) const;
+  std::vector<Endpoint> endpoints_of(int peer) const;
+  Transport* route(int peer) const;
+  // Null: not joined yet, or gone; see answer_without_part().
+  Transport* part(int peer) const;
+  Status answer_without_part(int peer) const;
+  bool meet(Sink& sink);
+  void hand_over(int peer, Fd socket, bool dialer);
+  void lose(int peer, const std::string& cause, Sink& sink);
+  void set_state(int peer, State state);
+  Nanoseconds next_meeting_deadline() const;
+  bool take_signals();
+
+  FabricOptions options_;
+  MemoryPool& pool_;
+  const Clock& clock_;
+  Nanoseconds start_timeout_;
+  Credentials credentials_;
+  Card card_;
+  std::string card_text_;
+  std::vector<Card> cards_;
+  World world_;
+
+  Fd epoll_;          // holds meeting_epoll_ and the parts' epolls
+  Fd meeting_epoll_;  // listeners and connections that are not authenticated yet
+  std::unique_ptr<Reception> reception_;
+  std::vector<std::unique_ptr<Dial>> dials_;
+  std::vector<Caller> callers_;  // reused
+  std::vector<Peer> peers_;
+  int waiting_ = 0;         // peers in that state
+  bool signalled_ = false;  // somebody knocks, or arm() could not exclude it
+  uint32_t polls_ = 0;
+  uint64_t handshakes_ = 0;
+
+  std::unique_ptr<TcpTransport> tcp_;
+  std::unique_ptr<ShmTransport> shm_;
+};
+
+}  // namespace rdmacoll

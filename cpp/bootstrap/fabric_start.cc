@@ -1,0 +1,166 @@
+// How a Fabric starts: listen, compare cards, find the node, take up the world.
+#include <poll.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/text.h"
+#include "bootstrap/fabric.h"
+#include "bootstrap/fingerprint.h"
+
+namespace rdmacoll {
+namespace {
+
+// A listener whose queue is full is busy with many callers, not absent; but it is not waited for
+// longer than this.
+constexpr Nanoseconds kProbeTimeout = 5 * kSecond;
+
+Nanoseconds nanoseconds(double seconds) {
+  return static_cast<Nanoseconds>(seconds * static_cast<double>(kSecond));
+}
+
+Status watch(int epoll, int nested) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, nested, &event) == 0) return {};
+  return Status(Code::failed, cat("epoll_ctl: ", error_text(errno)));
+}
+
+}  // namespace
+
+Fabric::Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock)
+    : options_(std::move(options)),
+      pool_(pool),
+      clock_(clock),
+      start_timeout_(nanoseconds(options_.config.start_timeout_s)),
+      credentials_{options_.job, options_.epoch, options_.rank, options_.size, options_.secret} {}
+
+Status Fabric::open(FabricOptions options, MemoryPool& pool, const Clock& clock,
+                    std::unique_ptr<Fabric>& fabric) {
+  RC_ASSERT(options.rank >= 0 && options.rank < options.size, cat(options.rank));
+  std::unique_ptr<Fabric> opened(new Fabric(std::move(options), pool, clock));
+  RC_RETURN_IF_ERROR(opened->listen());
+  fabric = std::move(opened);
+  return {};
+}
+
+Status Fabric::listen() {
+  epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  meeting_epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_ || !meeting_epoll_) {
+    return Status(Code::failed, cat("epoll_create1: ", error_text(errno)));
+  }
+  RC_RETURN_IF_ERROR(watch(epoll_.get(), meeting_epoll_.get()));
+  reception_ = std::make_unique<Reception>(meeting_epoll_.get());
+  if (options_.size > 1) {
+    std::vector<SocketAddress> addresses;
+    RC_RETURN_IF_ERROR(
+        choose_addresses(interface_addresses(), options_.config.interface, addresses));
+    RC_RETURN_IF_ERROR(reception_->open(addresses));
+  }
+  card_ = {.abi = options_.abi,
+           .host = this_host_name(),
+           .pid = ::getpid(),
+           .node_key = this_node_key(),
+           .uid = ::geteuid(),
+           .unix_name = reception_->unix_name(),
+           .tcp = reception_->tcp(),
+           .settings = options_.settings};
+  card_text_ = to_json(card_);
+  return {};
+}
+
+Status Fabric::probe_node(const std::vector<std::string>& cards, int& leader) {
+  if (static_cast<int>(cards.size()) != options_.size) {
+    return Status(Code::invalid, cat(cards.size(), " cards for ", options_.size, " ranks"));
+  }
+  cards_.resize(cards.size());
+  for (int rank = 0; rank < options_.size; ++rank) {
+    RC_RETURN_IF_ERROR(parse_card(cards[rank], rank, cards_[rank]));
+  }
+  RC_RETURN_IF_ERROR(compare_fingerprints(cards_));
+  const Nanoseconds deadline = clock_.now() + std::min(start_timeout_, kProbeTimeout);
+  for (leader = 0; leader < options_.rank; ++leader) {
+    const Card& card = cards_[leader];
+    if (card.node_key != card_.node_key || card.uid != card_.uid) continue;
+    if (node_socket_accepts(leader, deadline)) return {};
+  }
+  return {};
+}
+
+bool Fabric::node_socket_accepts(int peer, Nanoseconds deadline) const {
+  while (true) {
+    Fd socket;
+    const int error = start_connect(unix_endpoint(cards_[peer].unix_name), socket);
+    if (error == 0) return connect_error(socket.get()) == 0 && is_same_user(socket.get());
+    if (error != EAGAIN || clock_.now() >= deadline) return false;
+    ::poll(nullptr, 0, 10);
+  }
+}
+
+Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
+  RC_ASSERT(static_cast<int>(cards_.size()) == options_.size, "probe_node comes first");
+  if (static_cast<int>(leaders.size()) != options_.size) {
+    return Status(Code::invalid, cat(leaders.size(), " leaders for ", options_.size, " ranks"));
+  }
+  world = {.job = options_.job, .epoch = options_.epoch, .rank = options_.rank};
+  int nodes = 0;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    const int leader = leaders[rank];
+    if (leader < 0 || leader > rank || leaders[leader] != leader) {
+      return Status(Code::failed, cat("the ranks do not agree on their nodes: rank ", rank,
+                                      " found rank ", leader, " on its node",
+                                      leader >= 0 && leader < options_.size
+                                          ? cat(", which found rank ", leaders[leader])
+                                          : ""));
+    }
+    const int node = leader == rank ? nodes++ : world.members[leader].node;
+    world.members.push_back({cards_[rank].host, cards_[rank].pid, node});
+  }
+  return {};
+}
+
+bool Fabric::allows(std::string_view transport) const {
+  const auto& allowed = options_.config.transports;
+  return allowed.empty() ||
+         std::find_if(allowed.begin(), allowed.end(), [&](const std::string& one) {
+           return one == transport || one == "auto";
+         }) != allowed.end();
+}
+
+Status Fabric::begin(const World& world) {
+  RC_ASSERT(world.size() == options_.size && world.rank == options_.rank);
+  RC_ASSERT(static_cast<int>(cards_.size()) == options_.size, "probe_node comes first");
+  RC_ASSERT(peers_.empty(), "begin() comes once");
+  // Every rank looks at all pairs, so that all of them say the same.
+  for (int a = 0; a < world.size() && !allows("tcp"); ++a) {
+    for (int b = a + 1; b < world.size(); ++b) {
+      if (world.same_node(a, b) && allows("shm")) continue;
+      return Status(Code::invalid,
+                    cat("RDMACOLL_TRANSPORT=", join(options_.config.transports, ","),
+                        " leaves no way between ", world.describe(a), " and ", world.describe(b),
+                        world.same_node(a, b) ? "." : ": they are on different nodes.",
+                        " Add tcp, or leave it unset."));
+    }
+  }
+  world_ = world;
+  const std::string name = transport_name();
+  const Nanoseconds peer_timeout = nanoseconds(options_.config.peer_timeout_s);
+  if (name.find("tcp") != std::string::npos) {
+    tcp_ = std::make_unique<TcpTransport>(world_, clock_, peer_timeout,
+                                          TcpOptions{.chunk_bytes = options_.config.chunk_bytes});
+    RC_RETURN_IF_ERROR(watch(epoll_.get(), tcp_->wait_handle()));
+  }
+  if (name.find("shm") != std::string::npos) {
+    shm_ = std::make_unique<ShmTransport>(
+        world_, pool_, clock_,
+        ShmOptions{.one_copy = options_.config.one_copy, .peer_timeout = peer_timeout});
+    RC_RETURN_IF_ERROR(watch(epoll_.get(), shm_->wait_handle()));
+  }
+  if (world_.size() > 1) peers_.resize(world_.members.size());
+  return {};
+}
+
+}  // namespace rdmacoll

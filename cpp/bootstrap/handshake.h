@@ -1,0 +1,97 @@
+// What every connection passes before any other byte is parsed: both sides prove that they know the
+// job's secret, without sending it.
+//
+//   dialer   -> listener  Hello: magic, version, role, epoch, from, to, digest of the job, nonce
+//   listener -> dialer    its own Hello, and HMAC(secret, "listener", both Hellos)
+//   dialer   -> listener  HMAC(secret, "dialer", both Hellos)
+//
+// A fresh nonce on each side makes a recorded proof worthless, the label makes a reflected one
+// wrong, and since the Hellos are in the proof nobody on the way can change job, epoch, ranks or
+// role. It proves who is there; it encrypts nothing.
+//
+// It reads no byte beyond itself: frames, or descriptors, follow on the same socket.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bootstrap/sha256.h"
+
+namespace rdmacoll {
+
+// From the first byte to the last; a peer that dribbles bytes gains nothing.
+inline constexpr Nanoseconds kHandshakeTimeout = 10 * kSecond;
+
+// What the connection is for; each side must mean the same.
+enum class Role : uint8_t { data = 1 };
+
+struct Credentials {
+  std::string job;
+  uint32_t epoch = 0;
+  int rank = 0;
+  int size = 0;
+  std::vector<std::byte> secret;
+};
+
+class Handshake {
+ public:
+  // `credentials` must outlive it. The one who dials knows the peer; the listener learns it.
+  static Handshake dial(const Credentials& credentials, Role role, int peer, Nanoseconds now);
+  static Handshake listen(const Credentials& credentials, Role role, Nanoseconds now);
+
+  // Goes on as far as the (non-blocking, stream) socket lets it. ok() and not done(): wait until
+  // the socket is readable, or writable if wants_write(), or deadline(). An error: close the
+  // socket.
+  Status advance(int socket, Nanoseconds now);
+  bool done() const { return state_ == State::done; }
+  bool wants_write() const { return !output_.empty(); }
+  Nanoseconds deadline() const { return deadline_; }
+
+  // Who it is: proven when done(), before that only what was claimed, or -1.
+  int peer() const { return peer_; }
+  // The other side knows the secret's owner by name but not the secret, or the other way round: to
+  // try again is of no use.
+  bool is_refused() const { return refused_; }
+  // A byte has come; a probe, or a port scan, hangs up without one.
+  bool has_heard() const { return heard_; }
+
+ private:
+  enum class State : uint8_t { send, hello, answer, proof, done, failed };
+  static constexpr std::size_t kHelloBytes = 88;
+  using HelloBytes = std::array<std::byte, kHelloBytes>;
+
+  Handshake(const Credentials& credentials, bool dialer, Role role, int peer, Nanoseconds now);
+
+  HelloBytes make_hello() const;
+  // "" or why a hello of the other side does not fit ours; sets peer_.
+  std::string check_hello(const HelloBytes& hello, bool& is_ours);
+  Digest proof_of(bool dialer) const;
+  void expect(State state, std::size_t bytes);
+  void put(std::span<const std::byte> bytes);
+  Status write(int socket);
+  Status read(int socket);
+  Status take_input(int socket);
+  Status refuse(const std::string& why, bool is_final);
+
+  const Credentials* credentials_;
+  bool dialer_;
+  Role role_;
+  int peer_;
+  Nanoseconds deadline_;
+  Digest nonce_;
+  HelloBytes mine_{};
+  HelloBytes theirs_{};
+  State state_ = State::hello;
+  bool refused_ = false;
+  bool heard_ = false;
+  std::vector<std::byte> input_;  // exactly as long as what is expected
+  std::size_t filled_ = 0;
+  std::vector<std::byte> output_;
+};
+
+}  // namespace rdmacoll

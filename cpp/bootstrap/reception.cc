@@ -1,0 +1,105 @@
+#include "bootstrap/reception.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+// A host may have hundreds of addresses (one per container); so many are enough to be found.
+constexpr std::size_t kListenersMax = 32;
+
+// Strangers that hold a connection open and say nothing cost a descriptor each for 10 s: with more
+// of them than this beyond the ranks, the oldest goes.
+constexpr std::size_t kStrangersMax = 64;
+
+constexpr int kAcceptsPerPoll = 64;
+
+std::string random_name() {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::array<std::byte, 16> random;
+  fill_random(random);
+  std::string name = "rdmacoll-";
+  for (const std::byte byte : random) {
+    name += kHex[std::to_integer<int>(byte) >> 4];
+    name += kHex[std::to_integer<int>(byte) & 15];
+  }
+  return name;
+}
+
+}  // namespace
+
+Status Reception::add_listener(const Endpoint& endpoint) {
+  Fd socket;
+  RC_RETURN_IF_ERROR(listen_at(endpoint, socket));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  RC_ASSERT(::epoll_ctl(poller_, EPOLL_CTL_ADD, socket.get(), &event) == 0);
+  listeners_.push_back({std::move(socket), endpoint.family() == AF_UNIX});
+  return {};
+}
+
+Status Reception::open(const std::vector<SocketAddress>& addresses) {
+  unix_name_ = random_name();
+  RC_RETURN_IF_ERROR(add_listener(unix_endpoint(unix_name_)));
+  Status last;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    if (i >= kListenersMax && i + 1 < addresses.size()) continue;  // the last is loopback: keep it
+    last = add_listener(tcp_endpoint(addresses[i]));
+    // An address may be unusable just now (IPv6 while it is tentative); the others will do.
+    if (last.ok()) tcp_.push_back(local_address(listeners_.back().socket.get()));
+  }
+  return tcp_.empty() ? last : Status();
+}
+
+void Reception::accept_from(const Listener& listener, const Credentials& credentials,
+                            Nanoseconds now) {
+  for (int i = 0; i < kAcceptsPerPoll; ++i) {
+    Fd socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return;
+    }
+    if (listener.is_unix && !is_same_user(socket.get())) {
+      last_refusal_ = "a process of another user";
+      continue;
+    }
+    if (guests_.size() >= kStrangersMax + static_cast<std::size_t>(credentials.size)) {
+      guests_.erase(guests_.begin());
+    }
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+    RC_ASSERT(::epoll_ctl(poller_, EPOLL_CTL_ADD, socket.get(), &event) == 0);
+    guests_.push_back(
+        {std::move(socket), listener.is_unix, Handshake::listen(credentials, Role::data, now)});
+  }
+}
+
+void Reception::poll(const Credentials& credentials, Nanoseconds now,
+                     std::vector<Caller>& arrived) {
+  for (const Listener& listener : listeners_) accept_from(listener, credentials, now);
+  std::erase_if(guests_, [&](Guest& guest) {
+    const Status status = guest.handshake.advance(guest.socket.get(), now);
+    if (!status.ok()) {
+      if (guest.handshake.has_heard()) last_refusal_ = status.message();
+      return true;
+    }
+    if (!guest.handshake.done()) return false;
+    ::epoll_ctl(poller_, EPOLL_CTL_DEL, guest.socket.get(), nullptr);
+    arrived.push_back({guest.handshake.peer(), std::move(guest.socket), guest.over_unix});
+    return true;
+  });
+}
+
+Nanoseconds Reception::next_deadline() const {
+  Nanoseconds deadline = kNever;
+  for (const Guest& guest : guests_) deadline = std::min(deadline, guest.handshake.deadline());
+  return deadline;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,59 @@
+// The door: listens on the job's addresses, lets in whoever proves to be a rank of the job.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "bootstrap/handshake.h"
+#include "bootstrap/sockets.h"
+
+namespace rdmacoll {
+
+struct Caller {
+  int peer = -1;
+  Fd socket;
+  bool over_unix = false;
+};
+
+class Reception {
+ public:
+  // `poller` is an epoll descriptor that is told of our sockets.
+  explicit Reception(int poller) : poller_(poller) {}
+
+  // One socket per address, each with a port of its own, and one Unix socket with a random name.
+  Status open(const std::vector<SocketAddress>& addresses);
+  const std::vector<SocketAddress>& tcp() const { return tcp_; }
+  const std::string& unix_name() const { return unix_name_; }
+
+  // Accepts, goes on with every handshake and appends those who have passed. `credentials` stays
+  // the same from call to call.
+  void poll(const Credentials& credentials, Nanoseconds now, std::vector<Caller>& arrived);
+  bool is_busy() const { return !guests_.empty(); }
+  Nanoseconds next_deadline() const;
+  // Why the last caller was sent away, or "".
+  const std::string& last_refusal() const { return last_refusal_; }
+
+ private:
+  struct Listener {
+    Fd socket;
+    bool is_unix = false;
+  };
+  struct Guest {
+    Fd socket;
+    bool over_unix = false;
+    Handshake handshake;
+  };
+
+  Status add_listener(const Endpoint& endpoint);
+  void accept_from(const Listener& listener, const Credentials& credentials, Nanoseconds now);
+
+  int poller_;
+  std::vector<Listener> listeners_;
+  std::vector<SocketAddress> tcp_;
+  std::string unix_name_;
+  std::vector<Guest> guests_;  // not authenticated yet, oldest first
+  std::string last_refusal_;
+};
+
+}  // namespace rdmacoll

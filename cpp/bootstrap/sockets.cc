@@ -1,0 +1,106 @@
+#include "bootstrap/sockets.h"
+
+#include <poll.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <system_error>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+// All ranks of a job may call at once while this one is still busy starting.
+constexpr int kBacklog = 4096;
+
+Fd new_socket(const Endpoint& endpoint) {
+  return Fd(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+}  // namespace
+
+Endpoint tcp_endpoint(const SocketAddress& address) {
+  Endpoint endpoint;
+  endpoint.bytes = address.bytes();
+  endpoint.text = address.text();
+  std::memcpy(&endpoint.address, address.get(), address.bytes());
+  return endpoint;
+}
+
+Endpoint unix_endpoint(const std::string& name) {
+  sockaddr_un address{.sun_family = AF_UNIX};
+  RC_ASSERT(name.size() + 1 <= sizeof address.sun_path, name);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // [0] = 0: abstract
+  Endpoint endpoint;
+  endpoint.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  endpoint.text = cat("unix:", name);
+  std::memcpy(&endpoint.address, &address, endpoint.bytes);
+  return endpoint;
+}
+
+Status listen_at(const Endpoint& endpoint, Fd& socket) {
+  socket = new_socket(endpoint);
+  if (!socket) return Status(Code::failed, cat("cannot open a socket: ", error_text(errno)));
+  const int on = 1;
+  if (endpoint.family() == AF_INET6) {
+    ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  }
+  if (::bind(socket.get(), endpoint.get(), endpoint.bytes) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0) {
+    const int error = errno;
+    return Status(Code::failed, cat("cannot listen at ", endpoint.text, ": ", error_text(error)));
+  }
+  return {};
+}
+
+int start_connect(const Endpoint& endpoint, Fd& socket) {
+  socket = new_socket(endpoint);
+  if (!socket) return errno;
+  int result = 0;
+  do {
+    result = ::connect(socket.get(), endpoint.get(), endpoint.bytes);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0 || errno == EINPROGRESS) return 0;
+  const int error = errno;
+  socket.reset();
+  return error;
+}
+
+int connect_error(int socket) {
+  pollfd ready{.fd = socket, .events = POLLOUT};
+  if (::poll(&ready, 1, 0) <= 0) return EINPROGRESS;
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0) return errno;
+  return error;
+}
+
+SocketAddress local_address(int socket) {
+  sockaddr_storage address{};
+  socklen_t bytes = sizeof address;
+  const int result = ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &bytes);
+  RC_ASSERT(result == 0, error_text(errno));
+  return SocketAddress(reinterpret_cast<const sockaddr*>(&address));
+}
+
+bool is_same_user(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 &&
+         credentials.uid == ::geteuid();
+}
+
+std::string error_text(int error) {
+  std::string text = std::generic_category().message(error);
+  if (!text.empty()) {
+    text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+  }
+  return text;
+}
+
+}  // namespace rdmacoll

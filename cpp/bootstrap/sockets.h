@@ -1,0 +1,40 @@
+// Listening and connecting: non-blocking stream sockets, TCP and abstract Unix.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <string>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "bootstrap/addresses.h"
+
+namespace rdmacoll {
+
+// Where to listen or to connect to, and how to say so.
+struct Endpoint {
+  sockaddr_storage address{};
+  socklen_t bytes = 0;
+  std::string text;
+
+  int family() const { return address.ss_family; }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+Endpoint tcp_endpoint(const SocketAddress& address);
+Endpoint unix_endpoint(const std::string& name);  // abstract: no file, gone with its owner
+
+Status listen_at(const Endpoint& endpoint, Fd& socket);
+
+// Starts to connect; 0, or an errno. The result comes with writability: see connect_error().
+int start_connect(const Endpoint& endpoint, Fd& socket);
+int connect_error(int socket);  // 0: connected; EINPROGRESS: not yet
+
+SocketAddress local_address(int socket);
+
+// Of a connected Unix socket: the process at the other end has our user id.
+bool is_same_user(int socket);
+
+// "connection refused", from an errno.
+std::string error_text(int error);
+
+}  // namespace rdmacoll
