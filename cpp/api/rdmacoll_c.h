@@ -44,21 +44,22 @@ typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
 typedef void (*rc_done)(void* context, const char* error_json);
 
 typedef struct rc_request {
-  uint32_t size;          /* sizeof(rc_request) */
-  int32_t kind;           /* rc_kind */
+  uint32_t size; /* sizeof(rc_request) */
+  int32_t kind;  /* rc_kind */
   int32_t dtype;
-  int32_t op;             /* allreduce */
-  int32_t root;           /* broadcast */
-  double prescale;        /* allreduce: inputs are multiplied first; 1.0 = untouched */
-  double postscale;       /* allreduce: the result is multiplied last */
-  const char* name;       /* NULL: unnamed, counted by one counter across all kinds */
-  int64_t iteration;      /* loop iteration of a named op inside a TensorFlow frame; 0 outside */
-  int32_t repeats;        /* 1: the same (name, iteration) may be in flight again (TF loops); 0: DuplicateNameError */
-  int32_t n_tensors;      /* >= 1, except barrier (0); several = grouped; allgather takes 1 */
+  int32_t op;               /* allreduce */
+  int32_t root;             /* broadcast */
+  double prescale;          /* allreduce: inputs are multiplied first; 1.0 = untouched */
+  double postscale;         /* allreduce: the result is multiplied last */
+  const char* name;         /* NULL: unnamed, counted by one counter across all kinds */
+  int64_t iteration;        /* loop iteration of a named op inside a TensorFlow frame; 0 outside */
+  int32_t repeats;          /* 1: the same (name, iteration) may be in flight again (TF loops); 0:
+                               DuplicateNameError */
+  int32_t n_tensors;        /* >= 1, except barrier (0); several = grouped; allgather takes 1 */
   const rc_tensor* tensors; /* copied before submit() returns; the memory behind it is not */
-  rc_allocate allocate;   /* allgather; NULL: the handle owns the result (handle_result) */
-  rc_done done;           /* NULL: use the handle */
-  void* context;          /* for allocate and done */
+  rc_allocate allocate;     /* allgather; NULL: the handle owns the result (handle_result) */
+  rc_done done;             /* NULL: use the handle */
+  void* context;            /* for allocate and done */
 } rc_request;
 
 typedef struct rc_api {
@@ -78,13 +79,14 @@ typedef struct rc_api {
    *   2. (caller) gathers all cards, by rank
    *   3. engine_node      which rank leads this rank's node (a real connection is tried), and fails
    *                       with ConfigError when settings or builds differ between the cards
-   *   4. (caller) gathers the leaders; engine_start connects the control tree and starts the thread.
-   * secret: the job's secret (16 bytes or more), job: its name, arguments as in settings().
+   *   4. (caller) gathers the leaders; engine_start connects the control tree and starts the
+   * thread. secret: the job's secret (16 bytes or more), job: its name, arguments as in settings().
    * engine_close must be called for every opened engine. */
   int (*engine_open)(int32_t rank, int32_t size, const char* job, const uint8_t* secret,
                      int32_t secret_bytes, const char* arguments, rc_engine** engine,
                      char** address, char** error);
-  int (*engine_node)(rc_engine* engine, const char* const* addresses, int32_t* leader, char** error);
+  int (*engine_node)(rc_engine* engine, const char* const* addresses, int32_t* leader,
+                     char** error);
   int (*engine_start)(rc_engine* engine, const int32_t* leaders, char** error);
   /* Says goodbye (cause: NULL for a clean end, else e.g. "ValueError: ..."), fails what is pending
    * with ShutdownError, stops the thread, closes everything; bounded to some seconds. Idempotent.
@@ -113,20 +115,27 @@ typedef struct rc_api {
   /* Allowed at any time; an unfinished operation goes on. */
   void (*handle_free)(rc_handle* handle);
 
-  /* request: allreduce; pointers stay valid until prepared_free. prepared_run is submit + wait, with
-   * handle_wait's results; the same rc_prepared may not run twice at once. */
-  int (*prepare)(rc_engine* engine, const rc_request* request, rc_prepared** prepared, char** error);
+  /* request: allreduce; pointers stay valid until prepared_free. prepared_run is submit + wait,
+   * with handle_wait's results; the same rc_prepared may not run twice at once. */
+  int (*prepare)(rc_engine* engine, const rc_request* request, rc_prepared** prepared,
+                 char** error);
   int (*prepared_run)(rc_prepared* prepared, int64_t timeout_ms, char** error);
   void (*prepared_free)(rc_prepared* prepared);
 
-  /* engine.empty(): memory that needs no copy; NULL when the pool is exhausted. Must be freed before
-   * engine_free (after engine_close is fine). */
+  /* engine.empty(): memory that needs no copy; NULL when the pool is exhausted. Must be freed
+   * before engine_free (after engine_close is fine). */
   void* (*memory_allocate)(rc_engine* engine, uint64_t bytes);
   void (*memory_free)(rc_engine* engine, void* memory);
 
   /* Commands that need no world; each returns the JSON keys of its command. 0: ok, 1: findings. */
   int (*verify_schedules)(int32_t ranks_first, int32_t ranks_last, char** json);
   int (*sim_faults)(uint64_t seed_begin, uint64_t seed_end, int32_t verbose, char** json);
+
+  /* submit + handle_wait in one, without waking the engine thread: the fast way to block. Results
+   * as handle_wait's, or 3: not accepted (*error says why, *handle is NULL). Free *handle in any
+   * other case; after 1 (timeout) go on with handle_wait. */
+  int (*run)(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_handle** handle,
+             char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

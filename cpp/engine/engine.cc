@@ -84,7 +84,7 @@ void Engine::announce(const OperationRef& operation) {
   ReadyRecord record{table_.refer(operation->descriptor),
                      request.iteration,
                      world_.rank,
-                     world_.size() == 1 || tree_children(world_.rank, world_.size()).empty(),
+                     tree_children(world_.rank, world_.size()).empty(),
                      {}};
   if (request.kind == Kind::allgather) {
     const auto& dims = request.tensors.front().dims;
@@ -215,6 +215,7 @@ bool Engine::arm() {
   for (const auto& [peer, messages] : outbox_) {
     if (!messages.empty()) return false;
   }
+  if (executor_.has_steps()) return false;
   return compute_.arm() && transport_.arm() && !submissions_.waiting();
 }
 
@@ -301,7 +302,6 @@ void Engine::end() {
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer != world_.rank) transport_.fail(peer);
   }
-  while (!compute_.arm()) compute_.poll(executor_);  // jobs may still write the callers' memory
   for (const OperationRef& operation : executor_.take_finished()) complete(operation, {});
   for (const OperationRef& operation : executor_.abandon()) complete(operation, status);
   for (const Decided& decided : std::exchange(decided_, {})) {

@@ -72,7 +72,7 @@ class Engine final : public Sink {
 
   // The failure that ended this world, ok() while there is none.
   const Status& failure() const { return failure_; }
-  std::string metrics_json() const;
+  std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often a driver has slept
   std::string state() const;
   const World& world() const { return world_; }
 

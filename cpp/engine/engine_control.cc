@@ -123,7 +123,7 @@ bool Engine::flush_outbox() {
 
 // ---- telling ----
 
-std::string Engine::metrics_json() const {
+std::string Engine::metrics_json(uint64_t wakeups) const {
   const Transport::Counters wire = transport_.counters();
   Nanoseconds busy = busy_;
   if (in_flight_ > 0) busy += clock_.now() - busy_since_;
@@ -139,9 +139,10 @@ std::string Engine::metrics_json() const {
               field("engine_allocations", executor_.allocations() + planner_.programs()),
               field("bytes_copied", wire.bytes_copied + compute_.bytes_copied()),
               field("bytes_sent", wire.bytes_sent), field("bytes_received", wire.bytes_received),
-              field("batches", executor_.batches()), field("connections", wire.connections),
-              field("doorbells", wire.doorbells), field("operations", operations_),
-              field("tensors", tensors_), field("payload_bytes", payload_bytes_),
+              field("batches", executor_.batches()), field("wakeups", wakeups),
+              field("connections", wire.connections), field("doorbells", wire.doorbells),
+              field("operations", operations_), field("tensors", tensors_),
+              field("payload_bytes", payload_bytes_),
               field("communication_s", static_cast<double>(busy) / kSecond)},
           ", "),
       "}");

@@ -182,7 +182,9 @@ bool Executor::compute(Run& run, const Step& step, uint64_t cookie) {
     finish(cookie);
     return true;
   }
-  return compute_.submit(job).ok();
+  if (!compute_.submit(job).ok()) return false;
+  ++jobs_;
+  return true;
 }
 
 void Executor::transferred(uint64_t cookie) { finish(cookie); }
@@ -193,6 +195,8 @@ void Executor::viewed(uint64_t cookie, const View& view) {
 }
 
 void Executor::computed(uint64_t cookie, const Status& status) {
+  --jobs_;
+  if (abandoned_) return;
   if (!status.ok()) {
     if (status_.ok()) status_ = status;
     return;  // the step is never done: the world ends before
@@ -296,6 +300,8 @@ bool Executor::idle() const {
 }
 
 std::vector<OperationRef> Executor::abandon() {
+  abandoned_ = true;
+  while (computing()) compute_.poll(*this);
   for (Slot& slot : slots_) {
     end_of_caller_memory(slot);
     slot.busy = false;

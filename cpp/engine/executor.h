@@ -59,6 +59,8 @@ class Executor final : public ComputeSink {
   std::vector<OperationRef> take_finished() { return std::exchange(finished_, {}); }
   const Status& status() const { return status_; }  // a compute step failed: the world is over
   bool idle() const;
+  bool computing() const { return jobs_ > 0; }  // jobs that may still touch memory
+  bool has_steps() const { return !ready_.empty() || !releases_.empty(); }
   // Lets everything go; what was in flight is returned. The transport must have dropped its peers.
   std::vector<OperationRef> abandon();
 
@@ -131,6 +133,8 @@ class Executor final : public ComputeSink {
   std::vector<Release> releases_;  // that were busy
   std::vector<OperationRef> finished_;
   Status status_;
+  std::size_t jobs_ = 0;
+  bool abandoned_ = false;
   uint64_t batches_ = 0;
   uint64_t allocations_ = 0;
 };

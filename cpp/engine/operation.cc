@@ -114,6 +114,7 @@ void Operation::wait(Nanoseconds timeout) {
 
 void Operation::rearm() {
   status_ = {};
+  armed_ = true;
   done_.store(0, std::memory_order_release);
 }
 

@@ -59,8 +59,9 @@ class Operation {
   // Sleeps until done or until `timeout` is over; done() tells which.
   void wait(Nanoseconds timeout);
   const Status& status() const { return status_; }  // once done
-  // A prepared operation runs again.
+  // A prepared operation runs again: done() is false until its next end.
   void rearm();
+  bool in_flight() const { return armed_ && !done(); }
 
   Request request;
   std::string descriptor;           // what all ranks must agree on, encoded
@@ -72,6 +73,7 @@ class Operation {
 
  private:
   Status status_;
+  bool armed_ = false;  // by rearm()
   std::atomic<uint32_t> done_{0};
   std::atomic<uint32_t> waiters_{0};
 };

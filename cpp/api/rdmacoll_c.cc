@@ -1,0 +1,276 @@
+#include "api/rdmacoll_c.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/commands.h"
+#include "api/session.h"
+#include "base/text.h"
+#include "engine/operation.h"
+
+using namespace rdmacoll;
+
+struct rc_engine {
+  std::unique_ptr<Session> session;
+};
+struct rc_handle {
+  Driver* driver;
+  OperationRef operation;
+};
+struct rc_prepared {
+  Driver* driver;
+  OperationRef operation;
+};
+
+namespace {
+
+#ifndef RDMACOLL_VERSION
+#define RDMACOLL_VERSION "0"
+#endif
+
+constexpr int kDone = 0, kTimeout = 1, kFailed = 2, kRefused = 3;
+
+char* copy_text(const std::string& text) {
+  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy != nullptr) std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
+}
+
+int report(const Status& status, char** error, int code = kFailed) {
+  if (status.ok()) return kDone;
+  if (error != nullptr) *error = copy_text(status.to_json());
+  return code;
+}
+
+Nanoseconds nanoseconds(int64_t milliseconds) {
+  return milliseconds < 0 ? kNever : milliseconds * kMillisecond;
+}
+
+Status request_from(const rc_request& from, Request& to) {
+  if (from.size != sizeof(rc_request)) {
+    return {Code::failed, cat("a request of ", from.size, " bytes came where ", sizeof(rc_request),
+                              " are expected: the parts of rdmacoll are of different versions. "
+                              "Install it anew.")};
+  }
+  to.kind = static_cast<Kind>(from.kind);
+  to.dtype = static_cast<Dtype>(from.dtype);
+  to.op = static_cast<ReduceOp>(from.op);
+  to.root = from.root;
+  to.prescale = from.prescale;
+  to.postscale = from.postscale;
+  if (from.name != nullptr) to.name = from.name;
+  to.iteration = from.iteration;
+  to.repeats = from.repeats != 0;
+  to.tensors.resize(static_cast<std::size_t>(std::max(from.n_tensors, 0)));
+  for (std::size_t i = 0; i < to.tensors.size(); ++i) {
+    const rc_tensor& tensor = from.tensors[i];
+    if (tensor.ndim < 0 || tensor.ndim > 8) {
+      return {Code::invalid, cat("a tensor has ", tensor.ndim,
+                                 " dimensions; at most 8 are supported: reshape it.")};
+    }
+    to.tensors[i].input = static_cast<const std::byte*>(tensor.input);
+    to.tensors[i].output = static_cast<std::byte*>(tensor.output);
+    to.tensors[i].dims.assign(tensor.dims, tensor.dims + tensor.ndim);
+    if (tensor.label != nullptr) to.tensors[i].label = tensor.label;
+  }
+  if (from.allocate != nullptr) {
+    to.allocate = [allocate = from.allocate,
+                   context = from.context](const std::vector<int64_t>& dims) {
+      return allocate(context, static_cast<int32_t>(dims.size()), dims.data());
+    };
+  }
+  if (from.done != nullptr) {
+    to.done = [done = from.done, context = from.context](const Status& status) {
+      done(context, status.ok() ? nullptr : status.to_json().c_str());
+    };
+  }
+  return {};
+}
+
+Status operation_from(rc_engine* engine, const rc_request* request, OperationRef& operation) {
+  RC_RETURN_IF_ERROR(engine->session->usable());
+  Request wanted;
+  RC_RETURN_IF_ERROR(request_from(*request, wanted));
+  operation = std::make_shared<Operation>(std::move(wanted));
+  return {};
+}
+
+int outcome(Operation& operation, bool done, char** error) {
+  if (!done) return kTimeout;
+  return report(operation.status(), error);
+}
+
+// ---- the table ----
+
+void text_free(char* text) { std::free(text); }
+
+int settings(const char* arguments, char** json, char** error) {
+  Config config;
+  std::vector<SettingValue> values;
+  const Status status =
+      read_config(arguments == nullptr ? "" : arguments, environment, config, values);
+  if (status.ok()) *json = copy_text(settings_json(values));
+  return report(status, error);
+}
+
+int engine_open(int32_t rank, int32_t size, const char* job, const uint8_t* secret,
+                int32_t secret_bytes, const char* arguments, rc_engine** engine, char** address,
+                char** error) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(secret);
+  std::unique_ptr<Session> session;
+  const Status status = Session::open(rank, size, job, {bytes, bytes + secret_bytes},
+                                      arguments == nullptr ? "" : arguments, session);
+  if (status.ok()) {
+    *address = copy_text(session->card());
+    *engine = new rc_engine{std::move(session)};
+  }
+  return report(status, error);
+}
+
+int engine_node(rc_engine* engine, const char* const* addresses, int32_t* leader, char** error) {
+  const int size = engine->session->size();
+  int found = 0;
+  const Status status = engine->session->probe_node({addresses, addresses + size}, found);
+  *leader = found;
+  return report(status, error);
+}
+
+int engine_start(rc_engine* engine, const int32_t* leaders, char** error) {
+  const int size = engine->session->size();
+  return report(engine->session->start({leaders, leaders + size}), error);
+}
+
+void engine_close(rc_engine* engine, const char* cause) {
+  engine->session->close(cause == nullptr ? "" : cause);
+}
+
+void engine_free(rc_engine* engine) { delete engine; }
+
+void engine_topology(rc_engine* engine, int32_t out[6]) {
+  const World& world = engine->session->world();
+  out[0] = world.rank;
+  out[1] = world.size();
+  out[2] = world.local_rank();
+  out[3] = world.local_size();
+  out[4] = world.cross_rank();
+  out[5] = world.cross_size();
+}
+
+char* engine_metrics(rc_engine* engine) {
+  return copy_text(engine->session->usable().ok() ? engine->session->metrics() : "{}");
+}
+
+char* engine_describe(rc_engine* engine) { return copy_text(engine->session->describe()); }
+
+char* engine_state(rc_engine* engine) {
+  const Status usable = engine->session->usable();
+  return copy_text(usable.ok() ? engine->session->state() : usable.message());
+}
+
+int submit(rc_engine* engine, const rc_request* request, rc_handle** handle, char** error) {
+  OperationRef operation;
+  Status status = operation_from(engine, request, operation);
+  if (status.ok()) status = engine->session->driver().submit(operation);
+  if (status.ok() && handle != nullptr) {
+    *handle = new rc_handle{&engine->session->driver(), std::move(operation)};
+  }
+  return report(status, error);
+}
+
+int run(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_handle** handle,
+        char** error) {
+  OperationRef operation;
+  *handle = nullptr;
+  Status status = operation_from(engine, request, operation);
+  Driver* driver = status.ok() ? &engine->session->driver() : nullptr;
+  if (status.ok()) status = driver->submit_and_wait(operation, nanoseconds(timeout_ms));
+  if (!status.ok()) return report(status, error, kRefused);
+  const bool done = operation->done();
+  *handle = new rc_handle{driver, std::move(operation)};
+  return outcome(*(*handle)->operation, done, error);
+}
+
+int handle_wait(rc_handle* handle, int64_t timeout_ms, char** error) {
+  if (is_forked_child()) return kTimeout;
+  const bool done = handle->driver->wait(*handle->operation, nanoseconds(timeout_ms));
+  return outcome(*handle->operation, done, error);
+}
+
+int handle_done(rc_handle* handle) { return handle->operation->done() ? 1 : 0; }
+
+const void* handle_result(rc_handle* handle, int32_t* ndim, int64_t dims[8]) {
+  const std::vector<int64_t>& shape = handle->operation->gathered_dims;
+  *ndim = static_cast<int32_t>(shape.size());
+  std::copy(shape.begin(), shape.end(), dims);
+  return handle->operation->gathered.data();
+}
+
+void handle_free(rc_handle* handle) { delete handle; }
+
+int prepare(rc_engine* engine, const rc_request* request, rc_prepared** prepared, char** error) {
+  OperationRef operation;
+  Status status = operation_from(engine, request, operation);
+  if (status.ok()) status = check(operation->request, engine->session->world().size());
+  if (status.ok()) {
+    *prepared = new rc_prepared{&engine->session->driver(), std::move(operation)};
+  }
+  return report(status, error);
+}
+
+int prepared_run(rc_prepared* prepared, int64_t timeout_ms, char** error) {
+  Operation& operation = *prepared->operation;
+  // After a timeout the caller comes back for the same run.
+  if (!prepared->operation->in_flight()) {
+    operation.rearm();
+    const Status status =
+        prepared->driver->submit_and_wait(prepared->operation, nanoseconds(timeout_ms));
+    if (!status.ok()) {
+      operation.complete(status);
+      return report(status, error);
+    }
+  } else {
+    prepared->driver->wait(operation, nanoseconds(timeout_ms));
+  }
+  return outcome(operation, operation.done(), error);
+}
+
+void prepared_free(rc_prepared* prepared) { delete prepared; }
+
+void* memory_allocate(rc_engine* engine, uint64_t bytes) {
+  return engine->session->pool().allocate(bytes);
+}
+
+void memory_free(rc_engine* engine, void* memory) {
+  if (!is_forked_child()) engine->session->pool().free(static_cast<std::byte*>(memory));
+}
+
+int verify_schedules(int32_t first, int32_t last, char** json) {
+  bool ok = false;
+  *json = copy_text(verify_schedules_json(first, last, ok));
+  return ok ? 0 : 1;
+}
+
+int sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json) {
+  bool ok = false;
+  *json = copy_text(sim_faults_json(begin, end, verbose != 0, ok));
+  return ok ? 0 : 1;
+}
+
+const rc_api kApi{RC_ABI_VERSION,   sizeof(rc_api),  RDMACOLL_VERSION,
+                  text_free,        settings,        engine_open,
+                  engine_node,      engine_start,    engine_close,
+                  engine_free,      engine_topology, engine_metrics,
+                  engine_describe,  engine_state,    submit,
+                  handle_wait,      handle_done,     handle_result,
+                  handle_free,      prepare,         prepared_run,
+                  prepared_free,    memory_allocate, memory_free,
+                  verify_schedules, sim_faults,      run};
+
+}  // namespace
+
+const rc_api* rc_get_api(uint32_t abi_version) {
+  return abi_version == RC_ABI_VERSION ? &kApi : nullptr;
+}

@@ -1,0 +1,174 @@
+#include "api/session.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "api/rdmacoll_c.h"
+#include "base/fd.h"
+#include "base/text.h"
+#include "compute/inline.h"
+#include "compute/workers.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr Nanoseconds kGoodbyeLimit = 2 * kSecond;
+constexpr uint32_t kFirstEpoch = 1;
+
+// Process-wide by nature: fork() copies descriptors whether we want it or not.
+std::atomic<bool> forked_child{false};
+
+void watch_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(nullptr, nullptr, [] {
+      // A child that kept our sockets open would hide this process's death from the others.
+      close_all_descriptors_in_child();
+      forked_child.store(true);
+    });
+  });
+}
+
+int cores_allowed() {
+  cpu_set_t mask;
+  return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
+}
+
+}  // namespace
+
+bool is_forked_child() { return forked_child.load(std::memory_order_relaxed); }
+
+Status Session::open(int rank, int size, std::string job, std::vector<std::byte> secret,
+                     std::string_view arguments, std::unique_ptr<Session>& session) {
+  if (is_forked_child()) {
+    return {Code::uninitialized,
+            "this process was forked from one that runs rdmacoll and cannot use it. Start workers "
+            "with the \"spawn\" method, or call init() only after forking."};
+  }
+  if (size < 1 || rank < 0 || rank >= size) {
+    return {Code::invalid, cat("rank ", rank, " of ", size, " ranks is not possible.")};
+  }
+  watch_forks();
+  std::unique_ptr<Session> opened(new Session);
+  RC_RETURN_IF_ERROR(read_config(arguments, environment, opened->config_, opened->settings_));
+  opened->rank_ = rank;
+  opened->size_ = size;
+  opened->log_ = Log(opened->config_.log_level, rank);
+  if (rank == 0) {
+    for (const SettingValue& value : opened->settings_) {
+      if (!value.note.empty()) opened->log_.info(value.note);
+    }
+  }
+  RC_RETURN_IF_ERROR(MemoryPool::create(opened->config_.pool_bytes, opened->pool_));
+  FabricOptions options{.rank = rank,
+                        .size = size,
+                        .job = std::move(job),
+                        .secret = std::move(secret),
+                        .epoch = kFirstEpoch,
+                        .config = opened->config_,
+                        .abi = RC_ABI_VERSION,
+                        .settings = world_settings(opened->settings_)};
+  RC_RETURN_IF_ERROR(
+      Fabric::open(std::move(options), *opened->pool_, opened->clock_, opened->fabric_));
+  session = std::move(opened);
+  return {};
+}
+
+Status Session::probe_node(const std::vector<std::string>& cards, int& leader) {
+  return fabric_->probe_node(cards, leader);
+}
+
+Status Session::start(const std::vector<int>& leaders) {
+  RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
+  RC_RETURN_IF_ERROR(fabric_->begin(world_));
+  const int cores = cores_allowed();
+  if (cores == 1 && sysconf(_SC_NPROCESSORS_ONLN) > 1 && world_.size() > 1) {
+    log_.warning(
+        "this rank may use one core only, where TensorFlow and the engine fight over it; start "
+        "with: mpirun --bind-to none.");
+  }
+  compute_ = make_compute(cores);
+  engine_ = std::make_unique<Engine>(
+      EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_});
+  driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(cores));
+  RC_RETURN_IF_ERROR(driver_->open());
+  RC_RETURN_IF_ERROR(driver_->connect(static_cast<Nanoseconds>(config_.start_timeout_s * kSecond)));
+  driver_->start();
+  return {};
+}
+
+std::unique_ptr<Compute> Session::make_compute(int cores) const {
+  const int spare = cores / world_.local_size() - 1;  // the engine thread has one
+  const int workers = config_.compute_workers.value_or(std::clamp(spare, 0, 4));
+  if (workers == 0) return std::make_unique<InlineCompute>();
+  // The driver is made after the compute and dies before it.
+  return std::make_unique<WorkerCompute>(workers, [this] { driver_->wake(); });
+}
+
+DriverOptions Session::driver_options(int cores) const {
+  DriverOptions options;
+  options.yield = world_.local_size() > cores;
+  if (config_.spin_us) {
+    options.caller_spin = static_cast<Nanoseconds>(*config_.spin_us * kMicrosecond);
+    options.thread_spin = options.caller_spin;
+  } else if (options.yield) {
+    options.caller_spin = 50 * kMicrosecond;
+    options.thread_spin = 0;
+  }
+  return options;
+}
+
+Status Session::usable() const {
+  if (is_forked_child()) {
+    return {Code::uninitialized,
+            "this process was forked from one that runs rdmacoll and cannot use it. Start workers "
+            "with the \"spawn\" method, or call init() only after forking."};
+  }
+  if (driver_ == nullptr) return {Code::uninitialized, "rdmacoll was not started: call init()."};
+  return {};
+}
+
+void Session::close(const std::string& cause) {
+  if (closed_ || is_forked_child()) return;
+  closed_ = true;
+  if (driver_ != nullptr) driver_->stop(cause, kGoodbyeLimit);
+}
+
+Session::~Session() {
+  if (is_forked_child()) {  // threads and descriptors are the parent's
+    (void)driver_.release();
+    (void)engine_.release();
+    (void)compute_.release();
+    (void)fabric_.release();
+    (void)pool_.release();
+    return;
+  }
+  close("");
+  driver_.reset();
+  engine_.reset();
+  compute_.reset();
+  fabric_.reset();
+}
+
+std::string Session::metrics() {
+  const uint64_t wakeups = driver_->wakeups();
+  return driver_->look([wakeups](Engine& engine) { return engine.metrics_json(wakeups); });
+}
+
+std::string Session::describe() const {
+  const std::string transport = fabric_->transport_name();
+  return cat("{\"transport\": ", json_quote(transport), ", \"determinism\": \"",
+             config_.canonical ? "canonical" : "run", "\", \"summary\": ",
+             json_quote(cat("rank ", rank_, " of ", world_.size(), " over ", transport)), "}");
+}
+
+std::string Session::state() {
+  return driver_->look([](Engine& engine) { return engine.state(); });
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,65 @@
+// One rank's engine with all that it stands on, in the order in which it lives and dies.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "bootstrap/fabric.h"
+#include "compute/compute.h"
+#include "engine/driver.h"
+#include "engine/engine.h"
+#include "memory/pool.h"
+
+namespace rdmacoll {
+
+class Session {
+ public:
+  static Status open(int rank, int size, std::string job, std::vector<std::byte> secret,
+                     std::string_view arguments, std::unique_ptr<Session>& session);
+  ~Session();
+
+  const std::string& card() const { return fabric_->card(); }
+  Status probe_node(const std::vector<std::string>& cards, int& leader);
+  Status start(const std::vector<int>& leaders);
+  void close(const std::string& cause);
+
+  // NotInitializedError before start(), and in a forked child.
+  Status usable() const;
+  Driver& driver() { return *driver_; }
+  MemoryPool& pool() { return *pool_; }
+  const World& world() const { return world_; }  // empty before start()
+  int size() const { return size_; }
+  std::string metrics();
+  std::string describe() const;
+  std::string state();
+
+ private:
+  Session() = default;
+  std::unique_ptr<Compute> make_compute(int cores) const;
+  DriverOptions driver_options(int cores) const;
+
+  SteadyClock clock_;
+  Config config_;
+  std::vector<SettingValue> settings_;
+  Log log_;
+  int rank_ = 0;
+  int size_ = 1;
+  World world_;
+  std::unique_ptr<MemoryPool> pool_;
+  std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<Compute> compute_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Driver> driver_;
+  bool closed_ = false;
+};
+
+// Whether this process is a forked child of one that had an engine: the engine stays with the
+// parent.
+bool is_forked_child();
+
+}  // namespace rdmacoll

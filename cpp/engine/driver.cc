@@ -1,0 +1,232 @@
+#include "engine/driver.h"
+
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/futex.h"
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+// How long the engine thread leaves the engine to callers before it looks again. A caller that
+// leaves work behind wakes it at once; this only bounds what a lost race could cost.
+constexpr Nanoseconds kStandBack = 2 * kMillisecond;
+constexpr Nanoseconds kBatonPatience = kMillisecond;
+constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
+
+void relax(bool yield) {
+  if (yield) {
+    sched_yield();
+  } else {
+    __builtin_ia32_pause();
+  }
+}
+
+}  // namespace
+
+Driver::Driver(Engine& engine, const Transport& transport, const Clock& clock,
+               DriverOptions options)
+    : engine_(engine), transport_(transport), clock_(clock), options_(options) {}
+
+Driver::~Driver() { stop("", 0); }
+
+Status Driver::open() {
+  wake_fd_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  for (Fd* epoll : {&thread_epoll_, &caller_epoll_}) {
+    *epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
+    if (!*epoll || !wake_fd_) {
+      return {Code::failed, cat("cannot make the engine's descriptors: ", std::strerror(errno),
+                                ". Raise the limit of open files (ulimit -n).")};
+    }
+    for (int fd : {wake_fd_.get(), transport_.wait_handle()}) {
+      epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+      if (fd >= 0) epoll_ctl(epoll->get(), EPOLL_CTL_ADD, fd, &event);
+    }
+  }
+  return {};
+}
+
+void Driver::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+Status Driver::connect(Nanoseconds limit) {
+  const Hold hold(*this);
+  const Nanoseconds deadline = clock_.now() + limit;
+  drive([this] { return engine_.started() || !engine_.failure().ok(); }, deadline,
+        options_.caller_spin, true);
+  if (!engine_.failure().ok()) return engine_.failure();
+  if (engine_.started()) return {};
+  return {Code::failed, cat("the connections to the other ranks did not stand within ",
+                            limit / kSecond, " s:\n", engine_.state())};
+}
+
+// ---- any thread ----
+
+Status Driver::submit(const OperationRef& operation) {
+  RC_RETURN_IF_ERROR(engine_.submit(operation));
+  wake();
+  return {};
+}
+
+void Driver::wake() {
+  if (asleep_.load(std::memory_order_seq_cst)) ring();
+}
+
+void Driver::ring() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_fd_.get(), &one, sizeof one);
+}
+
+Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeout) {
+  // No bell: this thread is about to drive the engine itself.
+  RC_RETURN_IF_ERROR(engine_.submit(operation));
+  wait(*operation, timeout);
+  return {};
+}
+
+bool Driver::wait(Operation& operation, Nanoseconds timeout) {
+  if (operation.done()) return true;
+  const Nanoseconds deadline = timeout == kNever ? kNever : clock_.now() + timeout;
+  callers_.fetch_add(1, std::memory_order_seq_cst);
+  bool thread_needed = false;
+  Nanoseconds refused_at = 0;
+  while (!operation.done() && clock_.now() < deadline) {
+    if (wanted_.load() == 0 && try_baton()) {
+      drive([&] { return operation.done(); }, deadline, options_.caller_spin);
+      // Leave the engine as a sleeper would: what comes now rings, and the engine thread takes it.
+      const bool quiet = fall_asleep();
+      thread_needed = !quiet || !engine_.idle();
+      if (!quiet) ring();
+      give_baton();
+      refused_at = 0;
+      continue;
+    }
+    const Nanoseconds now = clock_.now();
+    if (refused_at == 0) refused_at = now;
+    if (now - refused_at < kBatonSpin) {  // the engine thread gives it up when it sees a caller
+      relax(options_.yield);
+    } else {
+      operation.wait(std::min(deadline - now, kBatonPatience));
+    }
+  }
+  callers_.fetch_sub(1, std::memory_order_seq_cst);
+  if (thread_needed) futex_wake_all(callers_);
+  return operation.done();
+}
+
+// ---- the engine thread ----
+
+void Driver::run() {
+  while (!stopping_.load()) {
+    if (const uint32_t callers = callers_.load(); callers > 0) {
+      futex_wait(callers_, callers, kStandBack);
+      continue;
+    }
+    if (wanted_.load() > 0 || !try_baton()) {
+      futex_wait(baton_, 1, kBatonPatience);
+      continue;
+    }
+    drive([this] { return stopping_.load() || callers_.load() > 0; }, clock_.now(),
+          options_.thread_spin);
+    const bool quiet = fall_asleep();
+    const Nanoseconds deadline = engine_.next_deadline();
+    give_baton();
+    // From here on a caller may drive. It disarms the sleep and arms it again when it leaves, and
+    // everything that comes then is still an event of this epoll set.
+    if (quiet) sleep(thread_epoll_.get(), deadline);
+  }
+}
+
+bool Driver::fall_asleep() {
+  asleep_.store(true, std::memory_order_seq_cst);
+  if (engine_.arm()) return true;
+  asleep_.store(false, std::memory_order_seq_cst);
+  return false;
+}
+
+void Driver::sleep(int epoll, Nanoseconds deadline) {
+  wakeups_.fetch_add(1, std::memory_order_relaxed);
+  const Nanoseconds left =
+      deadline == kNever ? kNever : std::max<Nanoseconds>(0, deadline - clock_.now());
+  const int milliseconds =
+      left == kNever ? -1
+                     : static_cast<int>(std::min<Nanoseconds>(left / kMillisecond + 1, 60'000));
+  epoll_event event;
+  if (epoll_wait(epoll, &event, 1, milliseconds) > 0 && event.data.fd == wake_fd_.get()) {
+    uint64_t rings = 0;
+    [[maybe_unused]] const auto taken = read(wake_fd_.get(), &rings, sizeof rings);
+  }
+}
+
+// ---- the baton ----
+
+bool Driver::try_baton() {
+  uint32_t free = 0;
+  if (!baton_.compare_exchange_strong(free, 1, std::memory_order_acquire)) return false;
+  asleep_.store(false, std::memory_order_seq_cst);
+  return true;
+}
+
+void Driver::take_baton() {
+  wanted_.fetch_add(1);
+  while (!try_baton()) {
+    ring();  // the holder may sleep
+    futex_wait(baton_, 1, kBatonPatience);
+  }
+  wanted_.fetch_sub(1);
+}
+
+void Driver::give_baton() {
+  baton_.store(0, std::memory_order_release);
+  if (wanted_.load() > 0 || stopping_.load()) futex_wake_all(baton_);
+}
+
+template <typename Done>
+void Driver::drive(Done done, Nanoseconds deadline, Nanoseconds spin, bool insist) {
+  Nanoseconds idle_since = 0;
+  while (!done()) {
+    if (engine_.progress()) {
+      idle_since = 0;
+      continue;
+    }
+    if (done() || (!insist && wanted_.load(std::memory_order_relaxed) > 0)) return;
+    const Nanoseconds now = clock_.now();
+    if (idle_since == 0) idle_since = now;
+    if (now - idle_since < spin) {
+      relax(options_.yield);
+      continue;
+    }
+    if (now >= deadline) return;  // the engine thread sleeps elsewhere, without the baton
+    if (fall_asleep()) sleep(caller_epoll_.get(), std::min(deadline, engine_.next_deadline()));
+    asleep_.store(false, std::memory_order_seq_cst);
+    idle_since = 0;
+  }
+}
+
+// ---- the end ----
+
+void Driver::stop(const std::string& cause, Nanoseconds limit) {
+  if (stopping_.load()) return;
+  {
+    const Hold hold(*this);
+    if (stopping_.load()) return;
+    engine_.leave(cause);
+    drive([this] { return engine_.may_end(); }, clock_.now() + limit, 0, true);
+    engine_.end();
+    stopping_.store(true);
+  }
+  ring();
+  futex_wake_all(callers_);
+  futex_wake_all(baton_);
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,98 @@
+// Threads around an Engine. All engine calls come from whoever holds the baton: the engine thread
+// by default; a caller that waits takes it if it is free and drives the engine itself, since
+// handing over to a thread costs ten times what a small allreduce does.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace rdmacoll {
+
+struct DriverOptions {
+  // How long to poll without success before sleeping. A caller has nothing else to do; the engine
+  // thread shares the cores with the training.
+  Nanoseconds caller_spin = 100 * kMicrosecond;
+  Nanoseconds thread_spin = 10 * kMicrosecond;
+  // More ranks than cores: whoever polls gives way after each turn.
+  bool yield = false;
+};
+
+class Driver {
+ public:
+  Driver(Engine& engine, const Transport& transport, const Clock& clock, DriverOptions options);
+  ~Driver();
+
+  Status open();                      // descriptors
+  void start();                       // the engine thread
+  Status connect(Nanoseconds limit);  // drives until the control tree stands
+
+  // Any thread.
+  Status submit(const OperationRef& operation);
+  // The same in one, without waking the engine thread. An error: not accepted.
+  Status submit_and_wait(const OperationRef& operation, Nanoseconds timeout);
+  // Until done or until `timeout` (kNever: no limit) is over; drives the engine if nobody else
+  // does.
+  bool wait(Operation& operation, Nanoseconds timeout);
+  void wake();
+  // Runs `read` while nobody steps the engine: for metrics and state.
+  template <typename Read>
+  auto look(Read read) {
+    const Hold hold(*this);
+    return read(engine_);
+  }
+
+  uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
+
+  // Says goodbye, waits at most `limit` for what is in flight, fails the rest, ends the thread.
+  void stop(const std::string& cause, Nanoseconds limit);
+
+ private:
+  class Hold {  // the baton, taken whatever it costs
+   public:
+    explicit Hold(Driver& driver) : driver_(driver) { driver_.take_baton(); }
+    ~Hold() { driver_.give_baton(); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    Driver& driver_;
+  };
+
+  void ring();
+  void run();  // the engine thread
+  bool try_baton();
+  void take_baton();
+  void give_baton();
+  // With the baton. Until done() or `deadline`, or (unless it insists) until somebody else wants
+  // the baton.
+  template <typename Done>
+  void drive(Done done, Nanoseconds deadline, Nanoseconds spin, bool insist = false);
+  // Announces that this thread is about to sleep. False: there is work after all.
+  bool fall_asleep();
+  void sleep(int epoll, Nanoseconds deadline);
+
+  Engine& engine_;
+  const Transport& transport_;
+  const Clock& clock_;
+  DriverOptions options_;
+  Fd wake_fd_;
+  Fd thread_epoll_;  // of the engine thread
+  Fd caller_epoll_;  // of a caller that sleeps with the baton: an event must wake both
+  std::thread thread_;
+
+  std::atomic<uint32_t> baton_{0};    // 1: held
+  std::atomic<uint32_t> wanted_{0};   // how many insist on having it
+  std::atomic<uint32_t> callers_{0};  // how many are in wait(): the engine thread stays away
+  std::atomic<bool> asleep_{false};   // whoever submits must ring
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> wakeups_{0};
+};
+
+}  // namespace rdmacoll
