@@ -1,0 +1,156 @@
+// Many jobs at once, who reports them, and who is woken.
+#include "compute/workers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "compute/inline.h"
+#include "unit/compute_fixture.h"
+
+namespace rdmacoll {
+namespace {
+
+using namespace compute_test;  // NOLINT: the fixture, written for these two files
+
+class InFlightTest : public ComputeTest {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Who, InFlightTest,
+    ::testing::Values(
+        Maker{"inline", [](auto) { return std::make_unique<InlineCompute>(); }},
+        Maker{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
+        Maker{"three_workers", [](auto wake) { return workers_of(3, std::move(wake)); }},
+        Maker{"three_workers_and_small_jobs_inline",
+              [](auto wake) { return std::make_unique<WorkerCompute>(3, std::move(wake)); }}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Where a job ends on another thread.
+class WorkersTest : public ComputeTest {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Who, WorkersTest,
+    ::testing::Values(Maker{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
+                      Maker{"three_workers",
+                            [](auto wake) { return workers_of(3, std::move(wake)); }}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(InFlightTest, a_sink_may_submit_the_next_job) {
+  struct Chain final : ComputeSink {
+    Chain(Compute& compute, const ComputeJob& job) : compute(compute), job(job) {}
+    void computed(uint64_t, const Status& status) override {
+      EXPECT_TRUE(status.ok());
+      if (++done == 10) return;
+      EXPECT_TRUE(compute.submit(job).ok());
+    }
+    Compute& compute;
+    ComputeJob job;
+    int done = 0;
+  };
+  std::vector<float> value(100, 1.0F);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), 400};
+  const std::vector<Operand> operands(2, Operand{{&piece, 1}, {}, nullptr});
+  Chain chain(*compute, {.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands});
+  ASSERT_TRUE(compute->submit(chain.job).ok());
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  while (chain.done < 10 && std::chrono::steady_clock::now() < end) compute->poll(chain);
+  EXPECT_EQ(value, std::vector<float>(100, 1024.0F));
+}
+
+TEST_P(InFlightTest, many_jobs_in_flight_are_each_reported_once) {
+  constexpr std::size_t kJobs = 2000;
+  std::vector<std::vector<float>> results(kJobs, std::vector<float>(500));
+  std::vector<float> ones(500, 1.0F);
+  std::vector<std::array<Operand, 2>> operands(kJobs);
+  std::vector<std::array<Piece, 2>> pieces(kJobs);
+  Counting sink;
+  int refusals = 0;
+  for (std::size_t i = 0; i < kJobs; ++i) {
+    results[i].assign(500, static_cast<float>(i));
+    pieces[i] = {Piece{reinterpret_cast<std::byte*>(results[i].data()), 2000},
+                 Piece{reinterpret_cast<std::byte*>(ones.data()), 2000}};
+    operands[i] = {Operand{{&pieces[i][0], 1}, {}, nullptr},
+                   Operand{{&pieces[i][1], 1}, {}, nullptr}};
+    const ComputeJob job{
+        .dtype = Dtype::float32, .to = {&pieces[i][0], 1}, .sources = operands[i], .cookie = i};
+    while (compute->submit(job).is_busy()) {
+      ++refusals;
+      compute->poll(sink);
+    }
+  }
+  EXPECT_GT(refusals, 0);  // more jobs than a queue holds
+  const Counting rest = wait(kJobs - sink.cookies.size());
+  std::vector<uint64_t> all = sink.cookies;
+  all.insert(all.end(), rest.cookies.begin(), rest.cookies.end());
+  std::sort(all.begin(), all.end());
+  for (std::size_t i = 0; i < kJobs; ++i) {
+    ASSERT_EQ(all[i], i);
+    ASSERT_EQ(results[i], std::vector<float>(500, static_cast<float>(i) + 1.0F));
+  }
+}
+
+TEST_P(InFlightTest, does_not_arm_while_completions_wait) {
+  std::vector<float> value(100, 1.0F);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), 400};
+  const std::vector<Operand> operands(2, Operand{{&piece, 1}, {}, nullptr});
+  EXPECT_TRUE(compute->arm());
+  ASSERT_TRUE(
+      compute->submit({.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands}).ok());
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  while (compute->arm() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_FALSE(compute->arm());
+  wait(1);
+  EXPECT_TRUE(compute->arm());
+}
+
+// The classic bug is the lost wake-up: sleep whenever arm() allows it, thousands of times.
+TEST_P(WorkersTest, wakes_whoever_sleeps_after_arm) {
+  std::mutex mutex;
+  std::condition_variable bell;
+  int rings = 0;
+  compute = make([&] {
+    const std::lock_guard lock(mutex);
+    ++rings;
+    bell.notify_one();
+  });
+  std::vector<float> value(40'000, 0.0F);
+  const std::vector<float> one(40'000, 1.0F);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), 160'000};
+  const Piece other{reinterpret_cast<std::byte*>(const_cast<float*>(one.data())), 160'000};
+  const std::vector<Operand> operands = {{{&piece, 1}, {}, nullptr}, {{&other, 1}, {}, nullptr}};
+  const ComputeJob job{.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands};
+  int sleeps = 0;
+  for (int turn = 0; turn < 3000; ++turn) {
+    ASSERT_TRUE(compute->submit(job).ok());
+    Counting sink;
+    while (sink.cookies.empty()) {
+      if (compute->poll(sink) || !compute->arm()) continue;
+      std::unique_lock lock(mutex);
+      ASSERT_TRUE(bell.wait_for(lock, kLimit, [&] { return rings > 0; })) << "turn " << turn;
+      --rings;
+      ++sleeps;
+    }
+  }
+  EXPECT_GT(sleeps, 0);
+  EXPECT_EQ(rings, 0);  // one wake-up for one arm
+  EXPECT_EQ(value[39'999], 3000.0F);
+}
+
+TEST_P(InFlightTest, ends_while_jobs_are_in_flight) {
+  std::vector<float> value(std::size_t{1} << 20, 1.0F);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), value.size() * 4};
+  const std::vector<Operand> operands(2, Operand{{&piece, 1}, {}, nullptr});
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(
+        compute->submit({.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands}).ok());
+  }
+  compute.reset();
+}
+
+}  // namespace
+}  // namespace rdmacoll
