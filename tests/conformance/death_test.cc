@@ -286,6 +286,7 @@ TEST_P(ProcessDeath, by_SIGKILL_while_busy_is_reported_once) {
       ASSERT_EQ(seen.reader, nullptr);
       EXPECT_EQ(bytes_of_view(seen).size(), 1000u);
     }
+    endpoint_.transport.reset();  // before its pool
     endpoint_ = {};
   }
 }

@@ -133,7 +133,7 @@ Status RemoteMemory::read_vector(std::span<const RemotePiece> from, std::size_t 
 }
 
 Status RemoteMemory::failed(int error) const {
-  const std::string cause = error == ESRCH    ? "its process ended while its memory was read"
+  const std::string cause = error == ESRCH    ? "it ended while its memory was read"
                             : error == EFAULT ? "the memory that it published is not there"
                                               : cat("process_vm_readv: ", std::strerror(error));
   return rank_failed(rank_, host_, pid_, cause);

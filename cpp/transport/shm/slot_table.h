@@ -90,11 +90,13 @@ class SlotTable {
   std::size_t mask() const { return entries_.size() - 1; }
   std::size_t next(std::size_t at) const { return (at + 1) & mask(); }
   std::size_t home(const Key& key) const {
-    // Sequences are often counters with something in the high bits: mix before cutting.
+    // Sequences are counters with other counters in their high bits: every bit must count. (The
+    // finalizer of splitmix64.)
     uint64_t bits = key.sequence ^ (uint64_t{key.lane} << 56) ^
                     (uint64_t{static_cast<uint8_t>(key.traffic)} << 48);
-    bits *= 0x9e3779b97f4a7c15u;
-    return (bits ^ (bits >> 32)) & mask();
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+    return (bits ^ (bits >> 31)) & mask();
   }
 
   void place(const Entry& entry) {
