@@ -65,6 +65,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     environ["PYTHONUNBUFFERED"] = "1"
+    environ["PYTHONFAULTHANDLER"] = "1"
     environ["OMP_NUM_THREADS"] = "1"
     environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     environ.update(extra or {})
@@ -179,10 +180,23 @@ class Run:
                 process.wait(max(0.1, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 late = True
+        if late:
+            self._ask_where_they_are()
         self._kill()
         outcome = self._collect()
         assert not late, f"not done within {deadline_s} s:\n{outcome.text()}"
         return outcome
+
+    def _ask_where_they_are(self) -> None:
+        """Lets Python's fault handler print each late rank's threads."""
+        late = [process for process in self.processes if process.poll() is None]
+        for process in late if self.launcher == "tcp" else []:
+            process.send_signal(signal.SIGABRT)
+        for process in late if self.launcher == "tcp" else []:
+            try:
+                process.wait(3)
+            except subprocess.TimeoutExpired:
+                continue
 
     def _collect(self) -> Outcome:
         codes = [process.poll() for process in self.processes]

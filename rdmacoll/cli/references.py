@@ -37,17 +37,17 @@ def dtype_of(name: str) -> np.dtype[Any] | None:
 def data_of(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) -> Array:
     """A rank's values: different on every rank, for every seed."""
     source = np.random.default_rng([seed, rank, *shape])
+    values: Any
     if dtype.kind in "iu":
         information = np.iinfo(dtype)
-        whole: Array = source.integers(information.min, information.max, shape, dtype, endpoint=True)
-        return whole
-    if dtype.kind == "b":
-        return source.integers(0, 2, shape).astype(dtype)
-    if dtype.kind == "c":
-        return (source.standard_normal(shape) + 1j * source.standard_normal(shape)).astype(dtype)
-    # Around 1 in size, both signs: products of many stay in range.
-    values: Array = source.uniform(0.5, 1.5, shape) * source.choice([-1.0, 1.0], shape)
-    return values.astype(dtype)
+        values = source.integers(information.min, information.max, shape, dtype, endpoint=True)
+    elif dtype.kind == "b":
+        values = source.integers(0, 2, shape)
+    elif dtype.kind == "c":
+        values = source.standard_normal(shape) + 1j * source.standard_normal(shape)
+    else:  # around 1 in size, both signs: products of many stay in range
+        values = source.uniform(0.5, 1.5, shape) * source.choice([-1.0, 1.0], shape)
+    return np.array(values, dtype)
 
 
 def reduced(arrays: list[Array], op: ReduceOp) -> Array:

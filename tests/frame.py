@@ -1,0 +1,48 @@
+"""Programs for several ranks that report the error they ended with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from ranks import Run
+
+# Runs `body` and reports the error that it ended with.
+FRAME = """
+import os, sys, time, signal
+import numpy as np, rdmacoll
+from rdmacoll import engine
+from ranks import report
+rdmacoll.init({init})
+me, size = rdmacoll.rank(), rdmacoll.size()
+report({{"pid": os.getpid()}})
+engine.barrier()
+begin = time.monotonic()
+try:
+{body}
+    outcome = {{"error": None}}
+except rdmacoll.RdmacollError as error:
+    outcome = {{"error": type(error).__name__, "text": str(error), "attributes": vars(error)}}
+outcome.update(seconds=time.monotonic() - begin, at=time.time(), pid=os.getpid(), done=True)
+report(outcome)
+{after}
+"""
+
+
+def program(body: str, *, init: str = "", after: str = "") -> str:
+    """The program whose every rank runs `body`, and `after` when it has reported."""
+    indented = "\n".join("    " + line for line in body.strip("\n").splitlines())
+    return FRAME.format(body=indented, init=init, after=after)
+
+
+def wait_done(started: Run, ranks: Iterable[int], within_s: float) -> list[dict[str, Any]]:
+    """What these ranks report at their end, which must come in time."""
+    ranks = list(ranks)
+    end = time.monotonic() + within_s
+    while True:
+        found = [started.reported(rank) or {} for rank in ranks]
+        if all(entry.get("done") for entry in found):
+            return found
+        assert time.monotonic() < end, f"not all of {ranks} ended: {found}\n{started.finish(0.1).text()}"
+        time.sleep(0.02)

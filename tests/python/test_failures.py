@@ -1,0 +1,216 @@
+"""A rank that is lost is named on every other one, in time.
+
+Deadlines are five times what is promised.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from frame import program, wait_done
+from ranks import LAUNCHERS, Run, run
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_killed_rank_is_named_with_host_and_cause(size, transport):
+    body = """
+big = np.ones(2_000_000, np.float32)
+while True:
+    engine.allreduce(big, rdmacoll.Sum)
+"""
+    victim = size - 1
+    with Run(program(body, after="sys.exit(3)"), size, env={"RDMACOLL_TRANSPORT": transport}) as started:
+        started.wait_for_reports(range(size))
+        time.sleep(0.5)
+        killed = time.time()
+        os.kill(started.pid(victim), signal.SIGKILL)
+        found = wait_done(started, range(victim), 20)
+        outcome = started.finish(20)
+    for rank, entry in enumerate(found):
+        assert entry["error"] == "RankFailedError", entry
+        assert entry["attributes"]["rank"] == victim
+        assert entry["attributes"]["host"] == os.uname().nodename
+        assert entry["attributes"]["cause"]
+        assert f"rank {victim}" in entry["text"]
+        assert entry["at"] - killed < 5, entry
+        assert outcome.ranks[rank].code == 3
+        assert f"rank {victim}" in outcome.ranks[rank].output, "said at detection, whoever waits"
+
+
+def test_a_killed_rank_is_named_though_a_forked_child_keeps_its_sockets():
+    body = """
+if me == 1 and os.fork() == 0:
+    time.sleep(60)
+    os._exit(0)
+while True:
+    engine.allreduce(np.ones(1000), rdmacoll.Sum)
+"""
+    with Run(program(body), 3) as started:
+        started.wait_for_reports(range(3))
+        time.sleep(0.5)
+        killed = time.time()
+        os.kill(started.pid(1), signal.SIGKILL)
+        for entry in wait_done(started, (0, 2), 20):
+            assert entry["error"] == "RankFailedError", entry
+            assert entry["attributes"]["rank"] == 1
+            assert entry["at"] - killed < 5, entry
+
+
+def test_an_exception_in_user_code_is_named_by_its_class_on_the_others():
+    body = """
+engine.allreduce(np.ones(3))
+if me == 1:
+    raise KeyError("no such layer")
+while True:
+    engine.allreduce(np.ones(3))
+"""
+    with Run(program(body, after="sys.exit(3)"), 3) as started:
+        outcome = started.finish(30)
+    assert outcome.ranks[1].code == 1
+    for rank in (0, 2):
+        entry = outcome.ranks[rank].report
+        assert entry["error"] == "RankFailedError", entry
+        assert entry["attributes"]["rank"] == 1
+        assert "KeyError" in entry["text"]
+        assert "no such layer" in entry["text"]
+        assert entry["seconds"] < 5
+
+
+@pytest.mark.parametrize("leaving", ["sys.exit(0)", "rdmacoll.shutdown()", "pass"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_rank_whose_data_ends_early_is_named(launcher, leaving):
+    body = f"""
+for step in range(3 if me == 0 else 100):
+    engine.allreduce(np.ones(3))
+{leaving if leaving == "pass" else f"if me == 0: {leaving}"}
+"""
+    outcome = run(program(body), 2, launcher=launcher, deadline_s=60)
+    entry = outcome.ranks[1].report
+    assert entry.get("error") == "RankFailedError", outcome.text()
+    assert entry["attributes"]["rank"] == 0
+    assert entry["seconds"] < 5
+
+
+@pytest.mark.parametrize(
+    "blocked", ["engine.allreduce(np.ones(9))", "engine.prepare_allreduce(np.ones(9))()"]
+)
+def test_ctrl_c_ends_a_blocked_wait(blocked):
+    body = f"""
+if me == 0:
+    time.sleep(60)
+try:
+    {blocked}
+except KeyboardInterrupt:
+    report({{"interrupted": time.time(), "pid": os.getpid()}})
+    raise
+"""
+    with Run(program(body), 2) as started:
+        started.wait_for_reports((0, 1))
+        time.sleep(0.7)
+        sent = time.time()
+        os.kill(started.pid(1), signal.SIGINT)
+        started.processes[1].wait(10)
+        assert started.reported(1)["interrupted"] - sent < 5
+        os.kill(started.pid(0), signal.SIGINT)
+        outcome = started.finish(20)
+    assert "KeyboardInterrupt" in outcome.ranks[1].output
+
+
+def test_sigterm_ends_a_blocked_wait_through_a_handler():
+    body = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+if me == 1:
+    engine.allreduce(np.ones(9))
+time.sleep(60)
+"""
+    with Run(program(body), 2) as started:
+        started.wait_for_reports((0, 1))
+        time.sleep(0.7)
+        sent = time.monotonic()
+        os.kill(started.pid(1), signal.SIGTERM)
+        assert started.processes[1].wait(10) == 7
+        assert time.monotonic() - sent < 5
+
+
+def test_a_stopped_rank_is_named_and_learns_it_when_it_goes_on():
+    body = """
+while True:
+    engine.allreduce(np.ones(1000), rdmacoll.Sum)
+"""
+    with Run(program(body), 3, env={"RDMACOLL_PEER_TIMEOUT_S": "1"}) as started:
+        started.wait_for_reports(range(3))
+        time.sleep(0.5)
+        stopped = time.time()
+        os.kill(started.pid(1), signal.SIGSTOP)
+        try:
+            for entry in wait_done(started, (0, 2), 30):
+                assert entry["error"] == "RankFailedError", entry
+                assert entry["attributes"]["rank"] == 1
+                assert entry["at"] - stopped < 10, entry
+        finally:
+            os.kill(started.pid(1), signal.SIGCONT)
+        (entry,) = wait_done(started, (1,), 30)
+        assert entry["error"] == "RankFailedError", entry
+
+
+def test_a_tensor_that_some_never_submit_is_a_warning_then_a_stalled_error():
+    body = """
+if me != 2:
+    engine.allreduce(np.ones(3), name="conv1/kernel")
+else:
+    time.sleep(4)
+"""
+    environ = {"RDMACOLL_STALL_WARNING_S": "0.5", "RDMACOLL_STALL_ERROR_S": "2"}
+    outcome = run(program(body), 3, env=environ)
+    for rank in (0, 1):
+        entry = outcome.ranks[rank].report
+        assert entry["error"] == "StalledError", outcome.text()
+        assert entry["attributes"] == {"tensor": "conv1/kernel", "missing_ranks": [2]}
+        assert entry["seconds"] < 10
+    text = "".join(rank.output for rank in outcome.ranks)
+    assert "warning" in text
+    assert "conv1/kernel" in text
+
+
+def test_a_forked_child_is_refused_with_a_sentence():
+    body = """
+engine.allreduce(np.ones(3))
+pending = engine.allreduce_async(np.ones(3), name="inherited")
+kept = engine.empty(100)
+child = os.fork()
+if child == 0:
+    code = 0
+    for call in (engine.barrier, rdmacoll.rank, rdmacoll.init, pending.wait, rdmacoll.metrics):
+        try:
+            call()
+        except rdmacoll.NotInitializedError as error:
+            code += "forked" in str(error)
+    rdmacoll.shutdown()
+    del pending, kept
+    sys.exit(code)     # with Python's exit handlers, which must leave the parent's engine alone
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+pending.wait()
+kept[:] = 1
+engine.allreduce(kept)
+"""
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_no_core_no_process_no_shared_memory_is_left():
+    body = """
+while True:
+    engine.allreduce(np.ones(100_000), rdmacoll.Sum)
+"""
+    before = set(os.listdir("/dev/shm"))
+    with Run(program(body), 3) as started:
+        started.wait_for_reports(range(3))
+        time.sleep(0.3)
+        os.kill(started.pid(2), signal.SIGKILL)
+        wait_done(started, (0, 1), 20)
+        outcome = started.finish(20)
+    assert set(os.listdir("/dev/shm")) == before
+    assert [rank.code for rank in outcome.ranks] == [0, 0, -signal.SIGKILL]
