@@ -1,6 +1,6 @@
-// An owned file descriptor. Every descriptor of the engine is one of these, close-on-exec, and known
-// to a process-wide list, so that a forked child can close them all: a child that keeps a socket open
-// hides the death of its parent from the other ranks.
+// An owned file descriptor. Every descriptor of the engine is one of these, close-on-exec, and
+// known to a process-wide list, so that a forked child can close them all: a child that keeps a
+// socket open hides the death of its parent from the other ranks.
 #pragma once
 
 #include <utility>

@@ -12,15 +12,15 @@ namespace rdmacoll {
 
 enum class Code : uint8_t {
   ok,
-  busy,          // not accepted now; poll() and offer it again
-  invalid,       // ConfigError: a wrong argument, setting or environment
-  mismatch,      // MismatchError: ranks disagree
-  duplicate,     // DuplicateNameError
-  rank_failed,   // RankFailedError: .rank .host .cause
-  stalled,       // StalledError: .tensor .missing_ranks
-  shutdown,      // ShutdownError
-  uninitialized, // NotInitializedError
-  failed,        // RdmacollError: anything else the world did
+  busy,           // not accepted now; poll() and offer it again
+  invalid,        // ConfigError: a wrong argument, setting or environment
+  mismatch,       // MismatchError: ranks disagree
+  duplicate,      // DuplicateNameError
+  rank_failed,    // RankFailedError: .rank .host .cause
+  stalled,        // StalledError: .tensor .missing_ranks
+  shutdown,       // ShutdownError
+  uninitialized,  // NotInitializedError
+  failed,         // RdmacollError: anything else the world did
 };
 
 // The Python class that a code becomes; also the first word of the text that a graph shows.
@@ -75,16 +75,16 @@ Status rank_failed(int rank, const std::string& host, int64_t pid, const std::st
 }  // namespace rdmacoll
 
 // `values` is any text that helps whoever reads the crash: cat("sequence ", n).
-#define RC_ASSERT(condition, ...)                                                   \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]] {                                                \
-      ::rdmacoll::assertion_failed(#condition, __FILE__, __LINE__,                  \
-                                   ::std::string(__VA_OPT__(__VA_ARGS__)));         \
-    }                                                                               \
+#define RC_ASSERT(condition, ...)                                           \
+  do {                                                                      \
+    if (!(condition)) [[unlikely]] {                                        \
+      ::rdmacoll::assertion_failed(#condition, __FILE__, __LINE__,          \
+                                   ::std::string(__VA_OPT__(__VA_ARGS__))); \
+    }                                                                       \
   } while (false)
 
-#define RC_RETURN_IF_ERROR(expression)                   \
-  do {                                                   \
-    ::rdmacoll::Status rc_status_ = (expression);        \
-    if (!rc_status_.ok()) return rc_status_;             \
+#define RC_RETURN_IF_ERROR(expression)            \
+  do {                                            \
+    ::rdmacoll::Status rc_status_ = (expression); \
+    if (!rc_status_.ok()) return rc_status_;      \
   } while (false)

@@ -14,25 +14,26 @@ struct Member {
 };
 
 struct World {
-  std::string job;      // names the job on every connection
-  uint32_t epoch = 0;   // in every header
+  std::string job;     // names the job on every connection
+  uint32_t epoch = 0;  // in every header
   int rank = 0;
   std::vector<Member> members;  // by rank
 
   int size() const { return static_cast<int>(members.size()); }
   bool same_node(int a, int b) const { return members[a].node == members[b].node; }
-  int local_rank() const;   // position among the ranks of my node
+  int local_rank() const;  // position among the ranks of my node
   int local_size() const;
-  int cross_rank() const;   // position of my node among the nodes, by first appearance
+  int cross_rank() const;  // position of my node among the nodes, by first appearance
   int cross_size() const;
   std::string describe(int rank) const;  // "rank 3 (node7, pid 4711)"
 };
 
 // The control tree: a k-ary heap order over ranks, root 0; one hop up to kTreeRadix + 1 ranks.
 inline constexpr int kTreeRadix = 16;
-int tree_parent(int rank);                       // -1 at the root
+int tree_parent(int rank);  // -1 at the root
 std::vector<int> tree_children(int rank, int size);
 std::vector<int> tree_subtree(int rank, int size);  // rank itself and all below it, ascending
-int tree_child_towards(int ancestor, int rank);     // the child of `ancestor` whose subtree holds `rank`
+int tree_child_towards(int ancestor,
+                       int rank);  // the child of `ancestor` whose subtree holds `rank`
 
 }  // namespace rdmacoll

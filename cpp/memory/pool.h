@@ -1,5 +1,6 @@
 // The memory that the engine owns: one arena, backed by a sealed memfd, that ranks of the same node
-// map read-only and (later) RDMA devices register in slabs. Sparse: only what is touched costs memory.
+// map read-only and (later) RDMA devices register in slabs. Sparse: only what is touched costs
+// memory.
 #pragma once
 
 #include <cstddef>
