@@ -61,6 +61,7 @@ def run_all(names: dict[str, Any], prefix: str = "check_") -> None:
     for name, check in list(names.items()):
         if not name.startswith(prefix) or not callable(check):
             continue
+        print(f"rank {rdmacoll.rank()}: {name}", flush=True)
         try:
             check()
         except BaseException:
