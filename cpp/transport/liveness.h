@@ -20,8 +20,8 @@ class Liveness {
   void spoke(Nanoseconds now) { spoke_at_ = now; }
   bool should_speak(Nanoseconds now) const { return now - spoke_at_ >= timeout_ / 5; }
 
-  // Call at every poll, before reading what came. If our own loop was late (this process was stopped
-  // or starved), the peer's words may wait unread in a buffer: it gets a fresh timeout.
+  // Call at every poll, before reading what came. If our own loop was late (this process was
+  // stopped or starved), the peer's words may wait unread in a buffer: it gets a fresh timeout.
   void polled(Nanoseconds now) {
     if (now - polled_at_ > timeout_ / 2) heard_at_ = now;
     polled_at_ = now;

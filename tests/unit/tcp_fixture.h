@@ -1,0 +1,111 @@
+// TCP transports in one thread: a pair, or one whose peer is the test itself.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/tcp/tcp_transport.h"
+
+namespace rdmacoll::tcp_test {
+
+struct ManualClock final : Clock {
+  Nanoseconds time = kSecond;
+  Nanoseconds now() const override { return time; }
+};
+
+struct Events final : Sink {
+  std::vector<int> peers;
+  std::vector<uint64_t> sent_cookies, received_cookies;
+  std::vector<std::string> messages;
+  std::map<int, std::vector<std::string>> failures;
+
+  void connected(int peer) override { peers.push_back(peer); }
+  void sent(uint64_t cookie) override { sent_cookies.push_back(cookie); }
+  void received(uint64_t cookie) override { received_cookies.push_back(cookie); }
+  void viewed(uint64_t, const View&) override { FAIL() << "tcp has no views"; }
+  void control(int, std::span<const std::byte> message) override {
+    messages.emplace_back(reinterpret_cast<const char*>(message.data()), message.size());
+  }
+  void peer_failed(int peer, const std::string& cause) override { failures[peer].push_back(cause); }
+};
+
+inline std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+inline std::pair<Fd, Fd> socket_pair() {
+  int fds[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  return {Fd(fds[0]), Fd(fds[1])};
+}
+
+inline World world_of(int size, int rank) {
+  World world{.job = "test", .epoch = 7, .rank = rank};
+  world.members.resize(size);
+  return world;
+}
+
+inline constexpr Nanoseconds kPeerTimeout = 5 * kSecond;
+
+// Two ranks, connected.
+struct Pair {
+  ManualClock clock;
+  TcpTransport a{world_of(2, 0), clock, kPeerTimeout};
+  TcpTransport b{world_of(2, 1), clock, kPeerTimeout};
+  Events at_a, at_b;
+
+  Pair() {
+    auto [left, right] = socket_pair();
+    a.adopt(1, std::move(left));
+    b.adopt(0, std::move(right));
+    settle();
+  }
+  void settle() {
+    while (a.poll(at_a) || b.poll(at_b)) {
+    }
+  }
+};
+
+// One rank whose peer is this test, byte by byte.
+struct Puppet {
+  ManualClock clock;
+  TcpTransport transport{world_of(2, 0), clock, kPeerTimeout};
+  Events events;
+  Fd wire;
+
+  Puppet() {
+    auto [left, right] = socket_pair();
+    transport.adopt(1, std::move(left));
+    wire = std::move(right);
+  }
+  void write(std::span<const std::byte> bytes) {
+    ASSERT_EQ(::send(wire.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  void write(const tcp::Header& header) { write(tcp::encode(header)); }
+  void settle() {
+    while (transport.poll(events)) {
+    }
+  }
+  std::string cause() {
+    settle();
+    const auto& causes = events.failures[1];
+    EXPECT_EQ(causes.size(), 1u);
+    return causes.empty() ? "" : causes[0];
+  }
+};
+
+inline std::vector<std::byte> random_bytes(std::size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> bytes(count);
+  for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+}  // namespace rdmacoll::tcp_test
