@@ -4,6 +4,8 @@
 
 #include "conformance/harness.h"
 #include "transport/shm/shm_transport.h"
+#include "transport/sim/sim_network.h"
+#include "transport/sim/sim_transport.h"
 #include "transport/tcp/tcp_transport.h"
 
 namespace rdmacoll::conformance {
@@ -90,10 +92,85 @@ Backend tcp() {
       });
 }
 
+// A simulated rank belongs to its network; this end of it dies when it is destroyed.
+class SimEnd final : public Transport {
+ public:
+  SimEnd(SimNetwork& network, int rank)
+      : network_(network), rank_(rank), sim_(network.transport(rank)) {}
+  ~SimEnd() override { network_.kill(rank_); }
+
+  void connect(int peer) override { sim_.connect(peer); }
+  bool is_connected(int peer) const override { return sim_.is_connected(peer); }
+  Reach reach(int peer) const override { return sim_.reach(peer); }
+  Status post_control(int peer, std::span<const std::byte> message) override {
+    return sim_.post_control(peer, message);
+  }
+  Status post_send(const Transfer& transfer) override { return sim_.post_send(transfer); }
+  Status post_recv(const Transfer& transfer) override { return sim_.post_recv(transfer); }
+  Status publish(const Transfer& transfer) override { return sim_.publish(transfer); }
+  Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override {
+    return sim_.await(peer, lane, sequence, cookie);
+  }
+  Status release(int peer, Lane lane, uint64_t sequence) override {
+    return sim_.release(peer, lane, sequence);
+  }
+  bool poll(Sink& sink) override { return sim_.poll(sink); }
+  bool arm() override { return sim_.arm(); }
+  int wait_handle() const override { return sim_.wait_handle(); }
+  Nanoseconds next_deadline() const override { return sim_.next_deadline(); }
+  void fail(int peer) override { sim_.fail(peer); }
+  bool flushed() const override { return sim_.flushed(); }
+  Counters counters() const override { return sim_.counters(); }
+
+ private:
+  SimNetwork& network_;
+  const int rank_;
+  SimTransport& sim_;
+};
+
+struct SimFleet final : Fleet {
+  SimFleet(int ranks, const SimPolicy& policy) : network(ranks, policy) {
+    sinks.resize(static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+      pools.push_back(make_pool());
+      transports.push_back(std::make_unique<SimEnd>(network, rank));
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (int peer = 0; peer < ranks; ++peer) {
+        if (peer != rank) transports[static_cast<std::size_t>(rank)]->connect(peer);
+      }
+    }
+  }
+  ~SimFleet() override { transports.clear(); }  // before their network
+  void step() override {
+    for (int i = 0; i < 20 && network.step(); ++i) {
+    }
+  }
+
+  SimNetwork network;
+};
+
+Backend sim(std::string name, SimPolicy policy) {
+  Backend backend{.name = std::move(name), .views = policy.views};
+  backend.make = [=](int ranks, Nanoseconds peer_timeout) {
+    SimPolicy own = policy;
+    own.peer_timeout = peer_timeout;
+    std::unique_ptr<Fleet> fleet = std::make_unique<SimFleet>(ranks, own);
+    EXPECT_TRUE(fleet->poll_until([&] { return fleet->all_connected(); }));
+    return fleet;
+  };
+  return backend;
+}
+
 }  // namespace
 
 std::vector<Backend> backends() {
-  return {shm("shm_one_copy", true), shm("shm_staged", false), tcp()};
+  return {shm("shm_one_copy", true),
+          shm("shm_staged", false),
+          tcp(),
+          sim("sim_mapped", {.seed = 11, .busy = 0.02}),
+          sim("sim_read", {.seed = 12, .busy = 0.1, .mapped = false}),
+          sim("sim_no_views", {.seed = 13, .busy = 0.02, .views = false})};
 }
 
 }  // namespace rdmacoll::conformance
