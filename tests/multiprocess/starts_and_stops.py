@@ -1,0 +1,60 @@
+"""Runs on every rank: many starts and stops in one process must leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from ranks import report
+
+import rdmacoll
+
+WARM_UP = 10
+
+
+def counts() -> dict[str, int]:
+    gc.collect()
+    process = Path("/proc/self")
+    return {
+        "descriptors": len(os.listdir(process / "fd")),
+        "threads": len(os.listdir(process / "task")),
+        "maps": len((process / "maps").read_text().splitlines()),
+    }
+
+
+def once(turn: int) -> None:
+    rdmacoll.init()
+    me, size = rdmacoll.rank(), rdmacoll.size()
+    kept = rdmacoll.engine.empty(1000)
+    kept[:] = me
+    total = rdmacoll.engine.allreduce(kept, rdmacoll.Sum)
+    assert (total == size * (size - 1) / 2).all()
+    gathered = rdmacoll.engine.allgather(np.float64(me + turn))
+    run = rdmacoll.engine.prepare_allreduce(np.ones(10), op=rdmacoll.Sum)
+    assert run()[0] == size
+    if turn % 3 == 0:  # something is still pending when it ends, on every rank
+        rdmacoll.engine.allreduce_async(np.ones(5), name=f"only {me}")
+        rdmacoll.engine.barrier()
+    rdmacoll.shutdown()
+    rdmacoll.shutdown()
+    assert gathered.tolist() == [rank + turn for rank in range(size)]  # outlives the world
+
+
+def main() -> None:
+    turns = int(sys.argv[1])
+    rdmacoll.init()
+    me = rdmacoll.rank()
+    rdmacoll.shutdown()
+    for turn in range(WARM_UP):
+        once(turn)
+    before = counts()
+    for turn in range(turns):
+        once(turn)
+    report([before, counts()], rank=me)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The commands: JSON keys and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import clean_environment, mpirun_command
+
+ROWS = {
+    "bytes",
+    "count",
+    "dtype",
+    "redop",
+    "transport",
+    "algorithm",
+    "time_us",
+    "algbw",
+    "busbw",
+    "wrong",
+}
+
+
+def rdmacoll(
+    tmp_path: Path, *arguments: str, ranks: int = 0, env: dict[str, str] | None = None
+) -> tuple[int, Any, str]:
+    """(exit code, the JSON file, output) of a command, under mpirun if ranks are given."""
+    path = tmp_path / "result.json"
+    command = [sys.executable, "-m", "rdmacoll.cli.main", *arguments, "--json", str(path)]
+    result = subprocess.run(
+        [*(mpirun_command(ranks) if ranks else []), *command],
+        env=clean_environment({"COLUMNS": "200", **(env or {})}),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    found = json.loads(path.read_text()) if path.exists() else None
+    return result.returncode, found, result.stdout + result.stderr
+
+
+def test_config_shows_where_each_value_came_from(tmp_path):
+    environ = {"RDMACOLL_ORDER": "canonical", "TF_RDMA_CHUNK_SIZE": "1M", "RDMACOLL_CHUNK_SIZE": "2M"}
+    code, found, output = rdmacoll(tmp_path, "config", env=environ)
+    assert code == 0
+    assert (found["command"], found["ok"]) == ("config", True)
+    rows = {row["name"]: row for row in found["settings"]}
+    assert (rows["RDMACOLL_ORDER"]["value"], rows["RDMACOLL_ORDER"]["source"]) == ("canonical", "environment")
+    assert (rows["RDMACOLL_BUCKET_BYTES"]["default"], rows["RDMACOLL_BUCKET_BYTES"]["source"]) == (
+        "26214400",
+        "default",
+    )
+    assert rows["RDMACOLL_CHUNK_SIZE"]["value"] == "2097152"
+    assert "TF_RDMA_CHUNK_SIZE" in rows["RDMACOLL_CHUNK_SIZE"]["note"]
+    assert "RDMACOLL_ORDER" in output
+
+
+def test_a_wrong_setting_is_a_finding_with_its_sentence(tmp_path):
+    code, found, output = rdmacoll(tmp_path, "config", env={"RDMACOLL_LOG": "loud"})
+    assert code == 1
+    assert found["ok"] is False
+    assert found["error"]["kind"] == "ConfigError"
+    assert "RDMACOLL_LOG" in found["error"]["message"]
+    assert "loud" in output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify-schedules", "--ranks", "many"],
+        ["verify-schedules", "--ranks", "5:2"],
+        ["verify-schedules", "--ranks", "0:2"],
+        ["sim", "faults", "--seeds", "7:7"],
+        ["bench", "allreduce", "--min", "x"],
+        ["no-such-command"],
+    ],
+)
+def test_wrong_usage_ends_with_2(tmp_path, arguments):
+    code, found, _ = rdmacoll(tmp_path, *arguments)
+    assert (code, found) == (2, None)
+
+
+def test_every_schedule_is_right(tmp_path):
+    code, found, output = rdmacoll(tmp_path, "verify-schedules", "--ranks", "1:64")
+    assert code == 0, output
+    assert found["failed"] == 0
+    assert found["schedules"] > 64
+
+
+def test_planned_mishaps_never_hang_never_sum_wrongly_and_are_always_named(tmp_path):
+    code, found, output = rdmacoll(tmp_path, "sim", "faults", "--seeds", "0:200")
+    assert code == 0, output
+    assert found["seeds"] == 200
+    assert (found["hangs"], found["wrong_sums"], found["unnamed_errors"]) == (0, 0, 0)
+    assert found["failing_seeds"] == []
+    code, found, _ = rdmacoll(tmp_path, "sim", "faults", "--seed", "3")
+    assert (code, found["seeds"]) == (0, 1)
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+def test_selftest_compares_everything_with_numpy(tmp_path, ranks):
+    code, found, output = rdmacoll(tmp_path, "selftest", ranks=ranks)
+    assert code == 0, output
+    assert found["failed"] == 0
+    assert found["skipped"] == []
+    assert found["ranks"] == max(1, ranks)
+    assert found["cases"] > 2000
+
+
+def test_bench_checks_every_cell_and_measures_a_peer_in_the_same_run(tmp_path):
+    code, found, output = rdmacoll(
+        tmp_path,
+        *["bench", "allreduce", "--min", "8", "--max", "64K", "--step", "16", "--burst", "0.005"],
+        *["--peers", "openmpi"],
+        ranks=2,
+    )
+    assert code == 0, output
+    assert [row["bytes"] for row in found["rows"]] == [8, 128, 2048, 32768]
+    for row in found["rows"]:
+        assert set(row) >= ROWS
+        assert row["wrong"] == 0
+        assert row["time_us"]["min"] <= row["time_us"]["median"] <= row["time_us"]["max"]
+        assert row["count"] * 4 == row["bytes"]
+        assert row["ratio"]["openmpi"] > 0
+    assert "Open MPI" in found["peers"]["openmpi"]
+    assert set(found["ratio"]["openmpi"]) == {"8", "128", "2048", "32768"}
+
+
+def test_a_peer_that_is_not_there_is_a_failure_with_json(tmp_path):
+    code, found, _ = rdmacoll(
+        tmp_path,
+        "bench",
+        "allreduce",
+        "--max",
+        "8",
+        "--peers",
+        "openmpi",
+        env={"PYTHONPATH": str(_blocked(tmp_path))},
+    )
+    assert code == 1
+    assert found["error"]["kind"] == "ConfigError"
+
+
+def _blocked(tmp_path: Path) -> Path:
+    """A folder whose mpi4py cannot be imported, before the real one."""
+    folder = tmp_path / "blocked"
+    (folder / "mpi4py").mkdir(parents=True)
+    (folder / "mpi4py" / "__init__.py").write_text("raise ImportError('blocked')\n")
+    return folder

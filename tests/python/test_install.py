@@ -1,0 +1,101 @@
+"""The package from a clean clone: a wheel for every Python 3, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from ranks import ROOT, clean_environment
+
+
+def command(*arguments: str | Path, cwd: Path = ROOT, **env: str) -> str:
+    result = subprocess.run(
+        [str(argument) for argument in arguments],
+        cwd=cwd,
+        env=clean_environment(env),
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel from what is tracked or new in the tree, copied elsewhere: no leftovers can help."""
+    clone = tmp_path_factory.mktemp("clone")
+    listed = command("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            (clone / name).write_bytes((ROOT / name).read_bytes())
+    # Paths in the compiler's command are what ccache compares.
+    environ = {"CCACHE_BASEDIR": str(clone), "CCACHE_NOHASHDIR": "1"}
+    out = tmp_path_factory.mktemp("wheel")
+    command(
+        *[sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"],
+        *["-w", out, clone],
+        **environ,
+    )
+    (built,) = out.iterdir()
+    return built
+
+
+def test_the_wheel_is_for_every_python_3_and_this_platform(wheel):
+    assert re.fullmatch(r"rdmacoll-[\d.]+-py3-none-(many)?linux_\w+\.whl", wheel.name)
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "rdmacoll/lib/librdmacoll.so" in names
+    assert "rdmacoll/lib/librdmacoll_tf.so" in names
+    assert "rdmacoll/engine/world.py" in names
+    assert "rdmacoll/ops/__init__.py" in names
+    assert "rdmacoll/py.typed" in names
+    assert not [name for name in names if name.startswith(("tests", "cpp", "build"))]
+    assert wheel.stat().st_size < 10e6
+
+
+def test_the_wheel_runs_with_numpy_alone(wheel, tmp_path):
+    environment = tmp_path / "environment"
+    command(sys.executable, "-m", "venv", "--without-pip", environment)
+    (site,) = (environment / "lib").glob("python3*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    import numpy
+
+    here = Path(numpy.__file__).resolve().parent
+    for folder in (here, here.parent / "numpy.libs"):
+        if folder.exists():
+            os.symlink(folder, site / folder.name)
+    program = (
+        "import numpy as np, rdmacoll, sys; rdmacoll.init(); "
+        "print(rdmacoll.__file__, rdmacoll.engine.allreduce(np.ones(2)).tolist()); "
+        "assert not {'tensorflow', 'mpi4py', 'click'} & set(sys.modules)"
+    )
+    output = command(environment / "bin" / "python", "-c", program, cwd=tmp_path, PYTHONPATH="")
+    assert str(site) in output
+    assert "[1.0, 1.0]" in output
+
+
+def test_the_library_needs_no_tensorflow_python_mpi_verbs_or_cuda():
+    needed = command("readelf", "-d", ROOT / "rdmacoll" / "lib" / "librdmacoll.so")
+    found = re.findall(r"\(NEEDED\).*\[(.+?)\]", needed)
+    assert set(found) <= {
+        "libc.so.6",
+        "libm.so.6",
+        "libstdc++.so.6",
+        "libgcc_s.so.1",
+        "libpthread.so.0",
+        "ld-linux-x86-64.so.2",
+    }, found
+
+
+def test_only_rc_names_are_exported():
+    exported = command("nm", "-D", "--defined-only", ROOT / "rdmacoll" / "lib" / "librdmacoll.so")
+    names = {line.split()[-1].split("@")[0] for line in exported.splitlines()}
+    foreign = {name for name in names if not name.startswith("rc_")}
+    assert not foreign, sorted(foreign)[:20]

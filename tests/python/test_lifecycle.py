@@ -1,0 +1,141 @@
+"""Starts, stops, and the end of a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from ranks import ROOT, clean_environment, run
+
+PROGRAM = ROOT / "tests" / "multiprocess" / "starts_and_stops.py"
+
+
+def check_constant(found: list[list[dict[str, int]]]) -> None:
+    for before, after in found:
+        assert after["descriptors"] == before["descriptors"], (before, after)
+        assert after["threads"] == before["threads"], (before, after)
+        assert after["maps"] <= before["maps"] + 8, (before, after)  # malloc's arenas come and go
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_200_starts_and_stops_leave_nothing_behind(transport):
+    outcome = run(PROGRAM, 2, arguments=["200"], env={"RDMACOLL_TRANSPORT": transport}, deadline_s=240)
+    check_constant(outcome.succeeded())
+
+
+def test_starts_and_stops_under_mpirun_leave_nothing_behind():
+    check_constant(run(PROGRAM, 2, launcher="mpirun", arguments=["50"], deadline_s=240).succeeded())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_1000_starts_and_stops_leave_nothing_behind(transport):
+    outcome = run(PROGRAM, 2, arguments=["1000"], env={"RDMACOLL_TRANSPORT": transport}, deadline_s=1200)
+    check_constant(outcome.succeeded())
+
+
+def test_a_program_may_end_without_shutdown():
+    program = """
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+kept = rdmacoll.engine.empty(1000)
+run = rdmacoll.engine.prepare_allreduce(kept, kept)
+run()
+report("ran")
+"""
+    for launcher in ("tcp", "mpirun"):
+        outcome = run(program, 3, launcher=launcher, deadline_s=60)
+        assert outcome.succeeded() == ["ran"] * 3
+        assert "error" not in outcome.ranks[0].output, outcome.text()
+
+
+def test_mpi_is_finalised_after_a_clean_end():
+    program = """
+import atexit
+import numpy as np
+from ranks import report
+@atexit.register                       # runs after rdmacoll's own: registered before it
+def look():
+    from mpi4py import MPI
+    report(MPI.Is_finalized(), rank=number)
+import rdmacoll
+rdmacoll.init()
+number = rdmacoll.rank()
+rdmacoll.shutdown()
+rdmacoll.init()
+"""
+    assert run(program, 2, launcher="mpirun").succeeded() == [True, True]
+
+
+def test_an_mpi_that_the_user_started_stays_the_users():
+    program = """
+from mpi4py import MPI
+import rdmacoll
+from ranks import report
+rdmacoll.init()
+rdmacoll.shutdown()
+report(MPI.COMM_WORLD.allreduce(1), rank=MPI.COMM_WORLD.Get_rank())
+"""
+    assert run(program, 2, launcher="mpirun").succeeded() == [2, 2]
+
+
+def test_threads_may_call_at_once():
+    program = """
+import threading
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+wrong = []
+def work(number):
+    for turn in range(200):
+        got = rdmacoll.engine.allreduce(np.full(number * 100 + 1, float(turn)), rdmacoll.Sum,
+                                        name=f"{number}/{turn}")
+        if not (got == turn * rdmacoll.size()).all():
+            wrong.append((number, turn))
+threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+report(wrong)
+"""
+    assert run(program, 3).succeeded() == [[], [], []]
+
+
+def test_shutdown_ends_what_another_thread_waits_for():
+    program = """
+import threading, time
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+me, ended = rdmacoll.rank(), []
+def work():
+    try:
+        rdmacoll.engine.allreduce(np.ones(3), name=f"only on {me}")
+    except rdmacoll.RdmacollError as error:
+        ended.append(type(error).__name__)
+thread = threading.Thread(target=work)
+thread.start()
+time.sleep(0.3)
+begin = time.monotonic()
+rdmacoll.shutdown()
+thread.join(30)
+report([ended, time.monotonic() - begin], rank=me)
+"""
+    for ended, seconds in run(program, 2).succeeded():
+        assert ended in (["ShutdownError"], ["RankFailedError"])
+        assert seconds < 25
+
+
+def test_the_library_that_is_missing_is_named(tmp_path):
+    program = (
+        "import rdmacoll.engine.library as library, pathlib\n"
+        f"library.library_path = lambda: pathlib.Path({str(tmp_path / 'none.so')!r})\n"
+        "import rdmacoll\n"
+        "try:\n    rdmacoll.init()\nexcept rdmacoll.ConfigError as error:\n    print(error)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, timeout=60
+    )
+    assert "none.so is missing" in result.stdout, result.stderr
+    assert "make setup" in result.stdout

@@ -1,0 +1,153 @@
+"""Several hosts on one machine: network namespaces joined by virtual cables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ranks import ROOT, Run, run
+
+COLLECTIVES = ROOT / "tests" / "multiprocess" / "numpy_collectives.py"
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
+
+
+class Hosts:
+    """Namespaces on one bridge of its own, which lives in a namespace too: nothing outside is touched."""
+
+    def __init__(self, count: int) -> None:
+        tag = f"rc{os.getpid() % 100000}"
+        self.switch = f"{tag}s"
+        self.names = [f"{tag}h{number}" for number in range(count)]
+        self._made: list[str] = []
+        self._make(self.switch)
+        ip("-n", self.switch, "link", "add", "bridge0", "type", "bridge")
+        ip("-n", self.switch, "link", "set", "bridge0", "up")
+        for number, name in enumerate(self.names):
+            self._make(name)
+            port = f"p{number}"
+            ip("-n", self.switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("-n", self.switch, "link", "set", port, "master", "bridge0", "up")
+            ip("-n", name, "address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
+            ip("-n", name, "address", "add", f"fd77::{number + 1}/64", "dev", "eth0", "nodad")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def _make(self, name: str) -> None:
+        ip("netns", "add", name)
+        self._made.append(name)
+
+    def prefixes(self, host_of: list[int]) -> dict[int, list[str]]:
+        """How to start each rank on its host."""
+        return {rank: ["ip", "netns", "exec", self.names[host]] for rank, host in enumerate(host_of)}
+
+    def unplug(self, host: int) -> None:
+        """Takes the cable out, without a word to anybody."""
+        ip("-n", self.switch, "link", "set", f"p{host}", "down")
+
+    def close(self) -> None:
+        for name in self._made:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=20)
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    made = Hosts(3)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("address", ["10.77.0.1", "[fd77::1]"])
+def test_collectives_equal_numpy_across_hosts(hosts, address):
+    found = run(
+        COLLECTIVES,
+        4,
+        arguments=["77"],
+        prefix_of=hosts.prefixes([0, 0, 1, 2]),
+        rendezvous=f"{address}:5077",
+        deadline_s=240,
+    ).succeeded()
+    assert [entry["local_size"] for entry in found] == [2, 2, 1, 1]
+    assert {entry["cross_size"] for entry in found} == {3}
+
+
+def test_nodes_are_told_by_reachable_memory_not_by_host_name(hosts):
+    program = """
+import rdmacoll
+from ranks import report
+rdmacoll.init()
+report([rdmacoll.local_rank(), rdmacoll.local_size(), rdmacoll.cross_rank(), rdmacoll.cross_size()])
+"""
+    outcome = run(program, 5, prefix_of=hosts.prefixes([0, 1, 0, 1, 2]), rendezvous="10.77.0.1:5078")
+    assert outcome.succeeded() == [[0, 2, 0, 3], [0, 2, 1, 3], [1, 2, 0, 3], [1, 2, 1, 3], [0, 1, 2, 3]]
+
+
+def test_shared_memory_alone_across_hosts_is_refused(hosts):
+    program = """
+import os, rdmacoll
+from ranks import report
+try:
+    rdmacoll.init()
+    rdmacoll.engine.barrier()
+except rdmacoll.RdmacollError as error:
+    report([type(error).__name__, str(error)], rank=int(os.environ["RDMACOLL_RANK"]))
+"""
+    outcome = run(
+        program,
+        2,
+        prefix_of=hosts.prefixes([0, 1]),
+        rendezvous="10.77.0.1:5079",
+        env={"RDMACOLL_TRANSPORT": "shm"},
+        deadline_s=60,
+    )
+    for kind, text in outcome.succeeded():
+        assert kind == "ConfigError"
+        assert "RDMACOLL_TRANSPORT" in text
+
+
+def test_an_unplugged_host_is_named(hosts):
+    program = """
+import time
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+report({})
+try:
+    while True:
+        rdmacoll.engine.allreduce(np.ones(1000))
+except rdmacoll.RankFailedError as error:
+    report({"rank": error.rank, "at": time.time()})
+"""
+    with Run(
+        program,
+        3,
+        prefix_of=hosts.prefixes([0, 1, 2]),
+        rendezvous="10.77.0.1:5080",
+        env={"RDMACOLL_PEER_TIMEOUT_S": "1"},
+    ) as started:
+        started.wait_for_reports(range(3))
+        time.sleep(0.5)
+        unplugged = time.time()
+        hosts.unplug(2)
+        outcome = started.finish(60)
+    for rank in (0, 1):
+        entry = outcome.ranks[rank].report
+        assert entry.get("rank") == 2, outcome.text()
+        assert entry["at"] - unplugged < 10
+    assert outcome.ranks[2].report.get("rank") in (0, 1), outcome.text()
+
+
+def test_no_namespace_is_left(hosts):
+    names = hosts.names
+    hosts.close()
+    assert not [name for name in names if (Path("/run/netns") / name).exists()]

@@ -1,0 +1,150 @@
+"""Shapes, dtypes and layouts that nobody thought of; in a world of one and the parts that need no world."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from hypothesis.extra import numpy as extra
+
+import rdmacoll
+from rdmacoll import engine
+from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, wrong_values
+from rdmacoll.engine import channel, library
+from rdmacoll.engine.errors import error_from, error_from_json
+from rdmacoll.engine.launch import first_host, split_address
+from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp
+from rdmacoll.engine.submission import address_of
+
+SHAPES = extra.array_shapes(min_dims=0, max_dims=8, min_side=0, max_side=4)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _world():
+    rdmacoll.shutdown()
+    rdmacoll.init(rank=0, size=1)
+    yield
+    rdmacoll.shutdown()
+
+
+def layouts(array: np.ndarray) -> list[np.ndarray]:
+    """The same values in other layouts."""
+    found = [array, np.array(array, order="F"), np.array(array[::-1])[::-1] if array.ndim else array]
+    if array.ndim:
+        wide = np.zeros((*array.shape[:-1], array.shape[-1] * 2), array.dtype)
+        wide[..., ::2] = array
+        found.append(wide[..., ::2])
+    if array.dtype.kind not in "V":
+        found.append(array.astype(array.dtype.newbyteorder()))
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(SHAPES, st.sampled_from(REDUCIBLE), st.sampled_from(list(ReduceOp)), st.integers(0, 2**31))
+def test_a_world_of_one_gives_its_own_values_back(shape, name, op, seed):
+    if op is ReduceOp.AVERAGE and name not in FLOATS:
+        return
+    values = data_of(0, shape, dtype_of(name), seed)
+    for array in layouts(values):
+        got = engine.allreduce(array, op)
+        assert got.shape == shape
+        assert got.dtype == values.dtype
+        assert wrong_values(got, [values], op) == 0
+        out = np.zeros(shape, values.dtype, order="F")
+        assert engine.allreduce(array, op, out=out) is out
+        assert wrong_values(out, [values], op) == 0
+
+
+@settings(deadline=None, max_examples=150)
+@given(SHAPES, st.sampled_from(sorted(CODES)), st.integers(0, 2**31))
+def test_everything_moves_as_it_is(shape, name, seed):
+    values = data_of(0, shape, dtype_of(name), seed)
+    for array in layouts(values):
+        assert engine.broadcast(array, 0).tobytes() == values.tobytes()
+        gathered = engine.allgather(array)
+        assert gathered.shape == (shape or (1,))
+        assert gathered.tobytes() == values.tobytes()
+
+
+@given(SHAPES, st.sampled_from(sorted(CODES)))
+def test_addresses_are_numpys(shape, name):
+    array = np.zeros(shape, dtype_of(name))
+    assert array.size == 0 or address_of(array) == array.__array_interface__["data"][0]
+
+
+@given(st.integers(1, 40), st.integers(0, 2**31))
+def test_the_canonical_tree_splits_at_powers_of_two(count, seed):
+    arrays = [data_of(rank, (3,), np.dtype(np.float64), seed) for rank in range(count)]
+    assert wrong_values(canonical_sum(arrays), arrays, ReduceOp.SUM) == 0
+    if count == 3:
+        assert (canonical_sum(arrays) == (arrays[0] + arrays[1]) + arrays[2]).all()
+    if count == 5:
+        left = (arrays[0] + arrays[1]) + (arrays[2] + arrays[3])
+        assert (canonical_sum(arrays) == left + arrays[4]).all()
+
+
+def test_the_reference_notices_a_wrong_value():
+    arrays = [data_of(rank, (100,), np.dtype(np.float32), 1) for rank in range(3)]
+    right = sum(array.astype(np.float64) for array in arrays).astype(np.float32)
+    assert wrong_values(right, arrays, ReduceOp.SUM) == 0
+    for position in (0, 57, 99):
+        wrong = right.copy()
+        wrong[position] *= np.float32(1.00001)
+        assert wrong_values(wrong, arrays, ReduceOp.SUM) == 1
+    assert wrong_values(right[:-1], arrays, ReduceOp.SUM) > 0
+    assert wrong_values(np.full(100, np.nan, np.float32), arrays, ReduceOp.SUM) == 100
+
+
+def test_the_structs_are_as_long_as_the_library_says():
+    import ctypes
+
+    class Request(ctypes.Structure):
+        _fields_ = [
+            ("size", ctypes.c_uint32),
+            *[(name, ctypes.c_int32) for name in ("kind", "dtype", "op", "root")],
+            ("prescale", ctypes.c_double),
+            ("postscale", ctypes.c_double),
+            ("name", ctypes.c_char_p),
+            ("iteration", ctypes.c_int64),
+            ("repeats", ctypes.c_int32),
+            ("n_tensors", ctypes.c_int32),
+            *[(name, ctypes.c_void_p) for name in ("tensors", "allocate", "done", "context")],
+        ]
+
+    class Tensor(ctypes.Structure):
+        _fields_ = [
+            ("input", ctypes.c_void_p),
+            ("output", ctypes.c_void_p),
+            ("ndim", ctypes.c_int32),
+            ("dims", ctypes.c_int64 * 8),
+            ("label", ctypes.c_char_p),
+        ]
+
+    assert ctypes.sizeof(Request) == library.REQUEST.size
+    assert ctypes.sizeof(Tensor) == library.TENSOR.size
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300), st.lists(st.integers(1, 40), max_size=20))
+def test_no_bytes_break_the_frame_reader(data, cuts):
+    reader = channel.FrameReader(b"key", b"up", 200)
+    try:
+        for cut in [*cuts, len(data)]:
+            reader.add(data[:cut])
+            data = data[cut:]
+            assert reader.take() is None  # nobody guesses a signature
+    except channel.ProtocolError:
+        pass
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_the_parsers(text):
+    error_from_json(text)
+    error_from(RuntimeError(text))
+    first_host(text)
+    try:
+        host, port = split_address(text)
+        assert host
+        assert 0 < port < 65536
+    except rdmacoll.ConfigError:
+        pass
