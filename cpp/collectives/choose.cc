@@ -39,7 +39,8 @@ Choice choose_allreduce(const Tuning& tuning, const Facts& facts) {
 Choice choose_broadcast(const Tuning& tuning, const Facts& facts) {
   if (facts.bytes == 0) return {};
   // Segments follow one another down the tree, so they are shorter than those of a sum.
-  return {Algorithm::binomial_broadcast, facts.segment_bytes.value_or(segment_bytes(tuning, facts) / 4)};
+  return {Algorithm::binomial_broadcast,
+          facts.segment_bytes.value_or(segment_bytes(tuning, facts) / 4)};
 }
 
 Choice choose_allgather(const Tuning& tuning, const Facts& facts) {

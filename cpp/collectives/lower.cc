@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "collectives/builder.h"
@@ -20,7 +22,7 @@ class Lowering {
 
   Schedule run() {
     mark_forwarded_outputs();
-    for (const Step& step : from_.steps) rewrite(step);
+    for (; at_ < from_.steps.size(); ++at_) rewrite(from_.steps[at_]);
     unpack_results();
     return to_.finish();
   }
@@ -29,9 +31,10 @@ class Lowering {
   // An output part that a viewer will be shown lives in work.
   void mark_forwarded_outputs() {
     if (placement_.output_visible) return;
-    for (const Step& step : from_.steps) {
+    for (std::size_t i = 0; i < from_.steps.size(); ++i) {
+      const Step& step = from_.steps[i];
       if (!sends(step.verb) || !placement_.views[step.peer]) continue;
-      if (step.to.space != Space::output) continue;
+      if (step.to.space != Space::output || is_exchanged(i)) continue;
       for (int i = 0; i < step.to.parts; ++i) in_work_[step.to.first_part + i] = true;
     }
   }
@@ -89,8 +92,27 @@ class Lowering {
     return slice;
   }
 
+  // Two ranks that show each other what both overwrite with the sum would wait for each other for
+  // ever: a view lasts until the peer has read it. Each shows a copy instead.
+  bool is_exchanged(std::size_t sent_at) const {
+    const Slice& slice = from_.steps[sent_at].to;
+    if (slice.space != Space::input && slice.space != Space::output) return false;
+    return std::any_of(
+        from_.steps.begin() + static_cast<std::ptrdiff_t>(sent_at), from_.steps.end(),
+        [&](const Step& step) { return step.verb == Verb::reduce && overlap(step.to, slice); });
+  }
+
   // The same, in memory that a viewer can see.
   Slice visible(const Slice& slice) {
+    if (is_exchanged(at_)) {
+      for (const auto& [original, copy] : exchanged_) {
+        if (original == slice) return copy;
+      }
+      const Slice copy = to_.scratch(slice.first_part, slice.parts);
+      to_.pack(copy, moved(slice));
+      exchanged_.emplace_back(slice, copy);
+      return copy;
+    }
     if (slice.space != Space::input || placement_.input_visible) return moved(slice);
     const Slice work = to_.work(slice.first_part, slice.parts);
     if (!packed_[slice.first_part]) to_.pack(work, slice);
@@ -118,6 +140,8 @@ class Lowering {
   std::vector<bool> in_work_;
   std::vector<bool> packed_;
   std::map<int, Slice> moved_scratch_;
+  std::vector<std::pair<Slice, Slice>> exchanged_;
+  std::size_t at_ = 0;  // the step that is being rewritten
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "base/text.h"
@@ -196,16 +197,42 @@ std::string find_race(const Schedule& schedule) {
   return "";
 }
 
+// A publication that the peer has seen; it ends when every step that reads the view has been done.
+struct OpenView {
+  int publisher, reader;
+  std::size_t publish;
+  Slice view;
+};
+
+bool is_read(const Machine& reader, const Slice& view) {
+  const Schedule& schedule = reader.schedule();
+  for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
+    for (const Slice& source : schedule.sources_of(schedule.steps[i])) {
+      if (source.space == Space::view && source.slot == view.slot && !reader.done(i)) return false;
+    }
+  }
+  return true;
+}
+
 // Moves everything that can move; returns the first complaint.
 std::string execute(std::vector<Machine>& machines) {
   using Pair = std::pair<int, int>;
+  std::vector<OpenView> open;
+  std::set<Pair> published;  // rank and step
   for (bool moved = true; moved;) {
-    moved = false;
+    moved = std::erase_if(open, [&](const OpenView& view) {
+              if (!is_read(machines[view.reader], view.view)) return false;
+              machines[view.publisher].finish(view.publish);
+              return true;
+            }) > 0;
     std::map<Pair, std::map<int, std::size_t>> sending, receiving;  // by ordinal
     for (std::size_t rank = 0; rank < machines.size(); ++rank) {
       Machine& machine = machines[rank];
       for (std::size_t i = 0; i < machine.schedule().steps.size(); ++i) {
-        if (!machine.ready(i)) continue;
+        if (!machine.ready(i) ||
+            published.contains({static_cast<int>(rank), static_cast<int>(i)})) {
+          continue;
+        }
         const Step& step = machine.schedule().steps[i];
         const int self = static_cast<int>(rank);
         if (sends(step.verb)) {
@@ -233,9 +260,19 @@ std::string execute(std::vector<Machine>& machines) {
                      " parts to rank ", pair.second, " step ", receive->second, ", which expects ",
                      target.parts);
         }
+        const bool shown = from.schedule().steps[send].verb == Verb::publish;
+        if (shown != (target.space == Space::view)) {
+          return cat("rank ", pair.first, " step ", send, " and rank ", pair.second, " step ",
+                     receive->second, " disagree whether memory is shown or sent");
+        }
         to.write(target, values);
-        from.finish(send);
         to.finish(receive->second);
+        if (shown) {
+          open.push_back({pair.first, pair.second, send, target});
+          published.emplace(pair.first, static_cast<int>(send));
+        } else {
+          from.finish(send);
+        }
         moved = true;
       }
     }

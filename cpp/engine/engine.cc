@@ -54,14 +54,13 @@ Engine::Engine(EngineParts parts)
 bool Engine::progress() {
   bool moved = take_submissions();  // what callers want
   moved |= poll_transport();        // control messages and completions come in
-  moved |= pass_readiness();        // readiness goes up; the root collects it
-  moved |= decide();                // the root's decisions go down
-  moved |= start_batches();         // decided operations become batches
-  moved |= executor_.poll();        // steps that can run do
-  moved |= finish_operations();     // callers get their memory back
-  moved |= flush_outbox();
-  if (!failure_.ok()) end_failed_world();
-  return moved;
+  if (!failure_.ok()) return end_failed_world() || moved;
+  moved |= pass_readiness();     // readiness goes up; the root collects it
+  moved |= decide();             // the root's decisions go down
+  moved |= start_batches();      // decided operations become batches
+  moved |= execute();            // steps that can run do
+  moved |= finish_operations();  // callers get their memory back
+  return flush_outbox() || moved;
 }
 
 bool Engine::take_submissions() {
@@ -173,10 +172,9 @@ bool Engine::start_batches() {
     Status status = planner_.prepare(std::move(next), batch);
     decided_.pop_front();
     if (status.ok()) status = executor_.start(std::move(batch));
-    if (!status.ok()) {  // others run this batch already: there is no going on without us
-      for (const OperationRef& operation : operations) complete(operation, status);
-      fail(world_.rank, rank_failed(world_.rank, world_.members[world_.rank].host,
-                                    world_.members[world_.rank].pid, status.message()));
+    if (!status.ok()) {
+      fail_myself(status);
+      for (const OperationRef& operation : operations) complete(operation, failure_);
       return true;
     }
     moved = true;
@@ -184,14 +182,26 @@ bool Engine::start_batches() {
   return moved;
 }
 
+bool Engine::execute() {
+  const bool moved = executor_.poll();
+  if (!executor_.status().ok()) fail_myself(executor_.status());
+  return moved;
+}
+
+// Others run the same batch: there is no going on without us.
+void Engine::fail_myself(const Status& status) {
+  const Member& self = world_.members[world_.rank];
+  fail(world_.rank, rank_failed(world_.rank, self.host, self.pid, status.message()));
+}
+
+// Between the last read of a peer's memory and the success of an operation, the transport is looked
+// at once more: a peer that fails says so before it gives its memory back, so whoever may have read
+// too late learns it here, and reports the failure instead of a sum that may be wrong.
 bool Engine::finish_operations() {
-  const std::vector<OperationRef> finished = executor_.take_finished();
-  for (const OperationRef& operation : finished) complete(operation, {});
-  if (!executor_.status().ok() && failure_.ok()) {
-    fail(world_.rank, rank_failed(world_.rank, world_.members[world_.rank].host,
-                                  world_.members[world_.rank].pid, executor_.status().message()));
-  }
-  return !finished.empty();
+  if (!executor_.has_finished()) return false;
+  poll_transport();
+  for (const OperationRef& operation : executor_.take_finished()) complete(operation, failure_);
+  return true;
 }
 
 void Engine::complete(const OperationRef& operation, const Status& status) {
@@ -235,26 +245,38 @@ bool Engine::started() const {
 // ---- failure and departure ----
 
 void Engine::peer_failed(int peer, const std::string& cause) {
+  silent_.insert(peer);
+  lost_.insert(peer);
+  outbox_.erase(peer);
   if (said_goodbye_.contains(peer)) return;
   const Member& member = world_.members[peer];
   fail(peer, rank_failed(peer, member.host, member.pid, cause));
 }
 
-// The first sentence wins. The news goes out at once; the callers follow when it has left, since
-// only then may the peers be let go, and only then is nobody using the callers' memory.
+// The first sentence wins. From here on nothing is executed: whoever hears it from us knows that we
+// read no memory of his any more, and we wait (for a moment) to hear the same from all the others,
+// since only then is nobody using our callers' memory.
 void Engine::fail(int rank, Status status) {
   if (!failure_.ok() || ended_ || (leaving_ && in_flight_ == 0)) return;
   failure_ = std::move(status);
   failed_at_ = clock_.now();
   submissions_.close(failure_);
   log_.error(failure_.message());
-  post_neighbours(FailureMessage{rank, failure_}, -1);
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    if (peer != world_.rank && transport_.is_connected(peer)) {
+      post(peer, FailureMessage{rank, failure_});
+    }
+  }
 }
 
-void Engine::end_failed_world() {
-  if (ended_) return;
-  if (!transport_.flushed() && clock_.now() - failed_at_ < kFailureFlush) return;
-  end();
+bool Engine::end_failed_world() {
+  if (ended_) return false;
+  bool quiet = outbox_is_empty() && transport_.flushed();
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    quiet = quiet && (!transport_.is_connected(peer) || silent_.contains(peer));
+  }
+  if (quiet || clock_.now() - failed_at_ >= kFailureFlush) end();
+  return ended_;
 }
 
 void Engine::depart(int rank, const std::string& cause) {
@@ -286,9 +308,8 @@ void Engine::leave(const std::string& cause) {
 }
 
 bool Engine::may_end() const {
-  const bool sent = std::all_of(outbox_.begin(), outbox_.end(),
-                                [](const auto& entry) { return entry.second.empty(); });
-  return ended_ || (sent && executor_.idle() && decided_.empty() && transport_.flushed());
+  return ended_ ||
+         (outbox_is_empty() && executor_.idle() && decided_.empty() && transport_.flushed());
 }
 
 void Engine::end() {
@@ -299,6 +320,7 @@ void Engine::end() {
           ? failure_
           : Status(Code::shutdown, "rdmacoll was shut down while the operation was in flight.");
   submissions_.close(status);
+  executor_.halt();
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer != world_.rank) transport_.fail(peer);
   }

@@ -99,11 +99,13 @@ class Engine final : public Sink {
   bool decide();
   void obey(Decision decision);
   bool start_batches();
+  bool execute();
   bool finish_operations();
   void complete(const OperationRef& operation, const Status& status);
   void apply(const VerdictMessage& verdict);
   void fail(int rank, Status status);
-  void end_failed_world();
+  void fail_myself(const Status& status);
+  bool end_failed_world();
   void depart(int rank, const std::string& cause);
   void complete_undecided(const Status& status);
 
@@ -112,6 +114,7 @@ class Engine final : public Sink {
   void post_neighbours(const Message& message, int except);
   bool poll_transport();
   bool flush_outbox();
+  bool outbox_is_empty() const;
   void broken_protocol(int peer, const std::string& what);
   bool is_root() const { return world_.rank == 0; }
 
@@ -143,6 +146,8 @@ class Engine final : public Sink {
   Status departed_;     // the first rank that left: no more collectives in this world
   std::set<int> gone_;  // ranks that have left
   std::set<int> said_goodbye_;
+  std::set<int> lost_;    // peers without a connection any more
+  std::set<int> silent_;  // peers that will not touch our memory any more
   Nanoseconds checked_at_ = 0;
 
   // Totals since start.

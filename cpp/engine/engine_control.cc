@@ -43,7 +43,10 @@ void Engine::handle(int, VerdictMessage& message) {
   apply(message);
 }
 
-void Engine::handle(int, FailureMessage& message) { fail(message.rank, message.status); }
+void Engine::handle(int peer, FailureMessage& message) {
+  silent_.insert(peer);
+  fail(message.rank, message.status);
+}
 
 void Engine::handle(int peer, LeavingMessage& message) {
   if (!gone_.insert(message.rank).second) return;
@@ -58,7 +61,10 @@ void Engine::handle(int peer, LeavingMessage& message) {
   }
 }
 
-void Engine::handle(int peer, GoodbyeMessage&) { said_goodbye_.insert(peer); }
+void Engine::handle(int peer, GoodbyeMessage&) {
+  said_goodbye_.insert(peer);
+  silent_.insert(peer);
+}
 
 void Engine::apply(const VerdictMessage& verdict) {
   const auto found = undecided_.find({verdict.name, verdict.iteration});
@@ -78,7 +84,7 @@ void Engine::broken_protocol(int peer, const std::string& what) {
 // ---- control messages ----
 
 void Engine::post(int peer, const Message& message) {
-  if (ended_) return;
+  if (ended_ || lost_.contains(peer)) return;
   ++control_messages_;
   std::vector<std::byte> bytes = encode(world_.epoch, message);
   auto& waiting = outbox_[peer];
@@ -100,6 +106,11 @@ void Engine::post_neighbours(const Message& message, int except) {
   for (int peer : neighbours_) {
     if (peer != except) post(peer, message);
   }
+}
+
+bool Engine::outbox_is_empty() const {
+  return std::all_of(outbox_.begin(), outbox_.end(),
+                     [](const auto& entry) { return entry.second.empty(); });
 }
 
 bool Engine::poll_transport() {

@@ -190,13 +190,15 @@ bool Executor::compute(Run& run, const Step& step, uint64_t cookie) {
 void Executor::transferred(uint64_t cookie) { finish(cookie); }
 
 void Executor::viewed(uint64_t cookie, const View& view) {
-  run_of(cookie).views[cookie & 0xffff] = view;
+  Seen& seen = run_of(cookie).views[cookie & 0xffff];
+  seen.pieces.assign(view.pieces.begin(), view.pieces.end());
+  seen.reader = view.reader;
   finish(cookie);
 }
 
 void Executor::computed(uint64_t cookie, const Status& status) {
   --jobs_;
-  if (abandoned_) return;
+  if (halted_) return;
   if (!status.ok()) {
     if (status_.ok()) status_ = status;
     return;  // the step is never done: the world ends before
@@ -299,9 +301,12 @@ bool Executor::idle() const {
   return std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.busy; });
 }
 
+void Executor::halt() {
+  halted_ = true;
+  while (jobs_ > 0) compute_.poll(*this);
+}
+
 std::vector<OperationRef> Executor::abandon() {
-  abandoned_ = true;
-  while (computing()) compute_.poll(*this);
   for (Slot& slot : slots_) {
     end_of_caller_memory(slot);
     slot.busy = false;

@@ -57,11 +57,14 @@ class Executor final : public ComputeSink {
 
   // Operations whose memory is free again, in the order in which they ended.
   std::vector<OperationRef> take_finished() { return std::exchange(finished_, {}); }
+  bool has_finished() const { return !finished_.empty(); }
   const Status& status() const { return status_; }  // a compute step failed: the world is over
   bool idle() const;
-  bool computing() const { return jobs_ > 0; }  // jobs that may still touch memory
   bool has_steps() const { return !ready_.empty() || !releases_.empty(); }
-  // Lets everything go; what was in flight is returned. The transport must have dropped its peers.
+  // Waits for the jobs that run; nothing that they end is acted upon any more.
+  void halt();
+  // After halt(), and after the transport has dropped its peers: lets everything go and returns the
+  // operations that were in flight.
   std::vector<OperationRef> abandon();
 
   uint64_t batches() const { return batches_; }
@@ -74,6 +77,10 @@ class Executor final : public ComputeSink {
     std::vector<Piece> sources;
     std::vector<Operand> operands;
   };
+  struct Seen {  // a view, in memory of ours: a peer that fails takes its own away
+    std::vector<RemotePiece> pieces;
+    const RemoteReader* reader = nullptr;
+  };
   struct Slot;
   struct Run {  // one segment in flight
     Slot* slot = nullptr;
@@ -82,7 +89,7 @@ class Executor final : public ComputeSink {
     uint32_t caller_left = 0;  // steps that use the caller's memory
     std::vector<uint16_t> waiting;
     std::vector<uint16_t> readers;
-    std::vector<View> views;
+    std::vector<Seen> views;
     std::vector<StepMemory> memory;
     std::byte* work = nullptr;
     uint64_t work_bytes = 0;
@@ -134,7 +141,7 @@ class Executor final : public ComputeSink {
   std::vector<OperationRef> finished_;
   Status status_;
   std::size_t jobs_ = 0;
-  bool abandoned_ = false;
+  bool halted_ = false;
   uint64_t batches_ = 0;
   uint64_t allocations_ = 0;
 };

@@ -151,6 +151,18 @@ TEST_F(Verifier, finds_a_deadlock_of_waiting_steps) {
   EXPECT_NE(check(schedules).find("never gets past"), std::string::npos);
 }
 
+TEST_F(Verifier, finds_two_that_wait_for_each_others_views) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < 2; ++rank) {  // in place: the sum overwrites what the other still reads
+    Builder program(2, rank, 1);
+    program.publish(1 - rank, program.input(0));
+    const Slice view = program.await(1 - rank, 0, 1);
+    program.reduce(program.output(0), {program.input(0), view}, true);
+    schedules.push_back(program.finish());
+  }
+  EXPECT_NE(check(schedules).find("never gets past"), std::string::npos);
+}
+
 TEST_F(Verifier, finds_a_sum_out_of_canonical_order) {
   EXPECT_NE(verify(ring(), AlgorithmRow::Result::sum, 0, true).find("canonical"),
             std::string::npos);

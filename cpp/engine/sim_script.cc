@@ -1,0 +1,184 @@
+#include "engine/sim_script.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : random_(seed * 0x9e3779b97f4a7c15ull + 1) {}
+
+  int64_t between(int64_t least, int64_t most) {
+    return std::uniform_int_distribution<int64_t>(least, most)(random_);
+  }
+  bool chance(double share) { return std::uniform_real_distribution<>(0, 1)(random_) < share; }
+  template <typename T, std::size_t n>
+  T one_of(const std::array<T, n>& values) {
+    return values[static_cast<std::size_t>(between(0, n - 1))];
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+std::vector<int64_t> make_shape(Dice& dice) {
+  std::vector<int64_t> shape;
+  for (int64_t dims = dice.between(0, 3); dims > 0; --dims) {
+    shape.push_back(dice.chance(0.05) ? 0 : dice.between(1, 14));
+  }
+  return shape;
+}
+
+SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
+  SimOperation operation;
+  if (!dice.chance(0.3)) operation.name = cat("tensor", index);
+  operation.kind = dice.one_of(std::array{Kind::allreduce, Kind::allreduce, Kind::allreduce,
+                                          Kind::broadcast, Kind::allgather, Kind::barrier});
+  operation.dtype = dice.one_of(
+      std::array{Dtype::float32, Dtype::float32, Dtype::int32, Dtype::float64, Dtype::int64});
+  if (operation.kind == Kind::barrier) return operation;
+  operation.root = static_cast<int>(dice.between(0, ranks - 1));
+  operation.op = dice.one_of(
+      std::array{ReduceOp::sum, ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max});
+  if (operation.op == ReduceOp::average && is_integer(operation.dtype))
+    operation.op = ReduceOp::sum;
+  if (operation.kind == Kind::allreduce && operation.op == ReduceOp::sum && dice.chance(0.1)) {
+    operation.prescale = 2.0;
+  }
+  const int64_t tensors = operation.kind == Kind::allgather ? 1 : dice.between(1, 4);
+  for (int64_t i = 0; i < tensors; ++i) operation.shapes.push_back(make_shape(dice));
+  if (operation.kind == Kind::allgather) {
+    for (int rank = 0; rank < ranks; ++rank) operation.firsts.push_back(dice.between(0, 9));
+  }
+  return operation;
+}
+
+void make_fault(Dice& dice, SimScript& script) {
+  script.fault = dice.one_of(std::array{Fault::none, Fault::none, Fault::none, Fault::kill,
+                                        Fault::kill, Fault::nap, Fault::stop, Fault::mismatch,
+                                        Fault::missing, Fault::leave, Fault::exhaust});
+  if (script.ranks == 1) script.fault = Fault::none;
+  script.victim = static_cast<int>(dice.between(0, script.ranks - 1));
+  script.fault_at = dice.between(0, 3'000) * kMicrosecond;
+  script.pause = script.fault == Fault::stop ? 3 * script.network.peer_timeout
+                                             : script.network.peer_timeout / 3;
+  script.fault_phase =
+      static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(script.phases.size()) - 1));
+  auto& phase = script.phases[script.fault_phase];
+  script.fault_operation =
+      static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(phase.size()) - 1));
+  if (script.fault == Fault::mismatch) {
+    // What is to differ must be something that has a shape.
+    SimOperation& target = phase[script.fault_operation];
+    target.kind = Kind::allreduce;
+    target.dtype = Dtype::float32;
+    target.op = ReduceOp::sum;
+    target.shapes = {{dice.between(1, 50)}};
+    target.firsts.clear();
+  }
+  if (script.fault == Fault::missing) {
+    // A missing unnamed operation shifts the numbers of all that follow: a mismatch, another story.
+    phase[script.fault_operation].name = "missing";
+  }
+}
+
+}  // namespace
+
+SimScript make_script(uint64_t seed) {
+  Dice dice(seed);
+  SimScript script;
+  script.ranks =
+      static_cast<int>(dice.one_of(std::array<int64_t, 10>{1, 2, 2, 3, 3, 4, 5, 6, 8, 20}));
+  script.network.seed = seed;
+  script.network.peer_timeout = 5 * kSecond;
+  script.network.delay_max = dice.one_of(std::array<Nanoseconds, 3>{5, 50, 1000}) * kMicrosecond;
+  script.network.busy = dice.chance(0.5) ? 0.2 : 0;
+  script.network.views = dice.chance(0.6);
+  script.network.foreign_views = dice.chance(0.5);
+  script.network.mapped = dice.chance(0.5);
+  script.algorithm =
+      dice.one_of(std::array<std::string, 4>{"", "ring", "direct", "recursive_doubling"});
+  script.canonical = script.algorithm != "ring" && dice.chance(0.3);
+  script.segment_bytes =
+      static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{64, 1000, 16 << 10, 4 << 20}));
+  if (script.ranks > 8) script.segment_bytes = std::max<uint64_t>(script.segment_bytes, 1000);
+  script.slow_compute = dice.chance(0.4);
+  const int64_t phases = dice.between(1, 4);
+  for (int64_t i = 0; i < phases; ++i) {
+    auto& phase = script.phases.emplace_back();
+    for (int64_t left = dice.between(1, 6); left > 0; --left) {
+      phase.push_back(make_operation(dice, script.ranks, phase.size()));
+    }
+  }
+  make_fault(dice, script);
+  return script;
+}
+
+std::string SimScript::text() const {
+  const std::string who = cat("rank ", victim);
+  const std::string when = cat("at ", fault_at / kMicrosecond, " us");
+  const std::string where = cat("operation ", fault_operation, " of phase ", fault_phase);
+  std::string what;
+  switch (fault) {
+    case Fault::none:
+      what = "no fault";
+      break;
+    case Fault::kill:
+      what = cat(who, " is killed ", when);
+      break;
+    case Fault::nap:
+      what = cat(who, " pauses ", when);
+      break;
+    case Fault::stop:
+      what = cat(who, " is stopped ", when);
+      break;
+    case Fault::mismatch:
+      what = cat(who, " has another shape in ", where);
+      break;
+    case Fault::missing:
+      what = cat(who, " never submits ", where);
+      break;
+    case Fault::leave:
+      what = cat(who, " leaves before phase ", fault_phase);
+      break;
+    case Fault::exhaust:
+      what = cat(who, " has no buffer memory");
+      break;
+  }
+  return cat(ranks, " ranks, ", phases.size(), " phases, ",
+             algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
+             network.views ? ", views" : "", ", segments of ", segment_bytes, " bytes: ", what);
+}
+
+int sim_input(const SimOperation& operation, int rank, int64_t i) {
+  return static_cast<int>((i * 7 + rank * 13 + static_cast<int64_t>(operation.shapes.size())) %
+                          31) -
+         9;
+}
+
+double sim_result(const SimOperation& operation, int ranks, int64_t i) {
+  if (operation.kind == Kind::broadcast) return sim_input(operation, operation.root, i);
+  double sum = 0, least = 1e9, most = -1e9;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const double value = sim_input(operation, rank, i) * operation.prescale;
+    sum += value;
+    least = std::min(least, value);
+    most = std::max(most, value);
+  }
+  switch (operation.op) {
+    case ReduceOp::min:
+      return least;
+    case ReduceOp::max:
+      return most;
+    case ReduceOp::average:
+      return sum / ranks;
+    default:
+      return sum;
+  }
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,21 @@
+// The simulator: real engines, stepped in one thread under a virtual clock, on a network that
+// delays, refuses, reorders, kills and stops as a seed says. A failing seed is the bug report.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace rdmacoll {
+
+struct SimOutcome {
+  std::string scenario;  // "4 ranks, 7 phases, rank 2 is killed at 1.2 ms"
+  std::string hang;      // who waits for what; "" is good
+  std::string wrong;     // a sum that is not right
+  std::string unnamed;   // an error of another kind, or that names another rank, than the fault
+
+  bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty(); }
+};
+
+SimOutcome simulate(uint64_t seed);
+
+}  // namespace rdmacoll

@@ -1,0 +1,302 @@
+#include "transport/sim/sim_transport.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 32;
+
+// Copies between two lists of pieces that are cut differently.
+std::size_t copy_pieces(const std::vector<Piece>& from, const std::vector<Piece>& to) {
+  std::size_t i = 0, j = 0, skip_from = 0, skip_to = 0, copied = 0;
+  while (i < from.size() && j < to.size()) {
+    const std::size_t bytes = std::min(from[i].bytes - skip_from, to[j].bytes - skip_to);
+    if (bytes > 0) std::memcpy(to[j].data + skip_to, from[i].data + skip_from, bytes);
+    copied += bytes;
+    if ((skip_from += bytes) == from[i].bytes) ++i, skip_from = 0;
+    if ((skip_to += bytes) == to[j].bytes) ++j, skip_to = 0;
+  }
+  return copied;
+}
+
+std::vector<Piece> copy_of(std::span<const Piece> pieces) { return {pieces.begin(), pieces.end()}; }
+
+}  // namespace
+
+SimTransport::SimTransport(SimNetwork& network, int rank)
+    : network_(network),
+      rank_(rank),
+      peers_(network.ranks()),
+      polled_at_(network.clock().now()),
+      patience_from_(network.ranks(), polled_at_) {}
+
+Status SimTransport::Reader::read(std::span<const RemotePiece> from, std::size_t skip,
+                                  std::byte* into, std::size_t bytes) const {
+  for (const RemotePiece& piece : from) {
+    if (skip >= piece.bytes) {
+      skip -= piece.bytes;
+      continue;
+    }
+    const std::size_t part = std::min(bytes, piece.bytes - skip);
+    std::memcpy(into, reinterpret_cast<const std::byte*>(piece.address) + skip, part);
+    into += part;
+    bytes -= part;
+    skip = 0;
+    if (bytes == 0) return {};
+  }
+  return bytes == 0 ? Status() : Status(Code::failed, "a view is shorter than what was read");
+}
+
+// ---- connections ----
+
+void SimTransport::connect(int peer) {
+  Peer& to = peers_[peer];
+  if (to.wanted || to.connected || to.dropped) return;
+  to.wanted = true;
+  network_.send(rank_, peer, kHeaderBytes, true, [this, peer] { other(peer).greet(rank_); });
+}
+
+void SimTransport::greet(int peer) {
+  Peer& from = peers_[peer];
+  if (from.connected || from.dropped || network_.is_dead(peer)) return;
+  // Either side's wish makes the connection; the other end learns of it as fast as a message goes.
+  from.connected = true;
+  ++counters_.connections;
+  ++counters_.handshakes;
+  patience_from_[peer] = network_.clock().now();
+  arrive({.what = Arrival::What::connected, .peer = peer});
+  network_.send(rank_, peer, kHeaderBytes, true, [this, peer] { other(peer).greet(rank_); });
+}
+
+Reach SimTransport::reach(int) const {
+  const SimPolicy& policy = network_.policy();
+  return {"sim", policy.views, policy.views && policy.foreign_views, 64, std::size_t{1} << 30};
+}
+
+void SimTransport::fail(int peer) {
+  Peer& gone = peers_[peer];
+  if (gone.dropped) return;
+  const bool was_connected = gone.connected;
+  gone = Peer{};
+  gone.dropped = true;
+  std::erase_if(arrivals_, [peer](const Arrival& arrival) { return arrival.peer == peer; });
+  if (!was_connected || network_.is_dead(rank_)) return;
+  network_.send(rank_, peer, kHeaderBytes, true,
+                [this, peer] { other(peer).lose(rank_, "closed its connection (process ended)"); });
+}
+
+void SimTransport::lose(int peer, const std::string& cause) {
+  Peer& lost = peers_[peer];
+  if (lost.dropped || network_.is_dead(rank_)) return;
+  if (!lost.connected && !lost.wanted) return;
+  lost = Peer{};
+  lost.dropped = true;
+  arrive({.what = Arrival::What::failed, .peer = peer, .cause = cause});
+}
+
+// ---- posting ----
+
+Status SimTransport::post_control(int peer, std::span<const std::byte> message) {
+  if (peers_[peer].dropped) return {};
+  if (!peers_[peer].connected || refuses()) return Status::busy();
+  ++counters_.control_messages;
+  std::vector<std::byte> copy(message.begin(), message.end());
+  network_.send(
+      rank_, peer, kHeaderBytes + copy.size(), true,
+      [this, peer, copy = std::move(copy)]() mutable {
+        SimTransport& to = other(peer);
+        if (to.peers_[rank_].dropped) return;
+        to.arrive({.what = Arrival::What::control, .peer = rank_, .message = std::move(copy)});
+      });
+  return {};
+}
+
+Status SimTransport::post_send(const Transfer& transfer) {
+  Peer& peer = peers_[transfer.peer];
+  if (peer.dropped) return {};
+  if (!peer.connected || refuses()) return Status::busy();
+  const Key key{transfer.lane, transfer.sequence};
+  const bool fresh =
+      peer.sends.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie}).second;
+  RC_ASSERT(fresh, cat("rank ", rank_, " sends (", int{key.first}, ", ", key.second, ") twice"));
+  try_transfer(transfer.peer, key);
+  return {};
+}
+
+Status SimTransport::post_recv(const Transfer& transfer) {
+  const int peer = transfer.peer;
+  if (peers_[peer].dropped) return {};
+  if (!peers_[peer].connected || refuses()) return Status::busy();
+  const Key key{transfer.lane, transfer.sequence};
+  const bool fresh =
+      peers_[peer].receives.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie}).second;
+  RC_ASSERT(fresh, cat("rank ", rank_, " receives (", int{key.first}, ", ", key.second, ") twice"));
+  network_.send(rank_, peer, kHeaderBytes, false, [this, peer, key] {
+    if (other(peer).peers_[rank_].dropped) return;
+    other(peer).peers_[rank_].grants.emplace(key, true);
+    other(peer).try_transfer(rank_, key);
+  });
+  return {};
+}
+
+// The bytes leave the sender's memory at some time between grant and completion, and enter the
+// receiver's at any time after it was posted: early reuse of either shows as a wrong sum.
+void SimTransport::try_transfer(int peer, Key key) {
+  const auto send = peers_[peer].sends.find(key);
+  if (send == peers_[peer].sends.end() || peers_[peer].grants.erase(key) == 0) return;
+  const std::size_t bytes = total_bytes(send->second.pieces);
+  network_.send(rank_, peer, kHeaderBytes + bytes, false, [this, peer, key, bytes] {
+    if (network_.is_dead(rank_)) return;  // its memory went with it
+    SimTransport& to = other(peer);
+    const auto sending = peers_[peer].sends.find(key);
+    const auto receiving = to.peers_[rank_].receives.find(key);
+    if (sending == peers_[peer].sends.end() || receiving == to.peers_[rank_].receives.end()) return;
+    const std::size_t copied = copy_pieces(sending->second.pieces, receiving->second.pieces);
+    RC_ASSERT(copied == bytes && total_bytes(receiving->second.pieces) == bytes,
+              cat("rank ", rank_, " sends ", bytes, " bytes to rank ", peer, ", which expects ",
+                  total_bytes(receiving->second.pieces)));
+    counters_.bytes_sent += bytes;
+    to.counters_.bytes_received += bytes;
+    arrive({.what = Arrival::What::sent, .peer = peer, .cookie = sending->second.cookie});
+    to.arrive({.what = Arrival::What::received, .peer = rank_, .cookie = receiving->second.cookie});
+    peers_[peer].sends.erase(sending);
+    to.peers_[rank_].receives.erase(receiving);
+  });
+}
+
+Status SimTransport::publish(const Transfer& transfer) {
+  const int peer = transfer.peer;
+  if (peers_[peer].dropped) return {};
+  if (!peers_[peer].connected || refuses()) return Status::busy();
+  const Key key{transfer.lane, transfer.sequence};
+  const bool fresh =
+      peers_[peer]
+          .publications.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie})
+          .second;
+  RC_ASSERT(fresh,
+            cat("rank ", rank_, " publishes (", int{key.first}, ", ", key.second, ") twice"));
+  counters_.bytes_sent += total_bytes(transfer.pieces);
+  std::vector<RemotePiece> pieces;
+  for (const Piece& piece : transfer.pieces) {
+    pieces.push_back({network_.policy().mapped ? piece.data : nullptr,
+                      reinterpret_cast<uint64_t>(piece.data), piece.bytes});
+  }
+  network_.send(rank_, peer, kHeaderBytes, false, [this, peer, key, pieces] {
+    Peer& from = other(peer).peers_[rank_];
+    if (from.dropped) return;
+    from.views.emplace(key, Published{pieces});
+    other(peer).try_view(rank_, key);
+  });
+  return {};
+}
+
+Status SimTransport::await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) {
+  if (peers_[peer].dropped) return {};
+  if (!peers_[peer].connected || refuses()) return Status::busy();
+  peers_[peer].awaits.emplace(Key{lane, sequence}, cookie);
+  try_view(peer, {lane, sequence});
+  return {};
+}
+
+void SimTransport::try_view(int peer, Key key) {
+  const auto view = peers_[peer].views.find(key);
+  const auto wait = peers_[peer].awaits.find(key);
+  if (view == peers_[peer].views.end() || wait == peers_[peer].awaits.end()) return;
+  view->second.awaited = true;
+  arrive({.what = Arrival::What::viewed, .peer = peer, .cookie = wait->second, .key = key});
+  peers_[peer].awaits.erase(wait);
+}
+
+Status SimTransport::release(int peer, Lane lane, uint64_t sequence) {
+  if (peers_[peer].dropped) return {};
+  if (refuses()) return Status::busy();
+  const Key key{lane, sequence};
+  const auto view = peers_[peer].views.find(key);
+  RC_ASSERT(view != peers_[peer].views.end() && view->second.awaited,
+            cat("rank ", rank_, " releases what it has not seen: ", int{lane}, ", ", sequence));
+  for (const RemotePiece& piece : view->second.pieces) counters_.bytes_received += piece.bytes;
+  peers_[peer].views.erase(view);
+  network_.send(rank_, peer, kHeaderBytes, false, [this, peer, key] {
+    auto& publications = other(peer).peers_[rank_].publications;
+    const auto publication = publications.find(key);
+    if (publication == publications.end()) return;  // it has let us go
+    other(peer).arrive(
+        {.what = Arrival::What::sent, .peer = rank_, .cookie = publication->second.cookie});
+    publications.erase(publication);
+  });
+  return {};
+}
+
+// ---- polling and sleeping ----
+
+void SimTransport::arrive(Arrival arrival) {
+  if (network_.is_dead(rank_)) return;
+  arrivals_.push_back(std::move(arrival));
+  armed_ = false;  // the doorbell
+}
+
+bool SimTransport::poll(Sink& sink) {
+  armed_ = false;
+  const Nanoseconds now = network_.clock().now();
+  if (now - polled_at_ > network_.policy().peer_timeout / 2) {
+    std::fill(patience_from_.begin(), patience_from_.end(), now);  // our own loop was late
+  }
+  polled_at_ = now;
+  const bool any = !arrivals_.empty();
+  for (std::size_t left = arrivals_.size(); left > 0; --left) {
+    const Arrival arrival = std::move(arrivals_.front());
+    arrivals_.pop_front();
+    switch (arrival.what) {
+      case Arrival::What::connected:
+        sink.connected(arrival.peer);
+        break;
+      case Arrival::What::sent:
+        sink.sent(arrival.cookie);
+        break;
+      case Arrival::What::received:
+        sink.received(arrival.cookie);
+        break;
+      case Arrival::What::control:
+        sink.control(arrival.peer, arrival.message);
+        break;
+      case Arrival::What::failed:
+        sink.peer_failed(arrival.peer, arrival.cause);
+        break;
+      case Arrival::What::viewed: {
+        const auto view = peers_[arrival.peer].views.find(arrival.key);
+        if (view == peers_[arrival.peer].views.end()) break;  // the peer is gone
+        sink.viewed(arrival.cookie,
+                    {view->second.pieces, network_.policy().mapped ? nullptr : &reader_});
+        break;
+      }
+    }
+  }
+  // A peer that is not stepped any more does not speak: it is stopped.
+  for (int peer = 0; peer < network_.ranks(); ++peer) {
+    if (peer == rank_ || !peers_[peer].connected || network_.is_dead(peer)) continue;
+    const Nanoseconds heard = std::max(other(peer).polled_at_, patience_from_[peer]);
+    if (now - heard <= network_.policy().peer_timeout) continue;
+    peers_[peer] = Peer{};
+    peers_[peer].dropped = true;
+    sink.peer_failed(peer, cat("silent for ", (now - heard) / kMillisecond, " ms"));
+    network_.send(rank_, peer, kHeaderBytes, true,
+                  [this, peer] { other(peer).lose(rank_, "closed its connection"); });
+  }
+  return any;
+}
+
+bool SimTransport::arm() {
+  if (!arrivals_.empty()) return false;
+  armed_ = true;
+  return true;
+}
+
+Nanoseconds SimTransport::next_deadline() const {
+  return polled_at_ + network_.policy().peer_timeout / 5;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,93 @@
+// One rank's end of a SimNetwork.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/sim/sim_network.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+
+class SimTransport final : public Transport {
+ public:
+  SimTransport(SimNetwork& network, int rank);
+
+  void connect(int peer) override;
+  bool is_connected(int peer) const override { return peers_[peer].connected; }
+  Reach reach(int peer) const override;
+  Status post_control(int peer, std::span<const std::byte> message) override;
+  Status post_send(const Transfer& transfer) override;
+  Status post_recv(const Transfer& transfer) override;
+  Status publish(const Transfer& transfer) override;
+  Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
+  Status release(int peer, Lane lane, uint64_t sequence) override;
+  bool poll(Sink& sink) override;
+  bool arm() override;
+  int wait_handle() const override { return -1; }
+  Nanoseconds next_deadline() const override;
+  void fail(int peer) override;
+  bool flushed() const override { return true; }  // what was posted is under way
+  Counters counters() const override { return counters_; }
+
+  bool is_awake() const { return !armed_; }
+
+ private:
+  friend class SimNetwork;
+  using Key = std::pair<Lane, uint64_t>;
+  struct Posted {
+    std::vector<Piece> pieces;
+    uint64_t cookie;
+  };
+  struct Published {
+    std::vector<RemotePiece> pieces;
+    bool awaited = false;
+  };
+  struct Peer {
+    bool wanted = false;  // connect() was called here
+    bool connected = false;
+    bool dropped = false;                                 // failed, or fail() was called
+    std::map<Key, Posted> sends, receives, publications;  // mine, not done
+    std::map<Key, bool> grants;                           // of the peer, for sends
+    std::map<Key, Published> views;                       // of the peer, not released
+    std::map<Key, uint64_t> awaits;                       // cookie
+  };
+  struct Arrival {
+    enum class What : uint8_t { connected, sent, received, viewed, control, failed } what;
+    int peer = -1;
+    uint64_t cookie = 0;
+    Key key{};
+    std::vector<std::byte> message;
+    std::string cause;
+  };
+  // Reads as a system call would: a copy, never a pointer.
+  class Reader final : public RemoteReader {
+   public:
+    Status read(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,
+                std::size_t bytes) const override;
+  };
+
+  bool refuses() { return network_.chance(network_.policy().busy); }
+  void arrive(Arrival arrival);
+  void lose(int peer, const std::string& cause);
+  void try_transfer(int peer, Key key);  // at the sender: has it both data and grant?
+  void try_view(int peer, Key key);      // at the reader: has it both publication and await?
+  void greet(int peer);
+  SimTransport& other(int peer) { return network_.transport(peer); }
+
+  SimNetwork& network_;
+  int rank_;
+  std::vector<Peer> peers_;
+  std::deque<Arrival> arrivals_;
+  Reader reader_;
+  bool armed_ = false;
+  Nanoseconds polled_at_ = 0;               // when others last heard of us: polling is speaking
+  std::vector<Nanoseconds> patience_from_;  // by peer
+  Counters counters_;
+};
+
+}  // namespace rdmacoll

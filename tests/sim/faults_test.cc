@@ -1,0 +1,39 @@
+// Thousands of orders of events that the real thing shows once a year.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "engine/sim_script.h"
+#include "engine/simulator.h"
+
+namespace rdmacoll {
+namespace {
+
+TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    const SimOutcome outcome = simulate(seed);
+    ASSERT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.scenario << "\n"
+                              << outcome.hang << outcome.wrong << outcome.unnamed;
+  }
+}
+
+TEST(SimulatedFaults, cover_every_fault_and_several_world_sizes) {
+  std::set<Fault> faults;
+  std::set<int> ranks;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    const SimScript script = make_script(seed);
+    faults.insert(script.fault);
+    ranks.insert(script.ranks);
+  }
+  EXPECT_EQ(faults.size(), 8u);
+  EXPECT_GE(ranks.size(), 7u);
+}
+
+TEST(SimulatedFaults, replay_to_the_same_story) {
+  for (uint64_t seed : {3u, 17u, 42u}) {
+    EXPECT_EQ(make_script(seed).text(), make_script(seed).text());
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll
