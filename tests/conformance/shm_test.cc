@@ -8,7 +8,7 @@
 
 #include <cstring>
 #include <optional>
-#include <unordered_map>
+#include <utility>
 
 #include "conformance/harness.h"
 #include "transport/shm/doorbell.h"
@@ -32,7 +32,13 @@ constexpr uint64_t kSeeds = 20'250'500;
 
 struct ManualClock final : Clock {
   Nanoseconds time = kSecond;
-  Nanoseconds now() const override { return time; }
+  // Something that happens just when the transport looks at the clock: after the rings, before the
+  // sockets.
+  mutable std::function<void()> meanwhile;
+  Nanoseconds now() const override {
+    if (meanwhile) std::exchange(meanwhile, nullptr)();
+    return time;
+  }
 };
 
 // Rank 0 is a real transport, which dials; rank 1 is ours to play.
@@ -391,6 +397,19 @@ TEST(ShmFuzz, survives_random_records) {
   }
 }
 
+TEST(ShmDeath, comes_after_the_last_words) {
+  Puppet puppet;
+  puppet.connect();
+  puppet.clock.meanwhile = [&] {
+    const RecordHeader record = Puppet::record(RecordKind::control);
+    ASSERT_NE(puppet.ring.reserve(0), nullptr);
+    puppet.ring.commit(record);
+    puppet.socket.reset();
+  };
+  puppet.expect_failed("connection");
+  EXPECT_EQ(puppet.sink.messages[1].size(), 1u);
+}
+
 // ---- staging ----------------------------------------------------------------------------------
 
 TEST(ShmStaging, goes_on_when_the_pool_is_exhausted) {
@@ -423,6 +442,22 @@ TEST(ShmStaging, goes_on_when_the_pool_is_exhausted) {
   EXPECT_EQ(fleet->sinks[0].sent_cookies.size(), 40u);
   for (uint64_t i = 0; i < 40; ++i) EXPECT_TRUE(targets[i]->is_painted(i)) << i;
   for (std::byte* memory : hoard) fleet->pools[0]->free(memory);
+}
+
+TEST(ShmStaging, lets_small_sends_go_at_once_again_and_again) {
+  auto fleet = backends()[1].make(2, kNeverSilent);
+  std::mt19937_64 random(kSeeds);
+  const Buffer source(nullptr, 60'000, 2, random);
+  const Buffer target(nullptr, 60'000, 2, random);
+  for (uint64_t i = 0; i < 200; ++i) {
+    const Transfer send{.peer = 1, .sequence = i, .pieces = source.pieces(), .cookie = i};
+    fleet->offer([&] { return fleet->transports[0]->post_send(send); });
+    ASSERT_TRUE(fleet->poll_until([&] { return fleet->sinks[0].sent_cookies.contains(i); },
+                                  std::chrono::seconds(5)));
+    const Transfer receive{.peer = 0, .sequence = i, .pieces = target.pieces(), .cookie = i};
+    fleet->offer([&] { return fleet->transports[1]->post_recv(receive); });
+    ASSERT_TRUE(fleet->poll_until([&] { return fleet->sinks[1].received_cookies.contains(i); }));
+  }
 }
 
 TEST(ShmStaging, gives_all_memory_back) {
