@@ -20,6 +20,9 @@ APT := ca-certificates ccache clang-format cmake g++ iproute2 libgmock-dev libgt
   ninja-build pkg-config procps python3 python3-dev python3-venv
 # An MPI that is there already is kept, whichever it is.
 APT += $(if $(shell command -v mpirun),,openmpi-bin libopenmpi-dev)
+# One compiler cache for every build folder, and for copies of the tree.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 REQUIREMENTS_STAMP := $(VENV)/.requirements-$(shell cat requirements.txt | cksum | cut -d' ' -f1)

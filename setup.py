@@ -56,7 +56,7 @@ class BuildNative(build_ext):
             build_native(ROOT / "build" / "release", ROOT / "rdmacoll" / "lib")
         else:
             target = Path(self.build_lib).resolve() / "rdmacoll" / "lib"
-            build_native(Path(self.build_temp).resolve() / "native", target)
+            build_native(ROOT / "build" / "wheel", target)
 
     def get_outputs(self) -> list[str]:
         return [str(Path(self.build_lib) / "rdmacoll" / "lib" / name) for name in LIBRARIES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS))
+# As the Makefile does: one compiler cache for every build folder.
+os.environ.setdefault("CCACHE_BASEDIR", str(TESTS.parent))
+os.environ.setdefault("CCACHE_NOHASHDIR", "1")
 
 # A test may be skipped for these reasons only; any other skip is a failure.
 ALLOWED_SKIPS = {
