@@ -80,17 +80,19 @@ std::vector<Backend> backends_with_processes() {
 std::string test_name(const testing::TestParamInfo<Backend>& info) { return info.param.name; }
 
 void paint(std::span<std::byte> memory, uint64_t seed) {
+  // Eight bytes a turn: under a sanitizer this is most of what the tests do.
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
-  for (std::byte& byte : memory) {
+  for (std::size_t at = 0; at < memory.size(); at += sizeof state) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    byte = static_cast<std::byte>(state >> 56);
+    const uint64_t word = state ^ (state >> 32);
+    std::memcpy(memory.data() + at, &word, std::min(sizeof word, memory.size() - at));
   }
 }
 
 bool is_painted(std::span<const std::byte> memory, uint64_t seed) {
   std::vector<std::byte> expected(memory.size());
   paint(expected, seed);
-  return std::equal(memory.begin(), memory.end(), expected.begin());
+  return memory.empty() || std::memcmp(memory.data(), expected.data(), memory.size()) == 0;
 }
 
 Buffer::Buffer(MemoryPool* pool, std::size_t bytes, std::size_t pieces_max, std::mt19937_64& random)

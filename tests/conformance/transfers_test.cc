@@ -179,7 +179,7 @@ TEST_P(Transfers, are_cut_differently_on_both_sides) {
 
 TEST_P(Transfers, may_be_large) {
   make(2);
-  run({.per_pair = 12, .pieces_max = 3, .bytes_min = 5'000'000, .bytes_max = 9'000'000},
+  run({.per_pair = 4, .pieces_max = 3, .bytes_min = 5'000'000, .bytes_max = 9'000'000},
       kSeeds + 33);
 }
 
