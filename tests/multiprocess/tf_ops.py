@@ -400,6 +400,14 @@ def check_a_name_twice_in_flight_is_an_error() -> None:
         allreduce(tf.ones(3), name="twice")
 
 
+def check_a_look_at_the_metrics_harms_nothing() -> None:
+    step = tf.function(lambda x: allreduce(x, op=rdmacoll.Sum))
+    for salt in range(40):
+        rdmacoll.metrics()
+        time.sleep(0.002)  # the engine's thread is asleep by now, and has to hear of what follows
+        close(step(mine((3,), salt=salt)), expected(rdmacoll.Sum, (3,), "float32", salt=salt))
+
+
 def check_barriers() -> None:
     barrier()
 

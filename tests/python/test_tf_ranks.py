@@ -24,3 +24,23 @@ def run_checks(program: str, ranks: int, **options: object) -> None:
 )
 def test_ops_are_right_on_every_rank(ranks: int, launcher: str, inter_op_threads: int) -> None:
     run_checks("tf_ops.py", ranks, launcher=launcher, arguments=[str(inter_op_threads)])
+
+
+DEADLINE_S = 5.0  # five times what is promised
+
+
+@pytest.mark.parametrize(
+    ("how", "where"), [("kill", "graph"), ("exception", "eager"), ("kill", "fit"), ("exit", "fit")]
+)
+def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
+    outcome = run(PROGRAMS / "tf_failure.py", 3, arguments=[how, where], deadline_s=200)
+    *survivors, ended = outcome.ranks
+    assert ended.code != 0, outcome.text()
+    for survivor in survivors:
+        assert survivor.code == 1, outcome.text()
+        assert survivor.report["class"] == ("RankFailedError" if where == "eager" else "AbortedError")
+        assert survivor.report["rank"] == 2
+        assert "rank 2" in survivor.report["text"]
+        assert survivor.report["at"] - ended.report["ended_at"] < DEADLINE_S
+        if how == "exception":
+            assert "ValueError" in survivor.report["cause"]
