@@ -52,6 +52,11 @@ Engine::Engine(EngineParts parts)
 // ---- the loop ----
 
 bool Engine::progress() {
+  settled_ = !advance();
+  return !settled_;
+}
+
+bool Engine::advance() {
   bool moved = take_submissions();  // what callers want
   moved |= poll_transport();        // control messages and completions come in
   if (!failure_.ok()) return end_failed_world() || moved;
@@ -222,6 +227,8 @@ Status Engine::submit(const OperationRef& operation) {
 }
 
 bool Engine::arm() {
+  // What the last step has released (a slot, say) may let another operation go on.
+  if (!settled_) return false;
   for (const auto& [peer, messages] : outbox_) {
     if (!messages.empty()) return false;
   }
@@ -283,8 +290,11 @@ void Engine::depart(int rank, const std::string& cause) {
   if (!departed_.ok() || leaving_) return;
   const Member& member = world_.members[rank];
   const std::string why = cause.empty() ? "it called shutdown(), or its data ended" : cause;
-  departed_ = rank_failed(rank, member.host, member.pid,
-                          cat("left the job (", why, ") while others still submit"));
+  ErrorDetail detail{rank, member.host, cat("left the job: ", why), "", {rank}};
+  departed_ = {Code::rank_failed,
+               cat(world_.describe(rank), " has left the job (", why,
+                   ") while this rank still submits. Give every rank the same number of steps."),
+               std::move(detail)};
   if (!undecided_.empty()) log_.error(departed_.message());
   complete_undecided(departed_);
 }

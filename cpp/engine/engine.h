@@ -93,6 +93,7 @@ class Engine final : public Sink {
   void handle(int peer, LeavingMessage& message);
   void handle(int peer, GoodbyeMessage& message);
 
+  bool advance();
   bool take_submissions();
   void announce(const OperationRef& operation);
   bool pass_readiness();
@@ -157,6 +158,7 @@ class Engine final : public Sink {
   uint64_t payload_bytes_ = 0;
   std::size_t in_flight_ = 0;
   bool polling_ = false;
+  bool settled_ = false;  // the last progress() moved nothing
   Nanoseconds busy_since_ = 0;
   Nanoseconds busy_ = 0;
 };

@@ -72,7 +72,7 @@ void Engine::apply(const VerdictMessage& verdict) {
   const OperationRef operation = found->second.front();
   found->second.pop_front();
   if (found->second.empty()) undecided_.erase(found);
-  log_.error(verdict.status.message());
+  if (is_root()) log_.error(verdict.status.message());  // the others raise it; once is enough here
   complete(operation, verdict.status);
 }
 

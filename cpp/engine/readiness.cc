@@ -117,7 +117,8 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
   const std::vector<int> absent = missing(pending);
   const std::string sentence =
       cat(label(key, pending), " was submitted by ", world_.size() - absent.size(), " of ",
-          world_.size(), " ranks, and for ", age / kSecond, " s not by ", describe_ranks(absent));
+          world_.size(), " ranks, and for ", static_cast<double>(age / (100 * kMillisecond)) / 10,
+          " s not by ", describe_ranks(absent));
   if (age >= limits_.stall_error) {
     ErrorDetail detail;
     detail.tensor = key.name;
@@ -184,7 +185,8 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
       for (int rank : ranks_of(contribution)) ranks.push_back(rank);
     }
     std::sort(ranks.begin(), ranks.end());
-    values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "), " has ",
+    values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "),
+                         ranks.size() == 1 ? " has " : " have ",
                          describe_descriptor(pending.variants[variant])));
   }
   const std::vector<int> absent = missing(pending);

@@ -1,0 +1,242 @@
+// The whole engine over real transports: every number of ranks that is special in some way.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <random>
+
+#include "multiprocess/local_world.h"
+
+namespace rdmacoll {
+namespace {
+
+struct Setup {
+  const char* name;
+  const char* settings;
+};
+constexpr Setup kSetups[] = {
+    {"shm", "RDMACOLL_TRANSPORT=shm\n"},
+    {"shm_slots", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ONE_COPY=false\n"},
+    {"shm_workers", "RDMACOLL_TRANSPORT=shm\nRDMACOLL_COMPUTE_WORKERS=1\n"},
+    {"tcp", "RDMACOLL_TRANSPORT=tcp\n"},
+    {"tcp_ring", "RDMACOLL_TRANSPORT=tcp\nRDMACOLL_ALLREDUCE_ALGORITHM=ring\n"},
+    {"shm_ring_small_segments",
+     "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ALLREDUCE_ALGORITHM=ring\nRDMACOLL_SEGMENT_BYTES=4096\n"},
+};
+
+class Collectives : public testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  int ranks() const { return std::get<0>(GetParam()); }
+  std::string settings() const { return kSetups[std::get<1>(GetParam())].settings; }
+};
+
+int64_t whole(int rank, std::size_t i) {
+  return static_cast<int64_t>(i * 5 + rank * 11) % 101 - 50;
+}
+
+TEST_P(Collectives, sum_broadcast_and_gather_on_every_rank) {
+  LocalWorld world(ranks(), settings());
+  if (HasFatalFailure()) return;
+  for (std::size_t count : {0u, 1u, 7u, 1000u, 40'000u, 700'001u}) {
+    world.each([&](int rank) {
+      std::vector<float> sum(count);
+      for (std::size_t i = 0; i < count; ++i) sum[i] = static_cast<float>(whole(rank, i));
+      Status status = run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, sum));
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (std::size_t i = 0; i < count; ++i) {
+        float expected = 0;
+        for (int r = 0; r < ranks(); ++r) expected += static_cast<float>(whole(r, i));
+        ASSERT_EQ(sum[i], expected) << "rank " << rank << " element " << i << " of " << count;
+      }
+
+      std::vector<int64_t> copy(count);
+      for (std::size_t i = 0; i < count; ++i) copy[i] = whole(rank, i);
+      Request broadcast = in_place(Kind::broadcast, Dtype::int64, copy, "weights");
+      broadcast.root = ranks() - 1;
+      status = run(world.rank(rank), std::move(broadcast));
+      ASSERT_TRUE(status.ok()) << status.message();
+      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(copy[i], whole(ranks() - 1, i));
+
+      std::vector<int64_t> mine(count + rank, rank);
+      Request gather = in_place(Kind::allgather, Dtype::int64, mine);
+      const auto gathered = std::make_shared<Operation>(std::move(gather));
+      ASSERT_TRUE(world.rank(rank).driver().submit_and_wait(gathered, 60 * kSecond).ok());
+      ASSERT_TRUE(gathered->done() && gathered->status().ok()) << gathered->status().message();
+      const auto* values = reinterpret_cast<const int64_t*>(gathered->gathered.data());
+      std::size_t at = 0;
+      for (int r = 0; r < ranks(); ++r) {
+        for (std::size_t i = 0; i < count + r; ++i) ASSERT_EQ(values[at++], r);
+      }
+      ASSERT_EQ(gathered->gathered.size(), at * sizeof(int64_t));
+
+      Request barrier;
+      barrier.kind = Kind::barrier;
+      ASSERT_TRUE(run(world.rank(rank), std::move(barrier)).ok());
+    });
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(Collectives, many_in_flight_in_another_order_on_each_rank) {
+  LocalWorld world(ranks(), settings());
+  if (HasFatalFailure()) return;
+  constexpr int kOperations = 60;
+  world.each([&](int rank) {
+    std::mt19937 random(static_cast<unsigned>(rank) + 1);
+    std::vector<int> order(kOperations);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<std::vector<float>> data(kOperations);
+    std::vector<OperationRef> operations;
+    for (int index : order) {
+      data[index].assign(1 + static_cast<std::size_t>(index) * index * 37,
+                         static_cast<float>(rank + index));
+      operations.push_back(std::make_shared<Operation>(
+          in_place(Kind::allreduce, Dtype::float32, data[index], cat("gradient", index))));
+      const Status status = world.rank(rank).driver().submit(operations.back());
+      ASSERT_TRUE(status.ok()) << status.message();
+    }
+    for (const OperationRef& operation : operations) {
+      ASSERT_TRUE(world.rank(rank).driver().wait(*operation, 60 * kSecond))
+          << world.rank(rank).state();
+      ASSERT_TRUE(operation->status().ok()) << operation->status().message();
+    }
+    for (int index = 0; index < kOperations; ++index) {
+      const auto expected = static_cast<float>(ranks() * index + ranks() * (ranks() - 1) / 2);
+      for (float value : data[index]) ASSERT_EQ(value, expected) << "operation " << index;
+    }
+  });
+}
+
+TEST_P(Collectives, several_threads_of_a_rank_wait_at_once) {
+  LocalWorld world(ranks(), settings());
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 3; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (int turn = 0; turn < 20; ++turn) {
+          std::vector<double> values(100 + static_cast<std::size_t>(thread) * 5000, rank + turn);
+          const Status status = run(world.rank(rank), in_place(Kind::allreduce, Dtype::float64,
+                                                               values, cat("thread", thread)));
+          ASSERT_TRUE(status.ok()) << status.message();
+          ASSERT_EQ(values.back(), ranks() * turn + ranks() * (ranks() - 1) / 2.0);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(worlds, Collectives,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 5, 8),
+                                          testing::Range(0, static_cast<int>(std::size(kSetups)))),
+                         [](const auto& info) {
+                           return cat(kSetups[std::get<1>(info.param)].name, "_",
+                                      std::get<0>(info.param), "_ranks");
+                         });
+
+// ---- the canonical order ----
+
+// One binary tree over the ranks, split at the largest power of two below the count.
+float tree(const std::vector<std::vector<float>>& inputs, std::size_t i, std::size_t first,
+           std::size_t count) {
+  if (count == 1) return inputs[first][i];
+  std::size_t left = 1;
+  while (left * 2 < count) left *= 2;
+  return tree(inputs, i, first, left) + tree(inputs, i, first + left, count - left);
+}
+
+class Canonical : public testing::TestWithParam<int> {};
+
+TEST_P(Canonical, sums_have_the_same_bits_over_any_transport_algorithm_and_cut) {
+  const int ranks = GetParam();
+  constexpr std::size_t kCount = 30'011;
+  std::vector<std::vector<float>> inputs(ranks);
+  std::mt19937 random(99);
+  std::uniform_real_distribution<float> exponent(-20, 20);
+  for (auto& input : inputs) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      input.push_back(std::exp2(exponent(random)) * (random() % 2 == 0 ? 1.f : -1.f));
+    }
+  }
+  for (const char* settings :
+       {"RDMACOLL_TRANSPORT=shm\n", "RDMACOLL_TRANSPORT=tcp\n",
+        "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ALLREDUCE_ALGORITHM=recursive_doubling\n",
+        "RDMACOLL_TRANSPORT=tcp\nRDMACOLL_ALLREDUCE_ALGORITHM=direct\nRDMACOLL_SEGMENT_BYTES="
+        "4096\n",
+        "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ONE_COPY=false\nRDMACOLL_SEGMENT_BYTES=8192\n"}) {
+    LocalWorld world(ranks, cat("RDMACOLL_ORDER=canonical\n", settings));
+    if (HasFatalFailure()) return;
+    world.each([&](int rank) {
+      std::vector<float> sum = inputs[rank];
+      ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, sum)).ok());
+      for (std::size_t i = 0; i < kCount; ++i) {
+        ASSERT_EQ(sum[i], tree(inputs, i, 0, ranks)) << settings << "element " << i;
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(ranks, Canonical, testing::Values(3, 4, 5, 6, 8));
+
+// ---- counters: the performance test without noise ----
+
+std::map<std::string, double> metrics_of(Session& session) {
+  std::map<std::string, double> metrics;
+  const std::string json = session.metrics();
+  for (std::size_t at = json.find('"'); at != std::string::npos; at = json.find('"', at)) {
+    const std::size_t end = json.find('"', at + 1);
+    metrics[json.substr(at + 1, end - at - 1)] = std::stod(json.substr(end + 2));
+    at = end + 1;
+  }
+  return metrics;
+}
+
+TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formula) {
+  for (const int ranks : {2, 4}) {
+    LocalWorld world(ranks, "RDMACOLL_TRANSPORT=shm\n");
+    if (HasFatalFailure()) return;
+    constexpr int kSteps = 20;
+    constexpr std::size_t kCount = 1 << 20;  // read in one copy, if that is permitted
+    world.each([&](int rank) {
+      Session& session = world.rank(rank);
+      std::vector<float> gradient(kCount, 1.f);
+      const auto step = [&] {
+        ASSERT_TRUE(run(session, in_place(Kind::allreduce, Dtype::float32, gradient, "g")).ok());
+      };
+      for (int i = 0; i < 2 * kBatchesInFlight; ++i) step();  // every slot has its memory
+      auto before = metrics_of(session);
+      for (int i = 0; i < kSteps; ++i) step();
+      auto after = metrics_of(session);
+      const auto grown = [&](const char* name) { return after[name] - before[name]; };
+      EXPECT_EQ(grown("engine_allocations"), 0);
+      EXPECT_EQ(grown("handshakes"), 0);
+      EXPECT_EQ(grown("registrations"), 0);
+      EXPECT_EQ(grown("batches"), kSteps);
+      // Readiness up and a decision down, a step: at the root one decision per child.
+      EXPECT_EQ(grown("control_messages"), kSteps * (rank == 0 ? ranks - 1 : 1));
+      EXPECT_LE(after["connections"], ranks - 1);
+      // Direct: copies are what others reduced, (p-1)/p of the bytes; the rest is reduced in place.
+      const double bytes = kCount * sizeof(float);
+      EXPECT_LE(grown("bytes_copied"), kSteps * bytes * 1.01);
+    });
+  }
+}
+
+TEST(Counters, a_ring_connects_its_neighbours_and_the_control_tree_only) {
+  LocalWorld world(6, "RDMACOLL_TRANSPORT=tcp\nRDMACOLL_ALLREDUCE_ALGORITHM=ring\n");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    std::vector<float> values(5000, 1.f);
+    ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values)).ok());
+    // Rank 0 is everybody's parent in a tree of this size.
+    const double expected = rank == 0 ? 5 : rank == 1 || rank == 5 ? 2 : 3;
+    EXPECT_EQ(metrics_of(world.rank(rank))["connections"], expected) << "rank " << rank;
+  });
+}
+
+}  // namespace
+}  // namespace rdmacoll
