@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -110,7 +111,10 @@ bool Driver::wait(Operation& operation, Nanoseconds timeout) {
       continue;
     }
     const Nanoseconds now = clock_.now();
-    if (refused_at == 0) refused_at = now;
+    if (refused_at == 0) {
+      refused_at = now;
+      wake();  // the holder may sleep, and not know of an operation that came without a bell
+    }
     if (now - refused_at < kBatonSpin) {  // the engine thread gives it up when it sees a caller
       relax(options_.yield);
     } else {
@@ -125,6 +129,7 @@ bool Driver::wait(Operation& operation, Nanoseconds timeout) {
 // ---- the engine thread ----
 
 void Driver::run() {
+  bool rung = false;
   while (!stopping_.load()) {
     if (const uint32_t callers = callers_.load(); callers > 0) {
       futex_wait(callers_, callers, kStandBack);
@@ -134,6 +139,7 @@ void Driver::run() {
       futex_wait(baton_, 1, kBatonPatience);
       continue;
     }
+    if (rung) silence_bell();
     drive([this] { return stopping_.load() || callers_.load() > 0; }, clock_.now(),
           options_.thread_spin);
     const bool quiet = fall_asleep();
@@ -141,7 +147,7 @@ void Driver::run() {
     give_baton();
     // From here on a caller may drive. It disarms the sleep and arms it again when it leaves, and
     // everything that comes then is still an event of this epoll set.
-    if (quiet) sleep(thread_epoll_.get(), deadline);
+    rung = quiet && sleep(thread_epoll_.get(), deadline);
   }
 }
 
@@ -152,18 +158,25 @@ bool Driver::fall_asleep() {
   return false;
 }
 
-void Driver::sleep(int epoll, Nanoseconds deadline) {
+// Does not read the bell: a sleeper that finds the baton taken must leave it for the one who has
+// it, whose own epoll_wait would otherwise look again and find nothing.
+bool Driver::sleep(int epoll, Nanoseconds deadline) {
   wakeups_.fetch_add(1, std::memory_order_relaxed);
   const Nanoseconds left =
       deadline == kNever ? kNever : std::max<Nanoseconds>(0, deadline - clock_.now());
   const int milliseconds =
       left == kNever ? -1
                      : static_cast<int>(std::min<Nanoseconds>(left / kMillisecond + 1, 60'000));
-  epoll_event event;
-  if (epoll_wait(epoll, &event, 1, milliseconds) > 0 && event.data.fd == wake_fd_.get()) {
-    uint64_t rings = 0;
-    [[maybe_unused]] const auto taken = read(wake_fd_.get(), &rings, sizeof rings);
-  }
+  std::array<epoll_event, 2> events;
+  const int count = epoll_wait(epoll, events.data(), events.size(), milliseconds);
+  return std::any_of(events.begin(), events.begin() + std::max(count, 0),
+                     [this](const auto& event) { return event.data.fd == wake_fd_.get(); });
+}
+
+// With the baton.
+void Driver::silence_bell() {
+  uint64_t rings = 0;
+  [[maybe_unused]] const auto taken = read(wake_fd_.get(), &rings, sizeof rings);
 }
 
 // ---- the baton ----
@@ -205,7 +218,9 @@ void Driver::drive(Done done, Nanoseconds deadline, Nanoseconds spin, bool insis
       continue;
     }
     if (now >= deadline) return;  // the engine thread sleeps elsewhere, without the baton
-    if (fall_asleep()) sleep(caller_epoll_.get(), std::min(deadline, engine_.next_deadline()));
+    if (fall_asleep() && sleep(caller_epoll_.get(), std::min(deadline, engine_.next_deadline()))) {
+      silence_bell();
+    }
     asleep_.store(false, std::memory_order_seq_cst);
     idle_since = 0;
   }

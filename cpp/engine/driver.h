@@ -76,7 +76,8 @@ class Driver {
   void drive(Done done, Nanoseconds deadline, Nanoseconds spin, bool insist = false);
   // Announces that this thread is about to sleep. False: there is work after all.
   bool fall_asleep();
-  void sleep(int epoll, Nanoseconds deadline);
+  bool sleep(int epoll, Nanoseconds deadline);  // whether the bell has rung
+  void silence_bell();
 
   Engine& engine_;
   const Transport& transport_;

@@ -9,6 +9,7 @@ namespace {
 
 // How long the news of a failure may take to leave this process, before its peers are let go.
 constexpr Nanoseconds kFailureFlush = 200 * kMillisecond;
+constexpr Nanoseconds kFlushInterval = kMillisecond;
 // Late and stalled operations are looked for this often.
 constexpr Nanoseconds kCheckInterval = kMillisecond;
 
@@ -238,7 +239,10 @@ bool Engine::arm() {
 
 Nanoseconds Engine::next_deadline() const {
   Nanoseconds next = std::min(transport_.next_deadline(), readiness_.next_deadline());
-  if (!failure_.ok() && !ended_) next = std::min(next, failed_at_ + kFailureFlush);
+  // That the last bytes have left is no event: it has to be looked for.
+  if ((!failure_.ok() || leaving_) && !ended_) {
+    next = std::min(next, clock_.now() + kFlushInterval);
+  }
   return next;
 }
 
