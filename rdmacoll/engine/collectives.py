@@ -19,7 +19,7 @@ from rdmacoll.engine import library as abi
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.memory import EngineMemory, array_over
 from rdmacoll.engine.operators import Average, DtypeTable
-from rdmacoll.engine.submission import SLICE_MS, Array, Call, Handle, Operation, failure
+from rdmacoll.engine.submission import SLICE_MS, Array, Call, Handle, Operation, failure, perform
 from rdmacoll.engine.world import Engine, current, refusal
 
 _DTYPES = DtypeTable()
@@ -34,6 +34,14 @@ def _source(array: Any) -> Array:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return array  # type: ignore[no-any-return]
+
+
+def _is_plain(array: Any) -> bool:
+    """In-place on memory as it is: the common case, decided with few look-ups."""
+    if type(array) is not np.ndarray:
+        return False
+    flags = array.flags
+    return bool(flags.c_contiguous and flags.writeable and array.dtype.isnative)
 
 
 def _target(source: Array, out: Array | None, *, given: Any) -> Array:
@@ -81,18 +89,24 @@ def _allreduce_call(
     prescale_factor: float,
     postscale_factor: float,
 ) -> Call:
-    source = _source(array)
-    target = _target(source, out, given=array)
-    if target is array:
-        source = target
+    if out is not None and out is array and _is_plain(array):
+        source = target = out
+    else:
+        source = _source(array)
+        target = _target(source, out, given=array)
+        if target is array:
+            source = target
+    if prescale_factor != 1.0 or postscale_factor != 1.0:
+        prescale_factor = _scalar(prescale_factor, "prescale_factor")
+        postscale_factor = _scalar(postscale_factor, "postscale_factor")
     return Call(
         abi.ALLREDUCE,
         (source,),
         (target,),
         dtype=_DTYPES.reduced(source.dtype, op),
         op=op,
-        prescale=_scalar(prescale_factor, "prescale_factor"),
-        postscale=_scalar(postscale_factor, "postscale_factor"),
+        prescale=prescale_factor,
+        postscale=postscale_factor,
         name=name,
     )
 
@@ -116,7 +130,7 @@ def allreduce(
     Raises ConfigError for a dtype, operator or `out` that does not fit, and the errors of this module.
     """
     call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
-    Operation(current(), call).wait()
+    perform(current(), call)
     return _deliver(call.outputs[0], out)
 
 
@@ -241,7 +255,7 @@ def broadcast(array: Any, root_rank: int, name: str | None = None, out: Array | 
     """
     engine = current()
     call = _broadcast_call(engine, array, root_rank, name, out)
-    Operation(engine, call).wait()
+    perform(engine, call)
     return _deliver(call.outputs[0], out)
 
 
@@ -306,7 +320,7 @@ class PreparedAllreduce:
         self.out = call.outputs[0]
         self._run = engine.library.prepared_run
         self._error = ctypes.c_void_p()
-        self._error_ref = ctypes.byref(self._error)
+        self._error_ref = ctypes.addressof(self._error)
         scratch = call.fill()
         engine.hold(id(self))
         scratch.handle.value = None

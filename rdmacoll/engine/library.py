@@ -26,6 +26,7 @@ TENSOR = struct.Struct("@PPi8qP")
 DIMS_MAX = 8
 
 _VOID = ctypes.c_void_p
+# Functions that are called often take plain addresses for both: ctypes converts a number fastest.
 _TEXT = ctypes.POINTER(ctypes.c_void_p)  # char**: kept as an address, since text_free wants it back
 
 
@@ -75,9 +76,9 @@ class _Api(ctypes.Structure):
         ("engine_state", ctypes.CFUNCTYPE(_VOID, _VOID)),
         (
             "submit",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.POINTER(_VOID), _TEXT),
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID, _VOID),
         ),
-        ("handle_wait", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT)),
+        ("handle_wait", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _VOID)),
         ("handle_done", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
         (
             "handle_result",
@@ -86,9 +87,9 @@ class _Api(ctypes.Structure):
         ("handle_free", ctypes.CFUNCTYPE(None, _VOID)),
         (
             "prepare",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.POINTER(_VOID), _TEXT),
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID, _VOID),
         ),
-        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT)),
+        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _VOID)),
         ("prepared_free", ctypes.CFUNCTYPE(None, _VOID)),
         ("memory_allocate", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64)),
         ("memory_free", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
@@ -96,6 +97,10 @@ class _Api(ctypes.Structure):
         (
             "sim_faults",
             ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, _TEXT),
+        ),
+        (
+            "run",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
         ),
     ]
 
@@ -132,6 +137,7 @@ class Library:
         self.table_address = ctypes.cast(table, _VOID).value or 0
         self.version: str = api.version.decode()
         self._api = api
+        self.run = api.run
         self.submit = api.submit
         self.handle_wait = api.handle_wait
         self.handle_done = api.handle_done

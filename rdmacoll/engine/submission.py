@@ -43,10 +43,10 @@ class _Scratch:
         self.request_address = address_of(np.frombuffer(self.request, np.uint8))
         self.tensors = bytearray(abi.TENSOR.size)
         self.tensors_address = address_of(np.frombuffer(self.tensors, np.uint8))
-        self.handle = ctypes.c_void_p()
+        self.handle: Any = ctypes.c_void_p()  # written by the library
         self.error = ctypes.c_void_p()
-        self.handle_ref = ctypes.byref(self.handle)
-        self.error_ref = ctypes.byref(self.error)
+        self.handle_ref = _address_of(self.handle)
+        self.error_ref = _address_of(self.error)
 
     def reserve(self, tensors: int) -> None:
         """Room for so many tensors."""
@@ -156,26 +156,65 @@ def failure(engine: Engine, slot: ctypes.c_void_p) -> RdmacollError:
     return error
 
 
+def submit(engine: Engine, call: Call) -> int:
+    """Hands the call to an engine that is held; its handle. Raises what the engine refuses it with."""
+    scratch = call.fill()
+    slot = scratch.handle
+    slot.value = None
+    if engine.library.submit(engine.address, scratch.request_address, scratch.handle_ref, scratch.error_ref):
+        raise failure(engine, scratch.error)
+    return slot.value or 0
+
+
+def perform(engine: Engine, call: Call) -> None:
+    """Submits and waits: `Operation(engine, call).wait()` in one call of the library, where it can be."""
+    holder = id(call)
+    library = engine.library
+    scratch = call.fill()
+    slot = scratch.handle
+    slot.value = None
+    engine.hold(holder)
+    try:
+        code = library.run(
+            engine.address, scratch.request_address, SLICE_MS, scratch.handle_ref, scratch.error_ref
+        )
+        if code == abi.TIMEOUT:
+            late = Operation(engine, call, slot.value or 0)
+            slot.value = None
+            late.wait()
+            return
+        finished = slot.value
+        slot.value = None
+        if finished:
+            library.handle_free(finished)
+        if code != abi.DONE:
+            raise failure(engine, scratch.error)
+    finally:
+        if slot.value:  # Ctrl-C came right after the wait: the engine may still use the arrays
+            Operation(engine, call, slot.value)
+            slot.value = None
+        engine.let_go(holder)
+
+
 class Operation:
     """One submitted operation. Keeps its arrays alive as long as the engine may touch them."""
 
     __slots__ = ("_arrays", "_engine", "_error", "handle")
 
-    def __init__(self, engine: Engine, call: Call) -> None:
-        self.handle = 0
+    def __init__(self, engine: Engine, call: Call, handle: int = 0) -> None:
         self._error: RdmacollError | None = None
         self._engine = engine
         self._arrays = (call.inputs, call.outputs)
-        scratch = call.fill()
+        self.handle = handle
+        if handle:  # adopted from one who holds the engine
+            engine.share(id(self))
+            return
         engine.hold(id(self))
-        scratch.handle.value = None
-        if engine.library.submit(
-            engine.address, scratch.request_address, scratch.handle_ref, scratch.error_ref
-        ):
-            error = failure(engine, scratch.error)
+        try:
+            self.handle = submit(engine, call)
+        except BaseException:
             engine.let_go(id(self))
-            raise error
-        self.handle = scratch.handle.value or 0
+            raise
 
     def take_handle(self) -> int:
         """Gives the handle, and the duty to free it, to the caller."""

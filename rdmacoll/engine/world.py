@@ -54,6 +54,10 @@ class Engine:
             self.let_go(holder)
             raise refusal()
 
+    def share(self, holder: int) -> None:
+        """A further holder of an engine that is held already: never refused."""
+        self._holders.add(holder)
+
     def let_go(self, holder: int) -> None:
         """The end of a `hold`."""
         self._holders.discard(holder)

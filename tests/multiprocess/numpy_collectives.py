@@ -56,21 +56,23 @@ def in_place_out_and_scales() -> None:
     expected = sum(arrays)
     mine = arrays[me].copy()
     assert engine.allreduce(mine, rdmacoll.Sum, out=mine) is mine
-    np.testing.assert_allclose(mine, expected, rtol=1e-12)
+    np.testing.assert_allclose(mine, expected, rtol=1e-12, atol=1e-12)
     out = np.full((4, 1000), 7.0)
     assert engine.allreduce(arrays[me], out=out) is out
-    np.testing.assert_allclose(out, expected / count, rtol=1e-12)
+    np.testing.assert_allclose(out, expected / count, rtol=1e-12, atol=1e-12)
     scaled = engine.allreduce(arrays[me], rdmacoll.Sum, prescale_factor=0.5, postscale_factor=3.0)
-    np.testing.assert_allclose(scaled, expected * 1.5, rtol=1e-12)
+    np.testing.assert_allclose(scaled, expected * 1.5, rtol=1e-12, atol=1e-12)
     # Not contiguous, in and out; another byte order; a list; a Python number.
     strided = np.zeros((1000, 8))[:, ::2]
     result = engine.allreduce(arrays[me].T, rdmacoll.Sum, out=strided)
     assert result is strided
-    np.testing.assert_allclose(strided, expected.T, rtol=1e-12)
-    np.testing.assert_allclose(engine.allreduce(arrays[me].astype(">f8"), rdmacoll.Sum), expected, rtol=1e-12)
+    np.testing.assert_allclose(strided, expected.T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        engine.allreduce(arrays[me].astype(">f8"), rdmacoll.Sum), expected, rtol=1e-12, atol=1e-12
+    )
     read_only = arrays[me].copy()
     read_only.flags.writeable = False
-    np.testing.assert_allclose(engine.allreduce(read_only, rdmacoll.Sum), expected, rtol=1e-12)
+    np.testing.assert_allclose(engine.allreduce(read_only, rdmacoll.Sum), expected, rtol=1e-12, atol=1e-12)
     assert engine.allreduce([1.0 + me, 2.0], rdmacoll.Sum).tolist() == [
         count * (count + 1) / 2,
         2.0 * count,
