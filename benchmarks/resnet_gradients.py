@@ -1,0 +1,144 @@
+"""161 gradients of ResNet-50 (102 MB, float32) in one step: our TensorFlow op against plain Open MPI.
+
+    mpirun --bind-to none -np 2 python benchmarks/resnet_gradients.py [--turns 9] [--json FILE]
+
+Ours: one `tf.function` that reduces all tensors through the buckets that the optimizer wrapper cuts. The
+peer: MPI_Allreduce in place, tensor by tensor, on numpy buffers through mpi4py, the fastest that raw MPI
+offers. Both turn about in one run; the ratio of each turn is what counts. Sums are checked first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import rdmacoll
+
+
+def resnet50_shapes() -> list[tuple[int, ...]]:
+    """The trainable variables of ResNet-50 in order: convolutions, batch norms, the classifier."""
+    shapes: list[tuple[int, ...]] = [(7, 7, 3, 64), (64,), (64,)]
+    channels = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            for kernel, before, after in ((1, channels, width), (3, width, width), (1, width, 4 * width)):
+                shapes += [(kernel, kernel, before, after), (after,), (after,)]
+            if block == 0:
+                shapes += [(1, 1, channels, 4 * width), (4 * width,), (4 * width,)]
+            channels = 4 * width
+    return [*shapes, (2048, 1000), (1000,)]
+
+
+def main() -> None:
+    """Prints the two medians and the ratio; rank 0 writes them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+
+    import tensorflow as tf
+
+    rdmacoll.init()
+    rank, ranks = rdmacoll.rank(), rdmacoll.size()
+    shapes = resnet50_shapes()
+    total = sum(int(np.prod(shape)) for shape in shapes) * 4
+    tensors = [tf.fill(shape, float(rank + 1)) for shape in shapes]
+    arrays = [np.full(shape, rank + 1, dtype=np.float32) for shape in shapes]
+    world = MPI.COMM_WORLD
+
+    from rdmacoll.optimizer import buckets
+
+    entries = [buckets.Entry("float32", shape, 4 * int(np.prod(shape))) for shape in shapes]
+    cut = [bucket.indices for bucket in buckets.cut(entries, bucket_bytes=26214400)]
+
+    @tf.function
+    def step(*values: tf.Tensor) -> list[tf.Tensor]:
+        # As in training: the gradients are made in the step, so that they may be reduced in place.
+        made: list[tf.Tensor] = [value * 1.0 for value in values]
+        reduced: list[tf.Tensor] = list(made)
+        for number, bucket in enumerate(cut):
+            sums = rdmacoll.grouped_allreduce(
+                [made[i] for i in bucket], op=rdmacoll.Sum, name=f"bucket{number}"
+            )
+            for i, value in zip(bucket, sums):
+                reduced[i] = value
+        return reduced
+
+    @tf.function
+    def without(*values: tf.Tensor) -> list[tf.Tensor]:
+        return [value * 1.0 for value in values]
+
+    expected = ranks * (ranks + 1) / 2
+    for value in step(*tensors):
+        assert float(tf.reduce_min(value)) == float(tf.reduce_max(value)) == expected
+    for array in arrays:
+        world.Allreduce(MPI.IN_PLACE, array)
+        assert array.min() == array.max() == expected
+
+    def timed(run: object) -> float:
+        world.Barrier()
+        begin = time.perf_counter()
+        run()  # type: ignore[operator]
+        return float(world.allreduce(time.perf_counter() - begin, op=MPI.MAX))
+
+    def ours() -> None:
+        step(*tensors)[-1].numpy()
+
+    def bare() -> None:
+        without(*tensors)[-1].numpy()
+
+    def peer() -> None:
+        for array in arrays:
+            world.Allreduce(MPI.IN_PLACE, array)
+
+    times: dict[str, list[float]] = {"ours": [], "bare": [], "peer": []}
+    for turn in range(options.turns + 3):
+        for name, run in (("ours", ours), ("peer", peer), ("bare", bare)):
+            seconds = timed(run)
+            if turn >= 3:
+                times[name].append(seconds)
+    ratios = [peer / mine for peer, mine in zip(times["peer"], times["ours"])]
+    if rank == 0:
+        print(
+            f"{len(shapes)} tensors, {total / 1e6:.1f} MB, {len(cut)} buckets, "
+            f"{ranks} ranks, {os.cpu_count()} cores"
+        )
+        for name, label in (
+            ("ours", "TensorFlow op"),
+            ("bare", "the same step without it"),
+            ("peer", "raw MPI"),
+        ):
+            row = times[name]
+            print(
+                f"{label:>26}: {statistics.median(row) * 1e3:7.1f} ms"
+                f"  ({min(row) * 1e3:.1f} to {max(row) * 1e3:.1f})"
+            )
+        print(
+            f"{'raw MPI / ours':>26}: {statistics.median(ratios):7.2f}"
+            f"     ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+        if options.json:
+            report = {
+                "command": "resnet_gradients",
+                "ok": True,
+                "ranks": ranks,
+                "machine": platform.platform(),
+            }
+            options.json.write_text(
+                json.dumps(
+                    {**report, "times_s": times, "ratio": statistics.median(ratios), "buckets": len(cut)}
+                )
+            )
+    rdmacoll.shutdown()
+
+
+if __name__ == "__main__":
+    main()
