@@ -1,0 +1,234 @@
+// What goes over the control tree: encoding, damage, and who is ready for what.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/text.h"
+#include "engine/decision_log.h"
+#include "engine/messages.h"
+#include "engine/operation.h"
+#include "engine/readiness.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr uint32_t kEpoch = 3;
+
+std::vector<Message> examples() {
+  ErrorDetail detail{2, "node7", "connection reset", "layer/kernel", {2, 3}};
+  return {ReadyMessage{{{{0, "descriptor"}, 5, 1, true, {{1, 9}}}, {{4, ""}, 0, 2, false, {}}}},
+          InternMessage{7, "bytes"},
+          Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {1, 2, 3}},
+          VerdictMessage{"name", 2, Status(Code::mismatch, "they differ", detail)},
+          FailureMessage{2, Status(Code::rank_failed, "rank 2 is gone", detail)},
+          LeavingMessage{1, true, "ValueError"},
+          GoodbyeMessage{}};
+}
+
+TEST(Messages, arrive_as_they_were_sent) {
+  for (const Message& message : examples()) {
+    const std::vector<std::byte> bytes = encode(kEpoch, message);
+    Message read;
+    ASSERT_TRUE(decode(kEpoch, 4, bytes, read)) << message.index();
+    EXPECT_EQ(read.index(), message.index());
+    EXPECT_EQ(encode(kEpoch, read), bytes);
+  }
+}
+
+TEST(Messages, of_another_epoch_are_refused) {
+  Message read;
+  for (const Message& message : examples()) {
+    EXPECT_FALSE(decode(kEpoch + 1, 4, encode(kEpoch, message), read));
+  }
+}
+
+TEST(Messages, with_ranks_outside_the_world_are_refused) {
+  Message read;
+  EXPECT_FALSE(decode(kEpoch, 2, encode(kEpoch, LeavingMessage{2, false, ""}), read));
+  EXPECT_FALSE(decode(kEpoch, 2, encode(kEpoch, ReadyMessage{{{{1, ""}, 0, -1, true, {}}}}), read));
+}
+
+TEST(Messages, that_are_cut_or_have_a_tail_are_refused) {
+  for (const Message& message : examples()) {
+    std::vector<std::byte> bytes = encode(kEpoch, message);
+    Message read;
+    for (std::size_t length = 0; length < bytes.size(); ++length) {
+      EXPECT_FALSE(decode(kEpoch, 4, std::span(bytes).first(length), read)) << length;
+    }
+    bytes.push_back(std::byte{0});
+    EXPECT_FALSE(decode(kEpoch, 4, bytes, read));
+  }
+}
+
+TEST(Messages, that_are_damaged_anywhere_never_harm_the_reader) {
+  for (unsigned seed = 1; seed <= 4000; ++seed) {
+    std::mt19937 random(seed);
+    const auto all = examples();
+    std::vector<std::byte> bytes = encode(kEpoch, all[random() % all.size()]);
+    for (unsigned flips = 1 + random() % 4; flips > 0; --flips) {
+      bytes[random() % bytes.size()] = std::byte(random());
+    }
+    Message read;
+    if (decode(kEpoch, 4, bytes, read)) {  // harmless damage: it still is a whole message
+      EXPECT_EQ(encode(kEpoch, read).size(), bytes.size()) << "seed " << seed;
+    }
+  }
+}
+
+// ---- readiness ----
+
+class ReadinessTree : public testing::Test {
+ protected:
+  static World world(int rank, int size) {
+    World world{"job", kEpoch, rank, {}};
+    for (int r = 0; r < size; ++r) world.members.push_back({cat("host", r), r, 0});
+    return world;
+  }
+  static std::string descriptor(const std::string& name, int64_t elements) {
+    Request request;
+    request.name = name;
+    request.tensors = {{nullptr, nullptr, {elements}, ""}};
+    return encode_descriptor(request);
+  }
+  static ReadyRecord record(const std::string& text, int origin, bool subtree = true) {
+    return {{0, text}, 0, origin, subtree, {}};
+  }
+  DescriptorTable table_;
+};
+
+TEST_F(ReadinessTree, root_has_an_operation_when_every_rank_has_spoken) {
+  const World three = world(0, 3);
+  Readiness root(three, table_, {});
+  const std::string x = descriptor("x", 4);
+  EXPECT_TRUE(root.add(record(x, 0, false), 0));
+  EXPECT_TRUE(root.add(record(x, 2), 0));
+  EXPECT_TRUE(root.take_ready().empty());
+  EXPECT_TRUE(root.add(record(x, 1), 0));
+  const auto ready = root.take_ready();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].key.name, "x");
+  EXPECT_EQ(root.pending(), 0u);
+}
+
+TEST_F(ReadinessTree, inner_node_speaks_once_for_its_whole_subtree) {
+  const World large = world(1, 40);  // children of rank 1: 17 to 32
+  Readiness node(large, table_, {});
+  const std::string x = descriptor("x", 4);
+  EXPECT_TRUE(node.add(record(x, 1, false), 0));
+  for (int child = 17; child <= 32; ++child) {
+    EXPECT_TRUE(node.take_upward().empty());
+    EXPECT_TRUE(node.add(record(x, child), 0));
+  }
+  const auto upward = node.take_upward();
+  ASSERT_EQ(upward.size(), 1u);
+  EXPECT_TRUE(upward[0].subtree);
+  EXPECT_EQ(upward[0].origin, 1);
+}
+
+TEST_F(ReadinessTree, a_rank_that_speaks_twice_is_refused) {
+  const World three = world(0, 3);
+  Readiness root(three, table_, {});
+  EXPECT_TRUE(root.add(record(descriptor("x", 4), 1), 0));
+  EXPECT_FALSE(root.add(record(descriptor("x", 4), 1), 0));
+}
+
+TEST_F(ReadinessTree, a_number_that_was_never_given_is_refused) {
+  const World three = world(0, 3);
+  Readiness root(three, table_, {});
+  EXPECT_FALSE(root.add({{9, ""}, 0, 1, true, {}}, 0));
+}
+
+TEST_F(ReadinessTree, conflict_waits_a_moment_and_then_names_who_has_not_spoken) {
+  const World three = world(0, 3);
+  Readiness root(three, table_, {});
+  EXPECT_TRUE(root.add(record(descriptor("x", 4), 0, false), 0));
+  EXPECT_TRUE(root.add(record(descriptor("x", 5), 1), 0));
+  root.check(kMillisecond);
+  EXPECT_TRUE(root.take_verdicts().empty());
+  EXPECT_EQ(root.next_deadline(), 50 * kMillisecond);
+  root.check(60 * kMillisecond);
+  const auto verdicts = root.take_verdicts();
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].status.code(), Code::mismatch);
+  EXPECT_NE(verdicts[0].status.message().find("rank 2 (host2"), std::string::npos);
+  // The late one gets the same answer, and then it is over.
+  EXPECT_TRUE(root.add(record(descriptor("x", 4), 2), 70 * kMillisecond));
+  EXPECT_EQ(root.take_verdicts().size(), 1u);
+  EXPECT_EQ(root.pending(), 0u);
+}
+
+TEST_F(ReadinessTree, stall_warns_once_and_then_ends_the_operation) {
+  const World three = world(0, 3);
+  Readiness root(three, table_, {.stall_warning = kSecond, .stall_error = 3 * kSecond});
+  EXPECT_TRUE(root.add(record(descriptor("x", 4), 0, false), 0));
+  root.check(2 * kSecond);
+  root.check(2 * kSecond + 1);
+  const auto warnings = root.take_warnings();
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("ranks 1, 2"), std::string::npos);
+  root.check(3 * kSecond);
+  const auto verdicts = root.take_verdicts();
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].status.code(), Code::stalled);
+  EXPECT_EQ(verdicts[0].status.detail().ranks, (std::vector<int>{1, 2}));
+}
+
+// ---- decisions ----
+
+class Decisions : public ReadinessTree {
+ protected:
+  ReadyUnit unit(const std::string& name, int64_t elements) {
+    return {{name, 0}, descriptor(name, elements), {}};
+  }
+  World world_ = world(0, 4);
+};
+
+TEST_F(Decisions, small_ones_that_wait_together_share_a_batch) {
+  DecisionLog log(world_, table_, {});
+  for (const char* name : {"a", "b", "c"}) log.offer(unit(name, 10));
+  log.offer(unit("large", 1 << 20));
+  const auto first = log.form(true);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->decision.units.size(), 3u);
+  EXPECT_EQ(first->interns.size(), 3u);
+  const auto second = log.form(true);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->decision.units.size(), 1u);
+  EXPECT_EQ(second->decision.sequence, 1u);
+  EXPECT_FALSE(log.form(true));
+}
+
+TEST_F(Decisions, known_descriptors_are_numbers) {
+  DecisionLog log(world_, table_, {});
+  log.offer(unit("a", 10));
+  EXPECT_EQ(log.form(true)->interns.size(), 1u);
+  log.offer(unit("a", 10));
+  const auto again = log.form(true);
+  EXPECT_TRUE(again->interns.empty());
+  EXPECT_EQ(again->decision.units[0].descriptor.id, 1u);
+}
+
+TEST_F(Decisions, a_gap_in_the_sequence_is_refused) {
+  DecisionLog log(world_, table_, {});
+  EXPECT_TRUE(log.accept(Decision{0, Algorithm::none, 0, {}, {}}));
+  EXPECT_FALSE(log.accept(Decision{2, Algorithm::none, 0, {}, {}}));
+}
+
+TEST_F(Decisions, canonical_order_never_chooses_what_rounds_too_early) {
+  for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16, Dtype::float32}) {
+    for (uint64_t bytes = 1; bytes < (1u << 28); bytes *= 3) {
+      for (const bool one_node : {false, true}) {
+        const Choice choice = choose_allreduce(
+            {},
+            {.ranks = 5, .one_node = one_node, .bytes = bytes, .dtype = dtype, .canonical = true});
+        EXPECT_NE(choice.algorithm, Algorithm::ring);
+        if (is_16_bit_float(dtype)) {
+          EXPECT_EQ(choice.algorithm, Algorithm::direct);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll
