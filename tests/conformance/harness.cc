@@ -148,7 +148,7 @@ std::vector<std::byte> bytes_of_view(const Recorder::Seen& seen) {
   }
   std::size_t at = 0;
   for (const RemotePiece& piece : seen.pieces) {
-    std::memcpy(whole.data() + at, piece.mapped, piece.bytes);
+    if (piece.bytes > 0) std::memcpy(whole.data() + at, piece.mapped, piece.bytes);
     at += piece.bytes;
   }
   return whole;
