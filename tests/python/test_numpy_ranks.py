@@ -47,15 +47,14 @@ def test_collectives_equal_numpy_under_mpirun(size):
     assert {entry["local_size"] for entry in found} == {size}
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "ring", "direct", "recursive_doubling"])
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "recursive_doubling"])
 @pytest.mark.parametrize("size", [3, 5])
 def test_every_algorithm_equals_numpy(size, algorithm):
     environ = {"RDMACOLL_ALLREDUCE_ALGORITHM": algorithm, "RDMACOLL_SEGMENT_BYTES": "16384"}
     run(PROGRAM, size, arguments=[str(seed())], env=environ, deadline_s=240).succeeded()
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("size", [3, 4, 5, 8])
+@pytest.mark.parametrize(("size", "transport"), [(3, "tcp"), (4, "shm"), (5, "shm"), (8, "tcp")])
 def test_canonical_order_gives_the_bits_of_one_binary_tree(size, transport):
     environ = {"RDMACOLL_ORDER": "canonical", "RDMACOLL_TRANSPORT": transport}
     run(PROGRAM, size, arguments=[str(seed())], env=environ, deadline_s=240).succeeded()
