@@ -37,6 +37,29 @@ def mine(shape: tuple[int, ...], dtype: str = "float32", *, salt: int = 0) -> An
     return tf.constant(value(rdmacoll.rank(), shape, dtype, salt=salt))
 
 
+TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-5, "float64": 1e-12}
+REDUCE = {
+    rdmacoll.Sum: np.sum,
+    rdmacoll.Average: np.mean,
+    rdmacoll.Min: np.min,
+    rdmacoll.Max: np.max,
+    rdmacoll.Product: np.prod,
+}
+
+
+def expected(op: int, shape: tuple[int, ...], dtype: str, *, salt: int = 0) -> np.ndarray:
+    values = np.stack(all_values(shape, dtype, salt=salt))
+    wide = values.astype(np.float64 if tf.as_dtype(dtype).is_floating else np.int64)
+    result = REDUCE[op](wide, axis=0)
+    return result if tf.as_dtype(dtype).is_floating else result.astype(values.dtype)
+
+
+def close(result: Any, wanted: Any, dtype: str = "float32") -> None:
+    tolerance = TOLERANCE.get(dtype, 0)
+    got, want = (np.asarray(a.numpy() if tf.is_tensor(a) else a, np.float64) for a in (result, wanted))
+    np.testing.assert_allclose(got, want, tolerance, tolerance)
+
+
 def raised(kind: type[BaseException], call: Callable[[], Any]) -> BaseException:
     """The exception of that class that `call` has to raise."""
     try:

@@ -52,7 +52,7 @@ class Spy:
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
-    def _submit(self, engine: int, address: int, handle: Any, error: Any) -> int:
+    def _submit(self, engine: int, address: int, handle: int | None, error: int) -> int:
         assert not handle
         raw = ctypes.string_at(address, REQUEST.size)
         names = "size kind dtype op root prescale postscale name iteration repeats n tensors"
@@ -63,7 +63,7 @@ class Spy:
         if self.refusal is not None:
             text = ctypes.create_string_buffer(self.refusal.encode())
             self._texts.append(text)
-            error[0] = ctypes.addressof(text)
+            ctypes.c_void_p.from_address(error).value = ctypes.addressof(text)
             return 1
         self._jobs.put(request)
         return 0

@@ -14,7 +14,7 @@ def run_checks(program: str, ranks: int, **options: object) -> None:
     path: Path = PROGRAMS / program
     checks = [line for line in path.read_text().splitlines() if line.startswith("def check_")]
     reports = run(path, ranks, deadline_s=300, **options).succeeded()
-    assert len(checks) > 5
+    assert len(checks) > 4
     for report in reports:
         assert len(report["done"]) == len(checks)
 
@@ -24,6 +24,11 @@ def run_checks(program: str, ranks: int, **options: object) -> None:
 )
 def test_ops_are_right_on_every_rank(ranks: int, launcher: str, inter_op_threads: int) -> None:
     run_checks("tf_ops.py", ranks, launcher=launcher, arguments=[str(inter_op_threads)])
+
+
+@pytest.mark.parametrize(("ranks", "inter_op_threads"), [(2, 2), (3, 1)])
+def test_what_is_wrong_is_refused_on_every_rank(ranks: int, inter_op_threads: int) -> None:
+    run_checks("tf_refusals.py", ranks, arguments=[str(inter_op_threads)])
 
 
 DEADLINE_S = 5.0  # five times what is promised

@@ -1,0 +1,114 @@
+"""What the TensorFlow ops refuse, and how they fail. Argument: the number of inter-op threads."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import tensorflow as tf
+from tf_common import close, expected, mine, raised, run_all
+
+import rdmacoll
+from rdmacoll.ops import allgather, allreduce, barrier, broadcast
+
+tf.config.threading.set_inter_op_parallelism_threads(int(sys.argv[1]))
+rdmacoll.init()
+RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
+
+
+def check_wrong_arguments_are_refused_here() -> None:
+    text = str(raised(rdmacoll.ConfigError, lambda: allreduce(tf.constant([1, 2]))))
+    assert "Sum" in text
+    assert "int32" in text
+    raised(rdmacoll.ConfigError, lambda: allreduce(tf.constant([True]), op=rdmacoll.Sum))
+    raised(rdmacoll.ConfigError, lambda: allreduce(tf.ones(1), op=7))
+    raised(rdmacoll.ConfigError, lambda: allreduce(tf.ones(1), compression="fp16"))
+    raised(rdmacoll.ConfigError, lambda: broadcast(tf.ones(1), SIZE))
+    raised(rdmacoll.ConfigError, lambda: broadcast(tf.ones(1), -1))
+    raised(rdmacoll.ConfigError, lambda: allgather(tf.constant(["text"])))
+
+    @tf.function(jit_compile=True)
+    def compiled(x: Any) -> Any:
+        return allreduce(x)
+
+    assert "jit_compile" in str(raised(rdmacoll.ConfigError, lambda: compiled(tf.ones(3))))
+
+
+def check_mismatches_are_errors_on_every_rank() -> None:
+    if SIZE == 1:
+        return
+    calls = [
+        lambda: allreduce(tf.ones(3 if RANK == 0 else 4), name="shape"),
+        lambda: allreduce(tf.ones(3, tf.float32 if RANK == 0 else tf.float64), name="dtype"),
+        lambda: allreduce(tf.ones(3), op=rdmacoll.Sum if RANK == 0 else rdmacoll.Max, name="op"),
+        lambda: broadcast(tf.ones(3), min(RANK, 1), name="root"),
+        lambda: allgather(tf.ones((2, 2 + min(RANK, 1))), name="columns"),
+        lambda: allreduce(tf.ones(3)) if RANK == 0 else broadcast(tf.ones(3), 0),
+    ]
+    for call in calls:
+        eager = raised(rdmacoll.MismatchError, call)
+        assert eager.__cause__ is None
+        graph = raised(tf.errors.InvalidArgumentError, tf.function(call))
+        assert type(rdmacoll.error_from(graph)) is rdmacoll.MismatchError
+        assert "MismatchError: " in str(graph)
+    close(allreduce(mine((3,))), expected(rdmacoll.Average, (3,), "float32"))
+
+
+def check_the_lists_of_gradients_must_agree() -> None:
+    if SIZE == 1:
+        return
+    reducer_options = {"bucket_bytes": 64}
+    variables = [tf.Variable(tf.ones(8)) for _ in range(6)]
+
+    @tf.function
+    def step() -> Any:
+        with rdmacoll.DistributedGradientTape(tf.GradientTape(), **reducer_options) as tape:
+            used = variables if RANK == 0 else variables[1:]  # the first is used by rank 0 alone
+            loss = tf.add_n([tf.reduce_sum(v) for v in used])
+        return [g for g in tape.gradient(loss, variables) if g is not None]
+
+    graph = raised(tf.errors.InvalidArgumentError, step)
+    assert type(rdmacoll.error_from(graph)) is rdmacoll.MismatchError
+
+
+def check_a_name_twice_in_flight_is_an_error() -> None:
+    @tf.function
+    def step(x: Any) -> Any:
+        return allreduce(x, name="twice") + allreduce(x + 1.0, name="twice")
+
+    if SIZE == 1:
+        return  # the first may be done before the second comes
+    if RANK == 0:
+        # One of the two is refused, the other waits for the ranks that come later.
+        error = raised(tf.errors.InvalidArgumentError, lambda: step(tf.ones(3)))
+        assert type(rdmacoll.error_from(error)) is rdmacoll.DuplicateNameError
+    else:
+        time.sleep(1.0)
+        allreduce(tf.ones(3), name="twice")
+
+
+def check_a_look_at_the_metrics_harms_nothing() -> None:
+    step = tf.function(lambda x: allreduce(x, op=rdmacoll.Sum))
+    for salt in range(40):
+        rdmacoll.metrics()
+        time.sleep(0.002)  # the engine's thread is asleep by now, and has to hear of what follows
+        close(step(mine((3,), salt=salt)), expected(rdmacoll.Sum, (3,), "float32", salt=salt))
+
+
+def check_barriers() -> None:
+    barrier()
+
+    @tf.function
+    def step() -> Any:
+        barrier()
+        return tf.constant(1)
+
+    for _ in range(3):
+        step()
+
+
+if __name__ == "__main__":
+    run_all(globals())
+    rdmacoll.shutdown()
+    raised(rdmacoll.NotInitializedError, lambda: allreduce(tf.ones(1)))
