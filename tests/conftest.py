@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -19,6 +20,15 @@ os.environ.setdefault("CCACHE_NOHASHDIR", "1")
 ALLOWED_SKIPS = {
     "needs root": "network namespaces can be made by root alone",
 }
+
+
+def pytest_configure() -> None:
+    """A terminated run cleans up like an interrupted one: no rank outlives it."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
