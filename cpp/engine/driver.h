@@ -57,7 +57,11 @@ class Driver {
   class Hold {  // the baton, taken whatever it costs
    public:
     explicit Hold(Driver& driver) : driver_(driver) { driver_.take_baton(); }
-    ~Hold() { driver_.give_baton(); }
+    ~Hold() {
+      // As a caller leaves it: armed for whoever sleeps, or with a ring for what is to do.
+      if (!driver_.fall_asleep()) driver_.ring();
+      driver_.give_baton();
+    }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
 

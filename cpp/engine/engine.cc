@@ -177,6 +177,7 @@ bool Engine::start_batches() {
     const std::vector<OperationRef> operations = next.operations;
     Status status = planner_.prepare(std::move(next), batch);
     decided_.pop_front();
+    if (status.ok()) status = missing_peer(batch);
     if (status.ok()) status = executor_.start(std::move(batch));
     if (!status.ok()) {
       fail_myself(status);
@@ -186,6 +187,14 @@ bool Engine::start_batches() {
     moved = true;
   }
   return moved;
+}
+
+Status Engine::missing_peer(const Batch& batch) const {
+  if (batch.program == nullptr) return {};
+  for (const auto& [peer, traffic] : batch.program->traffic) {
+    if (lost_.contains(peer)) return {Code::failed, cat(world_.describe(peer), " has left")};
+  }
+  return {};
 }
 
 bool Engine::execute() {
@@ -259,9 +268,13 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   silent_.insert(peer);
   lost_.insert(peer);
   outbox_.erase(peer);
-  if (said_goodbye_.contains(peer)) return;
   const Member& member = world_.members[peer];
-  fail(peer, rank_failed(peer, member.host, member.pid, cause));
+  if (!said_goodbye_.contains(peer)) {
+    fail(peer, rank_failed(peer, member.host, member.pid, cause));
+  } else if (executor_.needs(peer)) {
+    // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
+    fail(peer, rank_failed(peer, member.host, member.pid, "left before this rank had its data"));
+  }
 }
 
 // The first sentence wins. From here on nothing is executed: whoever hears it from us knows that we
@@ -274,7 +287,11 @@ void Engine::fail(int rank, Status status) {
   submissions_.close(failure_);
   log_.error(failure_.message());
   for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer != world_.rank && transport_.is_connected(peer)) {
+    // Also who is about to be connected: it must not take our end for the cause.
+    const bool wanted =
+        std::find(neighbours_.begin(), neighbours_.end(), peer) != neighbours_.end() ||
+        planner_.asked().contains(peer);
+    if (peer != world_.rank && (wanted || transport_.is_connected(peer))) {
       post(peer, FailureMessage{rank, failure_});
     }
   }
@@ -310,7 +327,7 @@ void Engine::complete_undecided(const Status& status) {
 }
 
 void Engine::leave(const std::string& cause) {
-  if (leaving_ || ended_) return;
+  if (leaving_ || ended_ || !failure_.ok()) return;  // a failure has said it all
   leaving_ = true;
   submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
   take_submissions();

@@ -100,6 +100,7 @@ class Engine final : public Sink {
   bool decide();
   void obey(Decision decision);
   bool start_batches();
+  Status missing_peer(const Batch& batch) const;
   bool execute();
   bool finish_operations();
   void complete(const OperationRef& operation, const Status& status);

@@ -49,6 +49,7 @@ void Engine::handle(int peer, FailureMessage& message) {
 }
 
 void Engine::handle(int peer, LeavingMessage& message) {
+  if (peer == message.rank) said_goodbye_.insert(peer);
   if (!gone_.insert(message.rank).second) return;
   post_neighbours(message, peer);
   if (message.unfinished) {
@@ -67,8 +68,11 @@ void Engine::handle(int peer, GoodbyeMessage&) {
 }
 
 void Engine::apply(const VerdictMessage& verdict) {
+  if (std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank) == verdict.ranks.end()) {
+    return;  // not submitted here (yet): then the answer comes for it
+  }
   const auto found = undecided_.find({verdict.name, verdict.iteration});
-  if (found == undecided_.end()) return;  // not submitted here (yet)
+  if (found == undecided_.end()) return;
   const OperationRef operation = found->second.front();
   found->second.pop_front();
   if (found->second.empty()) undecided_.erase(found);

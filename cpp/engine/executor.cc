@@ -5,6 +5,12 @@
 #include "base/text.h"
 
 namespace rdmacoll {
+namespace {
+
+// In Run::waiting: nothing is waited for any more.
+constexpr uint16_t kDone = 0xffff;
+
+}  // namespace
 
 Executor::Executor(const World& world, Transport& transport, Compute& compute, MemoryPool& pool)
     : world_(world), transport_(transport), compute_(compute), pool_(pool) {
@@ -213,6 +219,7 @@ void Executor::finish(uint64_t cookie) {
   const auto index = static_cast<std::size_t>(cookie & 0xffff);
   const Step& step = program.schedule.steps[index];
   RC_ASSERT(run.left > 0);
+  run.waiting[index] = kDone;
   if (computes(step.verb)) release_views(run, step);
   for (uint16_t successor : program.successors[index]) {
     if (--run.waiting[successor] == 0) ready_.push_back((cookie & ~uint64_t{0xffff}) | successor);
@@ -298,12 +305,28 @@ void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
 }
 
 bool Executor::idle() const {
-  return std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.busy; });
+  // A release that is still to be sent is work too: a peer waits for it.
+  return releases_.empty() &&
+         std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.busy; });
 }
 
 void Executor::halt() {
   halted_ = true;
   while (jobs_ > 0) compute_.poll(*this);
+}
+
+bool Executor::needs(int peer) const {
+  for (const Slot& slot : slots_) {
+    if (!slot.busy || !slot.batch.program->traffic.contains(peer)) continue;
+    if (slot.next_segment < slot.batch.layout.segments()) return true;
+    for (const Run& run : slot.runs) {
+      for (std::size_t step = 0; run.left > 0 && step < run.waiting.size(); ++step) {
+        const bool ours = slot.batch.program->schedule.steps[step].peer == peer;
+        if (ours && run.waiting[step] != kDone) return true;
+      }
+    }
+  }
+  return false;
 }
 
 std::vector<OperationRef> Executor::abandon() {
@@ -327,10 +350,10 @@ std::string Executor::state() const {
       if (run.left == 0) continue;
       std::vector<std::string> open;
       for (std::size_t i = 0; i < run.waiting.size(); ++i) {
-        if (run.waiting[i] > 0) open.push_back(cat(i));
+        if (run.waiting[i] != kDone) open.push_back(cat(i));
       }
-      text += cat("    segment ", run.segment, ": ", run.left,
-                  " steps left; waiting for others: ", join(open, " "), "\n");
+      text +=
+          cat("    segment ", run.segment, ": ", run.left, " steps left: ", join(open, " "), "\n");
     }
   }
   return text;

@@ -60,6 +60,7 @@ class Executor final : public ComputeSink {
   bool has_finished() const { return !finished_.empty(); }
   const Status& status() const { return status_; }  // a compute step failed: the world is over
   bool idle() const;
+  bool needs(int peer) const;  // a step with this peer is not done
   bool has_steps() const { return !ready_.empty() || !releases_.empty(); }
   // Waits for the jobs that run; nothing that they end is acted upon any more.
   void halt();

@@ -113,13 +113,14 @@ Decision get_decision(Reader& reader, int ranks) {
 }
 
 void put(Writer& writer, const VerdictMessage& message) {
-  writer.put_text(message.name).put(message.iteration);
+  writer.put_text(message.name).put(message.iteration).put_list(message.ranks);
   put(writer, message.status);
 }
 VerdictMessage get_verdict(Reader& reader, int ranks) {
   VerdictMessage message;
   message.name = reader.get_text(kTextBytesMax);
   message.iteration = reader.get<int64_t>();
+  message.ranks = reader.get_list<int32_t>(static_cast<std::size_t>(ranks));
   message.status = get_status(reader, ranks);
   return message;
 }

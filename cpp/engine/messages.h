@@ -50,10 +50,12 @@ struct Decision {
   std::vector<int64_t> firsts;  // allgather: by rank
 };
 
-// Downward: this operation ends with an error on every rank.
+// Downward: this operation ends with an error on these ranks. They have submitted it and cannot
+// submit it again before they hear this, so it meets the operation that it is about.
 struct VerdictMessage {
   std::string name;
   int64_t iteration = 0;
+  std::vector<int32_t> ranks;
   Status status;
 };
 

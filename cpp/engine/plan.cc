@@ -26,6 +26,7 @@ bool Planner::connect(const Decided& decided) {
   for (int peer : entry->second) {
     if (transport_.is_connected(peer)) continue;
     transport_.connect(peer);
+    asked_.insert(peer);
     all = false;
   }
   return all;

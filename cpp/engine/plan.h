@@ -1,6 +1,7 @@
 // From a decision and the operations of this rank to a batch that the executor can run.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "base/status.h"
@@ -30,6 +31,7 @@ class Planner {
   bool connect(const Decided& decided);
   // All peers are connected: the batch. An allgather's result is allocated here.
   Status prepare(Decided decided, Batch& batch);
+  const std::set<int>& asked() const { return asked_; }  // peers that some schedule needs
   std::size_t programs() const { return programs_.made(); }
 
  private:
@@ -43,6 +45,7 @@ class Planner {
   MemoryPool& pool_;
   uint64_t one_copy_bytes_;
   Programs programs_;
+  std::set<int> asked_;
   std::map<std::pair<Algorithm, int>, std::vector<int>> peers_;  // by algorithm and root
 };
 

@@ -20,13 +20,15 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   Pending& pending = pending_[key];
   if (pending.contributions.empty()) pending.since = now;
   if (has_spoken(pending, record)) {
-    // Only after an error that this rank has seen and another has not: it gets the same answer.
+    // Only after an error that this rank has seen and another has not: this is its next operation
+    // of the name, and waits until the other has come to the same point.
     if (pending.piecemeal) {
       upward_.push_back(record);
       return true;
     }
     if (pending.verdict.ok()) return false;
-    verdicts_.push_back({key.name, key.iteration, pending.verdict});
+    pending.held.push_back(record);
+    pending.held_since = now;
     return true;
   }
 
@@ -44,7 +46,8 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   if (pending.piecemeal) {
     pass_on(key, pending, pending.contributions.size() - 1);
   } else if (!pending.verdict.ok()) {
-    verdicts_.push_back({key.name, key.iteration, pending.verdict});
+    verdicts_.push_back(
+        {key.name, key.iteration, ranks_of(record.origin, record.subtree), pending.verdict});
   } else if (pending.variants.size() > 1 && !is_root()) {
     pending.piecemeal = true;
     pass_on(key, pending, 0);
@@ -67,7 +70,13 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
     for (const auto& [rank, first] : pending.firsts) unit.firsts[rank] = first;
     ready_.push_back(std::move(unit));
   }
+  const std::vector<ReadyRecord> held = std::move(pending.held);
+  const Nanoseconds now = pending.held_since;
   pending_.erase(UnitKey(key));  // a copy: `key` may lie in what is erased
+  for (const ReadyRecord& record : held) {
+    const bool added = add(record, now);
+    RC_ASSERT(added);
+  }
 }
 
 void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) {
@@ -78,7 +87,7 @@ void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) 
                        contribution.origin,
                        contribution.subtree,
                        {}};
-    const std::vector<int> ranks = ranks_of(contribution);
+    const std::vector<int> ranks = ranks_of(contribution.origin, contribution.subtree);
     for (const auto& first : pending.firsts) {
       if (std::binary_search(ranks.begin(), ranks.end(), first.first)) {
         record.firsts.push_back(first);
@@ -90,7 +99,11 @@ void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) 
 
 void Readiness::judge(const UnitKey& key, Pending& pending, Status verdict) {
   pending.verdict = verdict;
-  verdicts_.push_back({key.name, key.iteration, std::move(verdict)});
+  std::vector<int> ranks;
+  for (const Contribution& contribution : pending.contributions) {
+    for (int rank : ranks_of(contribution.origin, contribution.subtree)) ranks.push_back(rank);
+  }
+  verdicts_.push_back({key.name, key.iteration, std::move(ranks), std::move(verdict)});
 }
 
 void Readiness::check(Nanoseconds now) {
@@ -112,6 +125,12 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
       pass_on(key, pending, 0);
     }
     return;
+  }
+  if (!pending.held.empty() && now - pending.held_since >= limits_.stall_error) {
+    for (const ReadyRecord& record : std::exchange(pending.held, {})) {
+      verdicts_.push_back(
+          {key.name, key.iteration, ranks_of(record.origin, record.subtree), pending.verdict});
+    }
   }
   if (!pending.verdict.ok() || age < limits_.stall_warning) return;
   const std::vector<int> absent = missing(pending);
@@ -138,6 +157,7 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
 Nanoseconds Readiness::next_deadline() const {
   Nanoseconds next = kNever;
   for (const auto& [key, pending] : pending_) {
+    if (!pending.held.empty()) next = std::min(next, pending.held_since + limits_.stall_error);
     if (!pending.verdict.ok() || pending.piecemeal) continue;
     Nanoseconds due = pending.since + limits_.stall_error;
     if (!is_root()) {
@@ -152,16 +172,16 @@ Nanoseconds Readiness::next_deadline() const {
   return next;
 }
 
-std::vector<int> Readiness::ranks_of(const Contribution& contribution) const {
-  if (!contribution.subtree) return {contribution.origin};
-  return tree_subtree(contribution.origin, world_.size());
+std::vector<int> Readiness::ranks_of(int origin, bool subtree) const {
+  if (!subtree) return {origin};
+  return tree_subtree(origin, world_.size());
 }
 
 bool Readiness::has_spoken(const Pending& pending, const ReadyRecord& record) const {
   for (const Contribution& contribution : pending.contributions) {
     if (contribution.origin == record.origin) return true;
     if (!contribution.subtree) continue;
-    const std::vector<int> ranks = ranks_of(contribution);
+    const std::vector<int> ranks = ranks_of(contribution.origin, contribution.subtree);
     if (std::binary_search(ranks.begin(), ranks.end(), record.origin)) return true;
   }
   return false;
@@ -171,7 +191,7 @@ std::vector<int> Readiness::missing(const Pending& pending) const {
   std::set<int> absent;
   for (int rank = 0; rank < world_.size(); ++rank) absent.insert(rank);
   for (const Contribution& contribution : pending.contributions) {
-    for (int rank : ranks_of(contribution)) absent.erase(rank);
+    for (int rank : ranks_of(contribution.origin, contribution.subtree)) absent.erase(rank);
   }
   return {absent.begin(), absent.end()};
 }
@@ -182,7 +202,7 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
     std::vector<int> ranks;
     for (const Contribution& contribution : pending.contributions) {
       if (contribution.variant != variant) continue;
-      for (int rank : ranks_of(contribution)) ranks.push_back(rank);
+      for (int rank : ranks_of(contribution.origin, contribution.subtree)) ranks.push_back(rank);
     }
     std::sort(ranks.begin(), ranks.end());
     values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "),

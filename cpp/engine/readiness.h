@@ -71,12 +71,14 @@ class Readiness {
     int ranks = 0;
     Nanoseconds since = 0;
     bool warned = false;
-    bool piecemeal = false;  // below the root: what comes is passed on one by one
-    Status verdict;          // at the root: whoever comes late is told at once
+    bool piecemeal = false;         // below the root: what comes is passed on one by one
+    Status verdict;                 // at the root: whoever comes late is told at once
+    std::vector<ReadyRecord> held;  // of ranks that have heard the verdict: their next operation
+    Nanoseconds held_since = 0;
   };
 
   bool is_root() const { return world_.rank == 0; }
-  std::vector<int> ranks_of(const Contribution& contribution) const;
+  std::vector<int> ranks_of(int origin, bool subtree) const;
   std::vector<int> missing(const Pending& pending) const;
   bool has_spoken(const Pending& pending, const ReadyRecord& record) const;
   void pass_on(const UnitKey& key, Pending& pending, std::size_t from);

@@ -105,7 +105,7 @@ SimScript make_script(uint64_t seed) {
   script.canonical = script.algorithm != "ring" && dice.chance(0.3);
   script.segment_bytes =
       static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{64, 1000, 16 << 10, 4 << 20}));
-  if (script.ranks > 8) script.segment_bytes = std::max<uint64_t>(script.segment_bytes, 1000);
+  if (script.ranks > 8) script.segment_bytes = std::max<uint64_t>(script.segment_bytes, 32 << 10);
   script.slow_compute = dice.chance(0.4);
   const int64_t phases = dice.between(1, 4);
   for (int64_t i = 0; i < phases; ++i) {

@@ -272,14 +272,19 @@ class Rank {
       case Fault::mismatch:
         expected = status.code() == Code::mismatch && task.phase == script_.fault_phase &&
                    task.index == script_.fault_operation;
-        break;
-      case Fault::missing:
-        expected = status.code() == Code::stalled &&
-                   detail.ranks == std::vector<int>{script_.victim} && detail.tensor == "missing";
-        if (status.code() == Code::rank_failed) {  // it came to its end while others still waited
-          expected = detail.rank == script_.victim;
+        if (status.code() == Code::rank_failed) {  // another took the error as its end
+          expected = detail.cause.find("left") != std::string::npos;
           failed_ = true;
         }
+        break;
+      case Fault::missing:
+        // What is missing names the victim, as one who stalls or has come to its end. Meanwhile the
+        // victim has gone on alone, so that later operations may stall on either side.
+        expected = status.code() == Code::stalled || status.code() == Code::rank_failed;
+        if (task.script->name == "missing" && task.phase == script_.fault_phase) {
+          expected = expected && detail.ranks == std::vector<int>{script_.victim};
+        }
+        failed_ = status.code() == Code::rank_failed;
         break;
       default:  // the victim may see itself, or anybody, since it was cut off from all
         expected = status.code() == Code::rank_failed &&

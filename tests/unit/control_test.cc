@@ -19,7 +19,7 @@ std::vector<Message> examples() {
   return {ReadyMessage{{{{0, "descriptor"}, 5, 1, true, {{1, 9}}}, {{4, ""}, 0, 2, false, {}}}},
           InternMessage{7, "bytes"},
           Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {1, 2, 3}},
-          VerdictMessage{"name", 2, Status(Code::mismatch, "they differ", detail)},
+          VerdictMessage{"name", 2, {0, 3}, Status(Code::mismatch, "they differ", detail)},
           FailureMessage{2, Status(Code::rank_failed, "rank 2 is gone", detail)},
           LeavingMessage{1, true, "ValueError"},
           GoodbyeMessage{}};

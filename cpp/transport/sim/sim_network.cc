@@ -11,6 +11,7 @@ SimNetwork::SimNetwork(int ranks, const SimPolicy& policy)
       random_(policy.seed),
       dead_(ranks, false),
       last_ordered_(static_cast<std::size_t>(ranks) * ranks, 0),
+      last_arrival_(static_cast<std::size_t>(ranks) * ranks, 0),
       link_free_(static_cast<std::size_t>(ranks) * ranks, 0) {
   for (int rank = 0; rank < ranks; ++rank) {
     transports_.push_back(std::make_unique<SimTransport>(*this, rank));
@@ -31,13 +32,13 @@ Nanoseconds SimNetwork::arrival(int from, int to, std::size_t bytes) {
   return clock_.now() + delay(random_);
 }
 
-void SimNetwork::send(int from, int to, std::size_t bytes, bool ordered,
+void SimNetwork::send(int from, int to, std::size_t bytes, Order order,
                       std::function<void()> deliver) {
   Nanoseconds time = arrival(from, to, bytes);
-  if (ordered) {
-    Nanoseconds& last = last_ordered_[static_cast<std::size_t>(from) * dead_.size() + to];
-    time = last = std::max(time, last + 1);
-  }
+  const std::size_t pair = static_cast<std::size_t>(from) * dead_.size() + to;
+  if (order != Order::free) time = last_ordered_[pair] = std::max(time, last_ordered_[pair] + 1);
+  if (order == Order::last) time = std::max(time, last_arrival_[pair] + 1);
+  last_arrival_[pair] = std::max(last_arrival_[pair], time);
   events_.push({time, events_sent_++, std::move(deliver)});
 }
 
@@ -56,7 +57,7 @@ void SimNetwork::kill(int rank) {
   for (int peer = 0; peer < ranks(); ++peer) {
     if (peer == rank || dead_[peer]) continue;
     // What it had sent before may still arrive; the end of its connection comes behind that.
-    send(rank, peer, 0, true, [this, rank, peer] {
+    send(rank, peer, 0, Order::last, [this, rank, peer] {
       transports_[peer]->lose(rank, "closed its connection (process ended)");
     });
   }

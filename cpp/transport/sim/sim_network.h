@@ -76,9 +76,11 @@ class SimNetwork {
     }
   };
 
-  // Runs `deliver` at the far end when the message has arrived. Messages of one `ordered` pair keep
-  // their order.
-  void send(int from, int to, std::size_t bytes, bool ordered, std::function<void()> deliver);
+  // free: overtakes and is overtaken. ordered: behind the ordered messages of its pair. last:
+  // behind everything that its pair has sent, as the end of a stream is.
+  enum class Order : uint8_t { free, ordered, last };
+  // Runs `deliver` at the far end when the message has arrived.
+  void send(int from, int to, std::size_t bytes, Order order, std::function<void()> deliver);
   Nanoseconds arrival(int from, int to, std::size_t bytes);
 
   SimPolicy policy_;
@@ -88,6 +90,7 @@ class SimNetwork {
   std::vector<bool> dead_;
   std::priority_queue<Event> events_;
   std::vector<Nanoseconds> last_ordered_;  // by pair
+  std::vector<Nanoseconds> last_arrival_;  // by pair
   std::vector<Nanoseconds> link_free_;     // by pair
   uint64_t events_sent_ = 0;
 };

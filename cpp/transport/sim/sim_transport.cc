@@ -57,11 +57,16 @@ void SimTransport::connect(int peer) {
   Peer& to = peers_[peer];
   if (to.wanted || to.connected || to.dropped) return;
   to.wanted = true;
-  network_.send(rank_, peer, kHeaderBytes, true, [this, peer] { other(peer).greet(rank_); });
+  network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::ordered,
+                [this, peer] { other(peer).greet(rank_); });
 }
 
 void SimTransport::greet(int peer) {
   Peer& from = peers_[peer];
+  if (from.dropped) {  // a socket that nobody will serve: the other end sees it close
+    network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::last,
+                  [this, peer] { other(peer).lose(rank_, "closed its connection"); });
+  }
   if (from.connected || from.dropped || network_.is_dead(peer)) return;
   // Either side's wish makes the connection; the other end learns of it as fast as a message goes.
   from.connected = true;
@@ -69,7 +74,8 @@ void SimTransport::greet(int peer) {
   ++counters_.handshakes;
   patience_from_[peer] = network_.clock().now();
   arrive({.what = Arrival::What::connected, .peer = peer});
-  network_.send(rank_, peer, kHeaderBytes, true, [this, peer] { other(peer).greet(rank_); });
+  network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::ordered,
+                [this, peer] { other(peer).greet(rank_); });
 }
 
 Reach SimTransport::reach(int) const {
@@ -80,12 +86,12 @@ Reach SimTransport::reach(int) const {
 void SimTransport::fail(int peer) {
   Peer& gone = peers_[peer];
   if (gone.dropped) return;
-  const bool was_connected = gone.connected;
+  const bool was_connected = gone.connected || gone.wanted;
   gone = Peer{};
   gone.dropped = true;
   std::erase_if(arrivals_, [peer](const Arrival& arrival) { return arrival.peer == peer; });
   if (!was_connected || network_.is_dead(rank_)) return;
-  network_.send(rank_, peer, kHeaderBytes, true,
+  network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::last,
                 [this, peer] { other(peer).lose(rank_, "closed its connection (process ended)"); });
 }
 
@@ -106,7 +112,7 @@ Status SimTransport::post_control(int peer, std::span<const std::byte> message) 
   ++counters_.control_messages;
   std::vector<std::byte> copy(message.begin(), message.end());
   network_.send(
-      rank_, peer, kHeaderBytes + copy.size(), true,
+      rank_, peer, kHeaderBytes + copy.size(), SimNetwork::Order::ordered,
       [this, peer, copy = std::move(copy)]() mutable {
         SimTransport& to = other(peer);
         if (to.peers_[rank_].dropped) return;
@@ -135,7 +141,7 @@ Status SimTransport::post_recv(const Transfer& transfer) {
   const bool fresh =
       peers_[peer].receives.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie}).second;
   RC_ASSERT(fresh, cat("rank ", rank_, " receives (", int{key.first}, ", ", key.second, ") twice"));
-  network_.send(rank_, peer, kHeaderBytes, false, [this, peer, key] {
+  network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::free, [this, peer, key] {
     if (other(peer).peers_[rank_].dropped) return;
     other(peer).peers_[rank_].grants.emplace(key, true);
     other(peer).try_transfer(rank_, key);
@@ -149,23 +155,26 @@ void SimTransport::try_transfer(int peer, Key key) {
   const auto send = peers_[peer].sends.find(key);
   if (send == peers_[peer].sends.end() || peers_[peer].grants.erase(key) == 0) return;
   const std::size_t bytes = total_bytes(send->second.pieces);
-  network_.send(rank_, peer, kHeaderBytes + bytes, false, [this, peer, key, bytes] {
-    if (network_.is_dead(rank_)) return;  // its memory went with it
-    SimTransport& to = other(peer);
-    const auto sending = peers_[peer].sends.find(key);
-    const auto receiving = to.peers_[rank_].receives.find(key);
-    if (sending == peers_[peer].sends.end() || receiving == to.peers_[rank_].receives.end()) return;
-    const std::size_t copied = copy_pieces(sending->second.pieces, receiving->second.pieces);
-    RC_ASSERT(copied == bytes && total_bytes(receiving->second.pieces) == bytes,
-              cat("rank ", rank_, " sends ", bytes, " bytes to rank ", peer, ", which expects ",
-                  total_bytes(receiving->second.pieces)));
-    counters_.bytes_sent += bytes;
-    to.counters_.bytes_received += bytes;
-    arrive({.what = Arrival::What::sent, .peer = peer, .cookie = sending->second.cookie});
-    to.arrive({.what = Arrival::What::received, .peer = rank_, .cookie = receiving->second.cookie});
-    peers_[peer].sends.erase(sending);
-    to.peers_[rank_].receives.erase(receiving);
-  });
+  network_.send(
+      rank_, peer, kHeaderBytes + bytes, SimNetwork::Order::free, [this, peer, key, bytes] {
+        if (network_.is_dead(rank_)) return;  // its memory went with it
+        SimTransport& to = other(peer);
+        const auto sending = peers_[peer].sends.find(key);
+        const auto receiving = to.peers_[rank_].receives.find(key);
+        if (sending == peers_[peer].sends.end() || receiving == to.peers_[rank_].receives.end())
+          return;
+        const std::size_t copied = copy_pieces(sending->second.pieces, receiving->second.pieces);
+        RC_ASSERT(copied == bytes && total_bytes(receiving->second.pieces) == bytes,
+                  cat("rank ", rank_, " sends ", bytes, " bytes to rank ", peer, ", which expects ",
+                      total_bytes(receiving->second.pieces)));
+        counters_.bytes_sent += bytes;
+        to.counters_.bytes_received += bytes;
+        arrive({.what = Arrival::What::sent, .peer = peer, .cookie = sending->second.cookie});
+        to.arrive(
+            {.what = Arrival::What::received, .peer = rank_, .cookie = receiving->second.cookie});
+        peers_[peer].sends.erase(sending);
+        to.peers_[rank_].receives.erase(receiving);
+      });
 }
 
 Status SimTransport::publish(const Transfer& transfer) {
@@ -185,7 +194,7 @@ Status SimTransport::publish(const Transfer& transfer) {
     pieces.push_back({network_.policy().mapped ? piece.data : nullptr,
                       reinterpret_cast<uint64_t>(piece.data), piece.bytes});
   }
-  network_.send(rank_, peer, kHeaderBytes, false, [this, peer, key, pieces] {
+  network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::free, [this, peer, key, pieces] {
     Peer& from = other(peer).peers_[rank_];
     if (from.dropped) return;
     from.views.emplace(key, Published{pieces});
@@ -220,7 +229,7 @@ Status SimTransport::release(int peer, Lane lane, uint64_t sequence) {
             cat("rank ", rank_, " releases what it has not seen: ", int{lane}, ", ", sequence));
   for (const RemotePiece& piece : view->second.pieces) counters_.bytes_received += piece.bytes;
   peers_[peer].views.erase(view);
-  network_.send(rank_, peer, kHeaderBytes, false, [this, peer, key] {
+  network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::free, [this, peer, key] {
     auto& publications = other(peer).peers_[rank_].publications;
     const auto publication = publications.find(key);
     if (publication == publications.end()) return;  // it has let us go
@@ -283,7 +292,7 @@ bool SimTransport::poll(Sink& sink) {
     peers_[peer] = Peer{};
     peers_[peer].dropped = true;
     sink.peer_failed(peer, cat("silent for ", (now - heard) / kMillisecond, " ms"));
-    network_.send(rank_, peer, kHeaderBytes, true,
+    network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::last,
                   [this, peer] { other(peer).lose(rank_, "closed its connection"); });
   }
   return any;
