@@ -11,7 +11,30 @@
 #include "base/text.h"
 #include "engine/operation.h"
 
-using namespace rdmacoll;
+using rdmacoll::cat;
+using rdmacoll::check;
+using rdmacoll::Code;
+using rdmacoll::Config;
+using rdmacoll::Driver;
+using rdmacoll::Dtype;
+using rdmacoll::environment;
+using rdmacoll::is_forked_child;
+using rdmacoll::Kind;
+using rdmacoll::kMillisecond;
+using rdmacoll::kNever;
+using rdmacoll::Nanoseconds;
+using rdmacoll::Operation;
+using rdmacoll::OperationRef;
+using rdmacoll::read_config;
+using rdmacoll::ReduceOp;
+using rdmacoll::Request;
+using rdmacoll::Session;
+using rdmacoll::settings_json;
+using rdmacoll::SettingValue;
+using rdmacoll::sim_faults_json;
+using rdmacoll::Status;
+using rdmacoll::verify_schedules_json;
+using rdmacoll::World;
 
 struct rc_engine {
   std::unique_ptr<Session> session;
