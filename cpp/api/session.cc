@@ -2,10 +2,12 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <mutex>
 
 #include "api/rdmacoll_c.h"
@@ -32,6 +34,28 @@ void watch_forks() {
       forked_child.store(true);
     });
   });
+}
+
+// SIGUSR1 asks for the state: "what does this rank wait for?" Left alone if the program uses it.
+std::atomic<Driver*> signalled_driver{nullptr};
+
+void listen_for_state_signal(Driver* driver) {
+  signalled_driver.store(driver);
+  struct sigaction current {};
+  if (sigaction(SIGUSR1, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
+  struct sigaction action {};
+  action.sa_handler = [](int) {
+    const int saved = errno;
+    Driver* const driver = signalled_driver.load();
+    if (driver != nullptr && !forked_child.load()) driver->request_state();
+    errno = saved;
+  };
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+}
+
+void forget_state_signal(Driver* driver) {
+  signalled_driver.compare_exchange_strong(driver, nullptr);
 }
 
 int cores_allowed() {
@@ -99,6 +123,7 @@ Status Session::start(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(driver_->open());
   RC_RETURN_IF_ERROR(driver_->connect(static_cast<Nanoseconds>(config_.start_timeout_s * kSecond)));
   driver_->start();
+  listen_for_state_signal(driver_.get());
   return {};
 }
 
@@ -136,7 +161,9 @@ Status Session::usable() const {
 void Session::close(const std::string& cause) {
   if (closed_ || is_forked_child()) return;
   closed_ = true;
-  if (driver_ != nullptr) driver_->stop(cause, kGoodbyeLimit);
+  if (driver_ == nullptr) return;
+  forget_state_signal(driver_.get());
+  driver_->stop(cause, kGoodbyeLimit);
 }
 
 Session::~Session() {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "base/futex.h"
@@ -79,6 +80,11 @@ Status Driver::submit(const OperationRef& operation) {
 
 void Driver::wake() {
   if (asleep_.load(std::memory_order_seq_cst)) ring();
+}
+
+void Driver::request_state() {
+  state_wanted_.store(true);
+  ring();
 }
 
 void Driver::ring() {
@@ -206,6 +212,9 @@ template <typename Done>
 void Driver::drive(Done done, Nanoseconds deadline, Nanoseconds spin, bool insist) {
   Nanoseconds idle_since = 0;
   while (!done()) {
+    if (state_wanted_.load(std::memory_order_relaxed) && state_wanted_.exchange(false)) {
+      std::fputs(engine_.state().c_str(), stderr);
+    }
     if (engine_.progress()) {
       idle_since = 0;
       continue;

@@ -48,6 +48,8 @@ class Driver {
     return read(engine_);
   }
 
+  // Prints the engine's state to stderr as soon as somebody holds the baton. Async-signal-safe.
+  void request_state();
   uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
   // Says goodbye, waits at most `limit` for what is in flight, fails the rest, ends the thread.
@@ -97,6 +99,7 @@ class Driver {
   std::atomic<uint32_t> callers_{0};  // how many are in wait(): the engine thread stays away
   std::atomic<bool> asleep_{false};   // whoever submits must ring
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> state_wanted_{false};
   std::atomic<uint64_t> wakeups_{0};
 };
 
