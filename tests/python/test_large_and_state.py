@@ -1,0 +1,56 @@
+"""Arrays beyond 2^31 bytes, and what a signal prints."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_more_than_two_to_the_31_bytes_are_summed_and_moved(transport):
+    program = """
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+rank = rdmacoll.rank()
+count = 2**31 + 4099
+values = np.full(count, rank + 1, np.uint8)
+values[-1] = 40 + rank
+rdmacoll.engine.allreduce(values, rdmacoll.Sum, out=values)
+assert values[0] == values[count // 2] == 3 and values[-1] == 81
+assert int(values.max()) == 81 and int(values[:-1].max()) == int(values[:-1].min()) == 3
+values[:] = rank
+rdmacoll.engine.broadcast(values, 1, out=values)
+assert int(values.min()) == 1
+report("done")
+rdmacoll.shutdown()
+"""
+    outcome = run(program, 2, env={"RDMACOLL_TRANSPORT": transport}, deadline_s=600)
+    assert outcome.succeeded() == ["done"] * 2
+
+
+def test_sigusr1_prints_what_a_rank_waits_for():
+    program = """
+import os, signal, time
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+if rdmacoll.rank() == 0:
+    handle = rdmacoll.engine.allreduce_async(np.ones(4), name="lonely")
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    time.sleep(0.5)
+    rdmacoll.engine.barrier()
+else:
+    rdmacoll.engine.barrier()
+    handle = rdmacoll.engine.allreduce_async(np.ones(4), name="lonely")
+assert handle.wait()[0] == 1
+report("went on")
+rdmacoll.shutdown()
+"""
+    outcome = run(program, 2, deadline_s=60)
+    assert outcome.succeeded() == ["went on"] * 2
+    said = outcome.ranks[0].output
+    assert "allreduce 'lonely' waits for its decision" in said, said
+    assert "1 of 2 ranks" in said
