@@ -84,6 +84,11 @@ def mpirun_command(ranks: int) -> list[str]:
     return [*command, "-np", str(ranks)]
 
 
+def heed_interrupts() -> None:
+    """In a child: Ctrl-C works, however this process was started."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def free_port() -> int:
     """A port that nobody listens on now."""
     with socket.socket() as probe:
@@ -150,6 +155,8 @@ class Run:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                # A run that was started in the background hands down an ignored SIGINT.
+                preexec_fn=heed_interrupts,
             )
         )
 
