@@ -32,7 +32,7 @@ while True:
         outcome = started.finish(20)
     for rank, entry in enumerate(found):
         assert entry["error"] == "RankFailedError", entry
-        assert entry["attributes"]["rank"] == victim
+        assert entry["attributes"]["rank"] == victim, outcome.text()
         assert entry["attributes"]["host"] == os.uname().nodename
         assert entry["attributes"]["cause"]
         assert f"rank {victim}" in entry["text"]
