@@ -16,7 +16,7 @@ from typing import Any
 from rdmacoll.engine import launch as launch_rules
 from rdmacoll.engine.carrier import Carrier, MpiCarrier, SoloCarrier
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.launch import Launch
+from rdmacoll.engine.launch import OPEN_MPI, Launch
 from rdmacoll.engine.log import Log
 from rdmacoll.engine.rendezvous import TcpCarrier
 from rdmacoll.engine.secret import SECRET_BYTES, read_secret
@@ -49,11 +49,16 @@ class Start:
 
 
 def _import_mpi() -> tuple[Any, bool]:
-    """(the module, whether we are the first to import it). Raises ImportError, RuntimeError."""
+    """(the module, whether we are the first to import it); MPI itself may not be initialised yet.
+
+    Raises ImportError, RuntimeError.
+    """
     first = "mpi4py.MPI" not in sys.modules
     if first:
         import mpi4py
 
+        # An MPI under another MPI's launcher may abort the process: look at its name first.
+        mpi4py.rc.initialize = False
         # After a failure MPI_Finalize would wait for ranks that are gone: world.py calls it after a
         # clean end only.
         mpi4py.rc.finalize = False
@@ -62,10 +67,16 @@ def _import_mpi() -> tuple[Any, bool]:
     return MPI, first
 
 
+def _initialized(mpi: Any) -> Any:
+    if not mpi.Is_initialized():
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+    return mpi
+
+
 def mpi_module() -> Any:
     """mpi4py's MPI, for those who compare with it. Raises ConfigError."""
     try:
-        return _import_mpi()[0]
+        return _initialized(_import_mpi()[0])
     except (ImportError, RuntimeError) as error:
         raise ConfigError(f"mpi4py cannot be imported: {error}. pip install 'rdmacoll[mpi]'") from error
 
@@ -98,18 +109,23 @@ def _start_with_mpi(told: Launch, environ: Mapping[str, str]) -> Start | None:
         ) from error
     if mpi.Is_finalized():
         raise ConfigError("MPI is already finalised in this process: init() has to come before.")
+    version = _first_line(mpi.Get_library_version())
     world = mpi.COMM_WORLD
-    if world.Get_size() != told.size:
-        if can_do_without:
-            return None
-        raise ConfigError(
-            f"{told.by} says that this is rank {told.rank} of {told.size}, but MPI says rank "
-            f"{world.Get_rank()} of {world.Get_size()}: mpi4py uses another MPI "
-            f"({_first_line(mpi.Get_library_version())}) than the launcher. Use the mpirun of that MPI, "
-            "or install mpi4py for the launcher's."
+    if told.by == OPEN_MPI and OPEN_MPI not in version and not mpi.Is_initialized():
+        says = "is not that MPI"
+    elif _initialized(mpi) and world.Get_size() != told.size:
+        says = f"says rank {world.Get_rank()} of {world.Get_size()}"
+    else:
+        return Start(
+            Launch(f"{told.by}, {version}", world.Get_rank(), world.Get_size()), world, owns_mpi=first
         )
-    by = f"{told.by}, {_first_line(mpi.Get_library_version())}"
-    return Start(Launch(by, world.Get_rank(), world.Get_size()), world, owns_mpi=first)
+    if can_do_without:
+        return None
+    raise ConfigError(
+        f"{told.by} says that this is rank {told.rank} of {told.size}, but mpi4py's MPI ({version}) {says}: "
+        "each process would be a world of its own. Use the mpirun of that MPI, or install mpi4py for the "
+        "launcher's."
+    )
 
 
 def find_start(

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from rdmacoll.engine.errors import ConfigError
 
+OPEN_MPI = "Open MPI"
 # Who sets them, size, rank. PMIX has no size of its own: OMPI's or Slurm's is beside it.
 _MPI_VARIABLES = (
-    ("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    (OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     ("MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
     ("a PMI launcher (MPICH, Intel MPI)", "PMI_SIZE", "PMI_RANK"),
     ("a PMIx launcher", "PMIX_SIZE", "PMIX_RANK"),

@@ -105,6 +105,23 @@ def test_a_silent_world_of_one_is_refused_and_names_both():
     assert "rank 0 of 1" in str(caught.value) or "mpi4py cannot be imported" in str(caught.value)
 
 
+def test_another_mpi_than_the_launchers_is_refused_before_it_aborts_the_process(monkeypatch):
+    import sys
+    import types
+
+    fake = types.ModuleType("mpi4py.MPI")
+    fake.Is_initialized = fake.Is_finalized = lambda: False
+    fake.Get_library_version = lambda: "Other MPI 5.0\nmore"
+    fake.COMM_WORLD = None
+    package = types.ModuleType("mpi4py")
+    package.rc, package.MPI = types.SimpleNamespace(), fake
+    monkeypatch.setitem(sys.modules, "mpi4py", package)
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    with pytest.raises(ConfigError, match=r"Open MPI says that this is rank 1 of 2.*Other MPI 5\.0"):
+        find_start(environ={"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert package.rc.initialize is False
+
+
 def test_an_mpi_launcher_without_mpi4py_is_refused(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "mpi4py", None)
     monkeypatch.delitem(__import__("sys").modules, "mpi4py.MPI", raising=False)
