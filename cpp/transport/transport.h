@@ -7,7 +7,8 @@
 //   transfer  post_send at one side, post_recv at the other, matched by (lane, sequence). Lanes are
 //             independent; within a lane sequences are unique but may be posted in any order.
 //             post_recv *is* the grant: no byte is written before the receiver has posted.
-//   view      publish at one side, await at the other, matched by (lane, sequence) in a space of its
+//   view      publish at one side, await at the other, matched by (lane, sequence) in a space of
+//   its
 //             own. The reader gets a View of the publisher's memory, reads it, and releases it.
 //             The publisher's completion (`sent`) comes with the release: until then it must leave
 //             the memory alone.
@@ -44,7 +45,7 @@ struct Transfer {
 };
 
 struct View {
-  std::span<const RemotePiece> pieces;  // valid until release()
+  std::span<const RemotePiece> pieces;   // valid until release()
   const RemoteReader* reader = nullptr;  // null when every piece is mapped
 };
 

@@ -51,8 +51,9 @@ TEST(Layout, parts_begin_at_cache_lines) {
 TEST(Layout, offsets_beyond_2_to_the_32_are_exact) {
   const uint64_t bytes = (uint64_t{5} << 32) + 4;
   Layout layout;
-  layout.assign_even({{address(4096), address(8192), 12}, {address(1 << 20), address(1 << 21), bytes}},
-                     4 << 20, 2);
+  layout.assign_even(
+      {{address(4096), address(8192), 12}, {address(1 << 20), address(1 << 21), bytes}}, 4 << 20,
+      2);
   const Range last = layout.range(layout.segments() - 1, 1);
   EXPECT_EQ(last.end, bytes + 12);
   std::vector<Piece> pieces;
