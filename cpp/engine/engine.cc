@@ -199,7 +199,12 @@ Status Engine::missing_peer(const Batch& batch) const {
 
 bool Engine::execute() {
   const bool moved = executor_.poll();
-  if (!executor_.status().ok()) fail_myself(executor_.status());
+  const Status& status = executor_.status();
+  if (status.code() == Code::rank_failed && status.detail().rank != world_.rank) {
+    fail(status.detail().rank, status);  // it ended while its memory was read
+  } else if (!status.ok()) {
+    fail_myself(status);
+  }
   return moved;
 }
 
