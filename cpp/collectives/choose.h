@@ -11,7 +11,7 @@
 
 namespace rdmacoll {
 
-// Cuts in bytes. The defaults were measured on two cores of one machine; ARCHITECTURE.md tells how.
+// Cuts in bytes: first values, until a measurement of the fabric replaces them.
 struct Tuning {
   uint64_t doubling_bytes_shared = 8 << 10;    // recursive doubling up to here, in one node
   uint64_t doubling_bytes_network = 16 << 10;  // ... and between nodes
