@@ -58,6 +58,13 @@ void forget_state_signal(Driver* driver) {
   signalled_driver.compare_exchange_strong(driver, nullptr);
 }
 
+Status refuse_forked_child() {
+  if (!is_forked_child()) return {};
+  return {Code::uninitialized,
+          "this process was forked from one that runs rdmacoll and cannot use it. Start workers "
+          "with the \"spawn\" method, or call init() only after forking."};
+}
+
 int cores_allowed() {
   cpu_set_t mask;
   return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
@@ -69,11 +76,7 @@ bool is_forked_child() { return forked_child.load(std::memory_order_relaxed); }
 
 Status Session::open(int rank, int size, std::string job, std::vector<std::byte> secret,
                      std::string_view arguments, std::unique_ptr<Session>& session) {
-  if (is_forked_child()) {
-    return {Code::uninitialized,
-            "this process was forked from one that runs rdmacoll and cannot use it. Start workers "
-            "with the \"spawn\" method, or call init() only after forking."};
-  }
+  RC_RETURN_IF_ERROR(refuse_forked_child());
   if (size < 1 || rank < 0 || rank >= size) {
     return {Code::invalid, cat("rank ", rank, " of ", size, " ranks is not possible.")};
   }
@@ -149,11 +152,7 @@ DriverOptions Session::driver_options(int cores) const {
 }
 
 Status Session::usable() const {
-  if (is_forked_child()) {
-    return {Code::uninitialized,
-            "this process was forked from one that runs rdmacoll and cannot use it. Start workers "
-            "with the \"spawn\" method, or call init() only after forking."};
-  }
+  RC_RETURN_IF_ERROR(refuse_forked_child());
   if (driver_ == nullptr) return {Code::uninitialized, "rdmacoll was not started: call init()."};
   return {};
 }

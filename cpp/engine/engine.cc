@@ -244,9 +244,7 @@ Status Engine::submit(const OperationRef& operation) {
 bool Engine::arm() {
   // What the last step has released (a slot, say) may let another operation go on.
   if (!settled_) return false;
-  for (const auto& [peer, messages] : outbox_) {
-    if (!messages.empty()) return false;
-  }
+  if (!outbox_is_empty()) return false;
   if (executor_.has_steps()) return false;
   return compute_.arm() && transport_.arm() && !submissions_.waiting();
 }
