@@ -24,6 +24,7 @@ using rdmacoll::kMillisecond;
 using rdmacoll::kNever;
 using rdmacoll::Nanoseconds;
 using rdmacoll::Operation;
+using rdmacoll::MemoryPool;
 using rdmacoll::OperationRef;
 using rdmacoll::read_config;
 using rdmacoll::ReduceOp;
@@ -263,11 +264,28 @@ int prepared_run(rc_prepared* prepared, int64_t timeout_ms, char** error) {
 void prepared_free(rc_prepared* prepared) { delete prepared; }
 
 void* memory_allocate(rc_engine* engine, uint64_t bytes) {
-  return engine->session->pool().allocate(bytes);
+  return engine->session->pool()->allocate(bytes);
 }
 
 void memory_free(rc_engine* engine, void* memory) {
-  if (!is_forked_child()) engine->session->pool().free(static_cast<std::byte*>(memory));
+  if (!is_forked_child()) engine->session->pool()->free(static_cast<std::byte*>(memory));
+}
+
+using Loan = std::shared_ptr<MemoryPool>;
+
+void end_loan(void* loan, void* memory) {
+  const std::unique_ptr<Loan> pool(static_cast<Loan*>(loan));
+  (*pool)->free(static_cast<std::byte*>(memory));
+}
+
+void* memory_lend(rc_engine* engine, uint64_t bytes, void** loan, void (**release)(void*, void*)) {
+  const Loan& pool = engine->session->pool();
+  if (pool->used() + bytes > pool->size() / 2) return nullptr;
+  std::byte* memory = pool->allocate(bytes);
+  if (memory == nullptr) return nullptr;
+  *loan = new Loan(pool);
+  *release = end_loan;
+  return memory;
 }
 
 int verify_schedules(int32_t first, int32_t last, char** json) {
@@ -290,7 +308,8 @@ const rc_api kApi{RC_ABI_VERSION,   sizeof(rc_api),  RDMACOLL_VERSION,
                   handle_wait,      handle_done,     handle_result,
                   handle_free,      prepare,         prepared_run,
                   prepared_free,    memory_allocate, memory_free,
-                  verify_schedules, sim_faults,      run};
+                  verify_schedules, sim_faults,      run,
+                  memory_lend};
 
 }  // namespace
 

@@ -136,6 +136,11 @@ typedef struct rc_api {
    * other case; after 1 (timeout) go on with handle_wait. */
   int (*run)(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_handle** handle,
              char** error);
+
+  /* Memory that needs no copy and may outlive the engine: (*release)(loan, memory) gives it back.
+   * NULL when half of the pool is in use: the engine needs the rest itself. */
+  void* (*memory_lend)(rc_engine* engine, uint64_t bytes, void** loan,
+                       void (**release)(void* loan, void* memory));
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

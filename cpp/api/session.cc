@@ -91,7 +91,9 @@ Status Session::open(int rank, int size, std::string job, std::vector<std::byte>
       if (!value.note.empty()) opened->log_.info(value.note);
     }
   }
-  RC_RETURN_IF_ERROR(MemoryPool::create(opened->config_.pool_bytes, opened->pool_));
+  std::unique_ptr<MemoryPool> pool;
+  RC_RETURN_IF_ERROR(MemoryPool::create(opened->config_.pool_bytes, pool));
+  opened->pool_ = std::move(pool);
   FabricOptions options{.rank = rank,
                         .size = size,
                         .job = std::move(job),
@@ -171,7 +173,7 @@ Session::~Session() {
     (void)engine_.release();
     (void)compute_.release();
     (void)fabric_.release();
-    (void)pool_.release();
+    new std::shared_ptr<MemoryPool>(std::move(pool_));
     return;
   }
   close("");

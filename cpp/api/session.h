@@ -31,7 +31,7 @@ class Session {
   // NotInitializedError before start(), and in a forked child.
   Status usable() const;
   Driver& driver() { return *driver_; }
-  MemoryPool& pool() { return *pool_; }
+  const std::shared_ptr<MemoryPool>& pool() { return pool_; }
   const World& world() const { return world_; }  // empty before start()
   int size() const { return size_; }
   std::string metrics();
@@ -50,7 +50,7 @@ class Session {
   int rank_ = 0;
   int size_ = 1;
   World world_;
-  std::unique_ptr<MemoryPool> pool_;
+  std::shared_ptr<MemoryPool> pool_;  // shared with memory that was lent, which may outlive us
   std::unique_ptr<Fabric> fabric_;
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<Engine> engine_;

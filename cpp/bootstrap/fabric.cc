@@ -239,8 +239,7 @@ bool Fabric::poll(Sink& sink) {
   bool moved = false;
   if (tcp_) moved |= tcp_->poll(witness);
   if (shm_) moved |= shm_->poll(witness);
-  const bool is_meeting = signalled_ || !dials_.empty() || waiting_ > 0 || reception_->is_busy();
-  if (is_meeting || ++polls_ % kPollsPerLook == 0) moved |= meet(sink);
+  if (is_meeting() || ++polls_ % kPollsPerLook == 0) moved |= meet(sink);
   return moved;
 }
 
@@ -263,6 +262,15 @@ void Fabric::fail(int peer) {
   if (state == State::met || state == State::joined) route(peer)->fail(peer);
   std::erase_if(dials_, [&](const auto& dial) { return dial->peer() == peer; });
   set_state(peer, State::failed);
+}
+
+bool Fabric::is_meeting() const {
+  return signalled_ || !dials_.empty() || waiting_ > 0 || reception_->is_busy();
+}
+
+bool Fabric::needs_poll() const {
+  if (peers_.empty()) return false;
+  return is_meeting() || (tcp_ && tcp_->needs_poll()) || (shm_ && shm_->needs_poll());
 }
 
 bool Fabric::flushed() const { return (!tcp_ || tcp_->flushed()) && (!shm_ || shm_->flushed()); }

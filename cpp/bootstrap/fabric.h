@@ -73,6 +73,7 @@ class Fabric final : public Transport {
   int wait_handle() const override { return epoll_.get(); }
   Nanoseconds next_deadline() const override;
   void fail(int peer) override;
+  bool needs_poll() const override;
   bool flushed() const override;
   Counters counters() const override;
 
@@ -95,6 +96,7 @@ class Fabric final : public Transport {
   // Null: not joined yet, or gone; see answer_without_part().
   Transport* part(int peer) const;
   Status answer_without_part(int peer) const;
+  bool is_meeting() const;
   bool meet(Sink& sink);
   void hand_over(int peer, Fd socket, bool dialer);
   void lose(int peer, const std::string& cause, Sink& sink);

@@ -1,5 +1,6 @@
 #include "engine/driver.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -17,8 +18,9 @@
 namespace rdmacoll {
 namespace {
 
-// How long the engine thread leaves the engine to callers before it looks again. A caller that
-// leaves work behind wakes it at once; this only bounds what a lost race could cost.
+// The engine thread takes the engine back when no caller has come for so long. Meanwhile nobody
+// looks at what peers send, but then nothing that this rank has submitted is under way, and a
+// failure may take that much longer to be heard of.
 constexpr Nanoseconds kStandBack = 2 * kMillisecond;
 constexpr Nanoseconds kBatonPatience = kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
@@ -79,7 +81,11 @@ Status Driver::submit(const OperationRef& operation) {
 }
 
 void Driver::wake() {
-  if (asleep_.load(std::memory_order_seq_cst)) ring();
+  if (asleep_.load(std::memory_order_seq_cst)) {
+    ring();
+  } else if (callers_.load(std::memory_order_seq_cst) == 0) {
+    call_thread();
+  }
 }
 
 void Driver::request_state() {
@@ -103,16 +109,12 @@ bool Driver::wait(Operation& operation, Nanoseconds timeout) {
   if (operation.done()) return true;
   const Nanoseconds deadline = timeout == kNever ? kNever : clock_.now() + timeout;
   callers_.fetch_add(1, std::memory_order_seq_cst);
-  bool thread_needed = false;
+  visits_.fetch_add(1, std::memory_order_relaxed);
   Nanoseconds refused_at = 0;
   while (!operation.done() && clock_.now() < deadline) {
     if (wanted_.load() == 0 && try_baton()) {
       drive([&] { return operation.done(); }, deadline, options_.caller_spin);
-      // Leave the engine as a sleeper would: what comes now rings, and the engine thread takes it.
-      const bool quiet = fall_asleep();
-      thread_needed = !quiet || !engine_.idle();
-      if (!quiet) ring();
-      give_baton();
+      leave();
       refused_at = 0;
       continue;
     }
@@ -127,20 +129,38 @@ bool Driver::wait(Operation& operation, Nanoseconds timeout) {
       operation.wait(std::min(deadline - now, kBatonPatience));
     }
   }
-  callers_.fetch_sub(1, std::memory_order_seq_cst);
-  if (thread_needed) futex_wake_all(callers_);
+  // Whoever has submitted meanwhile and saw a caller has left it to him.
+  const bool last = callers_.fetch_sub(1, std::memory_order_seq_cst) == 1;
+  if (last && (thread_wanted_.load() || engine_.has_submissions())) call_thread();
   return operation.done();
+}
+
+// With the baton, which it gives back.
+void Driver::leave() {
+  if (engine_.needs_driver()) {
+    // As a sleeper would: what comes now rings.
+    thread_wanted_.store(true, std::memory_order_seq_cst);
+    if (!fall_asleep()) ring();
+    give_baton();
+    if (callers_.load() == 0) call_thread();
+    return;
+  }
+  // The thread does not know that its sleep is disarmed; from now on it looks every kStandBack.
+  if (thread_sleeps_.load(std::memory_order_relaxed) && thread_sleeps_.exchange(false)) ring();
+  give_baton();
+}
+
+void Driver::call_thread() {
+  if (stands_back_.exchange(0, std::memory_order_seq_cst) == 1) futex_wake_all(stands_back_);
 }
 
 // ---- the engine thread ----
 
 void Driver::run() {
+  pthread_setname_np(pthread_self(), "rdmacoll");
   bool rung = false;
   while (!stopping_.load()) {
-    if (const uint32_t callers = callers_.load(); callers > 0) {
-      futex_wait(callers_, callers, kStandBack);
-      continue;
-    }
+    if (stand_back()) continue;
     if (wanted_.load() > 0 || !try_baton()) {
       futex_wait(baton_, 1, kBatonPatience);
       continue;
@@ -150,11 +170,27 @@ void Driver::run() {
           options_.thread_spin);
     const bool quiet = fall_asleep();
     const Nanoseconds deadline = engine_.next_deadline();
+    thread_sleeps_.store(quiet, std::memory_order_relaxed);  // shown by the baton
     give_baton();
-    // From here on a caller may drive. It disarms the sleep and arms it again when it leaves, and
-    // everything that comes then is still an event of this epoll set.
+    // From here on a caller may drive. It disarms the sleep; when it leaves something to do it arms
+    // it again, and everything that comes then is still an event of this epoll set.
     rung = quiet && sleep(thread_epoll_.get(), deadline);
+    thread_sleeps_.store(false, std::memory_order_relaxed);
   }
+}
+
+// True: callers have the engine, or had it a moment ago, and nobody has called meanwhile.
+bool Driver::stand_back() {
+  stands_back_.store(1, std::memory_order_seq_cst);
+  const uint32_t visits = visits_.load(std::memory_order_relaxed);
+  const bool callers = callers_.load(std::memory_order_seq_cst) > 0;
+  const bool visited = callers || visits != visits_seen_;
+  const bool wanted = !callers && (thread_wanted_.load(std::memory_order_seq_cst) ||
+                                   engine_.has_submissions() || stopping_.load());
+  visits_seen_ = visits;
+  if (visited && !wanted) futex_wait(stands_back_, 1, kStandBack);
+  const bool called = stands_back_.exchange(0, std::memory_order_seq_cst) == 0;
+  return visited && !wanted && !called;
 }
 
 bool Driver::fall_asleep() {
@@ -191,6 +227,7 @@ bool Driver::try_baton() {
   uint32_t free = 0;
   if (!baton_.compare_exchange_strong(free, 1, std::memory_order_acquire)) return false;
   asleep_.store(false, std::memory_order_seq_cst);
+  thread_wanted_.store(false, std::memory_order_relaxed);
   return true;
 }
 
@@ -248,7 +285,7 @@ void Driver::stop(const std::string& cause, Nanoseconds limit) {
     stopping_.store(true);
   }
   ring();
-  futex_wake_all(callers_);
+  call_thread();
   futex_wake_all(baton_);
   if (thread_.joinable()) thread_.join();
 }

@@ -59,11 +59,7 @@ class Driver {
   class Hold {  // the baton, taken whatever it costs
    public:
     explicit Hold(Driver& driver) : driver_(driver) { driver_.take_baton(); }
-    ~Hold() {
-      // As a caller leaves it: armed for whoever sleeps, or with a ring for what is to do.
-      if (!driver_.fall_asleep()) driver_.ring();
-      driver_.give_baton();
-    }
+    ~Hold() { driver_.leave(); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
 
@@ -73,6 +69,9 @@ class Driver {
 
   void ring();
   void run();  // the engine thread
+  bool stand_back();
+  void call_thread();
+  void leave();
   bool try_baton();
   void take_baton();
   void give_baton();
@@ -98,6 +97,15 @@ class Driver {
   std::atomic<uint32_t> wanted_{0};   // how many insist on having it
   std::atomic<uint32_t> callers_{0};  // how many are in wait(): the engine thread stays away
   std::atomic<bool> asleep_{false};   // whoever submits must ring
+
+  // While callers come and go the engine thread stands back: the engine is not armed between two
+  // calls that leave nothing to do, so no peer rings, and no thread is woken to fight a caller for
+  // his core. Whoever leaves something to do, or submits without waiting, calls the thread.
+  std::atomic<uint32_t> stands_back_{0};   // 1: it waits on this word
+  std::atomic<bool> thread_wanted_{false}; // something was left to do; cleared with the baton
+  std::atomic<bool> thread_sleeps_{false}; // armed, in its epoll set
+  std::atomic<uint32_t> visits_{0};        // of callers, ever
+  uint32_t visits_seen_ = 0;               // by the engine thread
   std::atomic<bool> stopping_{false};
   std::atomic<bool> state_wanted_{false};
   std::atomic<uint64_t> wakeups_{0};

@@ -258,7 +258,11 @@ Nanoseconds Engine::next_deadline() const {
   return next;
 }
 
-bool Engine::idle() const { return in_flight_ == 0 && !submissions_.waiting() && executor_.idle(); }
+bool Engine::needs_driver() const {
+  if (ended_) return false;
+  return in_flight_ > 0 || submissions_.waiting() || !outbox_is_empty() || executor_.has_to_issue() ||
+         transport_.needs_poll() || leaving_ || !failure_.ok();
+}
 
 bool Engine::started() const {
   return std::all_of(neighbours_.begin(), neighbours_.end(),

@@ -60,8 +60,9 @@ class Engine final : public Sink {
   // has_submissions() after it has said that it sleeps.
   bool arm();
   Nanoseconds next_deadline() const;
-  // Nothing is pending and nothing waits to be sent.
-  bool idle() const;
+  // Whether progress() must go on soon though no caller waits: something is pending here, or peers
+  // wait for what this rank still has to do. What peers alone have to do is no reason.
+  bool needs_driver() const;
 
   // All neighbours of the control tree are connected.
   bool started() const;

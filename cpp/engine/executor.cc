@@ -42,6 +42,7 @@ Status Executor::start(Batch batch) {
   const uint32_t segments = slot.batch.program == nullptr ? 0 : slot.batch.layout.segments();
   slot.segments_left = segments;
   slot.caller_segments_left = segments;
+  if (segments > 0) unissued_ += segments * slot.batch.program->schedule.steps.size();
   if (segments == 0) {
     end_of_caller_memory(slot);
     slot.busy = false;
@@ -105,6 +106,7 @@ bool Executor::poll() {
     const uint64_t next = ready_.front();
     ready_.pop_front();
     if (issue(next)) {
+      --unissued_;
       moved = true;
     } else {
       refused_.push_back(next);
@@ -336,6 +338,7 @@ std::vector<OperationRef> Executor::abandon() {
     for (Run& run : slot.runs) run.left = 0;
   }
   ready_.clear();
+  unissued_ = 0;
   releases_.clear();
   return take_finished();
 }

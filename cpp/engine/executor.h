@@ -62,6 +62,8 @@ class Executor final : public ComputeSink {
   bool idle() const;
   bool needs(int peer) const;  // a step with this peer is not done
   bool has_steps() const { return !ready_.empty() || !releases_.empty(); }
+  // Some step is still to be issued by this rank, now or when others are done.
+  bool has_to_issue() const { return unissued_ > 0 || jobs_ > 0 || !releases_.empty(); }
   // Waits for the jobs that run; nothing that they end is acted upon any more.
   void halt();
   // After halt(), and after the transport has dropped its peers: lets everything go and returns the
@@ -142,6 +144,7 @@ class Executor final : public ComputeSink {
   std::vector<OperationRef> finished_;
   Status status_;
   std::size_t jobs_ = 0;
+  std::size_t unissued_ = 0;  // steps of batches in flight
   bool halted_ = false;
   uint64_t batches_ = 0;
   uint64_t allocations_ = 0;

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -18,8 +19,8 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kLineBytes = 64;
-// A free of this size gives its pages back to the system; below, the call costs more than the
-// memory.
+// A free of this size gives its pages back to the system when enough are kept; below, the call costs
+// more than the memory.
 constexpr std::size_t kGiveBackBytes = std::size_t{1} << 20;
 
 // From linux/memfd.h and fcntl.h, which old systems' headers lack.
@@ -64,6 +65,8 @@ class Arena final : public MemoryPool {
   // before the lock, which another thread may have held while the process forked.
   bool is_in_child() const { return ::getpid() != owner_; }
   void give_back(std::size_t offset, std::size_t bytes);
+  // How many freed bytes may keep their pages.
+  std::size_t kept_bytes_max() const { return bytes_ / 4; }
 
   const Fd fd_;
   std::byte* const base_;
@@ -73,6 +76,7 @@ class Arena final : public MemoryPool {
   std::map<std::size_t, std::size_t> free_;
   std::map<std::size_t, std::size_t> live_;
   std::size_t used_ = 0;
+  std::size_t kept_ = 0;  // freed and not given back, at most
 };
 
 std::byte* Arena::allocate(std::size_t bytes) {
@@ -90,6 +94,7 @@ std::byte* Arena::allocate(std::size_t bytes) {
     if (first + wanted < end) free_[first + wanted] = end - first - wanted;
     live_[first] = wanted;
     used_ += wanted;
+    kept_ -= std::min(kept_, wanted);
     return base_ + first;
   }
   return nullptr;
@@ -105,7 +110,11 @@ void Arena::free(std::byte* memory) {
   live_.erase(found);
   used_ -= length;
   // Before anyone else can be given these pages.
-  if (length >= kGiveBackBytes) give_back(offset, length);
+  if (length >= kGiveBackBytes && kept_ + length > kept_bytes_max()) {
+    give_back(offset, length);
+  } else {
+    kept_ += length;
+  }
   const auto after = free_.find(offset + length);
   if (after != free_.end()) {
     length += after->second;

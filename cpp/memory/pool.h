@@ -18,7 +18,8 @@ class MemoryPool {
   virtual ~MemoryPool() = default;
 
   // Page-aligned memory from 4 KiB on, 64-byte aligned below; null when the pool is exhausted.
-  // allocate and free may be called from any thread.
+  // allocate and free may be called from any thread. Freed pages are kept for the next allocation,
+  // up to a quarter of the pool: to fault them in again costs more than to use them.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual void free(std::byte* memory) = 0;
 

@@ -102,6 +102,21 @@ std::vector<std::string> attribute_strings(TF_OpKernelConstruction* construction
   return result;
 }
 
+// Fresh memory of this size comes from the system, page by page, and goes back there after the step;
+// smaller pieces are recycled by the allocator.
+constexpr std::size_t kBorrowedBytesMin = 64 << 10;
+
+// Memory of the engine under a tensor that TensorFlow owns.
+struct Loan {
+  void* context = nullptr;
+  void (*release)(void* context, void* memory) = nullptr;
+
+  static void end(void* memory, std::size_t, void* argument) {
+    const std::unique_ptr<Loan> loan(static_cast<Loan*>(argument));
+    loan->release(loan->context, memory);
+  }
+};
+
 // The graph optimizer evaluates constant nodes with step 0, shape functions while tracing with -1.
 // Steps of a running program are 1 and up in sessions, and large random negatives elsewhere.
 bool is_evaluated_while_optimizing(TF_OpKernelContext* context) {
@@ -176,12 +191,11 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
 
 bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status) {
   const auto inputs = static_cast<std::size_t>(TF_NumInputs(context));
-  pending.tensors.resize(inputs);
+  pending.tensors.assign(inputs, {});
+  pending.is_new.resize(inputs);
   for (std::size_t i = 0; i < inputs; ++i) {
-    rc_tensor& tensor = pending.tensors[i];
-    tensor = {};
-    if (!collect_tensor(context, static_cast<int>(i), tensor, status)) return false;
-    if (i < labels_.size()) tensor.label = labels_[i].c_str();
+    if (!collect_tensor(context, static_cast<int>(i), pending, status)) return false;
+    if (i < labels_.size()) pending.tensors[i].label = labels_[i].c_str();
   }
   if (manifest_ != 0) {
     // An empty tensor whose shape is the hash of the gradient list: lists that differ between ranks
@@ -196,14 +210,16 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
   return true;
 }
 
-bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, rc_tensor& tensor,
+bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pending,
                             TF_Status* status) {
+  rc_tensor& tensor = pending.tensors[index];
   TF_Tensor* input = nullptr;
   TF_GetInput(context, index, &input, status);
   if (TF_GetCode(status) != TF_OK) return false;
   tensor.ndim = TF_NumDims(input);
   for (int i = 0; i < tensor.ndim && i < kDimsMax; ++i) tensor.dims[i] = TF_Dim(input, i);
-  const bool is_empty = TF_TensorByteSize(input) == 0;
+  const std::size_t bytes = TF_TensorByteSize(input);
+  const bool is_empty = bytes == 0;
   tensor.input = is_empty ? empty_memory : TF_TensorData(input);
   // Our reference goes before the output is asked for: TensorFlow gives an input's memory to the
   // output only when nobody else holds it. The context keeps the memory alive.
@@ -214,13 +230,38 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, rc_tensor& t
   }
   if (kind_ == RC_ALLGATHER) return true;
 
+  if (pending.is_new[index]) {
+    tensor.output = borrow_output(context, index, tensor, bytes, status);
+    if (TF_GetCode(status) != TF_OK) return false;
+    if (tensor.output != nullptr) return true;
+  }
   int forwarded = -1;
   TF_Tensor* output = TF_ForwardInputOrAllocateOutput(context, &index, 1, index, tensor.dims,
                                                       tensor.ndim, &forwarded, status);
   if (TF_GetCode(status) != TF_OK) return false;
   tensor.output = is_empty ? empty_memory : TF_TensorData(output);
   TF_DeleteTensor(output);
+  pending.is_new[index] = forwarded < 0 && bytes >= kBorrowedBytesMin;
   return true;
+}
+
+// An output in the engine's own memory: its pages are there already, and peers see it as it is. Null
+// when there is none to be had.
+void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
+                            std::size_t bytes, TF_Status* status) {
+  auto loan = std::make_unique<Loan>();
+  void* memory = nullptr;
+  {
+    const Attachment::Use use = Attachment::instance().use();
+    if (use.api == nullptr) return nullptr;
+    memory = use.api->memory_lend(use.engine, bytes, &loan->context, &loan->release);
+  }
+  if (memory == nullptr) return nullptr;
+  TF_Tensor* output = TF_NewTensor(type_, tensor.dims, tensor.ndim, memory, bytes, &Loan::end,
+                                   loan.release());
+  TF_SetOutput(context, index, output, status);
+  TF_DeleteTensor(output);
+  return memory;
 }
 
 // Returns "" or the error as JSON.

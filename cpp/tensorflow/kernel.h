@@ -32,6 +32,7 @@ class Kernel {
     TF_OpKernelContext* context = nullptr;
     Done done;
     std::vector<rc_tensor> tensors;
+    std::vector<bool> is_new;  // by output: TensorFlow had no memory of an input to reuse last time
     std::string failure;  // why memory for the result could not be had
   };
 
@@ -40,7 +41,9 @@ class Kernel {
   static void* create_kernel(TF_OpKernelConstruction* construction, rc_kind kind);
   void read_attributes(TF_OpKernelConstruction* construction, TF_Status* status);
   bool collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status);
-  bool collect_tensor(TF_OpKernelContext* context, int index, rc_tensor& tensor, TF_Status* status);
+  bool collect_tensor(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
+  void* borrow_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
+                      std::size_t bytes, TF_Status* status);
   std::string submit(Pending& pending);
 
   std::unique_ptr<Pending> take_pending();

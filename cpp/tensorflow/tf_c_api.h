@@ -56,6 +56,10 @@ void TF_SetStatus(TF_Status*, TF_Code, const char* message);
 TF_Code TF_GetCode(const TF_Status*);
 const char* TF_Message(const TF_Status*);
 
+// `deallocator` is called when the last tensor over `data` goes, on any thread.
+TF_Tensor* TF_NewTensor(TF_DataType, const int64_t* dims, int ndim, void* data, size_t bytes,
+                        void (*deallocator)(void* data, size_t bytes, void* argument),
+                        void* deallocator_argument);
 void TF_DeleteTensor(TF_Tensor*);
 int TF_NumDims(const TF_Tensor*);
 int64_t TF_Dim(const TF_Tensor*, int index);
@@ -114,6 +118,7 @@ int TF_NumInputs(TF_OpKernelContext*);
 void TF_GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int index, TF_DataType, const int64_t* dims,
                              int ndim, size_t bytes, TF_Status*);
+void TF_SetOutput(TF_OpKernelContext*, int index, const TF_Tensor*, TF_Status*);
 TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext*, const int* candidates,
                                            int n_candidates, int index, const int64_t* dims,
                                            int ndim, int* forwarded_input, TF_Status*);

@@ -103,6 +103,8 @@ class Transport {
 
   // Stop talking to the peer; peer_failed is not reported for it any more.
   virtual void fail(int peer) = 0;
+  // Whether poll() has to run for what was accepted to reach the peers, whatever they do.
+  virtual bool needs_poll() const = 0;
   // Everything handed over has left this process (so that it may exit).
   virtual bool flushed() const = 0;
 

@@ -119,6 +119,7 @@ class SimEnd final : public Transport {
   int wait_handle() const override { return sim_.wait_handle(); }
   Nanoseconds next_deadline() const override { return sim_.next_deadline(); }
   void fail(int peer) override { sim_.fail(peer); }
+  bool needs_poll() const override { return sim_.needs_poll(); }
   bool flushed() const override { return sim_.flushed(); }
   Counters counters() const override { return sim_.counters(); }
 

@@ -40,6 +40,7 @@ void Outgoing::close() {
   releases_.clear();
   control_.clear();
   outstanding_ = 0;
+  waiting_ = 0;
 }
 
 RecordHeader Outgoing::header(RecordKind kind, const Key& key, std::size_t bytes) const {
@@ -213,6 +214,7 @@ Status Outgoing::send(const Transfer& transfer) {
     granted_.push_back(key);
   }
   send.stage = granted ? Stage::granted : Stage::waiting;
+  waiting_ += granted ? 0 : 1;
   send.eager = false;
   send.pieces.assign(transfer.pieces.begin(), transfer.pieces.end());
   ++outstanding_;
@@ -289,6 +291,7 @@ Status Outgoing::granted(const Key& key) {
                   cat("an unexpected grant: lane ", int{key.lane}, ", sequence ", key.sequence));
   }
   send->stage = Stage::granted;
+  --waiting_;
   granted_.push_back(key);
   return {};
 }

@@ -53,6 +53,7 @@ class Outgoing {
     return ring_.refused() || !staged_.empty() || !releases_.empty() || !granted_.empty() ||
            !control_.empty();
   }
+  bool awaits_grants() const { return waiting_ > 0; }
   // Reports and moves on what had to wait. True: something moved.
   bool flush(Sink& sink);
   bool arm();
@@ -100,6 +101,7 @@ class Outgoing {
   SlotTable<Send> sends_;
   std::size_t grants_early_ = 0;
   std::size_t outstanding_ = 0;  // accepted and not yet reported, in sends_
+  std::size_t waiting_ = 0;      // ... that wait for a grant
   std::size_t eager_bytes_ = 0;
   std::byte* reserve_ = nullptr;  // kStagedBytesMax
   bool reserve_in_use_ = false;

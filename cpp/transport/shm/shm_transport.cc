@@ -206,6 +206,12 @@ void ShmTransport::fail(int peer) {
   std::erase(live_, found);
 }
 
+bool ShmTransport::needs_poll() const {
+  return meeting_ || std::any_of(live_.begin(), live_.end(), [](ShmPeer* peer) {
+           return peer->outgoing().has_work() || peer->outgoing().awaits_grants();
+         });
+}
+
 bool ShmTransport::flushed() const {
   return std::all_of(live_.begin(), live_.end(), [](ShmPeer* peer) {
     return peer->state() == ShmPeer::State::failed || peer->outgoing().finished();

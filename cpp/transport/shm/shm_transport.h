@@ -52,6 +52,7 @@ class ShmTransport final : public Transport {
   int wait_handle() const override { return epoll_.get(); }
   Nanoseconds next_deadline() const override;
   void fail(int peer) override;
+  bool needs_poll() const override;
   bool flushed() const override;
   Counters counters() const override { return counters_; }
 

@@ -31,6 +31,7 @@ class SimTransport final : public Transport {
   int wait_handle() const override { return -1; }
   Nanoseconds next_deadline() const override;
   void fail(int peer) override;
+  bool needs_poll() const override { return false; }
   bool flushed() const override { return true; }  // what was posted is under way
   Counters counters() const override { return counters_; }
 

@@ -28,6 +28,7 @@ class Outbound {
   std::string granted(Lane lane, uint64_t sequence, uint64_t bytes);
 
   bool has_output() const { return !urgent_.empty() || !ready_.empty(); }
+  bool awaits_grants() const { return !waiting_.empty(); }
   // A grant that came before its send, and does not fit it: found by post_send, which cannot say
   // so.
   const std::string& fault() const { return fault_; }

@@ -90,6 +90,7 @@ class MatchTable {
     const auto at = find(lane, sequence);
     return at != entries_.end() && at->is(lane, sequence) ? &at->value : nullptr;
   }
+  bool empty() const { return head_ == entries_.size(); }
   // False when the key is there already.
   [[nodiscard]] bool insert(Lane lane, uint64_t sequence, const T& value) {
     const auto at = find(lane, sequence);

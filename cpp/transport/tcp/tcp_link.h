@@ -39,6 +39,7 @@ class Link {
 
   void close();  // forgets everything; no report
   std::string take_cause() { return std::exchange(cause_, {}); }
+  bool is_sending() const { return outbound_.has_output() || outbound_.awaits_grants(); }
   bool flushed() const;
   Nanoseconds next_deadline() const { return liveness_->next_deadline(); }
 

@@ -140,6 +140,11 @@ void TcpTransport::fail(int peer) {
   drop_inactive();
 }
 
+bool TcpTransport::needs_poll() const {
+  return std::any_of(active_.begin(), active_.end(),
+                     [](const Link* peer) { return peer->is_sending(); });
+}
+
 bool TcpTransport::flushed() const {
   return std::all_of(active_.begin(), active_.end(),
                      [](const Link* peer) { return peer->flushed(); });
