@@ -168,7 +168,8 @@ void Driver::run() {
     if (rung) silence_bell();
     drive([this] { return stopping_.load() || callers_.load() > 0; }, clock_.now(),
           options_.thread_spin);
-    const bool quiet = fall_asleep();
+    // The bell that was silenced may have been that of the end.
+    const bool quiet = !stopping_.load() && fall_asleep();
     const Nanoseconds deadline = engine_.next_deadline();
     thread_sleeps_.store(quiet, std::memory_order_relaxed);  // shown by the baton
     give_baton();

@@ -102,6 +102,7 @@ class _Api(ctypes.Structure):
             "run",
             ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
         ),
+        ("memory_lend", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64, _VOID, _VOID)),
     ]
 
 

@@ -318,6 +318,17 @@ def check_the_tape_averages() -> None:
     raised(rdmacoll.ConfigError, lambda: rdmacoll.DistributedGradientTape(object()))
 
 
+def check_kept_outputs_may_fill_the_pool() -> None:
+    elements = 32 << 18  # 32 MiB each; together more than half of the pool
+    source = tf.fill((elements,), float(RANK + 1))
+    step = tf.function(lambda x: allreduce(x, op=rdmacoll.Sum, name="kept"))
+    KEPT.extend(step(source) for _ in range(20))
+
+
+KEPT: list[Any] = []
+
 if __name__ == "__main__":
     run_all(globals())
     rdmacoll.shutdown()
+    for kept in KEPT:  # the memory of a tensor outlives the engine that lent it
+        assert float(tf.reduce_min(kept)) == float(tf.reduce_max(kept)) == SIZE * (SIZE + 1) / 2

@@ -7,6 +7,7 @@ and that results, errors and late outputs come back right.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import queue
 import struct
@@ -28,6 +29,7 @@ ONE = bits(1.0)
 SUM = 0
 PIECES = 2  # ranks that an allgather is answered for
 
+END_LOAN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
 ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
 
@@ -49,6 +51,10 @@ class Spy:
         fields = dict(_Api._fields_)
         self.table.text_free = fields["text_free"](lambda text: None)
         self.table.submit = fields["submit"](self._submit)
+        self.lent: dict[int, Any] = {}  # memory of outputs, by address
+        self.lends = True
+        self.table.memory_lend = fields["memory_lend"](self._lend)
+        self._end_loan = END_LOAN(self._take_back)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -67,6 +73,21 @@ class Spy:
             return 1
         self._jobs.put(request)
         return 0
+
+    def _lend(self, engine: int, size: int, loan: int, release: int) -> int | None:
+        if not self.lends:
+            return None
+        memory = ctypes.create_string_buffer(size + 64)
+        address = (ctypes.addressof(memory) + 63) // 64 * 64
+        self.lent[address] = memory
+        ctypes.c_void_p.from_address(loan).value = 42
+        end = ctypes.cast(self._end_loan, ctypes.c_void_p).value
+        ctypes.c_void_p.from_address(release).value = end
+        return address
+
+    def _take_back(self, loan: int, memory: int) -> None:
+        assert loan == 42
+        del self.lent[memory]
 
     @staticmethod
     def _tensor(address: int) -> dict[str, Any]:
@@ -173,6 +194,40 @@ def test_a_request_says_what_the_op_says(ops: Any, spy: Spy) -> None:
     assert [t["shape"] for t in request["tensors"]] == [(2, 3), (0, 4), (), (0, 123)]
     assert [t["label"] for t in request["tensors"][:3]] == ["a", "b", "c"]
     assert all(t["input"] and t["output"] for t in request["tensors"])
+
+
+def test_outputs_without_an_input_to_reuse_lie_in_engine_memory(ops: Any, spy: Spy) -> None:
+    big, small = tf.random.uniform((300, 100)), tf.random.uniform((10,))
+
+    @tf.function
+    def step(x: tf.Tensor, y: tf.Tensor) -> list[Any]:
+        return allreduce(ops, [x, y], tensor_name="held")
+
+    kept = [step(big, small) for _ in range(3)]  # the inputs live on, so they cannot be overwritten
+    assert len(spy.lent) == 2  # the first call has found out
+    for request in spy.requests[1:]:
+        assert request["tensors"][0]["output"] in spy.lent
+        assert request["tensors"][1]["output"] not in spy.lent  # too small to be worth it
+    for outputs in kept:
+        np.testing.assert_array_equal(outputs[0].numpy(), big.numpy())
+        np.testing.assert_array_equal(outputs[1].numpy(), small.numpy())
+    del kept, outputs
+    gc.collect()
+    assert spy.lent == {}
+
+    spy.lends = False  # the pool is exhausted: TensorFlow's memory does
+    np.testing.assert_array_equal(step(big, small)[0].numpy(), big.numpy())
+
+
+def test_gradients_that_the_step_has_made_are_reduced_in_place(ops: Any, spy: Spy) -> None:
+    @tf.function
+    def step(x: tf.Tensor, factor: tf.Tensor) -> list[Any]:
+        return allreduce(ops, [x * factor], tensor_name="made")
+
+    for _ in range(3):
+        step(tf.random.uniform((300, 100)), tf.constant(2.0))
+    assert all(r["tensors"][0]["output"] == r["tensors"][0]["input"] for r in spy.requests)
+    assert spy.lent == {}
 
 
 def test_an_unnamed_op_has_no_name(ops: Any, spy: Spy) -> None:
