@@ -1,5 +1,6 @@
 #include "api/commands.h"
 
+#include <set>
 #include <vector>
 
 #include "base/text.h"
@@ -11,17 +12,16 @@ namespace rdmacoll {
 namespace {
 
 // As written, and lowered for nodes of several sizes with the caller's memory visible or not.
-std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, int ranks) {
+std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, Shape shape) {
   std::vector<Schedule> plain;
-  for (int rank = 0; rank < ranks; ++rank)
-    plain.push_back(row.make({.ranks = ranks, .rank = rank}));
+  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) plain.push_back(row.make(shape));
   std::vector<std::vector<Schedule>> forms{plain};
-  for (const int per_node : {2, ranks}) {
+  for (const int per_node : {2, shape.ranks}) {
     for (const bool visible : {false, true}) {
       std::vector<Schedule> lowered;
       for (const Schedule& schedule : plain) {
         Placement placement{{}, visible, visible};
-        for (int peer = 0; peer < ranks; ++peer) {
+        for (int peer = 0; peer < shape.ranks; ++peer) {
           placement.views.push_back(peer / per_node == schedule.rank / per_node);
         }
         lowered.push_back(lower(schedule, placement));
@@ -32,6 +32,25 @@ std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, int ranks) 
   return forms;
 }
 
+// What a schedule depends on beside the number of ranks: who is the root, or whether inputs are
+// scaled first.
+std::vector<Shape> shapes_of(const AlgorithmRow& row, int ranks) {
+  switch (row.result) {
+    case AlgorithmRow::Result::sum:
+      return {{.ranks = ranks}, {.ranks = ranks, .prescaled = true}};
+    case AlgorithmRow::Result::root_value: {
+      std::vector<Shape> shapes;
+      for (int root : std::set{0, 1 % ranks, ranks / 2, ranks - 1}) {
+        shapes.push_back({.ranks = ranks, .root = root});
+      }
+      return shapes;
+    }
+    case AlgorithmRow::Result::concatenation:
+      return {{.ranks = ranks}};
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok) {
@@ -39,11 +58,15 @@ std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok) {
   std::vector<std::string> failures;
   for (const AlgorithmRow& row : algorithm_table()) {
     for (int ranks = ranks_first; ranks <= ranks_last; ++ranks) {
-      for (const std::vector<Schedule>& form : forms_of(row, ranks)) {
-        schedules += form.size();
-        const std::string complaint = verify(form, row.result, 0, row.canonical);
-        if (!complaint.empty()) {
-          failures.push_back(json_quote(cat(row.name, " with ", ranks, " ranks: ", complaint)));
+      for (const Shape& shape : shapes_of(row, ranks)) {
+        for (const std::vector<Schedule>& form : forms_of(row, shape)) {
+          schedules += form.size();
+          const std::string complaint = verify(form, row.result, shape.root, row.canonical);
+          if (!complaint.empty()) {
+            failures.push_back(
+                json_quote(cat(row.name, " with ", ranks, " ranks, root ", shape.root,
+                               shape.prescaled ? ", prescaled: " : ": ", complaint)));
+          }
         }
       }
     }

@@ -64,11 +64,11 @@ void Builder::add(Step step, std::span<const Slice> sources) {
 // Searched from the latest step backwards, leaving out what an already found one implies.
 void Builder::find_hazards(Step& step, std::span<const Slice> sources) {
   const std::size_t here = schedule_.steps.size();
-  std::vector<bool> before(here, false);
+  Bits before(here);
   step.first_after = static_cast<uint32_t>(schedule_.afters.size());
   step.afters = 0;
   for (std::size_t i = here; i-- > 0;) {
-    if (before[i]) continue;
+    if (before.contains(i)) continue;
     const Step& earlier = schedule_.steps[i];
     bool conflict = false;
     if (writes(earlier)) {
@@ -84,8 +84,8 @@ void Builder::find_hazards(Step& step, std::span<const Slice> sources) {
     if (!conflict) continue;
     schedule_.afters.push_back(static_cast<uint16_t>(i));
     ++step.afters;
-    before[i] = true;
-    for (std::size_t j = 0; j < i; ++j) before[j] = before[j] || ancestors_[i][j];
+    before.add(i);
+    before.add(ancestors_[i]);
   }
   ancestors_.push_back(std::move(before));
 }

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "collectives/bits.h"
 #include "collectives/schedule.h"
 
 namespace rdmacoll {
@@ -60,7 +61,7 @@ class Builder {
   Schedule schedule_;
   bool prescaled_;
   std::map<int, Ordinals> ordinals_;
-  std::vector<std::vector<bool>> ancestors_;  // by step: every step that is done before it
+  std::vector<Bits> ancestors_;  // by step: every step that is done before it
 };
 
 // Whether both name some of the same memory: input and output of one part are the same place.

@@ -4,13 +4,12 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
 #include <optional>
-#include <set>
-#include <tuple>
+#include <unordered_map>
+#include <utility>
 
 #include "base/text.h"
-#include "collectives/builder.h"
+#include "collectives/bits.h"
 
 namespace rdmacoll {
 namespace {
@@ -57,12 +56,30 @@ bool is_tree_node(int begin, int end, int first, int count) {
   return false;
 }
 
-using Cell = std::tuple<Space, int, int>;  // space (input = output), slot, part
+// One part of one place. input and output lie on one another.
+uint64_t cell(const Slice& slice, int i) {
+  const Space space = slice.space == Space::output ? Space::input : slice.space;
+  return uint64_t{static_cast<uint8_t>(space)} << 32 | uint64_t{slice.slot} << 16 |
+         static_cast<uint64_t>(slice.first_part + i);
+}
 
+// One rank's memory, and which of its steps are done.
 class Machine {
  public:
   Machine(const Schedule& schedule, AlgorithmRow::Result result, int root)
-      : schedule_(schedule), done_(schedule.steps.size(), false), left_(schedule.steps.size()) {
+      : schedule_(schedule),
+        waits_for_(schedule.steps.size()),
+        successors_(schedule.steps.size()),
+        unread_(schedule.steps.size(), 0),
+        done_(schedule.steps.size(), false) {
+    for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
+      const Step& step = schedule.steps[i];
+      waits_for_[i] = step.afters;
+      for (uint16_t after : schedule.afters_of(step)) successors_[after].push_back(i);
+      for (const Slice& source : schedule.sources_of(step)) {
+        if (source.space == Space::view) ++unread_[source.slot];
+      }
+    }
     for (int part = 0; part < schedule.parts; ++part) {
       const bool has = result == AlgorithmRow::Result::sum ||
                        (result == AlgorithmRow::Result::root_value && schedule.rank == root) ||
@@ -70,21 +87,25 @@ class Machine {
       if (!has) continue;
       Value value{part, std::vector<uint8_t>(schedule.ranks, 0), true, false};
       value.contributions[schedule.rank] = 1;
-      cells_[{Space::input, 0, part}] = value;
+      cells_[cell({.space = Space::input}, part)] = value;
     }
   }
 
-  bool finished() const { return left_ == 0; }
-  bool done(std::size_t step) const { return done_[step]; }
-  bool ready(std::size_t step) const {
-    if (done_[step]) return false;
-    const auto afters = schedule_.afters_of(schedule_.steps[step]);
-    return std::all_of(afters.begin(), afters.end(), [&](uint16_t after) { return done_[after]; });
+  const Schedule& schedule() const { return schedule_; }
+  const Step& step(std::size_t index) const { return schedule_.steps[index]; }
+  bool is_done(std::size_t index) const { return done_[index]; }
+  bool is_ready(std::size_t index) const { return waits_for_[index] == 0; }
+  // Returns the steps that become ready.
+  std::vector<std::size_t> finish(std::size_t index) {
+    done_[index] = true;
+    std::vector<std::size_t> ready;
+    for (std::size_t successor : successors_[index]) {
+      if (--waits_for_[successor] == 0) ready.push_back(successor);
+    }
+    return ready;
   }
-  void finish(std::size_t step) {
-    done_[step] = true;
-    --left_;
-  }
+  // How many steps have still to read what this await has shown.
+  uint16_t& unread(std::size_t await) { return unread_[await]; }
 
   std::vector<Value> read(const Slice& slice) const {
     std::vector<Value> values;
@@ -98,10 +119,7 @@ class Machine {
     for (int i = 0; i < slice.parts; ++i) cells_[cell(slice, i)] = values[i];
   }
 
-  const Schedule& schedule() const { return schedule_; }
-
-  std::string compute(std::size_t index) {
-    const Step& step = schedule_.steps[index];
+  std::string compute(const Step& step) {
     std::vector<Value> sum;
     for (const Slice& source : schedule_.sources_of(step)) {
       const std::vector<Value> next = read(source);
@@ -124,16 +142,10 @@ class Machine {
     if (step.verb == Verb::reduce && step.sources > 2) check_tree(step, sum);
     for (Value& value : sum) value.final = value.final || step.final;
     write(step.to, sum);
-    finish(index);
     return "";
   }
 
  private:
-  static Cell cell(const Slice& slice, int i) {
-    const Space space = slice.space == Space::output ? Space::input : slice.space;
-    return {space, slice.slot, slice.first_part + i};
-  }
-
   void merge(Value& left, const Value& right) {
     const auto a = range_of(left), b = range_of(right);
     left.canonical = left.canonical && right.canonical && a && b && a->second == b->first &&
@@ -158,133 +170,149 @@ class Machine {
   }
 
   const Schedule& schedule_;
-  std::map<Cell, Value> cells_;
+  std::unordered_map<uint64_t, Value> cells_;
+  std::vector<uint16_t> waits_for_;
+  std::vector<std::vector<std::size_t>> successors_;
+  std::vector<uint16_t> unread_;
   std::vector<bool> done_;
-  std::size_t left_;
 };
 
+// Two steps that touch one slice, one of them writing, with neither before the other.
 std::string find_race(const Schedule& schedule) {
   const std::size_t count = schedule.steps.size();
-  std::vector<std::vector<bool>> before(count, std::vector<bool>(count, false));
-  for (std::size_t i = 0; i < count; ++i) {
-    for (uint16_t after : schedule.afters_of(schedule.steps[i])) {
-      if (after >= i) return cat("step ", i, " waits for the later step ", after);
-      before[i][after] = true;
-      for (std::size_t j = 0; j < after; ++j) before[i][j] = before[i][j] || before[after][j];
-    }
-  }
+  std::vector<Bits> before(count, Bits(count));
   struct Access {
-    Slice slice;
-    bool write;
+    std::size_t step;
+    bool writes;
   };
-  const auto accesses = [&](const Step& step) {
-    std::vector<Access> list{{step.to, !sends(step.verb)}};
-    for (const Slice& source : schedule.sources_of(step)) list.push_back({source, false});
-    return list;
-  };
+  std::unordered_map<uint64_t, std::vector<Access>> by_cell;
   for (std::size_t i = 0; i < count; ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (before[i][j]) continue;
-      for (const Access& a : accesses(schedule.steps[i])) {
-        for (const Access& b : accesses(schedule.steps[j])) {
-          if ((a.write || b.write) && overlap(a.slice, b.slice)) {
-            return cat("steps ", j, " and ", i, " touch one slice and neither waits for the other");
+    const Step& step = schedule.steps[i];
+    for (uint16_t after : schedule.afters_of(step)) {
+      if (after >= i) return cat("step ", i, " waits for the later step ", after);
+      before[i].add(after);
+      before[i].add(before[after]);
+    }
+    const auto note = [&](const Slice& slice, bool writes) -> std::string {
+      for (int part = 0; part < slice.parts; ++part) {
+        std::vector<Access>& accesses = by_cell[cell(slice, part)];
+        for (const Access& earlier : accesses) {
+          if (earlier.step == i || before[i].contains(earlier.step)) continue;
+          if (writes || earlier.writes) {
+            return cat("steps ", earlier.step, " and ", i,
+                       " touch one slice and neither waits for the other");
           }
         }
+        accesses.push_back({i, writes});
       }
+      return "";
+    };
+    std::string race = note(step.to, !sends(step.verb));
+    for (const Slice& source : schedule.sources_of(step)) {
+      if (race.empty()) race = note(source, false);
     }
+    if (!race.empty()) return race;
   }
   return "";
 }
 
-// A publication that the peer has seen; it ends when every step that reads the view has been done.
-struct OpenView {
-  int publisher, reader;
-  std::size_t publish;
-  Slice view;
+// All ranks together: a step runs when what it waits for is done and, for a transfer, when the
+// other side is there.
+class Execution {
+ public:
+  explicit Execution(std::vector<Machine>& machines) : machines_(machines) {}
+
+  // Moves everything that can move; returns the first complaint.
+  std::string run() {
+    for (int rank = 0; rank < static_cast<int>(machines_.size()); ++rank) {
+      for (std::size_t i = 0; i < machines_[rank].schedule().steps.size(); ++i) {
+        if (machines_[rank].is_ready(i)) ready_.push_back({rank, i});
+      }
+    }
+    while (!ready_.empty()) {
+      const At at = ready_.front();
+      ready_.pop_front();
+      std::string complaint = advance(at);
+      if (!complaint.empty()) return complaint;
+    }
+    for (std::size_t rank = 0; rank < machines_.size(); ++rank) {
+      for (std::size_t i = 0; i < machines_[rank].schedule().steps.size(); ++i) {
+        if (!machines_[rank].is_done(i)) return cat("rank ", rank, " never gets past step ", i);
+      }
+    }
+    return "";
+  }
+
+ private:
+  struct At {
+    int rank;
+    std::size_t step;
+  };
+  // One direction between two ranks: what one side is ready to give or take, by ordinal.
+  using Side = std::unordered_map<uint16_t, std::size_t>;
+  struct Channel {
+    Side sends, receives;
+  };
+
+  std::string advance(At at) {
+    Machine& machine = machines_[at.rank];
+    const Step& step = machine.step(at.step);
+    if (!computes(step.verb)) {
+      const bool out = sends(step.verb);
+      const auto pair = out ? std::pair(at.rank, step.peer) : std::pair(step.peer, at.rank);
+      Channel& channel = channels_[pair];
+      (out ? channel.sends : channel.receives)[step.ordinal] = at.step;
+      const auto send = channel.sends.find(step.ordinal);
+      const auto receive = channel.receives.find(step.ordinal);
+      if (send == channel.sends.end() || receive == channel.receives.end()) return "";
+      return move({pair.first, send->second}, {pair.second, receive->second});
+    }
+    const std::string complaint = machine.compute(step);
+    if (!complaint.empty()) return cat("rank ", at.rank, " step ", at.step, ": ", complaint);
+    finish(at);
+    for (const Slice& source : machine.schedule().sources_of(step)) {
+      if (source.space == Space::view && --machine.unread(source.slot) == 0) {
+        finish(shown_by_.at({at.rank, source.slot}));
+      }
+    }
+    return "";
+  }
+
+  std::string move(At send, At receive) {
+    Machine& from = machines_[send.rank];
+    Machine& to = machines_[receive.rank];
+    const Slice& target = to.step(receive.step).to;
+    const std::vector<Value> values = from.read(from.step(send.step).to);
+    if (values.size() != target.parts) {
+      return cat("rank ", send.rank, " step ", send.step, " sends ", values.size(),
+                 " parts to rank ", receive.rank, " step ", receive.step, ", which expects ",
+                 target.parts);
+    }
+    const bool shown = from.step(send.step).verb == Verb::publish;
+    if (shown != (target.space == Space::view)) {
+      return cat("rank ", send.rank, " step ", send.step, " and rank ", receive.rank, " step ",
+                 receive.step, " disagree whether memory is shown or sent");
+    }
+    to.write(target, values);
+    finish(receive);
+    // What is shown may not change until every step that reads the view is done.
+    if (shown && to.unread(receive.step) > 0) {
+      shown_by_.emplace(std::pair(receive.rank, static_cast<uint16_t>(receive.step)), send);
+    } else {
+      finish(send);
+    }
+    return "";
+  }
+
+  void finish(At at) {
+    for (std::size_t step : machines_[at.rank].finish(at.step)) ready_.push_back({at.rank, step});
+  }
+
+  std::vector<Machine>& machines_;
+  std::deque<At> ready_;
+  std::map<std::pair<int, int>, Channel> channels_;  // by sender and receiver
+  std::map<std::pair<int, uint16_t>, At> shown_by_;  // by reader and its await
 };
-
-bool is_read(const Machine& reader, const Slice& view) {
-  const Schedule& schedule = reader.schedule();
-  for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
-    for (const Slice& source : schedule.sources_of(schedule.steps[i])) {
-      if (source.space == Space::view && source.slot == view.slot && !reader.done(i)) return false;
-    }
-  }
-  return true;
-}
-
-// Moves everything that can move; returns the first complaint.
-std::string execute(std::vector<Machine>& machines) {
-  using Pair = std::pair<int, int>;
-  std::vector<OpenView> open;
-  std::set<Pair> published;  // rank and step
-  for (bool moved = true; moved;) {
-    moved = std::erase_if(open, [&](const OpenView& view) {
-              if (!is_read(machines[view.reader], view.view)) return false;
-              machines[view.publisher].finish(view.publish);
-              return true;
-            }) > 0;
-    std::map<Pair, std::map<int, std::size_t>> sending, receiving;  // by ordinal
-    for (std::size_t rank = 0; rank < machines.size(); ++rank) {
-      Machine& machine = machines[rank];
-      for (std::size_t i = 0; i < machine.schedule().steps.size(); ++i) {
-        if (!machine.ready(i) ||
-            published.contains({static_cast<int>(rank), static_cast<int>(i)})) {
-          continue;
-        }
-        const Step& step = machine.schedule().steps[i];
-        const int self = static_cast<int>(rank);
-        if (sends(step.verb)) {
-          sending[{self, step.peer}][step.ordinal] = i;
-        } else if (receives(step.verb)) {
-          receiving[{step.peer, self}][step.ordinal] = i;
-        } else {
-          const std::string complaint = machine.compute(i);
-          if (!complaint.empty()) return cat("rank ", rank, " step ", i, ": ", complaint);
-          moved = true;
-        }
-      }
-    }
-    for (const auto& [pair, sends_of_pair] : sending) {
-      for (const auto& [ordinal, send] : sends_of_pair) {
-        const auto& receives_of_pair = receiving[pair];
-        const auto receive = receives_of_pair.find(ordinal);
-        if (receive == receives_of_pair.end()) continue;
-        Machine& from = machines[pair.first];
-        Machine& to = machines[pair.second];
-        const Slice& target = to.schedule().steps[receive->second].to;
-        const std::vector<Value> values = from.read(from.schedule().steps[send].to);
-        if (values.size() != target.parts) {
-          return cat("rank ", pair.first, " step ", send, " sends ", values.size(),
-                     " parts to rank ", pair.second, " step ", receive->second, ", which expects ",
-                     target.parts);
-        }
-        const bool shown = from.schedule().steps[send].verb == Verb::publish;
-        if (shown != (target.space == Space::view)) {
-          return cat("rank ", pair.first, " step ", send, " and rank ", pair.second, " step ",
-                     receive->second, " disagree whether memory is shown or sent");
-        }
-        to.write(target, values);
-        to.finish(receive->second);
-        if (shown) {
-          open.push_back({pair.first, pair.second, send, target});
-          published.emplace(pair.first, static_cast<int>(send));
-        } else {
-          from.finish(send);
-        }
-        moved = true;
-      }
-    }
-  }
-  for (std::size_t rank = 0; rank < machines.size(); ++rank) {
-    if (machines[rank].finished()) continue;
-    for (std::size_t i = 0; i < machines[rank].schedule().steps.size(); ++i) {
-      if (!machines[rank].done(i)) return cat("rank ", rank, " never gets past step ", i);
-    }
-  }
-  return "";
-}
 
 std::string check_result(const Machine& machine, AlgorithmRow::Result result, int root,
                          bool canonical) {
@@ -323,7 +351,7 @@ std::string verify(const std::vector<Schedule>& schedules, AlgorithmRow::Result 
     if (!race.empty()) return cat("rank ", schedule.rank, ": ", race);
     machines.emplace_back(schedule, result, root);
   }
-  std::string complaint = execute(machines);
+  std::string complaint = Execution(machines).run();
   for (const Machine& machine : machines) {
     if (complaint.empty()) complaint = check_result(machine, result, root, canonical);
   }

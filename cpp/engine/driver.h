@@ -101,11 +101,11 @@ class Driver {
   // While callers come and go the engine thread stands back: the engine is not armed between two
   // calls that leave nothing to do, so no peer rings, and no thread is woken to fight a caller for
   // his core. Whoever leaves something to do, or submits without waiting, calls the thread.
-  std::atomic<uint32_t> stands_back_{0};   // 1: it waits on this word
-  std::atomic<bool> thread_wanted_{false}; // something was left to do; cleared with the baton
-  std::atomic<bool> thread_sleeps_{false}; // armed, in its epoll set
-  std::atomic<uint32_t> visits_{0};        // of callers, ever
-  uint32_t visits_seen_ = 0;               // by the engine thread
+  std::atomic<uint32_t> stands_back_{0};    // 1: it waits on this word
+  std::atomic<bool> thread_wanted_{false};  // something was left to do; cleared with the baton
+  std::atomic<bool> thread_sleeps_{false};  // armed, in its epoll set
+  std::atomic<uint32_t> visits_{0};         // of callers, ever
+  uint32_t visits_seen_ = 0;                // by the engine thread
   std::atomic<bool> stopping_{false};
   std::atomic<bool> state_wanted_{false};
   std::atomic<uint64_t> wakeups_{0};

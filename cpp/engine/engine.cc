@@ -260,8 +260,8 @@ Nanoseconds Engine::next_deadline() const {
 
 bool Engine::needs_driver() const {
   if (ended_) return false;
-  return in_flight_ > 0 || submissions_.waiting() || !outbox_is_empty() || executor_.has_to_issue() ||
-         transport_.needs_poll() || leaving_ || !failure_.ok();
+  return in_flight_ > 0 || submissions_.waiting() || !outbox_is_empty() ||
+         executor_.has_to_issue() || transport_.needs_poll() || leaving_ || !failure_.ok();
 }
 
 bool Engine::started() const {

@@ -210,7 +210,10 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
                          describe_descriptor(pending.variants[variant])));
   }
   const std::vector<int> absent = missing(pending);
-  if (!absent.empty()) values.push_back(cat(describe_ranks(absent), " has not submitted it yet"));
+  if (!absent.empty()) {
+    values.push_back(cat(describe_ranks(absent), absent.size() == 1 ? " has" : " have",
+                         " not submitted it yet"));
+  }
   ErrorDetail detail;
   detail.tensor = key.name;
   const std::string what =

@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kLineBytes = 64;
-// A free of this size gives its pages back to the system when enough are kept; below, the call costs
-// more than the memory.
+// A free of this size gives its pages back to the system when enough are kept; below, the call
+// costs more than the memory.
 constexpr std::size_t kGiveBackBytes = std::size_t{1} << 20;
 
 // From linux/memfd.h and fcntl.h, which old systems' headers lack.

@@ -102,8 +102,8 @@ std::vector<std::string> attribute_strings(TF_OpKernelConstruction* construction
   return result;
 }
 
-// Fresh memory of this size comes from the system, page by page, and goes back there after the step;
-// smaller pieces are recycled by the allocator.
+// Fresh memory of this size comes from the system, page by page, and goes back there after the
+// step; smaller pieces are recycled by the allocator.
 constexpr std::size_t kBorrowedBytesMin = 64 << 10;
 
 // Memory of the engine under a tensor that TensorFlow owns.
@@ -245,8 +245,8 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
   return true;
 }
 
-// An output in the engine's own memory: its pages are there already, and peers see it as it is. Null
-// when there is none to be had.
+// An output in the engine's own memory: its pages are there already, and peers see it as it is.
+// Null when there is none to be had.
 void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
                             std::size_t bytes, TF_Status* status) {
   auto loan = std::make_unique<Loan>();
@@ -257,8 +257,8 @@ void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const rc_ten
     memory = use.api->memory_lend(use.engine, bytes, &loan->context, &loan->release);
   }
   if (memory == nullptr) return nullptr;
-  TF_Tensor* output = TF_NewTensor(type_, tensor.dims, tensor.ndim, memory, bytes, &Loan::end,
-                                   loan.release());
+  TF_Tensor* output =
+      TF_NewTensor(type_, tensor.dims, tensor.ndim, memory, bytes, &Loan::end, loan.release());
   TF_SetOutput(context, index, output, status);
   TF_DeleteTensor(output);
   return memory;

@@ -33,7 +33,7 @@ class Kernel {
     Done done;
     std::vector<rc_tensor> tensors;
     std::vector<bool> is_new;  // by output: TensorFlow had no memory of an input to reuse last time
-    std::string failure;  // why memory for the result could not be had
+    std::string failure;       // why memory for the result could not be had
   };
 
   explicit Kernel(rc_kind kind) : kind_(kind) {}
