@@ -33,6 +33,16 @@ void relax(bool yield) {
   }
 }
 
+void notify(const Fd& event) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(event.get(), &one, sizeof one);
+}
+
+void drain(const Fd& event) {
+  uint64_t count = 0;
+  [[maybe_unused]] const auto taken = read(event.get(), &count, sizeof count);
+}
+
 }  // namespace
 
 Driver::Driver(Engine& engine, const Transport& transport, const Clock& clock,
@@ -43,9 +53,10 @@ Driver::~Driver() { stop("", 0); }
 
 Status Driver::open() {
   wake_fd_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  get_up_fd_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   for (Fd* epoll : {&thread_epoll_, &caller_epoll_}) {
     *epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
-    if (!*epoll || !wake_fd_) {
+    if (!*epoll || !wake_fd_ || !get_up_fd_) {
       return {Code::failed, cat("cannot make the engine's descriptors: ", std::strerror(errno),
                                 ". Raise the limit of open files (ulimit -n).")};
     }
@@ -54,6 +65,8 @@ Status Driver::open() {
       if (fd >= 0) epoll_ctl(epoll->get(), EPOLL_CTL_ADD, fd, &event);
     }
   }
+  epoll_event get_up{.events = EPOLLIN, .data = {.fd = get_up_fd_.get()}};
+  epoll_ctl(thread_epoll_.get(), EPOLL_CTL_ADD, get_up_fd_.get(), &get_up);
   return {};
 }
 
@@ -93,10 +106,7 @@ void Driver::request_state() {
   ring();
 }
 
-void Driver::ring() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(wake_fd_.get(), &one, sizeof one);
-}
+void Driver::ring() { notify(wake_fd_); }
 
 Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeout) {
   // No bell: this thread is about to drive the engine itself.
@@ -146,7 +156,9 @@ void Driver::leave() {
     return;
   }
   // The thread does not know that its sleep is disarmed; from now on it looks every kStandBack.
-  if (thread_sleeps_.load(std::memory_order_relaxed) && thread_sleeps_.exchange(false)) ring();
+  if (thread_sleeps_.load(std::memory_order_relaxed) && thread_sleeps_.exchange(false)) {
+    notify(get_up_fd_);
+  }
   give_baton();
 }
 
@@ -175,8 +187,9 @@ void Driver::run() {
     give_baton();
     // From here on a caller may drive. It disarms the sleep; when it leaves something to do it arms
     // it again, and everything that comes then is still an event of this epoll set.
-    rung = quiet && sleep(thread_epoll_.get(), deadline);
-    thread_sleeps_.store(false, std::memory_order_relaxed);
+    rung = quiet && sleep(thread_epoll_, deadline);
+    thread_sleeps_.store(false);
+    if (quiet) drain(get_up_fd_);
   }
 }
 
@@ -203,24 +216,21 @@ bool Driver::fall_asleep() {
 
 // Does not read the bell: a sleeper that finds the baton taken must leave it for the one who has
 // it, whose own epoll_wait would otherwise look again and find nothing.
-bool Driver::sleep(int epoll, Nanoseconds deadline) {
+bool Driver::sleep(const Fd& epoll, Nanoseconds deadline) {
   wakeups_.fetch_add(1, std::memory_order_relaxed);
   const Nanoseconds left =
       deadline == kNever ? kNever : std::max<Nanoseconds>(0, deadline - clock_.now());
   const int milliseconds =
       left == kNever ? -1
                      : static_cast<int>(std::min<Nanoseconds>(left / kMillisecond + 1, 60'000));
-  std::array<epoll_event, 2> events;
-  const int count = epoll_wait(epoll, events.data(), events.size(), milliseconds);
+  std::array<epoll_event, 3> events;
+  const int count = epoll_wait(epoll.get(), events.data(), events.size(), milliseconds);
   return std::any_of(events.begin(), events.begin() + std::max(count, 0),
                      [this](const auto& event) { return event.data.fd == wake_fd_.get(); });
 }
 
 // With the baton.
-void Driver::silence_bell() {
-  uint64_t rings = 0;
-  [[maybe_unused]] const auto taken = read(wake_fd_.get(), &rings, sizeof rings);
-}
+void Driver::silence_bell() { drain(wake_fd_); }
 
 // ---- the baton ----
 
@@ -265,7 +275,7 @@ void Driver::drive(Done done, Nanoseconds deadline, Nanoseconds spin, bool insis
       continue;
     }
     if (now >= deadline) return;  // the engine thread sleeps elsewhere, without the baton
-    if (fall_asleep() && sleep(caller_epoll_.get(), std::min(deadline, engine_.next_deadline()))) {
+    if (fall_asleep() && sleep(caller_epoll_, std::min(deadline, engine_.next_deadline()))) {
       silence_bell();
     }
     asleep_.store(false, std::memory_order_seq_cst);

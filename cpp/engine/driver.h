@@ -81,14 +81,16 @@ class Driver {
   void drive(Done done, Nanoseconds deadline, Nanoseconds spin, bool insist = false);
   // Announces that this thread is about to sleep. False: there is work after all.
   bool fall_asleep();
-  bool sleep(int epoll, Nanoseconds deadline);  // whether the bell has rung
+  bool sleep(const Fd& epoll, Nanoseconds deadline);  // whether the bell has rung
   void silence_bell();
 
   Engine& engine_;
   const Transport& transport_;
   const Clock& clock_;
   DriverOptions options_;
-  Fd wake_fd_;
+  Fd wake_fd_;       // the bell, of whoever has the baton
+  Fd get_up_fd_;     // for the engine thread alone: a bell could be silenced by a caller before it
+                     // has got up
   Fd thread_epoll_;  // of the engine thread
   Fd caller_epoll_;  // of a caller that sleeps with the baton: an event must wake both
   std::thread thread_;
@@ -103,7 +105,7 @@ class Driver {
   // his core. Whoever leaves something to do, or submits without waiting, calls the thread.
   std::atomic<uint32_t> stands_back_{0};    // 1: it waits on this word
   std::atomic<bool> thread_wanted_{false};  // something was left to do; cleared with the baton
-  std::atomic<bool> thread_sleeps_{false};  // armed, in its epoll set
+  std::atomic<bool> thread_sleeps_{false};  // in its epoll set, and nobody has told it to get up
   std::atomic<uint32_t> visits_{0};         // of callers, ever
   uint32_t visits_seen_ = 0;                // by the engine thread
   std::atomic<bool> stopping_{false};

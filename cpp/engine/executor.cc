@@ -9,6 +9,8 @@ namespace {
 
 // In Run::waiting: nothing is waited for any more.
 constexpr uint16_t kDone = 0xffff;
+// Between two looks at the transport: peers wait for answers, and a job may run on this thread.
+constexpr uint64_t kComputeBytesPerPoll = 1 << 20;
 
 }  // namespace
 
@@ -88,7 +90,7 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
   run.readers = program.readers;
   for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
     run.waiting[step] = schedule.steps[step].afters;
-    if (run.waiting[step] == 0) ready_.push_back(cookie(lane(slot), index, step));
+    if (run.waiting[step] == 0) make_ready(cookie(lane(slot), index, step));
   }
   return {};
 }
@@ -101,25 +103,46 @@ bool Executor::poll() {
     releases_.erase(releases_.begin() + static_cast<std::ptrdiff_t>(i));
     moved = true;
   }
+  moved |= issue_transfers();
+  moved |= issue_computes();
+  return issue_transfers() || moved;
+}
+
+void Executor::make_ready(uint64_t cookie) {
+  const bool is_compute = computes(step_of(cookie).verb);
+  (is_compute ? computes_ : transfers_).push_back(cookie);
+}
+
+bool Executor::issue_transfers() {
+  bool moved = false;
   refused_.clear();
-  while (!ready_.empty()) {
-    const uint64_t next = ready_.front();
-    ready_.pop_front();
-    if (issue(next)) {
+  for (; !transfers_.empty(); transfers_.pop_front()) {
+    const uint64_t next = transfers_.front();
+    if (transfer(run_of(next), step_of(next), next)) {
       --unissued_;
       moved = true;
     } else {
       refused_.push_back(next);
     }
   }
-  ready_.insert(ready_.end(), refused_.begin(), refused_.end());
-  return compute_.poll(*this) || moved;
+  transfers_.insert(transfers_.end(), refused_.begin(), refused_.end());
+  return moved;
 }
 
-bool Executor::issue(uint64_t cookie) {
-  Run& run = run_of(cookie);
-  const Step& step = run.slot->batch.program->schedule.steps[cookie & 0xffff];
-  return computes(step.verb) ? compute(run, step, cookie) : transfer(run, step, cookie);
+bool Executor::issue_computes() {
+  bool moved = false;
+  for (uint64_t bytes = 0; !computes_.empty() && bytes < kComputeBytesPerPoll;) {
+    const uint64_t next = computes_.front();
+    Run& run = run_of(next);
+    const Step& step = step_of(next);
+    const uint64_t step_bytes = slice_bytes(run, step.to);  // the run may be another's afterwards
+    if (!compute(run, step, next)) break;
+    computes_.pop_front();
+    bytes += step_bytes;
+    --unissued_;
+    moved = true;
+  }
+  return compute_.poll(*this) || moved;
 }
 
 bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
@@ -224,7 +247,7 @@ void Executor::finish(uint64_t cookie) {
   run.waiting[index] = kDone;
   if (computes(step.verb)) release_views(run, step);
   for (uint16_t successor : program.successors[index]) {
-    if (--run.waiting[successor] == 0) ready_.push_back((cookie & ~uint64_t{0xffff}) | successor);
+    if (--run.waiting[successor] == 0) make_ready((cookie & ~uint64_t{0xffff}) | successor);
   }
   if (program.touches_caller[index] && --run.caller_left == 0) {
     if (--slot.caller_segments_left == 0) end_of_caller_memory(slot);
@@ -337,7 +360,8 @@ std::vector<OperationRef> Executor::abandon() {
     slot.busy = false;
     for (Run& run : slot.runs) run.left = 0;
   }
-  ready_.clear();
+  transfers_.clear();
+  computes_.clear();
   unissued_ = 0;
   releases_.clear();
   return take_finished();

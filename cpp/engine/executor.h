@@ -61,7 +61,7 @@ class Executor final : public ComputeSink {
   const Status& status() const { return status_; }  // a compute step failed: the world is over
   bool idle() const;
   bool needs(int peer) const;  // a step with this peer is not done
-  bool has_steps() const { return !ready_.empty() || !releases_.empty(); }
+  bool has_steps() const { return !transfers_.empty() || !computes_.empty() || !releases_.empty(); }
   // Some step is still to be issued by this rank, now or when others are done.
   bool has_to_issue() const { return unissued_ > 0 || jobs_ > 0 || !releases_.empty(); }
   // Waits for the jobs that run; nothing that they end is acted upon any more.
@@ -116,10 +116,15 @@ class Executor final : public ComputeSink {
     return slot << 24 | run << 16 | step;
   }
   Run& run_of(uint64_t cookie) { return slots_[cookie >> 24].runs[cookie >> 16 & 0xff]; }
+  const Step& step_of(uint64_t cookie) {
+    return run_of(cookie).slot->batch.program->schedule.steps[cookie & 0xffff];
+  }
 
   Status fill(Slot& slot);  // start segments while there is a free run
   Status begin(Slot& slot, Run& run, std::size_t index);
-  bool issue(uint64_t cookie);  // false: busy
+  void make_ready(uint64_t cookie);
+  bool issue_transfers();
+  bool issue_computes();
   bool transfer(Run& run, const Step& step, uint64_t cookie);
   bool compute(Run& run, const Step& step, uint64_t cookie);
   void finish(uint64_t cookie);
@@ -137,8 +142,9 @@ class Executor final : public ComputeSink {
   Compute& compute_;
   MemoryPool& pool_;
   std::array<Slot, kBatchesInFlight> slots_;
-  std::deque<uint64_t> ready_;     // steps to issue
-  std::vector<uint64_t> refused_;  // steps that were busy in this poll
+  // Steps to issue. Transfers go first: the peer can use what is done while we compute.
+  std::deque<uint64_t> transfers_, computes_;
+  std::vector<uint64_t> refused_;  // transfers that were busy in this poll
   std::vector<std::size_t> piece_ends_;
   std::vector<Release> releases_;  // that were busy
   std::vector<OperationRef> finished_;

@@ -49,7 +49,8 @@ TEST(Names, may_be_in_flight_once_only) {
   const Status status = pair.rank(0).driver().submit(second);
   EXPECT_EQ(status.code(), Code::duplicate);
   EXPECT_NE(status.message().find("twice"), std::string::npos);
-  EXPECT_TRUE(run(pair.rank(1), request).ok());
+  std::vector<float> others(4, 1.f);
+  EXPECT_TRUE(run(pair.rank(1), in_place(Kind::allreduce, Dtype::float32, others, "twice")).ok());
   EXPECT_TRUE(pair.rank(0).driver().wait(*first, 10 * kSecond));
 }
 
