@@ -183,6 +183,7 @@ void Driver::run() {
     // The bell that was silenced may have been that of the end.
     const bool quiet = !stopping_.load() && fall_asleep();
     const Nanoseconds deadline = engine_.next_deadline();
+    thread_wanted_.store(engine_.needs_driver());
     thread_sleeps_.store(quiet, std::memory_order_relaxed);  // shown by the baton
     give_baton();
     // From here on a caller may drive. It disarms the sleep; when it leaves something to do it arms

@@ -104,7 +104,7 @@ class Driver {
   // calls that leave nothing to do, so no peer rings, and no thread is woken to fight a caller for
   // his core. Whoever leaves something to do, or submits without waiting, calls the thread.
   std::atomic<uint32_t> stands_back_{0};    // 1: it waits on this word
-  std::atomic<bool> thread_wanted_{false};  // something was left to do; cleared with the baton
+  std::atomic<bool> thread_wanted_{false};  // the last holder left something to do
   std::atomic<bool> thread_sleeps_{false};  // in its epoll set, and nobody has told it to get up
   std::atomic<uint32_t> visits_{0};         // of callers, ever
   uint32_t visits_seen_ = 0;                // by the engine thread
