@@ -2,17 +2,14 @@
 
 #include <fcntl.h>
 #include <linux/falloc.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
 #include <mutex>
 
 #include "base/text.h"
+#include "memory/shared_memory.h"
 
 namespace rdmacoll {
 namespace {
@@ -23,14 +20,6 @@ constexpr std::size_t kLineBytes = 64;
 // costs more than the memory.
 constexpr std::size_t kGiveBackBytes = std::size_t{1} << 20;
 
-// From linux/memfd.h and fcntl.h, which old systems' headers lack.
-constexpr unsigned kMemfdCloexec = 1;
-constexpr unsigned kMemfdAllowSealing = 2;
-constexpr int kAddSeals = 1033;
-constexpr int kSealSeal = 1;
-constexpr int kSealShrink = 2;
-constexpr int kSealGrow = 4;
-
 constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
@@ -38,9 +27,13 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
 // Extents are offsets into the arena; `free_` holds no two neighbours that touch.
 class Arena final : public MemoryPool {
  public:
-  Arena(Fd fd, std::byte* base, std::size_t bytes)
-      : fd_(std::move(fd)), base_(base), bytes_(bytes), owner_(::getpid()), free_{{0, bytes}} {}
-  ~Arena() override { ::munmap(base_, bytes_); }
+  Arena(Fd fd, Mapping mapping)
+      : fd_(std::move(fd)),
+        mapping_(std::move(mapping)),
+        base_(mapping_.data()),
+        bytes_(mapping_.bytes()),
+        owner_(::getpid()),
+        free_{{0, bytes_}} {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -69,6 +62,7 @@ class Arena final : public MemoryPool {
   std::size_t kept_bytes_max() const { return bytes_ / 4; }
 
   const Fd fd_;
+  const Mapping mapping_;
   std::byte* const base_;
   const std::size_t bytes_;
   const pid_t owner_;
@@ -138,34 +132,21 @@ void Arena::give_back(std::size_t offset, std::size_t bytes) {
                   static_cast<off_t>(bytes));
 }
 
-Status system_failed(const std::string& what, const std::string& cure) {
-  const int error = errno;
-  return Status(Code::failed, cat(what, ": ", std::strerror(error), ". ", cure));
-}
-
 }  // namespace
 
 Status MemoryPool::create(std::size_t bytes, std::unique_ptr<MemoryPool>& pool) {
   const std::size_t size = round_up(bytes, kPageBytes);
   RC_ASSERT(bytes > 0 && size >= bytes, cat("a pool of ", bytes, " bytes"));
-  const std::string cure = "Lower RDMACOLL_BUF_SIZE (TF_RDMA_BUF_SIZE), or raise the limit.";
-  Fd fd(static_cast<int>(
-      ::syscall(SYS_memfd_create, "rdmacoll", kMemfdCloexec | kMemfdAllowSealing)));
-  if (!fd)
-    return system_failed("cannot create shared memory (memfd_create)", "It needs Linux 3.17.");
-  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) {
-    return system_failed(cat("cannot size shared memory to ", bytes_text(size)), cure);
+  Fd fd;
+  Mapping mapping;
+  Status made = create_shared("rdmacoll", size, fd);
+  if (made.ok()) made = map_shared(fd.get(), size, Access::write, mapping);
+  if (!made.ok()) {
+    return {Code::failed,
+            cat("cannot make a buffer pool of ", bytes_text(size), ": ", made.message(),
+                ". Lower RDMACOLL_BUF_SIZE (TF_RDMA_BUF_SIZE), or raise the limit.")};
   }
-  // Sealed, so that no process that maps it can be killed by a truncation (SIGBUS).
-  if (::fcntl(fd.get(), kAddSeals, kSealSeal | kSealShrink | kSealGrow) != 0) {
-    return system_failed("cannot seal shared memory", "Is memfd_create filtered here?");
-  }
-  void* base =
-      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
-  if (base == MAP_FAILED) {
-    return system_failed(cat("cannot map ", bytes_text(size), " of shared memory"), cure);
-  }
-  pool = std::make_unique<Arena>(std::move(fd), static_cast<std::byte*>(base), size);
+  pool = std::make_unique<Arena>(std::move(fd), std::move(mapping));
   return {};
 }
 

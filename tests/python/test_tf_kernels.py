@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import queue
 import struct
 import threading
 from collections.abc import Iterator
@@ -18,110 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from kernel_spy import PIECES, Spy
 
 from rdmacoll.engine import world
 from rdmacoll.engine.errors import RankFailedError, StalledError, error_from
-from rdmacoll.engine.library import REQUEST, TENSOR, _Api
+from rdmacoll.engine.library import REQUEST, _Api
 from rdmacoll.ops import _library
 from rdmacoll.ops._arguments import bits
 
 ONE = bits(1.0)
 SUM = 0
-PIECES = 2  # ranks that an allgather is answered for
-
-END_LOAN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
-ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
-
-
-class Spy:
-    """An rc_api whose submit() notes the request; a thread of its own answers it."""
-
-    def __init__(self) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.answer: str | None = None  # error JSON for the callback
-        self.refusal: str | None = None  # error JSON for submit()
-        self.hold = threading.Event()  # clear: answers wait
-        self.hold.set()
-        self._texts: list[Any] = []
-        self._jobs: queue.Queue[Any] = queue.Queue()
-        self.table = _Api()
-        self.table.abi_version = 1
-        self.table.size = ctypes.sizeof(_Api)
-        fields = dict(_Api._fields_)
-        self.table.text_free = fields["text_free"](lambda text: None)
-        self.table.submit = fields["submit"](self._submit)
-        self.lent: dict[int, Any] = {}  # memory of outputs, by address
-        self.lends = True
-        self.table.memory_lend = fields["memory_lend"](self._lend)
-        self._end_loan = END_LOAN(self._take_back)
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _submit(self, engine: int, address: int, handle: int | None, error: int) -> int:
-        assert not handle
-        raw = ctypes.string_at(address, REQUEST.size)
-        names = "size kind dtype op root prescale postscale name iteration repeats n tensors"
-        request = dict(zip((names + " allocate done context").split(), REQUEST.unpack(raw)))
-        request["name"] = ctypes.string_at(request["name"]).decode() if request["name"] else None
-        request["tensors"] = [self._tensor(request["tensors"] + i * TENSOR.size) for i in range(request["n"])]
-        self.requests.append(request)
-        if self.refusal is not None:
-            text = ctypes.create_string_buffer(self.refusal.encode())
-            self._texts.append(text)
-            ctypes.c_void_p.from_address(error).value = ctypes.addressof(text)
-            return 1
-        self._jobs.put(request)
-        return 0
-
-    def _lend(self, engine: int, size: int, loan: int, release: int) -> int | None:
-        if not self.lends:
-            return None
-        memory = ctypes.create_string_buffer(size + 64)
-        address = (ctypes.addressof(memory) + 63) // 64 * 64
-        self.lent[address] = memory
-        ctypes.c_void_p.from_address(loan).value = 42
-        end = ctypes.cast(self._end_loan, ctypes.c_void_p).value
-        ctypes.c_void_p.from_address(release).value = end
-        return address
-
-    def _take_back(self, loan: int, memory: int) -> None:
-        assert loan == 42
-        del self.lent[memory]
-
-    @staticmethod
-    def _tensor(address: int) -> dict[str, Any]:
-        source, to, ndim, *rest = TENSOR.unpack(ctypes.string_at(address, TENSOR.size))
-        label = ctypes.string_at(rest[8]).decode() if rest[8] else None
-        return {"input": source, "output": to, "shape": tuple(rest[:ndim]), "label": label}
-
-    def _run(self) -> None:
-        while (request := self._jobs.get()) is not None:
-            self.hold.wait(30)
-            error = None if self.answer is None else self.answer.encode()
-            if error is None:
-                self._perform(request)
-            DONE(request["done"])(request["context"], error)
-
-    @staticmethod
-    def _perform(request: dict[str, Any]) -> None:
-        sizes = (1, 1, 4, 8, 2, 2, 4, 8, 1, 2, 4, 8, 2, 8, 16)
-        for tensor in request["tensors"]:
-            size = int(np.prod(tensor["shape"], dtype=np.int64)) * sizes[request["dtype"]]
-            if request["kind"] != 2:
-                ctypes.memmove(tensor["output"], tensor["input"], size)
-                continue
-            shape = tensor["shape"] or (1,)
-            dims = (ctypes.c_int64 * 8)(PIECES * shape[0], *shape[1:])
-            to = ALLOCATE(request["allocate"])(request["context"], len(shape), dims)
-            assert to
-            for piece in range(PIECES):
-                ctypes.memmove(to + piece * size, tensor["input"], size)
-
-    def close(self) -> None:
-        self.hold.set()
-        self._jobs.put(None)
-        self.thread.join(10)
 
 
 @pytest.fixture(scope="module")

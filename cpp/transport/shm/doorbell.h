@@ -20,7 +20,7 @@
 
 #include "base/fd.h"
 #include "base/status.h"
-#include "transport/shm/mapping.h"
+#include "memory/shared_memory.h"
 
 namespace rdmacoll::shm {
 

@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "base/world.h"
 #include "memory/piece.h"
-#include "transport/shm/mapping.h"
+#include "memory/shared_memory.h"
 #include "transport/shm/record.h"
 
 namespace rdmacoll::shm {

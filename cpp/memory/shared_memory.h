@@ -8,7 +8,7 @@
 #include "base/fd.h"
 #include "base/status.h"
 
-namespace rdmacoll::shm {
+namespace rdmacoll {
 
 // Owned address space.
 class Mapping {
@@ -46,4 +46,4 @@ Status map_shared(int fd, std::size_t bytes, Access access, Mapping& mapping);
 // The range [offset, offset + bytes) twice in a row, so that a record that wraps is contiguous.
 Status map_ring(int fd, std::size_t offset, std::size_t bytes, Mapping& mapping);
 
-}  // namespace rdmacoll::shm
+}  // namespace rdmacoll

@@ -1,4 +1,4 @@
-#include "transport/shm/mapping.h"
+#include "memory/shared_memory.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 
 #include "base/text.h"
 
-namespace rdmacoll::shm {
+namespace rdmacoll {
 namespace {
 
 // From linux/memfd.h and fcntl.h, which old systems' headers lack.
@@ -81,4 +81,4 @@ Status map_ring(int fd, std::size_t offset, std::size_t bytes, Mapping& mapping)
   return {};
 }
 
-}  // namespace rdmacoll::shm
+}  // namespace rdmacoll
