@@ -21,9 +21,13 @@ namespace {
 // The engine thread takes the engine back when no caller has come for so long. Meanwhile nobody
 // looks at what peers send, but then nothing that this rank has submitted is under way, and a
 // failure may take that much longer to be heard of.
-constexpr Nanoseconds kStandBack = 2 * kMillisecond;
+constexpr Nanoseconds kStandBack = 20 * kMillisecond;
+// Whoever waits for the baton is woken for it; these bound what a lost race could cost.
 constexpr Nanoseconds kBatonPatience = kMillisecond;
+constexpr Nanoseconds kCallerPatience = 20 * kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
+// While there is work, the limits of drive() are looked at once in so many turns.
+constexpr uint32_t kTurnsPerLook = 16;
 
 void relax(bool yield) {
   if (yield) {
@@ -77,8 +81,8 @@ void Driver::start() {
 Status Driver::connect(Nanoseconds limit) {
   const Hold hold(*this);
   const Nanoseconds deadline = clock_.now() + limit;
-  drive([this] { return engine_.started() || !engine_.failure().ok(); }, deadline,
-        options_.caller_spin, true);
+  drive([this] { return engine_.started() || !engine_.failure().ok(); },
+        {.deadline = deadline, .spin = options_.caller_spin, .insists = true});
   if (!engine_.failure().ok()) return engine_.failure();
   if (engine_.started()) return {};
   return {Code::failed, cat("the connections to the other ranks did not stand within ",
@@ -119,11 +123,11 @@ bool Driver::wait(Operation& operation, Nanoseconds timeout) {
   if (operation.done()) return true;
   const Nanoseconds deadline = timeout == kNever ? kNever : clock_.now() + timeout;
   callers_.fetch_add(1, std::memory_order_seq_cst);
-  visits_.fetch_add(1, std::memory_order_relaxed);
   Nanoseconds refused_at = 0;
-  while (!operation.done() && clock_.now() < deadline) {
+  do {
     if (wanted_.load() == 0 && try_baton()) {
-      drive([&] { return operation.done(); }, deadline, options_.caller_spin);
+      visits_.fetch_add(1, std::memory_order_relaxed);
+      drive([&] { return operation.done(); }, {.deadline = deadline, .spin = options_.caller_spin});
       leave();
       refused_at = 0;
       continue;
@@ -136,13 +140,33 @@ bool Driver::wait(Operation& operation, Nanoseconds timeout) {
     if (now - refused_at < kBatonSpin) {  // the engine thread gives it up when it sees a caller
       relax(options_.yield);
     } else {
-      operation.wait(std::min(deadline - now, kBatonPatience));
+      wait_for_baton(operation, std::min(deadline - now, kCallerPatience));
     }
-  }
+  } while (!operation.done() && clock_.now() < deadline);
   // Whoever has submitted meanwhile and saw a caller has left it to him.
   const bool last = callers_.fetch_sub(1, std::memory_order_seq_cst) == 1;
   if (last && (thread_wanted_.load() || engine_.has_submissions())) call_thread();
   return operation.done();
+}
+
+// Until the operation is done, or until the baton may be free.
+void Driver::wait_for_baton(Operation& operation, Nanoseconds timeout) {
+  {
+    const std::lock_guard lock(waiting_mutex_);
+    waiting_.push_back(&operation);
+    waiting_count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  // Who gives the baton back either sees us in the list, or did so before this look.
+  const uint32_t ticket = operation.ticket();
+  if (baton_.load(std::memory_order_seq_cst) == 1) operation.wait(ticket, timeout);
+  const std::lock_guard lock(waiting_mutex_);
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &operation));
+  waiting_count_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Driver::nudge_waiting() {
+  const std::lock_guard lock(waiting_mutex_);
+  if (!waiting_.empty()) waiting_.front()->nudge();
 }
 
 // With the baton, which it gives back.
@@ -178,8 +202,8 @@ void Driver::run() {
       continue;
     }
     if (rung) silence_bell();
-    drive([this] { return stopping_.load() || callers_.load() > 0; }, clock_.now(),
-          options_.thread_spin);
+    drive([this] { return stopping_.load() || callers_.load() > 0; },
+          {.spin = options_.thread_spin, .idle = Idle::returns});
     // The bell that was silenced may have been that of the end.
     const bool quiet = !stopping_.load() && fall_asleep();
     const Nanoseconds deadline = engine_.next_deadline();
@@ -253,30 +277,33 @@ void Driver::take_baton() {
 }
 
 void Driver::give_baton() {
-  baton_.store(0, std::memory_order_release);
+  baton_.store(0, std::memory_order_seq_cst);
   if (wanted_.load() > 0 || stopping_.load()) futex_wake_all(baton_);
+  if (waiting_count_.load(std::memory_order_seq_cst) > 0) nudge_waiting();
 }
 
 template <typename Done>
-void Driver::drive(Done done, Nanoseconds deadline, Nanoseconds spin, bool insist) {
+void Driver::drive(Done done, const Limits& limits) {
   Nanoseconds idle_since = 0;
+  uint32_t turns = 0;
   while (!done()) {
     if (state_wanted_.load(std::memory_order_relaxed) && state_wanted_.exchange(false)) {
       std::fputs(engine_.state().c_str(), stderr);
     }
-    if (engine_.progress()) {
-      idle_since = 0;
-      continue;
-    }
-    if (done() || (!insist && wanted_.load(std::memory_order_relaxed) > 0)) return;
+    const bool moved = engine_.progress();
+    if (moved) idle_since = 0;
+    if (moved && ++turns % kTurnsPerLook != 0) continue;
+    if (done() || (!limits.insists && wanted_.load(std::memory_order_relaxed) > 0)) return;
     const Nanoseconds now = clock_.now();
+    if (now >= limits.deadline) return;
+    if (moved) continue;
     if (idle_since == 0) idle_since = now;
-    if (now - idle_since < spin) {
+    if (now - idle_since < limits.spin) {
       relax(options_.yield);
       continue;
     }
-    if (now >= deadline) return;  // the engine thread sleeps elsewhere, without the baton
-    if (fall_asleep() && sleep(caller_epoll_, std::min(deadline, engine_.next_deadline()))) {
+    if (limits.idle == Idle::returns) return;
+    if (fall_asleep() && sleep(caller_epoll_, std::min(limits.deadline, engine_.next_deadline()))) {
       silence_bell();
     }
     asleep_.store(false, std::memory_order_seq_cst);
@@ -292,7 +319,8 @@ void Driver::stop(const std::string& cause, Nanoseconds limit) {
     const Hold hold(*this);
     if (stopping_.load()) return;
     engine_.leave(cause);
-    drive([this] { return engine_.may_end(); }, clock_.now() + limit, 0, true);
+    drive([this] { return engine_.may_end(); },
+          {.deadline = clock_.now() + limit, .insists = true});
     engine_.end();
     stopping_.store(true);
   }

@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -75,10 +77,19 @@ class Driver {
   bool try_baton();
   void take_baton();
   void give_baton();
-  // With the baton. Until done() or `deadline`, or (unless it insists) until somebody else wants
-  // the baton.
+  // With the baton. Until done() or `deadline`, or until somebody else wants the baton, unless it
+  // insists. Sleeps when there is nothing to do; with Idle::returns it comes back instead.
+  enum class Idle : uint8_t { sleeps, returns };
+  struct Limits {
+    Nanoseconds deadline = kNever;
+    Nanoseconds spin = 0;
+    Idle idle = Idle::sleeps;
+    bool insists = false;
+  };
   template <typename Done>
-  void drive(Done done, Nanoseconds deadline, Nanoseconds spin, bool insist = false);
+  void drive(Done done, const Limits& limits);
+  void wait_for_baton(Operation& operation, Nanoseconds timeout);
+  void nudge_waiting();
   // Announces that this thread is about to sleep. False: there is work after all.
   bool fall_asleep();
   bool sleep(const Fd& epoll, Nanoseconds deadline);  // whether the bell has rung
@@ -106,8 +117,13 @@ class Driver {
   std::atomic<uint32_t> stands_back_{0};    // 1: it waits on this word
   std::atomic<bool> thread_wanted_{false};  // the last holder left something to do
   std::atomic<bool> thread_sleeps_{false};  // in its epoll set, and nobody has told it to get up
-  std::atomic<uint32_t> visits_{0};         // of callers, ever
+  std::atomic<uint32_t> visits_{0};         // of callers who had the baton, ever
   uint32_t visits_seen_ = 0;                // by the engine thread
+
+  // Callers that sleep because another one has the baton. Who gives it back wakes one.
+  std::mutex waiting_mutex_;
+  std::vector<Operation*> waiting_;
+  std::atomic<uint32_t> waiting_count_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> state_wanted_{false};
   std::atomic<uint64_t> wakeups_{0};

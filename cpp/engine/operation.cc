@@ -102,14 +102,22 @@ void Operation::complete(Status status) {
   // With a callback nobody waits on the handle, and the callback may be the last to know us.
   const auto callback = request.done;
   if (callback) callback(status_);
-  done_.store(1, std::memory_order_seq_cst);
+  done_.store(kDone, std::memory_order_seq_cst);
   if (waiters_.load(std::memory_order_seq_cst) > 0) futex_wake_all(done_);
 }
 
-void Operation::wait(Nanoseconds timeout) {
+void Operation::wait(uint32_t ticket, Nanoseconds timeout) {
+  if (ticket == kDone) return;
   waiters_.fetch_add(1, std::memory_order_seq_cst);
-  if (done_.load(std::memory_order_seq_cst) == 0) futex_wait(done_, 0, timeout);
+  if (done_.load(std::memory_order_seq_cst) == ticket) futex_wait(done_, ticket, timeout);
   waiters_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Operation::nudge() {
+  uint32_t now = done_.load();
+  while (now != kDone && !done_.compare_exchange_weak(now, now + 2)) {
+  }
+  if (now != kDone) futex_wake_all(done_);
 }
 
 void Operation::rearm() {

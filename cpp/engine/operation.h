@@ -55,9 +55,12 @@ class Operation {
 
   // Called once, by the holder of the baton. The caller's memory is free from here on.
   void complete(Status status);
-  bool done() const { return done_.load(std::memory_order_acquire) != 0; }
-  // Sleeps until done or until `timeout` is over; done() tells which.
-  void wait(Nanoseconds timeout);
+  bool done() const { return done_.load(std::memory_order_acquire) == kDone; }
+  // Sleeps until done, until `timeout` is over, or until a nudge() that came after `ticket` was
+  // taken; done() tells which.
+  uint32_t ticket() const { return done_.load(std::memory_order_seq_cst); }
+  void wait(uint32_t ticket, Nanoseconds timeout);
+  void nudge();
   const Status& status() const { return status_; }  // once done
   // A prepared operation runs again: done() is false until its next end.
   void rearm();
@@ -74,7 +77,8 @@ class Operation {
  private:
   Status status_;
   bool armed_ = false;  // by rearm()
-  std::atomic<uint32_t> done_{0};
+  static constexpr uint32_t kDone = 1;
+  std::atomic<uint32_t> done_{0};  // kDone, or an even number that changes with each nudge
   std::atomic<uint32_t> waiters_{0};
 };
 
