@@ -229,7 +229,7 @@ const void* handle_result(rc_handle* handle, int32_t* ndim, int64_t dims[8]) {
   const std::vector<int64_t>& shape = handle->operation->gathered_dims;
   *ndim = static_cast<int32_t>(shape.size());
   std::copy(shape.begin(), shape.end(), dims);
-  return handle->operation->gathered.data();
+  return handle->operation->gathered.get();
 }
 
 void handle_free(rc_handle* handle) { delete handle; }
@@ -264,7 +264,7 @@ int prepared_run(rc_prepared* prepared, int64_t timeout_ms, char** error) {
 void prepared_free(rc_prepared* prepared) { delete prepared; }
 
 void* memory_allocate(rc_engine* engine, uint64_t bytes) {
-  return engine->session->pool()->allocate(bytes);
+  return engine->session->pool()->lend(bytes);
 }
 
 void memory_free(rc_engine* engine, void* memory) {
@@ -280,8 +280,7 @@ void end_loan(void* loan, void* memory) {
 
 void* memory_lend(rc_engine* engine, uint64_t bytes, void** loan, void (**release)(void*, void*)) {
   const Loan& pool = engine->session->pool();
-  if (pool->used() + bytes > pool->size() / 2) return nullptr;
-  std::byte* memory = pool->allocate(bytes);
+  std::byte* memory = pool->lend(bytes);
   if (memory == nullptr) return nullptr;
   *loan = new Loan(pool);
   *release = end_loan;

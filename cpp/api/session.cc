@@ -83,6 +83,13 @@ Status Session::open(int rank, int size, std::string job, std::vector<std::byte>
   watch_forks();
   std::unique_ptr<Session> opened(new Session);
   RC_RETURN_IF_ERROR(read_config(arguments, environment, opened->config_, opened->settings_));
+  if (opened->config_.rdma_requested) {
+    return {
+        Code::invalid,
+        "RDMA was asked for (RDMACOLL_RDMA, RDMACOLL_DEVICE, RDMACOLL_TRANSPORT or their "
+        "TF_RDMA_* names), and this version has no RDMA transport. Unset them to go over shared "
+        "memory and TCP."};
+  }
   opened->rank_ = rank;
   opened->size_ = size;
   opened->log_ = Log(opened->config_.log_level, rank);

@@ -72,7 +72,7 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_ACC_SIZE", "TF_RDMA_ACC_SIZE", "8192", Unit::bytes, Scope::world, "0 B to 64 MiB",
      "Small payloads are accumulated into one message of up to this size.", 0, 64 * kMi,
      [](Config& config, const ParsedValue& value) { config.accumulation_bytes = value.integer; }},
-    {"RDMACOLL_BUF_SIZE", "TF_RDMA_BUF_SIZE", "1073741824", Unit::bytes, Scope::rank,
+    {"RDMACOLL_BUF_SIZE", "TF_RDMA_BUF_SIZE", "1073741824", Unit::bytes, Scope::world,
      "16 MiB to 16 TiB", "Bound on the engine's own (with RDMA: pinned) buffer memory.", 16 * kMi,
      16 * 1024 * kGi,
      [](Config& config, const ParsedValue& value) { config.pool_bytes = value.integer; }},

@@ -15,11 +15,15 @@ bool rounds_too_early(const Facts& facts, Algorithm algorithm) {
 }
 
 Algorithm by_size(const Tuning& tuning, const Facts& facts) {
+  // Partial sums of 16-bit floats are rounded on the way, and may overflow before they are divided.
+  const bool doubles = !is_16_bit_float(facts.dtype) || facts.ranks <= 2;
   if (facts.one_node) {
-    return facts.bytes <= tuning.doubling_bytes_shared ? Algorithm::recursive_doubling
-                                                       : Algorithm::direct;
+    return doubles && facts.bytes <= tuning.doubling_bytes_shared ? Algorithm::recursive_doubling
+                                                                  : Algorithm::direct;
   }
-  if (facts.bytes <= tuning.doubling_bytes_network) return Algorithm::recursive_doubling;
+  if (doubles && facts.bytes <= tuning.doubling_bytes_network) {
+    return Algorithm::recursive_doubling;
+  }
   const bool few = facts.ranks <= tuning.direct_ranks_network;
   if (facts.canonical || (few && facts.bytes <= tuning.direct_bytes_network)) {
     return Algorithm::direct;

@@ -83,7 +83,7 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   }
   const Choice choice = choose(first, bytes, one_node);
   formed.decision.algorithm = choice.algorithm;
-  formed.decision.segment_bytes = choice.segment_bytes;
+  formed.decision.segment_bytes = std::min(choice.segment_bytes, rules_.segment_bytes_max);
   formed.decision.firsts = first.unit.firsts;
   return formed;
 }

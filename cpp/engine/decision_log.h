@@ -23,6 +23,7 @@ class DecisionLog {
     bool canonical = false;
     std::optional<Algorithm> forced;
     std::optional<uint64_t> segment_bytes;
+    uint64_t segment_bytes_max = UINT64_MAX;
     // Loose operations up to this size share a batch, up to that many bytes together.
     uint64_t fuse_unit_bytes = 64 << 10;
     uint64_t fuse_batch_bytes = 1 << 20;

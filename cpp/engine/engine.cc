@@ -1,17 +1,20 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/text.h"
 
 namespace rdmacoll {
 namespace {
 
-// How long the news of a failure may take to leave this process, before its peers are let go.
-constexpr Nanoseconds kFailureFlush = 200 * kMillisecond;
 constexpr Nanoseconds kFlushInterval = kMillisecond;
 // Late and stalled operations are looked for this often.
 constexpr Nanoseconds kCheckInterval = kMillisecond;
+
+// A message of records is closed at this size; the last record may be as large as a descriptor.
+constexpr std::size_t kReadyMessageBytes = 256 << 10;
+constexpr std::size_t kReadyRecordBytes = 32;  // without what varies
 
 Readiness::Limits limits_of(const Config& config) {
   Readiness::Limits limits;
@@ -20,9 +23,17 @@ Readiness::Limits limits_of(const Config& config) {
   return limits;
 }
 
-DecisionLog::Rules rules_of(const Config& config, const Tuning& tuning) {
+// All segments that can be in flight together fit into half of the pool; callers have the other. Of
+// all algorithms recursive doubling needs most: in each round a place to receive and one to show.
+uint64_t segment_bytes_max(const MemoryPool& pool, int ranks) {
+  const int rounds = std::bit_width(static_cast<unsigned>(ranks - 1));
+  return pool.size() / 2 / (kBatchesInFlight * kSegmentsInFlight) / (2 * rounds + 2);
+}
+
+DecisionLog::Rules rules_of(const Config& config, const Tuning& tuning, uint64_t segment_bytes) {
   DecisionLog::Rules rules;
   rules.tuning = tuning;
+  rules.segment_bytes_max = segment_bytes;
   rules.canonical = config.canonical;
   if (!config.allreduce_algorithm.empty()) {
     rules.forced = algorithm_from(config.allreduce_algorithm);
@@ -40,10 +51,12 @@ Engine::Engine(EngineParts parts)
       compute_(parts.compute),
       pool_(parts.pool),
       clock_(parts.clock),
+      peer_timeout_(static_cast<Nanoseconds>(config_.peer_timeout_s * kSecond)),
       log_(parts.log),
       neighbours_(tree_children(world_.rank, world_.size())),
       readiness_(world_, table_, limits_of(config_)),
-      decision_log_(world_, table_, rules_of(config_, parts.tuning)),
+      decision_log_(world_, table_,
+                    rules_of(config_, parts.tuning, segment_bytes_max(pool_, world_.size()))),
       planner_(world_, transport_, pool_, parts.one_copy_bytes),
       executor_(world_, transport_, compute_, pool_) {
   if (!is_root()) neighbours_.insert(neighbours_.begin(), tree_parent(world_.rank));
@@ -58,6 +71,7 @@ bool Engine::progress() {
 }
 
 bool Engine::advance() {
+  notice_gap();
   bool moved = take_submissions();  // what callers want
   moved |= poll_transport();        // control messages and completions come in
   if (!failure_.ok()) return end_failed_world() || moved;
@@ -67,6 +81,17 @@ bool Engine::advance() {
   moved |= execute();            // steps that can run do
   moved |= finish_operations();  // callers get their memory back
   return flush_outbox() || moved;
+}
+
+// Heartbeats are due five times in the time after which a silent peer has failed, so a loop that is
+// later than that was stopped, or starved.
+void Engine::notice_gap() {
+  const Nanoseconds now = clock_.now();
+  if (turned_at_ != 0 && now - turned_at_ > peer_timeout_) {
+    gap_ = now - turned_at_;
+    resumed_at_ = now;
+  }
+  turned_at_ = now;
 }
 
 bool Engine::take_submissions() {
@@ -111,9 +136,18 @@ bool Engine::pass_readiness() {
     apply(verdict);
   }
   std::vector<ReadyRecord> records = readiness_.take_upward();
-  if (records.empty()) return false;
-  post(neighbours_.front(), ReadyMessage{std::move(records)});
-  return true;
+  ReadyMessage message;
+  std::size_t bytes = 0;
+  for (ReadyRecord& record : records) {
+    bytes += record.descriptor.bytes.size() + kReadyRecordBytes +
+             record.firsts.size() * sizeof(record.firsts.front());
+    message.records.push_back(std::move(record));
+    if (bytes < kReadyMessageBytes) continue;
+    post(neighbours_.front(), std::exchange(message, {}));
+    bytes = 0;
+  }
+  if (!message.records.empty()) post(neighbours_.front(), message);
+  return !records.empty();
 }
 
 bool Engine::decide() {
@@ -267,109 +301,6 @@ bool Engine::needs_driver() const {
 bool Engine::started() const {
   return std::all_of(neighbours_.begin(), neighbours_.end(),
                      [&](int peer) { return transport_.is_connected(peer); });
-}
-
-// ---- failure and departure ----
-
-void Engine::peer_failed(int peer, const std::string& cause) {
-  silent_.insert(peer);
-  lost_.insert(peer);
-  outbox_.erase(peer);
-  const Member& member = world_.members[peer];
-  if (!said_goodbye_.contains(peer)) {
-    fail(peer, rank_failed(peer, member.host, member.pid, cause));
-  } else if (executor_.needs(peer)) {
-    // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
-    fail(peer, rank_failed(peer, member.host, member.pid, "left before this rank had its data"));
-  }
-}
-
-// The first sentence wins. From here on nothing is executed: whoever hears it from us knows that we
-// read no memory of his any more, and we wait (for a moment) to hear the same from all the others,
-// since only then is nobody using our callers' memory.
-void Engine::fail(int rank, Status status) {
-  if (!failure_.ok() || ended_ || (leaving_ && in_flight_ == 0)) return;
-  failure_ = std::move(status);
-  failed_at_ = clock_.now();
-  submissions_.close(failure_);
-  log_.error(failure_.message());
-  for (int peer = 0; peer < world_.size(); ++peer) {
-    // Also who is about to be connected: it must not take our end for the cause.
-    const bool wanted =
-        std::find(neighbours_.begin(), neighbours_.end(), peer) != neighbours_.end() ||
-        planner_.asked().contains(peer);
-    if (peer != world_.rank && (wanted || transport_.is_connected(peer))) {
-      post(peer, FailureMessage{rank, failure_});
-    }
-  }
-}
-
-bool Engine::end_failed_world() {
-  if (ended_) return false;
-  bool quiet = outbox_is_empty() && transport_.flushed();
-  for (int peer = 0; peer < world_.size(); ++peer) {
-    quiet = quiet && (!transport_.is_connected(peer) || silent_.contains(peer));
-  }
-  if (quiet || clock_.now() - failed_at_ >= kFailureFlush) end();
-  return ended_;
-}
-
-void Engine::depart(int rank, const std::string& cause) {
-  if (!departed_.ok() || leaving_) return;
-  const Member& member = world_.members[rank];
-  const std::string why = cause.empty() ? "it called shutdown(), or its data ended" : cause;
-  ErrorDetail detail{rank, member.host, cat("left the job: ", why), "", {rank}};
-  departed_ = {Code::rank_failed,
-               cat(world_.describe(rank), " has left the job (", why,
-                   ") while this rank still submits. Give every rank the same number of steps."),
-               std::move(detail)};
-  if (!undecided_.empty()) log_.error(departed_.message());
-  complete_undecided(departed_);
-}
-
-void Engine::complete_undecided(const Status& status) {
-  for (auto& [key, queue] : std::exchange(undecided_, {})) {
-    for (const OperationRef& operation : queue) complete(operation, status);
-  }
-}
-
-void Engine::leave(const std::string& cause) {
-  if (leaving_ || ended_ || !failure_.ok()) return;  // a failure has said it all
-  leaving_ = true;
-  submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
-  take_submissions();
-  post_neighbours(LeavingMessage{world_.rank, in_flight_ > 0, cause}, -1);
-  for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{});
-  }
-  complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
-}
-
-bool Engine::may_end() const {
-  return ended_ ||
-         (outbox_is_empty() && executor_.idle() && decided_.empty() && transport_.flushed());
-}
-
-void Engine::end() {
-  if (ended_) return;
-  ended_ = true;
-  const Status status =
-      !failure_.ok()
-          ? failure_
-          : Status(Code::shutdown, "rdmacoll was shut down while the operation was in flight.");
-  submissions_.close(status);
-  executor_.halt();
-  for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer != world_.rank) transport_.fail(peer);
-  }
-  for (const OperationRef& operation : executor_.take_finished()) complete(operation, {});
-  for (const OperationRef& operation : executor_.abandon()) complete(operation, status);
-  for (const Decided& decided : std::exchange(decided_, {})) {
-    for (const OperationRef& operation : decided.operations) complete(operation, status);
-  }
-  take_submissions();
-  complete_undecided(status);
-  outbox_.clear();
 }
 
 }  // namespace rdmacoll

@@ -67,7 +67,7 @@ class Engine final : public Sink {
   // All neighbours of the control tree are connected.
   bool started() const;
   // The end of this rank's work: says so to the others. progress() until may_end(), then end().
-  void leave(const std::string& cause);
+  void leave(const std::string& said);
   bool may_end() const;
   void end();  // lets every peer go, fails what is pending
 
@@ -95,6 +95,7 @@ class Engine final : public Sink {
   void handle(int peer, GoodbyeMessage& message);
 
   bool advance();
+  void notice_gap();
   bool take_submissions();
   void announce(const OperationRef& operation);
   bool pass_readiness();
@@ -127,6 +128,7 @@ class Engine final : public Sink {
   Compute& compute_;
   MemoryPool& pool_;
   const Clock& clock_;
+  const Nanoseconds peer_timeout_;
   Log log_;
 
   std::vector<int> neighbours_;  // in the control tree: parent first (but at the root), children
@@ -160,7 +162,10 @@ class Engine final : public Sink {
   uint64_t payload_bytes_ = 0;
   std::size_t in_flight_ = 0;
   bool polling_ = false;
-  bool settled_ = false;  // the last progress() moved nothing
+  bool settled_ = false;        // the last progress() moved nothing
+  Nanoseconds turned_at_ = 0;   // the last progress()
+  Nanoseconds resumed_at_ = 0;  // after a gap longer than the peers' patience
+  Nanoseconds gap_ = 0;
   Nanoseconds busy_since_ = 0;
   Nanoseconds busy_ = 0;
 };

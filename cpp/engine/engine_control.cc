@@ -45,6 +45,8 @@ void Engine::handle(int, VerdictMessage& message) {
 
 void Engine::handle(int peer, FailureMessage& message) {
   silent_.insert(peer);
+  // Who leaves with operations in flight fails the others, and knows it: its own end goes on.
+  if (leaving_ && message.rank == world_.rank) return;
   fail(message.rank, message.status);
 }
 

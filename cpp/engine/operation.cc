@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kDimensionsMax = 8;
 constexpr std::size_t kTensorsMax = 1u << 20;
 constexpr std::size_t kNameBytesMax = 4096;
+// A descriptor travels in one control message, beside others.
+constexpr std::size_t kDescriptorBytesMax = 512 << 10;
 
 std::string shape_text(const std::vector<int64_t>& dims) {
   return cat("(", join(dims, ", "), dims.size() == 1 ? ",)" : ")");
@@ -89,7 +91,17 @@ Status check(const Request& request, int ranks) {
   if (request.kind != Kind::barrier && request.tensors.empty()) {
     return {Code::invalid, cat(name_of(request.kind), " needs at least one tensor.")};
   }
-  for (const TensorRef& tensor : request.tensors) RC_RETURN_IF_ERROR(check_tensor(request, tensor));
+  std::size_t descriptor_bytes = request.name.size();
+  for (const TensorRef& tensor : request.tensors) {
+    RC_RETURN_IF_ERROR(check_tensor(request, tensor));
+    descriptor_bytes += 1 + sizeof(int64_t) * tensor.dims.size();
+  }
+  if (descriptor_bytes > kDescriptorBytesMax) {
+    return {Code::invalid,
+            cat("a group of ", request.tensors.size(), " tensors has shapes of ",
+                bytes_text(descriptor_bytes), " together; at most ",
+                bytes_text(kDescriptorBytesMax), " are supported. Split it into several groups.")};
+  }
   return {};
 }
 

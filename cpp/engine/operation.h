@@ -67,8 +67,10 @@ class Operation {
   bool in_flight() const { return armed_ && !done(); }
 
   Request request;
-  std::string descriptor;           // what all ranks must agree on, encoded
-  std::vector<std::byte> gathered;  // allgather without `allocate`
+  std::string descriptor;  // what all ranks must agree on, encoded
+  // allgather without `allocate`; not filled first, since that would take as long as the gathering
+  std::unique_ptr<std::byte[]> gathered;
+  uint64_t gathered_bytes = 0;
   std::vector<int64_t> gathered_dims;
   Nanoseconds submitted_at = 0;
 

@@ -1,6 +1,7 @@
 #include "engine/plan.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 
 #include "base/text.h"
@@ -89,13 +90,14 @@ Status Planner::lay_out_gathered(Operation& operation, const Decision& decision,
   void* output = nullptr;
   if (request.allocate) {
     output = request.allocate(dims);
-    if (output == nullptr) {
-      return {Code::failed, cat("no memory of ", bytes_text(bytes), " for the result of ",
-                                operation.label(), ".")};
-    }
   } else {
-    operation.gathered.resize(bytes);
-    output = operation.gathered.data();
+    operation.gathered.reset(new (std::nothrow) std::byte[bytes + 1]);  // an address if empty, too
+    operation.gathered_bytes = bytes;
+    output = operation.gathered.get();
+  }
+  if (output == nullptr) {
+    return {Code::failed,
+            cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
   }
   operation.gathered_dims = dims;
   std::vector<uint64_t> parts;

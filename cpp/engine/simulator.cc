@@ -188,8 +188,8 @@ class Rank {
     for (int rank = 0; rank < script_.ranks; ++rank) {
       for (int64_t i = 0; i < script.firsts[rank] * row; ++i, ++at) {
         const auto offset = static_cast<std::size_t>(at) * size_of(script.dtype);
-        if (offset >= gathered.size() ||
-            element(script.dtype, gathered.data() + offset) != sim_input(script, rank, i)) {
+        if (offset >= task.operation->gathered_bytes ||
+            element(script.dtype, gathered.get() + offset) != sim_input(script, rank, i)) {
           wrong = cat("rank ", rank_, " gathers a wrong element ", i, " of rank ", rank);
           return;
         }

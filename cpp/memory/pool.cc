@@ -37,7 +37,8 @@ class Arena final : public MemoryPool {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  std::byte* allocate(std::size_t bytes) override;
+  std::byte* allocate(std::size_t bytes) override { return take(bytes, false); }
+  std::byte* lend(std::size_t bytes) override { return take(bytes, true); }
   void free(std::byte* memory) override;
 
   bool contains(const void* memory, std::size_t bytes) const override {
@@ -57,6 +58,7 @@ class Arena final : public MemoryPool {
   // A forked child maps the same pages: what it allocated or gave back would be the parent's. Asked
   // before the lock, which another thread may have held while the process forked.
   bool is_in_child() const { return ::getpid() != owner_; }
+  std::byte* take(std::size_t bytes, bool is_lent);
   void give_back(std::size_t offset, std::size_t bytes);
   // How many freed bytes may keep their pages.
   std::size_t kept_bytes_max() const { return bytes_ / 4; }
@@ -68,16 +70,22 @@ class Arena final : public MemoryPool {
   const pid_t owner_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::size_t> free_;
-  std::map<std::size_t, std::size_t> live_;
+  struct Piece {
+    std::size_t bytes;
+    bool is_lent;
+  };
+  std::map<std::size_t, Piece> live_;
   std::size_t used_ = 0;
+  std::size_t lent_ = 0;
   std::size_t kept_ = 0;  // freed and not given back, at most
 };
 
-std::byte* Arena::allocate(std::size_t bytes) {
+std::byte* Arena::take(std::size_t bytes, bool is_lent) {
   if (bytes > bytes_ || is_in_child()) return nullptr;
   const std::size_t unit = bytes >= kPageBytes ? kPageBytes : kLineBytes;
   const std::size_t wanted = bytes == 0 ? kLineBytes : round_up(bytes, unit);
   const std::lock_guard lock(mutex_);
+  if (is_lent && lent_ + wanted > bytes_ / 2) return nullptr;
   for (auto extent = free_.begin(); extent != free_.end(); ++extent) {
     const auto [offset, length] = *extent;
     const std::size_t first = round_up(offset, unit);
@@ -86,8 +94,9 @@ std::byte* Arena::allocate(std::size_t bytes) {
     free_.erase(extent);
     if (first > offset) free_[offset] = first - offset;
     if (first + wanted < end) free_[first + wanted] = end - first - wanted;
-    live_[first] = wanted;
+    live_[first] = {wanted, is_lent};
     used_ += wanted;
+    if (is_lent) lent_ += wanted;
     kept_ -= std::min(kept_, wanted);
     return base_ + first;
   }
@@ -100,7 +109,9 @@ void Arena::free(std::byte* memory) {
   const std::lock_guard lock(mutex_);
   const auto found = live_.find(static_cast<std::size_t>(memory - base_));
   RC_ASSERT(found != live_.end(), cat("nothing is allocated at offset ", memory - base_));
-  auto [offset, length] = *found;
+  const std::size_t offset = found->first;
+  std::size_t length = found->second.bytes;
+  if (found->second.is_lent) lent_ -= length;
   live_.erase(found);
   used_ -= length;
   // Before anyone else can be given these pages.

@@ -21,6 +21,9 @@ class MemoryPool {
   // allocate and free may be called from any thread. Freed pages are kept for the next allocation,
   // up to a quarter of the pool: to fault them in again costs more than to use them.
   virtual std::byte* allocate(std::size_t bytes) = 0;
+  // The same for memory that callers keep for as long as they like: at most half of the pool, since
+  // the engine needs the rest itself.
+  virtual std::byte* lend(std::size_t bytes) = 0;
   virtual void free(std::byte* memory) = 0;
 
   virtual bool contains(const void* memory, std::size_t bytes) const = 0;

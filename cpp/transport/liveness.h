@@ -28,7 +28,10 @@ class Liveness {
   }
   // Call after reading what came.
   bool is_silent(Nanoseconds now) const { return now - heard_at_ > timeout_; }
-  std::string cause() const { return cat("silent for ", timeout_ / kMillisecond, " ms"); }
+  std::string cause() const {
+    return cat("silent for ", timeout_ / kMillisecond,
+               " ms (stopped, its host or its link down; RDMACOLL_PEER_TIMEOUT_S sets the limit)");
+  }
   Nanoseconds next_deadline() const {
     return std::min(spoke_at_ + timeout_ / 5, heard_at_ + timeout_ + kMillisecond);
   }

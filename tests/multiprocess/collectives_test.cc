@@ -64,12 +64,12 @@ TEST_P(Collectives, sum_broadcast_and_gather_on_every_rank) {
       const auto gathered = std::make_shared<Operation>(std::move(gather));
       ASSERT_TRUE(world.rank(rank).driver().submit_and_wait(gathered, 60 * kSecond).ok());
       ASSERT_TRUE(gathered->done() && gathered->status().ok()) << gathered->status().message();
-      const auto* values = reinterpret_cast<const int64_t*>(gathered->gathered.data());
+      const auto* values = reinterpret_cast<const int64_t*>(gathered->gathered.get());
       std::size_t at = 0;
       for (int r = 0; r < ranks(); ++r) {
         for (std::size_t i = 0; i < count + r; ++i) ASSERT_EQ(values[at++], r);
       }
-      ASSERT_EQ(gathered->gathered.size(), at * sizeof(int64_t));
+      ASSERT_EQ(gathered->gathered_bytes, at * sizeof(int64_t));
 
       Request barrier;
       barrier.kind = Kind::barrier;

@@ -73,6 +73,16 @@ TEST(Pool, is_null_when_exhausted_and_whole_again_after_free) {
   EXPECT_EQ(pool->allocate(kMi), pool->base());
 }
 
+TEST(Pool, lends_half_of_itself_and_keeps_the_rest_for_the_engine) {
+  const auto pool = pool_of(16 * kMi);
+  std::byte* lent = pool->lend(8 * kMi);
+  ASSERT_NE(lent, nullptr);
+  EXPECT_EQ(pool->lend(1), nullptr);
+  EXPECT_NE(pool->allocate(8 * kMi), nullptr);
+  pool->free(lent);
+  EXPECT_NE(pool->lend(4 * kMi), nullptr);
+}
+
 TEST(Pool, reserves_more_than_two_gigabytes_without_touching_them) {
   const std::size_t bytes = (std::size_t{5} << 30) + 4096;
   const auto pool = pool_of(bytes);

@@ -1,0 +1,132 @@
+// How an engine ends: a peer fails, a rank leaves, or this one does.
+#include <algorithm>
+
+#include "base/text.h"
+#include "engine/engine.h"
+
+namespace rdmacoll {
+namespace {
+
+// How long the news of a failure may take to leave this process, before its peers are let go.
+constexpr Nanoseconds kFailureFlush = 200 * kMillisecond;
+// A connection that is lost so soon after this process was stopped was closed by a peer that had
+// waited for it.
+constexpr Nanoseconds kResumed = kSecond;
+// What user code says when it fails may be of any length.
+constexpr std::size_t kCauseBytesMax = 1000;
+
+}  // namespace
+
+void Engine::peer_failed(int peer, const std::string& cause) {
+  silent_.insert(peer);
+  lost_.insert(peer);
+  outbox_.erase(peer);
+  const Member& member = world_.members[peer];
+  if (gap_ > 0 && clock_.now() - resumed_at_ < kResumed) {
+    const Member& self = world_.members[world_.rank];
+    fail(world_.rank,
+         rank_failed(world_.rank, self.host, self.pid,
+                     cat("it did not run for ", gap_ / kMillisecond / 1000.0,
+                         " s (stopped, or without a processor), and the others went on")));
+  } else if (!said_goodbye_.contains(peer)) {
+    fail(peer, rank_failed(peer, member.host, member.pid, cause));
+  } else if (executor_.needs(peer)) {
+    // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
+    fail(peer, rank_failed(peer, member.host, member.pid, "left before this rank had its data"));
+  }
+}
+
+// The first sentence wins. From here on nothing is executed: whoever hears it from us knows that we
+// read no memory of his any more, and we wait (for a moment) to hear the same from all the others,
+// since only then is nobody using our callers' memory.
+void Engine::fail(int rank, Status status) {
+  if (!failure_.ok() || ended_ || (leaving_ && in_flight_ == 0)) return;
+  failure_ = std::move(status);
+  failed_at_ = clock_.now();
+  submissions_.close(failure_);
+  log_.error(failure_.message());
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    // Also who is about to be connected: it must not take our end for the cause.
+    const bool wanted =
+        std::find(neighbours_.begin(), neighbours_.end(), peer) != neighbours_.end() ||
+        planner_.asked().contains(peer);
+    if (peer != world_.rank && (wanted || transport_.is_connected(peer))) {
+      post(peer, FailureMessage{rank, failure_});
+    }
+  }
+}
+
+bool Engine::end_failed_world() {
+  if (ended_) return false;
+  bool quiet = outbox_is_empty() && transport_.flushed();
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    quiet = quiet && (!transport_.is_connected(peer) || silent_.contains(peer));
+  }
+  if (quiet || clock_.now() - failed_at_ >= kFailureFlush) end();
+  return ended_;
+}
+
+void Engine::depart(int rank, const std::string& cause) {
+  if (!departed_.ok() || leaving_) return;
+  const Member& member = world_.members[rank];
+  const std::string why = cause.empty() ? "it called shutdown(), or its data ended" : cause;
+  ErrorDetail detail{rank, member.host, cat("left the job: ", why), "", {rank}};
+  departed_ = {
+      Code::rank_failed,
+      cat(world_.describe(rank), " has left the job (", why, ") while this rank still submits. ",
+          cause.empty() ? "Give every rank the same number of steps."
+                        : "Look at what that rank printed."),
+      std::move(detail)};
+  if (!undecided_.empty()) log_.error(departed_.message());
+  complete_undecided(departed_);
+}
+
+void Engine::complete_undecided(const Status& status) {
+  for (auto& [key, queue] : std::exchange(undecided_, {})) {
+    for (const OperationRef& operation : queue) complete(operation, status);
+  }
+}
+
+void Engine::leave(const std::string& said) {
+  if (leaving_ || ended_ || !failure_.ok()) return;  // a failure has said it all
+  leaving_ = true;
+  const std::string cause = said.size() <= kCauseBytesMax ? said
+                                                          : cat(said.substr(0, kCauseBytesMax),
+                                                                " ... (", said.size(), " bytes)");
+  submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
+  take_submissions();
+  post_neighbours(LeavingMessage{world_.rank, in_flight_ > 0, cause}, -1);
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{});
+  }
+  complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
+}
+
+bool Engine::may_end() const {
+  return ended_ ||
+         (outbox_is_empty() && executor_.idle() && decided_.empty() && transport_.flushed());
+}
+
+void Engine::end() {
+  if (ended_) return;
+  ended_ = true;
+  const Status status =
+      !failure_.ok()
+          ? failure_
+          : Status(Code::shutdown, "rdmacoll was shut down while the operation was in flight.");
+  submissions_.close(status);
+  executor_.halt();
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    if (peer != world_.rank) transport_.fail(peer);
+  }
+  for (const OperationRef& operation : executor_.take_finished()) complete(operation, {});
+  for (const OperationRef& operation : executor_.abandon()) complete(operation, status);
+  for (const Decided& decided : std::exchange(decided_, {})) {
+    for (const OperationRef& operation : decided.operations) complete(operation, status);
+  }
+  take_submissions();
+  complete_undecided(status);
+  outbox_.clear();
+}
+
+}  // namespace rdmacoll

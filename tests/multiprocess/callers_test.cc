@@ -1,0 +1,163 @@
+// Callers and the engine thread: who has the engine, and that nobody waits for somebody who stands
+// back.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "multiprocess/local_world.h"
+
+namespace rdmacoll {
+namespace {
+
+using std::chrono::milliseconds;
+
+bool ends_within(const Operation& operation, milliseconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!operation.done() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return operation.done();
+}
+
+// Without the thread the poller's rank would fall silent, and be taken for dead after a second.
+TEST(Callers, that_only_ask_do_not_keep_the_engine_from_going_on) {
+  LocalWorld world(2, "RDMACOLL_PEER_TIMEOUT_S=1\n");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    Driver& driver = world.rank(rank).driver();
+    for (int turn = 0; turn < 3; ++turn) {
+      std::vector<float> values(10, 1.f), others(10, 1.f);
+      const auto polled = std::make_shared<Operation>(
+          in_place(Kind::allreduce, Dtype::float32, values, cat("polled", turn)));
+      const auto other = std::make_shared<Operation>(
+          in_place(Kind::allreduce, Dtype::float32, others, cat("other", turn)));
+      if (rank == 1) std::this_thread::sleep_for(milliseconds(700));
+      ASSERT_TRUE(driver.submit(polled).ok());
+      ASSERT_TRUE(driver.submit(other).ok());
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      while (!driver.wait(*polled, 0) && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+      ASSERT_TRUE(polled->done() && polled->status().ok()) << world.rank(rank).state();
+      ASSERT_TRUE(ends_within(*other, milliseconds(10'000)));
+      EXPECT_TRUE(other->status().ok()) << other->status().message();
+    }
+  });
+}
+
+TEST(Callers, that_have_just_left_do_not_delay_what_is_submitted_without_waiting) {
+  LocalWorld world(3, "");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    for (int turn = 0; turn < 200; ++turn) {
+      std::vector<float> values(10, 1.f), later(10, 1.f);
+      const Request blocking = in_place(Kind::allreduce, Dtype::float32, values, "blocking");
+      ASSERT_TRUE(run(world.rank(rank), blocking).ok());
+      const auto operation = std::make_shared<Operation>(
+          in_place(Kind::allreduce, Dtype::float32, later, "not awaited"));
+      ASSERT_TRUE(world.rank(rank).driver().submit(operation).ok());
+      ASSERT_TRUE(ends_within(*operation, milliseconds(10'000))) << "turn " << turn;
+      ASSERT_EQ(later.front(), 3.f);
+    }
+  });
+}
+
+TEST(Callers, who_asks_for_metrics_meanwhile_gets_them) {
+  LocalWorld world(2, "");
+  if (HasFatalFailure()) return;
+  std::atomic<bool> ended = false;
+  std::thread asker([&] {
+    while (!ended) {
+      EXPECT_NE(world.rank(0).metrics().find("\"batches\""), std::string::npos);
+    }
+  });
+  world.each([&](int rank) {
+    std::vector<float> values(1 << 16, 1.f);
+    for (int turn = 0; turn < 300; ++turn) {
+      ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values)).ok());
+    }
+  });
+  ended = true;
+  asker.join();
+}
+
+// ---- memory ----
+
+TEST(Pool, of_the_smallest_size_is_enough_for_any_number_of_large_operations) {
+  for (const char* algorithm : {"direct", "recursive_doubling", "ring"}) {
+    LocalWorld world(5, cat("RDMACOLL_BUF_SIZE=16M\nRDMACOLL_ONE_COPY=false\n",
+                            "RDMACOLL_ALLREDUCE_ALGORITHM=", algorithm, "\n"));
+    if (HasFatalFailure()) return;
+    world.each([&](int rank) {
+      std::vector<std::byte*> kept;  // a caller that takes all it can get
+      while (std::byte* memory = world.rank(rank).pool()->lend(1 << 20)) kept.push_back(memory);
+      std::vector<std::vector<float>> values(6, std::vector<float>(1 << 20, 1.f));
+      std::vector<OperationRef> operations;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        operations.push_back(std::make_shared<Operation>(
+            in_place(Kind::allreduce, Dtype::float32, values[i], cat("large", i))));
+        ASSERT_TRUE(world.rank(rank).driver().submit(operations.back()).ok());
+      }
+      for (const OperationRef& operation : operations) {
+        ASSERT_TRUE(world.rank(rank).driver().wait(*operation, 60 * kSecond));
+        ASSERT_TRUE(operation->status().ok()) << operation->status().message();
+      }
+      EXPECT_EQ(values.back().back(), 5.f);
+      for (std::byte* memory : kept) world.rank(rank).pool()->free(memory);
+    });
+  }
+}
+
+// ---- what is said ----
+
+TEST(Limits, a_group_too_large_to_describe_is_refused_with_a_cure) {
+  LocalWorld world(1, "");
+  if (HasFatalFailure()) return;
+  std::vector<float> values(1, 1.f);
+  Request request = in_place(Kind::allreduce, Dtype::float32, values, "group");
+  request.tensors.resize(100'000, request.tensors.front());
+  const Status status = run(world.rank(0), std::move(request));
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("Split it"), std::string::npos) << status.message();
+}
+
+TEST(Limits, a_cause_of_any_length_reaches_the_others_shortened) {
+  LocalWorld world(3, "RDMACOLL_LOG=error\n");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    std::vector<float> values(4, 1.f);
+    if (rank == 1) {
+      world.rank(rank).close("ValueError: " + std::string(3'000'000, 'x'));
+      return;
+    }
+    const Status status = run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values));
+    EXPECT_EQ(status.detail().rank, 1);
+    EXPECT_LT(status.message().size(), 3000u);
+    EXPECT_NE(status.message().find("ValueError: xxx"), std::string::npos);
+  });
+}
+
+TEST(Limits, many_long_descriptors_at_once_are_split_into_messages) {
+  LocalWorld world(2, "");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    std::vector<float> values(1, 1.f);
+    std::vector<OperationRef> operations;
+    for (int i = 0; i < 12; ++i) {
+      Request request = in_place(Kind::broadcast, Dtype::float32, values, cat("group", i));
+      request.tensors.resize(30'000, request.tensors.front());  // 270 kB of shapes each
+      operations.push_back(std::make_shared<Operation>(std::move(request)));
+      ASSERT_TRUE(world.rank(rank).driver().submit(operations.back()).ok());
+    }
+    for (const OperationRef& operation : operations) {
+      ASSERT_TRUE(world.rank(rank).driver().wait(*operation, 60 * kSecond));
+      ASSERT_TRUE(operation->status().ok()) << operation->status().message();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace rdmacoll
