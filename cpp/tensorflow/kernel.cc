@@ -106,6 +106,10 @@ std::vector<std::string> attribute_strings(TF_OpKernelConstruction* construction
 // step; smaller pieces are recycled by the allocator.
 constexpr std::size_t kBorrowedBytesMin = 64 << 10;
 
+// Asking whether an input can be reused makes fresh memory when it cannot, so after such an answer
+// it is asked in one call of 16: one step that held its inputs is no rule for all that follow.
+constexpr uint8_t kBorrowsInARow = 15;
+
 // Memory of the engine under a tensor that TensorFlow owns.
 struct Loan {
   void* context = nullptr;
@@ -192,7 +196,7 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
 bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status) {
   const auto inputs = static_cast<std::size_t>(TF_NumInputs(context));
   pending.tensors.assign(inputs, {});
-  pending.is_new.resize(inputs);
+  pending.borrows.resize(inputs);
   for (std::size_t i = 0; i < inputs; ++i) {
     if (!collect_tensor(context, static_cast<int>(i), pending, status)) return false;
     if (i < labels_.size()) pending.tensors[i].label = labels_[i].c_str();
@@ -230,7 +234,9 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
   }
   if (kind_ == RC_ALLGATHER) return true;
 
-  if (pending.is_new[index]) {
+  const bool is_large = bytes >= kBorrowedBytesMin;  // this time: shapes may be dynamic
+  if (is_large && pending.borrows[index] > 0) {
+    --pending.borrows[index];
     tensor.output = borrow_output(context, index, tensor, bytes, status);
     if (TF_GetCode(status) != TF_OK) return false;
     if (tensor.output != nullptr) return true;
@@ -241,7 +247,7 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
   if (TF_GetCode(status) != TF_OK) return false;
   tensor.output = is_empty ? empty_memory : TF_TensorData(output);
   TF_DeleteTensor(output);
-  pending.is_new[index] = forwarded < 0 && bytes >= kBorrowedBytesMin;
+  if (is_large) pending.borrows[index] = forwarded < 0 ? kBorrowsInARow : 0;
   return true;
 }
 

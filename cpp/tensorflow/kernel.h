@@ -32,8 +32,9 @@ class Kernel {
     TF_OpKernelContext* context = nullptr;
     Done done;
     std::vector<rc_tensor> tensors;
-    std::vector<bool> is_new;  // by output: TensorFlow had no memory of an input to reuse last time
-    std::string failure;       // why memory for the result could not be had
+    std::vector<uint8_t> borrows;  // by output: how many calls more borrow before TensorFlow is
+                                   // asked again whether an input's memory can be reused
+    std::string failure;           // why memory for the result could not be had
   };
 
   explicit Kernel(rc_kind kind) : kind_(kind) {}

@@ -124,6 +124,33 @@ def test_outputs_without_an_input_to_reuse_lie_in_engine_memory(ops: Any, spy: S
     np.testing.assert_array_equal(step(big, small)[0].numpy(), big.numpy())
 
 
+def test_one_step_that_held_its_inputs_is_no_rule_for_those_that_follow(ops: Any, spy: Spy) -> None:
+    @tf.function
+    def step(x: tf.Tensor, fresh: tf.Tensor) -> list[Any]:
+        return allreduce(ops, [tf.cond(fresh, lambda: x * 2.0, lambda: x)], tensor_name="sometimes")
+
+    x = tf.random.uniform((300, 100))
+    step(x, tf.constant(False))
+    for _ in range(40):
+        step(x, tf.constant(True))
+    in_place = [r["tensors"][0]["output"] == r["tensors"][0]["input"] for r in spy.requests]
+    assert not any(in_place[:2])
+    assert all(in_place[-20:])
+    gc.collect()
+    assert spy.lent == {}
+
+
+def test_small_outputs_of_a_kernel_that_had_large_ones_are_not_in_engine_memory(ops: Any, spy: Spy) -> None:
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def step(x: tf.Tensor) -> list[Any]:
+        return allreduce(ops, [x], tensor_name="of any length")
+
+    kept = [step(tf.random.uniform((length,))) for length in (30_000, 30_000, 10, 0, 30_000)]
+    outputs = [request["tensors"][0]["output"] for request in spy.requests]
+    assert [output in spy.lent for output in outputs] == [False, True, False, False, True]
+    assert [len(values[0]) for values in kept] == [30_000, 30_000, 10, 0, 30_000]
+
+
 def test_gradients_that_the_step_has_made_are_reduced_in_place(ops: Any, spy: Spy) -> None:
     @tf.function
     def step(x: tf.Tensor, factor: tf.Tensor) -> list[Any]:
