@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kDimensionsMax = 8;
 constexpr std::size_t kTensorsMax = 1u << 20;
-constexpr std::size_t kNameBytesMax = 4096;
+constexpr std::size_t kNameBytesMax = 4096;  // of a manifest, too
 
 std::string shape_text(const std::vector<int64_t>& dims) {
   return cat("(", join(dims, ", "), dims.size() == 1 ? ",)" : ")");
@@ -67,6 +67,10 @@ Status check(const Request& request, int ranks) {
   }
   if (request.name.size() > kNameBytesMax) {
     return {Code::invalid, cat("a tensor's name has ", request.name.size(), " bytes; at most ",
+                               kNameBytesMax, " are supported.")};
+  }
+  if (request.manifest.size() > kNameBytesMax) {
+    return {Code::invalid, cat("a manifest has ", request.manifest.size(), " bytes; at most ",
                                kNameBytesMax, " are supported.")};
   }
   if (request.kind == Kind::allreduce) {
@@ -138,6 +142,7 @@ std::string encode_descriptor(const Request& request) {
     writer.put(static_cast<uint8_t>(dims.size()));
     for (int64_t dim : dims) writer.put(dim);
   }
+  writer.put_text(request.manifest);
   const auto bytes = writer.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -159,6 +164,7 @@ bool decode_descriptor(std::string_view bytes, Descriptor& descriptor) {
     if (dims > kDimensionsMax) return false;
     for (int i = 0; i < dims; ++i) shape.push_back(reader.get<int64_t>());
   }
+  descriptor.manifest = reader.get_text(kNameBytesMax);
   return reader.done() && static_cast<int>(descriptor.kind) <= 3 &&
          static_cast<int>(descriptor.dtype) < kDtypes &&
          static_cast<int>(descriptor.op) < kReduceOps;
@@ -183,6 +189,26 @@ std::string_view descriptor_name(std::string_view descriptor) {
   return descriptor.substr(kOffset + 4, bytes);
 }
 
+namespace {
+
+// ", average, prescale 0.5": how the values are treated, whatever they are.
+std::string describe_treatment(const Descriptor& d) {
+  std::string text;
+  if (d.kind == Kind::allreduce) text += cat(", ", name_of(d.op));
+  if (d.kind == Kind::broadcast) text += cat(", root ", d.root);
+  if (d.prescale != 1.0) text += cat(", prescale ", d.prescale);
+  if (d.postscale != 1.0) text += cat(", postscale ", d.postscale);
+  return text;
+}
+
+}  // namespace
+
+std::string describe_manifest(std::string_view bytes) {
+  Descriptor d;
+  if (!decode_descriptor(bytes, d) || d.manifest.empty()) return "";
+  return cat(d.manifest, describe_treatment(d));
+}
+
 std::string describe_descriptor(std::string_view bytes) {
   Descriptor d;
   if (!decode_descriptor(bytes, d)) return "unreadable";
@@ -193,12 +219,8 @@ std::string describe_descriptor(std::string_view bytes) {
     shapes.push_back(shape_text(d.shapes[i]));
   }
   if (d.shapes.size() > kShapesShown) shapes.push_back(cat(d.shapes.size(), " tensors"));
-  std::string text = cat(name_of(d.kind), " of ", name_of(d.dtype), " ", join(shapes, " "));
-  if (d.kind == Kind::allreduce) text += cat(", ", name_of(d.op));
-  if (d.kind == Kind::broadcast) text += cat(", root ", d.root);
-  if (d.prescale != 1.0) text += cat(", prescale ", d.prescale);
-  if (d.postscale != 1.0) text += cat(", postscale ", d.postscale);
-  return text;
+  return cat(name_of(d.kind), " of ", name_of(d.dtype), " ", join(shapes, " "),
+             describe_treatment(d));
 }
 
 }  // namespace rdmacoll

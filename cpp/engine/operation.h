@@ -37,6 +37,7 @@ struct Request {
   std::string name;       // "": unnamed
   int64_t iteration = 0;  // of a loop; the running number of an unnamed operation
   bool repeats = false;   // the same name may be in flight again
+  std::string manifest;   // of the list of gradients that this is the first part of
   std::vector<TensorRef> tensors;
   // Allgather: memory for the result, or null to fail. Without it the operation owns the result.
   std::function<void*(const std::vector<int64_t>& dims)> allocate;
@@ -81,11 +82,13 @@ class Operation {
 using OperationRef = std::shared_ptr<Operation>;
 
 // What must be equal on all ranks, as bytes: kind, dtype, op, root, scales, name, shapes (without
-// the first dimension of an allgather).
+// the first dimension of an allgather), manifest.
 std::string encode_descriptor(const Request& request);
 std::string_view descriptor_name(std::string_view descriptor);
 // "allreduce of float32 (3, 4), average"
 std::string describe_descriptor(std::string_view descriptor);
+// "2 gradients (2 dense of 24 bytes ...), average"; "" when it has no manifest.
+std::string describe_manifest(std::string_view descriptor);
 // The parts of a descriptor that decide which operations may share a batch.
 struct Descriptor {
   Kind kind = Kind::barrier;
@@ -96,6 +99,7 @@ struct Descriptor {
   double postscale = 1.0;
   std::string name;
   std::vector<std::vector<int64_t>> shapes;
+  std::string manifest;
 
   uint64_t bytes() const;
 };

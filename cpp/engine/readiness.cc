@@ -197,6 +197,10 @@ std::vector<int> Readiness::missing(const Pending& pending) const {
 }
 
 Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
+  // Of lists of gradients that differ, the first bucket alone may well look the same.
+  std::set<std::string> manifests;
+  for (const std::string& variant : pending.variants) manifests.insert(describe_manifest(variant));
+  const bool lists_differ = manifests.size() > 1 && !manifests.contains("");
   std::vector<std::string> values;
   for (std::size_t variant = 0; variant < pending.variants.size(); ++variant) {
     std::vector<int> ranks;
@@ -207,7 +211,8 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
     std::sort(ranks.begin(), ranks.end());
     values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "),
                          ranks.size() == 1 ? " has " : " have ",
-                         describe_descriptor(pending.variants[variant])));
+                         lists_differ ? describe_manifest(pending.variants[variant])
+                                      : describe_descriptor(pending.variants[variant])));
   }
   const std::vector<int> absent = missing(pending);
   if (!absent.empty()) {
@@ -218,10 +223,16 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
   detail.tensor = key.name;
   const std::string what =
       key.name.empty() ? cat("operation number ", key.iteration) : cat("'", key.name, "'");
-  return {Code::mismatch,
-          cat("ranks disagree about ", what, ": ", join(values, "; "),
-              ". Submit it with the same kind, dtype, shape, op and root everywhere."),
-          detail};
+  return {
+      Code::mismatch,
+      cat("ranks disagree about ", lists_differ ? "the list of gradients of " : "", what, ": ",
+          join(values, "; "),
+          lists_differ
+              ? ". Their number, shapes, dtypes, order and buckets, op and scales, and which of "
+                "them are sparse or None must be equal: give every rank the same model and "
+                "options, and a loss that depends on the same variables."
+              : ". Submit it with the same kind, dtype, shape, op and root everywhere."),
+      detail};
 }
 
 std::string Readiness::label(const UnitKey& key, const Pending& pending) const {

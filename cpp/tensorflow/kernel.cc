@@ -162,7 +162,7 @@ void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* s
     // TensorFlow's float attributes have 32 bits, so these are the bits of a double.
     prescale_ = std::bit_cast<double>(attribute_int(construction, "prescale_bits", status));
     postscale_ = std::bit_cast<double>(attribute_int(construction, "postscale_bits", status));
-    manifest_ = attribute_int(construction, "manifest", status);
+    manifest_ = attribute_string(construction, "manifest", status);
   }
   if (TF_GetCode(status) == TF_OK && dtype_ < 0) {
     TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: this dtype cannot be communicated");
@@ -200,16 +200,6 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
   for (std::size_t i = 0; i < inputs; ++i) {
     if (!collect_tensor(context, static_cast<int>(i), pending, status)) return false;
     if (i < labels_.size()) pending.tensors[i].label = labels_[i].c_str();
-  }
-  if (manifest_ != 0) {
-    // An empty tensor whose shape is the hash of the gradient list: lists that differ between ranks
-    // become a mismatch of shapes before any byte is summed.
-    rc_tensor manifest{};
-    manifest.input = manifest.output = empty_memory;
-    manifest.ndim = 2;
-    manifest.dims[1] = manifest_;
-    manifest.label = "(hash of the list of gradients)";
-    pending.tensors.push_back(manifest);
   }
   return true;
 }
@@ -288,6 +278,7 @@ std::string Kernel::submit(Pending& pending) {
     request.iteration = TF_GetIterId(pending.context);
     request.repeats = 1;
   }
+  request.manifest = manifest_.empty() ? nullptr : manifest_.c_str();
   request.n_tensors = static_cast<int32_t>(pending.tensors.size());
   request.tensors = pending.tensors.data();
   request.allocate = kind_ == RC_ALLGATHER ? &Kernel::on_allocate : nullptr;

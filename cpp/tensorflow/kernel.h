@@ -63,7 +63,7 @@ class Kernel {
   double postscale_ = 1.0;
   std::string name_;  // "" = unnamed
   bool repeats_ = false;
-  int64_t manifest_ = 0;
+  std::string manifest_;  // "" = none
   std::vector<std::string> labels_;
 
   std::mutex mutex_;
