@@ -18,6 +18,13 @@ std::string shape_text(const std::vector<int64_t>& dims) {
   return cat("(", join(dims, ", "), dims.size() == 1 ? ",)" : ")");
 }
 
+// Shortened where a character of UTF-8 begins.
+std::string_view shortened(std::string_view text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return text;
+  while (bytes_max > 0 && (static_cast<uint8_t>(text[bytes_max]) & 0xc0) == 0x80) --bytes_max;
+  return text.substr(0, bytes_max);
+}
+
 std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
@@ -58,6 +65,20 @@ uint64_t Request::bytes() const {
   uint64_t elements = 0;
   for (const TensorRef& tensor : tensors) elements += static_cast<uint64_t>(tensor.elements());
   return elements * size_of(dtype);
+}
+
+std::string Request::labels() const {
+  constexpr std::size_t kShown = 2;
+  constexpr std::size_t kBytesMax = 120;
+  std::vector<std::string_view> shown;
+  std::size_t labelled = 0;
+  for (const TensorRef& tensor : tensors) {
+    if (tensor.label.empty()) continue;
+    ++labelled;
+    if (shown.size() < kShown) shown.push_back(shortened(tensor.label, kBytesMax));
+  }
+  const std::string more = labelled > kShown ? cat(" and ", labelled - kShown, " more") : "";
+  return join(shown, ", ") + more;
 }
 
 Status check(const Request& request, int ranks) {
@@ -123,8 +144,10 @@ void Operation::rearm() {
 }
 
 std::string Operation::label() const {
-  if (!request.name.empty()) return cat(name_of(request.kind), " '", request.name, "'");
-  return cat("unnamed ", name_of(request.kind), " (number ", request.iteration, ")");
+  std::string labels = request.labels();
+  if (!labels.empty()) labels = cat(" (", labels, ")");
+  if (!request.name.empty()) return cat(name_of(request.kind), " '", request.name, "'", labels);
+  return cat("unnamed ", name_of(request.kind), " (number ", request.iteration, ")", labels);
 }
 
 std::string encode_descriptor(const Request& request) {

@@ -44,6 +44,8 @@ struct Request {
   std::function<void(const Status&)> done;
 
   uint64_t bytes() const;  // of this rank's inputs
+  // "conv1/kernel, conv1/bias and 4 more"; "" when the tensors have no labels.
+  std::string labels() const;
 };
 
 // Says what is wrong with a request before it is accepted: dtype, op, root, dimensions, sizes.
@@ -70,7 +72,7 @@ class Operation {
   std::vector<int64_t> gathered_dims;
   Nanoseconds submitted_at = 0;
 
-  std::string label() const;  // "allreduce 'conv1/kernel'"
+  std::string label() const;  // "allreduce 'bucket_0' (conv1/kernel, conv1/bias)"
 
  private:
   Status status_;
