@@ -328,7 +328,8 @@ def test_errors_have_tensorflows_class_and_our_text(
     for call in (step, lambda x: allreduce(ops, [x])[0]):
         with pytest.raises(cls) as caught:
             call(tf.ones(3))
-        assert f"{kind}: {text}" in str(caught.value)
+        assert f"{kind}: {text} [rdmacoll {{" in str(caught.value)
+        assert str(caught.value).count("said") == 1
         typed = error_from(caught.value)
         assert type(typed).__name__ == kind
         assert str(typed) == text
@@ -336,6 +337,15 @@ def test_errors_have_tensorflows_class_and_our_text(
             assert (typed.rank, typed.host, typed.cause) == (3, "node7", "kind")
         if isinstance(typed, StalledError):
             assert (typed.tensor, typed.missing_ranks) == ("message", (1, 2))
+
+
+def test_an_error_shows_no_empty_fields(ops: Any, spy: Spy) -> None:
+    fields = {"message": "m", "rank": -1, "host": "", "cause": "x, {y}", "tensor": "", "ranks": [1, 2]}
+    spy.answer = json.dumps({"kind": "StalledError", **fields})
+    with pytest.raises(tf.errors.DeadlineExceededError) as caught:
+        allreduce(ops, [tf.ones(3)])
+    expected = 'StalledError: m [rdmacoll {"kind": "StalledError", "cause": "x, {y}", "ranks": [1, 2]}]'
+    assert expected in str(caught.value)
 
 
 def test_after_an_error_the_next_step_works(ops: Any, spy: Spy) -> None:
