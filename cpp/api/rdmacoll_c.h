@@ -60,6 +60,8 @@ typedef struct rc_request {
   rc_allocate allocate;     /* allgather; NULL: the handle owns the result (handle_result) */
   rc_done done;             /* NULL: use the handle */
   void* context;            /* for allocate and done */
+  const char* manifest; /* allreduce: describes the list of gradients that this is the first part
+                           of; compared between ranks, and shown where it differs; NULL: none */
 } rc_request;
 
 typedef struct rc_api {

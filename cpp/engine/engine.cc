@@ -116,6 +116,7 @@ void Engine::announce(const OperationRef& operation) {
                      world_.rank,
                      tree_children(world_.rank, world_.size()).empty(),
                      {}};
+  if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
   if (request.kind == Kind::allgather) {
     const auto& dims = request.tensors.front().dims;
     record.firsts.emplace_back(world_.rank, dims.empty() ? 1 : dims.front());

@@ -47,6 +47,7 @@ void put(Writer& writer, const ReadyMessage& message) {
     writer.put(record.iteration).put(record.origin).put(record.subtree);
     writer.put(static_cast<uint32_t>(record.firsts.size()));
     for (const auto& [rank, first] : record.firsts) writer.put(rank).put(first);
+    writer.put_text(record.labels);
   }
 }
 ReadyMessage get_ready(Reader& reader, int ranks) {
@@ -68,6 +69,7 @@ ReadyMessage get_ready(Reader& reader, int ranks) {
       if (rank < 0 || rank >= ranks || first < 0) reader.fail();
       record.firsts.emplace_back(rank, first);
     }
+    record.labels = reader.get_text(kTextBytesMax);
     message.records.push_back(std::move(record));
   }
   return message;

@@ -26,6 +26,9 @@ struct ReadyRecord {
   int32_t origin = 0;
   bool subtree = false;
   std::vector<std::pair<int32_t, int64_t>> firsts;  // allgather: rank, its first dimension
+  // Of the tensors, for people: what `origin` calls them. No part of what has to agree. Like the
+  // descriptor it is said once: "" when that is a number, but for unnamed operations.
+  std::string labels = {};
 };
 struct ReadyMessage {
   std::vector<ReadyRecord> records;

@@ -12,12 +12,19 @@ namespace {
 
 constexpr std::size_t kDimensionsMax = 8;
 constexpr std::size_t kTensorsMax = 1u << 20;
-constexpr std::size_t kNameBytesMax = 4096;
+constexpr std::size_t kNameBytesMax = 4096;  // of a manifest, too
 // A descriptor travels in one control message, beside others.
 constexpr std::size_t kDescriptorBytesMax = 512 << 10;
 
 std::string shape_text(const std::vector<int64_t>& dims) {
   return cat("(", join(dims, ", "), dims.size() == 1 ? ",)" : ")");
+}
+
+// Shortened where a character of UTF-8 begins.
+std::string_view shortened(std::string_view text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return text;
+  while (bytes_max > 0 && (static_cast<uint8_t>(text[bytes_max]) & 0xc0) == 0x80) --bytes_max;
+  return text.substr(0, bytes_max);
 }
 
 std::span<const std::byte> as_bytes(std::string_view text) {
@@ -62,6 +69,20 @@ uint64_t Request::bytes() const {
   return elements * size_of(dtype);
 }
 
+std::string Request::labels() const {
+  constexpr std::size_t kShown = 2;
+  constexpr std::size_t kBytesMax = 120;
+  std::vector<std::string_view> shown;
+  std::size_t labelled = 0;
+  for (const TensorRef& tensor : tensors) {
+    if (tensor.label.empty()) continue;
+    ++labelled;
+    if (shown.size() < kShown) shown.push_back(shortened(tensor.label, kBytesMax));
+  }
+  const std::string more = labelled > kShown ? cat(" and ", labelled - kShown, " more") : "";
+  return join(shown, ", ") + more;
+}
+
 Status check(const Request& request, int ranks) {
   if (static_cast<int>(request.kind) > 3) return {Code::invalid, "unknown kind of collective."};
   if (static_cast<int>(request.dtype) >= kDtypes || static_cast<int>(request.op) >= kReduceOps) {
@@ -69,6 +90,10 @@ Status check(const Request& request, int ranks) {
   }
   if (request.name.size() > kNameBytesMax) {
     return {Code::invalid, cat("a tensor's name has ", request.name.size(), " bytes; at most ",
+                               kNameBytesMax, " are supported.")};
+  }
+  if (request.manifest.size() > kNameBytesMax) {
+    return {Code::invalid, cat("a manifest has ", request.manifest.size(), " bytes; at most ",
                                kNameBytesMax, " are supported.")};
   }
   if (request.kind == Kind::allreduce) {
@@ -139,8 +164,10 @@ void Operation::rearm() {
 }
 
 std::string Operation::label() const {
-  if (!request.name.empty()) return cat(name_of(request.kind), " '", request.name, "'");
-  return cat("unnamed ", name_of(request.kind), " (number ", request.iteration, ")");
+  std::string labels = request.labels();
+  if (!labels.empty()) labels = cat(" (", labels, ")");
+  if (!request.name.empty()) return cat(name_of(request.kind), " '", request.name, "'", labels);
+  return cat("unnamed ", name_of(request.kind), " (number ", request.iteration, ")", labels);
 }
 
 std::string encode_descriptor(const Request& request) {
@@ -158,6 +185,7 @@ std::string encode_descriptor(const Request& request) {
     writer.put(static_cast<uint8_t>(dims.size()));
     for (int64_t dim : dims) writer.put(dim);
   }
+  writer.put_text(request.manifest);
   const auto bytes = writer.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -179,6 +207,7 @@ bool decode_descriptor(std::string_view bytes, Descriptor& descriptor) {
     if (dims > kDimensionsMax) return false;
     for (int i = 0; i < dims; ++i) shape.push_back(reader.get<int64_t>());
   }
+  descriptor.manifest = reader.get_text(kNameBytesMax);
   return reader.done() && static_cast<int>(descriptor.kind) <= 3 &&
          static_cast<int>(descriptor.dtype) < kDtypes &&
          static_cast<int>(descriptor.op) < kReduceOps;
@@ -203,6 +232,26 @@ std::string_view descriptor_name(std::string_view descriptor) {
   return descriptor.substr(kOffset + 4, bytes);
 }
 
+namespace {
+
+// ", average, prescale 0.5": how the values are treated, whatever they are.
+std::string describe_treatment(const Descriptor& d) {
+  std::string text;
+  if (d.kind == Kind::allreduce) text += cat(", ", name_of(d.op));
+  if (d.kind == Kind::broadcast) text += cat(", root ", d.root);
+  if (d.prescale != 1.0) text += cat(", prescale ", d.prescale);
+  if (d.postscale != 1.0) text += cat(", postscale ", d.postscale);
+  return text;
+}
+
+}  // namespace
+
+std::string describe_manifest(std::string_view bytes) {
+  Descriptor d;
+  if (!decode_descriptor(bytes, d) || d.manifest.empty()) return "";
+  return cat(d.manifest, describe_treatment(d));
+}
+
 std::string describe_descriptor(std::string_view bytes) {
   Descriptor d;
   if (!decode_descriptor(bytes, d)) return "unreadable";
@@ -213,12 +262,8 @@ std::string describe_descriptor(std::string_view bytes) {
     shapes.push_back(shape_text(d.shapes[i]));
   }
   if (d.shapes.size() > kShapesShown) shapes.push_back(cat(d.shapes.size(), " tensors"));
-  std::string text = cat(name_of(d.kind), " of ", name_of(d.dtype), " ", join(shapes, " "));
-  if (d.kind == Kind::allreduce) text += cat(", ", name_of(d.op));
-  if (d.kind == Kind::broadcast) text += cat(", root ", d.root);
-  if (d.prescale != 1.0) text += cat(", prescale ", d.prescale);
-  if (d.postscale != 1.0) text += cat(", postscale ", d.postscale);
-  return text;
+  return cat(name_of(d.kind), " of ", name_of(d.dtype), " ", join(shapes, " "),
+             describe_treatment(d));
 }
 
 }  // namespace rdmacoll

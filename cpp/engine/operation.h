@@ -37,12 +37,15 @@ struct Request {
   std::string name;       // "": unnamed
   int64_t iteration = 0;  // of a loop; the running number of an unnamed operation
   bool repeats = false;   // the same name may be in flight again
+  std::string manifest;   // of the list of gradients that this is the first part of
   std::vector<TensorRef> tensors;
   // Allgather: memory for the result, or null to fail. Without it the operation owns the result.
   std::function<void*(const std::vector<int64_t>& dims)> allocate;
   std::function<void(const Status&)> done;
 
   uint64_t bytes() const;  // of this rank's inputs
+  // "conv1/kernel, conv1/bias and 4 more"; "" when the tensors have no labels.
+  std::string labels() const;
 };
 
 // Says what is wrong with a request before it is accepted: dtype, op, root, dimensions, sizes.
@@ -74,7 +77,7 @@ class Operation {
   std::vector<int64_t> gathered_dims;
   Nanoseconds submitted_at = 0;
 
-  std::string label() const;  // "allreduce 'conv1/kernel'"
+  std::string label() const;  // "allreduce 'bucket_0' (conv1/kernel, conv1/bias)"
 
  private:
   Status status_;
@@ -87,11 +90,13 @@ class Operation {
 using OperationRef = std::shared_ptr<Operation>;
 
 // What must be equal on all ranks, as bytes: kind, dtype, op, root, scales, name, shapes (without
-// the first dimension of an allgather).
+// the first dimension of an allgather), manifest.
 std::string encode_descriptor(const Request& request);
 std::string_view descriptor_name(std::string_view descriptor);
 // "allreduce of float32 (3, 4), average"
 std::string describe_descriptor(std::string_view descriptor);
+// "2 gradients (2 dense of 24 bytes ...), average"; "" when it has no manifest.
+std::string describe_manifest(std::string_view descriptor);
 // The parts of a descriptor that decide which operations may share a batch.
 struct Descriptor {
   Kind kind = Kind::barrier;
@@ -102,6 +107,7 @@ struct Descriptor {
   double postscale = 1.0;
   std::string name;
   std::vector<std::vector<int64_t>> shapes;
+  std::string manifest;
 
   uint64_t bytes() const;
 };

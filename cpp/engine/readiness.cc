@@ -6,6 +6,13 @@
 #include "engine/operation.h"
 
 namespace rdmacoll {
+namespace {
+
+std::string title(const UnitKey& key) {
+  return key.name.empty() ? cat("operation number ", key.iteration) : cat("'", key.name, "'");
+}
+
+}  // namespace
 
 Readiness::Readiness(const World& world, const DescriptorTable& table, Limits limits)
     : world_(world),
@@ -42,6 +49,7 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   pending.ranks +=
       record.subtree ? static_cast<int>(tree_subtree(record.origin, world_.size()).size()) : 1;
   pending.firsts.insert(pending.firsts.end(), record.firsts.begin(), record.firsts.end());
+  note_labels(key, pending, record.labels);
 
   if (pending.piecemeal) {
     pass_on(key, pending, pending.contributions.size() - 1);
@@ -59,8 +67,11 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
 void Readiness::complete(const UnitKey& key, Pending& pending) {
   if (!is_root()) {
     if (!pending.piecemeal) {
-      upward_.push_back({table_.refer(pending.variants.front()), key.iteration, world_.rank, true,
-                         std::move(pending.firsts)});
+      ReadyRecord whole = record(key, pending, 0);
+      whole.origin = world_.rank;
+      whole.subtree = true;
+      whole.firsts = std::move(pending.firsts);
+      upward_.push_back(std::move(whole));
     }
   } else if (pending.variants.size() > 1) {
     if (pending.verdict.ok()) judge(key, pending, mismatch(key, pending));
@@ -79,21 +90,28 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
   }
 }
 
+ReadyRecord Readiness::record(const UnitKey& key, const Pending& pending,
+                              std::size_t variant) const {
+  ReadyRecord record;
+  record.descriptor = table_.refer(pending.variants[variant]);
+  record.iteration = key.iteration;
+  if (record.descriptor.id == 0 || key.name.empty()) record.labels = pending.labels;
+  return record;
+}
+
 void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) {
   for (std::size_t i = from; i < pending.contributions.size(); ++i) {
     const Contribution& contribution = pending.contributions[i];
-    ReadyRecord record{table_.refer(pending.variants[contribution.variant]),
-                       key.iteration,
-                       contribution.origin,
-                       contribution.subtree,
-                       {}};
+    ReadyRecord piece = record(key, pending, contribution.variant);
+    piece.origin = contribution.origin;
+    piece.subtree = contribution.subtree;
     const std::vector<int> ranks = ranks_of(contribution.origin, contribution.subtree);
     for (const auto& first : pending.firsts) {
       if (std::binary_search(ranks.begin(), ranks.end(), first.first)) {
-        record.firsts.push_back(first);
+        piece.firsts.push_back(first);
       }
     }
-    upward_.push_back(std::move(record));
+    upward_.push_back(std::move(piece));
   }
 }
 
@@ -140,7 +158,7 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
           " s not by ", describe_ranks(absent));
   if (age >= limits_.stall_error) {
     ErrorDetail detail;
-    detail.tensor = key.name;
+    detail.tensor = tensor(key, pending);
     detail.ranks = absent;
     judge(key, pending,
           {Code::stalled,
@@ -197,6 +215,10 @@ std::vector<int> Readiness::missing(const Pending& pending) const {
 }
 
 Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
+  // Of lists of gradients that differ, the first bucket alone may well look the same.
+  std::set<std::string> manifests;
+  for (const std::string& variant : pending.variants) manifests.insert(describe_manifest(variant));
+  const bool lists_differ = manifests.size() > 1 && !manifests.contains("");
   std::vector<std::string> values;
   for (std::size_t variant = 0; variant < pending.variants.size(); ++variant) {
     std::vector<int> ranks;
@@ -207,7 +229,8 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
     std::sort(ranks.begin(), ranks.end());
     values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "),
                          ranks.size() == 1 ? " has " : " have ",
-                         describe_descriptor(pending.variants[variant])));
+                         lists_differ ? describe_manifest(pending.variants[variant])
+                                      : describe_descriptor(pending.variants[variant])));
   }
   const std::vector<int> absent = missing(pending);
   if (!absent.empty()) {
@@ -215,19 +238,45 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
                          " not submitted it yet"));
   }
   ErrorDetail detail;
-  detail.tensor = key.name;
-  const std::string what =
-      key.name.empty() ? cat("operation number ", key.iteration) : cat("'", key.name, "'");
-  return {Code::mismatch,
-          cat("ranks disagree about ", what, ": ", join(values, "; "),
-              ". Submit it with the same kind, dtype, shape, op and root everywhere."),
-          detail};
+  detail.tensor = tensor(key, pending);
+  std::string what = title(key);
+  if (!labels(key, pending).empty()) what += cat(" (", labels(key, pending), ")");
+  return {
+      Code::mismatch,
+      cat("ranks disagree about ", lists_differ ? "the list of gradients of " : "", what, ": ",
+          join(values, "; "),
+          lists_differ
+              ? ". Their number, shapes, dtypes, order and buckets, op and scales, and which of "
+                "them are sparse or None must be equal: give every rank the same model and "
+                "options, and a loss that depends on the same variables."
+              : ". Submit it with the same kind, dtype, shape, op and root everywhere."),
+      detail};
+}
+
+void Readiness::note_labels(const UnitKey& key, Pending& pending, const std::string& labels) {
+  if (labels.empty()) return;
+  if (pending.labels.empty()) pending.labels = labels;
+  const bool has_room =
+      labels_.size() < DescriptorTable::kDescriptorsMax || labels_.contains(key.name);
+  if (!key.name.empty() && has_room) labels_[key.name] = labels;
+}
+
+const std::string& Readiness::labels(const UnitKey& key, const Pending& pending) const {
+  const auto known = labels_.find(key.name);
+  return pending.labels.empty() && known != labels_.end() ? known->second : pending.labels;
+}
+
+// What a typed error calls it: "bucket_0 (conv1/kernel, conv1/bias and 4 more)".
+std::string Readiness::tensor(const UnitKey& key, const Pending& pending) const {
+  const std::string& inside = labels(key, pending);
+  if (key.name.empty() || inside.empty()) return key.name + inside;
+  return cat(key.name, " (", inside, ")");
 }
 
 std::string Readiness::label(const UnitKey& key, const Pending& pending) const {
-  const std::string what = describe_descriptor(pending.variants.front());
-  return key.name.empty() ? cat("operation number ", key.iteration, " (", what, ")")
-                          : cat("'", key.name, "' (", what, ")");
+  const std::string& inside = labels(key, pending);
+  return cat(title(key), " (", inside, inside.empty() ? "" : "; ",
+             describe_descriptor(pending.variants.front()), ")");
 }
 
 std::string Readiness::describe_ranks(const std::vector<int>& ranks) const {

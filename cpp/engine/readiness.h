@@ -68,6 +68,7 @@ class Readiness {
     std::vector<std::string> variants;  // descriptors; more than one is a conflict
     std::vector<Contribution> contributions;
     std::vector<std::pair<int32_t, int64_t>> firsts;
+    std::string labels;  // of the first rank that has said any
     int ranks = 0;
     Nanoseconds since = 0;
     bool warned = false;
@@ -86,6 +87,10 @@ class Readiness {
   void judge(const UnitKey& key, Pending& pending, Status verdict);
   Status mismatch(const UnitKey& key, const Pending& pending) const;
   void check_stall(const UnitKey& key, Pending& pending, Nanoseconds now);
+  ReadyRecord record(const UnitKey& key, const Pending& pending, std::size_t variant) const;
+  void note_labels(const UnitKey& key, Pending& pending, const std::string& labels);
+  const std::string& labels(const UnitKey& key, const Pending& pending) const;
+  std::string tensor(const UnitKey& key, const Pending& pending) const;
   std::string label(const UnitKey& key, const Pending& pending) const;
   std::string describe_ranks(const std::vector<int>& ranks) const;
 
@@ -94,6 +99,7 @@ class Readiness {
   Limits limits_;
   int subtree_ranks_;
   std::map<UnitKey, Pending> pending_;
+  std::map<std::string, std::string> labels_;  // by name: of operations whose descriptor is known
   std::vector<ReadyRecord> upward_;
   std::vector<ReadyUnit> ready_;
   std::vector<VerdictMessage> verdicts_;

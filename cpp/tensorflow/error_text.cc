@@ -1,7 +1,9 @@
 #include "tensorflow/error_text.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <optional>
+#include <utility>
+#include <vector>
 
 namespace rdmacoll::tensorflow {
 namespace {
@@ -55,6 +57,38 @@ std::string read_string(std::string_view json, std::size_t& at) {
   return text;
 }
 
+struct Member {
+  std::string name;
+  std::string_view value;  // as it is written
+};
+
+// Of the outermost object.
+std::vector<Member> members_of(std::string_view json) {
+  constexpr std::string_view kBlank = " \n\t";
+  std::vector<Member> members;
+  std::size_t at = json.find('"');
+  while (at < json.size()) {
+    std::string name = read_string(json, at);
+    const std::size_t colon = json.find(':', at);
+    const std::size_t begin = json.find_first_not_of(kBlank, std::min(colon, json.size() - 1) + 1);
+    if (begin == json.npos) break;
+    int depth = 0;
+    for (at = begin; at < json.size(); ++at) {
+      const char c = json[at];
+      if (depth == 0 && (c == ',' || c == '}')) break;
+      if (c == '{' || c == '[') ++depth;
+      if (c == '}' || c == ']') --depth;
+      if (c != '"') continue;
+      read_string(json, at);
+      --at;  // to its closing quote
+    }
+    const std::string_view value = json.substr(begin, at - begin);
+    members.push_back({std::move(name), value.substr(0, value.find_last_not_of(kBlank) + 1)});
+    at = json.find('"', at);
+  }
+  return members;
+}
+
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -62,6 +96,18 @@ std::string escaped(std::string_view text) {
     result += c == '\n' ? ' ' : c;
   }
   return result;
+}
+
+// The sentence stands before the mark already, and what is empty says nothing.
+std::string details_of(std::string_view json) {
+  std::string details;
+  for (const auto& [name, value] : members_of(json)) {
+    const bool is_empty = value == "\"\"" || value == "[]" || value == "-1";
+    if (name == "message" || is_empty) continue;
+    details += details.empty() ? "\"" : ", \"";
+    details.append(escaped(name)).append("\": ").append(value);
+  }
+  return "{" + details + "}";
 }
 
 TF_Code code_of(std::string_view kind) {
@@ -77,23 +123,9 @@ TF_Code code_of(std::string_view kind) {
 }  // namespace
 
 std::string json_member(std::string_view json, std::string_view name) {
-  int depth = 0;
-  std::optional<std::string> last;  // the string before this place
-  for (std::size_t at = 0; at < json.size();) {
-    const char c = json[at];
-    if (c == '"') {
-      std::string text = read_string(json, at);
-      if (last && *last == name) return text;
-      const std::size_t colon = json.find_first_not_of(" \n\t", at);
-      const bool is_name = depth == 1 && colon != json.npos && json[colon] == ':';
-      last = is_name ? std::optional(std::move(text)) : std::nullopt;
-      if (is_name) at = colon + 1;
-      continue;
-    }
-    if (c == '{' || c == '[') ++depth;
-    if (c == '}' || c == ']') --depth;
-    if (c != ' ') last.reset();  // a member that is no string
-    ++at;
+  for (const Member& member : members_of(json)) {
+    std::size_t at = 0;
+    if (member.name == name && member.value.starts_with('"')) return read_string(member.value, at);
   }
   return "";
 }
@@ -101,8 +133,7 @@ std::string json_member(std::string_view json, std::string_view name) {
 KernelError kernel_error(std::string_view json) {
   const std::string kind = json_member(json, "kind");
   return {code_of(kind), (kind.empty() ? "RdmacollError" : kind) + ": " +
-                             json_member(json, "message") + " [rdmacoll " + std::string(json) +
-                             "]"};
+                             json_member(json, "message") + " [rdmacoll " + details_of(json) + "]"};
 }
 
 std::string error_json(std::string_view kind, std::string_view message) {

@@ -1,5 +1,5 @@
 // From the engine's error (JSON) to a TensorFlow status: graphs know a code and a text only, so the
-// text carries the whole error for rdmacoll.error_from().
+// text carries the fields of the error for rdmacoll.error_from().
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace rdmacoll::tensorflow {
 
 struct KernelError {
   TF_Code code;
-  std::string text;  // "KIND: message [rdmacoll {json}]"
+  std::string text;  // "KIND: message [rdmacoll {json without the message}]"
 };
 KernelError kernel_error(std::string_view error_json);
 

@@ -106,6 +106,10 @@ std::vector<std::string> attribute_strings(TF_OpKernelConstruction* construction
 // step; smaller pieces are recycled by the allocator.
 constexpr std::size_t kBorrowedBytesMin = 64 << 10;
 
+// Asking whether an input can be reused makes fresh memory when it cannot, so after such an answer
+// it is asked in one call of 16: one step that held its inputs is no rule for all that follow.
+constexpr uint8_t kBorrowsInARow = 15;
+
 // Memory of the engine under a tensor that TensorFlow owns.
 struct Loan {
   void* context = nullptr;
@@ -158,7 +162,7 @@ void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* s
     // TensorFlow's float attributes have 32 bits, so these are the bits of a double.
     prescale_ = std::bit_cast<double>(attribute_int(construction, "prescale_bits", status));
     postscale_ = std::bit_cast<double>(attribute_int(construction, "postscale_bits", status));
-    manifest_ = attribute_int(construction, "manifest", status);
+    manifest_ = attribute_string(construction, "manifest", status);
   }
   if (TF_GetCode(status) == TF_OK && dtype_ < 0) {
     TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: this dtype cannot be communicated");
@@ -192,20 +196,10 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
 bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status) {
   const auto inputs = static_cast<std::size_t>(TF_NumInputs(context));
   pending.tensors.assign(inputs, {});
-  pending.is_new.resize(inputs);
+  pending.borrows.resize(inputs);
   for (std::size_t i = 0; i < inputs; ++i) {
     if (!collect_tensor(context, static_cast<int>(i), pending, status)) return false;
     if (i < labels_.size()) pending.tensors[i].label = labels_[i].c_str();
-  }
-  if (manifest_ != 0) {
-    // An empty tensor whose shape is the hash of the gradient list: lists that differ between ranks
-    // become a mismatch of shapes before any byte is summed.
-    rc_tensor manifest{};
-    manifest.input = manifest.output = empty_memory;
-    manifest.ndim = 2;
-    manifest.dims[1] = manifest_;
-    manifest.label = "(hash of the list of gradients)";
-    pending.tensors.push_back(manifest);
   }
   return true;
 }
@@ -230,7 +224,9 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
   }
   if (kind_ == RC_ALLGATHER) return true;
 
-  if (pending.is_new[index]) {
+  const bool is_large = bytes >= kBorrowedBytesMin;  // this time: shapes may be dynamic
+  if (is_large && pending.borrows[index] > 0) {
+    --pending.borrows[index];
     tensor.output = borrow_output(context, index, tensor, bytes, status);
     if (TF_GetCode(status) != TF_OK) return false;
     if (tensor.output != nullptr) return true;
@@ -241,7 +237,7 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
   if (TF_GetCode(status) != TF_OK) return false;
   tensor.output = is_empty ? empty_memory : TF_TensorData(output);
   TF_DeleteTensor(output);
-  pending.is_new[index] = forwarded < 0 && bytes >= kBorrowedBytesMin;
+  if (is_large) pending.borrows[index] = forwarded < 0 ? kBorrowsInARow : 0;
   return true;
 }
 
@@ -282,6 +278,7 @@ std::string Kernel::submit(Pending& pending) {
     request.iteration = TF_GetIterId(pending.context);
     request.repeats = 1;
   }
+  request.manifest = manifest_.empty() ? nullptr : manifest_.c_str();
   request.n_tensors = static_cast<int32_t>(pending.tensors.size());
   request.tensors = pending.tensors.data();
   request.allocate = kind_ == RC_ALLGATHER ? &Kernel::on_allocate : nullptr;

@@ -32,8 +32,9 @@ class Kernel {
     TF_OpKernelContext* context = nullptr;
     Done done;
     std::vector<rc_tensor> tensors;
-    std::vector<bool> is_new;  // by output: TensorFlow had no memory of an input to reuse last time
-    std::string failure;       // why memory for the result could not be had
+    std::vector<uint8_t> borrows;  // by output: how many calls more borrow before TensorFlow is
+                                   // asked again whether an input's memory can be reused
+    std::string failure;           // why memory for the result could not be had
   };
 
   explicit Kernel(rc_kind kind) : kind_(kind) {}
@@ -62,7 +63,7 @@ class Kernel {
   double postscale_ = 1.0;
   std::string name_;  // "" = unnamed
   bool repeats_ = false;
-  int64_t manifest_ = 0;
+  std::string manifest_;  // "" = none
   std::vector<std::string> labels_;
 
   std::mutex mutex_;

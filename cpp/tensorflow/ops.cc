@@ -71,7 +71,7 @@ constexpr OpDefinition kOps[] = {
      &same_shapes,
      &Kernel::create<RC_ALLREDUCE>,
      {"N: int >= 1", kReducible, "op: int", "prescale_bits: int", "postscale_bits: int",
-      "manifest: int = 0", "tensor_name: string = ''", "repeats: bool = false",
+      "manifest: string = ''", "tensor_name: string = ''", "repeats: bool = false",
       "labels: list(string) = []"}},
     {"RdmacollBroadcast",
      "tensors: N * T",

@@ -99,10 +99,11 @@ def reduce_group(
     postscale_factor: float = 1.0,
     repeats: bool = False,
     labels: Sequence[str] = (),
-    manifest: int = 0,
+    manifest: str = "",
 ) -> list[Any]:
     """One op for tensors of one dtype. `repeats`: the name may be in flight several times; `labels` name
-    the tensors in messages; `manifest`, if not 0, has to be equal on all ranks."""
+    the tensors in messages; `manifest` describes the list that they are the first part of, and has to be
+    equal on all ranks."""
     check_reducible(tensors[0].dtype, op)
     functions = ops()
     tensor_name, unnamed = op_name(name)

@@ -8,7 +8,7 @@ communication begins early; each has one dtype.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FIRST_BUCKET_BYTES = 1 << 20
@@ -66,12 +66,20 @@ def cut(
     return buckets
 
 
-def manifest(entries: Sequence[Entry], *settings: object) -> int:
-    """A number for the whole list and how it is reduced, from 1 to 2**31: ranks whose numbers differ
-    would sum different things.
+def manifest(
+    count: int, dense: Mapping[int, Entry], sparse: Mapping[int, Entry], buckets: Sequence[Bucket]
+) -> str:
+    """A list of `count` gradients and its cut in words that are equal where both are: ranks whose words
+    differ would sum different things. dense, sparse: by position, the others are None; a sparse one's
+    first dimension is left out.
 
-    >>> manifest([Entry("float32", (2,), 8)]) != manifest([Entry("float32", (3,), 12)])
-    True
+    >>> manifest(2, {1: Entry("float32", (2,), 8)}, {}, [Bucket("float32", (1,))])
+    '2 gradients (1 dense of 8 bytes in 1 bucket, 0 sparse, 1 None; digest de013607)'
     """
-    text = repr([(entry.dtype, entry.shape) for entry in entries]) + repr(settings)
-    return zlib.crc32(text.encode()) // 2 + 1
+    listing = repr((count, sorted(dense.items()), sorted(sparse.items()), list(buckets)))
+    known = sum(entry.bytes or 0 for entry in dense.values())
+    return (
+        f"{count} gradient{'' if count == 1 else 's'} ({len(dense)} dense of {known} bytes in "
+        f"{len(buckets)} bucket{'' if len(buckets) == 1 else 's'}, {len(sparse)} sparse, "
+        f"{count - len(dense) - len(sparse)} None; digest {zlib.crc32(listing.encode()):08x})"
+    )

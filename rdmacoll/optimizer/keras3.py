@@ -28,7 +28,7 @@ class Distributed:
     def _clip_gradients(self, grads: Any) -> Any:
         # With accumulation this is reached once for each update, with the accumulated gradients.
         if not self._rdmacoll_is_reduced and self._accumulates():
-            grads = self._rdmacoll_reduce(grads)
+            grads = self._rdmacoll_reduce(grads, _variables_of(self, None))
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def _accumulates(self) -> bool:

@@ -59,45 +59,39 @@ class GradientReducer:
                 result[index] = tf.convert_to_tensor(result[index])
                 dense.append(index)
         prefix = f"{self.name}/step_{next_in_trace(self.name)}"
-        self._reduce_dense(result, dense, sparse, labels, prefix)
-        for index in sparse:
-            result[index] = self._reduce_sparse(result[index], f"{prefix}/{index}", labels[index])
+        entries = {index: _entry(result[index]) for index in dense}
+        self.buckets = cut(list(entries.values()), bucket_bytes=self._bucket_bytes())
+        parts = [[dense[position] for position in bucket.indices] for bucket in self.buckets]
+        rows = {index: _entry_of_slices(result[index]) for index in sparse}
+        checked = manifest(len(result), entries, rows, self.buckets)
+        first, *others = parts or [[]]
+        agreed = self._reduce_dense(result, first, labels, f"{prefix}/bucket_0", checked)
+        # What else there is to submit depends on the list: were it submitted before all ranks agree on
+        # that, it would wait for ranks that have nothing like it, and the step for it.
+        with tf.control_dependencies(agreed):
+            for number, part in enumerate(others, 1):
+                self._reduce_dense(result, part, labels, f"{prefix}/bucket_{number}")
+            for index in sparse:
+                result[index] = self._reduce_sparse(result[index], f"{prefix}/{index}", labels[index])
         return result
 
     def _reduce_dense(
-        self,
-        gradients: list[Any],
-        dense: list[int],
-        sparse: list[int],
-        labels: list[str],
-        prefix: str,
-    ) -> None:
-        entries = [_entry(gradients[index]) for index in dense]
-        kinds = [_entry(gradients[index].values) for index in sparse]
-        checked = manifest(
-            entries,
-            dense,
-            sparse,
-            [(kind.dtype, kind.shape[1:]) for kind in kinds],
-            int(self.op),
-            self.prescale_factor,
-            self.postscale_factor,
+        self, gradients: list[Any], indices: list[int], labels: list[str], name: str, checked: str = ""
+    ) -> list[Any]:
+        """In place. An empty bucket is submitted as well: what is `checked` needs an operation."""
+        reduced = reduce_group(
+            [gradients[index] for index in indices] or [tf.zeros((0,))],
+            op=self.op,
+            name=name,
+            prescale_factor=self.prescale_factor,
+            postscale_factor=self.postscale_factor,
+            repeats=True,
+            labels=[labels[index] for index in indices],
+            manifest=checked,
         )
-        self.buckets = cut(entries, bucket_bytes=self._bucket_bytes())
-        for number, bucket in enumerate(self.buckets):
-            indices = [dense[position] for position in bucket.indices]
-            reduced = reduce_group(
-                [gradients[index] for index in indices],
-                op=self.op,
-                name=f"{prefix}/bucket_{number}",
-                prescale_factor=self.prescale_factor,
-                postscale_factor=self.postscale_factor,
-                repeats=True,
-                labels=[labels[index] for index in indices],
-                manifest=checked if number == 0 else 0,
-            )
-            for index, gradient in zip(indices, reduced):
-                gradients[index] = gradient
+        for index, gradient in zip(indices, reduced):
+            gradients[index] = gradient
+        return reduced
 
     def _reduce_sparse(self, slices: Any, name: str, label: str) -> Any:
         if self.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
@@ -129,6 +123,12 @@ def _entry(tensor: Any) -> Entry:
     shape = tuple(tensor.shape.as_list()) if tensor.shape.rank is not None else (None,)
     known = None if None in shape else math.prod(shape) * tensor.dtype.size
     return Entry(tensor.dtype.name, shape, known)
+
+
+def _entry_of_slices(slices: Any) -> Entry:
+    """Without the number of rows, which may differ between ranks."""
+    values = _entry(slices.values)
+    return Entry(values.dtype, values.shape[1:], None)
 
 
 def _labels(count: int, variables: Sequence[Any] | None) -> list[str]:

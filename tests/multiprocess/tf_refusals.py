@@ -58,18 +58,36 @@ def check_mismatches_are_errors_on_every_rank() -> None:
 def check_the_lists_of_gradients_must_agree() -> None:
     if SIZE == 1:
         return
-    reducer_options = {"bucket_bytes": 64}
-    variables = [tf.Variable(tf.ones(8)) for _ in range(6)]
+    uses = {"d": tf.reduce_sum, "s": lambda v: tf.reduce_sum(tf.gather(v, [0]))}
+    variables = [tf.Variable(tf.ones(8)) for _ in range(3)]
 
-    @tf.function
-    def step() -> Any:
-        with rdmacoll.DistributedGradientTape(tf.GradientTape(), **reducer_options) as tape:
-            used = variables if RANK == 0 else variables[1:]  # the first is used by rank 0 alone
-            loss = tf.add_n([tf.reduce_sum(v) for v in used])
-        return [g for g in tape.gradient(loss, variables) if g is not None]
+    def step(kinds: str) -> Any:
+        # One bucket for each dense gradient.
+        with rdmacoll.DistributedGradientTape(tf.GradientTape(), bucket_bytes=32) as tape:
+            loss = tf.add_n([tf.constant(0.0), *(uses[k](v) for k, v in zip(kinds, variables) if k != "-")])
+        return [tf.convert_to_tensor(g) for g in tape.gradient(loss, variables) if g is not None]
 
-    graph = raised(tf.errors.InvalidArgumentError, step)
-    assert type(rdmacoll.error_from(graph)) is rdmacoll.MismatchError
+    # dense, sparse or None by position: rank 0's, and the others'
+    for first, others in ("ddd", "-dd"), ("s--", "-s-"), ("d--", "---"), ("s--", "---"), ("s--", "d--"):
+        for here, there in (first, others), (others, first):
+            kinds = here if RANK == 0 else there
+            begin = time.monotonic()
+            errors = [
+                raised(rdmacoll.MismatchError, lambda kinds=kinds: step(kinds)),
+                raised(tf.errors.InvalidArgumentError, lambda kinds=kinds: tf.function(step)(kinds)),
+            ]
+            assert time.monotonic() - begin < 5.0
+            for error in errors:
+                typed = rdmacoll.error_from(error)
+                assert type(typed) is rdmacoll.MismatchError
+                for rank_has, of in ("rank 0 has 3 gradients (", here), (" 3 gradients (", there):
+                    counts = f"{of.count('d')} dense of {32 * of.count('d')} bytes in "
+                    assert rank_has + counts in str(typed), str(typed)
+                assert "the list of gradients of 'DistributedGradientTape/step_0" in str(typed)
+                assert "same model" in str(typed)
+    for kinds in "dsd", "---", "-s-":
+        step(kinds)
+        tf.function(step)(kinds)
 
 
 def check_a_name_twice_in_flight_is_an_error() -> None:

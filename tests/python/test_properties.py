@@ -108,7 +108,7 @@ def test_the_structs_are_as_long_as_the_library_says():
             ("iteration", ctypes.c_int64),
             ("repeats", ctypes.c_int32),
             ("n_tensors", ctypes.c_int32),
-            *[(name, ctypes.c_void_p) for name in ("tensors", "allocate", "done", "context")],
+            *[(name, ctypes.c_void_p) for name in ("tensors", "allocate", "done", "context", "manifest")],
         ]
 
     class Tensor(ctypes.Structure):

@@ -74,15 +74,24 @@ def test_an_empty_list_has_no_buckets() -> None:
 
 
 def test_a_manifest_tells_lists_apart() -> None:
+    vector, matrix = entry("float32", 2), entry("float32", 2, 1)
     lists = [
-        [],
-        [entry("float32", 2)],
-        [entry("float32", 3)],
-        [entry("float64", 2)],
-        [entry("float32", 2), entry("float32", 2)],
-        [entry("float32", 2, 1)],
+        (0, {}, {}),
+        (1, {}, {}),
+        (1, {0: vector}, {}),
+        (1, {}, {0: vector}),
+        (1, {0: entry("float32", 3)}, {}),
+        (1, {0: entry("float64", 2)}, {}),
+        (1, {0: matrix}, {}),
+        (2, {0: vector}, {}),
+        (2, {1: vector}, {}),
+        (2, {0: vector, 1: vector}, {}),
+        (2, {0: vector}, {1: vector}),
+        (2, {1: vector}, {0: vector}),
+        (2, {1: vector}, {0: matrix}),
     ]
-    numbers = {manifest(entries) for entries in lists} | {manifest(lists[1], "sum")}
-    assert len(numbers) == len(lists) + 1
-    assert all(0 < number <= 2**31 for number in numbers)
-    assert manifest(lists[1]) == manifest([entry("float32", 2)])
+    words = {manifest(*each, cut(list(each[1].values()), bucket_bytes=100)) for each in lists}
+    both = {0: vector, 1: vector}
+    words.add(manifest(2, both, {}, cut(list(both.values()), bucket_bytes=8)))
+    assert len(words) == len(lists) + 1
+    assert manifest(1, {0: vector}, {}, []) == manifest(1, {0: entry("float32", 2)}, {}, [])

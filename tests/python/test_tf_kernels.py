@@ -87,17 +87,18 @@ def test_a_request_says_what_the_op_says(ops: Any, spy: Spy) -> None:
         postscale_bits=bits(-2.5),
         tensor_name="grads",
         labels=["a", "b", "c"],
-        manifest=123,
+        manifest="3 gradients",
     )
     for mine, result in zip(tensors, out):
         np.testing.assert_array_equal(mine.numpy(), result.numpy())
     (request,) = spy.requests
     assert request["size"] == REQUEST.size
-    assert (request["kind"], request["dtype"], request["op"], request["n"]) == (0, 6, 3, 4)
+    assert (request["kind"], request["dtype"], request["op"], request["n"]) == (0, 6, 3, 3)
     assert (request["prescale"], request["postscale"]) == (0.1, -2.5)
     assert (request["name"], request["repeats"], request["iteration"]) == ("grads", 0, 0)
-    assert [t["shape"] for t in request["tensors"]] == [(2, 3), (0, 4), (), (0, 123)]
-    assert [t["label"] for t in request["tensors"][:3]] == ["a", "b", "c"]
+    assert request["manifest"] == "3 gradients"
+    assert [t["shape"] for t in request["tensors"]] == [(2, 3), (0, 4), ()]
+    assert [t["label"] for t in request["tensors"]] == ["a", "b", "c"]
     assert all(t["input"] and t["output"] for t in request["tensors"])
 
 
@@ -122,6 +123,33 @@ def test_outputs_without_an_input_to_reuse_lie_in_engine_memory(ops: Any, spy: S
 
     spy.lends = False  # the pool is exhausted: TensorFlow's memory does
     np.testing.assert_array_equal(step(big, small)[0].numpy(), big.numpy())
+
+
+def test_one_step_that_held_its_inputs_is_no_rule_for_those_that_follow(ops: Any, spy: Spy) -> None:
+    @tf.function
+    def step(x: tf.Tensor, fresh: tf.Tensor) -> list[Any]:
+        return allreduce(ops, [tf.cond(fresh, lambda: x * 2.0, lambda: x)], tensor_name="sometimes")
+
+    x = tf.random.uniform((300, 100))
+    step(x, tf.constant(False))
+    for _ in range(40):
+        step(x, tf.constant(True))
+    in_place = [r["tensors"][0]["output"] == r["tensors"][0]["input"] for r in spy.requests]
+    assert not any(in_place[:2])
+    assert all(in_place[-20:])
+    gc.collect()
+    assert spy.lent == {}
+
+
+def test_small_outputs_of_a_kernel_that_had_large_ones_are_not_in_engine_memory(ops: Any, spy: Spy) -> None:
+    @tf.function(input_signature=[tf.TensorSpec([None])])
+    def step(x: tf.Tensor) -> list[Any]:
+        return allreduce(ops, [x], tensor_name="of any length")
+
+    kept = [step(tf.random.uniform((length,))) for length in (30_000, 30_000, 10, 0, 30_000)]
+    outputs = [request["tensors"][0]["output"] for request in spy.requests]
+    assert [output in spy.lent for output in outputs] == [False, True, False, False, True]
+    assert [len(values[0]) for values in kept] == [30_000, 30_000, 10, 0, 30_000]
 
 
 def test_gradients_that_the_step_has_made_are_reduced_in_place(ops: Any, spy: Spy) -> None:
@@ -300,7 +328,8 @@ def test_errors_have_tensorflows_class_and_our_text(
     for call in (step, lambda x: allreduce(ops, [x])[0]):
         with pytest.raises(cls) as caught:
             call(tf.ones(3))
-        assert f"{kind}: {text}" in str(caught.value)
+        assert f"{kind}: {text} [rdmacoll {{" in str(caught.value)
+        assert str(caught.value).count("said") == 1
         typed = error_from(caught.value)
         assert type(typed).__name__ == kind
         assert str(typed) == text
@@ -308,6 +337,15 @@ def test_errors_have_tensorflows_class_and_our_text(
             assert (typed.rank, typed.host, typed.cause) == (3, "node7", "kind")
         if isinstance(typed, StalledError):
             assert (typed.tensor, typed.missing_ranks) == ("message", (1, 2))
+
+
+def test_an_error_shows_no_empty_fields(ops: Any, spy: Spy) -> None:
+    fields = {"message": "m", "rank": -1, "host": "", "cause": "x, {y}", "tensor": "", "ranks": [1, 2]}
+    spy.answer = json.dumps({"kind": "StalledError", **fields})
+    with pytest.raises(tf.errors.DeadlineExceededError) as caught:
+        allreduce(ops, [tf.ones(3)])
+    expected = 'StalledError: m [rdmacoll {"kind": "StalledError", "cause": "x, {y}", "ranks": [1, 2]}]'
+    assert expected in str(caught.value)
 
 
 def test_after_an_error_the_next_step_works(ops: Any, spy: Spy) -> None:

@@ -49,3 +49,38 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
         assert survivor.report["at"] - ended.report["ended_at"] < DEADLINE_S
         if how == "exception":
             assert "ValueError" in survivor.report["cause"]
+
+
+STALL = """
+import os, time, tensorflow as tf, keras, rdmacoll
+from ranks import report
+rdmacoll.init(stall_warning_s=0.5, stall_error_s=1.5)
+layers = [keras.layers.Input((4,)), keras.layers.Dense(3, name="hidden"), keras.layers.Dense(2, name="last")]
+model = keras.Sequential(layers, name="net")
+model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+data = tf.ones((4, 4)), tf.ones((4, 2))
+model.fit(*data, batch_size=4, verbose=0)
+try:
+    if rdmacoll.rank() == MISSING:
+        time.sleep(4)
+    else:
+        model.fit(*data, batch_size=4, verbose=0)
+except tf.errors.DeadlineExceededError as error:
+    typed = rdmacoll.error_from(error)
+    report({"tensor": typed.tensor, "missing": typed.missing_ranks, "text": str(typed)})
+"""
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_stalls_name_the_gradients_also_when_the_root_is_missing(missing: int) -> None:
+    outcome = run(STALL.replace("MISSING", str(missing)), 2, deadline_s=200)
+    waiting = outcome.ranks[1 - missing]
+    bucket, labels = "DistributedOptimizer_0/step_0/bucket_0", "net/last/bias, net/last/kernel and 2 more"
+    assert waiting.report["tensor"] == f"{bucket} ({labels})", outcome.text()
+    assert waiting.report["missing"] == [missing]
+    start = f"'{bucket}' ({labels}; allreduce of float32"
+    assert start in waiting.report["text"]
+    warnings = [line for line in outcome.ranks[0].output.splitlines() if "still waiting" in line]
+    assert len(warnings) == 1, outcome.text()
+    assert start in warnings[0]
+    assert f"not by rank {missing} (" in warnings[0]

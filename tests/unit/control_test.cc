@@ -16,13 +16,14 @@ constexpr uint32_t kEpoch = 3;
 
 std::vector<Message> examples() {
   ErrorDetail detail{2, "node7", "connection reset", "layer/kernel", {2, 3}};
-  return {ReadyMessage{{{{0, "descriptor"}, 5, 1, true, {{1, 9}}}, {{4, ""}, 0, 2, false, {}}}},
-          InternMessage{7, "bytes"},
-          Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {1, 2, 3}},
-          VerdictMessage{"name", 2, {0, 3}, Status(Code::mismatch, "they differ", detail)},
-          FailureMessage{2, Status(Code::rank_failed, "rank 2 is gone", detail)},
-          LeavingMessage{1, true, "ValueError"},
-          GoodbyeMessage{}};
+  return {
+      ReadyMessage{{{{0, "descriptor"}, 5, 1, true, {{1, 9}}, "a, b"}, {{4, ""}, 0, 2, false, {}}}},
+      InternMessage{7, "bytes"},
+      Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {1, 2, 3}},
+      VerdictMessage{"name", 2, {0, 3}, Status(Code::mismatch, "they differ", detail)},
+      FailureMessage{2, Status(Code::rank_failed, "rank 2 is gone", detail)},
+      LeavingMessage{1, true, "ValueError"},
+      GoodbyeMessage{}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {
@@ -90,6 +91,13 @@ class ReadinessTree : public testing::Test {
     request.tensors = {{nullptr, nullptr, {elements}, ""}};
     return encode_descriptor(request);
   }
+  static std::string descriptor_with(const std::string& manifest) {
+    Request request;
+    request.name = "bucket_0";
+    request.manifest = manifest;
+    request.tensors = {{nullptr, nullptr, {4}, ""}};
+    return encode_descriptor(request);
+  }
   static ReadyRecord record(const std::string& text, int origin, bool subtree = true) {
     return {{0, text}, 0, origin, subtree, {}};
   }
@@ -155,6 +163,72 @@ TEST_F(ReadinessTree, conflict_waits_a_moment_and_then_names_who_has_not_spoken)
   EXPECT_TRUE(root.add(record(descriptor("x", 4), 2), 70 * kMillisecond));
   EXPECT_EQ(root.take_verdicts().size(), 1u);
   EXPECT_EQ(root.pending(), 0u);
+}
+
+TEST_F(ReadinessTree, manifests_that_differ_are_told_instead_of_the_shapes) {
+  const World two = world(0, 2);
+  Readiness root(two, table_, {});
+  EXPECT_TRUE(root.add(record(descriptor_with("2 gradients (digest 1)"), 0, false), 0));
+  EXPECT_TRUE(root.add(record(descriptor_with("3 gradients (digest 2)"), 1), 0));
+  const auto verdicts = root.take_verdicts();
+  ASSERT_EQ(verdicts.size(), 1u);
+  const std::string& text = verdicts[0].status.message();
+  EXPECT_NE(text.find("rank 0 has 2 gradients (digest 1), sum; rank 1 has 3 gradients (digest 2)"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("(4,)"), std::string::npos) << text;
+}
+
+TEST_F(ReadinessTree, labels_are_named_and_need_not_agree) {
+  const World three = world(0, 3);
+  Readiness root(three, table_, {.stall_warning = kSecond, .stall_error = 3 * kSecond});
+  const std::string x = descriptor("x", 4);
+  for (int origin : {2, 1, 0}) {
+    ReadyRecord labelled = record(x, origin, origin != 0);
+    labelled.labels = origin == 2 ? "conv/kernel, conv/bias and 4 more" : "conv_1/kernel";
+    EXPECT_TRUE(root.add(labelled, 0));
+  }
+  EXPECT_EQ(root.take_ready().size(), 1u);
+  // The next time the descriptor is known, and the labels with it: here the root itself is late.
+  EXPECT_TRUE(root.add(record(x, 1), kSecond));
+  root.check(3 * kSecond);
+  const auto warnings = root.take_warnings();
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("'x' (conv_1/kernel; allreduce of float32 (4,), sum) was submitted"),
+            std::string::npos)
+      << warnings[0];
+  root.check(5 * kSecond);
+  EXPECT_EQ(root.take_verdicts().at(0).status.detail().tensor, "x (conv_1/kernel)");
+}
+
+TEST_F(ReadinessTree, an_inner_node_passes_labels_on_while_the_root_does_not_know_them) {
+  const World large = world(1, 18);  // its child: rank 17
+  Readiness node(large, table_, {});
+  for (const char* name : {"x", ""}) {
+    const std::string text = descriptor(name, 4);
+    ReadyRecord own = record(text, 1, false);
+    own.labels = "conv/kernel";
+    EXPECT_TRUE(node.add(own, 0));
+    EXPECT_TRUE(node.add(record(text, 17), 0));
+    EXPECT_EQ(node.take_upward().at(0).labels, "conv/kernel");
+    bool is_new = false;
+    table_.intern(text, is_new);
+    EXPECT_TRUE(node.add(own, 0));
+    EXPECT_TRUE(node.add(record(text, 17), 0));
+    // An unnamed operation may be another one of the same kind and shape.
+    EXPECT_EQ(node.take_upward().at(0).labels, name[0] == 0 ? "conv/kernel" : "");
+  }
+}
+
+TEST(Labels, of_long_lists_are_counted_and_long_ones_cut_between_characters) {
+  Request request;
+  EXPECT_EQ(request.labels(), "");
+  std::string umlauts;
+  for (int i = 0; i < 100; ++i) umlauts += "\xc3\xa4";
+  for (const std::string& label : {std::string("a"), "x" + umlauts, std::string("c")}) {
+    request.tensors.push_back({nullptr, nullptr, {4}, label});
+  }
+  EXPECT_EQ(request.labels(), "a, x" + umlauts.substr(0, 118) + " and 1 more");
 }
 
 TEST_F(ReadinessTree, stall_warns_once_and_then_ends_the_operation) {
