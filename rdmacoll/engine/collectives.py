@@ -8,7 +8,6 @@ when some ranks never come.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +18,9 @@ from rdmacoll.engine import library as abi
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.memory import EngineMemory, array_over
 from rdmacoll.engine.operators import Average, DtypeTable
-from rdmacoll.engine.submission import SLICE_MS, Array, Call, Handle, Operation, failure, perform
-from rdmacoll.engine.world import Engine, current, refusal
+from rdmacoll.engine.prepared import PreparedAllreduce
+from rdmacoll.engine.submission import Array, Call, Handle, Operation, perform
+from rdmacoll.engine.world import Engine, current
 
 _DTYPES = DtypeTable()
 
@@ -272,10 +272,11 @@ def _gathered(engine: Engine, operation: Operation, dtype: np.dtype[Any]) -> Arr
     size = math.prod(dims) * dtype.itemsize
     if size == 0 or not address:
         return np.empty(dims, dtype)
-    handle = operation.handle  # the memory goes with the last array over it
-    memory = EngineMemory(engine, address, size, lambda: library.handle_free(handle))
-    operation.take_handle()
-    return array_over(memory, dims, dtype)
+
+    def memory(handle: int) -> EngineMemory:  # goes with the last array over it
+        return EngineMemory(engine, address, size, lambda: library.handle_free(handle))
+
+    return array_over(operation.hand_over(memory), dims, dtype)
 
 
 def allgather_async(array: Any, name: str | None = None) -> Handle:
@@ -307,47 +308,6 @@ def barrier_async(name: str | None = None) -> Handle:
 def barrier(name: str | None = None) -> None:
     """Returns when every rank has called it."""
     barrier_async(name).wait()
-
-
-class PreparedAllreduce:
-    """An allreduce whose set-up is paid once: call it again and again, on the values that the array then
-    holds. Made by `prepare_allreduce`."""
-
-    def __init__(self, engine: Engine, call: Call) -> None:
-        self._prepared = 0
-        self._engine = engine
-        self._arrays = (call.inputs, call.outputs)
-        self.out = call.outputs[0]
-        self._run = engine.library.prepared_run
-        self._error = ctypes.c_void_p()
-        self._error_ref = ctypes.addressof(self._error)
-        scratch = call.fill()
-        engine.hold(id(self))
-        scratch.handle.value = None
-        if engine.library.prepare(
-            engine.address, scratch.request_address, scratch.handle_ref, scratch.error_ref
-        ):
-            error = failure(engine, scratch.error)
-            engine.let_go(id(self))
-            raise error
-        self._prepared = scratch.handle.value or 0
-
-    def __call__(self) -> Array:
-        """Reduces what is in the array now; returns `out`."""
-        if self._engine.is_forked:
-            raise refusal()
-        code = self._run(self._prepared, SLICE_MS, self._error_ref)
-        while code == abi.TIMEOUT:  # Python's signal handlers run between the slices
-            code = self._run(self._prepared, SLICE_MS, self._error_ref)
-        if code != abi.DONE:
-            raise failure(self._engine, self._error)
-        return self.out
-
-    def __del__(self) -> None:
-        engine = self._engine
-        if self._prepared and not engine.is_forked:
-            engine.library.prepared_free(self._prepared)
-            engine.let_go(id(self))
 
 
 def prepare_allreduce(

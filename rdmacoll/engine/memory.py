@@ -13,7 +13,10 @@ from rdmacoll.engine.world import Engine, current
 
 
 class EngineMemory:
-    """A block of the engine's memory; an array over it holds this object as its base."""
+    """A block of the engine's memory; an array over it holds this object as its base.
+
+    Made by one who holds the engine. From then on the block is this object's, and nobody else frees it.
+    """
 
     def __init__(self, engine: Engine, address: int, size: int, release: Callable[[], Any]) -> None:
         self.__array_interface__ = {
@@ -24,7 +27,7 @@ class EngineMemory:
         }
         self._engine = engine
         self._release = release
-        engine.hold(id(self))
+        engine.share(id(self))
 
     def __del__(self) -> None:
         engine = self._engine

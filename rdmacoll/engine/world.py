@@ -41,6 +41,8 @@ class Engine:
         self.topology = library.engine_topology(address)
         # Arrays of operations that nobody waits for any more, until the engine is done with them.
         self.unfinished: list[tuple[int, object]] = []
+        # The same of prepared runs that an exception ended. Nobody can ask whether these are done.
+        self.interrupted: list[tuple[int, object]] = []
         self._holders: set[int] = set()
         self._unfreed = [address]
 
@@ -80,6 +82,8 @@ class Engine:
         self.library.engine_close(self.address, cause)
         while self.unfinished:
             self.library.handle_free(self.unfinished.pop()[0])
+        while self.interrupted:
+            self.library.prepared_free(self.interrupted.pop()[0])
         self._free_if_unused()
 
     def sweep(self) -> None:
@@ -188,6 +192,12 @@ def init(
         _PROCESS.tell(address)
 
 
+def _failed_there(other: int, fields: dict[str, Any]) -> RdmacollError:
+    theirs = error_from_json(json.dumps(fields))
+    theirs.args = (f"rank {other} could not start: {theirs}",)
+    return theirs
+
+
 def _start_engine(library: Library, carrier: Carrier, start: Start, arguments: str) -> int:
     """Runs the four steps; a step that fails here fails on every rank, with the same sentence."""
     job, secret = carrier.job()
@@ -203,12 +213,13 @@ def _start_engine(library: Library, carrier: Carrier, start: Start, arguments: s
             mine = {"error": error_to_fields(error)}
         answers = [json.loads(text) for text in carrier.allgather(json.dumps(mine))]
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                failure = None  # else the error and this frame would keep each other
         for other, answer in enumerate(answers):
             if "error" in answer:
-                theirs = error_from_json(json.dumps(answer["error"]))
-                theirs.args = (f"rank {other} could not start: {theirs}",)
-                raise theirs
+                raise _failed_there(other, answer["error"])
         return [answer["ok"] for answer in answers]
 
     def open_engine() -> str:
