@@ -9,11 +9,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Callable
 
 from rdmacoll.engine.bootstrap import Start, find_start
 from rdmacoll.engine.carrier import Carrier
+from rdmacoll.engine.ending import Ending
 from rdmacoll.engine.errors import (
     ConfigError,
     NotInitializedError,
@@ -110,7 +110,7 @@ class _Process:
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.lock = threading.RLock()
-        self.cause: str | None = None  # of the exception that ends the program
+        self.ending = Ending()
         self.is_hooked = False
         self.is_forked = False
         self.finalizes_mpi = False
@@ -187,7 +187,7 @@ def init(
             address = _start_engine(library, carrier, start, arguments)
         finally:
             carrier.close()
-        _PROCESS.cause = None
+        _PROCESS.ending.forget()
         _PROCESS.engine = Engine(library, address, values)
         _PROCESS.tell(address)
 
@@ -268,13 +268,7 @@ def _hook() -> None:
     _PROCESS.is_hooked = True
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_after_fork)
-    previous = sys.excepthook
-
-    def record(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        _PROCESS.cause = f"{kind.__name__}: {value}" if str(value) else kind.__name__
-        previous(kind, value, trace)
-
-    sys.excepthook = record
+    _PROCESS.ending.watch(_leave)
 
 
 def _after_fork() -> None:
@@ -283,7 +277,9 @@ def _after_fork() -> None:
         _PROCESS.engine.is_open = False
         _PROCESS.engine.is_forked = True
         _PROCESS.engine = None
-        _PROCESS.is_forked = True
+    # After shutdown() too: MPI is the parent's, and would wait for ever to be finalised here.
+    _PROCESS.is_forked = True
+    _PROCESS.finalizes_mpi = False
     _PROCESS.lock = threading.RLock()
 
 
@@ -292,11 +288,15 @@ def note_failure() -> None:
     _PROCESS.finalizes_mpi = False
 
 
+def _leave() -> None:
+    if not _PROCESS.is_forked:
+        _end(_PROCESS.ending.cause())
+
+
 def _at_exit() -> None:
-    if _PROCESS.is_forked:
-        return
-    _end(_PROCESS.cause)
-    if _PROCESS.finalizes_mpi and _PROCESS.cause is None:
+    failed = _PROCESS.ending.is_exception
+    _leave()
+    if _PROCESS.finalizes_mpi and not failed:
         module = sys.modules.get("mpi4py.MPI")
         if module is not None and module.Is_initialized() and not module.Is_finalized():
             module.Finalize()
