@@ -143,6 +143,13 @@ def find_start(
             raise ConfigError("init() takes comm, or rank, size and rendezvous, not both.")
         if not hasattr(comm, "Iallgatherv"):
             raise ConfigError(f"comm={comm!r} is not a communicator of mpi4py.")
+        if not comm:  # how mpi4py writes MPI_COMM_NULL, freed communicators too
+            raise ConfigError(
+                "comm is MPI.COMM_NULL: this process is not in the communicator. Call init() with it on its "
+                "members alone."
+            )
+        if comm.Is_inter():
+            raise ConfigError("comm is an intercommunicator: pass comm.Merge(), one group of ranks.")
         return Start(Launch("the given MPI communicator", comm.Get_rank(), comm.Get_size()), comm)
     told = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
     if told is not None:

@@ -11,7 +11,8 @@ from typing import Any, Callable, TypeVar
 
 import numpy as np
 
-from rdmacoll.engine import library as abi
+from rdmacoll.engine import arguments, library as abi
+from rdmacoll.engine.arguments import address_of
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 from rdmacoll.engine.world import Engine, note_failure, refusal
 
@@ -24,17 +25,7 @@ SLICE_MS = 100
 _SWEEP_FROM = 64
 
 _PADDING = tuple((0,) * count for count in range(abi.DIMS_MAX + 1))
-_byte_at: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 _address_of = ctypes.addressof
-
-
-def address_of(array: Array) -> int:
-    """Where a C-contiguous array's bytes are. The buffer interface is the cheapest way to ask."""
-    try:
-        return _address_of(_byte_at(array))
-    except (TypeError, ValueError):  # read-only, empty, or a dtype without a buffer format
-        address: int = array.__array_interface__["data"][0]
-        return address
 
 
 class _Scratch:
@@ -69,8 +60,9 @@ _NAMES_MAX = 4096
 
 def _name_address(name: str) -> int:
     names = _LOCAL.names
-    buffer = names.get(name)
+    buffer = names.get(name) if type(name) is str else None
     if buffer is None:
+        arguments.name(name)
         if len(names) >= _NAMES_MAX:
             names.clear()
         buffer = names[name] = ctypes.create_string_buffer(name.encode())
@@ -285,6 +277,8 @@ class Handle:
         one may wait again."""
         if self._result is None:
             return self._value
+        if timeout_s is not None:
+            timeout_s = arguments.timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for operation in self._operations:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
