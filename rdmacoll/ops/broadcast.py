@@ -20,8 +20,8 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     """Returns rank `root_rank`'s tensor on every rank.
 
     tensor: equal shape and dtype on all ranks, of every fixed-size dtype (those of `allgather`).
-    The gradient, at the root, is the sum of all ranks' gradients; elsewhere zero. `name` and errors as
-    for `allreduce`.
+    The gradient (of floats; complex has none), at the root, is the sum of all ranks' gradients; elsewhere
+    zero. `name` and errors as for `allreduce`.
     """
     return send_group([as_tensor(tensor)], root_rank=root_rank, name=name)[0]
 
