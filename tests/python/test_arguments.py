@@ -77,7 +77,20 @@ REFUSED_BY_TENSORFLOW = [
     ("rdmacoll.DistributedGradientTape(tf.GradientTape(), bucket_bytes='1M')", ["bucket_bytes='1M'"]),
     ("rdmacoll.DistributedGradientTape(tf.GradientTape(), prescale_factor='x')", ["prescale_factor='x'"]),
 ]
-TENSORFLOW = "import tensorflow as tf; t = tf.constant([1.0, 2.0])"
+# Loss scaling has the optimizer that it scales inside.
+REFUSED_BY_TENSORFLOW += [
+    (text, ["wrapped already", "twice"])
+    for text in (
+        "wrap(wrap(SGD()))",
+        "wrap(Scaled(wrap(SGD())))",
+        "[(wrap(scaled), wrap(scaled.inner_optimizer)) for scaled in [Scaled(SGD())]]",
+    )
+]
+TENSORFLOW = """
+import keras, tensorflow as tf
+from keras.optimizers import SGD, LossScaleOptimizer as Scaled
+t, wrap = tf.constant([1.0, 2.0]), rdmacoll.DistributedOptimizer
+"""
 PROGRAM = """
 import sys, numpy as np, rdmacoll
 from rdmacoll import engine
