@@ -22,8 +22,20 @@ parser.add_argument("--json", help="write the summary to this file")
 parser.add_argument("--no-wrap", action="store_true", help="control run: each rank trains alone")
 arguments = parser.parse_args()
 
+
+def write(summary):
+    if arguments.json and rank == 0:
+        with open(arguments.json, "w") as file:
+            json.dump(summary, file)
+
+
 rdmacoll.init()
 rank, ranks = rdmacoll.rank(), rdmacoll.size()
+started = {"command": "train", "version": rdmacoll.__version__, "ok": False, "ranks": ranks}
+try:
+    write(started)  # what stays if the training fails
+except OSError as error:
+    parser.error(f"--json {arguments.json} cannot be written: {error.strerror}")
 keras.utils.set_random_seed(1 + rank)  # other weights, other order of batches
 
 digits = load_digits()
@@ -60,10 +72,7 @@ accuracy = float(np.mean(model.predict(test_images, verbose=0).argmax(-1) == tes
 digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).digest()
 digests = rdmacoll.engine.allgather(np.frombuffer(digest, np.uint8)[None])
 summary = {
-    "command": "train",
-    "version": rdmacoll.__version__,
-    "ok": False,
-    "ranks": ranks,
+    **started,
     "test_accuracy": accuracy,
     "weights_equal": bool((digests == digests[0]).all()),
     "weights_sha256": digest.hex(),
@@ -75,11 +84,12 @@ summary = {
 }
 summary["ok"] = accuracy >= 0.95 and summary["weights_equal"]
 if rank == 0:
-    for key, value in summary.items():
-        print(f"{key:>16}  {value:.3f}" if isinstance(value, float) else f"{key:>16}  {value}")
+    units = {"bytes": " sent and received by rank 0", "communication_s": " s"}
+    for key in [key for key in summary if key not in ("command", "version", "ok")]:
+        value = summary[key]
+        text = f"{value:.3f}" if isinstance(value, float) else value
+        print(f"{key.removesuffix('_s'):>16}  {text}{units.get(key, '')}")
     print("weights of all ranks are", "bitwise equal" if summary["weights_equal"] else "NOT EQUAL")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(summary, file)
+write(summary)
 rdmacoll.shutdown()
 sys.exit(0 if summary["ok"] else 1)

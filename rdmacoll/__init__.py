@@ -11,6 +11,7 @@ Importing it needs numpy alone: TensorFlow is imported when one of its names is 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from rdmacoll import engine
@@ -64,9 +65,15 @@ _LAZY = {
     "DistributedOptimizer": "rdmacoll.optimizer",
 }
 _LAZY_MODULES = {"keras": "rdmacoll.keras", "callbacks": "rdmacoll.keras.callbacks"}
+_HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 
 
 def __getattr__(name: str) -> Any:
+    if (name in _LAZY_MODULES or name in _LAZY) and not _HAS_TENSORFLOW:
+        raise AttributeError(
+            f"rdmacoll.{name} needs TensorFlow, which is not installed: pip install 'rdmacoll[tensorflow]'. "
+            "rdmacoll.engine does without."
+        )
     if name in _LAZY_MODULES:
         value: Any = importlib.import_module(_LAZY_MODULES[name])
     elif name in _LAZY:
@@ -119,3 +126,5 @@ __all__ = [
     "shutdown",
     "size",
 ]
+if not _HAS_TENSORFLOW:  # what lists all names (import *, pydoc, inspect) then gets those that are there
+    __all__ = [name for name in __all__ if name not in _LAZY and name not in _LAZY_MODULES]

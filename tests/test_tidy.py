@@ -7,6 +7,10 @@ import re
 import subprocess
 from pathlib import Path
 
+import click
+
+from rdmacoll.cli.main import commands
+
 ROOT = Path(__file__).resolve().parent.parent
 CPP = ROOT / "cpp"
 
@@ -134,7 +138,7 @@ def test_headers_are_included_once() -> None:
         assert "#pragma once" in text or "#ifndef" in text, relative(path)
 
 
-def test_exceptions_and_global_state_stay_out() -> None:
+def test_what_leads_astray_stays_out_of_cpp() -> None:
     broken = []
     for path in cpp_files():
         for number, line in enumerate(_code_lines(path), 1):
@@ -174,6 +178,20 @@ def test_every_command_and_setting_of_the_readme_exists() -> None:
     table = (CPP / "base" / "config_table.cc").read_text()
     for name in set(re.findall(r"\bRDMACOLL_[A-Z_]+[A-Z]\b", readme)):
         assert f'"{name}"' in table, f"README.md names {name}, which is no setting"
+    named = re.findall(r"(?<![\w./])rdmacoll((?: [a-z][a-z-]+)+)((?: --[a-z]+| [\w:]+)*)", _code(readme))
+    assert named
+    for words, rest in named:
+        command: click.Command = commands
+        for word in words.split():
+            assert isinstance(command, click.Group), f"README.md: rdmacoll{words}"
+            assert word in command.commands, f"README.md: rdmacoll{words} is no command"
+            command = command.commands[word]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z]+", rest)) <= options, f"README.md: rdmacoll{words}{rest}"
+
+
+def _code(markdown: str) -> str:
+    return "\n".join(re.findall(r"`([^`\n]+)`", markdown.replace("```", "")))
 
 
 def test_the_tree_speaks_of_nothing_but_the_project() -> None:

@@ -12,16 +12,17 @@ import numpy as np
 
 from rdmacoll import engine
 from rdmacoll.cli import measure
-from rdmacoll.cli.report import Findings, bytes_text, command, parse_bytes, say
+from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say
 from rdmacoll.engine import world
-from rdmacoll.engine.errors import ConfigError
 
+_PEER_TURNS_MIN = 7
 _HEADER = (
-    f"{'size':>8} {'count':>10} {'type':>8} {'redop':>6} {'time':>10} {'min':>10} {'max':>10} "
+    f"{'size':>8} {'count':>10} {'type':>8} {'redop':>6} {'median':>10} {'min':>10} {'max':>10} "
     f"{'algbw':>8} {'busbw':>8} {'#wrong':>6}"
 )
 _UNITS = (
-    f"{'(B)':>8} {'':>10} {'':>8} {'':>6} {'(us)':>10} {'(us)':>10} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8}"
+    f"{'(B)':>8} {'':>10} {'':>8} {'':>6} {'(us)':>10} {'(us)':>10} {'(us)':>10} {'(GB/s)':>8} "
+    f"{'(GB/s)':>8} {'':>6}"
 )
 
 
@@ -68,13 +69,12 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
-def _peers(names: str) -> list[measure.Contestant]:
-    found: list[measure.Contestant] = []
-    for name in filter(None, names.split(",")):
+def _peer_names(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    for name in names:
         if name != "openmpi":
             raise click.BadParameter(f"--peers {name}: openmpi is the one that can be measured")
-        found.append(measure.MpiContestant(name, "Open MPI"))
-    return found
+    return names
 
 
 @bench.command("allreduce")
@@ -93,25 +93,30 @@ def allreduce(
 
     ratio = time of the peer / our time, the median over the turns: above 1 we are faster.
     """
-    world.init()
     dtype = np.dtype(np.float32)
-    ranks = world.size()
     sizes = [size - size % dtype.itemsize for size in _sizes(minimum, maximum, step)]
-    contestants: list[measure.Contestant] = [measure.OwnContestant(), *_peers(peers)]
-    if len(contestants) > 1 and turns < 7:
-        raise ConfigError("--turns: at least 7, since the ratio is a median of interleaved turns.")
-    described = world.describe()
-    algorithm = engine_setting("RDMACOLL_ALLREDUCE_ALGORITHM")
-    say(f"{ranks} ranks, {os.cpu_count()} cores, transport {described.get('transport')}, {memory} memory")
+    peer_names = _peer_names(peers)
+    if peer_names and turns < _PEER_TURNS_MIN:
+        raise click.UsageError(
+            f"--turns {turns} with --peers: at least {_PEER_TURNS_MIN}, since the ratio is a median of "
+            "interleaved turns."
+        )
+    world.init()
+    ranks = world.size()
+    contestants: list[measure.Contestant] = [measure.OwnContestant()]
+    contestants += [measure.MpiContestant(name, "Open MPI") for name in peer_names]
+    algorithm = engine_setting("RDMACOLL_ALLREDUCE_ALGORITHM") or "auto"
+    transport = world.describe().get("transport")
+    say(f"{counted(ranks, 'rank')}, {os.cpu_count()} cores, transport {transport}, {memory} memory")
     peer_titles = "".join(f" {c.name:>10} {'ratio':>6}" for c in contestants[1:])
     say(_HEADER + peer_titles)
-    say(_UNITS)
+    say(_UNITS + "".join(f" {'(us)':>10} {'':>6}" for _ in contestants[1:]))
     rows, ratios = [], {c.name: {} for c in contestants[1:]}  # type: ignore[var-annotated]
     for size in sizes:
         buffer = _buffer(size, dtype, memory)
         cells = measure.interleaved(contestants, buffer, turns=turns, burst_s=burst)
         row = _row(size, dtype, cells[0].seconds, cells[0].wrong, ranks)
-        row.update(transport=described.get("transport"), algorithm=algorithm, peers={}, ratio={})
+        row.update(transport=transport, algorithm=algorithm, peers={}, ratio={})
         text = _line(row)
         for contestant, cell in zip(contestants[1:], cells[1:]):
             ratio = statistics.median(theirs / ours for theirs, ours in zip(cell.seconds, cells[0].seconds))
@@ -121,7 +126,7 @@ def allreduce(
         rows.append(row)
         say(text)
     wrong = sum(row["wrong"] for row in rows)
-    say(f"{wrong} wrong values")
+    say(counted(wrong, "wrong value"))
     return {
         "ok": wrong == 0,
         "ranks": ranks,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rdmacoll.cli.report import Findings, command, parse_range, say
+from rdmacoll.cli.report import Findings, command, counted, parse_range, say
 from rdmacoll.engine.library import load
 
 # The simulator runs so many seeds before it looks up: progress, and Ctrl-C.
@@ -28,7 +28,8 @@ def verify_schedules(*, ranks: str) -> Findings:
         code, fields = library.verify_schedules(count, count)
         ok = ok and code == 0
         _add(total, fields)
-    say(f"{total['schedules']} schedules of {first} to {last} ranks, {total['failed']} failed")
+    worlds = counted(first, "rank") if first == last else f"{first} to {last} ranks"
+    say(f"{counted(total['schedules'], 'schedule')} of {worlds}, {total['failed']} failed")
     for failure in total.get("failures", [])[:20]:
         say(f"  {failure}")
     return {**total, "ok": ok}
@@ -59,7 +60,7 @@ def faults(*, seeds: str, seed: int | None) -> Findings:
         ok = ok and code == 0
         _add(total, fields)
     found = ", ".join(f"{key} {total.get(key, 0)}" for key in ("hangs", "wrong_sums", "unnamed_errors"))
-    say(f"{total.get('seeds', end - begin)} seeds: {found}")
+    say(f"{counted(total.get('seeds', end - begin), 'seed')}: {found}")
     for failing in total.get("failing_seeds", [])[:20]:
         say(f"  rdmacoll sim faults --seed {failing}")
     return {**total, "ok": ok}

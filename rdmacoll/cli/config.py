@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from rdmacoll.cli.report import Findings, command, is_speaker
@@ -15,21 +17,37 @@ def config(*, everything: bool) -> Findings:
     """Prints every setting: documented default, effective value, and its source."""
     rows = load().settings()
     if is_speaker():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False)
-        for title in ("setting", "default", "value", "source", *(("help",) if everything else ())):
-            table.add_column(title, overflow="fold")
-        for row in rows:
-            name = f"{row['name']}\n  {row['alias']}" if row["alias"] else row["name"]
-            texts = [name, row["default"] or "-", row["value"] or "-", row["source"]]
-            if everything:
-                texts.append(f"{row['help']} ({row['allowed']}; {row['scope']})")
-            table.add_row(*texts)
-        console = Console()
-        console.print(table)
+        if everything:
+            for row in rows:
+                click.echo(_block(row))
+        else:
+            _print_table(rows)
         for row in rows:
             if row.get("note"):
-                console.print(f"note: {row['note']}", highlight=False)
+                click.echo(f"note: {row['note']}")
     return {"ok": True, "settings": rows}
+
+
+def _shown(row: dict[str, Any], key: str) -> str:
+    """A value for people: an empty one is chosen at the start."""
+    return str(row[key]) or "automatic"
+
+
+def _block(row: dict[str, Any]) -> str:
+    alias = f" (alias {row['alias']})" if row["alias"] else ""
+    values = f"value {_shown(row, 'value')} ({row['source']}), default {_shown(row, 'default')}"
+    rules = f"Allowed: {row['allowed']}. Scope: {row['scope']}."
+    return f"{row['name']}{alias}\n    {values}\n    {row['help']}\n    {rules}\n"
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("setting", "default", "value", "source"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        name = f"{row['name']}\n  {row['alias']}" if row["alias"] else row["name"]
+        table.add_row(name, _shown(row, "default"), _shown(row, "value"), row["source"])
+    Console().print(table)

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from rdmacoll.cli.bench import bench
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
+from rdmacoll.cli.report import is_speaker
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.engine.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rdmacoll")
-def main() -> None:
+def commands() -> None:
     """The communication of distributed TensorFlow: settings, checks and benchmarks."""
 
 
-main.add_command(config)
-main.add_command(verify_schedules)
-main.add_command(selftest)
-main.add_command(sim)
-main.add_command(bench)
+commands.add_command(config)
+commands.add_command(verify_schedules)
+commands.add_command(selftest)
+commands.add_command(sim)
+commands.add_command(bench)
+
+
+def main() -> None:
+    """Runs the command line, and leaves. Wrong usage is the same on all ranks: rank 0 says it."""
+    try:
+        sys.exit(commands.main(prog_name="rdmacoll", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        if is_speaker():
+            error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,39 +38,71 @@ def say(text: str = "") -> None:
         click.echo(text)
 
 
+def _draft(target: Path) -> Path:
+    return target.with_name(target.name + ".part")
+
+
+def check_json(path: str) -> None:
+    """Raises click's usage error when `path` cannot be written: better now than after the work."""
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _draft(target).touch()
+        _draft(target).unlink()
+    except OSError as error:
+        raise click.UsageError(f"--json {path} cannot be written: {error.strerror}.") from None
+
+
 def write_json(path: str | None, fields: Mapping[str, Any]) -> None:
     """Writes the file at rank 0, complete or not at all."""
-    if path is None:
+    if path is None or not is_speaker():
         return
     target = Path(path)
-    draft = target.with_name(target.name + ".part")
+    draft = _draft(target)
     draft.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
     draft.replace(target)
 
 
 def command(name: str) -> Callable[[Callable[..., Findings]], Callable[..., None]]:
-    """Wraps a command's body: adds --json, writes it, and exits with 0 (ok) or 1 (findings, failures)."""
+    """Wraps a command's body: adds --json, writes it whatever happens, and exits with 0 (ok), 1 (findings,
+    failures) or 2 (usage: nothing has run, nothing is written)."""
 
     def wrap(body: Callable[..., Findings]) -> Callable[..., None]:
         @click.option("--json", "json_path", metavar="FILE", help="Write the result here as JSON.")
         @functools.wraps(body)
         def run(*, json_path: str | None, **options: Any) -> None:
-            speaker = is_speaker()
+            if json_path is not None and is_speaker():
+                check_json(json_path)
             fields: dict[str, Any] = {"command": name, "version": __version__, "ok": False}
             try:
                 fields.update(body(**options))
-                speaker = is_speaker()
-            except (RdmacollError, OSError) as error:
-                fields["error"] = error_to_fields(error)
-                click.echo(f"rdmacoll {name}: {type(error).__name__}: {error}", err=True)
-            if speaker:
                 write_json(json_path, fields)
+            except click.ClickException:
+                raise
+            except BaseException as error:
+                fields.update(ok=False, error=error_to_fields(error))
+                with contextlib.suppress(OSError):
+                    write_json(json_path, fields)
+                if not isinstance(error, (RdmacollError, OSError)):
+                    raise
+                # On every rank that sees it: a wrong environment may be this rank's alone.
+                click.echo(f"rdmacoll {name}: {type(error).__name__}: {error}", err=True)
             if not fields["ok"]:
                 sys.exit(1)
 
         return run
 
     return wrap
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "rank"), counted(2, "rank")
+    ('1 rank', '2 ranks')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def parse_range(text: str) -> tuple[int, int]:

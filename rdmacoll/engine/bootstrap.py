@@ -7,13 +7,15 @@ models without a word.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
-from rdmacoll.engine import launch as launch_rules
+from rdmacoll.engine import launch as launch_rules, patience
 from rdmacoll.engine.carrier import Carrier, MpiCarrier, SoloCarrier
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.launch import OPEN_MPI, Launch
@@ -68,9 +70,36 @@ def _import_mpi() -> tuple[Any, bool]:
 
 
 def _initialized(mpi: Any) -> Any:
+    """The module, when MPI runs: MPI_Init waits for all ranks of the job, without a limit of its own."""
     if not mpi.Is_initialized():
-        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        done = threading.Event()
+        threading.Thread(target=_report_until, args=(done,), daemon=True).start()
+        try:
+            _init_thread(mpi)
+        finally:
+            done.set()
     return mpi
+
+
+def _init_thread(mpi: Any) -> None:
+    # mpi4py keeps the interpreter's lock meanwhile, and no thread could say what is waited for.
+    try:
+        call = ctypes.CDLL(mpi.__file__).MPI_Init_thread
+    except (AttributeError, OSError):  # an MPI that mpi4py loads in a way of its own
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        return
+    if call(None, None, int(mpi.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())) != 0:
+        raise RuntimeError("MPI_Init_thread failed")
+    for comm in (mpi.COMM_SELF, mpi.COMM_WORLD):  # as mpi4py does: errors become exceptions
+        comm.Set_errhandler(mpi.ERRORS_RETURN)
+
+
+def _report_until(done: threading.Event) -> None:
+    told = launch_rules.by_mpi(os.environ)
+    log = Log(os.environ.get("RDMACOLL_LOG", "warning"), told.rank if told else -1)
+    waiting = patience.Patience(None, log)
+    while not done.wait(patience.REPORT_EVERY_S / 10):
+        waiting.report("waiting in MPI_Init for the other ranks of this MPI job to reach init()")
 
 
 def mpi_module() -> Any:
@@ -87,6 +116,11 @@ def _mpi_is_active() -> bool:
     if module is None or not module.Is_initialized() or module.Is_finalized():
         return False
     return bool(module.COMM_WORLD.Get_size() > 1)
+
+
+def _short(version: str) -> str:
+    """ "Open MPI v4.1.4, package: Debian, ident: ..." up to the first comma."""
+    return version.partition(",")[0]
 
 
 def _first_line(text: str) -> str:
@@ -117,7 +151,9 @@ def _start_with_mpi(told: Launch, environ: Mapping[str, str]) -> Start | None:
         says = f"says rank {world.Get_rank()} of {world.Get_size()}"
     else:
         return Start(
-            Launch(f"{told.by}, {version}", world.Get_rank(), world.Get_size()), world, owns_mpi=first
+            Launch(f"{told.by} ({_short(version)})", world.Get_rank(), world.Get_size()),
+            world,
+            owns_mpi=first,
         )
     if can_do_without:
         return None
@@ -143,6 +179,13 @@ def find_start(
             raise ConfigError("init() takes comm, or rank, size and rendezvous, not both.")
         if not hasattr(comm, "Iallgatherv"):
             raise ConfigError(f"comm={comm!r} is not a communicator of mpi4py.")
+        if not comm:  # how mpi4py writes MPI_COMM_NULL, freed communicators too
+            raise ConfigError(
+                "comm is MPI.COMM_NULL: this process is not in the communicator. Call init() with it on its "
+                "members alone."
+            )
+        if comm.Is_inter():
+            raise ConfigError("comm is an intercommunicator: pass comm.Merge(), one group of ranks.")
         return Start(Launch("the given MPI communicator", comm.Get_rank(), comm.Get_size()), comm)
     told = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
     if told is not None:
@@ -156,7 +199,7 @@ def find_start(
         if start is not None:
             return start
     found = launch_rules.by_slurm(environ) or launch_rules.by_torchrun(environ)
-    return Start(found or Launch("nobody: a world of one", 0, 1))
+    return Start(found or Launch("no launcher", 0, 1))
 
 
 def told_rank(environ: Mapping[str, str] | None = None) -> int:

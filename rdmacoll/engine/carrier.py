@@ -46,7 +46,8 @@ class SoloCarrier:
 class MpiCarrier:
     """Over an MPI communicator (mpi4py). Bytes only, so that nothing is ever unpickled.
 
-    Operations are non-blocking and polled: Ctrl-C and the deadline work while others are late.
+    Operations are non-blocking and polled: Ctrl-C and the deadline work while others are late. Both begin
+    with MPI: MPI_Init, before, waits for the other ranks as long as the launcher does.
     """
 
     def __init__(self, comm: Any, name: str, secret: bytes, timeout_s: float) -> None:

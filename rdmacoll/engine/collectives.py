@@ -8,77 +8,28 @@ when some ranks never come.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from rdmacoll.engine import library as abi
+from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.memory import EngineMemory, array_over
 from rdmacoll.engine.operators import Average, DtypeTable
-from rdmacoll.engine.submission import SLICE_MS, Array, Call, Handle, Operation, failure, perform
-from rdmacoll.engine.world import Engine, current, refusal
+from rdmacoll.engine.prepared import PreparedAllreduce
+from rdmacoll.engine.submission import Array, Call, Handle, Operation, perform
+from rdmacoll.engine.world import Engine, current
 
 _DTYPES = DtypeTable()
 
 
-def _source(array: Any) -> Array:
-    """The array as the engine takes it: C-contiguous and in the machine's byte order."""
-    if type(array) is not np.ndarray:
-        array = np.asarray(array)
-    if not array.flags.c_contiguous:
-        array = np.array(array, order="C")  # ascontiguousarray would make a scalar an array
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return array  # type: ignore[no-any-return]
-
-
-def _is_plain(array: Any) -> bool:
-    """In-place on memory as it is: the common case, decided with few look-ups."""
-    if type(array) is not np.ndarray:
-        return False
-    flags = array.flags
-    return bool(flags.c_contiguous and flags.writeable and array.dtype.isnative)
-
-
-def _target(source: Array, out: Array | None, *, given: Any) -> Array:
-    """Where the engine writes: `out` itself where it can, else memory that is copied to it after."""
-    if out is None:
-        return np.empty(source.shape, source.dtype)
-    if not isinstance(out, np.ndarray):
-        raise ConfigError(f"out must be a numpy array, not {type(out).__name__}.")
-    if out.shape != source.shape or out.dtype.newbyteorder("=") != source.dtype:
-        raise ConfigError(
-            f"out has shape {out.shape} and dtype {out.dtype}, the result {source.shape} and {source.dtype}."
-        )
-    if not out.flags.writeable:
-        raise ConfigError("out is read-only.")
-    if not out.flags.c_contiguous or not out.dtype.isnative:
-        return np.empty(source.shape, source.dtype)
-    if out is not given and np.may_share_memory(out, source) and not _is_same(out, source):
-        return np.empty(source.shape, source.dtype)  # overlapping, but not in place
-    return out
-
-
-def _is_same(a: Array, b: Array) -> bool:
-    return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
-
-
-def _deliver(target: Array, out: Array | None) -> Array:
-    if out is None or out is target:
-        return target
-    out[...] = target
-    return out
-
-
-def _scalar(value: float, name: str) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ConfigError(f"{name}={value!r} is not a finite number.")
-    return number
+def _scales(dtype: np.dtype[Any], prescale: Any, postscale: Any) -> tuple[float, float]:
+    scales = arguments.scale(prescale, "prescale_factor"), arguments.scale(postscale, "postscale_factor")
+    arguments.check_exact(dtype.name, scales[0], "prescale_factor")
+    arguments.check_exact(dtype.name, scales[1], "postscale_factor")
+    return scales
 
 
 def _allreduce_call(
@@ -89,16 +40,15 @@ def _allreduce_call(
     prescale_factor: float,
     postscale_factor: float,
 ) -> Call:
-    if out is not None and out is array and _is_plain(array):
+    if out is not None and out is array and arguments.is_plain(array):
         source = target = out
     else:
-        source = _source(array)
-        target = _target(source, out, given=array)
+        source = arguments.source(array)
+        target = arguments.target(source, out, array=array)
         if target is array:
             source = target
     if prescale_factor != 1.0 or postscale_factor != 1.0:
-        prescale_factor = _scalar(prescale_factor, "prescale_factor")
-        postscale_factor = _scalar(postscale_factor, "postscale_factor")
+        prescale_factor, postscale_factor = _scales(source.dtype, prescale_factor, postscale_factor)
     return Call(
         abi.ALLREDUCE,
         (source,),
@@ -131,7 +81,7 @@ def allreduce(
     """
     call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
     perform(current(), call)
-    return _deliver(call.outputs[0], out)
+    return arguments.deliver(call.outputs[0], out)
 
 
 def allreduce_async(
@@ -145,7 +95,7 @@ def allreduce_async(
 ) -> Handle:
     """Like `allreduce`, but returns at once: `wait()` gives the result."""
     call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
-    return Handle([Operation(current(), call)], lambda: _deliver(call.outputs[0], out))
+    return Handle([Operation(current(), call)], lambda: arguments.deliver(call.outputs[0], out))
 
 
 def _grouped_calls(
@@ -159,29 +109,36 @@ def _grouped_calls(
     """One call per dtype, in order of first appearance, and the targets in the arrays' order."""
     if outs is not None and len(outs) != len(arrays):
         raise ConfigError(f"{len(arrays)} arrays, but {len(outs)} in out.")
+    if outs is not None:
+        arguments.check_apart(arrays, outs)
+    if name is not None:
+        arguments.name(name)
     groups: dict[np.dtype[Any], tuple[list[Array], list[Array]]] = {}
     targets = []
     for position, array in enumerate(arrays):
         out = None if outs is None else outs[position]
-        source = _source(array)
-        target = _target(source, out, given=array)
+        source = arguments.source(array)
+        target = arguments.target(source, out, array=array)
         inputs, outputs = groups.setdefault(source.dtype, ([], []))
         inputs.append(target if target is array else source)
         outputs.append(target)
         targets.append(target)
-    calls = [
-        Call(
+    if prescale_factor != 1.0 or postscale_factor != 1.0:
+        for dtype in groups:
+            prescale_factor, postscale_factor = _scales(dtype, prescale_factor, postscale_factor)
+    calls = []
+    for dtype, (inputs, outputs) in groups.items():
+        call = Call(
             abi.ALLREDUCE,
             inputs,
             outputs,
             dtype=_DTYPES.reduced(dtype, op),
             op=op,
-            prescale=_scalar(prescale_factor, "prescale_factor"),
-            postscale=_scalar(postscale_factor, "postscale_factor"),
+            prescale=prescale_factor,
+            postscale=postscale_factor,
             name=name if name is None or len(groups) == 1 else f"{name}/{dtype.name}",
         )
-        for dtype, (inputs, outputs) in groups.items()
-    ]
+        calls.append(call)
     return calls, targets
 
 
@@ -200,7 +157,7 @@ def grouped_allreduce_async(
 
     def results() -> list[Array]:
         return [
-            _deliver(target, None if out is None else out[position])
+            arguments.deliver(target, None if out is None else out[position])
             for position, target in enumerate(targets)
         ]
 
@@ -216,9 +173,11 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Array]:
-    """The reduction of several arrays at once: cheaper than one call each, and all or none of them.
+    """The reduction of several arrays at once, cheaper than one call each.
 
-    Arrays of different dtypes are allowed (one batch per dtype). Otherwise as `allreduce`.
+    Arrays of one dtype are one operation: all of them are reduced, or none. Those of several dtypes are
+    one for each dtype, and one may fail where another is done. out: arrays that share no memory with
+    each other, nor with another position's array. Otherwise as `allreduce`.
     """
     handle = grouped_allreduce_async(
         arrays,
@@ -233,16 +192,14 @@ def grouped_allreduce(
 
 
 def _broadcast_call(engine: Engine, array: Any, root_rank: int, name: str | None, out: Array | None) -> Call:
-    if not 0 <= root_rank < engine.topology[1]:
-        raise ConfigError(f"root_rank={root_rank}; ranks are 0 to {engine.topology[1] - 1}.")
-    source = _source(array)
-    target = _target(source, out, given=array)
+    source = arguments.source(array)
+    target = arguments.target(source, out, array=array)
     return Call(
         abi.BROADCAST,
         (target if target is array else source,),
         (target,),
         dtype=_DTYPES.moved(source.dtype),
-        root=root_rank,
+        root=arguments.root(root_rank, engine.topology[1]),
         name=name,
     )
 
@@ -256,14 +213,14 @@ def broadcast(array: Any, root_rank: int, name: str | None = None, out: Array | 
     engine = current()
     call = _broadcast_call(engine, array, root_rank, name, out)
     perform(engine, call)
-    return _deliver(call.outputs[0], out)
+    return arguments.deliver(call.outputs[0], out)
 
 
 def broadcast_async(array: Any, root_rank: int, name: str | None = None, out: Array | None = None) -> Handle:
     """Like `broadcast`, but returns at once: `wait()` gives the result."""
     engine = current()
     call = _broadcast_call(engine, array, root_rank, name, out)
-    return Handle([Operation(engine, call)], lambda: _deliver(call.outputs[0], out))
+    return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
 
 
 def _gathered(engine: Engine, operation: Operation, dtype: np.dtype[Any]) -> Array:
@@ -272,16 +229,17 @@ def _gathered(engine: Engine, operation: Operation, dtype: np.dtype[Any]) -> Arr
     size = math.prod(dims) * dtype.itemsize
     if size == 0 or not address:
         return np.empty(dims, dtype)
-    handle = operation.handle  # the memory goes with the last array over it
-    memory = EngineMemory(engine, address, size, lambda: library.handle_free(handle))
-    operation.take_handle()
-    return array_over(memory, dims, dtype)
+
+    def memory(handle: int) -> EngineMemory:  # goes with the last array over it
+        return EngineMemory(engine, address, size, lambda: library.handle_free(handle))
+
+    return array_over(operation.hand_over(memory), dims, dtype)
 
 
 def allgather_async(array: Any, name: str | None = None) -> Handle:
     """Like `allgather`, but returns at once: `wait()` gives the result."""
     engine = current()
-    source = _source(array)
+    source = arguments.source(array)
     if source.ndim == 0:
         source = source.reshape(1)
     call = Call(abi.ALLGATHER, (source,), (source,), dtype=_DTYPES.moved(source.dtype), name=name)
@@ -307,47 +265,6 @@ def barrier_async(name: str | None = None) -> Handle:
 def barrier(name: str | None = None) -> None:
     """Returns when every rank has called it."""
     barrier_async(name).wait()
-
-
-class PreparedAllreduce:
-    """An allreduce whose set-up is paid once: call it again and again, on the values that the array then
-    holds. Made by `prepare_allreduce`."""
-
-    def __init__(self, engine: Engine, call: Call) -> None:
-        self._prepared = 0
-        self._engine = engine
-        self._arrays = (call.inputs, call.outputs)
-        self.out = call.outputs[0]
-        self._run = engine.library.prepared_run
-        self._error = ctypes.c_void_p()
-        self._error_ref = ctypes.addressof(self._error)
-        scratch = call.fill()
-        engine.hold(id(self))
-        scratch.handle.value = None
-        if engine.library.prepare(
-            engine.address, scratch.request_address, scratch.handle_ref, scratch.error_ref
-        ):
-            error = failure(engine, scratch.error)
-            engine.let_go(id(self))
-            raise error
-        self._prepared = scratch.handle.value or 0
-
-    def __call__(self) -> Array:
-        """Reduces what is in the array now; returns `out`."""
-        if self._engine.is_forked:
-            raise refusal()
-        code = self._run(self._prepared, SLICE_MS, self._error_ref)
-        while code == abi.TIMEOUT:  # Python's signal handlers run between the slices
-            code = self._run(self._prepared, SLICE_MS, self._error_ref)
-        if code != abi.DONE:
-            raise failure(self._engine, self._error)
-        return self.out
-
-    def __del__(self) -> None:
-        engine = self._engine
-        if self._prepared and not engine.is_forked:
-            engine.library.prepared_free(self._prepared)
-            engine.let_go(id(self))
 
 
 def prepare_allreduce(

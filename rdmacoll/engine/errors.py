@@ -67,9 +67,9 @@ _CLASSES: Mapping[str, type[RdmacollError]] = {
         ShutdownError,
     )
 }
-_IN_TEXT = re.compile(r"\b(" + "|".join(_CLASSES) + r"): (.*)", re.DOTALL)
-_DETAILS = re.compile(r" \[rdmacoll (\{.*?\})\](?=\s|$)", re.DOTALL)
-_RANK = re.compile(r"\brank (\d+)(?: \(([^,)]+))?")
+# Behind the sentence, what a kernel's status cannot carry otherwise; nobody else writes this.
+_MARK = re.compile(r"\s*\[rdmacoll (?=\{)")
+_KIND = re.compile(r"\b(" + "|".join(_CLASSES) + r"): ")
 
 
 def _build(kind: str, message: str, detail: Mapping[str, Any]) -> RdmacollError:
@@ -116,36 +116,29 @@ def error_to_fields(error: BaseException) -> dict[str, Any]:
 
 
 def _from_text(text: str) -> RdmacollError | None:
-    match = _IN_TEXT.search(text)
-    if match is None:
+    mark = _MARK.search(text)
+    if mark is None:
         return None
-    kind, rest = match.group(1), match.group(2)
-    details = _DETAILS.search(rest)
-    if details is not None:
-        message = rest[: details.start()]
-        try:
-            fields = json.loads(details.group(1))
-        except ValueError:
-            fields = {}
-        return _build(kind, message, fields if isinstance(fields, dict) else {})
-    message = rest.split("\n", 1)[0].strip()
-    named = _RANK.search(message)
-    guessed: dict[str, Any] = {}
-    if kind == "RankFailedError" and named is not None:
-        cause = message.partition(": ")[2]
-        guessed = {"rank": int(named.group(1)), "host": named.group(2) or "", "cause": cause}
-    return _build(kind, message, guessed)
+    try:
+        fields, _ = json.JSONDecoder().raw_decode(text, mark.end())
+    except ValueError:
+        fields = {}
+    # TensorFlow may have put nodes and functions before the class.
+    named = _KIND.search(text, 0, mark.start())
+    if named is None:
+        return _build(str(fields.get("kind", "")), str(fields.get("message", text)), fields)
+    return _build(named.group(1), text[named.end() : mark.start()], fields)
 
 
 def error_from(exception: BaseException | None) -> RdmacollError | None:
     """The typed error behind `exception`, or None when rdmacoll has no part in it.
 
     A kernel in a TensorFlow graph can only set a status, so there the class and its attributes travel in
-    the text; this reads them back. Causes and contexts of the exception are searched as well.
+    the text; this reads them back. The causes (`raise ... from`) of the exception are searched as well.
 
-    >>> error_from(RuntimeError("{{node a}} RankFailedError: rank 3 (node7, pid 9) left: ValueError: x")).host
-    'node7'
-    >>> error_from(KeyError("something else")) is None
+    >>> error_from(RuntimeError('{{node a}} RankFailedError: rank 3 left. [rdmacoll {"rank": 3}]')).rank
+    3
+    >>> error_from(RuntimeError("another package's ConfigError: bad")) is None
     True
     """
     seen: set[int] = set()
@@ -156,5 +149,5 @@ def error_from(exception: BaseException | None) -> RdmacollError | None:
         found = _from_text(str(exception))
         if found is not None:
             return found
-        exception = exception.__cause__ or exception.__context__
+        exception = exception.__cause__
     return None

@@ -38,6 +38,8 @@ class Launch:
 
     def describe(self) -> str:
         """One phrase for the log and for messages."""
+        if self.size == 1:
+            return f"{self.by}: a world of one"
         address = f", rendezvous at {self.rendezvous}" if self.rendezvous else ""
         return f"{self.by} (rank {self.rank} of {self.size}{address})"
 

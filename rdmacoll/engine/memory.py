@@ -8,12 +8,19 @@ from typing import Any, Callable
 
 import numpy as np
 
+from rdmacoll.engine import arguments
+from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.log import Log
 from rdmacoll.engine.world import Engine, current
 
+_BYTES_MAX = (1 << 63) - 1
+
 
 class EngineMemory:
-    """A block of the engine's memory; an array over it holds this object as its base."""
+    """A block of the engine's memory; an array over it holds this object as its base.
+
+    Made by one who holds the engine. From then on the block is this object's, and nobody else frees it.
+    """
 
     def __init__(self, engine: Engine, address: int, size: int, release: Callable[[], Any]) -> None:
         self.__array_interface__ = {
@@ -24,7 +31,7 @@ class EngineMemory:
         }
         self._engine = engine
         self._release = release
-        engine.hold(id(self))
+        engine.share(id(self))
 
     def __del__(self) -> None:
         engine = self._engine
@@ -41,13 +48,15 @@ def array_over(memory: EngineMemory, shape: tuple[int, ...], dtype: np.dtype[Any
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
     """An array, not filled, in memory that the engine needs not copy: shared within the node.
 
-    When the engine's pool is exhausted, an ordinary array and a warning. The memory is freed with the
-    last array that refers to it.
+    shape: a whole number or a sequence of them; dtype: of fixed size. When the engine's pool is exhausted,
+    an ordinary array and a warning. The memory is freed with the last array that refers to it. Raises
+    ConfigError for a shape or dtype that cannot be, and NotInitializedError.
     """
     engine = current()
-    dims = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-    kind = np.dtype(dtype)
+    dims, kind = arguments.shape(shape), arguments.dtype(dtype)
     size = math.prod(dims) * kind.itemsize
+    if size > _BYTES_MAX:
+        raise ConfigError(f"shape={shape!r} of {kind} are {size} bytes, more than an address can tell.")
     if size == 0:
         return np.empty(dims, kind)
     with engine.held() as owner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 import sys
 from typing import Any
 
@@ -58,6 +59,18 @@ def _is_swapped(dtype: np.dtype[Any]) -> bool:
     return dtype.byteorder == foreign
 
 
+def reduction(op: Any) -> ReduceOp:
+    """The operator, also given by its number. Raises ConfigError."""
+    try:
+        if isinstance(op, (bool, np.bool_)):
+            raise ValueError
+        return ReduceOp(operator.index(op))
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"op={op!r} is no reduction: rdmacoll.Average, Sum, Min, Max and Product are."
+        ) from None
+
+
 class DtypeTable:
     """Finds a dtype's number, and remembers it: the second look-up is one dictionary access."""
 
@@ -78,17 +91,15 @@ class DtypeTable:
 
     def reduced(self, dtype: np.dtype[Any], op: int) -> int:
         """The number of a dtype that allreduce takes with this operator."""
-        known = self._float if op == ReduceOp.AVERAGE else self._reducible
+        if type(op) is not ReduceOp:
+            op = reduction(op)
+        known = self._float if op is Average else self._reducible
         code = known.get(dtype)
         if code is not None:
             return code
-        try:
-            named = ReduceOp(op)
-        except ValueError:
-            raise ConfigError(f"op={op!r} is no reduction: Average, Sum, Min, Max and Product are.") from None
         if dtype.name not in REDUCIBLE or _is_swapped(dtype):
             raise ConfigError(f"{dtype} cannot be reduced: allreduce takes {', '.join(REDUCIBLE)}.")
-        if named is ReduceOp.AVERAGE and dtype.name not in FLOATS:
+        if op is Average and dtype.name not in FLOATS:
             raise ConfigError(
                 f"Average of {dtype} would have to round: use op=Sum and divide, or a float dtype."
             )

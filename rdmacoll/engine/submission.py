@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 import numpy as np
 
-from rdmacoll.engine import library as abi
+from rdmacoll.engine import arguments, library as abi
+from rdmacoll.engine.arguments import address_of
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 from rdmacoll.engine.world import Engine, note_failure, refusal
 
 Array = np.ndarray[Any, Any]
+_T = TypeVar("_T")
 
 # A blocked wait comes back this often, so that Python's signal handlers (Ctrl-C, SIGTERM) can run.
 SLICE_MS = 100
@@ -22,17 +25,7 @@ SLICE_MS = 100
 _SWEEP_FROM = 64
 
 _PADDING = tuple((0,) * count for count in range(abi.DIMS_MAX + 1))
-_byte_at: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 _address_of = ctypes.addressof
-
-
-def address_of(array: Array) -> int:
-    """Where a C-contiguous array's bytes are. The buffer interface is the cheapest way to ask."""
-    try:
-        return _address_of(_byte_at(array))
-    except (TypeError, ValueError):  # read-only, empty, or a dtype without a buffer format
-        address: int = array.__array_interface__["data"][0]
-        return address
 
 
 class _Scratch:
@@ -67,8 +60,9 @@ _NAMES_MAX = 4096
 
 def _name_address(name: str) -> int:
     names = _LOCAL.names
-    buffer = names.get(name)
+    buffer = names.get(name) if type(name) is str else None
     if buffer is None:
+        arguments.name(name)
         if len(names) >= _NAMES_MAX:
             names.clear()
         buffer = names[name] = ctypes.create_string_buffer(name.encode())
@@ -216,16 +210,18 @@ class Operation:
             engine.let_go(id(self))
             raise
 
-    def take_handle(self) -> int:
-        """Gives the handle, and the duty to free it, to the caller."""
+    def hand_over(self, take: Callable[[int], _T]) -> _T:
+        """Gives the handle, and the duty to free it, to what `take` makes of it."""
         handle, self.handle = self.handle, 0
-        self._engine.let_go(id(self))
-        return handle
+        try:
+            return take(handle)
+        finally:
+            self._engine.let_go(id(self))
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Drives the engine until the operation is done; False when the time is over before."""
         if self._error is not None:
-            raise self._error
+            raise copy.copy(self._error)
         engine = self._engine
         if engine.is_forked:
             raise refusal()
@@ -240,8 +236,10 @@ class Operation:
             if code == abi.DONE:
                 return True
             if code == abi.FAILED:
+                # Raised as a copy: a traceback refers to this frame, and so to this operation, which
+                # would then keep itself and its engine until the garbage collector finds the circle.
                 self._error = failure(engine, scratch.error)
-                raise self._error
+                raise copy.copy(self._error)
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
@@ -277,16 +275,19 @@ class Handle:
     def wait(self, timeout_s: float | None = None) -> Any:
         """The result. Raises the operation's error, or TimeoutError when `timeout_s` is over first;
         one may wait again."""
+        if self._result is None:
+            return self._value
+        if timeout_s is not None:
+            timeout_s = arguments.timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for operation in self._operations:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not operation.wait(left):
                 raise TimeoutError(f"the operation was not done within {timeout_s:g} s.")
-        if self._result is not None:
-            self._value = self._result()
-            self._result = None
+        self._value = self._result()
+        self._result = None
         return self._value
 
     def done(self) -> bool:
         """Whether `wait()` would return, or raise, at once."""
-        return all(operation.is_done() for operation in self._operations)
+        return self._result is None or all(operation.is_done() for operation in self._operations)

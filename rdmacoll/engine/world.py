@@ -9,11 +9,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Callable
 
 from rdmacoll.engine.bootstrap import Start, find_start
 from rdmacoll.engine.carrier import Carrier
+from rdmacoll.engine.ending import Ending
 from rdmacoll.engine.errors import (
     ConfigError,
     NotInitializedError,
@@ -41,6 +41,8 @@ class Engine:
         self.topology = library.engine_topology(address)
         # Arrays of operations that nobody waits for any more, until the engine is done with them.
         self.unfinished: list[tuple[int, object]] = []
+        # The same of prepared runs that an exception ended. Nobody can ask whether these are done.
+        self.interrupted: list[tuple[int, object]] = []
         self._holders: set[int] = set()
         self._unfreed = [address]
 
@@ -80,6 +82,8 @@ class Engine:
         self.library.engine_close(self.address, cause)
         while self.unfinished:
             self.library.handle_free(self.unfinished.pop()[0])
+        while self.interrupted:
+            self.library.prepared_free(self.interrupted.pop()[0])
         self._free_if_unused()
 
     def sweep(self) -> None:
@@ -106,7 +110,7 @@ class _Process:
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.lock = threading.RLock()
-        self.cause: str | None = None  # of the exception that ends the program
+        self.ending = Ending()
         self.is_hooked = False
         self.is_forked = False
         self.finalizes_mpi = False
@@ -183,9 +187,15 @@ def init(
             address = _start_engine(library, carrier, start, arguments)
         finally:
             carrier.close()
-        _PROCESS.cause = None
+        _PROCESS.ending.forget()
         _PROCESS.engine = Engine(library, address, values)
         _PROCESS.tell(address)
+
+
+def _failed_there(other: int, fields: dict[str, Any]) -> RdmacollError:
+    theirs = error_from_json(json.dumps(fields))
+    theirs.args = (f"rank {other} could not start: {theirs}",)
+    return theirs
 
 
 def _start_engine(library: Library, carrier: Carrier, start: Start, arguments: str) -> int:
@@ -203,12 +213,13 @@ def _start_engine(library: Library, carrier: Carrier, start: Start, arguments: s
             mine = {"error": error_to_fields(error)}
         answers = [json.loads(text) for text in carrier.allgather(json.dumps(mine))]
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                failure = None  # else the error and this frame would keep each other
         for other, answer in enumerate(answers):
             if "error" in answer:
-                theirs = error_from_json(json.dumps(answer["error"]))
-                theirs.args = (f"rank {other} could not start: {theirs}",)
-                raise theirs
+                raise _failed_there(other, answer["error"])
         return [answer["ok"] for answer in answers]
 
     def open_engine() -> str:
@@ -257,13 +268,7 @@ def _hook() -> None:
     _PROCESS.is_hooked = True
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_after_fork)
-    previous = sys.excepthook
-
-    def record(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        _PROCESS.cause = f"{kind.__name__}: {value}" if str(value) else kind.__name__
-        previous(kind, value, trace)
-
-    sys.excepthook = record
+    _PROCESS.ending.watch(_leave)
 
 
 def _after_fork() -> None:
@@ -272,7 +277,9 @@ def _after_fork() -> None:
         _PROCESS.engine.is_open = False
         _PROCESS.engine.is_forked = True
         _PROCESS.engine = None
-        _PROCESS.is_forked = True
+    # After shutdown() too: MPI is the parent's, and would wait for ever to be finalised here.
+    _PROCESS.is_forked = True
+    _PROCESS.finalizes_mpi = False
     _PROCESS.lock = threading.RLock()
 
 
@@ -281,11 +288,15 @@ def note_failure() -> None:
     _PROCESS.finalizes_mpi = False
 
 
+def _leave() -> None:
+    if not _PROCESS.is_forked:
+        _end(_PROCESS.ending.cause())
+
+
 def _at_exit() -> None:
-    if _PROCESS.is_forked:
-        return
-    _end(_PROCESS.cause)
-    if _PROCESS.finalizes_mpi and _PROCESS.cause is None:
+    failed = _PROCESS.ending.is_exception
+    _leave()
+    if _PROCESS.finalizes_mpi and not failed:
         module = sys.modules.get("mpi4py.MPI")
         if module is not None and module.Is_initialized() and not module.Is_finalized():
             module.Finalize()

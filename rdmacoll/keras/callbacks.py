@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rdmacoll.engine import world
+from rdmacoll.engine.errors import MismatchError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import check_root
 from rdmacoll.ops.allreduce import allreduce
@@ -58,7 +59,15 @@ def _variables(owner: Any) -> list[Any]:
 
 class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Averages the metrics of each epoch over all ranks, for the callbacks that come after this one
-    (schedules, early stopping, checkpoints: their decisions then agree). Equal names on all ranks."""
+    (schedules, early stopping, checkpoints: their decisions then agree).
+
+    All ranks need the same metrics: validation data on every rank, or on none. Otherwise they get a
+    MismatchError with the names of this rank's metrics.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._epochs = 0
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replaces the numbers in `logs`."""
@@ -66,5 +75,13 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
             return
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
         mine = tf.constant([float(logs[name]) for name in names], dtype=tf.float64)
-        for name, value in zip(names, allreduce(mine, op=ReduceOp.AVERAGE).numpy()):
+        self._epochs += 1
+        try:
+            averages = allreduce(mine, op=ReduceOp.AVERAGE, name=f"metrics of epoch {self._epochs}")
+        except MismatchError as error:
+            raise MismatchError(
+                f"{error} This rank's metrics are {', '.join(names)}: MetricAverageCallback needs the same "
+                "ones on every rank (validation data on all ranks, or on none)."
+            ) from None
+        for name, value in zip(names, averages.numpy()):
             logs[name] = float(value)

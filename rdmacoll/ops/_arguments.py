@@ -8,8 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine import world
+from rdmacoll.engine.arguments import check_exact, root, scale
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp
+from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, reduction as reduction
 
 
 def bits(value: float) -> int:
@@ -30,12 +31,12 @@ def from_bits(pattern: int) -> float:
     return float(struct.unpack("<d", struct.pack("<q", pattern))[0])
 
 
-def reduction(op: int) -> ReduceOp:
-    """The operator. Raises ConfigError."""
-    try:
-        return ReduceOp(op)
-    except ValueError:
-        raise ConfigError(f"op={op!r} is no reduction: Average, Sum, Min, Max and Product are.") from None
+def scales(dtype: Any, prescale: Any, postscale: Any) -> tuple[float, float]:
+    """Both factors. Raises ConfigError for what is not finite, or would make integers round."""
+    factors = scale(prescale, "prescale_factor"), scale(postscale, "postscale_factor")
+    check_exact(dtype.name, factors[0], "prescale_factor")
+    check_exact(dtype.name, factors[1], "postscale_factor")
+    return factors
 
 
 def check_reducible(dtype: Any, op: ReduceOp) -> None:
@@ -57,10 +58,7 @@ def check_movable(dtype: Any) -> None:
 
 def check_root(root_rank: int) -> int:
     """The root. Raises ConfigError when there is no such rank."""
-    size = world.size()
-    if not 0 <= root_rank < size:
-        raise ConfigError(f"root_rank={root_rank} is no rank of this world: 0 to {size - 1} are.")
-    return int(root_rank)
+    return root(root_rank, world.size())
 
 
 def check_compression(compression: Any) -> None:
@@ -78,5 +76,8 @@ def by_dtype(tensors: list[Any]) -> dict[Any, list[int]]:
 
 
 def tensor(value: Any) -> Any:
-    """As a dense tensor."""
+    """As a dense tensor. Raises ConfigError for ragged and sparse ones."""
+    if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+        cure = "to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense()"
+        raise ConfigError(f"a {type(value).__name__} has no one shape: make it dense first, with {cure}.")
     return tf.convert_to_tensor(value)

@@ -98,4 +98,7 @@ def typed_errors() -> Iterator[None]:
         typed = error_from(error)
         if typed is None:
             raise
-        raise typed from None
+        try:
+            raise typed from None
+        finally:
+            del typed  # else the error and this frame would keep each other

@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdmacoll.engine.arguments import name as checked_name
+
 # What TensorFlow puts around the name of a Python function for its forward and backward halves.
 _DECORATED = re.compile(r"^__(?:inference|forward|backward)_(.*)_\d+$")
 
@@ -56,7 +58,7 @@ def op_name(name: str | None) -> tuple[str, bool]:
     program's. `repeats` allows several in flight: nobody chose the name, TensorFlow may run it twice.
     """
     if name is not None:
-        return name, False
+        return checked_name(name), False
     if tf.executing_eagerly():
         return "", False
     graph = _outermost(tf.compat.v1.get_default_graph())

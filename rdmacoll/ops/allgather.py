@@ -22,8 +22,8 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
     Every fixed-size dtype: uint8/16/32/64, int8/16/32/64, float16, bfloat16, float32, float64, bool,
     complex64, complex128. A scalar gives a vector of one element for each rank.
 
-    The gradient is this rank's rows of the sum of all ranks' gradients. `name` and errors as for
-    `allreduce`.
+    The gradient (of floats; complex has none) is this rank's rows of the sum of all ranks' gradients.
+    `name` and errors as for `allreduce`.
     """
     return gather(as_tensor(tensor), name=name)
 

@@ -17,6 +17,7 @@ from rdmacoll.ops._arguments import (
     check_reducible,
     from_bits,
     reduction,
+    scales,
     tensor as as_tensor,
 )
 from rdmacoll.ops._library import must_run, not_converted, ops, typed_errors
@@ -105,6 +106,7 @@ def reduce_group(
     the tensors in messages; `manifest` describes the list that they are the first part of, and has to be
     equal on all ranks."""
     check_reducible(tensors[0].dtype, op)
+    prescale, postscale = scales(tensors[0].dtype, prescale_factor, postscale_factor)
     functions = ops()
     tensor_name, unnamed = op_name(name)
     with typed_errors():
@@ -112,8 +114,8 @@ def reduce_group(
             functions.rdmacoll_allreduce(
                 tensors=tensors,
                 op=int(op),
-                prescale_bits=bits(prescale_factor),
-                postscale_bits=bits(postscale_factor),
+                prescale_bits=bits(prescale),
+                postscale_bits=bits(postscale),
                 tensor_name=tensor_name,
                 repeats=repeats or unnamed,
                 labels=list(labels),
@@ -132,6 +134,7 @@ def _reduce_slices(
             "tf.convert_to_tensor() first."
         )
     check_reducible(slices.values.dtype, op)
+    prescale_factor, postscale_factor = scales(slices.values.dtype, prescale_factor, postscale_factor)
     values = slices.values if prescale_factor == 1.0 else slices.values * prescale_factor
     values = gather(values, name=None if name is None else f"{name}.values")
     indices = gather(slices.indices, name=None if name is None else f"{name}.indices")

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine import world
+from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import by_dtype, check_movable, check_root, tensor as as_tensor
 from rdmacoll.ops._library import must_run, not_converted, ops, typed_errors
@@ -19,8 +20,8 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     """Returns rank `root_rank`'s tensor on every rank.
 
     tensor: equal shape and dtype on all ranks, of every fixed-size dtype (those of `allgather`).
-    The gradient, at the root, is the sum of all ranks' gradients; elsewhere zero. `name` and errors as
-    for `allreduce`.
+    The gradient (of floats; complex has none), at the root, is the sum of all ranks' gradients; elsewhere
+    zero. `name` and errors as for `allreduce`.
     """
     return send_group([as_tensor(tensor)], root_rank=root_rank, name=name)[0]
 
@@ -30,9 +31,16 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
     """Assigns rank `root_rank`'s values to the variables of all ranks, as one operation for each dtype.
 
     variables: `tf.Variable` or `keras.Variable` objects, the same list on all ranks, of any fixed-size
-    dtype (booleans, counters and the states of seed generators too).
+    dtype (booleans, counters and the states of seed generators too). Raises ConfigError for what is no
+    variable, and the errors of `allreduce`.
     """
     targets = list(variables)
+    for position, variable in enumerate(targets):
+        if not hasattr(variable, "assign"):
+            raise ConfigError(
+                f"variables[{position}] is a {type(variable).__name__}, which cannot be assigned to: pass "
+                "variables, or use broadcast() for tensors."
+            )
     values = [as_tensor(variable) for variable in targets]
     for indices in by_dtype(values).values():
         copies = send_group(

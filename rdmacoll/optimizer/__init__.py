@@ -45,16 +45,21 @@ def DistributedOptimizer(
     by `prescale_factor` before and `postscale_factor` after. sparse_as_dense: `tf.IndexedSlices` are
     summed as dense tensors instead of being gathered. bucket_bytes: instead of RDMACOLL_BUCKET_BYTES.
 
-    With `gradient_accumulation_steps` ranks communicate once for each update. Files that Keras saves
-    hold the plain optimizer. Raises ConfigError for an optimizer that is wrapped already.
+    With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
+    (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Files that
+    Keras saves hold the plain optimizer: what `load_model` returns has to be wrapped again. Raises
+    ConfigError for an optimizer that is wrapped already.
     """
     from rdmacoll.optimizer import keras2, keras3
     from rdmacoll.optimizer.reduce import GradientReducer
 
-    if hasattr(type(optimizer), "_rdmacoll_reduce"):
-        raise ConfigError(
-            f"this {type(optimizer).__name__} is wrapped already: its gradients would be reduced twice."
-        )
+    parts = _with_inner(optimizer)
+    for part in parts:
+        if hasattr(type(part), "_rdmacoll_reduce") or getattr(part, "_rdmacoll_is_inside", False):
+            raise ConfigError(
+                f"this {type(optimizer).__name__} is wrapped already, or a part of it, or what is around it: "
+                "its gradients would be reduced twice. Wrap an optimizer once."
+            )
     family = keras3 if _keras_version(optimizer) >= 3 else keras2
     reducer = GradientReducer(
         name=f"DistributedOptimizer_{next(_NUMBERS)}",
@@ -66,7 +71,17 @@ def DistributedOptimizer(
         bucket_bytes=bucket_bytes,
     )
     family.wrap(optimizer, reducer)
+    for part in parts[1:]:
+        part._rdmacoll_is_inside = True
     return optimizer
+
+
+def _with_inner(optimizer: Any) -> list[Any]:
+    """The optimizer, and what Keras's loss scaling has inside."""
+    parts = [optimizer]
+    while (inner := getattr(parts[-1], "inner_optimizer", None)) is not None:
+        parts.append(inner)
+    return parts
 
 
 def bucket_count(optimizer: Any) -> int:

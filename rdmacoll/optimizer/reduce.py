@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine import world
+from rdmacoll.engine.arguments import scale
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import FLOATS, ReduceOp
 from rdmacoll.ops._arguments import check_compression, reduction
@@ -35,12 +36,12 @@ class GradientReducer:
         bucket_bytes: int | None = None,
     ) -> None:
         check_compression(compression)
-        if bucket_bytes is not None and bucket_bytes < 1:
-            raise ConfigError(f"bucket_bytes={bucket_bytes}: at least 1.")
+        if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
+            raise ConfigError(f"bucket_bytes={bucket_bytes!r}: a whole number of bytes, at least 1.")
         self.name = name
         self.op = reduction(op)
-        self.prescale_factor = float(prescale_factor)
-        self.postscale_factor = float(postscale_factor)
+        self.prescale_factor = scale(prescale_factor, "prescale_factor")
+        self.postscale_factor = scale(postscale_factor, "postscale_factor")
         self.sparse_as_dense = sparse_as_dense
         self.bucket_bytes = bucket_bytes
         self.buckets: list[Bucket] = []  # of the last list that was reduced

@@ -76,12 +76,73 @@ def test_a_wrong_setting_is_a_finding_with_its_sentence(tmp_path):
         ["verify-schedules", "--ranks", "0:2"],
         ["sim", "faults", "--seeds", "7:7"],
         ["bench", "allreduce", "--min", "x"],
+        ["bench", "allreduce", "--turns", "3", "--peers", "openmpi"],
+        ["bench", "allreduce", "--peers", "nccl"],
         ["no-such-command"],
     ],
 )
 def test_wrong_usage_ends_with_2(tmp_path, arguments):
     code, found, _ = rdmacoll(tmp_path, *arguments)
     assert (code, found) == (2, None)
+
+
+def test_wrong_usage_is_said_by_rank_0_alone(tmp_path):
+    code, found, output = rdmacoll(tmp_path, "sim", "faults", "--seeds", "7:7", ranks=3)
+    assert (code, found) == (2, None)
+    assert output.count("Error: Invalid value") == 1, output
+
+
+@pytest.mark.parametrize(
+    ("program", "where"),
+    [
+        ("rdmacoll.cli.main", "missing/result.json"),
+        ("rdmacoll.cli.main", "."),
+        ("rdmacoll.cli.main", "/proc/result.json"),
+        ("examples/01_keras_digits.py", "missing/result.json"),
+    ],
+)
+def test_a_json_file_that_cannot_be_written_is_usage_and_nothing_runs(tmp_path, program, where):
+    start = [program] if program.endswith(".py") else ["-m", program, "sim", "faults", "--seeds", "0:1"]
+    result = subprocess.run(
+        [sys.executable, *start, "--json", str(tmp_path / where)],
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    assert "cannot be written" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_command_that_breaks_leaves_its_json(tmp_path):
+    path = tmp_path / "result.json"
+    program = (
+        "import sys; from rdmacoll.cli import checks, main\n"
+        "def broken(): raise ZeroDivisionError('a bug')\n"
+        f"checks.load = broken; sys.argv[1:] = ['sim', 'faults', '--json', {str(path)!r}]; main.main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 1
+    assert "ZeroDivisionError: a bug" in result.stderr
+    found = json.loads(path.read_text())
+    assert (found["command"], found["ok"]) == ("sim faults", False)
+    assert "ZeroDivisionError: a bug" in found["error"]["message"]
+
+
+def test_config_breaks_no_name_at_80_columns(tmp_path):
+    for arguments in (["config"], ["config", "--all"]):
+        code, found, output = rdmacoll(tmp_path, *arguments, env={"COLUMNS": "80"})
+        assert code == 0
+        for row in found["settings"]:
+            assert row["name"] in output
+            assert row["alias"] in output
+        assert "automatic" in output
 
 
 @pytest.mark.parametrize("ranks", ["1:16", pytest.param("1:64", marks=pytest.mark.slow)])
@@ -107,7 +168,7 @@ def test_selftest_compares_everything_with_numpy(tmp_path, ranks):
     code, found, output = rdmacoll(tmp_path, "selftest", ranks=ranks)
     assert code == 0, output
     assert found["failed"] == 0
-    assert found["skipped"] == []
+    assert {skipped["case"] for skipped in found["skipped"]} == {"ring shm canonical", "ring tcp canonical"}
     assert found["ranks"] == max(1, ranks)
     assert found["cases"] > 2000
 
@@ -123,6 +184,7 @@ def test_bench_checks_every_cell_and_measures_a_peer_in_the_same_run(tmp_path):
     assert [row["bytes"] for row in found["rows"]] == [8, 128, 2048, 32768]
     for row in found["rows"]:
         assert set(row) >= ROWS
+        assert row["algorithm"] == "auto"
         assert row["wrong"] == 0
         assert row["time_us"]["min"] <= row["time_us"]["median"] <= row["time_us"]["max"]
         assert row["count"] * 4 == row["bytes"]

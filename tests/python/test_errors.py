@@ -70,16 +70,35 @@ def test_the_graphs_text_becomes_the_typed_error_with_details():
     assert str(error) == "rank 3 (node7, pid 4711) stopped."
 
 
-def test_the_graphs_text_without_details_names_the_rank():
-    text = "{{node x}} RankFailedError: rank 12 (gpu-3, pid 1) left: ValueError: bad\n\t [[{{node y}}]]"
+@pytest.mark.parametrize("message", [{}, {"message": "rank 3 stopped: }] x."}])
+def test_the_sentence_is_what_stands_before_the_details(message):
+    details = {"kind": "StalledError", **message, "tensor": "a }] b", "ranks": [1, 2]}
+    sentence = f"StalledError: rank 3 stopped: }}] x. [rdmacoll {json.dumps(details)}]"
+    text = f"2 root errors\n (0) ABORTED: {sentence}\n (1)"
     error = rdmacoll.error_from(RuntimeError(text))
-    assert (error.rank, error.host, error.cause) == (12, "gpu-3", "ValueError: bad")
+    assert str(error) == "rank 3 stopped: }] x."
+    assert (error.tensor, error.missing_ranks) == ("a }] b", (1, 2))
 
 
-def test_causes_and_contexts_are_searched():
+@pytest.mark.parametrize(
+    "text",
+    [
+        "traitlets: ConfigError: bad",
+        "RankFailedError: rank 12 (gpu-3, pid 1) left",
+        "[rdmacoll] ConfigError: x",
+    ],
+)
+def test_another_packages_error_is_not_ours(text):
+    assert rdmacoll.error_from(RuntimeError(text)) is None
+
+
+def test_causes_are_searched_and_contexts_are_not():
     wrapped = KeyError("wrapped")
-    wrapped.__context__ = rdmacoll.StalledError("x", tensor="t", missing_ranks=[1])
+    wrapped.__cause__ = rdmacoll.StalledError("x", tensor="t", missing_ranks=[1])
     assert rdmacoll.error_from(wrapped).tensor == "t"
+    during = KeyError("a mistake in an except block")
+    during.__context__ = rdmacoll.StalledError("x")
+    assert rdmacoll.error_from(during) is None
     looped = RuntimeError("nothing")
     looped.__cause__ = looped
     assert rdmacoll.error_from(looped) is None

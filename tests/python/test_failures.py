@@ -96,6 +96,62 @@ for step in range(3 if me == 0 else 100):
 
 
 @pytest.mark.parametrize(
+    ("leaving", "cause"),
+    [
+        ("sys.exit(3)", "SystemExit: 3"),
+        ("sys.exit()", "SystemExit: 0"),
+        ("sys.exit('no such disk')", "SystemExit: no such disk"),
+        ("raise SystemExit(3)", "SystemExit"),  # Python tells nobody of its code
+        ("rdmacoll.shutdown()", "shutdown()"),
+    ],
+)
+def test_how_a_rank_left_is_told_to_those_who_still_submit(leaving, cause):
+    body = f"""
+engine.allreduce(np.ones(3))
+if me == 0: {leaving}
+else: engine.allreduce(np.ones(3))
+"""
+    entry = run(program(body), 2).ranks[1].report
+    assert entry["error"] == "RankFailedError", entry
+    assert cause in entry["text"]
+    assert cause in entry["attributes"]["cause"]
+
+
+def test_an_exception_is_told_though_another_thread_still_waits():
+    body = """
+import threading
+def work():
+    try:
+        engine.barrier(name="only here")
+    except rdmacoll.ShutdownError:
+        report({"ended": True})
+if me == 1:
+    threading.Thread(target=work).start()
+    time.sleep(0.3)
+    raise ValueError("in the main thread")
+engine.barrier(name="the others")
+"""
+    outcome = run(program(body), 2, deadline_s=60)
+    entry = outcome.ranks[0].report
+    assert entry["error"] == "RankFailedError", outcome.text()
+    assert "ValueError: in the main thread" in entry["text"]
+    assert entry["seconds"] < 8
+    assert outcome.ranks[1].code == 1, outcome.text()
+
+
+def test_threads_go_on_after_the_main_thread_has_ended_well():
+    body = """
+import threading
+def work():
+    time.sleep(0.3)
+    report(engine.allreduce(np.ones(1), rdmacoll.Sum).tolist())
+threading.Thread(target=work).start()
+sys.exit(0)
+"""
+    assert run(program(body), 2).succeeded() == [[2.0], [2.0]]
+
+
+@pytest.mark.parametrize(
     "blocked", ["engine.allreduce(np.ones(9))", "engine.prepare_allreduce(np.ones(9))()"]
 )
 def test_ctrl_c_ends_a_blocked_wait(blocked):
@@ -198,6 +254,30 @@ kept[:] = 1
 engine.allreduce(kept)
 """
     assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_a_child_forked_after_shutdown_ends_and_is_refused():
+    body = """
+import os, sys, time
+import rdmacoll
+from ranks import report
+rdmacoll.init()
+me = rdmacoll.rank()
+rdmacoll.shutdown()
+child = os.fork()
+if child == 0:
+    try:
+        rdmacoll.init()
+    except rdmacoll.NotInitializedError:
+        sys.exit(5)    # with Python's exit handlers, which must leave the parent's MPI alone
+end = time.monotonic() + 20
+while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < end:
+    time.sleep(0.02)
+if not ended[0]:
+    os.kill(child, 9)
+report(os.waitstatus_to_exitcode(ended[1]) if ended[0] else "hangs", rank=me)
+"""
+    assert run(body, 2, launcher="mpirun").succeeded() == [5, 5]
 
 
 def test_no_core_no_process_no_shared_memory_is_left():

@@ -72,13 +72,19 @@ def test_the_wheel_runs_with_numpy_alone(wheel, tmp_path):
         if folder.exists():
             os.symlink(folder, site / folder.name)
     program = (
-        "import numpy as np, rdmacoll, sys; rdmacoll.init(); "
+        "import numpy as np, rdmacoll, sys, inspect; from rdmacoll import *; rdmacoll.init(); "
+        "inspect.getmembers(rdmacoll); assert not hasattr(rdmacoll, 'keras'); "
         "print(rdmacoll.__file__, rdmacoll.engine.allreduce(np.ones(2)).tolist()); "
         "assert not {'tensorflow', 'mpi4py', 'click'} & set(sys.modules)"
     )
     output = command(environment / "bin" / "python", "-c", program, cwd=tmp_path, PYTHONPATH="")
     assert str(site) in output
     assert "[1.0, 1.0]" in output
+    asked = (
+        "import rdmacoll\ntry: rdmacoll.DistributedOptimizer\nexcept AttributeError as error: print(error)"
+    )
+    output = command(environment / "bin" / "python", "-c", asked, cwd=tmp_path, PYTHONPATH="")
+    assert "pip install 'rdmacoll[tensorflow]'" in output
 
 
 def test_the_library_needs_no_tensorflow_python_mpi_verbs_or_cuda():

@@ -69,6 +69,23 @@ rdmacoll.init()
     assert run(program, 2, launcher="mpirun").succeeded() == [True, True]
 
 
+def test_a_rank_that_others_keep_waiting_in_mpi_init_says_so():
+    program = """
+import os, time
+from rdmacoll.engine import patience
+patience.REPORT_EVERY_S = 0.3
+if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
+    time.sleep(2)
+import rdmacoll
+from ranks import report
+rdmacoll.init()
+report("ran")
+"""
+    outcome = run(program, 2, launcher="mpirun")
+    assert outcome.succeeded() == ["ran", "ran"]
+    assert "rank 0] warning: waiting in MPI_Init for the other ranks" in outcome.ranks[0].output
+
+
 def test_an_mpi_that_the_user_started_stays_the_users():
     program = """
 from mpi4py import MPI

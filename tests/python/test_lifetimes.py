@@ -1,0 +1,95 @@
+"""Who keeps memory, and until when: after errors, after Ctrl-C, after the end of a world."""
+
+from __future__ import annotations
+
+from frame import program
+from ranks import run
+
+
+def test_an_allgather_that_was_done_before_shutdown_can_be_waited_for_after_it():
+    body = """
+import gc, time
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+handle = rdmacoll.engine.allgather_async(np.arange(2000.0))
+while not handle.done():
+    time.sleep(0.01)
+rdmacoll.shutdown()
+first, again = handle.wait(), handle.wait()
+assert again is first and handle.done()
+assert (first == np.arange(2000.0)).all()
+del handle, first, again    # the memory goes once, with the last array
+gc.collect()
+rdmacoll.init()
+report(rdmacoll.engine.allgather(np.arange(3)).tolist())
+"""
+    assert run(body, 1).succeeded() == [[0, 1, 2]]
+
+
+def test_a_prepared_run_that_ctrl_c_ended_keeps_its_memory_and_does_not_run_again():
+    body = """
+if me == 0:
+    count = 4_000_000
+    mine = np.ones(count, np.float32)
+    step = engine.prepare_allreduce(mine, mine, rdmacoll.Sum, name="step")
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    interrupted = refused = False
+    try:
+        step()
+    except KeyboardInterrupt:
+        interrupted = True
+    try:
+        step()
+    except rdmacoll.RdmacollError as error:
+        refused = "interrupted" in str(error)
+    assert interrupted and refused
+    del step, mine    # the engine has the address still
+    others = [np.full(count, 7, np.float32) for _ in range(4)]
+    engine.barrier(name="go")
+    engine.barrier(name="end")
+    assert all((other == 7).all() for other in others), "reused memory was written to"
+else:
+    engine.barrier(name="go")
+    engine.allreduce(np.ones(4_000_000, np.float32), rdmacoll.Sum, name="step")
+    engine.barrier(name="end")
+"""
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_an_error_that_was_caught_keeps_no_engine():
+    body = """
+import gc, os
+import numpy as np, rdmacoll
+from rdmacoll import engine
+from ranks import report
+gc.disable()    # what only the garbage collector finds counts as kept
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+def refused(call):
+    try:
+        call()
+    except rdmacoll.MismatchError:
+        return 1
+    return 0
+def once():
+    rdmacoll.init()
+    me = rdmacoll.rank()
+    odd = np.ones(4 + me)
+    handle = engine.allreduce_async(odd, name="async")
+    grouped = engine.grouped_allreduce_async([odd, odd], name="grouped")
+    step = engine.prepare_allreduce(odd, name="prepared")
+    calls = (handle.wait, handle.wait, grouped.wait, step, lambda: engine.allreduce(odd))
+    assert sum(map(refused, calls)) == len(calls)
+    engine.barrier()
+    rdmacoll.shutdown()
+    return me
+me = once()
+before = descriptors()
+for _ in range(4):
+    once()
+report([before, descriptors()], rank=me)
+"""
+    for before, after in run(body, 2).succeeded():
+        assert before == after
