@@ -5,6 +5,7 @@
 
 #include "tensorflow/attachment.h"
 #include "tensorflow/error_text.h"
+#include "tensorflow/waiting.h"
 
 namespace rdmacoll::tensorflow {
 namespace {
@@ -189,6 +190,7 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
   pending->done = std::move(finish);
   // From here on the callback may run at any moment and owns what is pending.
   Pending* const submitted = pending.release();
+  submitted->round = Waiting::instance().begin();
   const std::string error = kernel->submit(*submitted);
   if (!error.empty()) on_done(submitted, error.c_str());
 }
@@ -316,6 +318,7 @@ void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
 
 void Kernel::on_done(void* context, const char* error) {
   std::unique_ptr<Pending> pending(static_cast<Pending*>(context));
+  Waiting::instance().end(pending->round);
   if (!pending->failure.empty()) {
     fail(pending->context, error_json("RdmacollError", pending->failure));
   } else if (error != nullptr) {

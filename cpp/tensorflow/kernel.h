@@ -31,6 +31,7 @@ class Kernel {
     Kernel* kernel = nullptr;
     TF_OpKernelContext* context = nullptr;
     Done done;
+    uint32_t round = 0;  // of Waiting
     std::vector<rc_tensor> tensors;
     std::vector<uint8_t> borrows;  // by output: how many calls more borrow before TensorFlow is
                                    // asked again whether an input's memory can be reused

@@ -253,12 +253,24 @@ def _end(cause: str | None) -> None:
         _PROCESS.engine = None
         _PROCESS.tell(0)
         engine.close(cause)
+        engine.let_go(id(engine))  # what `leave` holds
 
 
 def shutdown() -> None:
     """Leaves the world. Pending operations fail with ShutdownError; `init()` may follow. Bounded."""
     if not _PROCESS.is_forked:
         _end(None)
+
+
+def leave(cause: str) -> None:
+    """Ends communication for a reason that the other ranks are to hear: they fail. rank() and size()
+    go on to answer until `shutdown()`."""
+    with _PROCESS.lock:
+        engine = _PROCESS.engine
+        if engine is not None and engine.is_open:
+            note_failure()
+            engine.hold(id(engine))
+            engine.close(cause)
 
 
 def _hook() -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from rdmacoll.engine import library, world
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from
+from rdmacoll.ops._interrupts import Watch
 
 # AutoGraph replaces exceptions of other classes than Python's own by one of its own, unless told not to.
 RdmacollError.ag_pass_through = True  # type: ignore[attr-defined]
@@ -57,6 +58,7 @@ def _load() -> Any:
             )
 
     world.on_change(attach)
+    world.on_change(Watch(shared).attach)
     return module
 
 

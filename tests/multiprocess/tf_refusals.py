@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -114,6 +117,22 @@ def check_a_look_at_the_metrics_harms_nothing() -> None:
         close(step(mine((3,), salt=salt)), expected(rdmacoll.Sum, (3,), "float32", salt=salt))
 
 
+def check_a_handler_that_only_notes_a_signal_lets_the_step_end() -> None:
+    noted: list[int] = []
+    plain = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
+    step = tf.function(lambda x: allreduce(x, op=rdmacoll.Sum))
+    step(tf.ones(3))
+    if RANK == 0:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        time.sleep(0.3)
+    close(step(mine((3,))), expected(rdmacoll.Sum, (3,), "float32"))
+    time.sleep(1.0 if RANK == 0 else 0.0)  # by now it is decided whether this rank was stuck
+    close(step(mine((3,))), expected(rdmacoll.Sum, (3,), "float32"))
+    assert noted == ([signal.SIGTERM] if RANK == 0 else [])
+    signal.signal(signal.SIGTERM, plain)
+
+
 def check_barriers() -> None:
     barrier()
 
@@ -129,4 +148,5 @@ def check_barriers() -> None:
 if __name__ == "__main__":
     run_all(globals())
     rdmacoll.shutdown()
+    assert signal.set_wakeup_fd(-1) == -1  # as it was found
     raised(rdmacoll.NotInitializedError, lambda: allreduce(tf.ones(1)))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
-from ranks import ROOT, run
+from ranks import ROOT, Run, run
 
 PROGRAMS = ROOT / "tests" / "multiprocess"
 
@@ -49,6 +52,28 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
         assert survivor.report["at"] - ended.report["ended_at"] < DEADLINE_S
         if how == "exception":
             assert "ValueError" in survivor.report["cause"]
+
+
+@pytest.mark.parametrize(
+    ("where", "number"), [("eager", "SIGINT"), ("graph", "SIGINT"), ("fit", "SIGINT"), ("graph", "SIGTERM")]
+)
+def test_a_signal_ends_a_wait_in_tensorflow(where: str, number: str) -> None:
+    with Run(PROGRAMS / "tf_interrupt.py", 2, arguments=[where, number]) as started:
+        started.wait_for_reports((0, 1), 100)
+        time.sleep(0.7)
+        assert started.reported(0) == {"pid": started.pid(0)}
+        sent = time.time()
+        os.kill(started.pid(0), signal.Signals[number])
+        outcome = started.finish(30)
+    interrupted, other = outcome.ranks
+    is_ctrl_c = number == "SIGINT"
+    assert interrupted.code in ((130, -2) if is_ctrl_c else (7,)), outcome.text()
+    name = "KeyboardInterrupt" if is_ctrl_c else "SystemExit"
+    assert interrupted.report["class"] == name, outcome.text()
+    assert interrupted.report["at"] - sent < DEADLINE_S
+    assert other.report["rank"] == 0, outcome.text()
+    assert ("KeyboardInterrupt" if is_ctrl_c else "SIGTERM") in other.report["cause"]
+    assert other.report["at"] - sent < DEADLINE_S
 
 
 STALL = """

@@ -1,0 +1,42 @@
+// How many kernels wait for the engine, and whether some have done so for long: asked when a signal
+// wants to end this process, whose main thread may be inside TensorFlow and wait for one of them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+namespace rdmacoll::tensorflow {
+
+// Any thread. Kernels are counted by the round in which they began; only the last two are told
+// apart, which makes one that has lasted longer look younger than it is.
+class Waiting {
+ public:
+  static Waiting& instance();
+
+  uint32_t begin() {
+    const uint32_t round = round_.load(std::memory_order_relaxed);
+    counts_[round % 2].fetch_add(1, std::memory_order_relaxed);
+    return round;
+  }
+  void end(uint32_t round) { counts_[round % 2].fetch_sub(1, std::memory_order_relaxed); }
+
+  void start_round() { round_.fetch_add(1, std::memory_order_relaxed); }
+  int32_t since_before_this_round() const {
+    return counts_[(round_.load(std::memory_order_relaxed) + 1) % 2].load(
+        std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<uint32_t> round_{0};
+  std::array<std::atomic<int32_t>, 2> counts_{};
+};
+
+}  // namespace rdmacoll::tensorflow
+
+extern "C" {
+// Kernels that begin from now on are of a new round.
+__attribute__((visibility("default"))) void rc_tf_start_round(void);
+// How many kernels of earlier rounds still wait for the engine.
+__attribute__((visibility("default"))) int32_t rc_tf_waiting(void);
+}

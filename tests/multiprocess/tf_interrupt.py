@@ -1,0 +1,47 @@
+"""A rank waits in TensorFlow for one that does not come, and is sent a signal. Arguments: what it is in
+(eager, graph or fit) and the signal (SIGINT, or SIGTERM, which has a handler)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+from ranks import report
+
+import rdmacoll
+
+WHERE, SIGNAL = sys.argv[1:]
+rdmacoll.init()
+if SIGNAL == "SIGTERM":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+
+
+def fit() -> None:
+    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+    model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    model.fit(tf.ones((4, 4)), tf.ones((4, 2)), verbose=0)
+
+
+STEP = {
+    "eager": lambda: rdmacoll.allreduce(tf.ones(3)),
+    "graph": tf.function(lambda: rdmacoll.allreduce(tf.ones(3))),
+    "fit": fit,
+}[WHERE]
+STEP()  # traced and connected
+rdmacoll.engine.barrier()
+report({"pid": os.getpid()})
+if rdmacoll.rank() == 1:
+    try:
+        rdmacoll.engine.allreduce(np.ones(1), name="something else")
+    except rdmacoll.RankFailedError as error:
+        report({"at": time.time(), "rank": error.rank, "cause": error.cause})
+    sys.exit(0)
+try:
+    STEP()
+finally:
+    report({"at": time.time(), "class": sys.exc_info()[0].__name__})
