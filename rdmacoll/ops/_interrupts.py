@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import core
 
 from rdmacoll.engine import world
 from rdmacoll.engine.log import Log
@@ -107,7 +106,6 @@ def _exceptions_made_without_python(text: str) -> Iterator[None]:
     """
     code = tf.errors.ABORTED
     fields: dict[Any, dict[str, Any]] = {
-        core._NotOkStatusException: {"message": text, "code": code, "payloads": {}},
         tf.errors.AbortedError: {
             "_node_def": None,
             "_op": None,
@@ -116,6 +114,12 @@ def _exceptions_made_without_python(text: str) -> Iterator[None]:
             "_experimental_payloads": {},
         },
     }
+    # What eager calls raise first. TensorFlow's own affair: where it is gone, the handler's exception
+    # may arrive as a RuntimeError, and nothing else changes.
+    with contextlib.suppress(ImportError, AttributeError):
+        from tensorflow.python.eager import core
+
+        fields[core._NotOkStatusException] = {"message": text, "code": code, "payloads": {}}
     plain = {cls: cls.__init__ for cls in fields}
     for cls, values in fields.items():
         for name, value in values.items():
