@@ -116,6 +116,6 @@ class Watched:
 engine.library = Watched()
 engine.hold(1)
 rdmacoll.shutdown()
-report(order)
+report(order, rank=0)
 """
     assert run(body, 1).succeeded() == [["closed", "freed"]]
