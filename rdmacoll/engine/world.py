@@ -78,13 +78,15 @@ class Engine:
         """Says goodbye; pending operations fail with ShutdownError. Bounded, idempotent."""
         if not self.is_open:
             return
+        # Whoever this wakes lets go in another thread: the engine must not go before this has returned.
+        self.share(id(self))
         self.is_open = False
         self.library.engine_close(self.address, cause)
         while self.unfinished:
             self.library.handle_free(self.unfinished.pop()[0])
         while self.interrupted:
             self.library.prepared_free(self.interrupted.pop()[0])
-        self._free_if_unused()
+        self.let_go(id(self))
 
     def sweep(self) -> None:
         """Lets go of arrays whose operations have ended meanwhile."""

@@ -93,3 +93,29 @@ report([before, descriptors()], rank=me)
 """
     for before, after in run(body, 2).succeeded():
         assert before == after
+
+
+def test_an_engine_outlives_its_close_though_its_last_holder_lets_go_meanwhile():
+    body = """
+import rdmacoll
+from rdmacoll.engine import world
+from ranks import report
+rdmacoll.init()
+engine, order = world.current(), []
+library = engine.library
+class Watched:
+    def __getattr__(self, name):
+        return getattr(library, name)
+    def engine_close(self, address, cause):
+        engine.let_go(1)    # as another thread does, which the close has woken
+        library.engine_close(address, cause)
+        order.append("closed")
+    def engine_free(self, address):
+        order.append("freed")
+        library.engine_free(address)
+engine.library = Watched()
+engine.hold(1)
+rdmacoll.shutdown()
+report(order, rank=0)
+"""
+    assert run(body, 1).succeeded() == [["closed", "freed"]]
