@@ -69,14 +69,14 @@ bool Engine::end_failed_world() {
 void Engine::depart(int rank, const std::string& cause) {
   if (!departed_.ok() || leaving_) return;
   const Member& member = world_.members[rank];
-  const std::string why = cause.empty() ? "it called shutdown(), or its data ended" : cause;
+  const std::string why = cause.empty() ? "it called shutdown()" : cause;
   ErrorDetail detail{rank, member.host, cat("left the job: ", why), "", {rank}};
-  departed_ = {
-      Code::rank_failed,
-      cat(world_.describe(rank), " has left the job (", why, ") while this rank still submits. ",
-          cause.empty() ? "Give every rank the same number of steps."
-                        : "Look at what that rank printed."),
-      std::move(detail)};
+  departed_ = {Code::rank_failed,
+               cat(world_.describe(rank), " has left the job (", why,
+                   ") while this rank still submits. If it printed no error, give every rank the "
+                   "same number "
+                   "of steps."),
+               std::move(detail)};
   if (!undecided_.empty()) log_.error(departed_.message());
   complete_undecided(departed_);
 }
