@@ -24,7 +24,7 @@ APT := ca-certificates ccache clang-format cmake g++ iproute2 libgmock-dev libgt
 APT += $(if $(shell command -v mpirun),,openmpi-bin libopenmpi-dev)
 # For the soft-RoCE guest and the tests in it: a kernel is built, and devices are looked at.
 APT_RDMA := bc bison flex gcc libelf-dev ibverbs-providers ibverbs-utils iproute2 libc6-dev make perftest \
-  util-linux xz-utils
+  qemu-system-x86 util-linux xz-utils
 # One compiler cache for every build folder, and for copies of the tree.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rdma import guest, uml
+from rdma import guest
 from rdma.cache import GuestError, say
 from rdma.machine import Options
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, _interrupt)
     try:
         if given.prepare:
-            uml.prepare(given.jobs)
+            guest.KINDS["uml" if given.kernel == "auto" else given.kernel].prepare(given.jobs)
             return 0
         result = guest.run(command, _options(given), sys.stdout.buffer, sys.stderr.buffer)
     except guest.TimedOutError as error:

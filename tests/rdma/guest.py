@@ -19,17 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from rdma import uml
+from rdma import qemu, uml
 from rdma.cache import GuestError, say
 from rdma.machine import HOSTS_MAX, Launch, Options, Place, Result, passed_environment
 
-KINDS = ("uml",)
+# The first is for daily work; the second where it is refused, and for what needs two processors.
+KINDS = {"uml": uml, "qemu": qemu}
 _PREFIX = "rdmacoll-guest-"
 _STAGE2 = Path(__file__).resolve().parent / "stage2.sh"
 _PR_SET_PDEATHSIG = 1
 # The time from the end of the guest's process to the end of its pipes.
 _DRAIN_S = 5.0
-_CONSOLE_LINES = 8
+_CONSOLE_LINES = 4
 
 
 class TimedOutError(GuestError):
@@ -68,8 +69,6 @@ def run(
     try:
         return _run_on("uml", command, options, out, err)
     except NotBootedError as error:
-        if "qemu" not in KINDS:
-            raise
         say(f"{error}; going on with QEMU")
         return _run_on("qemu", command, options, out, err)
 
@@ -82,7 +81,7 @@ def _run_on(
         place = Place(folder / "exchange", folder / "kernel", pipes.write_end[0], pipes.write_end[1])
         place.exchange.mkdir()
         place.files.mkdir()
-        launch = uml.launch(options, place)
+        launch = KINDS[kind].launch(options, place)
         _write_exchange(place.exchange, kind, command, options, launch)
         ended = _start_and_follow(launch, pipes, options.timeout_s, out, err)
         if options.console is not None:
@@ -121,11 +120,18 @@ def _status(
         sentence = (exchange / "failure").read_text(errors="replace").strip()
         raise GuestError(f"the {kind} guest gave up: {sentence}")
     how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
-    last = [line.strip() for line in ended.console.splitlines() if line.strip()][-_CONSOLE_LINES:]
-    words = f"; its last words: {' | '.join(last)}" if last else ""
+    words = _last_words(ended.console)
     if not (exchange / "started").exists():
         raise NotBootedError(f"the {kind} guest did not start ({how} after {seconds:.1f} s){words}")
     raise GuestError(f"the {kind} guest ended without an exit status ({how} after {seconds:.1f} s){words}")
+
+
+def _last_words(console: str) -> str:
+    """Why the kernel says that it ended: its panic, or the last lines, to be put behind a sentence."""
+    lines = [line.strip() for line in console.splitlines() if line.strip()]
+    panic = [line for line in lines if "Kernel panic" in line]
+    words = panic[:1] or lines[-_CONSOLE_LINES:]
+    return f"; its last words: {' | '.join(words)}" if words else ""
 
 
 @contextlib.contextmanager

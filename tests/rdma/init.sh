@@ -37,7 +37,7 @@ share "$exchange" /new/exchange
 mount --move /proc /new/proc
 mount --move /sys /new/sys
 mount --move /dev /new/dev
-cp /bin/busybox /new/.busybox
+mkdir -p /new/.guest && cp /bin/busybox /new/.guest/busybox
 number=0
 while read -r folder; do
   mkdir -p "/new$folder"

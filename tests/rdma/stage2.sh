@@ -7,7 +7,7 @@
 # /exchange/failure with a sentence.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
-box=/.busybox
+box=/.guest/busybox
 
 end() {
   $box sync
@@ -67,7 +67,7 @@ make_links() {
 
 make_devices() {
   for ((n = 1; n <= HOSTS; n++)); do echo "link add rxe$n type rxe netdev v$n"; done >/run/devices
-  rdma -batch /run/devices
+  rdma -b /run/devices
 }
 
 # wait_for_gid N: the GID of the device's IPv4 address comes a little after the device.
