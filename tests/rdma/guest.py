@@ -40,6 +40,10 @@ class TimedOutError(GuestError):
 class NotBootedError(GuestError):
     """The kernel never came to the point where it could run the command."""
 
+    def __init__(self, text: str, of_a_signal: bool) -> None:
+        super().__init__(text)
+        self.of_a_signal = of_a_signal
+
 
 @dataclass
 class _Ended:
@@ -64,12 +68,27 @@ def run(
     """
     if not 1 <= options.hosts <= HOSTS_MAX:
         raise GuestError(f"{options.hosts} hosts are not possible: 1 to {HOSTS_MAX} are")
-    if options.kernel != "auto":
-        return _run_on(options.kernel, command, options, out, err)
+    if options.kernel == "qemu":
+        return _run_on_qemu(command, options, out, err)
     try:
         return _run_on("uml", command, options, out, err)
     except NotBootedError as error:
+        if options.kernel == "uml":
+            raise
         say(f"{error}; going on with QEMU")
+        return _run_on_qemu(command, options, out, err)
+
+
+def _run_on_qemu(
+    command: Sequence[str], options: Options, out: BinaryIO | None, err: BinaryIO | None
+) -> Result:
+    """QEMU 7.2 itself crashes once in some 45 starts; the command has not begun then, and gets another."""
+    try:
+        return _run_on("qemu", command, options, out, err)
+    except NotBootedError as error:
+        if not error.of_a_signal:
+            raise
+        say(f"{error}; starting it once more")
         return _run_on("qemu", command, options, out, err)
 
 
@@ -122,7 +141,8 @@ def _status(
     how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
     words = _last_words(ended.console)
     if not (exchange / "started").exists():
-        raise NotBootedError(f"the {kind} guest did not start ({how} after {seconds:.1f} s){words}")
+        text = f"the {kind} guest did not start ({how} after {seconds:.1f} s){words}"
+        raise NotBootedError(text, of_a_signal=ended.code < 0)
     raise GuestError(f"the {kind} guest ended without an exit status ({how} after {seconds:.1f} s){words}")
 
 
