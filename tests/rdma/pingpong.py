@@ -69,8 +69,20 @@ def main() -> int:
 
     def end(device: str, *more: str) -> subprocess.Popen[bytes]:
         index = gid_index(device)
+        # Events: two ends that spin would wait for time slices on a single processor.
         gid = [] if index is None else ["-g", str(index)]
-        command = ["ibv_rc_pingpong", "-d", device, "-p", str(given.port), "-s", str(given.size), *gid, *more]
+        command = [
+            "ibv_rc_pingpong",
+            "-d",
+            device,
+            "-p",
+            str(given.port),
+            "-s",
+            str(given.size),
+            "-e",
+            *gid,
+            *more,
+        ]
         return subprocess.Popen(command, stdout=sys.stderr)
 
     before = {device: counters(device) for device in (given.server, given.client)}
