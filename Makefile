@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := setup
-.PHONY: setup system setup-rdma native train test test-all test-rdma wheel clean
+.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma wheel clean
 
 NP ?= 2
 ARGS ?=
@@ -24,7 +24,7 @@ APT := ca-certificates ccache clang-format cmake g++ iproute2 libgmock-dev libgt
 APT += $(if $(shell command -v mpirun),,openmpi-bin libopenmpi-dev)
 # For the soft-RoCE guest and the tests in it: a kernel is built, and devices are looked at.
 APT_RDMA := bc bison flex gcc libelf-dev ibverbs-providers ibverbs-utils iproute2 libc6-dev make perftest \
-  qemu-system-x86 util-linux xz-utils
+  python3 qemu-system-x86 util-linux xz-utils
 # One compiler cache for every build folder, and for copies of the tree.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
@@ -67,6 +67,10 @@ setup-rdma:
 	    command -v $$program >/dev/null || { echo "$$program is missing, and there is no apt-get to install it"; exit 1; }; \
 	  done; \
 	fi
+
+# Builds the guest's kernel in the background; a test that needs it waits for it.
+guest-kernel: setup-rdma
+	@mkdir -p build && setsid -f nice -n 19 /usr/bin/python3 tests/rdma/guest --prepare </dev/null >build/guest-kernel.log 2>&1
 
 # In a recipe of its own: python3 may just have been installed.
 $(REQUIREMENTS_STAMP): requirements.txt | system

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(number, _interrupt)
     try:
         if given.prepare:
-            guest.KINDS["uml" if given.kernel == "auto" else given.kernel].prepare(given.jobs)
+            guest.prepare(given.kernel, given.jobs)
             return 0
         result = guest.run(command, _options(given), sys.stdout.buffer, sys.stderr.buffer)
     except guest.TimedOutError as error:

@@ -71,12 +71,21 @@ def run(
     if options.kernel == "qemu":
         return _run_on_qemu(command, options, out, err)
     try:
+        refusal = uml.refusal()
+        if refusal:
+            raise NotBootedError(refusal, of_a_signal=False)
         return _run_on("uml", command, options, out, err)
     except NotBootedError as error:
         if options.kernel == "uml":
             raise
         say(f"{error}; going on with QEMU")
         return _run_on_qemu(command, options, out, err)
+
+
+def prepare(kernel: str, jobs: int | None = None) -> None:
+    """Puts into the cache what runs on this kernel need; on "auto", on the one that would be taken."""
+    kind = kernel if kernel != "auto" else "qemu" if uml.refusal() else "uml"
+    KINDS[kind].prepare(jobs)
 
 
 def _run_on_qemu(
@@ -154,12 +163,18 @@ def _last_words(console: str) -> str:
     return f"; its last words: {' | '.join(words)}" if words else ""
 
 
+def base_folder(memory_bytes: int) -> Path:
+    """Memory, if there is enough and if it may be run from, as user-mode Linux runs its guest's pages."""
+    base = Path("/dev/shm")
+    if not os.access(base, os.W_OK) or os.statvfs(base).f_flag & os.ST_NOEXEC:
+        return Path(tempfile.gettempdir())
+    return base if shutil.disk_usage(base).free >= memory_bytes else Path(tempfile.gettempdir())
+
+
 @contextlib.contextmanager
 def _work_folder(memory_bytes: int) -> Iterator[Path]:
-    """A folder in memory, where there is room for the guest's; it goes with us, or by the next run."""
-    base = Path("/dev/shm")
-    if not base.is_dir() or shutil.disk_usage(base).free < memory_bytes:
-        base = Path(tempfile.gettempdir())
+    """A folder with room for the guest's memory; it goes with us, or by the next run."""
+    base = base_folder(memory_bytes)
     for left in base.glob(f"{_PREFIX}*"):
         _remove_if_left(left)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))

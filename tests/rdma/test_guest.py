@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -13,22 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from rdma import guest
+from rdma import guest, uml
 from rdma.cache import GuestError
 from rdma.command import NO_STATUS, TIMED_OUT, USAGE
-from rdma.machine import Options, Result
+from rdma.machine import Launch, Options, Result
 
 pytestmark = pytest.mark.rdma
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = HERE / "guest"
+BASE = guest.base_folder(Options().memory_bytes)
 # Ways to end the kernel in the midst of a command: a crash, power off, a restart.
 DEATHS = {"crash": "c", "power off": "o", "restart": "b"}
 
 
-@pytest.fixture(params=guest.KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+# QEMU takes ten times as long.
+KINDS = ["uml", pytest.param("qemu", marks=pytest.mark.slow)]
 
 
 def sh(script: str, kernel: str = "auto", timeout_s: float = 120.0, **options: object) -> Result:
@@ -36,8 +37,8 @@ def sh(script: str, kernel: str = "auto", timeout_s: float = 120.0, **options: o
 
 
 @pytest.mark.parametrize("code", [0, 1, 77, 255])
-def test_the_exit_status_comes_back(code: int, kind: str) -> None:
-    assert sh(f"exit {code}", kind).code == code
+def test_the_exit_status_comes_back(code: int) -> None:
+    assert sh(f"exit {code}", "uml").code == code
 
 
 def test_a_program_that_is_missing_is_127_and_a_signal_128_and_more() -> None:
@@ -46,6 +47,7 @@ def test_a_program_that_is_missing_is_127_and_a_signal_128_and_more() -> None:
 
 
 @pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_guest_that_dies_is_a_failure(death: str, kind: str) -> None:
     with pytest.raises(GuestError, match=f"the {kind} guest ended without an exit status"):
         sh(f"echo {DEATHS[death]} >/proc/sysrq-trigger; sleep 20; exit 0", kind)
@@ -57,12 +59,12 @@ def test_the_command_does_not_run_again_after_a_restart(tmp_path: Path) -> None:
     assert (tmp_path / "runs").read_text() == "once\n"
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_output_is_whole_apart_and_free_of_kernel_messages(kind: str) -> None:
     lines = 200_000
-    result = sh(
-        f"echo '<0>words of the kernel' >/dev/kmsg; seq {lines}; printf 'a\\r\\n\\000\\377\\004z' >&2", kind
-    )
-    assert result.code == 0
+    kernel_says = "echo '<0>words of the kernel' >/dev/kmsg"
+    result = sh(f"{kernel_says}; seq {lines}; printf 'a\\r\\n\\000\\377\\004z' >&2; exit 77", kind)
+    assert result.code == 77
     assert result.stdout == "".join(f"{number}\n" for number in range(1, lines + 1)).encode()
     assert result.stderr == b"a\r\n\x00\xff\x04z"
     assert "words of the kernel" in result.console
@@ -89,6 +91,7 @@ def test_files_environment_and_python_are_ours(tmp_path: Path, monkeypatch: pyte
     assert said == f"{os.environ['RDMACOLL_LOG']!r} None more"
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_files_of_the_host_stay_as_they_are_but_for_writable_folders(tmp_path: Path, kind: str) -> None:
     kept, lost = tmp_path / "kept", tmp_path / "lost"
     kept.mkdir()
@@ -127,6 +130,35 @@ def test_the_program_has_exit_codes_of_its_own_for_what_is_no_status() -> None:
     assert (code, said.count("\n")) == (NO_STATUS, 1)
 
 
+@pytest.mark.slow
+def test_where_user_mode_linux_is_refused_qemu_takes_over(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(uml, "launch", lambda *_: Launch(["/bin/false"], {}, "", ""))
+    result = sh("echo $(nproc) processors")
+    assert (result.kernel, result.stdout) == ("qemu", b"2 processors\n")
+    assert "the uml guest did not start (exit code 1" in capfd.readouterr().err
+    with pytest.raises(guest.NotBootedError):
+        sh("true", "uml")
+
+
+@pytest.mark.slow
+def test_qemu_runs_sanitizers_and_passes_traffic(tmp_path: Path) -> None:
+    source = tmp_path / "race.cc"
+    source.write_text(
+        "#include <thread>\nint n;\n"
+        "int main() { std::thread a([] { ++n; }), b([] { ++n; }); a.join(); b.join(); return 0; }\n"
+    )
+    subprocess.run(["g++", "-fsanitize=thread", "-g", source, "-o", tmp_path / "race"], check=True)
+    script = f"{tmp_path}/race; echo $?; exec {sys.executable} {HERE}/pingpong.py rxe1 rxe2"
+    result = sh(script, "qemu", timeout_s=300)
+    assert result.code == 0, result.stderr.decode()
+    assert b"ThreadSanitizer: data race" in result.stderr
+    code, report = result.stdout.decode().splitlines()
+    assert code == "66"  # what the sanitizer gives for a finding
+    assert all(counted["sent_pkts"] >= 1000 for counted in json.loads(report)["counted"].values())
+
+
 def session_of(pid: int) -> int:
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])
@@ -147,7 +179,7 @@ def guest_that_waits() -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
             assert program.stdout is not None
             assert program.stdout.readline() == b"ready\n"
             (child,) = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
-            (folder,) = Path("/dev/shm").glob(f"rdmacoll-guest-*/pid-{program.pid}")
+            (folder,) = BASE.glob(f"rdmacoll-guest-*/pid-{program.pid}")
             yield program, session_of(int(child)), folder.parent
         finally:
             program.kill()
@@ -171,7 +203,7 @@ def test_an_interrupted_guest_leaves_nothing(number: signal.Signals) -> None:
 
 
 def test_a_finished_guest_leaves_nothing() -> None:
-    before = set(Path("/dev/shm").iterdir())
+    before = set(BASE.glob("rdmacoll-guest-*"))
     mounts = Path("/proc/mounts").read_text()
     done = subprocess.run([PROGRAM, "--", "true"], start_new_session=True, timeout=60)
     assert done.returncode == 0

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 
 from rdma import initramfs, uml_kernel
 from rdma.machine import Launch, Options, Place
+
+_PTRACE_TRACEME = 0
+
+
+@functools.cache
+def refusal() -> str:
+    """Why this machine does not let a process trace another, as user-mode Linux must; empty if it does.
+
+    Asked before the kernel is built, which would be for nothing.
+    """
+    ptrace = ctypes.CDLL(None).ptrace
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if ptrace(_PTRACE_TRACEME, 0, 0, 0) == 0 else 1)
+    _, status = os.waitpid(child, 0)
+    return "" if status == 0 else "this machine forbids ptrace, so user-mode Linux cannot run"
 
 
 def prepare(jobs: int | None = None) -> None:
