@@ -179,8 +179,9 @@ def _work_folder(memory_bytes: int) -> Iterator[Path]:
         _remove_if_left(left)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
     try:
-        with (folder / "lock").open("w") as lock:
+        with (folder / "unlocked").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / "unlocked").rename(folder / "lock")  # whoever tidies up sees it locked only
             (folder / f"pid-{os.getpid()}").touch()
             yield folder
     finally:
@@ -255,10 +256,10 @@ def _start_and_follow(
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends the guest's processes, all of the session that we made."""
-    with contextlib.suppress(ProcessLookupError):
+    """Ends the guest, with the session that we made for it; what UML forks dies with it by itself."""
+    if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        process.wait()
 
 
 def _follow(
@@ -288,6 +289,9 @@ def _follow(
                 gone_at = now
             if gone_at is not None and now > gone_at + _DRAIN_S:
                 break
+    # All pipes may be closed before the process has ended.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
     _kill(process)
     stdout, stderr, console = (b"".join(part) for part in parts)
     return _Ended(process.returncode, timed_out, stdout, stderr, console.decode(errors="replace"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # What the command finds again of our environment. --env adds to it.
-_PASSED = ("LANG", "HOME", "PATH", "PWD", "TERM", "USER", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
+_PASSED = ("LANG", "HOME", "PATH", "TERM", "USER", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _PASSED_PREFIXES = (
     "ASAN_",
     "GTEST_",

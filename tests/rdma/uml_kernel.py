@@ -68,7 +68,7 @@ def kernel(jobs: int | None = None) -> Path:
 def _build(jobs: int) -> Path:
     name, version = cache.candidate(_SOURCES)
     final = cache.folder() / f"uml-{version.replace('/', '_')}-{_config_hash()}"
-    say(f"building the guest kernel once, from {name} {version} (about 5 CPU-minutes)")
+    say(f"building the guest kernel once, from {name} {version} (about 10 CPU-minutes)")
     begin = time.monotonic()
     with cache.workplace("uml") as place:
         tree = _source(name, version, place)
