@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     if not command and not given.prepare:
         parser.print_usage(sys.stderr)
         return USAGE
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # A script's background process is started with SIGINT ignored; a guest is to end all the same.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
         if given.prepare:
