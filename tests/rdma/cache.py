@@ -63,6 +63,12 @@ def workplace(name: str) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def environment() -> dict[str, str]:
+    """Ours for programs that we start, in English, and without what a make above us says to makes."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return {**ours, "LC_ALL": "C"}
+
+
 def call(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
     """Runs a short command; its output, or an error that shows the end of it."""
     try:
@@ -72,7 +78,7 @@ def call(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            env={**os.environ, "LC_ALL": "C"},
+            env=environment(),
         )
     except FileNotFoundError as error:
         raise GuestError(f"{command[0]} is missing: make setup-rdma installs it") from error
@@ -84,22 +90,32 @@ def call(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
 
 def candidate(names: Sequence[str]) -> tuple[str, str]:
     """The first of these packages that apt can get, and the version it would get."""
-    for _ in range(2):
-        for name in names:
-            for line in call(["apt-cache", "policy", name]).splitlines():
-                if line.startswith("  Candidate:") and "(none)" not in line:
-                    return name, line.split(":", 1)[1].strip()
-        if os.geteuid() == 0:
-            call(["apt-get", "update", "-qq"])  # a fresh machine has no lists yet
+    for name in names:
+        for line in call(["apt-cache", "policy", name]).splitlines():
+            if line.startswith("  Candidate:") and "(none)" not in line:
+                return name, line.split(":", 1)[1].strip()
     raise GuestError(f"apt knows none of {', '.join(names)}: run apt-get update, or use Debian 12 or later")
 
 
-def download(name: str, version: str, into: Path) -> Path:
-    """The .deb of a package, not installed."""
+def fetch(names: Callable[[], Sequence[str]], into: Path) -> tuple[str, str, Path]:
+    """Downloads the first of these packages that apt can get: its name, its version and its .deb.
+
+    Lists of packages that are missing or old are renewed, if we may.
+    """
+    try:
+        return _download(*candidate(names()), into)
+    except GuestError:
+        if os.geteuid() != 0:
+            raise
+    call(["apt-get", "update", "-qq"])
+    return _download(*candidate(names()), into)
+
+
+def _download(name: str, version: str, into: Path) -> tuple[str, str, Path]:
     sandbox = [] if os.geteuid() else ["-o", "APT::Sandbox::User=root"]
     call(["apt-get", *sandbox, "-qq", "download", f"{name}={version}"], cwd=into)
     (deb,) = into.glob(f"{name}_*.deb")
-    return deb
+    return name, version, deb
 
 
 def unpack(deb: Path, into: Path) -> None:

@@ -19,8 +19,8 @@ def busybox() -> Path:
     if found:
         return found[-1]
     with cache.lock("busybox", "busybox, which another process unpacks"), cache.workplace("busybox") as place:
-        name, version = cache.candidate(["busybox-static"])
-        cache.unpack(cache.download(name, version, place), place / "files")
+        _, version, deb = cache.fetch(lambda: ["busybox-static"], place)
+        cache.unpack(deb, place / "files")
         final = cache.folder() / f"busybox-{version}"
         if not final.exists():
             cache.take_in(place / "files", final)

@@ -49,24 +49,22 @@ def modules(folder: Path) -> dict[str, bytes]:
     return {name: (folder / "modules" / name).read_bytes() for name in names}
 
 
-def _package() -> tuple[str, str]:
-    """The package that the newest kernel's name stands for, with its version."""
-    cache.candidate([_NEWEST])
-    depends = re.findall(r"Depends: (linux-image-\d\S*)", cache.call(["apt-cache", "depends", _NEWEST]))
-    if not depends:
+def _packages() -> list[str]:
+    """The package that the newest kernel's name stands for."""
+    found = re.findall(r"Depends: (linux-image-\d\S*)", cache.call(["apt-cache", "depends", _NEWEST]))
+    if not found:
         raise GuestError(f"apt does not say which kernel {_NEWEST} is: run apt-get update")
-    return cache.candidate(depends)
+    return found
 
 
 def _unpack() -> Path:
-    name, version = _package()
-    say(f"unpacking {name} {version} for QEMU, once")
     with cache.workplace("qemu") as place:
-        cache.unpack(cache.download(name, version, place), place / "deb")
+        name, version, deb = cache.fetch(_packages, place)
+        say(f"unpacking {name} {version} for QEMU, once")
+        cache.unpack(deb, place / "deb")
         made = place / "made"
         (made / "modules").mkdir(parents=True)
         (image,) = (place / "deb").glob("boot/vmlinuz-*")
-        # The file is complete only with vmlinux, which comes last.
         _copy_modules(place / "deb", made / "modules")
         (made / "vmlinux").write_bytes(_unpacked_kernel(image.read_bytes()))
         final = cache.folder() / f"qemu-{name}_{version}"

@@ -19,7 +19,7 @@ from rdma.cache import GuestError
 from rdma.command import NO_STATUS, TIMED_OUT, USAGE
 from rdma.machine import Launch, Options, Result
 
-pytestmark = pytest.mark.rdma
+pytestmark = [pytest.mark.rdma, pytest.mark.usefixtures("guest_is_ready")]
 
 HERE = Path(__file__).resolve().parent
 PROGRAM = HERE / "guest"

@@ -31,7 +31,7 @@ _BUILD_TIMEOUT_S = 7200
 _LOG = "build.log"
 _SAY_EVERY_S = 30.0
 # Compiled files of this configuration, for the progress line alone.
-_FILES = 1000
+_FILES = 980
 
 
 def _config_hash() -> str:
@@ -66,12 +66,12 @@ def kernel(jobs: int | None = None) -> Path:
 
 
 def _build(jobs: int) -> Path:
-    name, version = cache.candidate(_SOURCES)
-    final = cache.folder() / f"uml-{version.replace('/', '_')}-{_config_hash()}"
-    say(f"building the guest kernel once, from {name} {version} (about 10 CPU-minutes)")
     begin = time.monotonic()
     with cache.workplace("uml") as place:
-        tree = _source(name, version, place)
+        name, version, deb = cache.fetch(lambda: _SOURCES, place)
+        final = cache.folder() / f"uml-{version}-{_config_hash()}"
+        say(f"building the guest kernel once, from {name} {version} (about 10 CPU-minutes)")
+        tree = _source(deb, place)
         _configure(tree)
         _make(tree, jobs, place / _LOG)
         made = place / "linux"
@@ -82,8 +82,7 @@ def _build(jobs: int) -> Path:
     return final
 
 
-def _source(name: str, version: str, place: Path) -> Path:
-    deb = cache.download(name, version, place)
+def _source(deb: Path, place: Path) -> Path:
     cache.unpack(deb, place / "deb")
     deb.unlink()
     (archive,) = (place / "deb").glob("usr/src/linux-source-*.tar.xz")
@@ -116,6 +115,7 @@ def _make(tree: Path, jobs: int, log: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
+            env=cache.environment(),
             start_new_session=True,
         )
         try:
