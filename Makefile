@@ -1,12 +1,14 @@
-# setup: everything that is needed; train: the first example on NP ranks; test, test-all: the checks.
+# setup: everything that is needed; train: the first example on NP ranks; test, test-all: the checks;
+# test-rdma: the checks that need RDMA devices.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := setup
-.PHONY: setup system native train test test-all wheel clean
+.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma wheel clean
 
 NP ?= 2
 ARGS ?=
+DEVICE ?=
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 BUILD := build/release
@@ -20,6 +22,9 @@ APT := ca-certificates ccache clang-format cmake g++ iproute2 libgmock-dev libgt
   ninja-build pkg-config procps python3 python3-dev python3-venv
 # An MPI that is there already is kept, whichever it is.
 APT += $(if $(shell command -v mpirun),,openmpi-bin libopenmpi-dev)
+# For the soft-RoCE guest and the tests in it: a kernel is built, and devices are looked at.
+APT_RDMA := bc bison flex gcc libelf-dev ibverbs-providers ibverbs-utils iproute2 libc6-dev make perftest \
+  python3 qemu-system-x86 util-linux xz-utils
 # One compiler cache for every build folder, and for copies of the tree.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
@@ -30,24 +35,42 @@ INSTALL_STAMP := $(VENV)/.install-$(shell cat setup.py pyproject.toml rdmacoll/e
 
 setup: system $(REQUIREMENTS_STAMP) native $(INSTALL_STAMP)
 
-# Installs with apt what dpkg does not know; elsewhere says what is needed.
+# Installs with apt what dpkg does not know of the packages $(1).
+define apt_install
+  missing=""; \
+  for package in $(1); do \
+    dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
+  done; \
+  if [ -n "$$missing" ]; then \
+    echo "installing:$$missing"; \
+    export DEBIAN_FRONTEND=noninteractive; \
+    $(SUDO) apt-get update -qq; \
+    $(SUDO) apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+  fi
+endef
+
+# Elsewhere than with apt it says what is needed.
 system:
 	@if command -v apt-get >/dev/null; then \
-	  missing=""; \
-	  for package in $(APT); do \
-	    dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$package"; \
-	  done; \
-	  if [ -n "$$missing" ]; then \
-	    echo "installing:$$missing"; \
-	    export DEBIAN_FRONTEND=noninteractive; \
-	    $(SUDO) apt-get update -qq; \
-	    $(SUDO) apt-get install -y -qq --no-install-recommends $$missing; \
-	  fi; \
+	  $(call apt_install,$(APT)); \
 	else \
 	  for program in cmake g++ mpirun python3; do \
 	    command -v $$program >/dev/null || { echo "$$program is missing, and there is no apt-get to install it"; exit 1; }; \
 	  done; \
 	fi
+
+setup-rdma:
+	@if command -v apt-get >/dev/null; then \
+	  $(call apt_install,$(if $(DEVICE),ibverbs-providers ibverbs-utils iproute2 perftest util-linux,$(APT_RDMA))); \
+	else \
+	  for program in ibv_devinfo ibv_rc_pingpong rdma setpriv prlimit; do \
+	    command -v $$program >/dev/null || { echo "$$program is missing, and there is no apt-get to install it"; exit 1; }; \
+	  done; \
+	fi
+
+# Builds the guest's kernel in the background; a test that needs it waits for it.
+guest-kernel: setup-rdma
+	@mkdir -p build && setsid -f nice -n 19 /usr/bin/python3 tests/rdma/guest --prepare </dev/null >build/guest-kernel.log 2>&1
 
 # In a recipe of its own: python3 may just have been installed.
 $(REQUIREMENTS_STAMP): requirements.txt | system
@@ -80,10 +103,14 @@ train: setup
 	$(MPIRUN) -np $(NP) $(CURDIR)/$(PYTHON) examples/01_keras_digits.py $(ARGS)
 
 test: setup
-	$(PYTHON) -m pytest -m 'not slow' $(ARGS)
+	$(PYTHON) -m pytest -m 'not slow and not rdma' $(ARGS)
 
 test-all: setup
-	$(PYTHON) -m pytest $(ARGS)
+	$(PYTHON) -m pytest -m 'not rdma' $(ARGS)
+
+# In a guest kernel with soft-RoCE, which is built once; or on a device of this machine: DEVICE=mlx5_0.
+test-rdma: setup setup-rdma
+	RDMACOLL_TEST_DEVICE=$(DEVICE) $(PYTHON) -m pytest -m rdma tests/rdma $(ARGS)
 
 wheel: setup
 	$(PYTHON) -m pip wheel --no-build-isolation --no-deps -w dist .

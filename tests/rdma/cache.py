@@ -1,0 +1,132 @@
+"""The cache of built and unpacked files, its locks, and Debian's packages as a source of files."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+_PROGRESS_EVERY_S = 10.0
+
+
+class GuestError(Exception):
+    """The guest could not do its work; the text is one sentence that names the cause and the cure."""
+
+
+def say(text: str) -> None:
+    """One line for the person who waits."""
+    print(f"guest: {text}", file=sys.stderr, flush=True)
+
+
+def folder() -> Path:
+    """Where built kernels are kept from run to run."""
+    base = os.environ.get("RDMACOLL_CACHE") or str(Path.home() / ".cache" / "rdmacoll")
+    path = Path(base) / "guest"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextlib.contextmanager
+def lock(name: str, waiting_for: str, progress: Callable[[], str] = str) -> Iterator[None]:
+    """One process at a time makes `name`; the others wait, and say every 10 s for what."""
+    with (folder() / f"{name}.lock").open("a+") as file:
+        begin = said = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                pass
+            if time.monotonic() - said >= _PROGRESS_EVERY_S:
+                said = time.monotonic()
+                say(f"waiting for {waiting_for}, {said - begin:.0f} s so far{progress()}")
+            time.sleep(0.2)
+        yield
+
+
+@contextlib.contextmanager
+def workplace(name: str) -> Iterator[Path]:
+    """A folder in the cache for a build, gone at its end. The caller holds the lock of this name."""
+    for left in folder().glob(f"{name}.making-*"):
+        shutil.rmtree(left, ignore_errors=True)  # of a build that was killed: its lock is ours now
+    path = Path(tempfile.mkdtemp(prefix=f"{name}.making-", dir=folder()))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def environment() -> dict[str, str]:
+    """Ours for programs that we start, in English, and without what a make above us says to makes."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return {**ours, "LC_ALL": "C"}
+
+
+def call(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
+    """Runs a short command; its output, or an error that shows the end of it."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environment(),
+        )
+    except FileNotFoundError as error:
+        raise GuestError(f"{command[0]} is missing: make setup-rdma installs it") from error
+    if done.returncode != 0:
+        last = (done.stdout + done.stderr).strip().splitlines()[-3:]
+        raise GuestError(f"{' '.join(map(str, command))} failed ({done.returncode}): {' | '.join(last)}")
+    return done.stdout
+
+
+def candidate(names: Sequence[str]) -> tuple[str, str]:
+    """The first of these packages that apt can get, and the version it would get."""
+    for name in names:
+        for line in call(["apt-cache", "policy", name]).splitlines():
+            if line.startswith("  Candidate:") and "(none)" not in line:
+                return name, line.split(":", 1)[1].strip()
+    raise GuestError(f"apt knows none of {', '.join(names)}: run apt-get update, or use Debian 12 or later")
+
+
+def fetch(names: Callable[[], Sequence[str]], into: Path) -> tuple[str, str, Path]:
+    """Downloads the first of these packages that apt can get: its name, its version and its .deb.
+
+    Lists of packages that are missing or old are renewed, if we may.
+    """
+    try:
+        return _download(*candidate(names()), into)
+    except GuestError:
+        if os.geteuid() != 0:
+            raise
+    call(["apt-get", "update", "-qq"])
+    return _download(*candidate(names()), into)
+
+
+def _download(name: str, version: str, into: Path) -> tuple[str, str, Path]:
+    sandbox = [] if os.geteuid() else ["-o", "APT::Sandbox::User=root"]
+    call(["apt-get", *sandbox, "-qq", "download", f"{name}={version}"], cwd=into)
+    (deb,) = into.glob(f"{name}_*.deb")
+    return name, version, deb
+
+
+def unpack(deb: Path, into: Path) -> None:
+    """What a .deb would install, under a folder."""
+    into.mkdir(exist_ok=True)
+    call(["dpkg-deb", "-x", deb, into])
+
+
+def take_in(made: Path, final: Path) -> None:
+    """Puts a finished file or folder into the cache: it is there whole or not at all."""
+    if made.is_file():
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+    made.rename(final)

@@ -1,0 +1,105 @@
+"""The command line of tests/rdma/guest.
+
+Exit status: the command's own; 2 for a wrong use; 124 when the command was not done in its time; 125 when
+the guest died, or could not be made, so that there is no exit status of the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rdma import guest
+from rdma.cache import GuestError, say
+from rdma.machine import Options
+
+USAGE, TIMED_OUT, NO_STATUS = 2, 124, 125
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs what the command line says; the exit code."""
+    parser = _parser()
+    own, command = _split(arguments)
+    given = parser.parse_args(own)
+    if not command and not given.prepare:
+        parser.print_usage(sys.stderr)
+        return USAGE
+    # A script's background process is started with SIGINT ignored; a guest is to end all the same.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        if given.prepare:
+            guest.prepare(given.kernel, given.jobs)
+            return 0
+        result = guest.run(command, _options(given), sys.stdout.buffer, sys.stderr.buffer)
+    except guest.TimedOutError as error:
+        say(str(error))
+        return TIMED_OUT
+    except GuestError as error:
+        say(str(error))
+        return NO_STATUS
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 128 + signal.SIGINT
+    return result.code
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our options, and the command after `--` or from the first word that is no option of ours."""
+    words = list(arguments)
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        if words[position] == "--":
+            return words[:position], words[position + 1 :]
+        takes_value = words[position] not in ("-h", "--help", "--prepare") and "=" not in words[position]
+        position += 2 if takes_value else 1
+    return words[:position], words[position:]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="guest",
+        usage="tests/rdma/guest [OPTIONS] [--] COMMAND...",
+        description="Runs a command in a guest with soft-RoCE devices. Files are the host's, read-only.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--kernel", choices=("auto", *guest.KINDS), default="auto")
+    parser.add_argument(
+        "--hosts", type=int, default=2, help="devices rxe1, rxe2, ... at 10.9.0.1, 10.9.0.2, ..."
+    )
+    parser.add_argument("--memory", default="2G", help="of the guest")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="S", help="for boot and command together"
+    )
+    parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]", help="passed as well")
+    parser.add_argument(
+        "--writable", action="append", default=[], metavar="FOLDER", help="what is written stays"
+    )
+    parser.add_argument("--console", metavar="FILE", help="keeps the kernel's messages")
+    parser.add_argument("--prepare", action="store_true", help="only builds what runs need, into the cache")
+    parser.add_argument("--jobs", type=int, help="compilers at once, for the build of the kernel")
+    return parser
+
+
+def _options(given: argparse.Namespace) -> Options:
+    extra = {}
+    for item in given.env:
+        name, equals, value = item.partition("=")
+        extra[name] = value if equals else os.environ.get(name, "")
+    return Options(
+        kernel=given.kernel,
+        hosts=given.hosts,
+        memory=given.memory,
+        timeout_s=given.timeout,
+        environment=extra,
+        writable=[Path(folder) for folder in given.writable],
+        console=Path(given.console) if given.console else None,
+    )

@@ -1,0 +1,307 @@
+"""Runs one command in a guest: starts the kernel, passes output on as it comes, brings the status back."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import selectors
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from rdma import qemu, uml
+from rdma.cache import GuestError, say
+from rdma.machine import HOSTS_MAX, Launch, Options, Place, Result, passed_environment
+
+# The first is for daily work; the second where it is refused, and for what needs two processors.
+KINDS = {"uml": uml, "qemu": qemu}
+_PREFIX = "rdmacoll-guest-"
+_STAGE2 = Path(__file__).resolve().parent / "stage2.sh"
+_PR_SET_PDEATHSIG = 1
+# The time from the end of the guest's process to the end of its pipes.
+_DRAIN_S = 5.0
+_CONSOLE_LINES = 4
+
+
+class TimedOutError(GuestError):
+    """The command was not done in its time."""
+
+
+class NotBootedError(GuestError):
+    """The kernel never came to the point where it could run the command."""
+
+    def __init__(self, text: str, of_a_signal: bool) -> None:
+        super().__init__(text)
+        self.of_a_signal = of_a_signal
+
+
+@dataclass
+class _Ended:
+    """How the process of a guest ended."""
+
+    code: int
+    timed_out: bool
+    stdout: bytes
+    stderr: bytes
+    console: str
+
+
+def run(
+    command: Sequence[str],
+    options: Options,
+    out: BinaryIO | None = None,
+    err: BinaryIO | None = None,
+) -> Result:
+    """Runs `command` in a guest. Its output also goes to `out` and `err` while it runs.
+
+    Raises GuestError when there is no exit status, whatever the reason: nothing is taken for a success.
+    """
+    if not 1 <= options.hosts <= HOSTS_MAX:
+        raise GuestError(f"{options.hosts} hosts are not possible: 1 to {HOSTS_MAX} are")
+    if options.kernel == "qemu":
+        return _run_on_qemu(command, options, out, err)
+    try:
+        refusal = uml.refusal()
+        if refusal:
+            raise NotBootedError(refusal, of_a_signal=False)
+        return _run_on("uml", command, options, out, err)
+    except NotBootedError as error:
+        if options.kernel == "uml":
+            raise
+        say(f"{error}; going on with QEMU")
+        return _run_on_qemu(command, options, out, err)
+
+
+def prepare(kernel: str, jobs: int | None = None) -> None:
+    """Puts into the cache what runs on this kernel need; on "auto", on the one that would be taken."""
+    kind = kernel if kernel != "auto" else "qemu" if uml.refusal() else "uml"
+    KINDS[kind].prepare(jobs)
+
+
+def _run_on_qemu(
+    command: Sequence[str], options: Options, out: BinaryIO | None, err: BinaryIO | None
+) -> Result:
+    """QEMU 7.2 itself crashes once in some 45 starts; the command has not begun then, and gets another."""
+    try:
+        return _run_on("qemu", command, options, out, err)
+    except NotBootedError as error:
+        if not error.of_a_signal:
+            raise
+        say(f"{error}; starting it once more")
+        return _run_on("qemu", command, options, out, err)
+
+
+def _run_on(
+    kind: str, command: Sequence[str], options: Options, out: BinaryIO | None, err: BinaryIO | None
+) -> Result:
+    begin = time.monotonic()
+    with _work_folder(options.memory_bytes) as folder, _Pipes() as pipes:
+        place = Place(folder / "exchange", folder / "kernel", pipes.write_end[0], pipes.write_end[1])
+        place.exchange.mkdir()
+        place.files.mkdir()
+        launch = KINDS[kind].launch(options, place)
+        _write_exchange(place.exchange, kind, command, options, launch)
+        ended = _start_and_follow(launch, pipes, options.timeout_s, out, err)
+        if options.console is not None:
+            options.console.write_text(ended.console)
+        seconds = time.monotonic() - begin
+        code = _status(kind, command, place.exchange, ended, options.timeout_s, seconds)
+        return Result(code, ended.stdout, ended.stderr, ended.console, kind, seconds)
+
+
+def _write_exchange(
+    exchange: Path, kind: str, command: Sequence[str], options: Options, launch: Launch
+) -> None:
+    settings = {"KIND": kind, "HOSTS": str(options.hosts), "OUT": launch.out, "ERR": launch.err}
+    lines = [f"{name}={shlex.quote(value)}\n" for name, value in settings.items()]
+    (exchange / "settings").write_text("".join(lines))
+    environment = passed_environment(options.hosts, options.environment)
+    words = ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *command]
+    (exchange / "command").write_text(
+        f"cd {shlex.quote(str(options.cwd))} || exit 126\nexec {shlex.join(words)}\n",
+        errors="surrogateescape",
+    )
+    writable = "".join(f"{path.resolve()}\n" for path in options.writable)
+    (exchange / "writable").write_text(writable)
+    shutil.copy(_STAGE2, exchange / "stage2")
+
+
+def _status(
+    kind: str, command: Sequence[str], exchange: Path, ended: _Ended, timeout_s: float, seconds: float
+) -> int:
+    """The command's exit status, or the error that says why there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((exchange / "status").read_text())
+    if ended.timed_out:
+        raise TimedOutError(f"not done within {timeout_s:g} s in the {kind} guest: {shlex.join(command)}")
+    if (exchange / "failure").exists():
+        sentence = (exchange / "failure").read_text(errors="replace").strip()
+        raise GuestError(f"the {kind} guest gave up: {sentence}")
+    how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
+    words = _last_words(ended.console)
+    if not (exchange / "started").exists():
+        text = f"the {kind} guest did not start ({how} after {seconds:.1f} s){words}"
+        raise NotBootedError(text, of_a_signal=ended.code < 0)
+    raise GuestError(f"the {kind} guest ended without an exit status ({how} after {seconds:.1f} s){words}")
+
+
+def _last_words(console: str) -> str:
+    """Why the kernel says that it ended: its panic, or the last lines, to be put behind a sentence."""
+    lines = [line.strip() for line in console.splitlines() if line.strip()]
+    panic = [line for line in lines if "Kernel panic" in line]
+    words = panic[:1] or lines[-_CONSOLE_LINES:]
+    return f"; its last words: {' | '.join(words)}" if words else ""
+
+
+def base_folder(memory_bytes: int) -> Path:
+    """Memory, if there is enough and if it may be run from, as user-mode Linux runs its guest's pages."""
+    base = Path("/dev/shm")
+    if not os.access(base, os.W_OK) or os.statvfs(base).f_flag & os.ST_NOEXEC:
+        return Path(tempfile.gettempdir())
+    return base if shutil.disk_usage(base).free >= memory_bytes else Path(tempfile.gettempdir())
+
+
+@contextlib.contextmanager
+def _work_folder(memory_bytes: int) -> Iterator[Path]:
+    """A folder with room for the guest's memory; it goes with us, or by the next run."""
+    base = base_folder(memory_bytes)
+    for left in base.glob(f"{_PREFIX}*"):
+        _remove_if_left(left)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+    try:
+        with (folder / "unlocked").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            (folder / "unlocked").rename(folder / "lock")  # whoever tidies up sees it locked only
+            (folder / f"pid-{os.getpid()}").touch()
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Removes the folder of a run that was killed: nobody holds its lock."""
+    try:
+        with (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    except OSError:
+        return
+
+
+class _Pipes:
+    """Three pipes from the guest: the command's stdout and stderr, and the kernel's console."""
+
+    def __init__(self) -> None:
+        self.read_end: list[int] = []
+        self.write_end: list[int] = []
+
+    def __enter__(self) -> _Pipes:
+        for _ in range(3):
+            read_end, write_end = os.pipe()
+            self.read_end.append(read_end)
+            self.write_end.append(write_end)
+        return self
+
+    def close_write_ends(self) -> None:
+        """After the start: the guest alone holds them now."""
+        while self.write_end:
+            os.close(self.write_end.pop())
+
+    def __exit__(self, *_: object) -> None:
+        self.close_write_ends()
+        while self.read_end:
+            os.close(self.read_end.pop())
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """In the child before exec: it is killed when the thread that started it ends, however that may be."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def arrange() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return arrange
+
+
+def _start_and_follow(
+    launch: Launch, pipes: _Pipes, timeout_s: float, out: BinaryIO | None, err: BinaryIO | None
+) -> _Ended:
+    process = subprocess.Popen(
+        launch.command,
+        env=dict(launch.environment),
+        stdin=subprocess.DEVNULL,
+        stdout=pipes.write_end[2],
+        stderr=pipes.write_end[2],
+        pass_fds=pipes.write_end[:2],
+        start_new_session=True,
+        preexec_fn=_die_with(os.getpid()),
+    )
+    try:
+        pipes.close_write_ends()
+        return _follow(process, pipes, time.monotonic() + timeout_s, [out, err, None])
+    finally:
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends the guest, with the session that we made for it; what UML forks dies with it by itself."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _follow(
+    process: subprocess.Popen[bytes], pipes: _Pipes, deadline: float, sinks: Sequence[BinaryIO | None]
+) -> _Ended:
+    """Passes output on until the guest is gone and its pipes are empty, or its time is over."""
+    parts: list[list[bytes]] = [[], [], []]
+    timed_out = False
+    gone_at: float | None = None
+    with selectors.DefaultSelector() as selector:
+        for index, read_end in enumerate(pipes.read_end):
+            selector.register(read_end, selectors.EVENT_READ, index)
+        while selector.get_map():
+            for key, _ in selector.select(0.1):
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fd)
+                    continue
+                parts[key.data].append(data)
+                _pass_on(data, sinks[key.data])
+            now = time.monotonic()
+            if gone_at is None and process.poll() is not None:
+                gone_at = now
+            if gone_at is None and now > deadline:
+                timed_out = True
+                _kill(process)
+                gone_at = now
+            if gone_at is not None and now > gone_at + _DRAIN_S:
+                break
+    # All pipes may be closed before the process has ended.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
+    _kill(process)
+    stdout, stderr, console = (b"".join(part) for part in parts)
+    return _Ended(process.returncode, timed_out, stdout, stderr, console.decode(errors="replace"))
+
+
+def _pass_on(data: bytes, sink: BinaryIO | None) -> None:
+    if sink is None:
+        return
+    try:
+        sink.write(data)
+        sink.flush()
+    except BrokenPipeError:
+        sys.exit(128 + signal.SIGPIPE)

@@ -1,0 +1,98 @@
+"""What every kind of guest needs to know of a run, and what it gives back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# What the command finds again of our environment. --env adds to it.
+_PASSED = ("LANG", "HOME", "PATH", "TERM", "USER", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD")
+_PASSED_PREFIXES = (
+    "ASAN_",
+    "GTEST_",
+    "KERAS_",
+    "LC_",
+    "LSAN_",
+    "OMPI_",
+    "OMP_",
+    "PYTEST_",
+    "PYTHON",
+    "RDMACOLL_",
+    "RDMAV_",
+    "TF_",
+    "TSAN_",
+    "UBSAN_",
+    "UCX_",
+)
+_MORE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOSTS_MAX = 99
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a guest is to be.
+
+    `writable` folders of the host keep what the command writes into them; `console` is the file that gets
+    what the kernel said.
+    """
+
+    kernel: str = "auto"
+    hosts: int = 2
+    memory: str = "2G"
+    timeout_s: float = 300.0
+    cwd: Path = field(default_factory=Path.cwd)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    writable: Sequence[Path] = ()
+    console: Path | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory as a number."""
+        units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+        return int(self.memory[:-1]) * units[self.memory[-1].upper()]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command in the guest left: its exit code and output, and what the kernel said."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+    console: str
+    kernel: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the process of a guest is started. `out` and `err` are its devices for the command's output."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder of one run: `exchange` is seen by the guest, `files` is for the kernel's own files."""
+
+    exchange: Path
+    files: Path
+    out: int
+    err: int
+
+
+def passed_environment(hosts: int, extra: Mapping[str, str]) -> dict[str, str]:
+    """The command's environment: a choice of ours, and the names of the devices."""
+    chosen = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+    }
+    chosen["PATH"] = ":".join(part for part in (chosen.get("PATH"), _MORE_PATH) if part)
+    chosen["RDMACOLL_TEST_DEVICE"] = ",".join(f"rxe{number}" for number in range(1, hosts + 1))
+    return {**chosen, **extra}
