@@ -75,7 +75,7 @@ std::string Request::labels() const {
   std::vector<std::string_view> shown;
   std::size_t labelled = 0;
   for (const TensorRef& tensor : tensors) {
-    if (tensor.label.empty()) continue;
+    if (tensor.label.empty() || tensor.label == name) continue;
     ++labelled;
     if (shown.size() < kShown) shown.push_back(shortened(tensor.label, kBytesMax));
   }

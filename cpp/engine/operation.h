@@ -44,7 +44,7 @@ struct Request {
   std::function<void(const Status&)> done;
 
   uint64_t bytes() const;  // of this rank's inputs
-  // "conv1/kernel, conv1/bias and 4 more"; "" when the tensors have no labels.
+  // "conv1/kernel, conv1/bias and 4 more"; "" when the tensors have no labels but the name.
   std::string labels() const;
 };
 

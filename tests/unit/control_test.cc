@@ -229,6 +229,8 @@ TEST(Labels, of_long_lists_are_counted_and_long_ones_cut_between_characters) {
     request.tensors.push_back({nullptr, nullptr, {4}, label});
   }
   EXPECT_EQ(request.labels(), "a, x" + umlauts.substr(0, 118) + " and 1 more");
+  request.name = "a";  // said already
+  EXPECT_EQ(request.labels(), "x" + umlauts.substr(0, 118) + ", c");
 }
 
 TEST_F(ReadinessTree, stall_warns_once_and_then_ends_the_operation) {
