@@ -138,7 +138,8 @@ TEST(StartsAndStops, leave_descriptors_threads_and_maps_as_they_were) {
   for (int i = 0; i < 40; ++i) once();
   EXPECT_EQ(count_entries("/proc/self/fd"), descriptors);
   EXPECT_EQ(count_entries("/proc/self/task"), threads);
-  EXPECT_LE(count_maps(), maps + 8);  // the allocator's own
+  // A map per start that stays would be 80 more; the allocator moves some of its own.
+  EXPECT_LE(count_maps(), maps + 30);
 }
 
 }  // namespace
