@@ -94,7 +94,8 @@ class Executor final : public ComputeSink {
     std::vector<uint16_t> readers;
     std::vector<Seen> views;
     std::vector<StepMemory> memory;
-    std::byte* work = nullptr;
+    std::byte* allocation = nullptr;
+    std::byte* work = nullptr;  // in the allocation
     uint64_t work_bytes = 0;
   };
   struct Slot {
