@@ -65,7 +65,10 @@ _LAZY = {
     "DistributedOptimizer": "rdmacoll.optimizer",
 }
 _LAZY_MODULES = {"keras": "rdmacoll.keras", "callbacks": "rdmacoll.keras.callbacks"}
-_HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+try:
+    _HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+except ImportError:  # from a finder of the program's own, which refuses it
+    _HAS_TENSORFLOW = False
 
 
 def __getattr__(name: str) -> Any:
