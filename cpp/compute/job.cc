@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "compute/float_mode.h"
 #include "compute/reduce_kernels.h"
+#include "memory/placement.h"
 
 namespace rdmacoll {
 namespace {
@@ -18,9 +19,6 @@ constexpr std::size_t kBounceBytes = 256 << 10;
 // system calls; see kBounceBytes.
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::size_t kBounceAlignment = 4096;
-// Half a page away from where large arrays begin: a load whose low 12 bits are those of a store
-// just before it waits for that store.
-constexpr std::size_t kBounceOffset = 2048;
 // Every element size divides it; a read is a multiple of it, except the last one.
 constexpr std::size_t kReadUnit = 64;
 constexpr std::size_t kUnmappedSourcesMax = kBounceBytes / kReadUnit;
@@ -64,7 +62,7 @@ std::byte* PieceCursor::address() const {
 
 Workspace::Workspace()
     : bounce_(static_cast<std::byte*>(
-          ::operator new (kBounceOffset + kBounceBytes, std::align_val_t{kBounceAlignment}))) {}
+          ::operator new (kAwayFromArrays + kBounceBytes, std::align_val_t{kBounceAlignment}))) {}
 
 void Workspace::Unmap::operator()(std::byte* memory) const {
   ::operator delete (memory, std::align_val_t{kBounceAlignment});
@@ -137,7 +135,7 @@ void Performance::open_sources(std::size_t first) {
   }
   if (unmapped == 0) return;
   read_bytes_ = std::min(kReadBytes, kBounceBytes / unmapped / kReadUnit * kReadUnit);
-  std::byte* next = workspace_.bounce_.get() + kBounceOffset;
+  std::byte* next = workspace_.bounce_.get() + kAwayFromArrays;
   for (Source& source : workspace_.sources_) {
     if (source.reader == nullptr) continue;
     source.bounce = next;

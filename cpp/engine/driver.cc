@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/event.h"
 #include "base/futex.h"
 #include "base/text.h"
 
@@ -37,16 +37,6 @@ void relax(bool yield) {
   }
 }
 
-void notify(const Fd& event) {
-  const uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(event.get(), &one, sizeof one);
-}
-
-void drain(const Fd& event) {
-  uint64_t count = 0;
-  [[maybe_unused]] const auto taken = read(event.get(), &count, sizeof count);
-}
-
 }  // namespace
 
 Driver::Driver(Engine& engine, const Transport& transport, const Clock& clock,
@@ -56,8 +46,8 @@ Driver::Driver(Engine& engine, const Transport& transport, const Clock& clock,
 Driver::~Driver() { stop("", 0); }
 
 Status Driver::open() {
-  wake_fd_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  get_up_fd_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  wake_fd_ = make_event();
+  get_up_fd_ = make_event();
   for (Fd* epoll : {&thread_epoll_, &caller_epoll_}) {
     *epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
     if (!*epoll || !wake_fd_ || !get_up_fd_) {
@@ -110,7 +100,7 @@ void Driver::request_state() {
   ring();
 }
 
-void Driver::ring() { notify(wake_fd_); }
+void Driver::ring() { rdmacoll::ring(wake_fd_); }
 
 Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeout) {
   // No bell: this thread is about to drive the engine itself.
@@ -181,7 +171,7 @@ void Driver::leave() {
   }
   // The thread does not know that its sleep is disarmed; from now on it looks every kStandBack.
   if (thread_sleeps_.load(std::memory_order_relaxed) && thread_sleeps_.exchange(false)) {
-    notify(get_up_fd_);
+    rdmacoll::ring(get_up_fd_);
   }
   give_baton();
 }
@@ -214,7 +204,7 @@ void Driver::run() {
     // it again, and everything that comes then is still an event of this epoll set.
     rung = quiet && sleep(thread_epoll_, deadline);
     thread_sleeps_.store(false);
-    if (quiet) drain(get_up_fd_);
+    if (quiet) silence(get_up_fd_);
   }
 }
 
@@ -255,7 +245,7 @@ bool Driver::sleep(const Fd& epoll, Nanoseconds deadline) {
 }
 
 // With the baton.
-void Driver::silence_bell() { drain(wake_fd_); }
+void Driver::silence_bell() { silence(wake_fd_); }
 
 // ---- the baton ----
 

@@ -126,7 +126,7 @@ void Engine::announce(const OperationRef& operation) {
 }
 
 bool Engine::pass_readiness() {
-  const Nanoseconds now = clock_.now();
+  const Nanoseconds now = turned_at_;
   if (now - checked_at_ >= kCheckInterval) {
     checked_at_ = now;
     readiness_.check(now);
@@ -140,7 +140,7 @@ bool Engine::pass_readiness() {
   ReadyMessage message;
   std::size_t bytes = 0;
   for (ReadyRecord& record : records) {
-    bytes += record.descriptor.bytes.size() + kReadyRecordBytes +
+    bytes += record.descriptor.bytes.size() + record.labels.size() + kReadyRecordBytes +
              record.firsts.size() * sizeof(record.firsts.front());
     message.records.push_back(std::move(record));
     if (bytes < kReadyMessageBytes) continue;

@@ -23,11 +23,9 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   outbox_.erase(peer);
   const Member& member = world_.members[peer];
   if (gap_ > 0 && clock_.now() - resumed_at_ < kResumed) {
-    const Member& self = world_.members[world_.rank];
-    fail(world_.rank,
-         rank_failed(world_.rank, self.host, self.pid,
-                     cat("it did not run for ", gap_ / kMillisecond / 1000.0,
-                         " s (stopped, or without a processor), and the others went on")));
+    fail_myself(
+        {Code::failed, cat("it did not run for ", gap_ / kMillisecond / 1000.0,
+                           " s (stopped, or without a processor), and the others went on")});
   } else if (!said_goodbye_.contains(peer)) {
     fail(peer, rank_failed(peer, member.host, member.pid, cause));
   } else if (executor_.needs(peer)) {
@@ -74,8 +72,7 @@ void Engine::depart(int rank, const std::string& cause) {
   departed_ = {Code::rank_failed,
                cat(world_.describe(rank), " has left the job (", why,
                    ") while this rank still submits. If it printed no error, give every rank the "
-                   "same number "
-                   "of steps."),
+                   "same number of steps."),
                std::move(detail)};
   if (!undecided_.empty()) log_.error(departed_.message());
   complete_undecided(departed_);

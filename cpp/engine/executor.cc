@@ -3,16 +3,13 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "memory/placement.h"
 
 namespace rdmacoll {
 namespace {
 
 // In Run::waiting: nothing is waited for any more.
 constexpr uint16_t kDone = 0xffff;
-// Large arrays of callers begin a few bytes after a page. Where work did too, copies between the
-// two ran at a fifth of their speed: processors compare the low 12 bits of a load with those of the
-// stores before it, and wait for one that is not the same. Half a page apart, they never meet.
-constexpr std::size_t kWorkOffset = 2048;
 // Between two looks at the transport: peers wait for answers, and a job may run on this thread.
 constexpr uint64_t kComputeBytesPerPoll = 1 << 20;
 
@@ -48,12 +45,12 @@ Status Executor::start(Batch batch) {
   const uint32_t segments = slot.batch.program == nullptr ? 0 : slot.batch.layout.segments();
   slot.segments_left = segments;
   slot.caller_segments_left = segments;
-  if (segments > 0) unissued_ += segments * slot.batch.program->schedule.steps.size();
   if (segments == 0) {
     end_of_caller_memory(slot);
     slot.busy = false;
     return {};
   }
+  unissued_ += segments * slot.batch.program->schedule.steps.size();
   return fill(slot);
 }
 
@@ -72,8 +69,8 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
   const uint64_t bytes = work + program.scratch_parts * slot.batch.layout.part_bytes_max();
   if (bytes > run.work_bytes) {
     if (run.allocation != nullptr) pool_.free(run.allocation);
-    run.allocation = pool_.allocate(bytes + kWorkOffset);
-    run.work = run.allocation + kWorkOffset;
+    run.allocation = pool_.allocate(bytes + kAwayFromArrays);
+    run.work = run.allocation + kAwayFromArrays;
     run.work_bytes = run.allocation == nullptr ? 0 : bytes;
     ++allocations_;
     if (run.allocation == nullptr) {

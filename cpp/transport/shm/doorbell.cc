@@ -1,17 +1,15 @@
 #include "transport/shm/doorbell.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 
+#include "base/event.h"
 #include "base/text.h"
 
 namespace rdmacoll::shm {
 
 Status Doorbell::open() {
-  event_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  event_ = make_event();
   if (!event_) return Status(Code::failed, cat("eventfd: ", std::strerror(errno)));
   RC_RETURN_IF_ERROR(create_shared("rdmacoll doorbell", kDoorbellBytes, page_fd_));
   return map_shared(page_fd_.get(), kDoorbellBytes, Access::write, mapping_);
@@ -29,11 +27,7 @@ bool Doorbell::disarm() {
   return true;
 }
 
-void Doorbell::drain() {
-  uint64_t rings = 0;
-  while (::read(event_.get(), &rings, sizeof rings) < 0 && errno == EINTR) {
-  }
-}
+void Doorbell::drain() { silence(event_); }
 
 Status Bell::open(Fd event, Fd page) {
   RC_RETURN_IF_ERROR(check_shared(page.get(), kDoorbellBytes));
@@ -45,9 +39,7 @@ Status Bell::open(Fd event, Fd page) {
 bool Bell::ring() {
   if (shared()->asleep.load(std::memory_order_seq_cst) == 0) return false;
   if (shared()->asleep.exchange(0, std::memory_order_seq_cst) == 0) return false;
-  const uint64_t one = 1;
-  while (::write(event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-  }
+  rdmacoll::ring(event_);
   return true;
 }
 
