@@ -72,6 +72,19 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return environ
 
 
+def run_python(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    """One process without a launcher, from the root of the tree: its exit status, stdout and stderr."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 def mpirun_command(ranks: int) -> list[str]:
     """mpirun with what this MPI needs to start more ranks than cores, as any user."""
     mpirun = shutil.which("mpirun")

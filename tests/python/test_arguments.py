@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from ranks import ROOT, clean_environment
+from ranks import run_python
 
 from rdmacoll import ConfigError
 from rdmacoll.engine import arguments
@@ -108,15 +106,7 @@ for text in {texts!r}:
 
 
 def evaluated(texts: list[str], header: str = "") -> list[list[object]]:
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(texts=texts, header=header)],
-        cwd=ROOT,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    result = run_python("-c", PROGRAM.format(texts=texts, header=header))
     lines = result.stdout.splitlines()
     assert len(lines) == len(texts), result.stderr
     return [ast.literal_eval(line.replace("nan", "None")) for line in lines]
@@ -153,7 +143,5 @@ def test_a_null_communicator_is_refused():
         "from mpi4py import MPI\nimport rdmacoll\n"
         "try:\n    rdmacoll.init(MPI.COMM_NULL)\nexcept rdmacoll.ConfigError as error:\n    print(error)\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, timeout=60
-    )
+    result = run_python("-c", program, timeout_s=60)
     assert "COMM_NULL" in result.stdout, result.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import ROOT, clean_environment, mpirun_command
+from ranks import ROOT, clean_environment, mpirun_command, run_python
 
 ROWS = {
     "bytes",
@@ -103,15 +103,7 @@ def test_wrong_usage_is_said_by_rank_0_alone(tmp_path):
 )
 def test_a_json_file_that_cannot_be_written_is_usage_and_nothing_runs(tmp_path, program, where):
     start = [program] if program.endswith(".py") else ["-m", program, "sim", "faults", "--seeds", "0:1"]
-    result = subprocess.run(
-        [sys.executable, *start, "--json", str(tmp_path / where)],
-        cwd=ROOT,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    result = run_python(*start, "--json", str(tmp_path / where))
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
     assert "cannot be written" in result.stderr
@@ -125,9 +117,7 @@ def test_a_command_that_breaks_leaves_its_json(tmp_path):
         "def broken(): raise ZeroDivisionError('a bug')\n"
         f"checks.load = broken; sys.argv[1:] = ['sim', 'faults', '--json', {str(path)!r}]; main.main()"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, timeout=60
-    )
+    result = run_python("-c", program, timeout_s=60)
     assert result.returncode == 1
     assert "ZeroDivisionError: a bug" in result.stderr
     found = json.loads(path.read_text())

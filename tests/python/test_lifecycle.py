@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-from ranks import ROOT, clean_environment, run
+from ranks import ROOT, run, run_python
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "starts_and_stops.py"
 
@@ -151,8 +148,6 @@ def test_the_library_that_is_missing_is_named(tmp_path):
         "import rdmacoll\n"
         "try:\n    rdmacoll.init()\nexcept rdmacoll.ConfigError as error:\n    print(error)\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=clean_environment(), capture_output=True, text=True, timeout=60
-    )
+    result = run_python("-c", program, timeout_s=60)
     assert "none.so is missing" in result.stdout, result.stderr
     assert "make setup" in result.stdout
