@@ -1,0 +1,43 @@
+// Which devices, ports and GIDs carry the data. Pure.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/rdma/facts.h"
+
+namespace rdmacoll::rdma {
+
+// One port that carries data; several are several rails.
+struct Rail {
+  std::string device;
+  int port = 1;
+  LinkLayer link = LinkLayer::unknown;
+  int gid_index = 0;
+  Gid gid;
+  int pkey_index = 0;
+  uint16_t lid = 0;
+  uint32_t mtu = 0;
+  double gbit_per_s = 0;
+  bool is_software = false;
+  std::string reason;  // why this one, for a person: "first active port; GID 1 is RoCE v2, IPv4"
+
+  // "mlx5_0 port 1 (InfiniBand, 100 Gbit/s, LID 7)", "rxe0 port 1 (Ethernet, ..., GID 1 ...)"
+  std::string text() const;
+};
+
+struct Wish {
+  // TF_RDMA_DEV_NAME: "mlx5_0", "mlx5_0:2" (a port), "mlx5_0,mlx5_1" (rails); "" for automatic.
+  std::string devices;
+  std::optional<int> gid_index;
+};
+
+// Automatic is one rail: the first device with an active port, hardware before software. A wish
+// that cannot be fulfilled is an error that lists those present with the state of their ports.
+Status choose_rails(std::span<const DeviceFacts> present, const Wish& wish,
+                    std::vector<Rail>& rails);
+
+}  // namespace rdmacoll::rdma
