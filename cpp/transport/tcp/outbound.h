@@ -6,7 +6,7 @@
 #include <string>
 
 #include "transport/tcp/frame.h"
-#include "transport/tcp/queues.h"
+#include "transport/queues.h"
 
 namespace rdmacoll::tcp {
 

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "transport/transport.h"
 
-namespace rdmacoll::tcp {
+namespace rdmacoll {
 
 // First in, first out.
 template <typename T>
@@ -220,4 +220,4 @@ class ProgressPool {
   std::vector<uint32_t> free_;
 };
 
-}  // namespace rdmacoll::tcp
+}  // namespace rdmacoll

@@ -1,0 +1,97 @@
+#include "transport/rdma/outbox.h"
+
+#include <algorithm>
+
+namespace rdmacoll::rdma {
+namespace {
+
+// While so many messages are on their way, what comes meanwhile shares the next one.
+constexpr uint32_t kMessagesInFlight = 4;
+constexpr uint32_t kCreditsKept = 1;
+
+}  // namespace
+
+void Outbox::open(std::byte* memory, uint32_t slots, uint32_t slot_bytes, uint32_t local_key) {
+  memory_ = memory;
+  slot_bytes_ = slot_bytes;
+  local_key_ = local_key;
+  credit_slot_ = slots - 1;
+  for (uint32_t i = slots - 1; i-- > 0;) free_.push_back(i);
+}
+
+int64_t Outbox::room() const {
+  const int64_t fresh =
+      free_.empty() ? 0 : static_cast<int64_t>(slot_bytes_ - kMessageHeaderBytes);
+  const int64_t left = open_bytes_ == 0 ? 0 : static_cast<int64_t>(slot_bytes_ - open_bytes_);
+  return std::max(fresh, left) - static_cast<int64_t>(kRecordHeaderBytes);
+}
+
+std::byte* Outbox::append(const RecordHeader& header) {
+  const std::size_t bytes = kRecordHeaderBytes + header.bytes;
+  if (open_bytes_ + bytes > slot_bytes_) close_open();
+  if (open_bytes_ == 0) {
+    RC_ASSERT(!free_.empty() && kMessageHeaderBytes + bytes <= slot_bytes_);
+    open_slot_ = free_.back();
+    free_.pop_back();
+    open_bytes_ = kMessageHeaderBytes;
+  }
+  std::byte* record = slot(open_slot_) + open_bytes_;
+  encode(header, record);
+  open_bytes_ += static_cast<uint32_t>(bytes);
+  return record + kRecordHeaderBytes;
+}
+
+void Outbox::close_open() {
+  if (open_bytes_ == 0) return;
+  closed_.push({open_slot_, open_bytes_});
+  open_bytes_ = 0;
+}
+
+void Outbox::flush(std::span<Pair> pairs) {
+  Pair& pair = pairs.front();
+  if (in_flight_ < kMessagesInFlight) close_open();
+  while (!closed_.empty() && pair.has_room() && pair.has_credit(kCreditsKept)) {
+    const Closed next = closed_.front();
+    closed_.pop();
+    post(pairs, next.slot, next.bytes);
+  }
+}
+
+void Outbox::return_credits(std::span<Pair> pairs) {
+  Pair& pair = pairs.front();
+  const bool due = std::any_of(pairs.begin(), pairs.end(),
+                               [](const Pair& each) { return each.owes_much(); });
+  if (!due || !credit_slot_is_free_ || !pair.has_room() || !pair.has_credit(0)) return;
+  credit_slot_is_free_ = false;
+  post(pairs, credit_slot_, kMessageHeaderBytes);
+}
+
+void Outbox::post(std::span<Pair> pairs, uint32_t index, uint32_t bytes) {
+  Pair& pair = pairs.front();
+  MessageHeader header{.epoch = epoch_, .number = number_++, .bytes = bytes};
+  for (std::size_t rail = 0; rail < pairs.size(); ++rail) {
+    header.credits[rail] = pairs[rail].take_owed();
+  }
+  encode(header, slot(index));
+  const Sge piece{slot(index), bytes, local_key_};
+  pair.add({.kind = SendKind::send, .is_inline = bytes <= pair.inline_bytes_max()},
+           std::span(&piece, 1), {.kind = Sent::Kind::message, .index = index});
+  ++in_flight_;
+}
+
+void Outbox::free(uint32_t index) {
+  --in_flight_;
+  if (index == credit_slot_) {
+    credit_slot_is_free_ = true;
+  } else {
+    free_.push_back(index);
+  }
+}
+
+void Outbox::clear() {
+  free_.clear();
+  closed_.clear();
+  open_bytes_ = in_flight_ = 0;
+}
+
+}  // namespace rdmacoll::rdma

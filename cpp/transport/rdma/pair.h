@@ -1,0 +1,106 @@
+// One queue pair with its flow control. A send, or a write with an immediate, takes a receive that
+// the other end has posted: a credit. The other end returns credits in the headers of its messages
+// (message.h); this class only counts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "transport/queues.h"
+#include "transport/rdma/choose_device.h"
+#include "transport/rdma/verbs.h"
+
+namespace rdmacoll::rdma {
+
+inline constexpr std::size_t kSgesMax = 8;
+
+// What a finished send request gives back to whoever added it.
+struct Sent {
+  enum class Kind : uint8_t { nothing, message, write, path_test };
+  Kind kind = Kind::nothing;
+  uint16_t stage = 0;  // write: the staging buffer, + 1
+  uint32_t index = 0;  // message: its slot; write: its transfer
+};
+
+class Pair {
+ public:
+  struct Sizes {
+    uint32_t sends = 0;
+    uint32_t receives = 0;
+    uint32_t receive_bytes = 0;  // 0: only immediates come
+  };
+  // Receives of messages lie one after the other in `memory`.
+  Status open(Device& device, const Rail& rail, const Sizes& sizes, std::byte* memory,
+              uint32_t local_key);
+  End local() const { return queue_pair_->local(); }
+  uint32_t inline_bytes_max() const { return inline_bytes_max_; }
+  std::size_t pieces_max() const { return pieces_max_; }
+
+  // `credits`: how many receives the other end has posted.
+  Status connect(const End& remote, const PathSettings& path, uint32_t credits);
+
+  bool has_room() const { return in_flight_.size() < sizes_.sends; }
+  bool has_credit(uint32_t reserve) const { return credits_ > reserve; }
+  std::size_t in_flight() const { return in_flight_.size(); }
+  // What was added leaves with the next flush(). At most kSgesMax pieces.
+  void add(SendRequest request, std::span<const Sge> pieces, Sent sent);
+  // Gives receives and sends to the device, as far as it takes them.
+  Status flush();
+  bool is_flushed() const { return chain_.empty() && consumed_.empty(); }
+
+  // A completed request completes all before it.
+  template <typename OnSent>
+  void retire(uint64_t id, OnSent on_sent) {
+    for (; first_id_ <= id && !in_flight_.empty(); ++first_id_) {
+      const Sent sent = in_flight_.front();
+      in_flight_.pop();
+      on_sent(sent);
+    }
+  }
+
+  std::span<const std::byte> received(uint64_t id, uint32_t bytes) const;
+  // The receive `id` is read and may be posted again.
+  void consume(uint64_t id) { consumed_.push_back(id); }
+  void add_credits(uint32_t credits) { credits_ += credits; }
+  bool credits_are_sound() const { return credits_ <= credits_max_; }
+  // Receives that are posted again and of which the other end does not know.
+  bool owes() const { return owed_ > 0; }
+  uint16_t take_owed();
+  bool owes_much() const { return owed_ >= static_cast<int32_t>(sizes_.receives / 2); }
+
+  // Nothing is read or written by the device after it.
+  void close();
+
+ private:
+  struct Added {
+    SendRequest request;
+    std::array<Sge, kSgesMax> pieces;
+    std::size_t count = 0;
+  };
+
+  Status flush_receives();
+
+  std::unique_ptr<QueuePair> queue_pair_;
+  Sizes sizes_;
+  std::byte* memory_ = nullptr;
+  uint32_t local_key_ = 0;
+  uint32_t inline_bytes_max_ = 0;
+  std::size_t pieces_max_ = 1;
+  uint32_t credits_ = 0;
+  uint32_t credits_max_ = 0;
+  int32_t owed_ = 0;  // below 0 until those are posted of which the greeting has told
+
+  uint64_t first_id_ = 0;  // of in_flight_.front()
+  uint64_t next_id_ = 0;
+  uint32_t unsignalled_ = 0;
+  RingQueue<Sent> in_flight_;  // added and not retired
+  std::vector<Added> chain_;
+  std::vector<SendRequest> requests_;  // of chain_, as the device wants them
+  std::vector<uint64_t> consumed_;
+  std::vector<ReceiveRequest> receives_;
+};
+
+}  // namespace rdmacoll::rdma
