@@ -8,6 +8,13 @@ uint64_t segment_bytes(const Tuning& tuning, const Facts& facts) {
   return facts.one_node ? tuning.segment_bytes_shared : tuning.segment_bytes_network;
 }
 
+uint64_t reduced_segment_bytes(const Tuning& tuning, const Facts& facts) {
+  const bool is_packed = facts.one_node && facts.bytes > tuning.whole_bytes_shared &&
+                         facts.bytes < tuning.one_copy_bytes;
+  return is_packed ? facts.segment_bytes.value_or(tuning.packed_segment_bytes_shared)
+                   : segment_bytes(tuning, facts);
+}
+
 // In canonical order, 16-bit floats stay float32 until the root of the tree: only an algorithm that
 // reduces once, where all sources meet, can do that.
 bool rounds_too_early(const Facts& facts, Algorithm algorithm) {
@@ -37,7 +44,7 @@ Choice choose_allreduce(const Tuning& tuning, const Facts& facts) {
   if (facts.bytes == 0) return {};
   Algorithm algorithm = facts.forced ? *facts.forced : by_size(tuning, facts);
   if (rounds_too_early(facts, algorithm)) algorithm = Algorithm::direct;
-  return {algorithm, segment_bytes(tuning, facts)};
+  return {algorithm, reduced_segment_bytes(tuning, facts)};
 }
 
 Choice choose_broadcast(const Tuning& tuning, const Facts& facts) {

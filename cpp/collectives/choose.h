@@ -11,12 +11,18 @@
 
 namespace rdmacoll {
 
-// Cuts in bytes: first values, until a measurement of the fabric replaces them.
+// Cuts in bytes. Those within a node are measured (2 to 4 ranks on 2 cores), the others first
+// values, until a measurement of the fabric replaces them.
 struct Tuning {
   uint64_t doubling_bytes_shared = 8 << 10;    // recursive doubling up to here, in one node
   uint64_t doubling_bytes_network = 16 << 10;  // ... and between nodes
   int direct_ranks_network = 8;                // above: ring, since p-1 senders meet at one port
   uint64_t direct_bytes_network = 1 << 20;
+  // In one node callers' memory is packed into shared memory, where it is still in the cache when
+  // the peer reads it, or from one_copy_bytes on read where it lies. A small sum is one segment.
+  uint64_t one_copy_bytes = 32 << 20;
+  uint64_t whole_bytes_shared = 1 << 20;
+  uint64_t packed_segment_bytes_shared = 256 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
   uint64_t segment_bytes_network = 4 << 20;
 };

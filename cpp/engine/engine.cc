@@ -57,7 +57,7 @@ Engine::Engine(EngineParts parts)
       readiness_(world_, table_, limits_of(config_)),
       decision_log_(world_, table_,
                     rules_of(config_, parts.tuning, segment_bytes_max(pool_, world_.size()))),
-      planner_(world_, transport_, pool_, parts.one_copy_bytes),
+      planner_(world_, transport_, pool_, parts.tuning.one_copy_bytes),
       executor_(world_, transport_, compute_, pool_) {
   if (!is_root()) neighbours_.insert(neighbours_.begin(), tree_parent(world_.rank));
   for (int peer : neighbours_) transport_.connect(peer);

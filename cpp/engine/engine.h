@@ -42,7 +42,6 @@ struct EngineParts {
   const Clock& clock;
   Log log;
   Tuning tuning = {};
-  uint64_t one_copy_bytes = 3 << 19;  // measured: packing is faster up to 1 MiB, slower from 2 MiB
 };
 
 class Engine final : public Sink {

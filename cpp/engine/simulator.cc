@@ -39,8 +39,9 @@ class Rank {
     if (exhausted) (void)pool_->allocate(4096);  // nothing is left
     Log log(LogLevel::error, rank);
     log.silence();
-    engine_ = std::make_unique<Engine>(EngineParts{
-        world, config, network.transport(rank), compute_, *pool_, network.clock(), log, {}, 256});
+    engine_ = std::make_unique<Engine>(EngineParts{world, config, network.transport(rank), compute_,
+                                                   *pool_, network.clock(), log,
+                                                   Tuning{.one_copy_bytes = 256}});
   }
 
   bool awake() const {
