@@ -25,7 +25,7 @@ using ::testing::Not;
 class RdmaSysfs : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "sysfs-XXXXXX";
+    std::string pattern = testing::TempDir() + "sysfs-" + std::string(6, 'X');
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
   }

@@ -58,7 +58,7 @@ TEST_P(VerbsPair, tells_of_a_write_with_its_immediate) {
   request.immediate = 0xfffefdfc;
   request.id = 3;
   first_.post(request);
-  for (const auto [id, immediate] : {std::pair{7u, 0x01020304u}, std::pair{8u, 0xfffefdfcu}}) {
+  for (const auto& [id, immediate] : {std::pair{7u, 0x01020304u}, std::pair{8u, 0xfffefdfcu}}) {
     const Completion received = second_.next();
     EXPECT_EQ(received.status, 0);
     EXPECT_EQ(received.kind, CompletionKind::received_immediate);
@@ -207,7 +207,9 @@ TEST_P(VerbsPair, wakes_a_sleeper_once_for_each_arming) {
     ASSERT_TRUE(is_readable(fd, 20'000)) << turn;
     second_.device->take_completion_events();
     EXPECT_EQ(second_.next().id, turn);
-    if (request.is_signalled) EXPECT_EQ(first_.next().id, 9u);
+    if (request.is_signalled) {
+      EXPECT_EQ(first_.next().id, 9u);
+    }
     second_.device->take_completion_events();  // of a device that is both ends: the sender's
     ASSERT_FALSE(is_readable(fd, 0)) << turn;
   }

@@ -127,8 +127,10 @@ class VerbsPair : public testing::TestWithParam<On> {
     } else {
       open(second_, names[1]);
     }
+    if (HasFatalFailure()) return;
     prepare(first_);
     prepare(second_);
+    if (HasFatalFailure()) return;
     connect({});
   }
 

@@ -65,7 +65,7 @@ Status find_functions(void* handle, Library& library) {
   finder.need("ibv_destroy_comp_channel", library.destroy_channel, kFirstVersion);
   finder.take_if_there("_ibv_query_gid_table", library.query_gid_table);
   if (finder.missing().empty()) return {};
-  return library_missing(cat("it has no function ", finder.missing(), " as it was in 2006"));
+  return library_missing(cat("it lacks the function ", finder.missing()));
 }
 
 // Pages that a device knows must stay where they are when the process forks; newer kernels see to

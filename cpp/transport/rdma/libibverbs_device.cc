@@ -60,7 +60,7 @@ Completion completion_from(const ibv_wc& from) {
                         .vendor_error = from.vendor_err};
   if (from.status != IBV_WC_SUCCESS) return completion;
   completion.kind = kind_of(from.opcode);
-  completion.bytes = from.byte_len;
+  if (completion.kind != CompletionKind::sent) completion.bytes = from.byte_len;
   if ((from.wc_flags & IBV_WC_WITH_IMM) != 0) completion.immediate = be32toh(from.imm_data);
   return completion;
 }
