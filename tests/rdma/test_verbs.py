@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -27,7 +28,9 @@ def program() -> Path:
     configure = ["cmake", "-S", ROOT, "-B", target, "-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_TESTS=ON"]
     if not (target / "CMakeCache.txt").exists() and shutil.which("ninja"):
         configure += ["-G", "Ninja"]
-    for command in (configure, ["cmake", "--build", target, "--target", "verbs_tests", "--parallel"]):
+    jobs = str(len(os.sched_getaffinity(0)))
+    build = ["cmake", "--build", target, "--target", "verbs_tests", "--parallel", jobs]
+    for command in (configure, build):
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return target / "verbs_tests"

@@ -32,7 +32,7 @@ TEST(DevicesJson, has_facts_and_choice) {
             HasSubstr(R"("mtu": 4096, "gbit_per_s": 56, "lid": 7)"),
             HasSubstr(R"("gids": [{"index": 0, "gid": "::", "type": "InfiniBand")"),
             HasSubstr(R"("rails": [{"device": "mlx4_0", "port": 2, "gid_index": 0)"),
-            HasSubstr(R"("text": "mlx4_0 port 2 (InfiniBand, 56 Gbit/s, LID 7)") "),
+            HasSubstr(R"("text": "mlx4_0 port 2 (InfiniBand, 56 Gbit/s, LID 7))"),
             HasSubstr(R"("choice_error": null})")));
 }
 

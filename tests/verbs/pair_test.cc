@@ -121,8 +121,8 @@ TEST_P(VerbsPair, a_full_queue_says_how_many_it_took) {
   Status status;
   const std::size_t taken = first_.pair->post_sends(chain, status);
   EXPECT_TRUE(status.ok()) << status.message();
-  EXPECT_GE(taken, kLimits.sends);
-  ASSERT_LE(taken, granted + 1);
+  EXPECT_GE(taken, granted);
+  ASSERT_LT(taken, chain.size());  // some devices take up to twice what they granted
   EXPECT_EQ(first_.pair->post_sends(chain, status), 0u);
   EXPECT_TRUE(status.ok()) << status.message();
   for (std::size_t i = 0; i < taken; ++i) {

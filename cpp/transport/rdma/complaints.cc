@@ -29,9 +29,10 @@ Status library_missing(const std::string& cause) {
 Status nothing_listed(const KernelView& kernel) {
   if (kernel.devices.empty() && kernel.has_verbs_class) return {};
   if (kernel.devices.empty()) {
-    return {Code::failed,
-            "the kernel offers no RDMA verbs, since its module ib_uverbs is not loaded: load it "
-            "and the adapter's driver (modprobe ib_uverbs; modprobe mlx5_ib)."};
+    return {
+        Code::failed,
+        "the kernel has no RDMA devices, and its module ib_uverbs is not loaded: where there is "
+        "an adapter, load both (modprobe ib_uverbs; modprobe mlx5_ib)."};
   }
   const std::string names = join(kernel.devices, ", ");
   if (!kernel.has_verbs_class) {
