@@ -18,8 +18,8 @@ JOBS := $(shell nproc)
 BASE_PYTHON := $(shell for p in /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do \
   if $$p -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then echo $$p; break; fi; done)
 
-APT := ca-certificates ccache clang-format cmake g++ iproute2 libgmock-dev libgtest-dev make \
-  ninja-build pkg-config procps python3 python3-dev python3-venv
+APT := ca-certificates ccache clang-format cmake g++ iproute2 libgmock-dev libgtest-dev \
+  libibverbs-dev make ninja-build pkg-config procps python3 python3-dev python3-venv
 # An MPI that is there already is kept, whichever it is.
 APT += $(if $(shell command -v mpirun),,openmpi-bin libopenmpi-dev)
 # For the soft-RoCE guest and the tests in it: a kernel is built, and devices are looked at.

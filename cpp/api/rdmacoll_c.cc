@@ -15,6 +15,7 @@ using rdmacoll::cat;
 using rdmacoll::check;
 using rdmacoll::Code;
 using rdmacoll::Config;
+using rdmacoll::devices_json;
 using rdmacoll::Driver;
 using rdmacoll::Dtype;
 using rdmacoll::environment;
@@ -300,6 +301,16 @@ int sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json) {
   return ok ? 0 : 1;
 }
 
+int devices(const char* arguments, char** json, char** error) {
+  Config config;
+  std::vector<SettingValue> values;
+  const Status status =
+      read_config(arguments == nullptr ? "" : arguments, environment, config, values);
+  if (status.ok())
+    *json = copy_text(devices_json({.devices = config.rdma_device, .gid_index = {}}));
+  return report(status, error);
+}
+
 const rc_api kApi{RC_ABI_VERSION,   sizeof(rc_api),  RDMACOLL_VERSION,
                   text_free,        settings,        engine_open,
                   engine_node,      engine_start,    engine_close,
@@ -309,7 +320,7 @@ const rc_api kApi{RC_ABI_VERSION,   sizeof(rc_api),  RDMACOLL_VERSION,
                   handle_free,      prepare,         prepared_run,
                   prepared_free,    memory_allocate, memory_free,
                   verify_schedules, sim_faults,      run,
-                  memory_lend};
+                  memory_lend,      devices};
 
 }  // namespace
 

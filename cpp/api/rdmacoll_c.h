@@ -143,6 +143,17 @@ typedef struct rc_api {
    * NULL when half of the pool is in use: the engine needs the rest itself. */
   void* (*memory_lend)(rc_engine* engine, uint64_t bytes, void** loan,
                        void (**release)(void* loan, void* memory));
+
+  /* The RDMA devices of this machine and the choice among them under these settings (arguments as
+   * in settings(), with its errors). No devices, no library: that is an answer, not an error.
+   * {"error": why nothing can be known, or null, "warning": null or a sentence,
+   *  "devices": [{"name", "firmware", "node_guid", "software", "numa_node", "unusable": null or
+   * why, "queue_depth_max", "completions_max", "scatter_max", "reads_in_flight_max", "ports":
+   * [{"number", "state", "link_layer", "mtu", "gbit_per_s", "lid", "message_bytes_max", "pkeys",
+   * "gids": [{"index", "gid", "type", "interface"}]}]}], "rails": [{"device", "port", "gid_index",
+   * "gid", "reason", "text"}], "choice_error": why there is no rail; null when there is one, or
+   * `error` says it} */
+  int (*devices)(const char* arguments, char** json, char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

@@ -41,6 +41,13 @@ void Fd::reset() {
   ::close(fd);  // never repeated on EINTR: Linux has released the number by then
 }
 
+void Fd::release() {
+  const int fd = std::exchange(fd_, -1);
+  if (fd >= 0 && static_cast<std::size_t>(fd) < kDescriptorsMax) {
+    owned[fd].store(0, std::memory_order_relaxed);
+  }
+}
+
 void close_all_descriptors_in_child() {
   const int saved_errno = errno;
   for (std::size_t fd = 0; fd < kDescriptorsMax; ++fd) {

@@ -23,6 +23,8 @@ class Fd {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
+  // Owns it no longer and leaves it open: for one that a library closes itself.
+  void release();
   void reset();
 
  private:

@@ -103,6 +103,7 @@ class _Api(ctypes.Structure):
             ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
         ),
         ("memory_lend", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64, _VOID, _VOID)),
+        ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
     ]
 
 
@@ -251,6 +252,13 @@ class Library:
         text = _VOID()
         code = self._api.sim_faults(begin, end, int(verbose), ctypes.byref(text))
         return code, json.loads(self.take_text(text.value))
+
+    def devices(self, arguments: str = "") -> dict[str, Any]:
+        """RDMA devices and the choice among them; keys in rdmacoll_c.h. Raises ConfigError."""
+        text, error = _VOID(), _VOID()
+        self._check(self._api.devices(arguments.encode(), ctypes.byref(text), ctypes.byref(error)), error)
+        found: dict[str, Any] = json.loads(self.take_text(text.value))
+        return found
 
 
 def library_path() -> Path:

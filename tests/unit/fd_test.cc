@@ -50,6 +50,17 @@ TEST(Fd, a_number_that_was_freed_can_be_owned_again) {
   EXPECT_EQ(again.get(), number);
 }
 
+TEST(Fd, that_is_released_stays_open_and_is_owned_by_nobody) {
+  const int before = open_descriptors();
+  Fd lent(some_file());
+  const int number = lent.get();
+  lent.release();
+  EXPECT_FALSE(lent);
+  EXPECT_TRUE(is_open(number));
+  EXPECT_EQ(open_descriptors(), before);
+  ::close(number);
+}
+
 TEST(FdDeathTest, two_owners_of_one_descriptor_are_refused) {
   Fd first(some_file());
   EXPECT_DEATH(Fd{first.get()}, "has two owners");

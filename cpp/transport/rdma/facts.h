@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace rdmacoll::rdma {
@@ -12,13 +13,16 @@ namespace rdmacoll::rdma {
 enum class LinkLayer : uint8_t { unknown, infiniband, ethernet };
 enum class PortState : uint8_t { down, init, armed, active, other };
 enum class GidType : uint8_t { infiniband, roce_v1, roce_v2, unknown };
+std::string_view text(LinkLayer link);   // "InfiniBand"
+std::string_view text(PortState state);  // "active"
+std::string_view text(GidType type);     // "RoCE v2"
 
 struct Gid {
   std::array<uint8_t, 16> raw{};
 
   bool is_zero() const { return *this == Gid{}; }
   bool is_link_local() const { return raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80; }
-  bool is_ipv4() const;      // ::ffff:a.b.c.d
+  bool is_ipv4() const;      // ::ffff:a.b.c.d, also of the link-local 169.254.0.0/16
   std::string text() const;  // "fe80::1", "::ffff:10.9.0.1"
   bool operator==(const Gid&) const = default;
 };
@@ -45,7 +49,9 @@ struct PortFacts {
 struct DeviceFacts {
   std::string name;
   std::string firmware;
-  std::string node_guid;     // "0011:2233:4455:6677"
+  std::string node_guid;  // "0011:2233:4455:6677"
+  // Why it cannot carry data ("is an iWARP device"); no more is known of such a one. "": it can.
+  std::string unusable;
   bool is_software = false;  // soft-RoCE: no hardware, and timers of its own
   int numa_node = -1;
   int queue_depth_max = 0;      // work requests of one queue

@@ -66,7 +66,7 @@ struct Completion {
   uint32_t vendor_error = 0;
 };
 inline constexpr int kFlushed = 5;  // IBV_WC_WR_FLUSH_ERR
-// "transport retry counter exceeded (12)"
+// "no answer from the other end: retry counter exceeded (12)"
 std::string completion_text(int status);
 
 struct QueuePairLimits {
@@ -167,6 +167,8 @@ class Verbs {
   // its cure why nothing can be known (no library, no kernel module).
   virtual Status list(std::vector<DeviceFacts>& devices) = 0;
   virtual Status open(const OpenOptions& options, std::unique_ptr<Device>& device) = 0;
+  // What works less well than it should here, as a sentence with its cure, to be said once; or "".
+  virtual std::string warning() const { return ""; }
 };
 
 // libibverbs, opened once in the process. A Status with the cure when it is missing.

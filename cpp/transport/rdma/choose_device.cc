@@ -1,0 +1,285 @@
+#include "transport/rdma/choose_device.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/text.h"
+
+namespace rdmacoll::rdma {
+namespace {
+
+constexpr uint16_t kFullMember = 0x8000;  // of a partition: limited members cannot talk together
+
+// A port is a rail, or the reason why it is none.
+struct Verdict {
+  std::optional<Rail> rail;
+  std::string refusal;
+};
+
+bool is_local(const Gid& gid) {
+  // 169.254.0.0/16 inside of ::ffff:0:0/96
+  return gid.is_link_local() || (gid.is_ipv4() && gid.raw[12] == 169 && gid.raw[13] == 254);
+}
+
+// Smaller is better. Link-local last: two ports of a host share its network, so that the kernel may
+// send by the wrong one.
+int rank_of(const Gid& gid) { return is_local(gid) ? 2 : gid.is_ipv4() ? 0 : 1; }
+
+std::string_view kind_of(const Gid& gid) {
+  if (gid.is_ipv4()) return is_local(gid) ? "link-local IPv4" : "IPv4";
+  return is_local(gid) ? "link-local IPv6" : "global IPv6";
+}
+
+std::string list_of(const std::vector<GidFacts>& gids) {
+  std::vector<std::string> texts;
+  for (const GidFacts& each : gids) {
+    texts.push_back(cat(each.index, " ", each.gid.text(), " ", text(each.type)));
+  }
+  return texts.empty() ? "no GID" : cat("GIDs ", join(texts, ", "));
+}
+
+const GidFacts* gid_at(const PortFacts& port, int index) {
+  for (const GidFacts& each : port.gids) {
+    if (each.index == index) return &each;
+  }
+  return nullptr;
+}
+
+const GidFacts* best_roce_v2(const PortFacts& port) {
+  const GidFacts* best = nullptr;
+  for (const GidFacts& each : port.gids) {
+    if (each.type != GidType::roce_v2) continue;
+    if (best == nullptr || rank_of(each.gid) < rank_of(best->gid)) best = &each;
+  }
+  return best;
+}
+
+// Empty when `rail` has its GID now, else why there is none.
+std::string set_gid(const PortFacts& port, std::optional<int> wanted, Rail& rail,
+                    std::string& reason) {
+  if (wanted) {
+    const GidFacts* found = gid_at(port, *wanted);
+    if (found == nullptr) {
+      return cat("has no GID ", *wanted, ", which was asked for, but ", list_of(port.gids));
+    }
+    rail.gid_index = found->index;
+    rail.gid = found->gid;
+    reason = cat("GID ", found->index, " was asked for: ", text(found->type));
+    return "";
+  }
+  if (port.link != LinkLayer::ethernet) {
+    // Index 0 is the port's own GID by the specification, and needed between subnets only.
+    if (const GidFacts* own = gid_at(port, 0); own != nullptr) rail.gid = own->gid;
+    return "";
+  }
+  const GidFacts* best = best_roce_v2(port);
+  if (best == nullptr) {
+    return cat("has no RoCE v2 GID, but ", list_of(port.gids),
+               ": give its network interface an address");
+  }
+  rail.gid_index = best->index;
+  rail.gid = best->gid;
+  reason = cat("GID ", best->index, " is RoCE v2, ", kind_of(best->gid));
+  return "";
+}
+
+std::string set_pkey(const PortFacts& port, Rail& rail, std::string& reason) {
+  for (std::size_t index = 0; index < port.pkeys.size(); ++index) {
+    if ((port.pkeys[index] & kFullMember) == 0) continue;
+    rail.pkey_index = static_cast<int>(index);
+    if (index != 0) reason = cat("PKEY ", index, " is the first with full membership");
+    return "";
+  }
+  // Ethernet has one PKEY, the default one, whatever a driver says of it.
+  if (port.link == LinkLayer::ethernet) return "";
+  return "is a full member of no partition: ask the subnet manager's operator for full membership";
+}
+
+Verdict judge(const DeviceFacts& device, const PortFacts& port, std::optional<int> gid_index) {
+  if (port.state != PortState::active) return {{}, cat("is ", text(port.state))};
+  Rail rail{.device = device.name,
+            .port = port.number,
+            .link = port.link,
+            .lid = port.lid,
+            .mtu = port.active_mtu,
+            .gbit_per_s = port.gbit_per_s,
+            .is_software = device.is_software};
+  if (port.link == LinkLayer::unknown) return {{}, "has a link layer that is not known"};
+  if (port.link == LinkLayer::infiniband && port.lid == 0) {
+    return {{}, "has no LID: is a subnet manager running?"};
+  }
+  std::string of_gid;
+  std::string of_pkey;
+  std::string refusal = set_gid(port, gid_index, rail, of_gid);
+  if (refusal.empty()) refusal = set_pkey(port, rail, of_pkey);
+  if (!refusal.empty()) return {{}, refusal};
+  if (port.link == LinkLayer::infiniband) rail.reason = cat("; LID ", port.lid);
+  for (const std::string& part : {of_gid, of_pkey}) {
+    if (!part.empty()) rail.reason += cat("; ", part);
+  }
+  return {rail, ""};
+}
+
+std::string state_of(const DeviceFacts& device, std::optional<int> gid_index) {
+  if (!device.unusable.empty()) return cat(device.name, " ", device.unusable);
+  std::vector<std::string> ports;
+  for (const PortFacts& port : device.ports) {
+    const Verdict verdict = judge(device, port, gid_index);
+    ports.push_back(cat("port ", port.number, " ", verdict.rail ? "can be used" : verdict.refusal));
+  }
+  return cat(device.name, " (", ports.empty() ? "no ports" : join(ports, "; "), ")");
+}
+
+std::string states_of(std::span<const DeviceFacts> present, std::optional<int> gid_index) {
+  std::vector<std::string> texts;
+  for (const DeviceFacts& device : present) texts.push_back(state_of(device, gid_index));
+  return join(texts, ", ");
+}
+
+Status none_present() {
+  return {Code::invalid,
+          "no RDMA device is present on this machine: load the adapter's driver (rdma link shows "
+          "what the kernel has), or go without: RDMACOLL_RDMA=false."};
+}
+
+// `why` stands in front of what the port itself says.
+std::optional<Rail> first_rail(const DeviceFacts& device, std::optional<int> gid_index,
+                               std::string_view why) {
+  for (const PortFacts& port : device.ports) {
+    Verdict verdict = judge(device, port, gid_index);
+    if (!verdict.rail) continue;
+    verdict.rail->reason = cat(why, verdict.rail->reason);
+    return verdict.rail;
+  }
+  return std::nullopt;
+}
+
+Status choose_automatically(std::span<const DeviceFacts> present, std::optional<int> gid_index,
+                            std::vector<Rail>& rails) {
+  for (const bool software : {false, true}) {
+    for (const DeviceFacts& device : present) {
+      if (!device.unusable.empty() || device.is_software != software) continue;
+      const auto rail =
+          first_rail(device, gid_index,
+                     software ? "first active port of a software device, since no hardware has one"
+                              : "first active port of a hardware device");
+      if (!rail) continue;
+      rails.push_back(*rail);
+      return {};
+    }
+  }
+  return {Code::invalid, cat("no RDMA device of this machine has a port that can be used: ",
+                             states_of(present, gid_index),
+                             ". Bring one up, or go without: RDMACOLL_RDMA=false.")};
+}
+
+struct Named {
+  std::string text;
+  std::string device;
+  std::optional<int> port;
+};
+
+// "mlx5_0" or "mlx5_0:2"
+bool parse(const std::string& text, Named& named) {
+  const std::size_t colon = text.find(':');
+  named = {text, text.substr(0, colon), {}};
+  if (named.device.empty()) return false;
+  if (colon == std::string::npos) return true;
+  int port = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, port);
+  if (error != std::errc{} || stop != end || port < 1) return false;
+  named.port = port;
+  return true;
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t comma = text.find(',', begin);
+    std::string part = text.substr(begin, comma - begin);
+    part.erase(0, part.find_first_not_of(' '));
+    part.erase(part.find_last_not_of(' ') + 1);
+    parts.push_back(std::move(part));
+    if (comma == std::string::npos) return parts;
+    begin = comma + 1;
+  }
+}
+
+Status choose_named(std::span<const DeviceFacts> present, const Wish& wish, const Named& named,
+                    Rail& rail) {
+  const auto refused = [&](const std::string& what) {
+    return Status(Code::invalid,
+                  cat("RDMACOLL_DEVICE=", wish.devices, ": ", what,
+                      "; present: ", states_of(present, wish.gid_index),
+                      ". Name one with a port that can be used, or unset RDMACOLL_DEVICE."));
+  };
+  const auto device = std::find_if(present.begin(), present.end(), [&](const DeviceFacts& each) {
+    return each.name == named.device;
+  });
+  if (device == present.end()) {
+    return refused(cat("this machine has no RDMA device ", named.device));
+  }
+  if (!device->unusable.empty()) return refused(cat(device->name, " ", device->unusable));
+  if (!named.port) {
+    const auto found =
+        first_rail(*device, wish.gid_index, cat(device->name, " was asked for, first active port"));
+    if (!found) return refused(cat(device->name, " has no port that can be used"));
+    rail = *found;
+    return {};
+  }
+  const auto port = std::find_if(device->ports.begin(), device->ports.end(),
+                                 [&](const PortFacts& each) { return each.number == *named.port; });
+  if (port == device->ports.end()) {
+    return refused(cat(device->name, " has no port ", *named.port));
+  }
+  Verdict verdict = judge(*device, *port, wish.gid_index);
+  if (!verdict.rail) return refused(cat("port ", *named.port, " ", verdict.refusal));
+  rail = *verdict.rail;
+  rail.reason = cat(named.text, " was asked for", rail.reason);
+  return {};
+}
+
+}  // namespace
+
+std::string Rail::text() const {
+  std::string inside = cat(rdma::text(link), ", ", gbit_per_s, " Gbit/s");
+  if (link == LinkLayer::infiniband) inside += cat(", LID ", lid);
+  if (link == LinkLayer::ethernet) inside += cat(", GID ", gid_index, " ", gid.text());
+  if (is_software) inside += ", in software";
+  return cat(device, " port ", port, " (", inside, ")");
+}
+
+Status choose_rails(std::span<const DeviceFacts> present, const Wish& wish,
+                    std::vector<Rail>& rails) {
+  rails.clear();
+  if (present.empty() && wish.devices.empty()) return none_present();
+  if (wish.devices.empty()) return choose_automatically(present, wish.gid_index, rails);
+  std::vector<Rail> chosen;
+  for (const std::string& part : split(wish.devices)) {
+    Named named;
+    if (!parse(part, named)) {
+      return {Code::invalid, cat("RDMACOLL_DEVICE=", wish.devices, ": \"", part,
+                                 "\" names no device: write mlx5_0, mlx5_0:2 for its port 2, or "
+                                 "mlx5_0,mlx5_1 for two rails.")};
+    }
+    if (present.empty()) {
+      return {Code::invalid,
+              cat("RDMACOLL_DEVICE=", wish.devices, ", and ", none_present().message())};
+    }
+    Rail rail;
+    RC_RETURN_IF_ERROR(choose_named(present, wish, named, rail));
+    for (const Rail& other : chosen) {
+      if (other.device != rail.device || other.port != rail.port) continue;
+      return {Code::invalid,
+              cat("RDMACOLL_DEVICE=", wish.devices, " names ", rail.device, " port ", rail.port,
+                  " twice, and two rails of one port carry no more than one: name it once.")};
+    }
+    chosen.push_back(std::move(rail));
+  }
+  rails = std::move(chosen);
+  return {};
+}
+
+}  // namespace rdmacoll::rdma

@@ -1,0 +1,42 @@
+// What failures of the verbs say: what happened, the values, and the cure. Pure, so that each
+// sentence can be tested without the machine that would provoke it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transport/rdma/facts.h"
+
+namespace rdmacoll::rdma {
+
+// Thread-safe, unlike strerror: "Cannot allocate memory".
+std::string error_text(int error);
+
+Status library_missing(const std::string& cause);
+
+struct KernelView {
+  std::vector<std::string> devices;       // in /sys/class/infiniband
+  bool has_verbs_class = false;           // /sys/class/infiniband_verbs: ib_uverbs is loaded
+  std::vector<std::string> device_files;  // /dev/infiniband/uverbs*
+};
+// The library lists nothing. Ok when that is so because there is nothing.
+Status nothing_listed(const KernelView& kernel);
+
+// As the words after a device's name: "cannot be opened: ..."
+std::string not_opened(int error);
+
+struct MemoryLimit {
+  std::optional<uint64_t> allowed;  // RLIMIT_MEMLOCK; none: unlimited
+  uint64_t pinned = 0;              // by this process already
+};
+Status not_registered(const std::string& device, uint64_t bytes, int error,
+                      const MemoryLimit& limit);
+
+// From INIT to ready: the kernel looks the way to the other end up.
+Status no_path(const std::string& device, int port, const Gid& local, const Gid& remote,
+               uint16_t remote_lid, int error);
+
+}  // namespace rdmacoll::rdma

@@ -1,0 +1,25 @@
+"""The RDMA devices of this machine, whichever they are: an answer in any case."""
+
+from __future__ import annotations
+
+import pytest
+
+from rdmacoll import ConfigError
+from rdmacoll.engine.library import load
+
+
+def test_a_machine_tells_its_devices_or_why_there_are_none():
+    told = load().devices("RDMACOLL_DEVICE=mlx9_9")
+    assert set(told) == {"error", "warning", "devices", "rails", "choice_error"}
+    assert told["rails"] == []
+    # This one is nowhere. Either nothing can be known, or it is missing among those present.
+    sentence = told["error"] or told["choice_error"]
+    assert sentence.endswith(".")
+    assert (told["error"] is None) != (told["choice_error"] is None)
+    if told["choice_error"]:
+        assert "RDMACOLL_DEVICE=mlx9_9" in sentence
+
+
+def test_wrong_settings_are_an_error_before_any_device_is_looked_at():
+    with pytest.raises(ConfigError, match="RDMACOLL_BUF_SIZE"):
+        load().devices("RDMACOLL_BUF_SIZE=tiny")
