@@ -60,10 +60,18 @@ def _loaded() -> library.Library | None:
 
 def _views() -> tuple[devices.View, ...]:
     return (
-        devices.engine_view(_loaded()),
-        device_views.sysfs_view(Path("/sys/class/infiniband")),
-        device_views.pyverbs_view(),
+        view(devices.ENGINE, lambda: devices.engine_view(_loaded())),
+        view(devices.SYSFS, lambda: device_views.sysfs_view(Path("/sys/class/infiniband"))),
+        view(devices.PYVERBS, device_views.pyverbs_view),
     )
+
+
+def view(by: str, look: Callable[[], devices.View]) -> devices.View:
+    """What `look` returns; one observer that breaks leaves the others."""
+    try:
+        return look()
+    except Exception as error:
+        return devices.View(by, problem=f"{type(error).__name__}: {error}", is_broken=True)
 
 
 def _engine() -> Engine:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rdmacoll.cli.doctor_facts import UNLIMITED, Limit, Machine
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
 from rdmacoll.engine.device_choice import choose, differences, unusable
-from rdmacoll.engine.devices import LINK_TEXT, Device, Port, View
+from rdmacoll.engine.devices import ENGINE, LINK_TEXT, SYSFS, Device, Port, View
 
 _POOL_BYTES = 1 << 30  # RDMACOLL_BUF_SIZE, where it is not known
 _POOL_BYTES_MIN = 16 << 20
@@ -22,7 +22,7 @@ def _by(machine: Machine, name: str) -> View:
 
 def seen_devices(machine: Machine) -> tuple[Device, ...]:
     """The devices as the kernel lists them; as another observer does where sysfs is hidden."""
-    views = (_by(machine, "sysfs"), *machine.views)
+    views = (_by(machine, SYSFS), *machine.views)
     return next((view.devices for view in views if view.devices), ())
 
 
@@ -146,7 +146,10 @@ def choice(machine: Machine) -> Iterator[Finding]:
     wish = machine.settings.given("RDMACOLL_DEVICE")
     if not found:
         return
-    engine = _by(machine, "the engine")
+    if machine.settings.given("RDMACOLL_RDMA") == "false":
+        yield ok("choice", f"none: RDMACOLL_RDMA=false; {_FALLBACK}")
+        return
+    engine = _by(machine, ENGINE)
     chosen = choose(found, wish)
     refusal = engine.refusal if engine.refusal else "" if engine.choice else chosen.refusal
     if refusal:
@@ -189,10 +192,20 @@ def choice(machine: Machine) -> Iterator[Finding]:
 
 def views(machine: Machine) -> Iterator[Finding]:
     """Whether those who look at the devices see the same."""
+    for view in machine.views:
+        if view.is_broken:
+            yield note(
+                "views",
+                f"{view.by} cannot tell its devices: {view.problem}",
+                why="what it would say is not known",
+                cure="see whether its own tools say more; without a cause there it is a fault of rdmacoll: "
+                "report it with the file of --json",
+                check="ibv_devinfo -v; rdmacoll doctor",
+            )
     if not seen_devices(machine):
         return
     able = [view for view in machine.views if not view.problem]
-    unable = [f"{view.by}: {view.problem}" for view in machine.views if view.problem]
+    unable = [f"{view.by}: {view.problem}" for view in machine.views if view.problem and not view.is_broken]
     found = [
         difference
         for index, one in enumerate(able)
@@ -210,7 +223,7 @@ def views(machine: Machine) -> Iterator[Finding]:
         )
     if not found:
         agree = " and ".join(view.by for view in able)
-        verb = "agree" if len(able) > 1 else "alone was asked"
+        verb = "agree" if len(able) > 1 else "alone sees them"
         yield ok("views", f"{agree} {verb}" + (f" ({'; '.join(unable)})" if unable else ""))
 
 
@@ -239,8 +252,8 @@ def kernel(machine: Machine) -> Iterator[Finding]:
             "device files",
             seen + (f"; no permission for {', '.join(refused)}" if refused else ""),
             why="a device whose file cannot be opened cannot be used",
-            cure="start the container with --device=/dev/infiniband; outside of one: rdma-core's udev rules, or "
-            "chmod 666 on the files",
+            cure="start the container with --device=/dev/infiniband; outside of one: rdma-core's udev "
+            "rules, or chmod 666 on the files",
             check="ls -l /dev/infiniband",
         )
     elif facts.verbs_expected:

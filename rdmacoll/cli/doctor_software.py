@@ -55,8 +55,8 @@ def settings(machine: Machine) -> Iterator[Finding]:
             "settings",
             text,
             why="what was meant is not all that takes effect",
-            cure="set one of the names only, to an allowed value",
-            check="rdmacoll config",
+            cure="unset what has no effect, or write it as the list of settings does",
+            check="rdmacoll config --all",
         )
     given = [f"{row['name']}={row['value']}" for row in found.rows if row["source"] == "environment"]
     if not notes and found.rows:

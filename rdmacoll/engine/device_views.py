@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from rdmacoll.engine.devices import Device, Gid, Port, View, gid_text
+from rdmacoll.engine.devices import PYVERBS, SYSFS, Device, Gid, Port, View, gid_text
 
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active"}  # ibv_port_state; 5 is "active, deferred"
 _SYSFS_LINKS = {"InfiniBand": "infiniband", "Ethernet": "ethernet"}
@@ -18,7 +18,8 @@ _MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}  # ibv_mtu
 # active_width and active_speed of ibv_query_port(3): lanes, and Gbit/s of a lane.
 _WIDTHS = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _SPEEDS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
-_GIDS_ASKED = 4096
+# A table of more entries (32 bytes each) than fit 16 bits the kernel refuses with EINVAL.
+_GIDS_MAX = 2047
 
 
 def _read(path: Path) -> str:
@@ -39,8 +40,8 @@ def _numbered(folder: Path) -> list[Path]:
 def sysfs_view(root: Path) -> View:
     """The devices under `root`, which is /sys/class/infiniband or a copy of it."""
     if not root.is_dir():
-        return View("sysfs")  # the folder comes with the first module of the RDMA stack
-    return View("sysfs", tuple(_sysfs_device(path) for path in sorted(root.iterdir())))
+        return View(SYSFS)  # the folder comes with the first module of the RDMA stack
+    return View(SYSFS, tuple(_sysfs_device(path) for path in sorted(root.iterdir())))
 
 
 def _sysfs_device(path: Path) -> Device:
@@ -90,21 +91,22 @@ def pyverbs_view() -> View:
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("pyverbs")
         why = "it is not installed" if missing else f"it cannot be imported: {error}"
-        return View("pyverbs", problem=why)
+        return View(PYVERBS, problem=why)
     try:
         listed = module.get_device_list()
     except Exception as error:  # its own class, for want of a device or of a kernel module alike
-        return View("pyverbs", problem=str(error).strip().split("\n")[0])
-    return View("pyverbs", tuple(_pyverbs_device(module, listing.name.decode()) for listing in listed))
+        return View(PYVERBS, problem=str(error).strip().split("\n")[0])
+    return View(PYVERBS, tuple(_pyverbs_device(module, listing.name.decode()) for listing in listed))
 
 
 def _pyverbs_device(module: Any, name: str) -> Device:
     context = module.Context(name=name)
     try:
         attributes = context.query_device()
-        table: list[Any] = context.query_gid_table(_GIDS_ASKED)
-        numbers = range(1, int(attributes.phys_port_cnt) + 1)
-        ports = tuple(_pyverbs_port(context.query_port(number), number, table) for number in numbers)
+        listed = {n: context.query_port(n) for n in range(1, int(attributes.phys_port_cnt) + 1)}
+        entries = sum(int(port.gid_tbl_len) for port in listed.values())
+        table: list[Any] = context.query_gid_table(min(entries, _GIDS_MAX))
+        ports = tuple(_pyverbs_port(port, number, table) for number, port in listed.items())
     finally:
         context.close()
     return Device(name, str(attributes.fw_version), ports=ports)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+ENGINE, SYSFS, PYVERBS = "the engine", "sysfs", "pyverbs"  # who looks
 LINK_TEXT = {"infiniband": "InfiniBand", "ethernet": "Ethernet", "unknown": "unknown link layer"}
 GID_TYPE_TEXT = {"infiniband": "InfiniBand", "roce_v1": "RoCE v1", "roce_v2": "RoCE v2", "unknown": "unknown"}
 
@@ -72,6 +73,7 @@ class View:
     by: str
     devices: tuple[Device, ...] = ()
     problem: str = ""
+    is_broken: bool = False  # the problem came unexpectedly
     # The engine alone: what its transport would use, in its own words, or why it would use none.
     choice: str = ""
     refusal: str = ""
@@ -133,13 +135,13 @@ def engine_view(library: object | None) -> View:
     `library` is None when it cannot be loaded.
     """
     if library is None:
-        return View("the engine", problem="librdmacoll cannot be loaded")
+        return View(ENGINE, problem="librdmacoll cannot be loaded")
     ask = getattr(library, "devices_json", None)
     if ask is None:
-        return View("the engine", problem="this librdmacoll has no RDMA transport")
+        return View(ENGINE, problem="this librdmacoll has no RDMA transport")
     fields = json.loads(ask())
     return View(
-        "the engine",
+        ENGINE,
         tuple(_device(device) for device in fields.get("devices", ())),
         str(fields.get("problem", "")),
         str(fields.get("choice", "")),
