@@ -143,7 +143,7 @@ def engine_view(library: object | None) -> View:
     return View(
         ENGINE,
         tuple(_device(device) for device in fields.get("devices", ())),
-        str(fields.get("problem", "")),
-        str(fields.get("choice", "")),
-        str(fields.get("refusal", "")),
+        problem=str(fields.get("problem", "")),
+        choice=str(fields.get("choice", "")),
+        refusal=str(fields.get("refusal", "")),
     )
