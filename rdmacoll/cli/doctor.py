@@ -18,7 +18,7 @@ from rdmacoll.cli import (
 from rdmacoll.cli.doctor_facts import Machine
 from rdmacoll.cli.doctor_findings import PROBLEM, Finding, problem
 from rdmacoll.cli.doctor_gather import gather
-from rdmacoll.cli.report import Findings, command, say
+from rdmacoll.cli.report import Findings, command, is_speaker, say
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,9 @@ def doctor(*, load_tensorflow: bool) -> Findings:
     Findings are ok, note (worth knowing; a training runs) or problem; only a problem is a failure. Under a
     launcher, rank 0 prints what it sees of its own machine: run it on each node by itself to see the others.
     """
+    if not is_speaker():
+        # Its failure would make mpirun end rank 0 in the middle of the page.
+        return {"ok": True}
     machine = gather(load_tensorflow=load_tensorflow)
     findings = examine(machine)
     say("\n".join(doctor_page.lines(machine, findings, shutil.get_terminal_size().columns)))

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from rdmacoll.cli.doctor_facts import UNLIMITED, Limit, Machine
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
-from rdmacoll.engine.device_choice import choose, differences, unusable
+from rdmacoll.engine.device_choice import Choice, choose, differences, unusable
 from rdmacoll.engine.devices import ENGINE, LINK_TEXT, SYSFS, Device, Port, View
 
 _POOL_BYTES = 1 << 30  # RDMACOLL_BUF_SIZE, where it is not known
 _POOL_BYTES_MIN = 16 << 20
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 
-_FALLBACK = "TCP and shared memory carry the data then"
+_FALLBACK = "TCP and shared memory carry the data"
 
 
 def _by(machine: Machine, name: str) -> View:
@@ -150,35 +150,41 @@ def choice(machine: Machine) -> Iterator[Finding]:
         yield ok("choice", f"none: RDMACOLL_RDMA=false; {_FALLBACK}")
         return
     engine = _by(machine, ENGINE)
-    chosen = choose(found, wish)
-    refusal = engine.refusal if engine.refusal else "" if engine.choice else chosen.refusal
-    if refusal:
-        # Without a wish each unusable port has said all of this.
-        if wish or engine.refusal:
-            yield problem(
-                "choice",
-                refusal,
-                why="a device that is asked for by name and cannot be used is an error at the start",
-                cure="name one of the devices above that has a usable port (RDMACOLL_DEVICE=NAME or "
-                "NAME:PORT), or unset RDMACOLL_DEVICE",
-                check="rdmacoll config; ibv_devinfo",
-            )
+    if engine.choice or engine.refusal:
+        yield ok("choice", engine.choice) if engine.choice else _refused(engine.refusal)
         return
-    if engine.choice:
-        seen = engine.choice
-    else:
-        gid = f", {chosen.gid.text()}" if chosen.gid else ""
-        seen = f"{chosen.device} port {chosen.port}{gid}: {chosen.reason}"
-    if chosen.gid is not None and chosen.gid.is_link_local and not engine.choice:
-        yield note(
+    for rail in wish.split(","):
+        chosen = choose(found, rail.strip())
+        if not chosen.refusal:
+            yield _chosen(chosen)
+        elif wish:  # without one, each unusable port has said all of this
+            yield _refused(chosen.refusal)
+
+
+def _refused(reason: str) -> Finding:
+    return problem(
+        "choice",
+        reason,
+        why=f"a device that is asked for by name has to be usable; without a name {_FALLBACK}",
+        cure="name one of the devices above that has a usable port (RDMACOLL_DEVICE=NAME or NAME:PORT), or "
+        "unset RDMACOLL_DEVICE",
+        check="rdmacoll config; ibv_devinfo",
+    )
+
+
+def _chosen(chosen: Choice) -> Finding:
+    gid = f", {chosen.gid.text()}" if chosen.gid else ""
+    seen = f"{chosen.device} port {chosen.port}{gid}: {chosen.reason}"
+    if chosen.gid is not None and chosen.gid.is_link_local:
+        return note(
             "choice",
             seen,
             why="a link-local GID reaches the same link only, and no host behind a router",
             cure="give the port's network interface an IP address of the job's network",
             check=f"ibv_devinfo -v -d {chosen.device} -i {chosen.port}",
         )
-    elif chosen.is_software:
-        yield note(
+    if chosen.is_software:
+        return note(
             "choice",
             seen,
             why="it is a software device, good for tests: the processor does an adapter's work, so it is "
@@ -186,8 +192,7 @@ def choice(machine: Machine) -> Iterator[Finding]:
             cure="RDMACOLL_RDMA=false where speed matters and there is no adapter",
             check=f"rdma link show {chosen.device}/{chosen.port}",
         )
-    else:
-        yield ok("choice", seen)
+    return ok("choice", seen)
 
 
 def views(machine: Machine) -> Iterator[Finding]:

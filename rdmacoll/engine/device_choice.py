@@ -43,7 +43,7 @@ def unusable(port: Port) -> str:
 
 def _wanted(devices: Sequence[Device], wish: str) -> Iterator[tuple[Device, Port, str]]:
     """The ports in the order of preference, each with the reason for its rank."""
-    name, colon, number = wish.split(",")[0].strip().partition(":")
+    name, colon, number = wish.partition(":")
     # A device that does not say whether it is software is taken for hardware.
     for device in sorted(devices, key=lambda device: bool(device.is_software)):
         for port in device.ports:
@@ -66,8 +66,8 @@ def _refusal(devices: Sequence[Device], wish: str, refused: Sequence[str]) -> st
 
 
 def choose(devices: Sequence[Device], wish: str = "") -> Choice:
-    """Which port and GID would carry the data, by the rule of cpp/transport/rdma/choose_device.h; of several
-    rails in a wish, the first.
+    """Which port and GID would carry the data, by the rule of cpp/transport/rdma/choose_device.h, for one
+    rail: `wish` is a name, or a name and a port ("mlx5_0:2"), or empty.
 
     >>> gid = Gid(1, "::ffff:10.9.0.1", "roce_v2")
     >>> choose([Device("rxe1", is_software=True, ports=(Port(1, "active", "ethernet", gids=(gid,)),))]).reason

@@ -130,6 +130,7 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
         ["GID 0 fe80::1", "link-local"],
     ),
     (with_devices(RXE, MLX5, settings=settings(RDMACOLL_DEVICE="rxe1")), "choice", "note", ["=rxe1"]),
+    (with_devices(settings=settings(RDMACOLL_DEVICE="rxe1")), "devices", "problem", ["=rxe1"]),
     (
         with_devices(MLX5, settings=settings(RDMACOLL_DEVICE="mlx5_0:2")),
         "choice",
@@ -350,6 +351,15 @@ def test_every_finding_in_every_state(machine: Machine, name: str, state: str, s
             assert words in text
         has_advice = [bool(finding.why), bool(finding.cure), bool(finding.check)]
         assert has_advice == [state != "ok"] * 3
+
+
+def test_each_rail_of_a_wish_is_judged() -> None:
+    machine = with_devices(MLX5, MLX4, settings=settings(RDMACOLL_DEVICE="mlx4_0, mlx5_0:1,mlx5_7"))
+    findings = found(machine, "choice")
+    assert [finding.state for finding in findings] == ["ok", "ok", "problem"]
+    assert "mlx4_0 port 1" in findings[0].seen
+    assert "mlx5_0 port 1" in findings[1].seen
+    assert "mlx5_7" in findings[2].seen
 
 
 def test_the_table_knows_all_findings() -> None:

@@ -320,6 +320,11 @@ def test_a_device_that_is_demanded_and_missing_is_a_failure(tmp_path: Path) -> N
     assert "nonesuch_7" in output
 
 
+def test_a_rank_that_prints_nothing_fails_nothing(tmp_path: Path) -> None:
+    world = {"RDMACOLL_RANK": "1", "RDMACOLL_SIZE": "2", "RDMACOLL_RENDEZVOUS": "127.0.0.1:4000"}
+    assert run_doctor(tmp_path, RDMACOLL_DEVICE="nonesuch_7", **world) == (0, None, "")
+
+
 def test_wrong_usage_is_no_finding(tmp_path: Path) -> None:
     code, written, _ = run_doctor(tmp_path, "--nonesuch")
     assert (code, written) == (2, None)
