@@ -9,6 +9,7 @@ import click
 from rdmacoll.cli.bench import bench
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
+from rdmacoll.cli.doctor import doctor
 from rdmacoll.cli.report import is_speaker
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.engine.version import __version__
@@ -21,6 +22,7 @@ def commands() -> None:
 
 
 commands.add_command(config)
+commands.add_command(doctor)
 commands.add_command(verify_schedules)
 commands.add_command(selftest)
 commands.add_command(sim)

@@ -202,8 +202,8 @@ def find_start(
     return Start(found or Launch("no launcher", 0, 1))
 
 
-def told_rank(environ: Mapping[str, str] | None = None) -> int:
-    """This process's rank as far as variables tell it, without starting anything; 0 alone."""
+def told_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
+    """What variables tell of this process's start, without starting anything. Raises ConfigError."""
     environ = os.environ if environ is None else environ
     for rule in (
         launch_rules.by_hand,
@@ -213,5 +213,11 @@ def told_rank(environ: Mapping[str, str] | None = None) -> int:
     ):
         told = rule(environ)
         if told is not None:
-            return told.rank
-    return 0
+            return told
+    return None
+
+
+def told_rank(environ: Mapping[str, str] | None = None) -> int:
+    """This process's rank as far as variables tell it; 0 alone. Raises ConfigError."""
+    told = told_launch(environ)
+    return told.rank if told else 0

@@ -1,0 +1,108 @@
+"""`rdmacoll doctor`: what this machine can do, and why."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Callable
+
+import click
+
+from rdmacoll.cli import (
+    doctor_page,
+    doctor_rdma as rdma,
+    doctor_software as software,
+    doctor_system as system,
+)
+from rdmacoll.cli.doctor_facts import Machine
+from rdmacoll.cli.doctor_findings import PROBLEM, Finding, problem
+from rdmacoll.cli.doctor_gather import gather
+from rdmacoll.cli.report import Findings, command, is_speaker, say
+
+
+@dataclass(frozen=True)
+class Check:
+    """A pure function from a machine to findings, and the parts of the machine that it looks at."""
+
+    group: str
+    name: str
+    look: Callable[[Machine], Iterator[Finding]]
+    needs: tuple[str, ...]
+
+
+# In the order of the page. A part that could not be gathered is a finding of the first check that needs it.
+CHECKS = (
+    Check("Engine", "librdmacoll", software.engine, ("engine",)),
+    Check("Engine", "settings", software.settings, ("settings",)),
+    Check("RDMA", "devices", rdma.devices, ("views", "settings", "kernel")),
+    Check("RDMA", "ports", rdma.ports, ("views",)),
+    Check("RDMA", "choice", rdma.choice, ("views", "settings")),
+    Check("RDMA", "views", rdma.views, ("views",)),
+    Check("RDMA", "kernel", rdma.kernel, ("views", "kernel")),
+    Check("RDMA", "GPU memory", rdma.gpus, ("views", "kernel")),
+    Check("RDMA", "locked memory", rdma.memlock, ("views", "memory", "settings")),
+    Check("Node", "cores", system.cores, ("cores",)),
+    Check("Node", "binding", system.binding, ("cores", "start")),
+    Check("Node", "one-copy reads", system.one_copy, ("one_copy", "settings")),
+    Check("Node", "huge pages", system.huge_pages, ("memory",)),
+    Check("Node", "open files", system.files, ("files",)),
+    Check("Start", "start", software.start, ("start",)),
+    Check("Start", "MPI", software.mpi, ("mpi", "start")),
+    Check("TensorFlow", "TensorFlow", software.tensorflow, ("packages",)),
+    Check("TensorFlow", "Keras", software.keras, ("packages",)),
+)
+
+
+def _broke(name: str, reason: str) -> Finding:
+    return problem(
+        name,
+        f"this could not be looked at: {reason}",
+        why="whether it is well is not known",
+        cure="make readable what the reason names; without such a name it is a fault of rdmacoll: report it "
+        "with the file of --json",
+        check="rdmacoll doctor",
+    )
+
+
+def examine(machine: Machine) -> list[Finding]:
+    """All findings. A check that breaks is a finding itself."""
+    findings: list[Finding] = []
+    told: set[str] = set()
+    for check in CHECKS:
+        missing = [need for need in check.needs if need in machine.broken]
+        if missing:
+            found = [_broke(check.name, machine.broken[need]) for need in missing if need not in told]
+            told.update(missing)
+        else:
+            try:
+                found = list(check.look(machine))
+            except Exception as error:
+                found = [_broke(check.name, f"{type(error).__name__}: {error}")]
+        findings += [replace(finding, group=check.group) for finding in found]
+    return findings
+
+
+@click.command()
+@click.option("--load-tensorflow", is_flag=True, help="Really load TensorFlow and the ops (some seconds).")
+@command("doctor")
+def doctor(*, load_tensorflow: bool) -> Findings:
+    """Looks at this machine: devices, limits, MPI, TensorFlow. Each finding has its reason and its cure.
+
+    Findings are ok, note (worth knowing; a training runs) or problem; only a problem is a failure. Under a
+    launcher, rank 0 prints what it sees of its own machine: run it on each node by itself to see the others.
+    """
+    if not is_speaker():
+        # Its failure would make mpirun end rank 0 in the middle of the page.
+        return {"ok": True}
+    machine = gather(load_tensorflow=load_tensorflow)
+    findings = examine(machine)
+    say("\n".join(doctor_page.lines(machine, findings, shutil.get_terminal_size().columns)))
+    return {
+        "ok": not any(finding.state == PROBLEM for finding in findings),
+        "findings": [finding.fields() for finding in findings],
+        "views": [view.fields() for view in machine.views],
+        "host": machine.host,
+        "system": machine.system,
+        "python": machine.python,
+    }

@@ -1,0 +1,51 @@
+"""A finding of `rdmacoll doctor`: what was seen, why it matters, the cure, and how to check it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+OK, NOTE, PROBLEM = "ok", "note", "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`seen` alone when all is well."""
+
+    name: str
+    state: str
+    seen: str
+    why: str = ""
+    cure: str = ""
+    check: str = ""
+    group: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """For JSON."""
+        return asdict(self)
+
+
+def ok(name: str, seen: str) -> Finding:
+    """Nothing to do."""
+    return Finding(name, OK, seen)
+
+
+def note(name: str, seen: str, *, why: str, cure: str, check: str) -> Finding:
+    """Worth knowing; a training runs."""
+    return Finding(name, NOTE, seen, why, cure, check)
+
+
+def problem(name: str, seen: str, *, why: str, cure: str, check: str) -> Finding:
+    """A training fails, or does not use what is there."""
+    return Finding(name, PROBLEM, seen, why, cure, check)
+
+
+def size_text(count: int) -> str:
+    """Bytes for a person.
+
+    >>> size_text(65536), size_text(1 << 30), size_text(1536), size_text(12)
+    ('64 KiB', '1 GiB', '1.5 KiB', '12 B')
+    """
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.4g} {unit}"
+    return f"{count} B"

@@ -1,0 +1,360 @@
+"""Gathers a `Machine`: each part by itself, so that one that breaks leaves the others."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Callable, TypeVar
+
+from rdmacoll.cli.doctor_facts import (
+    UNLIMITED,
+    Cores,
+    Engine,
+    Kernel,
+    Limit,
+    Machine,
+    Memory,
+    Mpi,
+    OneCopy,
+    Packages,
+    Settings,
+    Start,
+)
+from rdmacoll.engine import bootstrap, device_views, devices, library
+from rdmacoll.engine.errors import RdmacollError
+
+_CHILD_TIMEOUT_S = 30
+_TENSORFLOW_TIMEOUT_S = 300
+_IPC_LOCK = 14  # CAP_IPC_LOCK, the bit
+_MELLANOX, _NVIDIA = "0x15b3", "0x10de"  # PCI vendors
+_MODULES = ("ib_core", "ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "mlx4_ib", "mlx5_ib")
+_PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "intel-tensorflow")
+
+_Part = TypeVar("_Part")
+
+
+def read(path: Path) -> str:
+    """A file of /proc or /sys, stripped; empty where it is not there or not for us."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _loaded() -> library.Library | None:
+    try:
+        return library.load()
+    except RdmacollError:
+        return None
+
+
+def _views() -> tuple[devices.View, ...]:
+    return (
+        view(devices.ENGINE, lambda: devices.engine_view(_loaded())),
+        view(devices.SYSFS, lambda: device_views.sysfs_view(Path("/sys/class/infiniband"))),
+        view(devices.PYVERBS, device_views.pyverbs_view),
+    )
+
+
+def view(by: str, look: Callable[[], devices.View]) -> devices.View:
+    """What `look` returns; one observer that breaks leaves the others."""
+    try:
+        return look()
+    except Exception as error:
+        return devices.View(by, problem=f"{type(error).__name__}: {error}", is_broken=True)
+
+
+def _engine() -> Engine:
+    try:
+        found = library.load()
+    except RdmacollError as error:
+        return Engine(str(library.library_path()), problem=str(error))
+    return Engine(str(found.path), found.version, library.ABI_VERSION)
+
+
+def _settings() -> Settings:
+    found = _loaded()
+    if found is None:
+        return Settings()
+    try:
+        return Settings(tuple(found.settings()))
+    except RdmacollError as error:
+        return Settings(problem=str(error))
+
+
+def _pci(sys: Path, vendor: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """The PCI addresses of a vendor's devices whose class begins so (0x02: network, 0x03: display)."""
+    folder = sys / "bus/pci/devices"
+    if not folder.is_dir():
+        return ()
+    return tuple(
+        path.name
+        for path in sorted(folder.iterdir())
+        if read(path / "vendor") == vendor and read(path / "class").startswith(kinds)
+    )
+
+
+def kernel(sys: Path, proc: Path, dev: Path) -> Kernel:
+    """The kernel's part, below these three roots."""
+    loaded = {line.split(" ")[0] for line in read(proc / "modules").splitlines()}
+    # A module that is built in shows in /sys/module only when it has parameters or a version.
+    modules = [m for m in (*_MODULES, *_PEER_MODULES) if m in loaded or (sys / "module" / m).is_dir()]
+    if (sys / "class/infiniband_verbs").is_dir() and "ib_uverbs" not in modules:
+        modules.append("ib_uverbs")
+    verbs = sys / "class/infiniband_verbs"
+    names = sorted(p.name for p in verbs.iterdir() if p.name.startswith("uverbs")) if verbs.is_dir() else []
+    files = [dev / "infiniband" / name for name in names]
+    return Kernel(
+        tuple(modules),
+        tuple((str(path), os.access(path, os.R_OK | os.W_OK)) for path in files if path.exists()),
+        len(names),
+        _pci(sys, _MELLANOX, ("0x02",)),
+        _pci(sys, _NVIDIA, ("0x03",)),
+        _libibverbs(),
+    )
+
+
+def _libibverbs() -> str:
+    try:
+        ctypes.CDLL("libibverbs.so.1")
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _limit(kind: int) -> Limit:
+    soft, hard = resource.getrlimit(kind)
+    return Limit(*(UNLIMITED if value == resource.RLIM_INFINITY else value for value in (soft, hard)))
+
+
+def memory(sys: Path, proc: Path, memlock: Limit) -> Memory:
+    """Locked memory and huge pages, below these roots."""
+    status = dict(line.partition(":\t")[::2] for line in read(proc / "self/status").splitlines())
+    # The kernel asks for the capability in its first user namespace: a container's own root has it not.
+    is_first_namespace = read(proc / "self/uid_map").split() == ["0", "0", "4294967295"]
+    has_bit = bool(int(status.get("CapEff", "0"), 16) >> _IPC_LOCK & 1)
+    meminfo = dict(line.partition(":")[::2] for line in read(proc / "meminfo").splitlines())
+
+    def number(name: str) -> int:
+        return int((meminfo.get(name, "").split() or ["0"])[0])
+
+    # "always [madvise] never"
+    _, _, rest = read(sys / "kernel/mm/transparent_hugepage/enabled").partition("[")
+    return Memory(
+        memlock,
+        has_bit and is_first_namespace,
+        number("HugePages_Total"),
+        number("HugePages_Free"),
+        number("Hugepagesize") * 1024,
+        rest.partition("]")[0],
+    )
+
+
+# Run by a child: reads 8 bytes of its parent, as ranks read each other's arrays. Not the other way round:
+# Yama's scope 1 lets a parent read its child, and still forbids ranks to read each other.
+_READ_PARENT = """
+import ctypes, os, sys
+class Piece(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+pid, address, expected = (int(word) for word in sys.argv[1:])
+seen = ctypes.c_uint64(~expected & (2**64 - 1))
+local, remote = Piece(ctypes.addressof(seen), 8), Piece(address, 8)
+call = ctypes.CDLL(None, use_errno=True).process_vm_readv
+list_of = [ctypes.c_void_p, ctypes.c_ulong]
+call.argtypes = [ctypes.c_int, *list_of, *list_of, ctypes.c_ulong]
+call.restype = ctypes.c_ssize_t
+got = call(pid, ctypes.addressof(local), 1, ctypes.addressof(remote), 1, 0)
+if got != 8:
+    print(os.strerror(ctypes.get_errno()) if got < 0 else f"it read {got} of 8 bytes")
+elif seen.value != expected:
+    print("it read other bytes than those that are there")
+"""
+
+
+def _child(arguments: list[str], timeout_s: float = _CHILD_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no output"])[-1].strip()
+
+
+def read_by_child(proc: Path) -> OneCopy:
+    """Lets a child really try."""
+    word = ctypes.c_uint64(int.from_bytes(os.urandom(8), "little"))
+    numbers = [str(os.getpid()), str(ctypes.addressof(word)), str(word.value)]
+    done = _child([sys.executable, "-I", "-S", "-c", _READ_PARENT, *numbers])
+    problem = done.stdout.strip() if done.returncode == 0 else _last_line(done.stderr)
+    scope = read(proc / "sys/kernel/yama/ptrace_scope")
+    return OneCopy(problem, int(scope) if scope else None)
+
+
+def cores(sys: Path, proc: Path, allowed: tuple[int, ...]) -> Cores:
+    """The quota of this process's control group, version 1 or 2, below these roots."""
+    quotas = [
+        *_quotas(sys / "fs/cgroup", _cgroup(proc, ""), _quota_v2),
+        *_quotas(sys / "fs/cgroup/unified", _cgroup(proc, ""), _quota_v2),
+        *_quotas(sys / "fs/cgroup/cpu", _cgroup(proc, "cpu"), _quota_v1),
+    ]
+    online = _count(read(sys / "devices/system/cpu/online")) or len(allowed)
+    if not quotas:
+        return Cores(online, allowed)
+    quota, source = min(quotas)
+    return Cores(online, allowed, quota, source)
+
+
+def _count(ranges: str) -> int:
+    """How many numbers "0-3,8" holds."""
+    total = 0
+    for part in ranges.split(",") if ranges else ():
+        first, _, last = part.partition("-")
+        total += int(last or first) - int(first) + 1
+    return total
+
+
+def _cgroup(proc: Path, controller: str) -> str:
+    """This process's group: of the controller in version 1, or of version 2 with "".
+
+    >>> _cgroup(Path("/nowhere"), "cpu")
+    '/'
+    """
+    for line in read(proc / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path
+    return "/"
+
+
+def _quotas(mount: Path, group: str, quota: Callable[[Path], float | None]) -> list[tuple[float, str]]:
+    """The limits of the group and of all above it: the narrowest counts. Inside a container the mount may
+    begin at the group itself, and its path is not below."""
+    parts = [part for part in group.split("/") if part not in ("", "..")]
+    folders = [mount.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
+    return [(value, str(path)) for path in folders if (value := quota(path)) is not None]
+
+
+def _quota_v2(folder: Path) -> float | None:
+    limit, _, period = read(folder / "cpu.max").partition(" ")  # "max 100000"
+    return int(limit) / int(period) if limit.isdigit() and period.isdigit() else None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    limit, period = read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")
+    return int(limit) / int(period) if limit.isdigit() and period.isdigit() else None  # "-1": none
+
+
+# In a child: an MPI under another MPI's launcher may abort the process that loads it.
+_ASK_MPI = """
+import json
+import mpi4py
+mpi4py.rc.initialize = False
+mpi4py.rc.finalize = False
+from mpi4py import MPI
+print(json.dumps([mpi4py.__version__, MPI.Get_library_version()]))
+"""
+
+
+def _mpi() -> Mpi:
+    mpirun = shutil.which("mpirun") or shutil.which("mpiexec") or ""
+    says = ""
+    if mpirun:
+        done = _child([mpirun, "--version"])
+        says = (done.stdout + done.stderr).strip()
+    if importlib.util.find_spec("mpi4py") is None:
+        return Mpi(mpirun, says)
+    done = _child([sys.executable, "-c", _ASK_MPI])
+    if done.returncode != 0:
+        version = importlib.metadata.version("mpi4py")
+        return Mpi(mpirun, says, version, problem=_last_line(done.stderr))
+    version, mpi = json.loads(done.stdout.strip().splitlines()[-1])
+    return Mpi(mpirun, says, version, mpi.strip(" \0\n"))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+# In a child: TensorFlow takes seconds and gigabytes, and this process needs neither.
+_LOAD_OPS = """
+from rdmacoll.ops import _library
+_library._load()
+"""
+
+
+def _packages(load_tensorflow: bool) -> Packages:
+    found = ((name, _version(name)) for name in _TENSORFLOWS)
+    package, version = next(((name, version) for name, version in found if version), ("", ""))
+    path = library.library_path().with_name("librdmacoll_tf.so")
+    failure = ""
+    if load_tensorflow and version:
+        done = _child([sys.executable, "-c", _LOAD_OPS], _TENSORFLOW_TIMEOUT_S)
+        failure = "" if done.returncode == 0 else _last_line(done.stderr)
+    return Packages(
+        tensorflow=version,
+        tensorflow_package=package,
+        keras=_version("keras"),
+        tf_keras=_version("tf-keras"),
+        op_library=str(path),
+        has_op_library=path.exists(),
+        op_library_was_loaded=load_tensorflow and bool(version),
+        op_library_fails=failure,
+    )
+
+
+def _start() -> Start:
+    try:
+        return Start(bootstrap.told_launch())
+    except RdmacollError as error:
+        return Start(problem=str(error))
+
+
+def gather(*, load_tensorflow: bool = False) -> Machine:
+    """This machine, as this process sees it."""
+    sys_root, proc = Path("/sys"), Path("/proc")
+    broken: dict[str, str] = {}
+
+    def part(name: str, look: Callable[[], _Part], nothing: _Part) -> _Part:
+        try:
+            return look()
+        except Exception as error:
+            broken[name] = f"{type(error).__name__}: {error}"
+            return nothing
+
+    return Machine(
+        host=platform.node(),
+        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        python=platform.python_version(),
+        views=part("views", _views, ()),
+        engine=part("engine", _engine, Engine()),
+        settings=part("settings", _settings, Settings()),
+        kernel=part("kernel", lambda: kernel(sys_root, proc, Path("/dev")), Kernel()),
+        memory=part("memory", lambda: memory(sys_root, proc, _limit(resource.RLIMIT_MEMLOCK)), Memory()),
+        one_copy=part("one_copy", lambda: read_by_child(proc), OneCopy()),
+        files=part("files", lambda: _limit(resource.RLIMIT_NOFILE), Limit()),
+        cores=part("cores", lambda: cores(sys_root, proc, tuple(sorted(os.sched_getaffinity(0)))), Cores()),
+        mpi=part("mpi", _mpi, Mpi()),
+        packages=part("packages", lambda: _packages(load_tensorflow), Packages()),
+        start=part("start", _start, Start()),
+        broken=broken,
+    )

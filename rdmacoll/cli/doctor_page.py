@@ -1,0 +1,60 @@
+"""Prints the findings of `rdmacoll doctor` as one page."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+import click
+
+from rdmacoll.cli.doctor_facts import Machine
+from rdmacoll.cli.doctor_findings import NOTE, OK, PROBLEM, Finding
+from rdmacoll.cli.report import counted
+
+_COLOURS = {OK: "green", NOTE: "yellow", PROBLEM: "red"}
+_STATE_WIDTH = len(PROBLEM)
+_WIDTH_MIN, _WIDTH_MAX = 50, 120  # longer lines are hard to read
+
+
+def lines(machine: Machine, findings: Sequence[Finding], width: int) -> Iterator[str]:
+    """The page: groups in their order, what is well in one line each."""
+    width = max(_WIDTH_MIN, min(width, _WIDTH_MAX))
+    yield f"rdmacoll {machine.package} on {machine.host} ({machine.system}, Python {machine.python})"
+    name_width = max((len(finding.name) for finding in findings), default=0)
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            group = finding.group
+            yield ""
+            yield click.style(group, bold=True)
+        yield from _block(finding, name_width, width)
+    yield ""
+    yield summary(findings)
+
+
+def _block(finding: Finding, name_width: int, width: int) -> Iterator[str]:
+    margin = 2 + _STATE_WIDTH + 2
+    indent = " " * (margin + name_width + 2)
+    state = click.style(finding.state.ljust(_STATE_WIDTH), fg=_COLOURS[finding.state])
+    seen = _wrapped(finding.seen, width - len(indent))
+    yield f"  {state}  {finding.name.ljust(name_width)}  {seen[0]}"
+    for line in seen[1:]:
+        yield indent + line
+    if finding.state == OK:
+        return
+    for label, text in (("why", finding.why), ("cure", finding.cure), ("check", finding.check)):
+        label_width = len("check: ")
+        for number, line in enumerate(_wrapped(text, width - len(indent) - label_width)):
+            title = f"{label}:".ljust(label_width) if number == 0 else " " * label_width
+            yield indent + title + line
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    # Neither paths nor options are broken: they are there to be copied.
+    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """The last line: how many of each."""
+    count = {state: sum(finding.state == state for finding in findings) for state in (PROBLEM, NOTE, OK)}
+    return f"{counted(count[PROBLEM], 'problem')}, {counted(count[NOTE], 'note')}, {count[OK]} ok."

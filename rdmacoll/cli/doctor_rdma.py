@@ -1,0 +1,333 @@
+"""The checks of `rdmacoll doctor` about RDMA: devices, ports, the kernel's part, locked memory. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rdmacoll.cli.doctor_facts import UNLIMITED, Limit, Machine
+from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
+from rdmacoll.engine.device_choice import Choice, choose, differences, unusable
+from rdmacoll.engine.devices import ENGINE, LINK_TEXT, SYSFS, Device, Port, View
+
+_POOL_BYTES = 1 << 30  # RDMACOLL_BUF_SIZE, where it is not known
+_POOL_BYTES_MIN = 16 << 20
+_PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
+
+_FALLBACK = "TCP and shared memory carry the data"
+
+
+def _by(machine: Machine, name: str) -> View:
+    return next((view for view in machine.views if view.by == name), View(name, problem="not asked"))
+
+
+def seen_devices(machine: Machine) -> tuple[Device, ...]:
+    """The devices as the kernel lists them; as another observer does where sysfs is hidden."""
+    views = (_by(machine, SYSFS), *machine.views)
+    return next((view.devices for view in views if view.devices), ())
+
+
+def _request(machine: Machine) -> str:
+    """The setting that demands RDMA, with its value; empty when RDMA is welcome but not demanded."""
+    settings = machine.settings
+    if settings.given("RDMACOLL_DEVICE"):
+        return f"RDMACOLL_DEVICE={settings.given('RDMACOLL_DEVICE')}"
+    if "rdma" in settings.given("RDMACOLL_TRANSPORT").split(","):
+        return f"RDMACOLL_TRANSPORT={settings.given('RDMACOLL_TRANSPORT')}"
+    return (
+        "RDMACOLL_RDMA=true" if settings.given("RDMACOLL_RDMA").lower() in ("true", "1", "yes", "on") else ""
+    )
+
+
+def devices(machine: Machine) -> Iterator[Finding]:
+    """Which there are."""
+    found = seen_devices(machine)
+    if found:
+        yield ok("devices", ", ".join(_device_text(device) for device in found))
+        return
+    demanded = _request(machine)
+    if demanded:
+        yield problem(
+            "devices",
+            f"there is no RDMA device, and {demanded} demands one",
+            why="RDMA that is demanded and cannot be used is an error at the start",
+            cure=f"unset {demanded.partition('=')[0]} to use TCP, or load the adapter's driver "
+            "(modprobe mlx5_ib; for a container: --device=/dev/infiniband)",
+            check="ls /sys/class/infiniband",
+        )
+    elif machine.kernel.adapters:
+        addresses = ", ".join(machine.kernel.adapters)
+        yield problem(
+            "devices",
+            f"there is no RDMA device, but a network adapter of NVIDIA/Mellanox at {addresses} (PCI)",
+            why=f"its RDMA goes unused; {_FALLBACK}",
+            cure="modprobe mlx5_ib (ConnectX-4 and newer) or mlx4_ib (ConnectX-3), or install rdma-core's "
+            "or the vendor's driver",
+            check="ls /sys/class/infiniband; lspci -k -s " + machine.kernel.adapters[0],
+        )
+    else:
+        yield note(
+            "devices",
+            "this machine has no RDMA device",
+            why=f"{_FALLBACK}; that is no fault",
+            cure="none is needed; where there should be an adapter: see that its driver is loaded and, in a "
+            "container, that /dev/infiniband and /sys/class/infiniband are passed in",
+            check="ls /sys/class/infiniband; lspci | grep -i -E 'mellanox|infiniband'",
+        )
+
+
+def _device_text(device: Device) -> str:
+    kind = (
+        "software" if device.is_software else f"firmware {device.firmware}" if device.firmware else "hardware"
+    )
+    return f"{device.name} ({kind})"
+
+
+def _port_text(port: Port) -> str:
+    words = [LINK_TEXT.get(port.link, port.link), port.state]
+    if port.gbit_per_s:
+        words.append(f"{port.gbit_per_s:g} Gbit/s")
+    if port.active_mtu:
+        words.append(f"MTU {port.active_mtu}")
+    if port.link == "infiniband" and port.lid is not None:
+        words.append(f"LID {port.lid}")
+    return ", ".join(words)
+
+
+_PORT_CURES = {
+    "down": "plug in the cable, or switch the port on: ip link set INTERFACE up (Ethernet), "
+    "ibportstate (InfiniBand)",
+    "init": "start a subnet manager in this InfiniBand network: opensm, or the switch's",
+    "armed": "wait for the subnet manager, or start it again: it has configured the port half",
+    "other": "see what the driver says: dmesg | grep -i -E 'mlx|infiniband|rxe'",
+}
+
+
+def ports(machine: Machine) -> Iterator[Finding]:
+    """Each port: an unusable one is a note where another one is usable, else a problem."""
+    # pyverbs and the engine know the MTU, which sysfs does not show.
+    mtus = {
+        (device.name, port.number): port.active_mtu
+        for view in machine.views
+        for device in view.devices
+        for port in device.ports
+        if port.active_mtu
+    }
+    all_ports = [(device, port) for device in seen_devices(machine) for port in device.ports]
+    some_usable = any(not unusable(port) for _, port in all_ports)
+    for device, port in all_ports:
+        name = f"{device.name} port {port.number}"
+        full = Port(**{**port.__dict__, "active_mtu": mtus.get((device.name, port.number))})
+        seen = _port_text(full)
+        why_not = unusable(port)
+        if not why_not:
+            gids = ", ".join(gid.text() for gid in port.gids[:4])
+            more = f" and {len(port.gids) - 4} more" if len(port.gids) > 4 else ""
+            yield ok(name, f"{seen}; {gids}{more}" if gids else seen)
+            continue
+        if port.state != "active":
+            cure = _PORT_CURES[port.state if port.state in _PORT_CURES else "other"]
+        elif port.link == "infiniband":
+            cure = _PORT_CURES["init"]
+        else:
+            cure = "give its network interface an IP address (the GID of RoCE v2 comes from it): ip addr add"
+        make = note if some_usable else problem
+        yield make(
+            name,
+            f"{seen}; {why_not}",
+            why="it cannot carry data" + ("" if some_usable else f", and no other port can; {_FALLBACK}"),
+            cure=cure,
+            check=f"ibv_devinfo -v -d {device.name} -i {port.number}",
+        )
+
+
+def choice(machine: Machine) -> Iterator[Finding]:
+    """Which port and GID would be chosen, and why: the engine's own word where it has one."""
+    found = seen_devices(machine)
+    wish = machine.settings.given("RDMACOLL_DEVICE")
+    if not found:
+        return
+    if machine.settings.given("RDMACOLL_RDMA") == "false":
+        yield ok("choice", f"none: RDMACOLL_RDMA=false; {_FALLBACK}")
+        return
+    engine = _by(machine, ENGINE)
+    if engine.choice or engine.refusal:
+        yield ok("choice", engine.choice) if engine.choice else _refused(engine.refusal)
+        return
+    for rail in wish.split(","):
+        chosen = choose(found, rail.strip())
+        if not chosen.refusal:
+            yield _chosen(chosen)
+        elif wish:  # without one, each unusable port has said all of this
+            yield _refused(chosen.refusal)
+
+
+def _refused(reason: str) -> Finding:
+    return problem(
+        "choice",
+        reason,
+        why=f"a device that is asked for by name has to be usable; without a name {_FALLBACK}",
+        cure="name one of the devices above that has a usable port (RDMACOLL_DEVICE=NAME or NAME:PORT), or "
+        "unset RDMACOLL_DEVICE",
+        check="rdmacoll config; ibv_devinfo",
+    )
+
+
+def _chosen(chosen: Choice) -> Finding:
+    gid = f", {chosen.gid.text()}" if chosen.gid else ""
+    seen = f"{chosen.device} port {chosen.port}{gid}: {chosen.reason}"
+    if chosen.gid is not None and chosen.gid.is_link_local:
+        return note(
+            "choice",
+            seen,
+            why="a link-local GID reaches the same link only, and no host behind a router",
+            cure="give the port's network interface an IP address of the job's network",
+            check=f"ibv_devinfo -v -d {chosen.device} -i {chosen.port}",
+        )
+    if chosen.is_software:
+        return note(
+            "choice",
+            seen,
+            why="it is a software device, good for tests: the processor does an adapter's work, so it is "
+            "slower than TCP",
+            cure="RDMACOLL_RDMA=false where speed matters and there is no adapter",
+            check=f"rdma link show {chosen.device}/{chosen.port}",
+        )
+    return ok("choice", seen)
+
+
+def views(machine: Machine) -> Iterator[Finding]:
+    """Whether those who look at the devices see the same."""
+    for view in machine.views:
+        if view.is_broken:
+            yield note(
+                "views",
+                f"{view.by} cannot tell its devices: {view.problem}",
+                why="what it would say is not known",
+                cure="see whether its own tools say more; without a cause there it is a fault of rdmacoll: "
+                "report it with the file of --json",
+                check="ibv_devinfo -v; rdmacoll doctor",
+            )
+    if not seen_devices(machine):
+        return
+    able = [view for view in machine.views if not view.problem]
+    unable = [f"{view.by}: {view.problem}" for view in machine.views if view.problem and not view.is_broken]
+    found = [
+        difference
+        for index, one in enumerate(able)
+        for other in able[index + 1 :]
+        for difference in differences(one, other)
+    ]
+    for difference in found:
+        yield problem(
+            "views",
+            difference,
+            why="what one part chooses by its view, another part cannot use",
+            cure="install rdma-core's providers (ibverbs-providers) for these adapters, and pass all of "
+            "/dev/infiniband into a container",
+            check="ibv_devinfo -v; ls /sys/class/infiniband /dev/infiniband",
+        )
+    if not found:
+        agree = " and ".join(view.by for view in able)
+        verb = "agree" if len(able) > 1 else "alone sees them"
+        yield ok("views", f"{agree} {verb}" + (f" ({'; '.join(unable)})" if unable else ""))
+
+
+def kernel(machine: Machine) -> Iterator[Finding]:
+    """Modules, device files, and libibverbs."""
+    facts = machine.kernel
+    modules = ", ".join(facts.modules) or "none of the RDMA modules is loaded"
+    if not seen_devices(machine):
+        yield ok("kernel modules", modules)
+        return
+    if "ib_uverbs" not in facts.modules:
+        yield problem(
+            "kernel modules",
+            f"ib_uverbs is not loaded ({modules})",
+            why="without it no program can use the devices",
+            cure="modprobe ib_uverbs",
+            check="ls /sys/class/infiniband_verbs",
+        )
+    else:
+        yield ok("kernel modules", modules)
+    usable = [path for path, may_use in facts.verbs_files if may_use]
+    if facts.verbs_expected and len(usable) < facts.verbs_expected:
+        refused = [path for path, may_use in facts.verbs_files if not may_use]
+        seen = f"{len(usable)} of {facts.verbs_expected} files /dev/infiniband/uverbsN can be used"
+        yield problem(
+            "device files",
+            seen + (f"; no permission for {', '.join(refused)}" if refused else ""),
+            why="a device whose file cannot be opened cannot be used",
+            cure="start the container with --device=/dev/infiniband; outside of one: rdma-core's udev "
+            "rules, or chmod 666 on the files",
+            check="ls -l /dev/infiniband",
+        )
+    elif facts.verbs_expected:
+        yield ok("device files", ", ".join(usable))
+    if facts.libibverbs:
+        yield problem(
+            "libibverbs",
+            facts.libibverbs,
+            why="the devices are used through it",
+            cure="apt-get install libibverbs1 ibverbs-providers (or rdma-core)",
+            check="ibv_devices",
+        )
+    else:
+        yield ok("libibverbs", "loads")
+
+
+def gpus(machine: Machine) -> Iterator[Finding]:
+    """Whether adapters could reach GPU memory."""
+    facts = machine.kernel
+    hardware = any(not device.is_software for device in seen_devices(machine))
+    if not facts.gpus or not hardware:
+        return
+    loaded = [module for module in _PEER_MODULES if module in facts.modules]
+    if loaded:
+        yield ok("GPU memory", f"{loaded[0]} is loaded")
+    else:
+        yield note(
+            "GPU memory",
+            f"GPUs at {', '.join(facts.gpus)} (PCI), but nvidia_peermem is not loaded",
+            why="an adapter reaches a GPU's memory through it, or through dma-buf of newer drivers",
+            cure="modprobe nvidia_peermem",
+            check="lsmod | grep -E 'nvidia_peermem|nv_peer_mem'",
+        )
+
+
+def _limit_text(limit: int) -> str:
+    return "unlimited" if limit == UNLIMITED else size_text(limit)
+
+
+def memlock(machine: Machine) -> Iterator[Finding]:
+    """Whether the pool can be pinned."""
+    limit: Limit = machine.memory.memlock
+    have = _limit_text(limit.soft)
+    if not seen_devices(machine):
+        yield ok("locked memory", f"{have} (RDMA alone needs it)")
+        return
+    if limit.soft == UNLIMITED or machine.memory.is_memlock_exempt:
+        exempt = ", and does not bind this process (CAP_IPC_LOCK)" if limit.soft != UNLIMITED else ""
+        yield ok("locked memory", have + exempt)
+        return
+    given = machine.settings.given("RDMACOLL_BUF_SIZE")
+    need = int(given or machine.settings.value("RDMACOLL_BUF_SIZE") or _POOL_BYTES)
+    if limit.soft >= need:
+        yield ok("locked memory", f"{have}; the pool needs {size_text(need)}")
+        return
+    if limit.hard == UNLIMITED or limit.hard >= need:
+        cure = "ulimit -l " + ("unlimited" if limit.hard == UNLIMITED else str(need // 1024))
+        cure += " in the shell or script that starts the ranks"
+    else:
+        cure = (
+            "as root: '* - memlock unlimited' in /etc/security/limits.d/rdma.conf and log in again; "
+            "LimitMEMLOCK=infinity for a service; --ulimit memlock=-1 for a container"
+        )
+    must = bool(given) or limit.soft < _POOL_BYTES_MIN
+    smaller = "" if must else f"; without RDMACOLL_BUF_SIZE the pool shrinks to {have}"
+    yield (problem if must else note)(
+        "locked memory",
+        f"this process may pin {have}, its pool needs {size_text(need)} (RDMACOLL_BUF_SIZE)",
+        why="memory that an adapter reads and writes has to be pinned" + smaller,
+        cure=cure,
+        check="ulimit -l (KiB), on each node and as the ranks are started: mpirun ... bash -c 'ulimit -l'",
+    )

@@ -1,0 +1,250 @@
+"""The checks of `rdmacoll doctor` about software: the engine, settings, MPI, TensorFlow. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rdmacoll.cli.doctor_facts import Machine, Mpi
+from rdmacoll.cli.doctor_findings import Finding, note, ok, problem
+
+_TENSORFLOW_MIN, _TENSORFLOW_TESTED = (2, 15), (2, 21)
+# Launchers and libraries of one family start each other's processes.
+_FAMILIES = {"Open MPI": "Open MPI", "MPICH": "PMI", "Intel MPI": "PMI", "MVAPICH": "PMI"}
+
+
+def engine(machine: Machine) -> Iterator[Finding]:
+    """librdmacoll itself."""
+    found = machine.engine
+    if found.problem:
+        yield problem(
+            "librdmacoll",
+            found.problem,
+            why="nothing of rdmacoll works without its engine",
+            cure="make setup in the source tree, or pip install --force-reinstall rdmacoll",
+            check=f"ls -l {found.path}; rdmacoll config",
+        )
+    elif found.version not in (machine.package, "0"):  # 0: a development build, which is told no version
+        yield problem(
+            "librdmacoll",
+            f"{found.path} is version {found.version}, the Python package {machine.package}",
+            why="they are made for each other",
+            cure="pip install --force-reinstall rdmacoll, or make native in the source tree",
+            check="rdmacoll --version; rdmacoll selftest",
+        )
+    else:
+        version = "a development build" if found.version == "0" else found.version
+        yield ok("librdmacoll", f"{version}, C interface {found.abi}, {found.path}")
+
+
+def settings(machine: Machine) -> Iterator[Finding]:
+    """What the user set."""
+    found = machine.settings
+    if found.problem:
+        yield problem(
+            "settings",
+            found.problem,
+            why="init() refuses a wrong setting",
+            cure="correct the variable, or unset it",
+            check="rdmacoll config --all",
+        )
+        return
+    notes = [str(row["note"]) for row in found.rows if row.get("note")]
+    for text in notes:
+        yield note(
+            "settings",
+            text,
+            why="what was meant is not all that takes effect",
+            cure="unset what has no effect, or write it as the list of settings does",
+            check="rdmacoll config --all",
+        )
+    given = [f"{row['name']}={row['value']}" for row in found.rows if row["source"] == "environment"]
+    if not notes and found.rows:
+        yield ok("settings", ", ".join(given) or "none is set: defaults")
+
+
+def start(machine: Machine) -> Iterator[Finding]:
+    """How this process was started."""
+    if machine.start.problem:
+        yield problem(
+            "start",
+            machine.start.problem,
+            why="init() refuses to guess which rank this is",
+            cure="set all of the variables, or none",
+            check="env | grep -E 'RDMACOLL|OMPI_COMM|PMI|SLURM|WORLD_SIZE'",
+        )
+    elif machine.start.launch:
+        yield ok("start", machine.start.launch.describe())
+    else:
+        yield ok("start", "without a launcher: a world of one")
+
+
+def flavour(text: str) -> tuple[str, str]:
+    """(which MPI, its version) of what `mpirun --version` or MPI_Get_library_version says.
+
+    >>> flavour("mpirun (Open MPI) 4.1.4"), flavour("MPICH Version:      4.0.2")
+    (('Open MPI', '4.1.4'), ('MPICH', '4.0.2'))
+    """
+    names = {
+        "Open MPI": r"Open MPI|OpenRTE|prterun|PRRTE",
+        "Intel MPI": r"Intel\(R\) MPI",
+        "MVAPICH": r"MVAPICH",
+        "MPICH": r"MPICH|HYDRA",
+    }
+    name = next((name for name, pattern in names.items() if re.search(pattern, text)), "")
+    version = re.search(r"\d+(?:\.\d+)+\w*", text)
+    return name, version.group(0) if version else ""
+
+
+def _fits(launcher: tuple[str, str], library: tuple[str, str]) -> bool:
+    """Whether ranks that this launcher starts find each other with this library."""
+    if _FAMILIES.get(launcher[0], launcher[0]) != _FAMILIES.get(library[0], library[0]):
+        return False
+    # Open MPI 5 launches by another protocol than 4.
+    return launcher[0] != "Open MPI" or launcher[1].split(".")[0] == library[1].split(".")[0]
+
+
+def mpi(machine: Machine) -> Iterator[Finding]:
+    """The launcher, mpi4py's MPI, and whether they fit."""
+    found = machine.mpi
+    launched = machine.start.launch is not None and "MPI" in machine.start.launch.by
+    by_hand = "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS start ranks without MPI"
+    launcher, library = flavour(found.mpirun_says), flavour(found.library)
+    said = " ".join(launcher).strip() or found.mpirun
+    if found.problem:
+        yield problem(
+            "MPI",
+            f"mpi4py {found.mpi4py} cannot be used: {found.problem}",
+            why="ranks that mpirun starts find each other through mpi4py",
+            cure="put the MPI's mpirun on the path; pip install --force-reinstall --no-cache-dir mpi4py",
+            check="python -c 'from mpi4py import MPI; print(MPI.Get_library_version())'",
+        )
+    elif not found.mpi4py and found.mpirun:
+        yield (problem if launched else note)(
+            "MPI",
+            f"{found.mpirun} is {said}, but mpi4py is not installed",
+            why="ranks that mpirun starts find each other through mpi4py",
+            cure=f"pip install 'rdmacoll[mpi]'; {by_hand}",
+            check="python -c 'import mpi4py'",
+        )
+    elif not found.mpirun:
+        have = f"mpi4py {found.mpi4py} is there" if found.mpi4py else "neither is mpi4py"
+        yield note(
+            "MPI",
+            f"mpirun is not on the path; {have}",
+            why="it is the usual way to start ranks; Slurm's srun and torchrun do as well",
+            cure=f"install Open MPI or MPICH and mpi4py; {by_hand}",
+            check="mpirun --version",
+        )
+    elif not launcher[0] or not library[0]:
+        yield note(
+            "MPI",
+            f"{found.mpirun} ({_line(found.mpirun_says)}), mpi4py {found.mpi4py} on {_line(found.library)}: "
+            "whether these fit is not known",
+            why="a launcher of another MPI starts N worlds of one, which is an error",
+            cure="use the mpirun of mpi4py's MPI",
+            check="mpirun -np 2 rdmacoll selftest",
+        )
+    elif not _fits(launcher, library):
+        yield _misfit(found, said, " ".join(library))
+    else:
+        yield ok("MPI", f"{found.mpirun} is {said}, mpi4py {found.mpi4py} on {' '.join(library)}")
+
+
+def _line(text: str) -> str:
+    return text.split("\n", 1)[0].strip()
+
+
+def _misfit(found: Mpi, launcher: str, library: str) -> Finding:
+    return problem(
+        "MPI",
+        f"{found.mpirun} is {launcher}, but mpi4py {found.mpi4py} uses {library}",
+        why="each process that this mpirun starts would be a world of its own",
+        cure=f"put the mpirun of {library} on the path, or build mpi4py for {launcher}: "
+        "pip install --force-reinstall --no-binary mpi4py mpi4py",
+        check="mpirun -np 2 rdmacoll selftest",
+    )
+
+
+def _pair(version: str) -> tuple[int, int]:
+    numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (0, 0)
+
+
+def tensorflow(machine: Machine) -> Iterator[Finding]:
+    """TensorFlow, and rdmacoll's ops for it."""
+    found = machine.packages
+    if not found.tensorflow:
+        yield note(
+            "TensorFlow",
+            "it is not installed",
+            why="rdmacoll.engine works with numpy alone; optimizers, tapes and callbacks need TensorFlow",
+            cure="pip install 'rdmacoll[tensorflow]'",
+            check="python -c 'import tensorflow'",
+        )
+        return
+    version = f"{found.tensorflow_package} {found.tensorflow}"
+    if _pair(found.tensorflow) < _TENSORFLOW_MIN:
+        yield problem(
+            "TensorFlow",
+            f"{version} is older than 2.15",
+            why="rdmacoll's ops are made for TensorFlow 2.15 and newer",
+            cure=f"pip install --upgrade {found.tensorflow_package}",
+            check="python -c 'import tensorflow; print(tensorflow.__version__)'",
+        )
+    elif _pair(found.tensorflow) > _TENSORFLOW_TESTED:
+        yield note(
+            "TensorFlow",
+            f"{version} is newer than 2.21, the newest that rdmacoll was tested with",
+            why="its interface for ops may have changed; rdmacoll says so when it loads them",
+            cure="if the check below fails: pip install 'tensorflow<2.22'",
+            check="rdmacoll doctor --load-tensorflow",
+        )
+    else:
+        yield ok("TensorFlow", version)
+    yield from _op_library(machine)
+
+
+def _op_library(machine: Machine) -> Iterator[Finding]:
+    found = machine.packages
+    if not found.has_op_library:
+        seen = f"{found.op_library} is missing: rdmacoll was built without its TensorFlow ops"
+    elif found.op_library_fails:
+        seen = f"{found.op_library} cannot be loaded: {found.op_library_fails}"
+    else:
+        loaded = "it loads" if found.op_library_was_loaded else "it is there; --load-tensorflow tries it"
+        yield ok("TensorFlow ops", loaded)
+        return
+    yield problem(
+        "TensorFlow ops",
+        seen,
+        why="tensors reach the engine through them",
+        cure="make setup in the source tree, or pip install --force-reinstall rdmacoll",
+        check="rdmacoll doctor --load-tensorflow",
+    )
+
+
+def keras(machine: Machine) -> Iterator[Finding]:
+    """Keras 3, or the Keras 2 of old."""
+    found = machine.packages
+    legacy = f", tf-keras {found.tf_keras}" if found.tf_keras else ""
+    if not found.tensorflow:
+        return
+    if not found.keras:
+        yield note(
+            "Keras",
+            "it is not installed" + legacy,
+            why="gradient tapes work without; optimizers and callbacks are Keras'",
+            cure="pip install keras",
+            check="python -c 'import keras'",
+        )
+    elif _pair(found.keras) < (3, 0) and _pair(found.tensorflow) >= (2, 16):
+        yield note(
+            "Keras",
+            f"Keras {found.keras} with TensorFlow {found.tensorflow}{legacy}",
+            why="TensorFlow from 2.16 on is made for Keras 3",
+            cure="pip install --upgrade keras, or tf-keras for programs of Keras 2",
+            check="python -c 'import keras; print(keras.__version__)'",
+        )
+    else:
+        yield ok("Keras", found.keras + legacy)

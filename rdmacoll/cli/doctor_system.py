@@ -1,0 +1,108 @@
+"""The checks of `rdmacoll doctor` about the node: cores, memory, limits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rdmacoll.cli.doctor_facts import UNLIMITED, Machine
+from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
+
+# Descriptors: the engine keeps some for each peer, Python and TensorFlow some hundred.
+_FILES_TIGHT, _FILES_FEW = 1024, 256
+
+
+def cores(machine: Machine) -> Iterator[Finding]:
+    """How many cores, and for how much of the time."""
+    found = machine.cores
+    count = len(found.allowed)
+    seen = f"{count} of {found.online}"
+    if found.quota is None or found.quota >= count:
+        quota = "" if found.quota is None else f", quota {found.quota:g}"
+        yield ok("cores", seen + quota)
+        return
+    yield (problem if found.quota < 1 else note)(
+        "cores",
+        f"{seen}, but the control group grants the time of {found.quota:g} ({found.quota_from})",
+        why="threads for all cores use up the time early in each period, then all stand still, and the other "
+        "ranks wait",
+        cure="give the container as much time as cores (docker --cpus, Kubernetes limits.cpu), or limit "
+        f"TensorFlow's threads to {max(1, int(found.quota))} (tf.config.threading)",
+        check="cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us",
+    )
+
+
+def binding(machine: Machine) -> Iterator[Finding]:
+    """Whether a launcher tied this process to one core."""
+    found = machine.cores
+    if len(found.allowed) != 1 or found.online == 1:
+        yield ok("binding", "one core is all there is" if found.online == 1 else "not tied to one core")
+        return
+    launched = machine.start.launch
+    yield (problem if launched else note)(
+        "binding",
+        f"this process may run on core {found.allowed[0]} alone, of {found.online}"
+        + (f"; it was started by {launched.by}" if launched else ""),
+        why="all threads of TensorFlow and of the engine share that core",
+        cure="mpirun --bind-to none (Open MPI), -bind-to none (MPICH), srun --cpu-bind=none; else taskset",
+        check="taskset -cp $$; mpirun --report-bindings -np 2 true",
+    )
+
+
+def huge_pages(machine: Machine) -> Iterator[Finding]:
+    """What the kernel offers."""
+    found = machine.memory
+    reserved = "none reserved"
+    if found.huge_total:
+        free = f"{found.huge_free} of {found.huge_total} free"
+        reserved = f"{free}, {size_text(found.huge_page_bytes)} each"
+    if found.transparent == "never":
+        yield note(
+            "huge pages",
+            f"{reserved}; transparent: never",
+            why="large arrays then take a page fault for each 4 KiB, and an adapter an address for each",
+            cure="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+            check="cat /sys/kernel/mm/transparent_hugepage/enabled",
+        )
+    else:
+        yield ok("huge pages", f"{reserved}; transparent: {found.transparent or 'not in this kernel'}")
+
+
+def one_copy(machine: Machine) -> Iterator[Finding]:
+    """Whether ranks of a node may read each other's memory."""
+    found = machine.one_copy
+    scope = "" if found.ptrace_scope is None else f" (kernel.yama.ptrace_scope is {found.ptrace_scope})"
+    if not found.problem:
+        yield ok("one-copy reads", f"process_vm_readv works between processes{scope}")
+        return
+    demanded = machine.settings.given("RDMACOLL_ONE_COPY") == "true"
+    yield (problem if demanded else note)(
+        "one-copy reads",
+        f"process_vm_readv of another process fails: {found.problem}{scope}"
+        + ("; RDMACOLL_ONE_COPY demands it" if demanded else ""),
+        why="ranks of one node read large arrays from each other in one copy; without it they take two",
+        cure="sysctl -w kernel.yama.ptrace_scope=0"
+        if found.ptrace_scope
+        else "start the container with --cap-add=SYS_PTRACE, or with a seccomp profile that permits it",
+        check="cat /proc/sys/kernel/yama/ptrace_scope; rdmacoll doctor",
+    )
+
+
+def files(machine: Machine) -> Iterator[Finding]:
+    """How many descriptors this process may have."""
+    soft, hard = machine.files.soft, machine.files.hard
+    if soft == UNLIMITED or soft >= _FILES_TIGHT:
+        yield ok("open files", "unlimited" if soft == UNLIMITED else str(soft))
+        return
+    if hard == UNLIMITED or hard >= _FILES_TIGHT:
+        cure = (
+            f"ulimit -n {hard if hard != UNLIMITED else 65536} in the shell or script that starts the ranks"
+        )
+    else:
+        cure = "as root: '* - nofile 65536' in /etc/security/limits.d/files.conf and log in again"
+    yield (problem if soft < _FILES_FEW else note)(
+        "open files",
+        f"this process may open {soft} files, {_FILES_TIGHT} are advised",
+        why="each rank keeps connections to its peers, and TensorFlow opens many files of its own",
+        cure=cure,
+        check="ulimit -n, on each node and as the ranks are started",
+    )
