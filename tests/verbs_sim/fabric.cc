@@ -18,12 +18,6 @@ const rdma::GidFacts* gid_at(const rdma::PortFacts& port, int index) {
   return nullptr;
 }
 
-bool has_gid(const rdma::PortFacts& port, const rdma::Gid& gid, rdma::GidType type) {
-  return std::any_of(port.gids.begin(), port.gids.end(), [&](const rdma::GidFacts& facts) {
-    return facts.gid == gid && facts.type == type;
-  });
-}
-
 bool same_subnet(const rdma::PortFacts& a, const rdma::PortFacts& b) {
   constexpr std::size_t kPrefixBytes = 8;
   return std::equal(a.gids[0].gid.raw.begin(), a.gids[0].gid.raw.begin() + kPrefixBytes,
@@ -163,9 +157,12 @@ bool SimFabric::reaches(const SimQueuePair& from, const SimQueuePair& to) const 
   if (!from.path_.needs_grh) {
     return same_subnet(near, far) && from.remote_.lid != 0 && from.remote_.lid == far.lid;
   }
-  // The far end takes packets of the one source only that it was connected to.
+  // The far end takes packets of one kind (RoCE v1 is not v2) and of the one source only that it
+  // was connected to.
   const rdma::GidFacts* source = gid_at(near, from.path_.gid_index);
-  return has_gid(far, from.remote_.gid, source->type) && source->gid == to.remote_.gid;
+  const rdma::GidFacts* target = gid_at(far, to.path_.gid_index);
+  return target->type == source->type && target->gid == from.remote_.gid &&
+         source->gid == to.remote_.gid;
 }
 
 // ---- faults ----

@@ -99,7 +99,9 @@ TEST(VerbsSimFailures, what_is_deregistered_in_the_middle_of_a_write_is_not_writ
     arrived += found[0] == 0;
     refused += found[0] == 10;
     in_part += found[0] == 10 && !pair.right().is_filled(0, 1000, 0);
-    if (found[0] == 0) EXPECT_TRUE(pair.right().is_filled(0, 1000, 3));
+    if (found[0] == 0) {
+      EXPECT_TRUE(pair.right().is_filled(0, 1000, 3));
+    }
   }
   EXPECT_EQ(refused + arrived, 200);
   EXPECT_GT(arrived, 10);
@@ -191,7 +193,9 @@ TEST(VerbsSimFailures, a_message_can_have_arrived_though_its_sender_has_an_error
     const std::vector<int> sent = statuses(pair.finish(pair.left()));
     ASSERT_EQ(sent.size(), 1u);
     const bool has_arrived = !pair.right().poll().empty();
-    if (!has_arrived) EXPECT_EQ(sent[0], 12) << "seed " << seed;
+    if (!has_arrived) {
+      EXPECT_EQ(sent[0], 12) << "seed " << seed;
+    }
     arrived_and_failed += has_arrived && sent[0] == 12;
   }
   EXPECT_GT(arrived_and_failed, 5);
@@ -282,7 +286,6 @@ TEST(VerbsSimFailures, fail_flushes_everything_in_order_and_what_had_arrived_may
     pair.left().queue_pair->fail();
     std::vector<uint64_t> sends, receives;
     std::size_t succeeded = 0;
-    std::set<CompletionKind> kinds;
     for (const Completion& completion : pair.finish(pair.left())) {
       (completion.id >= 10 ? sends : receives).push_back(completion.id);
       const bool is_flushed = completion.status == kFlushed;

@@ -109,7 +109,9 @@ TEST(VerbsSimQueues, whoever_does_not_poll_again_after_arming_sleeps_for_ever) {
       ASSERT_TRUE(pair.left().post_write(1, 0, 8, pair.right(), 0));
       for (uint64_t i = 0; i < seed % 6; ++i) pair.fabric.step();
       const bool is_right = waits_right(pair, polls_again);
-      if (polls_again) EXPECT_TRUE(is_right) << "seed " << seed;
+      if (polls_again) {
+        EXPECT_TRUE(is_right) << "seed " << seed;
+      }
       slept_for_ever += !is_right;
     }
   }

@@ -65,7 +65,9 @@ uint64_t exchange(uint64_t seed) {
         EXPECT_EQ(completion.id, static_cast<uint64_t>(number)) << "seed " << seed;
         EXPECT_EQ(completion.kind == CompletionKind::received, is_send) << "seed " << seed;
         EXPECT_EQ(completion.bytes, other.sizes[index]) << "seed " << seed;
-        if (!is_send) EXPECT_EQ(completion.immediate, static_cast<uint32_t>(number));
+        if (!is_send) {
+          EXPECT_EQ(completion.immediate, static_cast<uint32_t>(number));
+        }
         EXPECT_TRUE(host.is_filled(slot(is_send ? 1 : 2, number), completion.bytes, number + 1))
             << "seed " << seed << ", message " << number;
       }
