@@ -170,34 +170,42 @@ bool SimFabric::reaches(const SimQueuePair& from, const SimQueuePair& to) const 
 void SimFabric::kill(int host) { dead_.insert(host); }
 void SimFabric::cut(int a, int b) { cut_.insert(link(a, b)); }
 void SimFabric::heal(int a, int b) { cut_.erase(link(a, b)); }
-void SimFabric::lower_port(int host, int port) { set_port(host, port, false); }
-void SimFabric::raise_port(int host, int port) { set_port(host, port, true); }
 
-void SimFabric::set_port(int host, int port, bool is_up) {
+void SimFabric::lower_port(int host, const std::string& device, int port) {
+  set_port(host, device, port, false);
+}
+void SimFabric::raise_port(int host, const std::string& device, int port) {
+  set_port(host, device, port, true);
+}
+
+Adapter& SimFabric::adapter(int host, const std::string& name) {
   for (const auto& adapter : adapters_) {
-    const auto& ports = adapter->model.facts.ports;
-    for (std::size_t i = 0; i < ports.size(); ++i) {
-      if (adapter->host != host || ports[i].number != port) continue;
-      adapter->is_up[i] = is_up;
-      for (SimDevice* device : devices_) {
-        if (&device->adapter_ != adapter.get()) continue;
-        device->tell({.kind = is_up ? rdma::EventKind::port_up : rdma::EventKind::port_down,
-                      .port = port,
-                      .text = is_up ? "port active" : "port error"});
-      }
-    }
+    if (adapter->host == host && adapter->model.facts.name == name) return *adapter;
+  }
+  assertion_failed("adapter", __FILE__, __LINE__, cat("no ", name, " on host ", host));
+}
+
+void SimFabric::tell(const Adapter& adapter, const rdma::AsyncEvent& event) {
+  for (SimDevice* device : devices_) {
+    if (&device->adapter_ == &adapter) device->tell(event);
   }
 }
 
-void SimFabric::break_device(int host, const std::string& name) {
-  for (const auto& adapter : adapters_) {
-    if (adapter->host != host || adapter->model.facts.name != name) continue;
-    adapter->is_broken = true;
-    for (SimDevice* device : devices_) {
-      if (&device->adapter_ != adapter.get()) continue;
-      device->tell({.kind = rdma::EventKind::device_fatal, .text = "local catastrophic error"});
-    }
+void SimFabric::set_port(int host, const std::string& name, int port, bool is_up) {
+  Adapter& changed = adapter(host, name);
+  const auto& ports = changed.model.facts.ports;
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (ports[i].number == port) changed.is_up[i] = is_up;
   }
+  tell(changed, {.kind = is_up ? rdma::EventKind::port_up : rdma::EventKind::port_down,
+                 .port = port,
+                 .text = is_up ? "port active" : "port error"});
+}
+
+void SimFabric::break_device(int host, const std::string& name) {
+  adapter(host, name).is_broken = true;
+  tell(adapter(host, name),
+       {.kind = rdma::EventKind::device_fatal, .text = "local catastrophic error"});
 }
 
 void SimFabric::break_completion_queue(rdma::Device& device) {

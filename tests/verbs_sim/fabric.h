@@ -107,11 +107,12 @@ class SimFabric {
   bool run(int steps_max = 100'000);
 
   // Faults.
-  void kill(int host);                  // it stops in the middle of everything; nobody is told
-  void cut(int a, int b);               // packets between the two are lost; nobody is told
-  void heal(int a, int b);              // undoes cut()
-  void lower_port(int host, int port);  // of all its adapters; their users are told
-  void raise_port(int host, int port);
+  void kill(int host);      // it stops in the middle of everything; nobody is told
+  void cut(int a, int b);   // packets between the two are lost; nobody is told
+  void heal(int a, int b);  // undoes cut()
+  // The users of the device are told.
+  void lower_port(int host, const std::string& device, int port);
+  void raise_port(int host, const std::string& device, int port);
   void break_device(int host, const std::string& device);
   void break_completion_queue(rdma::Device& device);
   void break_queue_pair(rdma::QueuePair& queue_pair);  // fatal, as hardware says it
@@ -133,7 +134,9 @@ class SimFabric {
   // for it there.
   SimQueuePair* answering(const SimQueuePair& from) const;
   bool reaches(const SimQueuePair& from, const SimQueuePair& to) const;
-  void set_port(int host, int port, bool is_up);
+  Adapter& adapter(int host, const std::string& name);
+  void tell(const Adapter& adapter, const rdma::AsyncEvent& event);
+  void set_port(int host, const std::string& device, int port, bool is_up);
 
   FabricPolicy policy_;
   const Clock* clock_;
@@ -143,7 +146,8 @@ class SimFabric {
   uint64_t step_ = 0;
   std::vector<std::unique_ptr<SimVerbs>> verbs_;  // by host
   std::vector<std::unique_ptr<Adapter>> adapters_;
-  std::vector<SimDevice*> devices_;  // those that are open
+  // Those that are open, in the order of their opening: pointers must not decide anything.
+  std::vector<SimDevice*> devices_;
   std::set<int> dead_;
   std::set<std::pair<int, int>> cut_;
 };

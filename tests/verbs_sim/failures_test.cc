@@ -181,6 +181,44 @@ TEST(VerbsSimFailures, a_cut_that_heals_in_time_is_only_a_delay) {
   }
 }
 
+TEST(VerbsSimFailures, every_silence_has_all_the_retries_again) {
+  Pair pair({.retry_steps = 100});  // 300 steps with 2 retries
+  pair.connect();
+  for (uint64_t i = 0; i < 3; ++i) {
+    pair.fabric.cut(0, 1);
+    ASSERT_TRUE(pair.left().post_write(i, 0, 8, pair.right(), 0));
+    EXPECT_FALSE(pair.fabric.run(200));
+    pair.fabric.heal(0, 1);
+    EXPECT_EQ(statuses(pair.finish(pair.left())), std::vector<int>{0}) << i;
+  }
+}
+
+TEST(VerbsSimFailures, a_port_that_goes_down_leaves_the_other_devices_of_its_host_alone) {
+  SimFabric fabric({});
+  for (int host = 0; host < 2; ++host) {
+    fabric.add_host({soft_roce(host, 0), soft_roce(host, 1)});
+  }
+  Host ends[2][2];  // by rail and host
+  for (int rail = 0; rail < 2; ++rail) {
+    for (int host = 0; host < 2; ++host) {
+      ends[rail][host] = make_host(fabric.verbs(host), {soft_roce(host, rail)}, 1, 0);
+    }
+    for (int host = 0; host < 2; ++host) {
+      Host& end = ends[rail][host];
+      const rdma::End peer = ends[rail][1 - host].queue_pair->local();
+      ASSERT_TRUE(end.queue_pair->connect(peer, path_of(end, 1, 0)).ok());
+    }
+  }
+  fabric.lower_port(1, "rxe0", 1);
+  for (int rail = 0; rail < 2; ++rail) {
+    ASSERT_TRUE(ends[rail][0].post_write(1, 0, 8, ends[rail][1], 0));
+    EXPECT_EQ(is_readable(ends[rail][1].device->async_fd()), rail == 0);
+  }
+  EXPECT_TRUE(fabric.run());
+  EXPECT_EQ(statuses(ends[0][0].poll()), std::vector<int>{12});
+  EXPECT_EQ(statuses(ends[1][0].poll()), std::vector<int>{0});
+}
+
 TEST(VerbsSimFailures, a_message_can_have_arrived_though_its_sender_has_an_error) {
   int arrived_and_failed = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
@@ -204,7 +242,7 @@ TEST(VerbsSimFailures, a_message_can_have_arrived_though_its_sender_has_an_error
 TEST(VerbsSimFailures, a_port_says_that_it_goes_down_and_comes_back) {
   Pair pair({.retry_steps = 100});
   pair.connect();
-  pair.fabric.lower_port(1, 1);
+  pair.fabric.lower_port(1, "rxe0", 1);
   rdma::Device& device = *pair.right().device;
   EXPECT_FALSE(is_readable(pair.left().device->async_fd()));
   ASSERT_TRUE(is_readable(device.async_fd()));
@@ -214,7 +252,7 @@ TEST(VerbsSimFailures, a_port_says_that_it_goes_down_and_comes_back) {
   ASSERT_TRUE(pair.left().post_write(1, 0, 8, pair.right(), 0));
   pair.fabric.run(150);
   EXPECT_TRUE(pair.left().poll().empty());
-  pair.fabric.raise_port(1, 1);
+  pair.fabric.raise_port(1, "rxe0", 1);
   EXPECT_EQ(statuses(pair.finish(pair.left())), std::vector<int>{0});
   rdma::AsyncEvent event;
   ASSERT_TRUE(device.take_async_event(event));
