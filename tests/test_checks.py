@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = ("unit", "sim", "conformance", "multiprocess")
+SUITES = ("unit", "sim", "verbs_sim", "conformance", "multiprocess")
 # GoogleTest's own skips that are allowed: name -> why.
 ALLOWED_GTEST_SKIPS: dict[str, str] = {}
 

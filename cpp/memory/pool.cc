@@ -40,6 +40,10 @@ class Arena final : public MemoryPool {
   std::byte* allocate(std::size_t bytes) override { return take(bytes, false); }
   std::byte* lend(std::size_t bytes) override { return take(bytes, true); }
   void free(std::byte* memory) override;
+  void keep_pages() override {
+    const std::lock_guard lock(mutex_);
+    keeps_pages_ = true;
+  }
 
   bool contains(const void* memory, std::size_t bytes) const override {
     const auto address = reinterpret_cast<uintptr_t>(memory);
@@ -61,7 +65,7 @@ class Arena final : public MemoryPool {
   std::byte* take(std::size_t bytes, bool is_lent);
   void give_back(std::size_t offset, std::size_t bytes);
   // How many freed bytes may keep their pages.
-  std::size_t kept_bytes_max() const { return bytes_ / 4; }
+  std::size_t kept_bytes_max() const { return keeps_pages_ ? bytes_ : bytes_ / 4; }
 
   const Fd fd_;
   const Mapping mapping_;
@@ -77,6 +81,7 @@ class Arena final : public MemoryPool {
   std::map<std::size_t, Piece> live_;
   std::size_t used_ = 0;
   std::size_t lent_ = 0;
+  bool keeps_pages_ = false;
   std::size_t kept_ = 0;  // freed and not given back, at most
 };
 

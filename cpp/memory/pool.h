@@ -25,6 +25,9 @@ class MemoryPool {
   // the engine needs the rest itself.
   virtual std::byte* lend(std::size_t bytes) = 0;
   virtual void free(std::byte* memory) = 0;
+  // From now on freed pages are never given back to the system: a device has them registered, and
+  // would go on with pages that are no longer behind these addresses.
+  virtual void keep_pages() = 0;
 
   virtual bool contains(const void* memory, std::size_t bytes) const = 0;
   virtual std::byte* base() const = 0;

@@ -181,6 +181,18 @@ struct Progress {
     within += count;
   }
 
+  // The next bytes, without advancing.
+  void copy_out(std::span<std::byte> into) const {
+    std::size_t copied = 0;
+    std::size_t skip = within;
+    for (std::size_t i = piece; copied < into.size(); ++i, skip = 0) {
+      RC_ASSERT(i < pieces.size());
+      const std::size_t length = std::min(pieces[i].bytes - skip, into.size() - copied);
+      if (length > 0) std::memcpy(into.data() + copied, pieces[i].data + skip, length);
+      copied += length;
+    }
+  }
+
   void copy_in(std::span<const std::byte> from) {
     std::size_t taken = 0;
     std::size_t skip = within;

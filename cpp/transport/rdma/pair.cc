@@ -101,10 +101,12 @@ uint16_t Pair::take_owed() {
   return taken;
 }
 
-void Pair::close() {
+void Pair::destroy() {
   if (queue_pair_ == nullptr) return;
   queue_pair_->fail();
   queue_pair_.reset();
+  chain_.clear();
+  consumed_.clear();
 }
 
 }  // namespace rdmacoll::rdma

@@ -71,8 +71,12 @@ class Pair {
   uint16_t take_owed();
   bool owes_much() const { return owed_ >= static_cast<int32_t>(sizes_.receives / 2); }
 
-  // Nothing is read or written by the device after it.
-  void close();
+  // Nothing is read or written by the device after it. What was under way is given back.
+  template <typename OnSent>
+  void close(OnSent on_sent) {
+    destroy();
+    for (; !in_flight_.empty(); in_flight_.pop()) on_sent(in_flight_.front());
+  }
 
  private:
   struct Added {
@@ -82,6 +86,7 @@ class Pair {
   };
 
   Status flush_receives();
+  void destroy();
 
   std::unique_ptr<QueuePair> queue_pair_;
   Sizes sizes_;

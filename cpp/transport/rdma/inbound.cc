@@ -1,0 +1,213 @@
+#include "transport/rdma/inbound.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace rdmacoll::rdma {
+namespace {
+
+// Places that are granted and not written; the number of one is half of an immediate.
+constexpr std::size_t kSlotsMax = 4096;
+// A transfer that has so many unwritten places of a staging buffer lets others have the next.
+constexpr std::size_t kStagesOfOne = 2;
+
+}  // namespace
+
+// Control messages.
+
+bool Inbound::control(int peer, const RecordHeader& header, std::span<const std::byte> payload,
+                      Sink& sink) {
+  const uint64_t length = header.sequence;
+  if (length > kControlBytesMax || header.position != control_.size() ||
+      header.position + payload.size() > length || (payload.empty() && length > 0)) {
+    return false;
+  }
+  if (payload.size() == length) {
+    sink.control(peer, payload);
+    return true;
+  }
+  control_.insert(control_.end(), payload.begin(), payload.end());
+  if (control_.size() == length) {
+    sink.control(peer, control_);
+    control_.clear();
+  }
+  return true;
+}
+
+// Transfers in messages.
+
+Status Inbound::post_recv(const Transfer& transfer) {
+  const std::size_t bytes = total_bytes(transfer.pieces);
+  if (bytes <= link_.cuts.eager_bytes) {
+    return expect_eager(transfer, static_cast<uint32_t>(bytes));
+  }
+  if (by_key_.size() >= kTransfersMax) return Status::busy();
+  if (free_.empty()) {
+    free_.push_back(static_cast<uint32_t>(receivings_.size()));
+    receivings_.emplace_back();
+  }
+  const uint32_t index = free_.back();
+  const bool is_new = by_key_.insert(transfer.lane, transfer.sequence, index);
+  RC_ASSERT(is_new, cat("sequence ", transfer.sequence, " of lane ", int{transfer.lane},
+                        " is posted twice"));
+  free_.pop_back();
+  Receiving& receiving = receivings_[index];
+  receiving.progress.begin(transfer);
+  receiving.written = 0;
+  receiving.is_staged =
+      !std::all_of(transfer.pieces.begin(), transfer.pieces.end(),
+                   [&](const Piece& piece) { return home_.slabs.contains(piece); });
+  (receiving.is_staged ? asking_ : granting_).push(index);
+  pump();
+  return {};
+}
+
+Status Inbound::expect_eager(const Transfer& transfer, uint32_t bytes) {
+  const uint32_t* early = early_.get(transfer.lane, transfer.sequence);
+  if (early == nullptr) {
+    if (expected_.size() >= kTransfersMax) return Status::busy();
+    const uint32_t index = eager_.take(transfer);
+    const bool is_new = expected_.insert(transfer.lane, transfer.sequence, index);
+    RC_ASSERT(is_new, cat("sequence ", transfer.sequence, " is posted twice"));
+    return {};
+  }
+  const uint32_t at = *early;
+  early_.erase(transfer.lane, transfer.sequence);
+  early_free_.push_back(at);
+  if (early_bytes_[at].size() != bytes) {
+    link_.fault = cat("it sent ", early_bytes_[at].size(), " bytes for a transfer of ", bytes);
+    return {};
+  }
+  const uint32_t index = eager_.take(transfer);
+  eager_[index].copy_in(early_bytes_[at]);
+  eager_.give_back(index);
+  home_.counters.bytes_copied += bytes;
+  received_.push_back(transfer.cookie);
+  return {};
+}
+
+bool Inbound::data(const RecordHeader& header, std::span<const std::byte> payload) {
+  if (payload.size() > link_.cuts.eager_bytes) return false;
+  home_.counters.bytes_received += payload.size();
+  home_.counters.bytes_copied += payload.size();
+  if (const uint32_t* expected = expected_.get(header.lane, header.sequence)) {
+    const uint32_t index = *expected;
+    Progress& progress = eager_[index];
+    if (progress.bytes != payload.size()) return false;
+    progress.copy_in(payload);
+    received_.push_back(progress.cookie);
+    expected_.erase(header.lane, header.sequence);
+    eager_.give_back(index);
+    return true;
+  }
+  if (early_.size() >= kTransfersMax) return false;
+  if (early_free_.empty()) {
+    early_free_.push_back(static_cast<uint32_t>(early_bytes_.size()));
+    early_bytes_.emplace_back();
+  }
+  const uint32_t at = early_free_.back();
+  if (!early_.insert(header.lane, header.sequence, at)) return false;
+  early_free_.pop_back();
+  early_bytes_[at].assign(payload.begin(), payload.end());
+  return true;
+}
+
+// Transfers by grant.
+
+bool Inbound::pump() {
+  const bool had_work = has_work();
+  for (; !asking_.empty() && ask(asking_.front()); asking_.pop()) {
+  }
+  for (; !granting_.empty() && grant(granting_.front()); granting_.pop()) {
+  }
+  for (; !staged_.empty() && grant_staged(staged_.front()); staged_.pop()) {
+  }
+  return had_work;
+}
+
+bool Inbound::ask(uint32_t index) {
+  if (link_.outbox.room() < 0) return false;
+  const Progress& progress = receivings_[index].progress;
+  link_.outbox.append(
+      {.kind = RecordKind::grant, .lane = progress.lane, .sequence = progress.sequence});
+  return true;
+}
+
+bool Inbound::ready(const RecordHeader& header) {
+  const uint32_t* found = by_key_.get(header.lane, header.sequence);
+  if (found == nullptr || !receivings_[*found].is_staged) return false;
+  staged_.push(*found);
+  return true;
+}
+
+std::size_t Inbound::places_that_fit() const {
+  const int64_t room = link_.outbox.room();
+  return room <= 0 ? 0 : static_cast<std::size_t>(room) / kPlaceBytes;
+}
+
+// All of it, or as much as fits; true when there is nothing left to grant.
+bool Inbound::grant(uint32_t index) {
+  Progress& progress = receivings_[index].progress;
+  while (progress.done < progress.bytes) {
+    const std::size_t fit = places_that_fit();
+    const uint64_t position = progress.done;
+    places_.clear();
+    while (progress.done < progress.bytes && places_.size() < fit &&
+           (!free_slots_.empty() || slots_.size() < kSlotsMax)) {
+      const Piece& piece = progress.pieces[progress.piece];
+      const std::byte* address = piece.data + progress.within;
+      const std::size_t left = piece.bytes - progress.within;
+      if (left == 0) {
+        progress.advance(0);
+        continue;
+      }
+      Status status;
+      const RailKeys* keys = home_.slabs.keys(address, status);
+      if (keys == nullptr) {
+        link_.fault = status.message();
+        return false;
+      }
+      const std::size_t bytes =
+          std::min({left, home_.slabs.reach(address), std::size_t{link_.cuts.chunk_bytes}});
+      place(index, address, static_cast<uint32_t>(bytes), *keys, 0);
+      progress.advance(bytes);
+    }
+    if (places_.empty()) return false;
+    send_grant(progress, position);
+  }
+  return true;
+}
+
+// The same through staging buffers. The sender has said that it is there, so that a buffer is held
+// no longer than its write takes.
+bool Inbound::grant_staged(uint32_t index) {
+  Receiving& receiving = receivings_[index];
+  Progress& progress = receiving.progress;
+  // Progress stands where the copying is; what is granted beyond lies in places not yet written.
+  uint64_t granted = receiving.granted;
+  const uint64_t position = granted;
+  places_.clear();
+  while (granted < progress.bytes && places_.size() < places_that_fit() &&
+         receiving.places + places_.size() < kStagesOfOne &&
+         (!free_slots_.empty() || slots_.size() < kSlotsMax)) {
+    uint16_t stage = 0;
+    Status status;
+    Stages& stages = home_.receive_stages;
+    if (!stages.take(stage, status)) {
+      if (!status.ok()) link_.fault = status.message();
+      break;
+    }
+    const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(
+        {progress.bytes - granted, stages.bytes(), link_.cuts.chunk_bytes}));
+    place(index, stages.at(stage), bytes, stages.keys(), static_cast<uint16_t>(stage + 1));
+    granted += bytes;
+  }
+  receiving.granted = granted;
+  receiving.places += static_cast<uint32_t>(places_.size());
+  if (!places_.empty()) send_grant(progress, position);
+  return granted == progress.bytes;
+}
+
+}  // namespace rdmacoll::rdma

@@ -1,0 +1,82 @@
+// The receiving half of one connection.
+#pragma once
+
+#include <vector>
+
+#include "transport/rdma/link.h"
+
+namespace rdmacoll::rdma {
+
+class Inbound {
+ public:
+  Inbound(Home home, Link& link) : home_(home), link_(link) {}
+
+  Status post_recv(const Transfer& transfer);
+
+  // Records that came. False: nonsense.
+  bool control(int peer, const RecordHeader& header, std::span<const std::byte> payload,
+               Sink& sink);
+  bool data(const RecordHeader& header, std::span<const std::byte> payload);
+  bool ready(const RecordHeader& header);
+  // A place was written.
+  bool written(uint32_t immediate);
+
+  // Grants what may be granted by now. Returns whether there was something.
+  bool pump();
+  bool report(Sink& sink);  // what has been received
+
+  bool has_work() const { return !granting_.empty() || !staged_.empty() || !asking_.empty(); }
+  bool has_report() const { return !received_.empty(); }
+  void clear();
+
+ private:
+  // A transfer beyond the eager cut.
+  struct Receiving {
+    Progress progress;         // how far it is granted
+    uint64_t written = 0;
+    bool is_staged = false;    // some of it lies outside the slabs
+  };
+  // A granted place, by the upper half of its immediate; the lower half counts its uses.
+  struct Slot {
+    uint16_t use = 0;
+    bool is_granted = false;
+    uint16_t stage = 0;  // + 1
+    uint32_t receiving = 0;
+    uint32_t bytes = 0;
+  };
+
+  Status expect_eager(const Transfer& transfer, uint32_t bytes);
+  bool ask(uint32_t index);
+  bool grant(uint32_t index);
+  bool grant_staged(uint32_t index);
+  std::size_t places_that_fit() const;
+  void place(uint32_t index, const std::byte* address, uint32_t bytes, const RailKeys& keys,
+             uint16_t stage);
+  void send_grant(const Progress& progress, uint64_t position);
+  void finish(uint32_t index);
+
+  Home home_;
+  Link& link_;
+
+  std::vector<std::byte> control_;  // of a message in several records, what has come
+
+  ProgressPool eager_;
+  MatchTable<uint32_t> expected_;                  // eager receives -> eager_
+  MatchTable<uint32_t> early_;                     // data before its receive -> early_bytes_
+  std::vector<std::vector<std::byte>> early_bytes_;
+  std::vector<uint32_t> early_free_;
+
+  std::vector<Receiving> receivings_;
+  std::vector<uint32_t> free_;
+  MatchTable<uint32_t> by_key_;   // beyond the eager cut -> receivings_
+  RingQueue<uint32_t> granting_;  // in slabs, and not granted to its end
+  RingQueue<uint32_t> asking_;    // staged, and the sender does not know
+  RingQueue<uint32_t> staged_;    // staged, the sender has it, and not granted to its end
+  std::vector<Slot> slots_;
+  std::vector<uint16_t> free_slots_;
+  std::vector<Place> places_;  // of the grant that is being made
+  uint32_t next_rail_ = 0;
+  std::vector<uint64_t> received_;  // cookies to report
+};
+
+}  // namespace rdmacoll::rdma

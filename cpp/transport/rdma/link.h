@@ -1,0 +1,41 @@
+// What the two halves of a connection share.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "transport/rdma/outbox.h"
+#include "transport/rdma/pair.h"
+#include "transport/rdma/slabs.h"
+#include "transport/rdma/stages.h"
+
+namespace rdmacoll::rdma {
+
+// Of every connection of this rank.
+struct Home {
+  Slabs& slabs;
+  Stages& send_stages;
+  Stages& receive_stages;
+  Transport::Counters& counters;
+};
+
+// Equal at both ends: the greeting agrees on the smaller of both.
+struct Cuts {
+  uint32_t eager_bytes = 0;  // transfers up to here travel in messages, without a grant
+  uint32_t chunk_bytes = 0;  // of one write
+};
+
+struct Link {
+  Outbox outbox;
+  std::span<Pair> pairs;  // by rail
+  Cuts cuts;
+  // Why this connection cannot go on, or "".
+  std::string fault;
+};
+
+// Transfers of one peer that are posted and not done, in each direction. What a peer sends ahead of
+// our posts is as much at most, so a peer that sends more is broken and is refused.
+inline constexpr std::size_t kTransfersMax = 16 * 1024;
+
+}  // namespace rdmacoll::rdma

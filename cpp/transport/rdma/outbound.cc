@@ -1,0 +1,299 @@
+#include "transport/rdma/outbound.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace rdmacoll::rdma {
+namespace {
+
+// Control messages that wait: an engine that hears `busy` keeps them itself.
+constexpr std::size_t kControlBacklogBytes = std::size_t{4} << 20;
+
+void copy_pieces(std::span<const Piece> pieces, std::byte* into) {
+  for (const Piece& piece : pieces) {
+    if (piece.bytes > 0) std::memcpy(into, piece.data, piece.bytes);
+    into += piece.bytes;
+  }
+}
+
+}  // namespace
+
+// Control messages.
+
+Status Outbound::post_control(std::span<const std::byte> message) {
+  RC_ASSERT(message.size() <= kControlBytesMax, cat(message.size(), " bytes"));
+  if (control_.size() > kControlBacklogBytes) return Status::busy();
+  control_.push(message);
+  control_lengths_.push(static_cast<uint32_t>(message.size()));
+  ++home_.counters.control_messages;
+  pump_control();
+  return {};
+}
+
+void Outbound::pump_control() {
+  while (!control_lengths_.empty()) {
+    const uint32_t length = control_lengths_.front();
+    const int64_t room = link_.outbox.room();
+    const uint32_t left = length - control_done_;
+    // A crumb at the end of a message is not worth a record.
+    if (room < std::min<int64_t>(left, link_.cuts.eager_bytes / 2)) return;
+    const auto bytes = static_cast<uint32_t>(std::min<int64_t>(room, left));
+    std::byte* payload = link_.outbox.append({.kind = RecordKind::control,
+                                              .bytes = bytes,
+                                              .sequence = length,
+                                              .position = control_done_});
+    if (bytes > 0) std::memcpy(payload, control_.data(), bytes);
+    control_.pop(bytes);
+    control_done_ += bytes;
+    if (control_done_ < length) continue;
+    control_lengths_.pop();
+    control_done_ = 0;
+  }
+}
+
+// Transfers.
+
+Status Outbound::post_send(const Transfer& transfer) {
+  const std::size_t bytes = total_bytes(transfer.pieces);
+  if (bytes <= link_.cuts.eager_bytes) {
+    // Behind control messages, so that a stream of small transfers does not starve them.
+    if (!control_lengths_.empty() || link_.outbox.room() < static_cast<int64_t>(bytes)) {
+      return Status::busy();
+    }
+    send_eager(transfer, static_cast<uint32_t>(bytes));
+    return {};
+  }
+  if (by_key_.size() >= kTransfersMax) return Status::busy();
+  const uint32_t* known = by_key_.get(transfer.lane, transfer.sequence);
+  const uint32_t index = known ? *known : begin(transfer.lane, transfer.sequence);
+  Sending& sending = sendings_[index];
+  RC_ASSERT(!sending.is_posted, cat("sequence ", transfer.sequence, " of lane ",
+                                    int{transfer.lane}, " is posted twice"));
+  sending.progress.begin(transfer);
+  sending.is_posted = true;
+  if (sending.granted > sending.progress.bytes) {
+    link_.fault = cat("it granted ", sending.granted, " bytes for a transfer of ",
+                      sending.progress.bytes);
+    return {};
+  }
+  if (sending.is_asked && !say_ready(sending)) asked_.push(index);
+  go_on(index);
+  return {};
+}
+
+void Outbound::send_eager(const Transfer& transfer, uint32_t bytes) {
+  std::byte* payload = link_.outbox.append({.kind = RecordKind::data,
+                                            .lane = transfer.lane,
+                                            .bytes = bytes,
+                                            .sequence = transfer.sequence});
+  copy_pieces(transfer.pieces, payload);
+  home_.counters.bytes_sent += bytes;
+  home_.counters.bytes_copied += bytes;
+  sent_.push_back(transfer.cookie);
+}
+
+uint32_t Outbound::begin(Lane lane, uint64_t sequence) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<uint32_t>(sendings_.size()));
+    sendings_.emplace_back();
+  }
+  const uint32_t index = free_.back();
+  free_.pop_back();
+  Sending& sending = sendings_[index];
+  sending.places.clear();
+  sending.place = 0;
+  sending.place_done = 0;
+  sending.granted = 0;
+  sending.writes = 0;
+  sending.lane = lane;
+  sending.sequence = sequence;
+  sending.is_posted = sending.is_asked = sending.is_writing = false;
+  const bool is_new = by_key_.insert(lane, sequence, index);
+  RC_ASSERT(is_new, cat("sequence ", sequence));
+  return index;
+}
+
+bool Outbound::granted(const RecordHeader& header, std::span<const std::byte> payload) {
+  const uint32_t* known = by_key_.get(header.lane, header.sequence);
+  if (known == nullptr && by_key_.size() >= 2 * kTransfersMax) return false;
+  const uint32_t index = known ? *known : begin(header.lane, header.sequence);
+  Sending& sending = sendings_[index];
+  if (header.position != sending.granted) return false;
+  if (payload.empty()) {
+    if (sending.is_asked) return false;
+    sending.is_asked = true;
+    if (sending.is_posted && !say_ready(sending)) asked_.push(index);
+    return true;
+  }
+  Reader reader(payload);
+  while (reader.ok() && reader.left() > 0) {
+    const Place place = decode_place(reader);
+    if (!reader.ok() || place.bytes == 0 || place.rail >= link_.pairs.size()) return false;
+    sending.places.push_back(place);
+    sending.granted += place.bytes;
+  }
+  if (sending.is_posted && sending.granted > sending.progress.bytes) return false;
+  go_on(index);
+  return reader.ok();
+}
+
+bool Outbound::say_ready(const Sending& sending) {
+  if (link_.outbox.room() < 0) return false;
+  link_.outbox.append(
+      {.kind = RecordKind::ready, .lane = sending.lane, .sequence = sending.sequence});
+  return true;
+}
+
+// It waits its turn to be written, once, while there is something to write.
+void Outbound::go_on(uint32_t index) {
+  Sending& sending = sendings_[index];
+  const bool can_write = sending.is_posted && sending.place < sending.places.size();
+  if (!can_write || sending.is_writing) return;
+  sending.is_writing = true;
+  writing_.push(index);
+}
+
+bool Outbound::pump() {
+  const bool had_work = has_work();
+  pump_control();
+  for (; !asked_.empty() && say_ready(sendings_[asked_.front()]); asked_.pop()) {
+  }
+  // One place each in turn. Who cannot go on (another rail's queue is full, say) lets others pass.
+  for (std::size_t blocked = 0; blocked < writing_.size() && link_.fault.empty();) {
+    const uint32_t index = writing_.front();
+    writing_.pop();
+    blocked = write(index) ? 0 : blocked + 1;
+    Sending& sending = sendings_[index];
+    if (sending.is_writing) writing_.push(index);
+  }
+  return had_work;
+}
+
+// Writes to one place, as far as queue and buffers allow. False: nothing could be done.
+bool Outbound::write(uint32_t index) {
+  Sending& sending = sendings_[index];
+  const Place place = sending.places[sending.place];
+  Pair& pair = link_.pairs[place.rail];
+  bool moved = false;
+  while (sending.place_done < place.bytes) {
+    const uint32_t left = place.bytes - sending.place_done;
+    // The last write takes a credit; the one that is kept is for a message that returns credits.
+    if (!pair.has_room() || !pair.has_credit(place.rail == 0 ? 1 : 0)) return moved;
+    std::array<Sge, kSgesMax> pieces;
+    std::size_t count = 0;
+    uint16_t stage = 0;
+    const std::size_t bytes = gather(sending, place, left, pieces, count, stage);
+    if (bytes == 0) return moved;
+    const bool is_last = bytes == left;
+    pair.add({.kind = is_last ? SendKind::write_with_immediate : SendKind::write,
+              .immediate = place.immediate,
+              .remote_key = place.key,
+              .remote_address = place.address + sending.place_done},
+             std::span(pieces).first(count),
+             {.kind = Sent::Kind::write, .stage = stage, .index = index});
+    sending.progress.advance(bytes);
+    sending.place_done += static_cast<uint32_t>(bytes);
+    ++sending.writes;
+    ++in_flight_;
+    home_.counters.bytes_sent += bytes;
+    moved = true;
+  }
+  sending.place_done = 0;
+  ++sending.place;
+  sending.is_writing = sending.place < sending.places.size();
+  return true;
+}
+
+// Names the next bytes for one write: pieces of slabs where they lie, others through a buffer.
+std::size_t Outbound::gather(Sending& sending, const Place& place, std::size_t want,
+                             std::array<Sge, kSgesMax>& pieces, std::size_t& count,
+                             uint16_t& stage) {
+  std::array<iovec, kSgesMax> named;
+  std::size_t names = 0;
+  sending.progress.gather(want, named, names);
+  const std::size_t pieces_max = link_.pairs[place.rail].pieces_max();
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < names; ++i) {
+    auto* data = static_cast<std::byte*>(named[i].iov_base);
+    std::size_t left = named[i].iov_len;
+    if (!home_.slabs.contains({data, left})) {
+      if (bytes > 0) return bytes;
+      bytes = stage_some(sending, want, place.rail, pieces[0], stage);
+      count = bytes > 0 ? 1 : 0;
+      return bytes;
+    }
+    while (left > 0) {
+      if (count == pieces_max) return bytes;
+      Status status;
+      const RailKeys* keys = home_.slabs.keys(data, status);
+      if (keys == nullptr) {
+        link_.fault = status.message();
+        return 0;
+      }
+      const std::size_t length = std::min(left, home_.slabs.reach(data));
+      pieces[count++] = {data, static_cast<uint32_t>(length), (*keys)[place.rail].local};
+      bytes += length;
+      data += length;
+      left -= length;
+    }
+  }
+  return bytes;
+}
+
+std::size_t Outbound::stage_some(Sending& sending, std::size_t want, uint32_t rail, Sge& piece,
+                                 uint16_t& stage) {
+  Stages& stages = home_.send_stages;
+  uint16_t index = 0;
+  Status status;
+  if (!stages.take(index, status)) {
+    if (!status.ok()) link_.fault = status.message();
+    return 0;
+  }
+  const std::size_t bytes = std::min<std::size_t>(want, stages.bytes());
+  sending.progress.copy_out(std::span(stages.at(index), bytes));
+  home_.counters.bytes_copied += bytes;
+  piece = {stages.at(index), static_cast<uint32_t>(bytes), stages.keys()[rail].local};
+  stage = static_cast<uint16_t>(index + 1);
+  return bytes;
+}
+
+void Outbound::written(const Sent& sent) {
+  if (sent.stage != 0) home_.send_stages.free(static_cast<uint16_t>(sent.stage - 1));
+  --in_flight_;
+  Sending& sending = sendings_[sent.index];
+  --sending.writes;
+  if (sending.writes == 0 && sending.progress.done == sending.progress.bytes) finish(sent.index);
+}
+
+void Outbound::finish(uint32_t index) {
+  const Sending& sending = sendings_[index];
+  sent_.push_back(sending.progress.cookie);
+  by_key_.erase(sending.lane, sending.sequence);
+  free_.push_back(index);
+}
+
+bool Outbound::report(Sink& sink) {
+  if (sent_.empty()) return false;
+  for (const uint64_t cookie : sent_) sink.sent(cookie);
+  sent_.clear();
+  return true;
+}
+
+void Outbound::clear() {
+  control_.clear();
+  control_lengths_.clear();
+  control_done_ = 0;
+  sendings_.clear();
+  free_.clear();
+  by_key_.clear();
+  writing_.clear();
+  asked_.clear();
+  sent_.clear();
+  in_flight_ = 0;
+}
+
+}  // namespace rdmacoll::rdma

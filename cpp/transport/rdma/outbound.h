@@ -1,0 +1,76 @@
+// The sending half of one connection.
+#pragma once
+
+#include <vector>
+
+#include "transport/rdma/link.h"
+
+namespace rdmacoll::rdma {
+
+class Outbound {
+ public:
+  Outbound(Home home, Link& link) : home_(home), link_(link) {}
+
+  Status post_control(std::span<const std::byte> message);
+  Status post_send(const Transfer& transfer);
+
+  // A grant came. False: it is nonsense.
+  bool granted(const RecordHeader& header, std::span<const std::byte> payload);
+  // A write is done.
+  void written(const Sent& sent);
+
+  // Puts into messages and queues what may go by now. Returns whether there was something.
+  bool pump();
+  bool report(Sink& sink);  // what has been sent
+
+  bool has_work() const { return !control_lengths_.empty() || !writing_.empty() || !asked_.empty(); }
+  bool is_empty() const { return !has_work() && in_flight_ == 0 && sent_.empty(); }
+  bool awaits_grants() const { return !by_key_.empty(); }
+  bool has_report() const { return !sent_.empty(); }
+  void clear();
+
+ private:
+  // A transfer beyond the eager cut. It begins with its post, or with the first word of its grant.
+  struct Sending {
+    Progress progress;
+    std::vector<Place> places;
+    std::size_t place = 0;     // the next one to write to,
+    uint32_t place_done = 0;   // and how much of it is
+    uint64_t granted = 0;      // bytes of all places
+    uint32_t writes = 0;       // in flight
+    Lane lane = 0;
+    uint64_t sequence = 0;
+    bool is_posted = false;
+    bool is_asked = false;     // the receiver waits for the word that it is posted
+    bool is_writing = false;   // in writing_
+  };
+
+  void send_eager(const Transfer& transfer, uint32_t bytes);
+  uint32_t begin(Lane lane, uint64_t sequence);
+  void go_on(uint32_t index);
+  void pump_control();
+  bool say_ready(const Sending& sending);
+  bool write(uint32_t index);
+  std::size_t gather(Sending& sending, const Place& place, std::size_t want,
+                     std::array<Sge, kSgesMax>& pieces, std::size_t& count, uint16_t& stage);
+  std::size_t stage_some(Sending& sending, std::size_t want, uint32_t rail, Sge& piece,
+                         uint16_t& stage);
+  void finish(uint32_t index);
+
+  Home home_;
+  Link& link_;
+
+  ByteQueue control_;  // messages that did not fit yet,
+  RingQueue<uint32_t> control_lengths_;
+  uint32_t control_done_ = 0;  // and how much of the first one has left
+
+  std::vector<Sending> sendings_;
+  std::vector<uint32_t> free_;
+  MatchTable<uint32_t> by_key_;  // not finished -> its number
+  RingQueue<uint32_t> writing_;  // posted and granted
+  RingQueue<uint32_t> asked_;    // posted, and the receiver does not know
+  std::vector<uint64_t> sent_;   // cookies to report
+  uint32_t in_flight_ = 0;       // writes
+};
+
+}  // namespace rdmacoll::rdma

@@ -1,0 +1,41 @@
+// Registered buffers through which memory that no device may touch is copied on its way.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/pool.h"
+#include "transport/rdma/slabs.h"
+
+namespace rdmacoll::rdma {
+
+class Stages {
+ public:
+  Stages(MemoryPool& pool, std::span<Device* const> devices, uint32_t count, uint32_t bytes,
+         Transport::Counters& counters)
+      : pool_(pool), devices_(devices), count_(count), bytes_(bytes), counters_(counters) {}
+  Stages(const Stages&) = delete;
+  Stages& operator=(const Stages&) = delete;
+  ~Stages();
+
+  uint32_t bytes() const { return bytes_; }
+  // False: none is free, or `status` says why there are none at all. Made at the first call.
+  bool take(uint16_t& index, Status& status);
+  void free(uint16_t index) { free_.push_back(index); }
+  std::byte* at(uint16_t index) const { return memory_ + std::size_t{index} * bytes_; }
+  const RailKeys& keys() const { return registered_.keys(); }
+
+ private:
+  Status make();
+
+  MemoryPool& pool_;
+  std::span<Device* const> devices_;
+  uint32_t count_;
+  uint32_t bytes_;
+  Transport::Counters& counters_;
+  std::byte* memory_ = nullptr;
+  RegisteredMemory registered_;
+  std::vector<uint16_t> free_;
+};
+
+}  // namespace rdmacoll::rdma

@@ -1,0 +1,42 @@
+// What stands in the simulated hosts: adapters as ports, GIDs and limits show them, and their
+// state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "transport/rdma/facts.h"
+
+namespace rdmacoll::verbs_sim {
+
+struct AdapterModel {
+  rdma::DeviceFacts facts;
+  uint32_t inline_bytes_max = 512;
+  std::size_t queue_pairs_max = 1024;
+  std::size_t lockable_bytes = std::numeric_limits<std::size_t>::max();  // RLIMIT_MEMLOCK
+};
+
+// Host and number make every address its own. Soft-RoCE: both GIDs are RoCE v2, link-local first.
+AdapterModel soft_roce(int host, int number = 0);
+// As an mlx5: four GIDs, link-local and IPv4 as v1 and as v2.
+AdapterModel ethernet(int host, int number = 0);
+// As an mlx5 on InfiniBand: PKEY index 0 is a limited membership, the default one is at index 1.
+// LIDs begin anew in every subnet.
+AdapterModel infiniband(int host, int number = 0, int subnet = 0);
+
+struct Adapter {
+  AdapterModel model;
+  int host = 0;
+  std::vector<bool> is_up;          // by position of the port
+  bool is_broken = false;           // device fatal
+  uint32_t next_queue_pair = 0x11;  // the same on all: numbers are unique on an adapter only
+
+  // Null when there is none of that number.
+  const rdma::PortFacts* port(int number) const;
+  bool is_port_up(int number) const;
+};
+
+}  // namespace rdmacoll::verbs_sim

@@ -1,0 +1,88 @@
+// An open device of a simulated host.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/fd.h"
+#include "verbs_sim/fabric.h"
+
+namespace rdmacoll::verbs_sim {
+
+class SimRegistration final : public rdma::Registration {
+ public:
+  SimRegistration(SimDevice& device, std::byte* memory, std::size_t bytes, rdma::MemoryKeys keys)
+      : device_(device), memory_(memory), bytes_(bytes), keys_(keys) {}
+  ~SimRegistration() override;
+
+  rdma::MemoryKeys keys() const override { return keys_; }
+  std::byte* memory() const { return memory_; }
+  std::size_t bytes() const { return bytes_; }
+  bool holds(uint64_t address, uint64_t bytes) const;
+
+ private:
+  SimDevice& device_;
+  std::byte* const memory_;
+  const std::size_t bytes_;
+  const rdma::MemoryKeys keys_;
+};
+
+// A completion, and which requests it gives back when it is polled.
+struct QueuedCompletion {
+  rdma::Completion shown;
+  bool is_send = false;
+  uint64_t request = 0;  // the number of the request: all up to it are given back
+};
+
+class SimDevice final : public rdma::Device {
+ public:
+  SimDevice(SimFabric& fabric, Adapter& adapter, rdma::DeviceFacts facts, std::size_t completions);
+  ~SimDevice() override;
+
+  const rdma::DeviceFacts& facts() const override { return facts_; }
+  Status register_memory(std::byte* memory, std::size_t bytes,
+                         std::unique_ptr<rdma::Registration>& registration) override;
+  Status create_queue_pair(const rdma::QueuePairLimits& limits, int port, int gid_index,
+                           int pkey_index, std::unique_ptr<rdma::QueuePair>& queue_pair) override;
+  std::size_t poll(std::span<rdma::Completion> into, Status& status) override;
+  Status arm() override;
+  int completion_fd() const override { return completion_event_.get(); }
+  void take_completion_events() override;
+  int async_fd() const override { return async_event_.get(); }
+  bool take_async_event(rdma::AsyncEvent& event) override;
+
+ private:
+  friend class SimFabric;
+  friend class SimQueuePair;
+  friend class SimRegistration;
+
+  void push(QueuedCompletion completion);
+  void tell(rdma::AsyncEvent event);
+  void remove(SimQueuePair& queue_pair);
+  void remove(SimRegistration& registration);
+  SimQueuePair* find_queue_pair(uint32_t number) const;
+  // Null when the key is not (or no longer) one of this device.
+  const SimRegistration* find_remote(uint32_t key) const;
+  void check_local(const rdma::Sge& piece) const;
+  Status gone() const;
+
+  SimFabric& fabric_;
+  Adapter& adapter_;
+  const rdma::DeviceFacts facts_;
+  const std::size_t completions_max_;
+  Fd completion_event_;
+  Fd async_event_;
+  std::deque<QueuedCompletion> completions_;
+  std::deque<rdma::AsyncEvent> async_events_;
+  std::vector<SimQueuePair*> queue_pairs_;
+  std::map<uint32_t, SimRegistration*> registrations_;  // by local key
+  std::size_t locked_bytes_ = 0;
+  uint32_t next_key_;
+  bool is_armed_ = false;
+  bool is_queue_broken_ = false;
+};
+
+}  // namespace rdmacoll::verbs_sim
