@@ -56,6 +56,7 @@ struct Reach {
   bool foreign_views = false;          // ... also for memory outside the pool (one-copy reads)
   std::size_t view_pieces_max = 0;     // pieces in one publication
   std::size_t transfer_bytes_max = 0;  // of one Transfer
+  bool foreign_transfers = true;       // memory outside the pool is sent without another copy
 };
 
 class Sink {

@@ -2,11 +2,14 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "base/text.h"
 #include "conformance/harness.h"
+#include "transport/rdma/rdma_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/sim/sim_network.h"
 #include "transport/sim/sim_transport.h"
 #include "transport/tcp/tcp_transport.h"
+#include "verbs_sim/fabric.h"
 
 namespace rdmacoll::conformance {
 namespace {
@@ -34,6 +37,7 @@ std::pair<Fd, Fd> tcp_pair() {
   return {std::move(dialer), std::move(acceptor)};
 }
 
+using AdapterMaker = std::function<verbs_sim::AdapterModel(int host, int number)>;
 using MakeTransport =
     std::function<std::unique_ptr<Transport>(const World&, MemoryPool&, Nanoseconds)>;
 using Adopt = std::function<void(Transport&, int peer, Fd socket, bool dialer)>;
@@ -163,6 +167,73 @@ Backend sim(std::string name, SimPolicy policy) {
   return backend;
 }
 
+verbs_sim::AdapterModel infiniband_of_one_subnet(int host, int number) {
+  return verbs_sim::infiniband(host, number);
+}
+
+// Ranks with simulated devices, whose sockets are real.
+struct VerbsFleet final : Fleet {
+  VerbsFleet(int ranks, Nanoseconds peer_timeout, const verbs_sim::FabricPolicy& policy,
+             const std::vector<AdapterMaker>& adapters, const rdma::PeerOptions& base)
+      : fabric(policy) {
+    rdma::PeerOptions options = base;
+    options.peer_timeout = peer_timeout;
+    sinks.resize(static_cast<std::size_t>(ranks));
+    worlds.reserve(static_cast<std::size_t>(ranks));
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<verbs_sim::AdapterModel> models;
+      std::vector<std::string> names;
+      for (const AdapterMaker& make : adapters) {
+        models.push_back(make(rank, static_cast<int>(models.size())));
+        names.push_back(models.back().facts.name);
+      }
+      verbs_sim::SimVerbs& verbs = fabric.add_host(models);
+      std::vector<rdma::DeviceFacts> present;
+      EXPECT_TRUE(verbs.list(present).ok());
+      std::vector<rdma::Rail> rails;
+      Status status = rdma::choose_rails(present, {.devices = join(names, ",")}, rails);
+      EXPECT_TRUE(status.ok()) << status.message();
+      pools.push_back(make_pool());
+      worlds.push_back(world_of(ranks, rank));
+      std::unique_ptr<RdmaTransport> transport;
+      status = RdmaTransport::open(worlds.back(), *pools.back(), steady_clock(), verbs, rails,
+                                   options, transport);
+      EXPECT_TRUE(status.ok()) << status.message();
+      transports.push_back(std::move(transport));
+    }
+    for (int a = 0; a < ranks; ++a) {
+      for (int b = a + 1; b < ranks; ++b) {
+        auto [left, right] = unix_pair();
+        at(a).adopt(b, std::move(left));
+        at(b).adopt(a, std::move(right));
+      }
+    }
+  }
+  ~VerbsFleet() override { transports.clear(); }  // before their fabric
+  void step() override {
+    for (int i = 0; i < 200 && fabric.step(); ++i) {
+    }
+  }
+  RdmaTransport& at(int rank) {
+    return dynamic_cast<RdmaTransport&>(*transports[static_cast<std::size_t>(rank)]);
+  }
+
+  verbs_sim::SimFabric fabric;
+  std::vector<World> worlds;
+};
+
+Backend simulated_verbs(std::string name, verbs_sim::FabricPolicy policy,
+                        std::vector<AdapterMaker> adapters, rdma::PeerOptions options = {}) {
+  Backend backend{.name = std::move(name)};
+  backend.make = [=](int ranks, Nanoseconds peer_timeout) {
+    std::unique_ptr<Fleet> fleet =
+        std::make_unique<VerbsFleet>(ranks, peer_timeout, policy, adapters, options);
+    EXPECT_TRUE(fleet->poll_until([&] { return fleet->all_connected(); }));
+    return fleet;
+  };
+  return backend;
+}
+
 }  // namespace
 
 std::vector<Backend> backends() {
@@ -171,7 +242,13 @@ std::vector<Backend> backends() {
           tcp(),
           sim("sim_mapped", {.seed = 11, .busy = 0.02}),
           sim("sim_read", {.seed = 12, .busy = 0.1, .mapped = false}),
-          sim("sim_no_views", {.seed = 13, .busy = 0.02, .views = false})};
+          sim("sim_no_views", {.seed = 13, .busy = 0.02, .views = false}),
+          simulated_verbs("verbs_roce", {.seed = 21}, {verbs_sim::soft_roce}),
+          simulated_verbs("verbs_roce_small", {.seed = 22, .full = 0.05}, {verbs_sim::ethernet},
+                          {.accumulation_bytes = 512, .chunk_bytes = 3000}),
+          simulated_verbs("verbs_infiniband_rails", {.seed = 23},
+                          {infiniband_of_one_subnet, infiniband_of_one_subnet},
+                          {.chunk_bytes = 20'000})};
 }
 
 }  // namespace rdmacoll::conformance

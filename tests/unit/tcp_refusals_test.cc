@@ -35,7 +35,7 @@ TEST(TcpRefusals, delivers_what_came_before_the_end) {
   ASSERT_EQ(::recv(puppet.wire.get(), grant, sizeof grant, 0),
             static_cast<ssize_t>(tcp::kHeaderBytes));
   puppet.wire.reset();
-  EXPECT_THAT(puppet.cause(), HasSubstr("closed its connection (process ended)"));
+  EXPECT_THAT(puppet.cause(), HasSubstr("closed its connection (the process ended, or left)"));
   EXPECT_EQ(puppet.events.messages, std::vector<std::string>{"bye"});
   EXPECT_EQ(puppet.events.received_cookies, std::vector<uint64_t>{5});
   EXPECT_EQ(place, std::byte{'z'});

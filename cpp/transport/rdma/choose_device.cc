@@ -103,7 +103,8 @@ Verdict judge(const DeviceFacts& device, const PortFacts& port, std::optional<in
             .lid = port.lid,
             .mtu = port.active_mtu,
             .gbit_per_s = port.gbit_per_s,
-            .is_software = device.is_software};
+            .is_software = device.is_software,
+            .completions_max = device.completions_max};
   if (port.link == LinkLayer::unknown) return {{}, "has a link layer that is not known"};
   if (port.link == LinkLayer::infiniband && port.lid == 0) {
     return {{}, "has no LID: is a subnet manager running?"};

@@ -23,6 +23,7 @@ struct Rail {
   uint32_t mtu = 0;
   double gbit_per_s = 0;
   bool is_software = false;
+  int completions_max = 0;  // entries of one completion queue
   std::string reason;  // why this one, for a person: "first active port; GID 1 is RoCE v2, IPv4"
 
   // "mlx5_0 port 1 (InfiniBand, 100 Gbit/s, LID 7)", "rxe0 port 1 (Ethernet, ..., GID 1 ...)"

@@ -55,7 +55,8 @@ Status Inbound::post_recv(const Transfer& transfer) {
   free_.pop_back();
   Receiving& receiving = receivings_[index];
   receiving.progress.begin(transfer);
-  receiving.written = 0;
+  receiving.written = receiving.granted = 0;
+  receiving.places = 0;
   receiving.is_staged =
       !std::all_of(transfer.pieces.begin(), transfer.pieces.end(),
                    [&](const Piece& piece) { return home_.slabs.contains(piece); });
@@ -154,8 +155,7 @@ bool Inbound::grant(uint32_t index) {
     const std::size_t fit = places_that_fit();
     const uint64_t position = progress.done;
     places_.clear();
-    while (progress.done < progress.bytes && places_.size() < fit &&
-           (!free_slots_.empty() || slots_.size() < kSlotsMax)) {
+    while (progress.done < progress.bytes && places_.size() < fit && has_slot()) {
       const Piece& piece = progress.pieces[progress.piece];
       const std::byte* address = piece.data + progress.within;
       const std::size_t left = piece.bytes - progress.within;
@@ -171,7 +171,7 @@ bool Inbound::grant(uint32_t index) {
       }
       const std::size_t bytes =
           std::min({left, home_.slabs.reach(address), std::size_t{link_.cuts.chunk_bytes}});
-      place(index, address, static_cast<uint32_t>(bytes), *keys, 0);
+      add_place(index, address, static_cast<uint32_t>(bytes), *keys, 0);
       progress.advance(bytes);
     }
     if (places_.empty()) return false;
@@ -190,8 +190,7 @@ bool Inbound::grant_staged(uint32_t index) {
   const uint64_t position = granted;
   places_.clear();
   while (granted < progress.bytes && places_.size() < places_that_fit() &&
-         receiving.places + places_.size() < kStagesOfOne &&
-         (!free_slots_.empty() || slots_.size() < kSlotsMax)) {
+         receiving.places + places_.size() < kStagesOfOne && has_slot()) {
     uint16_t stage = 0;
     Status status;
     Stages& stages = home_.receive_stages;
@@ -199,15 +198,111 @@ bool Inbound::grant_staged(uint32_t index) {
       if (!status.ok()) link_.fault = status.message();
       break;
     }
-    const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(
-        {progress.bytes - granted, stages.bytes(), link_.cuts.chunk_bytes}));
-    place(index, stages.at(stage), bytes, stages.keys(), static_cast<uint16_t>(stage + 1));
+    const auto bytes = static_cast<uint32_t>(
+        std::min<uint64_t>({progress.bytes - granted, stages.bytes(), link_.cuts.chunk_bytes}));
+    add_place(index, stages.at(stage), bytes, stages.keys(), static_cast<uint16_t>(stage + 1));
     granted += bytes;
   }
   receiving.granted = granted;
   receiving.places += static_cast<uint32_t>(places_.size());
   if (!places_.empty()) send_grant(progress, position);
   return granted == progress.bytes;
+}
+
+bool Inbound::has_slot() const { return !free_slots_.empty() || slots_.size() < kSlotsMax; }
+
+void Inbound::add_place(uint32_t index, const std::byte* address, uint32_t bytes,
+                        const RailKeys& keys, uint16_t stage) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<uint16_t>(slots_.size()));
+    slots_.emplace_back();
+  }
+  const uint16_t number = free_slots_.back();
+  free_slots_.pop_back();
+  Slot& slot = slots_[number];
+  ++slot.use;
+  slot.is_granted = true;
+  slot.stage = stage;
+  slot.receiving = index;
+  slot.bytes = bytes;
+  // What is copied on is written in order, which one queue keeps.
+  const uint32_t rail = stage != 0 ? 0 : next_rail_++ % static_cast<uint32_t>(link_.pairs.size());
+  places_.push_back({.address = reinterpret_cast<uint64_t>(address),
+                     .key = keys[rail].remote,
+                     .bytes = bytes,
+                     .immediate = uint32_t{number} << 16 | slot.use,
+                     .rail = rail});
+}
+
+void Inbound::send_grant(const Progress& progress, uint64_t position) {
+  std::byte* payload =
+      link_.outbox.append({.kind = RecordKind::grant,
+                           .lane = progress.lane,
+                           .bytes = static_cast<uint32_t>(places_.size() * kPlaceBytes),
+                           .sequence = progress.sequence,
+                           .position = position});
+  for (const Place& place : places_) {
+    encode(place, payload);
+    payload += kPlaceBytes;
+  }
+}
+
+bool Inbound::written(uint32_t immediate) {
+  const uint32_t number = immediate >> 16;
+  if (number >= slots_.size()) return false;
+  Slot& slot = slots_[number];
+  if (!slot.is_granted || slot.use != (immediate & 0xffff)) return false;
+  slot.is_granted = false;
+  free_slots_.push_back(static_cast<uint16_t>(number));
+  Receiving& receiving = receivings_[slot.receiving];
+  home_.counters.bytes_received += slot.bytes;
+  if (slot.stage != 0) {
+    const auto stage = static_cast<uint16_t>(slot.stage - 1);
+    receiving.progress.copy_in(std::span(home_.receive_stages.at(stage), slot.bytes));
+    home_.receive_stages.free(stage);
+    home_.counters.bytes_copied += slot.bytes;
+    --receiving.places;
+  }
+  receiving.written += slot.bytes;
+  if (receiving.written == receiving.progress.bytes) finish(slot.receiving);
+  return true;
+}
+
+void Inbound::finish(uint32_t index) {
+  const Progress& progress = receivings_[index].progress;
+  received_.push_back(progress.cookie);
+  by_key_.erase(progress.lane, progress.sequence);
+  free_.push_back(index);
+}
+
+bool Inbound::report(Sink& sink) {
+  if (received_.empty()) return false;
+  for (const uint64_t cookie : received_) sink.received(cookie);
+  received_.clear();
+  return true;
+}
+
+void Inbound::clear() {
+  for (const Slot& slot : slots_) {
+    if (slot.is_granted && slot.stage != 0) {
+      home_.receive_stages.free(static_cast<uint16_t>(slot.stage - 1));
+    }
+  }
+  control_.clear();
+  eager_.clear();
+  expected_.clear();
+  early_.clear();
+  early_bytes_.clear();
+  early_free_.clear();
+  receivings_.clear();
+  free_.clear();
+  by_key_.clear();
+  granting_.clear();
+  asking_.clear();
+  staged_.clear();
+  slots_.clear();
+  free_slots_.clear();
+  received_.clear();
 }
 
 }  // namespace rdmacoll::rdma

@@ -32,9 +32,11 @@ class Inbound {
  private:
   // A transfer beyond the eager cut.
   struct Receiving {
-    Progress progress;         // how far it is granted
+    Progress progress;  // how far it is granted; staged: how far it is copied
     uint64_t written = 0;
-    bool is_staged = false;    // some of it lies outside the slabs
+    bool is_staged = false;  // some of it lies outside the slabs
+    uint64_t granted = 0;    // staged: bytes,
+    uint32_t places = 0;     // and places that are not written yet
   };
   // A granted place, by the upper half of its immediate; the lower half counts its uses.
   struct Slot {
@@ -50,8 +52,9 @@ class Inbound {
   bool grant(uint32_t index);
   bool grant_staged(uint32_t index);
   std::size_t places_that_fit() const;
-  void place(uint32_t index, const std::byte* address, uint32_t bytes, const RailKeys& keys,
-             uint16_t stage);
+  bool has_slot() const;
+  void add_place(uint32_t index, const std::byte* address, uint32_t bytes, const RailKeys& keys,
+                 uint16_t stage);
   void send_grant(const Progress& progress, uint64_t position);
   void finish(uint32_t index);
 
@@ -61,8 +64,8 @@ class Inbound {
   std::vector<std::byte> control_;  // of a message in several records, what has come
 
   ProgressPool eager_;
-  MatchTable<uint32_t> expected_;                  // eager receives -> eager_
-  MatchTable<uint32_t> early_;                     // data before its receive -> early_bytes_
+  MatchTable<uint32_t> expected_;  // eager receives -> eager_
+  MatchTable<uint32_t> early_;     // data before its receive -> early_bytes_
   std::vector<std::vector<std::byte>> early_bytes_;
   std::vector<uint32_t> early_free_;
 

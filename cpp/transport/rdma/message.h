@@ -17,8 +17,8 @@ inline constexpr uint32_t kMagic = 0x31525452;  // "RTR1"
 struct MessageHeader {
   uint32_t magic = kMagic;
   uint32_t epoch = 0;
-  uint32_t number = 0;  // counts the messages of this direction
-  uint32_t bytes = 0;   // with this header
+  uint32_t number = 0;                        // counts the messages of this direction
+  uint32_t bytes = 0;                         // with this header
   std::array<uint16_t, kRailsMax> credits{};  // receives that are posted again, by rail
 };
 inline constexpr std::size_t kMessageHeaderBytes = 24;

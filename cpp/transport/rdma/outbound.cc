@@ -71,13 +71,13 @@ Status Outbound::post_send(const Transfer& transfer) {
   const uint32_t* known = by_key_.get(transfer.lane, transfer.sequence);
   const uint32_t index = known ? *known : begin(transfer.lane, transfer.sequence);
   Sending& sending = sendings_[index];
-  RC_ASSERT(!sending.is_posted, cat("sequence ", transfer.sequence, " of lane ",
-                                    int{transfer.lane}, " is posted twice"));
+  RC_ASSERT(!sending.is_posted, cat("sequence ", transfer.sequence, " of lane ", int{transfer.lane},
+                                    " is posted twice"));
   sending.progress.begin(transfer);
   sending.is_posted = true;
   if (sending.granted > sending.progress.bytes) {
-    link_.fault = cat("it granted ", sending.granted, " bytes for a transfer of ",
-                      sending.progress.bytes);
+    link_.fault =
+        cat("it granted ", sending.granted, " bytes for a transfer of ", sending.progress.bytes);
     return {};
   }
   if (sending.is_asked && !say_ready(sending)) asked_.push(index);

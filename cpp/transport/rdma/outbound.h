@@ -23,7 +23,9 @@ class Outbound {
   bool pump();
   bool report(Sink& sink);  // what has been sent
 
-  bool has_work() const { return !control_lengths_.empty() || !writing_.empty() || !asked_.empty(); }
+  bool has_work() const {
+    return !control_lengths_.empty() || !writing_.empty() || !asked_.empty();
+  }
   bool is_empty() const { return !has_work() && in_flight_ == 0 && sent_.empty(); }
   bool awaits_grants() const { return !by_key_.empty(); }
   bool has_report() const { return !sent_.empty(); }
@@ -34,15 +36,15 @@ class Outbound {
   struct Sending {
     Progress progress;
     std::vector<Place> places;
-    std::size_t place = 0;     // the next one to write to,
-    uint32_t place_done = 0;   // and how much of it is
-    uint64_t granted = 0;      // bytes of all places
-    uint32_t writes = 0;       // in flight
+    std::size_t place = 0;    // the next one to write to,
+    uint32_t place_done = 0;  // and how much of it is
+    uint64_t granted = 0;     // bytes of all places
+    uint32_t writes = 0;      // in flight
     Lane lane = 0;
     uint64_t sequence = 0;
     bool is_posted = false;
-    bool is_asked = false;     // the receiver waits for the word that it is posted
-    bool is_writing = false;   // in writing_
+    bool is_asked = false;    // the receiver waits for the word that it is posted
+    bool is_writing = false;  // in writing_
   };
 
   void send_eager(const Transfer& transfer, uint32_t bytes);

@@ -20,8 +20,7 @@ void Outbox::open(std::byte* memory, uint32_t slots, uint32_t slot_bytes, uint32
 }
 
 int64_t Outbox::room() const {
-  const int64_t fresh =
-      free_.empty() ? 0 : static_cast<int64_t>(slot_bytes_ - kMessageHeaderBytes);
+  const int64_t fresh = free_.empty() ? 0 : static_cast<int64_t>(slot_bytes_ - kMessageHeaderBytes);
   const int64_t left = open_bytes_ == 0 ? 0 : static_cast<int64_t>(slot_bytes_ - open_bytes_);
   return std::max(fresh, left) - static_cast<int64_t>(kRecordHeaderBytes);
 }
@@ -59,8 +58,8 @@ void Outbox::flush(std::span<Pair> pairs) {
 
 void Outbox::return_credits(std::span<Pair> pairs) {
   Pair& pair = pairs.front();
-  const bool due = std::any_of(pairs.begin(), pairs.end(),
-                               [](const Pair& each) { return each.owes_much(); });
+  const bool due =
+      std::any_of(pairs.begin(), pairs.end(), [](const Pair& each) { return each.owes_much(); });
   if (!due || !credit_slot_is_free_ || !pair.has_room() || !pair.has_credit(0)) return;
   credit_slot_is_free_ = false;
   post(pairs, credit_slot_, kMessageHeaderBytes);

@@ -1,5 +1,5 @@
-// Registers the pool with the devices slab by slab, each when memory of it is first used: a job that
-// touches little pins little.
+// Registers the pool with the devices slab by slab, each when memory of it is first used: a job
+// that touches little pins little.
 #pragma once
 
 #include <array>

@@ -13,10 +13,9 @@ Status Stages::make() {
   const std::size_t bytes = std::size_t{count_} * bytes_;
   memory_ = pool_.allocate(bytes);
   if (memory_ == nullptr) {
-    return {Code::failed,
-            cat("the buffer pool of ", bytes_text(pool_.size()), " has no ", bytes_text(bytes),
-                " left to copy through (", bytes_text(pool_.used()),
-                " in use). Raise TF_RDMA_BUF_SIZE.")};
+    return {Code::failed, cat("the buffer pool of ", bytes_text(pool_.size()), " has no ",
+                              bytes_text(bytes), " left to copy through (",
+                              bytes_text(pool_.used()), " in use). Raise TF_RDMA_BUF_SIZE.")};
   }
   RC_RETURN_IF_ERROR(registered_.open(devices_, memory_, bytes, counters_));
   for (uint32_t i = count_; i-- > 0;) free_.push_back(static_cast<uint16_t>(i));

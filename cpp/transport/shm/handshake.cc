@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "base/wire.h"
+#include "transport/closing.h"
 
 namespace rdmacoll::shm {
 namespace {
@@ -23,11 +24,6 @@ Status malformed(std::string_view what) {
 }
 
 }  // namespace
-
-std::string closing_cause(int error) {
-  if (error == 0) return "it closed its connection (the process ended, or left)";
-  return error == ECONNRESET ? "connection reset by peer" : std::strerror(error);
-}
 
 void SocketMessage::prepare(std::span<const std::byte> bytes, std::span<const int> descriptors) {
   RC_ASSERT(descriptors.size() <= kPassedMax);

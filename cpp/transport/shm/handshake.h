@@ -63,7 +63,4 @@ enum class Verdict : uint8_t { can_read = 1, cannot_read = 2 };
 std::vector<std::byte> encode(Verdict verdict);
 Status decode(std::span<const std::byte> bytes, Verdict& verdict);
 
-// "connection closed", "connection reset by peer", ...
-std::string closing_cause(int error);
-
 }  // namespace rdmacoll::shm

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/text.h"
+#include "transport/closing.h"
 
 namespace rdmacoll::shm {
 namespace {

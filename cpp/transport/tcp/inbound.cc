@@ -2,11 +2,10 @@
 
 #include <sys/socket.h>
 
-#include <cctype>
 #include <cerrno>
-#include <system_error>
 
 #include "base/text.h"
+#include "transport/closing.h"
 
 namespace rdmacoll::tcp {
 namespace {
@@ -21,15 +20,6 @@ constexpr std::size_t kCopyBytesMax = 8 * 1024;
 constexpr std::size_t kIovecsPerCall = 64;
 
 }  // namespace
-
-std::string cause_of(int error) {
-  if (error == EPIPE) return kClosedCause;
-  std::string text = std::generic_category().message(error);
-  if (!text.empty()) {
-    text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
-  }
-  return text;
-}
 
 Status Inbound::post_recv(const Transfer& transfer) {
   if (receives_.used() >= kTransfersMax) return Status::busy();
@@ -52,7 +42,7 @@ Inbound::Result Inbound::read(int socket, bool hangup, Outbound& outbound, Sink&
       return result;
     }
     if (count <= 0) {
-      result.ended = count == 0 ? kClosedCause : cause_of(errno);
+      result.ended = closing_cause(count == 0 ? 0 : errno);
       return result;
     }
     result.moved = true;

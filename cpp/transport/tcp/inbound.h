@@ -59,8 +59,4 @@ class Inbound {
   ProgressPool receives_;
 };
 
-// "connection reset by peer", from an errno.
-std::string cause_of(int error);
-inline constexpr const char* kClosedCause = "closed its connection (process ended)";
-
 }  // namespace rdmacoll::tcp

@@ -10,6 +10,8 @@
 
 #include <cerrno>
 
+#include "transport/closing.h"
+
 namespace rdmacoll::tcp {
 
 void Link::adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now) {
@@ -74,7 +76,7 @@ bool Link::write(Nanoseconds now, Sink& sink) {
       writable_ = false;
       return true;
     case Outbound::Result::broken:
-      drain_and_fail(cause_of(errno), now, sink);
+      drain_and_fail(closing_cause(errno), now, sink);
       return true;
   }
   return false;

@@ -1,0 +1,11 @@
+// Why a connection ended, for a person.
+#pragma once
+
+#include <string>
+
+namespace rdmacoll {
+
+// `error`: errno of the call that found it, 0 for an orderly end.
+std::string closing_cause(int error);
+
+}  // namespace rdmacoll

@@ -1,0 +1,62 @@
+// How two ranks meet: over their authenticated socket each says how its queue pairs are reached and
+// what it can do, connects them, and says that it has. Later the socket carries signs of life, and
+// its end is that of the peer.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/status.h"
+#include "transport/rdma/slabs.h"
+#include "transport/rdma/verbs.h"
+
+namespace rdmacoll::rdma {
+
+struct GreetingEnd {
+  LinkLayer link = LinkLayer::unknown;
+  End end;
+};
+
+struct Greeting {
+  uint32_t epoch = 0;
+  int32_t rank = -1;
+  uint32_t eager_bytes = 0;
+  uint32_t chunk_bytes = 0;
+  uint32_t receives = 0;  // posted at each queue pair
+  std::vector<GreetingEnd> rails;
+};
+
+// Of one size, whatever the number of rails: the reader knows when it has it all.
+std::vector<std::byte> encode(const Greeting& greeting);
+std::size_t greeting_bytes();
+// "" or what is wrong.
+std::string decode(std::span<const std::byte> bytes, Greeting& greeting);
+
+// A socket that never blocks: whole greetings first, then words of one byte.
+class GreetingSocket {
+ public:
+  enum class Word : uint8_t { ready = 1, alive = 2 };
+
+  void open(Fd socket) { socket_ = std::move(socket); }
+  int fd() const { return socket_.get(); }
+  void say(std::span<const std::byte> bytes) {
+    out_.insert(out_.end(), bytes.begin(), bytes.end());
+  }
+  void say(Word word) { out_.push_back(static_cast<std::byte>(word)); }
+
+  // Writes and reads what is possible; `heard`: something came. A Status that is not ok: the peer
+  // is gone, and why; what had come before can still be taken.
+  Status turn(bool& heard);
+  bool is_flushed() const { return out_.empty(); }
+  // The next `bytes` bytes, once they are there.
+  bool take(std::size_t bytes, std::vector<std::byte>& into);
+  void close();
+
+ private:
+  Fd socket_;
+  std::vector<std::byte> out_;
+  std::vector<std::byte> in_;
+};
+
+}  // namespace rdmacoll::rdma

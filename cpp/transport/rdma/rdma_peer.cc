@@ -1,0 +1,379 @@
+#include "transport/rdma/rdma_peer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/text.h"
+
+namespace rdmacoll::rdma {
+namespace {
+
+constexpr uint32_t kSends = 128;    // of a queue pair
+constexpr uint32_t kReceives = 64;  // ... where messages are small
+constexpr uint32_t kReceivesMin = 8;
+constexpr uint32_t kMessageSlots = 17;  // on their way out; one of them only returns credits
+constexpr uint32_t kRecordBytesMin = 1024;
+// The messages of one peer take at most this part of the pool.
+constexpr std::size_t kPoolShare = 16;
+
+constexpr uint32_t kPathImmediate = UINT32_MAX;  // no slot has this number
+
+uint32_t slot_bytes(const PeerOptions& options) {
+  const auto bytes = std::max(options.accumulation_bytes, kRecordBytesMin) + kMessageHeaderBytes +
+                     kRecordHeaderBytes;
+  return static_cast<uint32_t>((bytes + 63) / 64 * 64);
+}
+
+uint32_t receives_of(const PeerOptions& options, std::size_t pool_bytes) {
+  const std::size_t fit = pool_bytes / kPoolShare / slot_bytes(options);
+  return static_cast<uint32_t>(
+      std::clamp<std::size_t>(fit, kReceivesMin + kMessageSlots, kReceives + kMessageSlots) -
+      kMessageSlots);
+}
+
+bool same_subnet(const Gid& a, const Gid& b) {
+  return std::equal(a.raw.begin(), a.raw.begin() + 8, b.raw.begin());
+}
+
+std::string end_text(const GreetingEnd& remote) {
+  return remote.link == LinkLayer::infiniband ? cat("LID ", remote.end.lid)
+                                              : cat("GID ", remote.end.gid.text());
+}
+
+}  // namespace
+
+uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_bytes) {
+  return kSends + receives_of(options, pool_bytes);
+}
+
+RdmaPeer::RdmaPeer(const World& world, int rank, const Ports& ports, const PeerOptions& options,
+                   MemoryPool& pool, Home home)
+    : world_(world),
+      rank_(rank),
+      ports_(ports),
+      options_(options),
+      pool_(pool),
+      home_(home),
+      link_{.outbox = Outbox(world.epoch)},
+      outbound_(home, link_),
+      inbound_(home, link_) {}
+
+RdmaPeer::~RdmaPeer() { close(); }
+
+// Meeting.
+
+Status RdmaPeer::open(Fd socket, Nanoseconds now) {
+  socket_.open(std::move(socket));
+  liveness_.emplace(options_.peer_timeout, now);
+  RC_RETURN_IF_ERROR(make_pairs());
+  Greeting greeting{.epoch = world_.epoch,
+                    .rank = world_.rank,
+                    .eager_bytes = options_.accumulation_bytes,
+                    .chunk_bytes = options_.chunk_bytes,
+                    .receives = receives_of(options_, pool_.size())};
+  for (std::size_t rail = 0; rail < pairs_.size(); ++rail) {
+    greeting.rails.push_back({ports_.rails[rail].link, pairs_[rail].local()});
+  }
+  socket_.say(encode(greeting));
+  return {};
+}
+
+Status RdmaPeer::make_pairs() {
+  const uint32_t bytes = slot_bytes(options_);
+  const uint32_t receives = receives_of(options_, pool_.size());
+  const std::size_t all = std::size_t{receives + kMessageSlots} * bytes;
+  memory_ = pool_.allocate(all);
+  if (memory_ == nullptr) {
+    return {Code::failed, cat("the buffer pool of ", bytes_text(pool_.size()), " has no ",
+                              bytes_text(all), " left for its messages (", bytes_text(pool_.used()),
+                              " in use). Raise TF_RDMA_BUF_SIZE, or lower TF_RDMA_ACC_SIZE.")};
+  }
+  RC_RETURN_IF_ERROR(
+      registered_.open(std::span(ports_.devices).first(1), memory_, all, home_.counters));
+  const uint32_t key = registered_.keys().front().local;
+  pairs_.resize(ports_.rails.size());
+  for (std::size_t rail = 0; rail < pairs_.size(); ++rail) {
+    const Pair::Sizes sizes{
+        .sends = kSends, .receives = receives, .receive_bytes = rail == 0 ? bytes : 0};
+    RC_RETURN_IF_ERROR(pairs_[rail].open(*ports_.devices[rail], ports_.rails[rail], sizes,
+                                         rail == 0 ? memory_ : nullptr, key));
+  }
+  link_.outbox.open(memory_ + std::size_t{receives} * bytes, kMessageSlots, bytes, key);
+  return {};
+}
+
+std::vector<uint32_t> RdmaPeer::queue_pairs() const {
+  std::vector<uint32_t> numbers;
+  for (const Pair& pair : pairs_) numbers.push_back(pair.local().queue_pair);
+  return numbers;
+}
+
+void RdmaPeer::meet(Sink& sink) {
+  std::vector<std::byte> bytes;
+  if (state_ == State::greeting && socket_.take(greeting_bytes(), bytes)) {
+    if (Status accepted = accept_greeting(bytes); !accepted.ok()) {
+      return fail(sink, accepted.message());
+    }
+    state_ = State::joining;
+    socket_.say(GreetingSocket::Word::ready);
+  }
+  if (state_ == State::greeting) return;
+  while (socket_.take(1, bytes)) {
+    const auto word = static_cast<GreetingSocket::Word>(bytes.front());
+    if (word == GreetingSocket::Word::ready && state_ == State::joining) {
+      state_ = State::testing;
+      test_path();
+    } else if (word != GreetingSocket::Word::alive) {
+      return fail(sink, "sent nonsense on its socket");
+    }
+  }
+}
+
+Status RdmaPeer::accept_greeting(std::span<const std::byte> bytes) {
+  Greeting greeting;
+  if (std::string wrong = decode(bytes, greeting); !wrong.empty()) return {Code::failed, wrong};
+  if (greeting.rank != rank_ || greeting.epoch != world_.epoch) {
+    return {Code::failed, cat("says that it is rank ", greeting.rank, " of epoch ", greeting.epoch,
+                              ", not rank ", rank_, " of epoch ", world_.epoch)};
+  }
+  link_.cuts = {std::min(greeting.eager_bytes, options_.accumulation_bytes),
+                std::min(greeting.chunk_bytes, options_.chunk_bytes)};
+  remote_ = greeting.rails;
+  const std::size_t rails = std::min(remote_.size(), pairs_.size());
+  link_.pairs = std::span(pairs_).first(rails);
+  for (std::size_t i = 0; i < rails; ++i) {
+    const Rail& rail = ports_.rails[i];
+    if (remote_[i].link != rail.link) {
+      return {Code::failed, cat("its port ", i, " is of another link layer than ", rail.text(),
+                                ". Choose ports of one fabric with TF_RDMA_DEV_NAME.")};
+    }
+    RC_RETURN_IF_ERROR(
+        pairs_[i].connect(remote_[i].end, path_to(rail, remote_[i]), greeting.receives));
+  }
+  return {};
+}
+
+PathSettings RdmaPeer::path_to(const Rail& rail, const GreetingEnd& remote) const {
+  PathSettings path = options_.path;
+  path.gid_index = rail.gid_index;
+  path.pkey_index = rail.pkey_index;
+  path.needs_grh = rail.link == LinkLayer::ethernet || !same_subnet(rail.gid, remote.end.gid);
+  const uint32_t mtu = std::min(rail.mtu, remote.end.mtu);
+  path.mtu = path.mtu == 0 ? mtu : std::min(path.mtu, mtu);
+  return path;
+}
+
+// Other rails first: the record on the first one says that all are open.
+void RdmaPeer::test_path() {
+  for (std::size_t rail = 1; rail < link_.pairs.size(); ++rail) {
+    link_.pairs[rail].add({.kind = SendKind::write_with_immediate, .immediate = kPathImmediate}, {},
+                          {.kind = Sent::Kind::path_test});
+    ++path_tests_;
+  }
+  if (path_tests_ == 0) link_.outbox.append({.kind = RecordKind::path});
+  push();
+}
+
+// What comes from the device.
+
+void RdmaPeer::handle(std::size_t rail, const Completion& completion, Sink& sink) {
+  if (has_failed()) return;
+  if (completion.status != 0) return handle_failure(rail, completion, sink);
+  if (completion.kind == CompletionKind::sent) {
+    return pairs_[rail].retire(completion.id, [this](const Sent& sent) { handle_sent(sent); });
+  }
+  heard_ = true;
+  std::string wrong;
+  if (completion.kind == CompletionKind::received_immediate) {
+    const bool is_test = completion.immediate == kPathImmediate;
+    if (!is_test && !inbound_.written(completion.immediate)) {
+      wrong = cat("wrote to a place that was not granted (", completion.immediate, ")");
+    }
+  } else {
+    wrong = handle_message(rail, completion, sink);
+  }
+  if (!wrong.empty()) return fail(sink, wrong);
+  pairs_[rail].consume(completion.id);
+}
+
+void RdmaPeer::handle_sent(const Sent& sent) {
+  switch (sent.kind) {
+    case Sent::Kind::message:
+      return link_.outbox.free(sent.index);
+    case Sent::Kind::write:
+      return outbound_.written(sent);
+    case Sent::Kind::path_test:
+      if (--path_tests_ == 0) link_.outbox.append({.kind = RecordKind::path});
+      return;
+    case Sent::Kind::nothing:
+      return;
+  }
+}
+
+void RdmaPeer::handle_failure(std::size_t rail, const Completion& completion, Sink& sink) {
+  const std::string path =
+      cat(ports_.rails[rail].text(), " to ",
+          rail < remote_.size() ? end_text(remote_[rail]) : "a peer that has not greeted");
+  const std::string vendor =
+      completion.vendor_error == 0 ? "" : cat(", vendor error ", completion.vendor_error);
+  const char* cure = is_connected() ? ""
+                                    : ". No path between the two: check the network, or choose "
+                                      "another device with TF_RDMA_DEV_NAME";
+  fail(sink, cat("queue pair ", completion.queue_pair,
+                 " failed: ", completion_text(completion.status), vendor, ", on ", path, cure));
+}
+
+std::string RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Sink& sink) {
+  std::span<const std::byte> bytes = pairs_[rail].received(completion.id, completion.bytes);
+  MessageHeader message;
+  if (!decode(bytes, world_.epoch, message) || message.number != messages_) {
+    return cat("sent a message that is not the next one of epoch ", world_.epoch, " (number ",
+               message.number, " for ", messages_, ", epoch ", message.epoch, ")");
+  }
+  ++messages_;
+  for (std::size_t i = 0; i < link_.pairs.size(); ++i) {
+    link_.pairs[i].add_credits(message.credits[i]);
+    if (!link_.pairs[i].credits_are_sound()) return "returned more credits than it had";
+  }
+  bytes = bytes.subspan(kMessageHeaderBytes);
+  while (!bytes.empty() && !has_failed()) {
+    RecordHeader header;
+    if (!decode(bytes, header)) return cat("sent a damaged record (", bytes.size(), " bytes left)");
+    const auto payload = bytes.subspan(kRecordHeaderBytes, header.bytes);
+    if (!handle_record(header, payload, sink)) {
+      return cat("sent a record of kind ", static_cast<int>(header.kind), " with ", header.bytes,
+                 " bytes that makes no sense (lane ", static_cast<int>(header.lane), ", sequence ",
+                 header.sequence, ", position ", header.position, ")");
+    }
+    bytes = bytes.subspan(kRecordHeaderBytes + header.bytes);
+  }
+  return "";
+}
+
+bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::byte> payload,
+                             Sink& sink) {
+  if (header.kind == RecordKind::path) {
+    if (state_ != State::testing) return false;
+    state_ = State::connected;
+    ++home_.counters.handshakes;
+    ++home_.counters.connections;
+    sink.connected(rank_);
+    return true;
+  }
+  if (!is_connected()) return false;
+  switch (header.kind) {
+    case RecordKind::control:
+      return inbound_.control(rank_, header, payload, sink);
+    case RecordKind::data:
+      return inbound_.data(header, payload);
+    case RecordKind::grant:
+      return outbound_.granted(header, payload);
+    case RecordKind::ready:
+      return inbound_.ready(header);
+    case RecordKind::path:
+      break;
+  }
+  return false;
+}
+
+// What goes to the device.
+
+bool RdmaPeer::work(Sink& sink) {
+  if (has_failed()) return false;
+  bool moved = false;
+  if (is_connected()) {
+    moved |= outbound_.report(sink);
+    moved |= inbound_.report(sink);
+  }
+  const uint64_t before = home_.counters.bytes_sent;
+  push();
+  if (!link_.fault.empty()) {
+    fail(sink, link_.fault);
+    return true;
+  }
+  return moved || home_.counters.bytes_sent != before;
+}
+
+void RdmaPeer::push() {
+  if (has_failed() || link_.pairs.empty()) return;
+  outbound_.pump();
+  inbound_.pump();
+  link_.outbox.flush(link_.pairs);
+  link_.outbox.return_credits(link_.pairs);
+  for (Pair& pair : link_.pairs) {
+    if (pair.is_flushed()) continue;
+    if (Status flushed = pair.flush(); !flushed.ok()) link_.fault = flushed.message();
+  }
+}
+
+// The socket.
+
+void RdmaPeer::look_at_socket(Nanoseconds now, Sink& sink) {
+  if (has_failed()) return;
+  bool heard = false;
+  const Status turned = socket_.turn(heard);
+  if (heard) liveness_->heard(now);
+  meet(sink);
+  if (has_failed()) return;
+  if (!turned.ok()) return fail(sink, turned.message());
+}
+
+void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
+  if (has_failed()) return;
+  liveness_->polled(now);
+  if (std::exchange(heard_, false)) liveness_->heard(now);
+  if (liveness_->is_silent(now)) return fail(sink, liveness_->cause());
+  if (liveness_->should_speak(now)) {
+    socket_.say(GreetingSocket::Word::alive);
+    liveness_->spoke(now);
+  }
+  if (!socket_.is_flushed()) look_at_socket(now, sink);
+}
+
+// The end.
+
+void RdmaPeer::fail(Sink& sink, const std::string& cause) {
+  if (has_failed()) return;
+  const std::string reason = cause;  // close() may clear what it refers to
+  close();
+  sink.peer_failed(rank_, reason);
+}
+
+void RdmaPeer::close() {
+  state_ = State::failed;
+  for (Pair& pair : pairs_) {
+    pair.close([this](const Sent& sent) {
+      if (sent.stage != 0) home_.send_stages.free(static_cast<uint16_t>(sent.stage - 1));
+    });
+  }
+  link_.pairs = {};
+  link_.outbox.clear();
+  link_.fault.clear();
+  outbound_.clear();
+  inbound_.clear();
+  socket_.close();
+  registered_ = {};
+  pool_.free(std::exchange(memory_, nullptr));
+}
+
+bool RdmaPeer::may_sleep() const {
+  const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
+                               [](const Pair& pair) { return pair.is_flushed(); });
+  return all && socket_.is_flushed() && !outbound_.has_report() && !inbound_.has_report() &&
+         link_.fault.empty();
+}
+
+bool RdmaPeer::needs_poll() const {
+  return !may_sleep() || !link_.outbox.is_empty() || outbound_.has_work() ||
+         outbound_.awaits_grants() || inbound_.has_work();
+}
+
+// A send that was never granted cannot leave and does not count.
+bool RdmaPeer::is_flushed() const {
+  if (has_failed()) return true;
+  const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
+                               [](const Pair& pair) { return pair.in_flight() == 0; });
+  return all && may_sleep() && link_.outbox.is_empty() && !outbound_.has_work();
+}
+
+}  // namespace rdmacoll::rdma

@@ -1,0 +1,108 @@
+// One peer of the RDMA transport: its queue pairs (one a rail), what is under way on them, and the
+// socket that tells whether it lives.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/world.h"
+#include "transport/liveness.h"
+#include "transport/rdma/greeting.h"
+#include "transport/rdma/inbound.h"
+#include "transport/rdma/outbound.h"
+
+namespace rdmacoll::rdma {
+
+// Of the whole transport; outlives its peers.
+struct Ports {
+  std::vector<Rail> rails;
+  std::vector<Device*> devices;  // by rail
+};
+
+struct PeerOptions {
+  uint32_t accumulation_bytes = 8 << 10;  // what a message takes, and the largest eager transfer
+  uint32_t chunk_bytes = 4 << 20;         // of one write
+  Nanoseconds peer_timeout = 5 * kSecond;
+  PathSettings path;  // timeouts, retries, class; its mtu, if set, bounds both ends'
+};
+
+// What one queue pair of one peer may need of the completion queue.
+uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_bytes);
+
+class RdmaPeer {
+ public:
+  enum class State : uint8_t { greeting, joining, testing, connected, failed };
+
+  RdmaPeer(const World& world, int rank, const Ports& ports, const PeerOptions& options,
+           MemoryPool& pool, Home home);
+  RdmaPeer(const RdmaPeer&) = delete;
+  RdmaPeer& operator=(const RdmaPeer&) = delete;
+  ~RdmaPeer();
+
+  // Makes the queue pairs, and greets.
+  Status open(Fd socket, Nanoseconds now);
+
+  int rank() const { return rank_; }
+  State state() const { return state_; }
+  bool is_connected() const { return state_ == State::connected; }
+  bool has_failed() const { return state_ == State::failed; }
+  int socket() const { return socket_.fd(); }
+  // Numbers of the queue pairs, by rail.
+  std::vector<uint32_t> queue_pairs() const;
+
+  Outbound& outbound() { return outbound_; }
+  Inbound& inbound() { return inbound_; }
+
+  void handle(std::size_t rail, const Completion& completion, Sink& sink);
+  void look_at_socket(Nanoseconds now, Sink& sink);
+  void keep_alive(Nanoseconds now, Sink& sink);
+  // Reports what is done, and hands to the device what may go. Returns whether anything moved.
+  bool work(Sink& sink);
+  // The same without reports, at once after a post.
+  void push();
+
+  void fail(Sink& sink, const std::string& cause);
+  void close();
+
+  // Nothing is left to do until the device or the socket says something.
+  bool may_sleep() const;
+  bool needs_poll() const;
+  bool is_flushed() const;
+  Nanoseconds next_deadline() const { return liveness_->next_deadline(); }
+
+ private:
+  Status make_pairs();
+  void meet(Sink& sink);
+  Status accept_greeting(std::span<const std::byte> bytes);
+  PathSettings path_to(const Rail& rail, const GreetingEnd& remote) const;
+  void test_path();
+  void handle_sent(const Sent& sent);
+  void handle_failure(std::size_t rail, const Completion& completion, Sink& sink);
+  std::string handle_message(std::size_t rail, const Completion& completion, Sink& sink);
+  bool handle_record(const RecordHeader& header, std::span<const std::byte> payload, Sink& sink);
+  bool flush();
+
+  const World& world_;
+  int rank_;
+  const Ports& ports_;
+  PeerOptions options_;
+  MemoryPool& pool_;
+  Home home_;
+  State state_ = State::greeting;
+  std::byte* memory_ = nullptr;  // of messages, both ways
+  RegisteredMemory registered_;
+  std::vector<Pair> pairs_;
+  std::vector<GreetingEnd> remote_;
+  GreetingSocket socket_;
+  std::optional<Liveness> liveness_;
+  Link link_;
+  Outbound outbound_;
+  Inbound inbound_;
+  uint32_t messages_ = 0;    // received
+  uint32_t path_tests_ = 0;  // sent on other rails than the first, and not acknowledged
+  bool heard_ = false;
+};
+
+}  // namespace rdmacoll::rdma

@@ -1,0 +1,359 @@
+#include "transport/rdma/rdma_transport.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+
+using rdma::Completion;
+using rdma::RdmaPeer;
+
+namespace {
+
+constexpr std::size_t kCompletionsPerPoll = 64;
+// Sockets and events tell of death only: a look per millisecond is enough.
+constexpr Nanoseconds kLookInterval = kMillisecond;
+constexpr uint32_t kPollsPerClockRead = 16;
+constexpr int kEventsPerLook = 64;
+constexpr uint32_t kCompletionsMax = 32 << 10;
+
+// Staging buffers, both ways together, take at most this part of the pool.
+constexpr std::size_t kStageShare = 8;
+constexpr uint32_t kStages = 16;  // in each direction
+constexpr std::size_t kStageBytesMin = 4 << 10;
+constexpr std::size_t kStageBytesMax = 1 << 20;
+
+uint32_t stage_bytes(std::size_t pool_bytes) {
+  return static_cast<uint32_t>(std::clamp(pool_bytes / kStageShare / (2 * kStages) / 4096 * 4096,
+                                          kStageBytesMin, kStageBytesMax));
+}
+
+// What an epoll event is about.
+enum class Source : uint32_t { completions, events, socket };
+uint64_t token(Source source, std::size_t index) {
+  return static_cast<uint64_t>(source) << 32 | index;
+}
+
+}  // namespace
+
+Status RdmaTransport::open(const World& world, MemoryPool& pool, const Clock& clock,
+                           rdma::Verbs& verbs, std::vector<rdma::Rail> rails,
+                           rdma::PeerOptions options, std::unique_ptr<RdmaTransport>& transport) {
+  RC_ASSERT(!rails.empty() && rails.size() <= rdma::kRailsMax, cat(rails.size(), " rails"));
+  std::unique_ptr<RdmaTransport> made(
+      new RdmaTransport(world, pool, clock, std::move(rails), options));
+  RC_RETURN_IF_ERROR(made->open_devices(verbs));
+  transport = std::move(made);
+  return {};
+}
+
+RdmaTransport::RdmaTransport(const World& world, MemoryPool& pool, const Clock& clock,
+                             std::vector<rdma::Rail> rails, const rdma::PeerOptions& options)
+    : world_(world),
+      pool_(pool),
+      clock_(clock),
+      options_(options),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      peers_(world.members.size()),
+      looked_at_(clock.now()) {
+  ports_.rails = std::move(rails);
+  completions_.resize(kCompletionsPerPoll);
+}
+
+RdmaTransport::~RdmaTransport() {
+  live_.clear();
+  peers_.clear();  // their queue pairs and registrations, before those of all,
+  send_stages_.reset();
+  receive_stages_.reset();
+  slabs_.reset();
+  devices_.clear();  // before the devices
+}
+
+Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
+  if (!epoll_) return {Code::failed, cat("epoll_create1: ", std::strerror(errno))};
+  const uint64_t wanted = uint64_t{rdma::completions_of_a_pair(options_, pool_.size())} *
+                          static_cast<uint64_t>(std::max(1, world_.size() - 1));
+  devices_.resize(ports_.rails.size());
+  for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
+    Port& port = devices_[rail];
+    port.completions_left = static_cast<uint32_t>(std::min<uint64_t>(
+        {wanted, kCompletionsMax,
+         static_cast<uint64_t>(std::max(1, ports_.rails[rail].completions_max))}));
+    RC_RETURN_IF_ERROR(verbs.open({ports_.rails[rail].device, port.completions_left}, port.device));
+    ports_.devices.push_back(port.device.get());
+    const std::array<std::pair<Source, int>, 2> watched = {
+        {{Source::completions, port.device->completion_fd()},
+         {Source::events, port.device->async_fd()}}};
+    for (const auto& [source, fd] : watched) {
+      epoll_event event{.events = EPOLLIN, .data = {.u64 = token(source, rail)}};
+      if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+        return {Code::failed, cat("epoll_ctl: ", std::strerror(errno))};
+      }
+    }
+  }
+  const std::span<rdma::Device* const> all(ports_.devices);
+  slabs_ = std::make_unique<rdma::Slabs>(pool_, all, counters_);
+  for (auto* stages : {&send_stages_, &receive_stages_}) {
+    *stages =
+        std::make_unique<rdma::Stages>(pool_, all, kStages, stage_bytes(pool_.size()), counters_);
+  }
+  return {};
+}
+
+// Meeting.
+
+void RdmaTransport::adopt(int peer, Fd socket) {
+  if (peers_.at(static_cast<std::size_t>(peer)) != nullptr) return;
+  if (Status met = meet(peer, std::move(socket)); !met.ok()) {
+    stillborn_.emplace_back(peer, met.message());
+  }
+  is_meeting_ = true;
+}
+
+Status RdmaTransport::meet(int rank, Fd socket) {
+  const uint32_t needed = rdma::completions_of_a_pair(options_, pool_.size());
+  auto& slot = peers_[static_cast<std::size_t>(rank)];
+  slot =
+      std::make_unique<RdmaPeer>(world_, rank, ports_, options_, pool_,
+                                 rdma::Home{*slabs_, *send_stages_, *receive_stages_, counters_});
+  epoll_event event{.events = EPOLLIN | EPOLLRDHUP,
+                    .data = {.u64 = token(Source::socket, static_cast<std::size_t>(rank))}};
+  const bool is_watched = ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event) == 0;
+  Status status = is_watched ? Status() : Status(Code::failed, "cannot watch its socket");
+  for (std::size_t rail = 0; status.ok() && rail < devices_.size(); ++rail) {
+    if (devices_[rail].completions_left < needed) {
+      status = {Code::failed, cat("the completion queue of ", ports_.rails[rail].device,
+                                  " has no room for one more queue pair (", needed, " of ",
+                                  devices_[rail].completions_left, " left).")};
+    }
+  }
+  if (status.ok()) status = slot->open(std::move(socket), clock_.now());
+  if (!status.ok()) {
+    slot->close();
+    return status;
+  }
+  const std::vector<uint32_t> numbers = slot->queue_pairs();
+  for (std::size_t rail = 0; rail < numbers.size(); ++rail) {
+    devices_[rail].peers[numbers[rail]] = slot.get();
+    devices_[rail].completions_left -= needed;
+  }
+  live_.push_back(slot.get());
+  return {};
+}
+
+bool RdmaTransport::is_connected(int peer) const {
+  const auto& slot = peers_.at(static_cast<std::size_t>(peer));
+  return slot != nullptr && slot->is_connected();
+}
+
+Reach RdmaTransport::reach(int) const {
+  return {.transport = "rdma",
+          .transfer_bytes_max = std::size_t{1} << 40,
+          .foreign_transfers = false};
+}
+
+// Posting.
+
+RdmaPeer* RdmaTransport::usable(int peer) {
+  RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
+  RdmaPeer* found = peers_[static_cast<std::size_t>(peer)].get();
+  if (found != nullptr && found->has_failed()) return nullptr;
+  RC_ASSERT(found != nullptr && found->is_connected(), cat("rank ", peer, " is not connected"));
+  return found;
+}
+
+Status RdmaTransport::post_control(int peer, std::span<const std::byte> message) {
+  RdmaPeer* to = usable(peer);
+  if (to == nullptr) return {};
+  RC_RETURN_IF_ERROR(to->outbound().post_control(message));
+  to->push();
+  return {};
+}
+
+Status RdmaTransport::post_send(const Transfer& transfer) {
+  RdmaPeer* to = usable(transfer.peer);
+  if (to == nullptr) return {};
+  RC_RETURN_IF_ERROR(to->outbound().post_send(transfer));
+  to->push();
+  return {};
+}
+
+Status RdmaTransport::post_recv(const Transfer& transfer) {
+  RdmaPeer* from = usable(transfer.peer);
+  if (from == nullptr) return {};
+  RC_RETURN_IF_ERROR(from->inbound().post_recv(transfer));
+  from->push();
+  return {};
+}
+
+// reach() says that there are no views, so nobody may ask for one.
+Status RdmaTransport::publish(const Transfer&) {
+  RC_ASSERT(false, "rdma has no views");
+  return {};
+}
+
+Status RdmaTransport::await(int, Lane, uint64_t, uint64_t) {
+  RC_ASSERT(false, "rdma has no views");
+  return {};
+}
+
+Status RdmaTransport::release(int, Lane, uint64_t) {
+  RC_ASSERT(false, "rdma has no views");
+  return {};
+}
+
+// Progress.
+
+bool RdmaTransport::poll(Sink& sink) {
+  const bool woken = std::exchange(is_armed_, false);
+  bool moved = !stillborn_.empty();
+  for (const auto& [peer, cause] : stillborn_) sink.peer_failed(peer, cause);
+  stillborn_.clear();
+  for (std::size_t rail = 0; rail < devices_.size(); ++rail) moved |= take_completions(rail, sink);
+  if (woken || is_meeting_ || ++polls_ >= kPollsPerClockRead) {
+    polls_ = 0;
+    const Nanoseconds now = clock_.now();
+    if (woken || is_meeting_ || now - looked_at_ >= kLookInterval) moved |= look_around(now, sink);
+  }
+  for (RdmaPeer* peer : live_) moved |= peer->work(sink);
+  forget_failed();
+  return moved;
+}
+
+bool RdmaTransport::take_completions(std::size_t rail, Sink& sink) {
+  Port& port = devices_[rail];
+  bool moved = !port.early.empty();
+  for (const Completion& completion : port.early) dispatch(rail, completion, sink);
+  port.early.clear();
+  Status status;
+  const std::size_t count = port.device->poll(completions_, status);
+  for (std::size_t i = 0; i < count; ++i) dispatch(rail, completions_[i], sink);
+  if (!status.ok()) fail_all(status.message(), sink);
+  return moved || count > 0;
+}
+
+void RdmaTransport::dispatch(std::size_t rail, const Completion& completion, Sink& sink) {
+  const auto& peers = devices_[rail].peers;
+  const auto found = peers.find(completion.queue_pair);
+  // Those of a queue pair that is gone mean nothing any more.
+  if (found != peers.end()) found->second->handle(rail, completion, sink);
+}
+
+bool RdmaTransport::look_around(Nanoseconds now, Sink& sink) {
+  looked_at_ = now;
+  bool moved = false;
+  std::array<epoll_event, kEventsPerLook> events;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerLook, 0);
+  for (int i = 0; i < count; ++i) {
+    const uint64_t data = events[static_cast<std::size_t>(i)].data.u64;
+    const auto index = static_cast<std::size_t>(data & UINT32_MAX);
+    switch (static_cast<Source>(data >> 32)) {
+      case Source::completions:
+        devices_[index].device->take_completion_events();
+        break;
+      case Source::events:
+        take_events(index, sink);
+        break;
+      case Source::socket:
+        if (peers_[index] != nullptr) peers_[index]->look_at_socket(now, sink);
+        moved = true;
+        break;
+    }
+  }
+  bool is_meeting = false;
+  for (RdmaPeer* peer : live_) {
+    if (!peer->is_connected()) peer->look_at_socket(now, sink);
+    peer->keep_alive(now, sink);
+    moved |= peer->has_failed();
+    is_meeting |= !peer->has_failed() && !peer->is_connected();
+  }
+  is_meeting_ = is_meeting;
+  return moved;
+}
+
+void RdmaTransport::take_events(std::size_t rail, Sink& sink) {
+  rdma::AsyncEvent event;
+  while (devices_[rail].device->take_async_event(event)) {
+    const std::string where = ports_.rails[rail].text();
+    switch (event.kind) {
+      case rdma::EventKind::device_fatal:
+      case rdma::EventKind::completion_queue_fatal:
+        fail_all(cat("the device failed: ", event.text, " on ", where), sink);
+        break;
+      case rdma::EventKind::queue_pair_fatal: {
+        const auto found = devices_[rail].peers.find(event.queue_pair);
+        if (found == devices_[rail].peers.end()) break;
+        found->second->fail(
+            sink, cat("queue pair ", event.queue_pair, " failed: ", event.text, " on ", where));
+        break;
+      }
+      default:  // a port that is down may come back within the retries
+        break;
+    }
+  }
+}
+
+void RdmaTransport::fail_all(const std::string& cause, Sink& sink) {
+  for (RdmaPeer* peer : live_) peer->fail(sink, cause);
+}
+
+void RdmaTransport::forget_failed() {
+  const auto failed = [](const RdmaPeer* peer) { return peer->has_failed(); };
+  if (std::none_of(live_.begin(), live_.end(), failed)) return;
+  std::erase_if(live_, failed);
+  for (Port& port : devices_) {
+    std::erase_if(port.peers, [](const auto& entry) { return entry.second->has_failed(); });
+  }
+}
+
+bool RdmaTransport::arm() {
+  if (!stillborn_.empty()) return false;
+  for (RdmaPeer* peer : live_) {
+    peer->push();
+    if (!peer->may_sleep()) return false;
+  }
+  is_armed_ = true;
+  bool is_quiet = true;
+  for (Port& port : devices_) {
+    // Arm, then poll once more: what came before the arming makes no event.
+    Status status = port.device->arm();
+    const std::size_t count = port.device->poll(completions_, status);
+    port.early.insert(port.early.end(), completions_.begin(),
+                      completions_.begin() + static_cast<std::ptrdiff_t>(count));
+    is_quiet &= count == 0 && status.ok();
+  }
+  return is_quiet;
+}
+
+Nanoseconds RdmaTransport::next_deadline() const {
+  Nanoseconds deadline = kNever;
+  for (const RdmaPeer* peer : live_) deadline = std::min(deadline, peer->next_deadline());
+  return deadline;
+}
+
+void RdmaTransport::fail(int peer) {
+  std::erase_if(stillborn_, [peer](const auto& entry) { return entry.first == peer; });
+  RdmaPeer* found = peers_.at(static_cast<std::size_t>(peer)).get();
+  if (found == nullptr) return;
+  found->close();
+  forget_failed();
+}
+
+bool RdmaTransport::needs_poll() const {
+  return is_meeting_ || !stillborn_.empty() ||
+         std::any_of(live_.begin(), live_.end(),
+                     [](const RdmaPeer* peer) { return peer->needs_poll(); });
+}
+
+bool RdmaTransport::flushed() const {
+  return std::all_of(live_.begin(), live_.end(),
+                     [](const RdmaPeer* peer) { return peer->is_flushed(); });
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,87 @@
+// Ranks over reliable queue pairs, InfiniBand or RoCE. ARCHITECTURE.md has the protocol.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/world.h"
+#include "transport/rdma/rdma_peer.h"
+#include "transport/transport.h"
+
+namespace rdmacoll {
+
+class RdmaTransport final : public Transport {
+ public:
+  // Opens the devices of `rails` (choose_rails). All arguments but `rails` and `options` outlive
+  // the transport.
+  static Status open(const World& world, MemoryPool& pool, const Clock& clock, rdma::Verbs& verbs,
+                     std::vector<rdma::Rail> rails, rdma::PeerOptions options,
+                     std::unique_ptr<RdmaTransport>& transport);
+  ~RdmaTransport() override;
+
+  // Takes over an authenticated stream socket; `connected` follows once both have made their queue
+  // pairs. Ignored when the peer is known already.
+  void adopt(int peer, Fd socket);
+
+  void connect(int) override {}  // whoever owns us dials, and calls adopt()
+  bool is_connected(int peer) const override;
+  Reach reach(int peer) const override;
+  Status post_control(int peer, std::span<const std::byte> message) override;
+  Status post_send(const Transfer& transfer) override;
+  Status post_recv(const Transfer& transfer) override;
+  Status publish(const Transfer& transfer) override;
+  Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
+  Status release(int peer, Lane lane, uint64_t sequence) override;
+  bool poll(Sink& sink) override;
+  bool arm() override;
+  int wait_handle() const override { return epoll_.get(); }
+  Nanoseconds next_deadline() const override;
+  void fail(int peer) override;
+  bool needs_poll() const override;
+  bool flushed() const override;
+  Counters counters() const override { return counters_; }
+
+ private:
+  struct Port {
+    std::unique_ptr<rdma::Device> device;
+    std::unordered_map<uint32_t, rdma::RdmaPeer*> peers;  // by queue pair
+    std::vector<rdma::Completion> early;  // taken by arm(), to be handled by the next poll
+    uint32_t completions_left = 0;        // of its queue, not promised to a queue pair yet
+  };
+
+  RdmaTransport(const World& world, MemoryPool& pool, const Clock& clock,
+                std::vector<rdma::Rail> rails, const rdma::PeerOptions& options);
+  Status open_devices(rdma::Verbs& verbs);
+  Status meet(int peer, Fd socket);
+  rdma::RdmaPeer* usable(int peer);
+  bool take_completions(std::size_t rail, Sink& sink);
+  void dispatch(std::size_t rail, const rdma::Completion& completion, Sink& sink);
+  bool look_around(Nanoseconds now, Sink& sink);
+  void take_events(std::size_t rail, Sink& sink);
+  void fail_all(const std::string& cause, Sink& sink);
+  void forget_failed();
+
+  const World& world_;
+  MemoryPool& pool_;
+  const Clock& clock_;
+  rdma::PeerOptions options_;
+  Counters counters_;
+  Fd epoll_;
+  std::vector<Port> devices_;
+  rdma::Ports ports_;
+  std::unique_ptr<rdma::Slabs> slabs_;
+  std::unique_ptr<rdma::Stages> send_stages_;
+  std::unique_ptr<rdma::Stages> receive_stages_;
+  std::vector<std::unique_ptr<rdma::RdmaPeer>> peers_;  // by rank
+  std::vector<rdma::RdmaPeer*> live_;
+  std::vector<std::pair<int, std::string>> stillborn_;  // peers to be reported as failed
+  std::vector<rdma::Completion> completions_;           // scratch of a poll
+  bool is_armed_ = false;
+  bool is_meeting_ = false;
+  uint32_t polls_ = 0;
+  Nanoseconds looked_at_ = 0;
+};
+
+}  // namespace rdmacoll
