@@ -11,7 +11,8 @@
 namespace rdmacoll {
 namespace {
 
-// As written, and lowered for nodes of several sizes with the caller's memory visible or not.
+// As written, and lowered for nodes of several sizes, between which devices move the bytes, with
+// the caller's memory visible to them or not.
 std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, Shape shape) {
   std::vector<Schedule> plain;
   for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) plain.push_back(row.make(shape));
@@ -20,7 +21,7 @@ std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, Shape shape
     for (const bool visible : {false, true}) {
       std::vector<Schedule> lowered;
       for (const Schedule& schedule : plain) {
-        Placement placement{{}, visible, visible};
+        Placement placement{{}, visible, visible, std::vector<bool>(shape.ranks, true)};
         for (int peer = 0; peer < shape.ranks; ++peer) {
           placement.views.push_back(peer / per_node == schedule.rank / per_node);
         }

@@ -83,13 +83,6 @@ Status Session::open(int rank, int size, std::string job, std::vector<std::byte>
   watch_forks();
   std::unique_ptr<Session> opened(new Session);
   RC_RETURN_IF_ERROR(read_config(arguments, environment, opened->config_, opened->settings_));
-  if (opened->config_.rdma_requested) {
-    return {
-        Code::invalid,
-        "RDMA was asked for (RDMACOLL_RDMA, RDMACOLL_DEVICE, RDMACOLL_TRANSPORT or their "
-        "TF_RDMA_* names), and this version has no RDMA transport. Unset them to go over shared "
-        "memory and TCP."};
-  }
   opened->rank_ = rank;
   opened->size_ = size;
   opened->log_ = Log(opened->config_.log_level, rank);
@@ -122,6 +115,7 @@ Status Session::probe_node(const std::vector<std::string>& cards, int& leader) {
 Status Session::start(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
+  if (rank_ == 0) tell_transport();
   const int cores = cores_allowed();
   if (cores == 1 && sysconf(_SC_NPROCESSORS_ONLN) > 1 && world_.size() > 1) {
     log_.warning(
@@ -137,6 +131,13 @@ Status Session::start(const std::vector<int>& leaders) {
   driver_->start();
   listen_for_state_signal(driver_.get());
   return {};
+}
+
+void Session::tell_transport() const {
+  if (!fabric_->warning().empty()) log_.warning(fabric_->warning());
+  for (const rdma::Rail& rail : fabric_->rails()) {
+    log_.say(cat("RDMA over ", rail.text(), ": ", rail.reason, "."));
+  }
 }
 
 std::unique_ptr<Compute> Session::make_compute(int cores) const {

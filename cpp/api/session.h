@@ -40,6 +40,7 @@ class Session {
 
  private:
   Session() = default;
+  void tell_transport() const;
   std::unique_ptr<Compute> make_compute(int cores) const;
   DriverOptions driver_options(int cores) const;
 

@@ -56,6 +56,7 @@ struct Config {
   double stall_error_s = 600;
   bool rdma_enabled = true;
   std::string rdma_device;
+  std::optional<int> rdma_gid_index;    // RDMACOLL_GID_INDEX; chosen when unset
   bool rdma_requested = false;          // named, or enabled by hand: then unusable RDMA is an error
   uint64_t chunk_bytes = 4'194'304;     // TF_RDMA_CHUNK_SIZE
   uint64_t accumulation_bytes = 8'192;  // TF_RDMA_ACC_SIZE

@@ -63,9 +63,16 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_RDMA", "TF_RDMA_ENABLED", "true", Unit::flag, Scope::world, "true or false",
      "false: TCP where RDMA could be used. Set to true: unusable RDMA is an error.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_enabled = value.flag; }},
-    {"RDMACOLL_DEVICE", "TF_RDMA_DEV_NAME", "mlx5_0", Unit::text, Scope::rank, "a device name",
-     "The RDMA device; when unset, the first one with an active port.", 0, 0,
+    {"RDMACOLL_DEVICE", "TF_RDMA_DEV_NAME", "mlx5_0", Unit::text, Scope::rank,
+     "a device (mlx5_0), a port of it (mlx5_0:2), or several, comma separated",
+     "The RDMA device, several as rails; when unset, the first one with an active port.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_device = value.text; }},
+    {"RDMACOLL_GID_INDEX", "RDMA_GID_INDEX", "automatic", Unit::count, Scope::rank, "0 to 255",
+     "The GID of the port, by its index; when unset, the one of RoCE v2 with an IP address.", 0,
+     255,
+     [](Config& config, const ParsedValue& value) {
+       config.rdma_gid_index = static_cast<int>(value.integer);
+     }},
     {"RDMACOLL_CHUNK_SIZE", "TF_RDMA_CHUNK_SIZE", "4194304", Unit::bytes, Scope::world,
      "64 B to 1 GiB", "Large tensors are cut into chunks of this size.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.chunk_bytes = value.integer; }},

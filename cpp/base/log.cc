@@ -10,11 +10,15 @@
 namespace rdmacoll {
 
 void Log::write(LogLevel level, std::string_view text) const {
-  static constexpr std::array<std::string_view, 4> kNames = {"error", "warning", "info", "debug"};
+  static constexpr std::array<std::string_view, 4> kPrefixes = {
+      "error: ", "warning: ", "info: ", "debug: "};
   if (!enabled(level)) return;
+  write_line(kPrefixes[std::min<std::size_t>(static_cast<std::size_t>(level), 3)], text);
+}
+
+void Log::write_line(std::string_view prefix, std::string_view text) const {
   std::string line = rank_ < 0 ? "[rdmacoll] " : cat("[rdmacoll rank ", rank_, "] ");
-  line += kNames[std::min<std::size_t>(static_cast<std::size_t>(level), kNames.size() - 1)];
-  line += ": ";
+  line += prefix;
   const std::size_t body = line.size();
   line += text;
   // One fact is one line, whatever a name that came from outside holds.

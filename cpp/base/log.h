@@ -19,11 +19,16 @@ class Log {
   void warning(std::string_view text) const { write(LogLevel::warning, text); }
   void info(std::string_view text) const { write(LogLevel::info, text); }
   void debug(std::string_view text) const { write(LogLevel::debug, text); }
+  // What everybody wants to know once, and is no warning: not shown where errors alone are wanted.
+  void say(std::string_view text) const {
+    if (enabled(LogLevel::warning)) write_line("", text);
+  }
   bool enabled(LogLevel level) const { return !silent_ && level <= level_; }
   void silence() { silent_ = true; }  // the simulator: thousands of planned failures
 
  private:
   void write(LogLevel level, std::string_view text) const;
+  void write_line(std::string_view prefix, std::string_view text) const;
 
   LogLevel level_ = LogLevel::warning;
   int rank_ = -1;

@@ -53,6 +53,12 @@ class Scanner {
     return value;
   }
 
+  bool flag() {
+    const auto value = number<int>();
+    if (value != 0 && value != 1) fail();
+    return value == 1;
+  }
+
   std::string text() {
     std::string value;
     expect("\"");
@@ -130,7 +136,10 @@ void scan(Scanner& scanner, Card& card) {
     if (!address || address->port() == 0) return scanner.fail();
     card.tcp.push_back(*address);
   });
-  scanner.expect(",\"settings\":").list("{}", kSettingsMax, [&] {
+  card.rdma.obstacle = scanner.expect(",\"rdma\":{\"obstacle\":").text();
+  card.rdma.has_devices = scanner.expect(",\"devices\":").flag();
+  card.rdma.is_requested = scanner.expect(",\"requested\":").flag();
+  scanner.expect("},\"settings\":").list("{}", kSettingsMax, [&] {
     std::string name = scanner.text();
     std::string value = scanner.expect(":").text();
     if (!card.settings.emplace(std::move(name), std::move(value)).second) scanner.fail();
@@ -150,7 +159,10 @@ std::string to_json(const Card& card) {
   return cat("{\"wire\":", card.wire, ",\"abi\":", card.abi, ",\"host\":", json_quote(card.host),
              ",\"pid\":", card.pid, ",\"node\":", json_quote(card.node_key), ",\"uid\":", card.uid,
              ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[", join(addresses, ","),
-             "],\"settings\":{", join(settings, ","), "}}");
+             "],\"rdma\":{\"obstacle\":", json_quote(card.rdma.obstacle),
+             ",\"devices\":", int{card.rdma.has_devices},
+             ",\"requested\":", int{card.rdma.is_requested}, "},\"settings\":{",
+             join(settings, ","), "}}");
 }
 
 Status parse_card(std::string_view text, int rank, Card& card) {

@@ -14,7 +14,13 @@
 namespace rdmacoll {
 
 // Grows with every change of what is sent: frames, messages, handshake, this card.
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
+
+struct RdmaCard {
+  std::string obstacle;  // why this rank cannot use it, and the cure; "" when it can
+  bool has_devices = false;
+  bool is_requested = false;  // somebody asked for it here
+};
 
 struct Card {
   uint32_t wire = kWireVersion;  // of another version nothing else is read
@@ -26,6 +32,7 @@ struct Card {
   uint32_t uid = 0;
   std::string unix_name;
   std::vector<SocketAddress> tcp;
+  RdmaCard rdma;
   std::map<std::string, std::string> settings;  // those that must be equal everywhere
 };
 

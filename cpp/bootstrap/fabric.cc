@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include "base/text.h"
@@ -44,13 +45,25 @@ class Fabric::Witness final : public Sink {
 
 bool Fabric::uses_shm(int a, int b) const { return world_.same_node(a, b) && allows("shm"); }
 
+Fabric::Way Fabric::way(int a, int b) const {
+  return uses_shm(a, b) ? Way::shm : agreement_.use ? Way::rdma : Way::tcp;
+}
+
 std::string Fabric::transport_name() const {
-  bool shm = false;
-  bool tcp = false;
+  std::set<Way> ways;
   for (int a = 0; a < world_.size(); ++a) {
-    for (int b = a + 1; b < world_.size(); ++b) (uses_shm(a, b) ? shm : tcp) = true;
+    for (int b = a + 1; b < world_.size(); ++b) ways.insert(way(a, b));
   }
-  return shm && tcp ? "shm+tcp" : shm ? "shm" : tcp ? "tcp" : "none";
+  std::vector<std::string_view> names;
+  for (const Way each : ways) {
+    names.push_back(each == Way::shm ? "shm" : each == Way::rdma ? "rdma" : "tcp");
+  }
+  return names.empty() ? "none" : join(names, "+");
+}
+
+const std::vector<rdma::Rail>& Fabric::rails() const {
+  static const std::vector<rdma::Rail> kNone;
+  return rdma_ ? ability_.rails : kNone;
 }
 
 std::string Fabric::summary() const {
@@ -160,10 +173,13 @@ Nanoseconds Fabric::next_meeting_deadline() const {
 void Fabric::hand_over(int peer, Fd socket, bool dialer) {
   set_state(peer, State::met);
   ++handshakes_;
-  if (uses_shm(world_.rank, peer)) {
-    shm_->adopt(peer, std::move(socket), dialer);
-  } else {
-    tcp_->adopt(peer, std::move(socket));
+  switch (way(world_.rank, peer)) {
+    case Way::shm:
+      return shm_->adopt(peer, std::move(socket), dialer);
+    case Way::rdma:
+      return rdma_->adopt(peer, std::move(socket));
+    case Way::tcp:
+      return tcp_->adopt(peer, std::move(socket));
   }
 }
 
@@ -180,7 +196,14 @@ void Fabric::set_state(int peer, State state) {
 // Routing.
 
 Transport* Fabric::route(int peer) const {
-  if (uses_shm(world_.rank, peer)) return shm_.get();
+  switch (way(world_.rank, peer)) {
+    case Way::shm:
+      return shm_.get();
+    case Way::rdma:
+      return rdma_.get();
+    case Way::tcp:
+      break;
+  }
   return tcp_.get();
 }
 
@@ -237,8 +260,7 @@ bool Fabric::poll(Sink& sink) {
   if (peers_.empty()) return false;
   Witness witness(*this, sink);
   bool moved = false;
-  if (tcp_) moved |= tcp_->poll(witness);
-  if (shm_) moved |= shm_->poll(witness);
+  for (Transport* one : parts_) moved |= one->poll(witness);
   if (is_meeting() || ++polls_ % kPollsPerLook == 0) moved |= meet(sink);
   return moved;
 }
@@ -246,14 +268,14 @@ bool Fabric::poll(Sink& sink) {
 bool Fabric::arm() {
   if (peers_.empty()) return true;
   signalled_ |= take_signals();
-  return !signalled_ && (!tcp_ || tcp_->arm()) && (!shm_ || shm_->arm());
+  return !signalled_ &&
+         std::all_of(parts_.begin(), parts_.end(), [](Transport* one) { return one->arm(); });
 }
 
 Nanoseconds Fabric::next_deadline() const {
   if (peers_.empty()) return kNever;
   Nanoseconds deadline = next_meeting_deadline();
-  if (tcp_) deadline = std::min(deadline, tcp_->next_deadline());
-  if (shm_) deadline = std::min(deadline, shm_->next_deadline());
+  for (const Transport* one : parts_) deadline = std::min(deadline, one->next_deadline());
   return deadline;
 }
 
@@ -270,16 +292,18 @@ bool Fabric::is_meeting() const {
 
 bool Fabric::needs_poll() const {
   if (peers_.empty()) return false;
-  return is_meeting() || (tcp_ && tcp_->needs_poll()) || (shm_ && shm_->needs_poll());
+  return is_meeting() || std::any_of(parts_.begin(), parts_.end(),
+                                     [](const Transport* one) { return one->needs_poll(); });
 }
 
-bool Fabric::flushed() const { return (!tcp_ || tcp_->flushed()) && (!shm_ || shm_->flushed()); }
+bool Fabric::flushed() const {
+  return std::all_of(parts_.begin(), parts_.end(),
+                     [](const Transport* one) { return one->flushed(); });
+}
 
 Transport::Counters Fabric::counters() const {
   Counters sum;
-  for (const Transport* one :
-       {static_cast<Transport*>(tcp_.get()), static_cast<Transport*>(shm_.get())}) {
-    if (one == nullptr) continue;
+  for (const Transport* one : parts_) {
     const Counters counters = one->counters();
     sum.connections += counters.connections;
     sum.registrations += counters.registrations;

@@ -16,8 +16,10 @@
 #include "base/world.h"
 #include "bootstrap/card.h"
 #include "bootstrap/dial.h"
+#include "bootstrap/rdma_ability.h"
 #include "bootstrap/reception.h"
 #include "memory/pool.h"
+#include "transport/rdma/rdma_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
 #include "transport/transport.h"
@@ -33,6 +35,7 @@ struct FabricOptions {
   Config config;
   uint32_t abi = 0;                             // RC_ABI_VERSION, for the fingerprint
   std::map<std::string, std::string> settings;  // world_settings(), for the fingerprint
+  rdma::Verbs* verbs = nullptr;                 // null: the system's
 };
 
 class Fabric final : public Transport {
@@ -56,8 +59,12 @@ class Fabric final : public Transport {
 
   // "shm (3 peers), tcp (4 peers)": what is connected now.
   std::string summary() const;
-  // "shm", "tcp", "shm+tcp" or "none": what the pairs of this world use.
+  // "shm", "tcp", "shm+rdma" or "none": what the pairs of this world use.
   std::string transport_name() const;
+  // After begin(): the ports that RDMA uses, for a person; none when it does not.
+  const std::vector<rdma::Rail>& rails() const;
+  // Why RDMA is not used though there are devices, or "".
+  const std::string& warning() const { return agreement_.warning; }
 
   void connect(int peer) override;
   bool is_connected(int peer) const override;
@@ -90,6 +97,9 @@ class Fabric final : public Transport {
   Status listen();
   bool allows(std::string_view transport) const;
   bool uses_shm(int a, int b) const;
+  enum class Way : uint8_t { shm, rdma, tcp };
+  Way way(int a, int b) const;
+  Status begin_parts();
   bool node_socket_accepts(int peer, Nanoseconds deadline) const;
   std::vector<Endpoint> endpoints_of(int peer) const;
   Transport* route(int peer) const;
@@ -125,8 +135,13 @@ class Fabric final : public Transport {
   uint32_t polls_ = 0;
   uint64_t handshakes_ = 0;
 
+  RdmaAbility ability_;
+  RdmaAgreement agreement_;
+
   std::unique_ptr<TcpTransport> tcp_;
+  std::unique_ptr<RdmaTransport> rdma_;
   std::unique_ptr<ShmTransport> shm_;
+  std::vector<Transport*> parts_;  // those of the three that there are
 };
 
 }  // namespace rdmacoll

@@ -60,6 +60,7 @@ Status Fabric::listen() {
         choose_addresses(interface_addresses(), options_.config.interface, addresses));
     RC_RETURN_IF_ERROR(reception_->open(addresses));
   }
+  if (options_.size > 1) ability_ = find_rdma(options_.config, pool_, options_.verbs);
   card_ = {.abi = options_.abi,
            .host = this_host_name(),
            .pid = ::getpid(),
@@ -67,6 +68,7 @@ Status Fabric::listen() {
            .uid = ::geteuid(),
            .unix_name = reception_->unix_name(),
            .tcp = reception_->tcp(),
+           .rdma = ability_.card,
            .settings = options_.settings};
   card_text_ = to_json(card_);
   return {};
@@ -134,10 +136,13 @@ Status Fabric::begin(const World& world) {
   RC_ASSERT(world.size() == options_.size && world.rank == options_.rank);
   RC_ASSERT(static_cast<int>(cards_.size()) == options_.size, "probe_node comes first");
   RC_ASSERT(peers_.empty(), "begin() comes once");
+  world_ = world;
+  RC_RETURN_IF_ERROR(agree_on_rdma(
+      cards_, [&](int rank) { return world.describe(rank); }, agreement_));
   // Every rank looks at all pairs, so that all of them say the same.
-  for (int a = 0; a < world.size() && !allows("tcp"); ++a) {
+  for (int a = 0; a < world.size() && !allows("tcp") && !agreement_.use; ++a) {
     for (int b = a + 1; b < world.size(); ++b) {
-      if (world.same_node(a, b) && allows("shm")) continue;
+      if (uses_shm(a, b)) continue;
       return Status(Code::invalid,
                     cat("RDMACOLL_TRANSPORT=", join(options_.config.transports, ","),
                         " leaves no way between ", world.describe(a), " and ", world.describe(b),
@@ -145,21 +150,38 @@ Status Fabric::begin(const World& world) {
                         " Add tcp, or leave it unset."));
     }
   }
-  world_ = world;
+  if (world_.size() == 1) return {};
+  RC_RETURN_IF_ERROR(begin_parts());
+  for (const Transport* one : parts_) RC_RETURN_IF_ERROR(watch(epoll_.get(), one->wait_handle()));
+  peers_.resize(world_.members.size());
+  return {};
+}
+
+Status Fabric::begin_parts() {
   const std::string name = transport_name();
-  const Nanoseconds peer_timeout = nanoseconds(options_.config.peer_timeout_s);
-  if (name.find("tcp") != std::string::npos) {
+  const auto uses = [&](std::string_view part) { return name.find(part) != name.npos; };
+  const Config& config = options_.config;
+  const Nanoseconds peer_timeout = nanoseconds(config.peer_timeout_s);
+  if (uses("tcp")) {
     tcp_ = std::make_unique<TcpTransport>(world_, clock_, peer_timeout,
-                                          TcpOptions{.chunk_bytes = options_.config.chunk_bytes});
-    RC_RETURN_IF_ERROR(watch(epoll_.get(), tcp_->wait_handle()));
+                                          TcpOptions{.chunk_bytes = config.chunk_bytes});
+    parts_.push_back(tcp_.get());
   }
-  if (name.find("shm") != std::string::npos) {
+  if (uses("rdma")) {
+    const rdma::PeerOptions rdma_options{
+        .accumulation_bytes = static_cast<uint32_t>(config.accumulation_bytes),
+        .chunk_bytes = static_cast<uint32_t>(config.chunk_bytes),
+        .peer_timeout = peer_timeout};
+    RC_RETURN_IF_ERROR(RdmaTransport::open(world_, pool_, clock_, *ability_.verbs, ability_.rails,
+                                           rdma_options, rdma_));
+    parts_.push_back(rdma_.get());
+  }
+  if (uses("shm")) {
     shm_ = std::make_unique<ShmTransport>(
         world_, pool_, clock_,
-        ShmOptions{.one_copy = options_.config.one_copy, .peer_timeout = peer_timeout});
-    RC_RETURN_IF_ERROR(watch(epoll_.get(), shm_->wait_handle()));
+        ShmOptions{.one_copy = config.one_copy, .peer_timeout = peer_timeout});
+    parts_.push_back(shm_.get());
   }
-  if (world_.size() > 1) peers_.resize(world_.members.size());
   return {};
 }
 

@@ -28,15 +28,21 @@ class Lowering {
   }
 
  private:
-  // An output part that a viewer will be shown lives in work.
+  // An output part that a viewer will be shown lives in work, and what a device will write.
   void mark_forwarded_outputs() {
     if (placement_.output_visible) return;
     for (std::size_t i = 0; i < from_.steps.size(); ++i) {
       const Step& step = from_.steps[i];
-      if (!sends(step.verb) || !placement_.views[step.peer]) continue;
-      if (step.to.space != Space::output || is_exchanged(i)) continue;
-      for (int i = 0; i < step.to.parts; ++i) in_work_[step.to.first_part + i] = true;
+      if (step.peer < 0 || step.to.space != Space::output) continue;
+      const bool is_shown = sends(step.verb) && placement_.views[step.peer] && !is_exchanged(i);
+      if (!is_shown && !by_device(step)) continue;
+      for (int part = 0; part < step.to.parts; ++part) in_work_[step.to.first_part + part] = true;
     }
+  }
+
+  bool by_device(const Step& step) const {
+    return !placement_.views[step.peer] && !placement_.devices.empty() &&
+           placement_.devices[step.peer];
   }
 
   void rewrite(const Step& step) {
@@ -44,7 +50,7 @@ class Lowering {
       if (placement_.views[step.peer]) {
         to_.publish(step.peer, visible(step.to));
       } else {
-        to_.send(step.peer, moved(step.to));
+        to_.send(step.peer, by_device(step) ? in_pool(step.to) : moved(step.to));
       }
     } else if (step.verb == Verb::receive) {
       receive(step);
@@ -113,6 +119,10 @@ class Lowering {
       exchanged_.emplace_back(slice, copy);
       return copy;
     }
+    return in_pool(slice);
+  }
+
+  Slice in_pool(const Slice& slice) {
     if (slice.space != Space::input || placement_.input_visible) return moved(slice);
     const Slice work = to_.work(slice.first_part, slice.parts);
     if (!packed_[slice.first_part]) to_.pack(work, slice);

@@ -115,6 +115,8 @@ Placement Planner::place(const Layout& layout) const {
     const bool connected = peer != world_.rank && transport_.is_connected(peer);
     const Reach reach = connected ? transport_.reach(peer) : Reach{};
     placement.views.push_back(reach.views);
+    placement.devices.push_back(!reach.views && !reach.foreign_transfers);
+    if (placement.devices.back()) foreign = false;
     if (!reach.views) continue;
     foreign = foreign && reach.foreign_views;
     pieces_max = std::min(pieces_max, reach.view_pieces_max);

@@ -2,6 +2,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
+#include <sstream>
+
 #include "base/text.h"
 #include "conformance/harness.h"
 #include "transport/rdma/rdma_transport.h"
@@ -179,7 +182,6 @@ struct VerbsFleet final : Fleet {
     rdma::PeerOptions options = base;
     options.peer_timeout = peer_timeout;
     sinks.resize(static_cast<std::size_t>(ranks));
-    worlds.reserve(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) {
       std::vector<verbs_sim::AdapterModel> models;
       std::vector<std::string> names;
@@ -194,10 +196,9 @@ struct VerbsFleet final : Fleet {
       Status status = rdma::choose_rails(present, {.devices = join(names, ",")}, rails);
       EXPECT_TRUE(status.ok()) << status.message();
       pools.push_back(make_pool());
-      worlds.push_back(world_of(ranks, rank));
       std::unique_ptr<RdmaTransport> transport;
-      status = RdmaTransport::open(worlds.back(), *pools.back(), steady_clock(), verbs, rails,
-                                   options, transport);
+      status = RdmaTransport::open(world_of(ranks, rank), *pools.back(), steady_clock(), verbs,
+                                   rails, options, transport);
       EXPECT_TRUE(status.ok()) << status.message();
       transports.push_back(std::move(transport));
     }
@@ -219,7 +220,6 @@ struct VerbsFleet final : Fleet {
   }
 
   verbs_sim::SimFabric fabric;
-  std::vector<World> worlds;
 };
 
 Backend simulated_verbs(std::string name, verbs_sim::FabricPolicy policy,
@@ -234,9 +234,39 @@ Backend simulated_verbs(std::string name, verbs_sim::FabricPolicy policy,
   return backend;
 }
 
+// RDMA devices of this machine ("rxe1,rxe2"), which ranks take in turn.
+Backend devices(const std::string& names) {
+  std::vector<std::string> each;
+  std::istringstream stream(names);
+  for (std::string name; std::getline(stream, name, ',');) each.push_back(name);
+  return real(
+      "rdma", false, tcp_pair,
+      [=](const World& world, MemoryPool& pool, Nanoseconds peer_timeout) {
+        rdma::Verbs* verbs = nullptr;
+        std::vector<rdma::DeviceFacts> present;
+        std::vector<rdma::Rail> rails;
+        std::unique_ptr<RdmaTransport> transport;
+        const std::string& own = each[static_cast<std::size_t>(world.rank) % each.size()];
+        Status status = rdma::system_verbs(verbs);
+        if (status.ok()) status = verbs->list(present);
+        if (status.ok()) status = rdma::choose_rails(present, {.devices = own}, rails);
+        if (status.ok()) {
+          status = RdmaTransport::open(world, pool, steady_clock(), *verbs, rails,
+                                       {.peer_timeout = peer_timeout}, transport);
+        }
+        EXPECT_TRUE(status.ok()) << status.message();
+        return transport;
+      },
+      [](Transport& transport, int peer, Fd socket, bool) {
+        dynamic_cast<RdmaTransport&>(transport).adopt(peer, std::move(socket));
+      });
+}
+
 }  // namespace
 
 std::vector<Backend> backends() {
+  // Where there are devices, they are what the suite is for.
+  if (const char* names = std::getenv("RDMACOLL_TEST_DEVICES")) return {devices(names)};
   return {shm("shm_one_copy", true),
           shm("shm_staged", false),
           tcp(),

@@ -46,21 +46,21 @@ TEST_P(EveryAlgorithm, is_right_when_the_input_is_scaled_first) {
 TEST_P(EveryAlgorithm, stays_right_when_lowered_for_any_placement) {
   for (int ranks = 1; ranks <= 13; ++ranks) {
     for (int per_node : {1, 2, 3, ranks}) {
-      for (int visible = 0; visible < 4; ++visible) {
+      for (int form = 0; form < 8; ++form) {
         std::vector<Schedule> lowered;
         for (const Schedule& schedule : schedules_of(row(), ranks, 0, false)) {
           Placement placement;
           for (int peer = 0; peer < ranks; ++peer) {
             placement.views.push_back(peer / per_node == schedule.rank / per_node);
           }
-          placement.input_visible = visible & 1;
-          placement.output_visible = visible & 2;
+          placement.input_visible = form & 1;
+          placement.output_visible = form & 2;
+          placement.devices.assign(ranks, form & 4);
           lowered.push_back(lower(schedule, placement));
         }
-        ASSERT_EQ(verified(row(), lowered, 0), "")
-            << row().name << ", " << ranks << " ranks, " << per_node << " a node, visible "
-            << visible << "\n"
-            << to_text(lowered[0]);
+        ASSERT_EQ(verified(row(), lowered, 0), "") << row().name << ", " << ranks << " ranks, "
+                                                   << per_node << " a node, form " << form << "\n"
+                                                   << to_text(lowered[0]);
       }
     }
   }

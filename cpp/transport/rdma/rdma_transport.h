@@ -63,7 +63,7 @@ class RdmaTransport final : public Transport {
   void fail_all(const std::string& cause, Sink& sink);
   void forget_failed();
 
-  const World& world_;
+  const World world_;
   MemoryPool& pool_;
   const Clock& clock_;
   rdma::PeerOptions options_;
