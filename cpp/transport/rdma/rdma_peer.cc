@@ -123,6 +123,7 @@ void RdmaPeer::meet(Sink& sink) {
     if (word == GreetingSocket::Word::ready && state_ == State::joining) {
       state_ = State::testing;
       test_path();
+      begin_if_ready(sink);
     } else if (word != GreetingSocket::Word::alive) {
       return fail(sink, "sent nonsense on its socket");
     }
@@ -172,6 +173,14 @@ void RdmaPeer::test_path() {
   }
   if (path_tests_ == 0) link_.outbox.append({.kind = RecordKind::path});
   push();
+}
+
+void RdmaPeer::begin_if_ready(Sink& sink) {
+  if (state_ != State::testing || !is_open_) return;
+  state_ = State::connected;
+  ++home_.counters.handshakes;
+  ++home_.counters.connections;
+  sink.connected(rank_);
 }
 
 // What comes from the device.
@@ -253,11 +262,10 @@ std::string RdmaPeer::handle_message(std::size_t rail, const Completion& complet
 bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::byte> payload,
                              Sink& sink) {
   if (header.kind == RecordKind::path) {
-    if (state_ != State::testing) return false;
-    state_ = State::connected;
-    ++home_.counters.handshakes;
-    ++home_.counters.connections;
-    sink.connected(rank_);
+    // It may overtake the word on the socket that the peer is ready.
+    if (is_open_ || (state_ != State::joining && state_ != State::testing)) return false;
+    is_open_ = true;
+    begin_if_ready(sink);
     return true;
   }
   if (!is_connected()) return false;

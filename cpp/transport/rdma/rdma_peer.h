@@ -78,6 +78,7 @@ class RdmaPeer {
   Status accept_greeting(std::span<const std::byte> bytes);
   PathSettings path_to(const Rail& rail, const GreetingEnd& remote) const;
   void test_path();
+  void begin_if_ready(Sink& sink);
   void handle_sent(const Sent& sent);
   void handle_failure(std::size_t rail, const Completion& completion, Sink& sink);
   std::string handle_message(std::size_t rail, const Completion& completion, Sink& sink);
@@ -102,6 +103,7 @@ class RdmaPeer {
   Inbound inbound_;
   uint32_t messages_ = 0;    // received
   uint32_t path_tests_ = 0;  // sent on other rails than the first, and not acknowledged
+  bool is_open_ = false;     // the peer's way to us is
   bool heard_ = false;
 };
 
