@@ -48,6 +48,7 @@ struct rc_handle {
 struct rc_prepared {
   Driver* driver;
   OperationRef operation;
+  bool is_running = false;  // begun, and its end has not been told yet
 };
 
 namespace {
@@ -248,18 +249,19 @@ int prepare(rc_engine* engine, const rc_request* request, rc_prepared** prepared
 
 int prepared_run(rc_prepared* prepared, int64_t timeout_ms, char** error) {
   Operation& operation = *prepared->operation;
-  // After a timeout the caller comes back for the same run.
-  if (!prepared->operation->in_flight()) {
+  // After a timeout the caller comes back for the same run, which may have ended meanwhile.
+  if (!prepared->is_running) {
     operation.rearm();
+    prepared->is_running = true;
     const Status status =
         prepared->driver->submit_and_wait(prepared->operation, nanoseconds(timeout_ms));
     if (!status.ok()) {
       operation.complete(status);
-      return report(status, error);
     }
   } else {
     prepared->driver->wait(operation, nanoseconds(timeout_ms));
   }
+  prepared->is_running = !operation.done();
   return outcome(operation, operation.done(), error);
 }
 

@@ -159,7 +159,6 @@ void Operation::nudge() {
 
 void Operation::rearm() {
   status_ = {};
-  armed_ = true;
   done_.store(0, std::memory_order_release);
 }
 

@@ -67,7 +67,6 @@ class Operation {
   const Status& status() const { return status_; }  // once done
   // A prepared operation runs again: done() is false until its next end.
   void rearm();
-  bool in_flight() const { return armed_ && !done(); }
 
   Request request;
   std::string descriptor;  // what all ranks must agree on, encoded
@@ -81,7 +80,6 @@ class Operation {
 
  private:
   Status status_;
-  bool armed_ = false;  // by rearm()
   static constexpr uint32_t kDone = 1;
   std::atomic<uint32_t> done_{0};  // kDone, or an even number that changes with each nudge
   std::atomic<uint32_t> waiters_{0};

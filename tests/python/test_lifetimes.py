@@ -58,6 +58,28 @@ else:
     assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
 
 
+def test_a_prepared_run_that_ends_between_two_slices_of_its_wait_is_not_run_again():
+    body = """
+step = engine.prepare_allreduce(np.full(1000, me + 1.0), op=rdmacoll.Sum)
+run, timeouts = step._run, 0
+def slow(*arguments):
+    global timeouts
+    code = run(*arguments)
+    if code == 1:    # not done in its slice: it will be when the next one begins
+        timeouts += 1
+        time.sleep(0.6)
+    return code
+step._run = slow
+for turn in range(3):
+    if me == 1:
+        time.sleep(0.3)
+    assert (step() == 3).all()
+    engine.barrier()    # a run too many would meet it
+assert me == 1 or timeouts == 3, timeouts
+"""
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
 def test_an_error_that_was_caught_keeps_no_engine():
     body = """
 import gc, os
