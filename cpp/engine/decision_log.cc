@@ -6,6 +6,12 @@
 #include "base/status.h"
 
 namespace rdmacoll {
+namespace {
+
+// Segments that are this many times shorter than they should be cost time that a person would mind.
+constexpr uint64_t kCutShort = 4;
+
+}  // namespace
 
 DecisionLog::DecisionLog(const World& world, DescriptorTable& table, Rules rules)
     : world_(world), table_(table), rules_(rules) {}
@@ -84,6 +90,8 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   const Choice choice = choose(first, bytes, one_node);
   formed.decision.algorithm = choice.algorithm;
   formed.decision.segment_bytes = std::min(choice.segment_bytes, rules_.segment_bytes_max);
+  formed.is_cut_short = bytes > formed.decision.segment_bytes &&
+                        choice.segment_bytes / kCutShort >= formed.decision.segment_bytes;
   formed.decision.firsts = first.unit.firsts;
   return formed;
 }

@@ -36,6 +36,7 @@ class DecisionLog {
   struct Formed {
     std::vector<InternMessage> interns;
     Decision decision;
+    bool is_cut_short = false;  // the pool allows segments of a small part of what would be best
   };
   std::optional<Formed> form(bool one_node);
   bool waiting() const { return !offered_.empty(); }

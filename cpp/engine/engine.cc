@@ -164,6 +164,12 @@ bool Engine::decide() {
   while (decided_.empty() && executor_.has_room(decision_log_.accepted())) {
     auto formed = decision_log_.form(one_node);
     if (!formed) break;
+    if (formed->is_cut_short && !std::exchange(told_of_pool_, true)) {
+      log_.warning(cat("the buffer pool of ", bytes_text(pool_.size()),
+                       " cuts large tensors in segments of ",
+                       bytes_text(formed->decision.segment_bytes),
+                       ": a larger one is faster (TF_RDMA_BUF_SIZE)."));
+    }
     for (const InternMessage& intern : formed->interns) post_down(intern);
     post_down(formed->decision);
     obey(std::move(formed->decision));

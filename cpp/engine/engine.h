@@ -161,6 +161,7 @@ class Engine final : public Sink {
   uint64_t payload_bytes_ = 0;
   std::size_t in_flight_ = 0;
   bool polling_ = false;
+  bool told_of_pool_ = false;
   bool settled_ = false;        // the last progress() moved nothing
   Nanoseconds turned_at_ = 0;   // the last progress()
   Nanoseconds resumed_at_ = 0;  // after a gap longer than the peers' patience

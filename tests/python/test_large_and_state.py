@@ -30,6 +30,25 @@ rdmacoll.shutdown()
     assert outcome.succeeded() == ["done"] * 2
 
 
+def test_a_tensor_larger_than_the_pool_goes_in_pieces_and_it_is_said_once():
+    program = """
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+count, rank = 10_000_000, rdmacoll.rank()
+for turn in range(2):
+    values = np.arange(count, dtype=np.float32) * (rank + 1)
+    rdmacoll.engine.allreduce(values, rdmacoll.Sum, out=values)
+    assert (values[:: 1001] == np.arange(count, dtype=np.float32)[:: 1001] * 3).all()
+report("done")
+rdmacoll.shutdown()
+"""
+    env = {"RDMACOLL_TRANSPORT": "tcp", "TF_RDMA_BUF_SIZE": "16M"}
+    outcome = run(program, 2, env=env, deadline_s=120)
+    assert outcome.succeeded() == ["done"] * 2
+    assert outcome.ranks[0].output.count("a larger one is faster (TF_RDMA_BUF_SIZE)") == 1
+
+
 def test_sigusr1_prints_what_a_rank_waits_for():
     program = """
 import os, signal, time

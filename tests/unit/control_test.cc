@@ -284,6 +284,20 @@ TEST_F(Decisions, known_descriptors_are_numbers) {
   EXPECT_EQ(again->decision.units[0].descriptor.id, 1u);
 }
 
+TEST_F(Decisions, a_pool_that_cuts_segments_short_is_noticed) {
+  for (const uint64_t segment_bytes_max : {uint64_t{64}, uint64_t{4} << 20}) {
+    DecisionLog::Rules rules;
+    rules.segment_bytes_max = segment_bytes_max;
+    DecisionLog log(world_, table_, rules);
+    log.offer(unit("large", 1 << 20));
+    const auto formed = log.form(false);
+    EXPECT_LE(formed->decision.segment_bytes, segment_bytes_max);
+    EXPECT_EQ(formed->is_cut_short, segment_bytes_max == 64);
+    log.offer(unit("small", 4));
+    EXPECT_FALSE(log.form(false)->is_cut_short);
+  }
+}
+
 TEST_F(Decisions, a_gap_in_the_sequence_is_refused) {
   DecisionLog log(world_, table_, {});
   EXPECT_TRUE(log.accept(Decision{0, Algorithm::none, 0, {}, {}}));

@@ -104,7 +104,8 @@ Verdict judge(const DeviceFacts& device, const PortFacts& port, std::optional<in
             .mtu = port.active_mtu,
             .gbit_per_s = port.gbit_per_s,
             .is_software = device.is_software,
-            .completions_max = device.completions_max};
+            .completions_max = device.completions_max,
+            .message_bytes_max = port.message_bytes_max};
   if (port.link == LinkLayer::unknown) return {{}, "has a link layer that is not known"};
   if (port.link == LinkLayer::infiniband && port.lid == 0) {
     return {{}, "has no LID: is a subnet manager running?"};

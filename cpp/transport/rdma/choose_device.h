@@ -24,6 +24,7 @@ struct Rail {
   double gbit_per_s = 0;
   bool is_software = false;
   int completions_max = 0;  // entries of one completion queue
+  uint64_t message_bytes_max = 0;
   std::string reason;  // why this one, for a person: "first active port; GID 1 is RoCE v2, IPv4"
 
   // "mlx5_0 port 1 (InfiniBand, 100 Gbit/s, LID 7)", "rxe0 port 1 (Ethernet, ..., GID 1 ...)"
