@@ -123,7 +123,7 @@ void RdmaPeer::meet(Sink& sink) {
     if (word == GreetingSocket::Word::ready && state_ == State::joining) {
       state_ = State::testing;
       test_path();
-      begin_if_ready(sink);
+      if (path_tests_ == 0) open_path(sink);
     } else if (word != GreetingSocket::Word::alive) {
       return fail(sink, "sent nonsense on its socket");
     }
@@ -139,6 +139,9 @@ Status RdmaPeer::accept_greeting(std::span<const std::byte> bytes) {
   }
   link_.cuts = {std::min(greeting.eager_bytes, options_.accumulation_bytes),
                 std::min(greeting.chunk_bytes, options_.chunk_bytes)};
+  PeerOptions agreed = options_;
+  agreed.accumulation_bytes = link_.cuts.eager_bytes;
+  link_.outbox.limit(slot_bytes(agreed));
   remote_ = greeting.rails;
   const std::size_t rails = std::min(remote_.size(), pairs_.size());
   link_.pairs = std::span(pairs_).first(rails);
@@ -171,12 +174,18 @@ void RdmaPeer::test_path() {
                           {.kind = Sent::Kind::path_test});
     ++path_tests_;
   }
-  if (path_tests_ == 0) link_.outbox.append({.kind = RecordKind::path});
   push();
 }
 
+void RdmaPeer::open_path(Sink& sink) {
+  link_.outbox.append({.kind = RecordKind::path});
+  is_tried_ = true;
+  begin_if_ready(sink);
+}
+
+// Nothing may be sent before our own record of the path: the peer takes nothing else first.
 void RdmaPeer::begin_if_ready(Sink& sink) {
-  if (state_ != State::testing || !is_open_) return;
+  if (state_ != State::testing || !is_tried_ || !is_open_) return;
   state_ = State::connected;
   ++home_.counters.handshakes;
   ++home_.counters.connections;
@@ -189,7 +198,7 @@ void RdmaPeer::handle(std::size_t rail, const Completion& completion, Sink& sink
   if (has_failed()) return;
   if (completion.status != 0) return handle_failure(rail, completion, sink);
   if (completion.kind == CompletionKind::sent) {
-    return pairs_[rail].retire(completion.id, [this](const Sent& sent) { handle_sent(sent); });
+    return pairs_[rail].retire(completion.id, [&](const Sent& sent) { handle_sent(sent, sink); });
   }
   heard_ = true;
   std::string wrong;
@@ -205,14 +214,14 @@ void RdmaPeer::handle(std::size_t rail, const Completion& completion, Sink& sink
   pairs_[rail].consume(completion.id);
 }
 
-void RdmaPeer::handle_sent(const Sent& sent) {
+void RdmaPeer::handle_sent(const Sent& sent, Sink& sink) {
   switch (sent.kind) {
     case Sent::Kind::message:
       return link_.outbox.free(sent.index);
     case Sent::Kind::write:
       return outbound_.written(sent);
     case Sent::Kind::path_test:
-      if (--path_tests_ == 0) link_.outbox.append({.kind = RecordKind::path});
+      if (--path_tests_ == 0) open_path(sink);
       return;
     case Sent::Kind::nothing:
       return;
