@@ -153,9 +153,8 @@ bool RdmaTransport::is_connected(int peer) const {
 }
 
 Reach RdmaTransport::reach(int) const {
-  return {.transport = "rdma",
-          .transfer_bytes_max = std::size_t{1} << 40,
-          .foreign_transfers = false};
+  return {
+      .transport = "rdma", .transfer_bytes_max = std::size_t{1} << 40, .foreign_transfers = false};
 }
 
 // Posting.
