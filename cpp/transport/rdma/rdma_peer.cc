@@ -16,6 +16,9 @@ constexpr uint32_t kRecordBytesMin = 1024;
 // The messages of one peer take at most this part of the pool.
 constexpr std::size_t kPoolShare = 16;
 
+// Some milliseconds; a failure of the peer's alone has no other cause here.
+constexpr int kLooksForACause = 16;
+
 constexpr uint32_t kPathImmediate = UINT32_MAX;  // no slot has this number
 
 uint32_t slot_bytes(const PeerOptions& options) {
@@ -29,15 +32,6 @@ uint32_t receives_of(const PeerOptions& options, std::size_t pool_bytes) {
   return static_cast<uint32_t>(
       std::clamp<std::size_t>(fit, kReceivesMin + kMessageSlots, kReceives + kMessageSlots) -
       kMessageSlots);
-}
-
-bool same_subnet(const Gid& a, const Gid& b) {
-  return std::equal(a.raw.begin(), a.raw.begin() + 8, b.raw.begin());
-}
-
-std::string end_text(const GreetingEnd& remote) {
-  return remote.link == LinkLayer::infiniband ? cat("LID ", remote.end.lid)
-                                              : cat("GID ", remote.end.gid.text());
 }
 
 }  // namespace
@@ -161,7 +155,7 @@ PathSettings RdmaPeer::path_to(const Rail& rail, const GreetingEnd& remote) cons
   PathSettings path = options_.path;
   path.gid_index = rail.gid_index;
   path.pkey_index = rail.pkey_index;
-  path.needs_grh = rail.link == LinkLayer::ethernet || !same_subnet(rail.gid, remote.end.gid);
+  path.needs_grh = rail.link == LinkLayer::ethernet || !rail.gid.is_of_subnet(remote.end.gid);
   const uint32_t mtu = std::min(rail.mtu, remote.end.mtu);
   path.mtu = path.mtu == 0 ? mtu : std::min(path.mtu, mtu);
   return path;
@@ -231,14 +225,21 @@ void RdmaPeer::handle_sent(const Sent& sent, Sink& sink) {
 void RdmaPeer::handle_failure(std::size_t rail, const Completion& completion, Sink& sink) {
   const std::string path =
       cat(ports_.rails[rail].text(), " to ",
-          rail < remote_.size() ? end_text(remote_[rail]) : "a peer that has not greeted");
+          rail < remote_.size() ? remote_[rail].text() : "a peer that has not greeted");
   const std::string vendor =
       completion.vendor_error == 0 ? "" : cat(", vendor error ", completion.vendor_error);
   const char* cure = is_connected() ? ""
                                     : ". No path between the two: check the network, or choose "
                                       "another device with TF_RDMA_DEV_NAME";
-  fail(sink, cat("queue pair ", completion.queue_pair,
-                 " failed: ", completion_text(completion.status), vendor, ", on ", path, cure));
+  const std::string cause =
+      cat("queue pair ", completion.queue_pair, " failed: ", completion_text(completion.status),
+          vendor, ", on ", path, cure);
+  if (completion.status != kFlushed) return fail(sink, cause);
+  // What follows from a failure may be seen before the failure itself.
+  if (echo_.empty()) {
+    echo_ = cause;
+    looks_left_ = kLooksForACause;
+  }
 }
 
 std::string RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Sink& sink) {
@@ -312,7 +313,7 @@ bool RdmaPeer::work(Sink& sink) {
 }
 
 void RdmaPeer::push() {
-  if (has_failed() || link_.pairs.empty()) return;
+  if (has_failed() || link_.pairs.empty() || !echo_.empty()) return;
   outbound_.pump();
   inbound_.pump();
   link_.outbox.flush(link_.pairs);
@@ -337,6 +338,7 @@ void RdmaPeer::look_at_socket(Nanoseconds now, Sink& sink) {
 
 void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
   if (has_failed()) return;
+  if (!echo_.empty() && --looks_left_ == 0) return fail(sink, echo_);
   liveness_->polled(now);
   if (std::exchange(heard_, false)) liveness_->heard(now);
   if (liveness_->is_silent(now)) return fail(sink, liveness_->cause());
@@ -366,6 +368,7 @@ void RdmaPeer::close() {
   link_.pairs = {};
   link_.outbox.clear();
   link_.fault.clear();
+  echo_.clear();
   outbound_.clear();
   inbound_.clear();
   socket_.close();
@@ -376,8 +379,8 @@ void RdmaPeer::close() {
 bool RdmaPeer::may_sleep() const {
   const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
                                [](const Pair& pair) { return pair.is_flushed(); });
-  return all && socket_.is_flushed() && !outbound_.has_report() && !inbound_.has_report() &&
-         link_.fault.empty();
+  return all && echo_.empty() && socket_.is_flushed() && !outbound_.has_report() &&
+         !inbound_.has_report() && link_.fault.empty();
 }
 
 bool RdmaPeer::needs_poll() const {

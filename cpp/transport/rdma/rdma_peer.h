@@ -84,7 +84,6 @@ class RdmaPeer {
   void handle_failure(std::size_t rail, const Completion& completion, Sink& sink);
   std::string handle_message(std::size_t rail, const Completion& completion, Sink& sink);
   bool handle_record(const RecordHeader& header, std::span<const std::byte> payload, Sink& sink);
-  bool flush();
 
   const World& world_;
   int rank_;
@@ -107,6 +106,8 @@ class RdmaPeer {
   bool is_tried_ = false;    // our way to the peer is, and the record that says so is on its way
   bool is_open_ = false;     // the peer's way to us is
   bool heard_ = false;
+  std::string echo_;  // of a failure that is not seen yet, as a cause, or ""
+  int looks_left_ = 0;
 };
 
 }  // namespace rdmacoll::rdma
