@@ -6,22 +6,15 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "conformance/harness.h"
+#include "conformance/verbs_fleet.h"
 #include "transport/rdma/rdma_transport.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/sim/sim_network.h"
 #include "transport/sim/sim_transport.h"
 #include "transport/tcp/tcp_transport.h"
-#include "verbs_sim/fabric.h"
 
 namespace rdmacoll::conformance {
 namespace {
-
-std::pair<Fd, Fd> unix_pair() {
-  int fds[2];
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-  return {Fd(fds[0]), Fd(fds[1])};
-}
 
 std::pair<Fd, Fd> tcp_pair() {
   Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -174,60 +167,20 @@ verbs_sim::AdapterModel infiniband_of_one_subnet(int host, int number) {
   return verbs_sim::infiniband(host, number);
 }
 
-// Ranks with simulated devices, whose sockets are real.
-struct VerbsFleet final : Fleet {
-  VerbsFleet(int ranks, Nanoseconds peer_timeout, const verbs_sim::FabricPolicy& policy,
-             const std::vector<AdapterMaker>& adapters, const rdma::PeerOptions& base)
-      : fabric(policy) {
-    rdma::PeerOptions options = base;
-    options.peer_timeout = peer_timeout;
-    sinks.resize(static_cast<std::size_t>(ranks));
-    for (int rank = 0; rank < ranks; ++rank) {
-      std::vector<verbs_sim::AdapterModel> models;
-      std::vector<std::string> names;
-      for (const AdapterMaker& make : adapters) {
-        models.push_back(make(rank, static_cast<int>(models.size())));
-        names.push_back(models.back().facts.name);
-      }
-      verbs_sim::SimVerbs& verbs = fabric.add_host(models);
-      std::vector<rdma::DeviceFacts> present;
-      EXPECT_TRUE(verbs.list(present).ok());
-      std::vector<rdma::Rail> rails;
-      Status status = rdma::choose_rails(present, {.devices = join(names, ",")}, rails);
-      EXPECT_TRUE(status.ok()) << status.message();
-      pools.push_back(make_pool());
-      std::unique_ptr<RdmaTransport> transport;
-      status = RdmaTransport::open(world_of(ranks, rank), *pools.back(), steady_clock(), verbs,
-                                   rails, options, transport);
-      EXPECT_TRUE(status.ok()) << status.message();
-      transports.push_back(std::move(transport));
-    }
-    for (int a = 0; a < ranks; ++a) {
-      for (int b = a + 1; b < ranks; ++b) {
-        auto [left, right] = unix_pair();
-        at(a).adopt(b, std::move(left));
-        at(b).adopt(a, std::move(right));
-      }
-    }
-  }
-  ~VerbsFleet() override { transports.clear(); }  // before their fabric
-  void step() override {
-    for (int i = 0; i < 200 && fabric.step(); ++i) {
-    }
-  }
-  RdmaTransport& at(int rank) {
-    return dynamic_cast<RdmaTransport&>(*transports[static_cast<std::size_t>(rank)]);
-  }
-
-  verbs_sim::SimFabric fabric;
-};
-
 Backend simulated_verbs(std::string name, verbs_sim::FabricPolicy policy,
                         std::vector<AdapterMaker> adapters, rdma::PeerOptions options = {}) {
   Backend backend{.name = std::move(name)};
   backend.make = [=](int ranks, Nanoseconds peer_timeout) {
-    std::unique_ptr<Fleet> fleet =
-        std::make_unique<VerbsFleet>(ranks, peer_timeout, policy, adapters, options);
+    std::vector<VerbsRank> each;
+    for (int rank = 0; rank < ranks; ++rank) {
+      VerbsRank& made = each.emplace_back(VerbsRank{.options = options});
+      made.options.peer_timeout = peer_timeout;
+      for (const AdapterMaker& make : adapters) {
+        made.adapters.push_back(make(rank, static_cast<int>(made.adapters.size())));
+      }
+    }
+    auto fleet = std::make_unique<VerbsFleet>(policy, each);
+    fleet->meet_all();
     EXPECT_TRUE(fleet->poll_until([&] { return fleet->all_connected(); }));
     return fleet;
   };

@@ -76,6 +76,7 @@ Status SimQueuePair::connect(const rdma::End& remote, const rdma::PathSettings& 
 }
 
 void SimQueuePair::fail() {
+  if (state_ == State::error) return;
   // What was delivered and not yet acknowledged may be either by now.
   break_at(sends_acknowledged_ + fabric_.below(sends_delivered_ - sends_acknowledged_ + 1),
            rdma::kFlushed);

@@ -51,6 +51,11 @@ std::string_view text(GidType type) {
   return "unknown type";
 }
 
+bool Gid::is_of_subnet(const Gid& other) const {
+  constexpr std::size_t kPrefixBytes = 8;
+  return std::equal(raw.begin(), raw.begin() + kPrefixBytes, other.raw.begin());
+}
+
 bool Gid::is_ipv4() const {
   return std::all_of(raw.begin(), raw.begin() + 10, [](uint8_t byte) { return byte == 0; }) &&
          raw[10] == 0xff && raw[11] == 0xff;

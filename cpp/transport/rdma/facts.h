@@ -22,8 +22,9 @@ struct Gid {
 
   bool is_zero() const { return *this == Gid{}; }
   bool is_link_local() const { return raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80; }
-  bool is_ipv4() const;      // ::ffff:a.b.c.d, also of the link-local 169.254.0.0/16
-  std::string text() const;  // "fe80::1", "::ffff:10.9.0.1"
+  bool is_ipv4() const;  // ::ffff:a.b.c.d, also of the link-local 169.254.0.0/16
+  bool is_of_subnet(const Gid& other) const;  // InfiniBand: the same prefix
+  std::string text() const;                   // "fe80::1", "::ffff:10.9.0.1"
   bool operator==(const Gid&) const = default;
 };
 

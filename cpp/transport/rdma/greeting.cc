@@ -35,6 +35,10 @@ GreetingEnd get_rail(Reader& reader) {
 
 }  // namespace
 
+std::string GreetingEnd::text() const {
+  return link == LinkLayer::infiniband ? cat("LID ", end.lid) : cat("GID ", end.gid.text());
+}
+
 std::vector<std::byte> encode(const Greeting& greeting) {
   Writer writer;
   writer.put(kGreetingMagic).put(kVersion).put(greeting.epoch).put(greeting.rank);

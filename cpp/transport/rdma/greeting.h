@@ -16,6 +16,8 @@ namespace rdmacoll::rdma {
 struct GreetingEnd {
   LinkLayer link = LinkLayer::unknown;
   End end;
+
+  std::string text() const;  // "LID 7", "GID ::ffff:10.9.0.1"
 };
 
 struct Greeting {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/text.h"
 
@@ -57,6 +58,7 @@ Status Inbound::post_recv(const Transfer& transfer) {
   receiving.progress.begin(transfer);
   receiving.written = receiving.granted = 0;
   receiving.places = 0;
+  receiving.is_ready = false;
   receiving.is_staged =
       !std::all_of(transfer.pieces.begin(), transfer.pieces.end(),
                    [&](const Piece& piece) { return home_.slabs.contains(piece); });
@@ -138,7 +140,9 @@ bool Inbound::ask(uint32_t index) {
 
 bool Inbound::ready(const RecordHeader& header) {
   const uint32_t* found = by_key_.get(header.lane, header.sequence);
-  if (found == nullptr || !receivings_[*found].is_staged) return false;
+  if (found == nullptr) return false;
+  Receiving& receiving = receivings_[*found];
+  if (!receiving.is_staged || std::exchange(receiving.is_ready, true)) return false;
   staged_.push(*found);
   return true;
 }

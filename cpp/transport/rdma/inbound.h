@@ -34,7 +34,8 @@ class Inbound {
   struct Receiving {
     Progress progress;  // how far it is granted; staged: how far it is copied
     uint64_t written = 0;
-    bool is_staged = false;  // some of it lies outside the slabs
+    bool is_staged = false;  // some of it lies outside the slabs,
+    bool is_ready = false;   // and the sender has said that it is there
     uint64_t granted = 0;    // staged: bytes,
     uint32_t places = 0;     // and places that are not written yet
   };

@@ -40,7 +40,8 @@ void Outbound::pump_control() {
     const int64_t room = link_.outbox.room();
     const uint32_t left = length - control_done_;
     // A crumb at the end of a message is not worth a record.
-    if (room < std::min<int64_t>(left, link_.cuts.eager_bytes / 2)) return;
+    const int64_t worthwhile = std::max<int64_t>(1, link_.cuts.eager_bytes / 2);
+    if (room < std::min<int64_t>(left, worthwhile)) return;
     const auto bytes = static_cast<uint32_t>(std::min<int64_t>(room, left));
     std::byte* payload = link_.outbox.append({.kind = RecordKind::control,
                                               .bytes = bytes,
@@ -186,7 +187,8 @@ bool Outbound::write(uint32_t index) {
     std::array<Sge, kSgesMax> pieces;
     std::size_t count = 0;
     uint16_t stage = 0;
-    const std::size_t bytes = gather(sending, place, left, pieces, count, stage);
+    const auto want = std::min<std::size_t>(left, pair.message_bytes_max());
+    const std::size_t bytes = gather(sending, place, want, pieces, count, stage);
     if (bytes == 0) return moved;
     const bool is_last = bytes == left;
     pair.add({.kind = is_last ? SendKind::write_with_immediate : SendKind::write,

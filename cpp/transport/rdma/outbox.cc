@@ -13,23 +13,24 @@ constexpr uint32_t kCreditsKept = 1;
 
 void Outbox::open(std::byte* memory, uint32_t slots, uint32_t slot_bytes, uint32_t local_key) {
   memory_ = memory;
-  slot_bytes_ = slot_bytes;
+  slot_bytes_ = message_bytes_ = slot_bytes;
   local_key_ = local_key;
   credit_slot_ = slots - 1;
   for (uint32_t i = slots - 1; i-- > 0;) free_.push_back(i);
 }
 
 int64_t Outbox::room() const {
-  const int64_t fresh = free_.empty() ? 0 : static_cast<int64_t>(slot_bytes_ - kMessageHeaderBytes);
-  const int64_t left = open_bytes_ == 0 ? 0 : static_cast<int64_t>(slot_bytes_ - open_bytes_);
+  const int64_t fresh =
+      free_.empty() ? 0 : static_cast<int64_t>(message_bytes_ - kMessageHeaderBytes);
+  const int64_t left = open_bytes_ == 0 ? 0 : static_cast<int64_t>(message_bytes_ - open_bytes_);
   return std::max(fresh, left) - static_cast<int64_t>(kRecordHeaderBytes);
 }
 
 std::byte* Outbox::append(const RecordHeader& header) {
   const std::size_t bytes = kRecordHeaderBytes + header.bytes;
-  if (open_bytes_ + bytes > slot_bytes_) close_open();
+  if (open_bytes_ + bytes > message_bytes_) close_open();
   if (open_bytes_ == 0) {
-    RC_ASSERT(!free_.empty() && kMessageHeaderBytes + bytes <= slot_bytes_);
+    RC_ASSERT(!free_.empty() && kMessageHeaderBytes + bytes <= message_bytes_);
     open_slot_ = free_.back();
     free_.pop_back();
     open_bytes_ = kMessageHeaderBytes;
@@ -60,7 +61,10 @@ void Outbox::return_credits(std::span<Pair> pairs) {
   Pair& pair = pairs.front();
   const bool due =
       std::any_of(pairs.begin(), pairs.end(), [](const Pair& each) { return each.owes_much(); });
-  if (!due || !credit_slot_is_free_ || !pair.has_room() || !pair.has_credit(0)) return;
+  // The last credit is spent on credits of the same queue pair alone: two ranks that both gave it
+  // away for those of another one would have none to go on with.
+  const uint32_t kept = pair.owes_much() ? 0 : kCreditsKept;
+  if (!due || !credit_slot_is_free_ || !pair.has_room() || !pair.has_credit(kept)) return;
   credit_slot_is_free_ = false;
   post(pairs, credit_slot_, kMessageHeaderBytes);
 }

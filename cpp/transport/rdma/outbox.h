@@ -2,6 +2,7 @@
 // once while the queue is short and takes more while it is not.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,6 +18,9 @@ class Outbox {
 
   // `memory`: `slots` messages of `slot_bytes` each, registered under `local_key`.
   void open(std::byte* memory, uint32_t slots, uint32_t slot_bytes, uint32_t local_key);
+
+  // The peer's receives are smaller than our messages could be.
+  void limit(uint32_t slot_bytes) { message_bytes_ = std::min(message_bytes_, slot_bytes); }
 
   // The largest payload that a record can have now; -1: not even an empty one.
   int64_t room() const;
@@ -42,6 +46,7 @@ class Outbox {
   uint32_t epoch_;
   std::byte* memory_ = nullptr;
   uint32_t slot_bytes_ = 0;
+  uint32_t message_bytes_ = 0;  // at most slot_bytes_
   uint32_t local_key_ = 0;
   uint32_t number_ = 0;
   uint32_t credit_slot_ = 0;  // the last one: messages without records

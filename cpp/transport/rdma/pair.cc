@@ -29,6 +29,11 @@ Status Pair::open(Device& device, const Rail& rail, const Sizes& sizes, std::byt
   inline_bytes_max_ = granted.inline_bytes;
   pieces_max_ = std::min<std::size_t>(kSgesMax, std::max<uint32_t>(1, granted.send_pieces));
   sizes_.sends = std::min(sizes.sends, granted.sends);
+  for (const PortFacts& port : device.facts().ports) {
+    if (port.number == rail.port && port.message_bytes_max > 0) {
+      message_bytes_max_ = port.message_bytes_max;
+    }
+  }
   RC_ASSERT(sizes_.sends > kUnsignalledMax && granted.receives >= sizes.receives,
             cat(granted.sends, " sends, ", granted.receives, " receives"));
   chain_.reserve(sizes_.sends);

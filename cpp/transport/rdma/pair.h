@@ -38,6 +38,7 @@ class Pair {
   End local() const { return queue_pair_->local(); }
   uint32_t inline_bytes_max() const { return inline_bytes_max_; }
   std::size_t pieces_max() const { return pieces_max_; }
+  uint64_t message_bytes_max() const { return message_bytes_max_; }
 
   // `credits`: how many receives the other end has posted.
   Status connect(const End& remote, const PathSettings& path, uint32_t credits);
@@ -94,6 +95,7 @@ class Pair {
   uint32_t local_key_ = 0;
   uint32_t inline_bytes_max_ = 0;
   std::size_t pieces_max_ = 1;
+  uint64_t message_bytes_max_ = UINT32_MAX;  // of one request
   uint32_t credits_ = 0;
   uint32_t credits_max_ = 0;
   int32_t owed_ = 0;  // below 0 until those are posted of which the greeting has told

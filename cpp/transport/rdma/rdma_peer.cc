@@ -16,6 +16,9 @@ constexpr uint32_t kRecordBytesMin = 1024;
 // The messages of one peer take at most this part of the pool.
 constexpr std::size_t kPoolShare = 16;
 
+// Some milliseconds; a failure of the peer's alone has no other cause here.
+constexpr int kLooksForACause = 16;
+
 constexpr uint32_t kPathImmediate = UINT32_MAX;  // no slot has this number
 
 uint32_t slot_bytes(const PeerOptions& options) {
@@ -29,15 +32,6 @@ uint32_t receives_of(const PeerOptions& options, std::size_t pool_bytes) {
   return static_cast<uint32_t>(
       std::clamp<std::size_t>(fit, kReceivesMin + kMessageSlots, kReceives + kMessageSlots) -
       kMessageSlots);
-}
-
-bool same_subnet(const Gid& a, const Gid& b) {
-  return std::equal(a.raw.begin(), a.raw.begin() + 8, b.raw.begin());
-}
-
-std::string end_text(const GreetingEnd& remote) {
-  return remote.link == LinkLayer::infiniband ? cat("LID ", remote.end.lid)
-                                              : cat("GID ", remote.end.gid.text());
 }
 
 }  // namespace
@@ -123,7 +117,7 @@ void RdmaPeer::meet(Sink& sink) {
     if (word == GreetingSocket::Word::ready && state_ == State::joining) {
       state_ = State::testing;
       test_path();
-      begin_if_ready(sink);
+      if (path_tests_ == 0) open_path(sink);
     } else if (word != GreetingSocket::Word::alive) {
       return fail(sink, "sent nonsense on its socket");
     }
@@ -139,6 +133,9 @@ Status RdmaPeer::accept_greeting(std::span<const std::byte> bytes) {
   }
   link_.cuts = {std::min(greeting.eager_bytes, options_.accumulation_bytes),
                 std::min(greeting.chunk_bytes, options_.chunk_bytes)};
+  PeerOptions agreed = options_;
+  agreed.accumulation_bytes = link_.cuts.eager_bytes;
+  link_.outbox.limit(slot_bytes(agreed));
   remote_ = greeting.rails;
   const std::size_t rails = std::min(remote_.size(), pairs_.size());
   link_.pairs = std::span(pairs_).first(rails);
@@ -158,7 +155,7 @@ PathSettings RdmaPeer::path_to(const Rail& rail, const GreetingEnd& remote) cons
   PathSettings path = options_.path;
   path.gid_index = rail.gid_index;
   path.pkey_index = rail.pkey_index;
-  path.needs_grh = rail.link == LinkLayer::ethernet || !same_subnet(rail.gid, remote.end.gid);
+  path.needs_grh = rail.link == LinkLayer::ethernet || !rail.gid.is_of_subnet(remote.end.gid);
   const uint32_t mtu = std::min(rail.mtu, remote.end.mtu);
   path.mtu = path.mtu == 0 ? mtu : std::min(path.mtu, mtu);
   return path;
@@ -171,12 +168,18 @@ void RdmaPeer::test_path() {
                           {.kind = Sent::Kind::path_test});
     ++path_tests_;
   }
-  if (path_tests_ == 0) link_.outbox.append({.kind = RecordKind::path});
   push();
 }
 
+void RdmaPeer::open_path(Sink& sink) {
+  link_.outbox.append({.kind = RecordKind::path});
+  is_tried_ = true;
+  begin_if_ready(sink);
+}
+
+// Nothing may be sent before our own record of the path: the peer takes nothing else first.
 void RdmaPeer::begin_if_ready(Sink& sink) {
-  if (state_ != State::testing || !is_open_) return;
+  if (state_ != State::testing || !is_tried_ || !is_open_) return;
   state_ = State::connected;
   ++home_.counters.handshakes;
   ++home_.counters.connections;
@@ -189,7 +192,7 @@ void RdmaPeer::handle(std::size_t rail, const Completion& completion, Sink& sink
   if (has_failed()) return;
   if (completion.status != 0) return handle_failure(rail, completion, sink);
   if (completion.kind == CompletionKind::sent) {
-    return pairs_[rail].retire(completion.id, [this](const Sent& sent) { handle_sent(sent); });
+    return pairs_[rail].retire(completion.id, [&](const Sent& sent) { handle_sent(sent, sink); });
   }
   heard_ = true;
   std::string wrong;
@@ -205,14 +208,14 @@ void RdmaPeer::handle(std::size_t rail, const Completion& completion, Sink& sink
   pairs_[rail].consume(completion.id);
 }
 
-void RdmaPeer::handle_sent(const Sent& sent) {
+void RdmaPeer::handle_sent(const Sent& sent, Sink& sink) {
   switch (sent.kind) {
     case Sent::Kind::message:
       return link_.outbox.free(sent.index);
     case Sent::Kind::write:
       return outbound_.written(sent);
     case Sent::Kind::path_test:
-      if (--path_tests_ == 0) link_.outbox.append({.kind = RecordKind::path});
+      if (--path_tests_ == 0) open_path(sink);
       return;
     case Sent::Kind::nothing:
       return;
@@ -222,14 +225,21 @@ void RdmaPeer::handle_sent(const Sent& sent) {
 void RdmaPeer::handle_failure(std::size_t rail, const Completion& completion, Sink& sink) {
   const std::string path =
       cat(ports_.rails[rail].text(), " to ",
-          rail < remote_.size() ? end_text(remote_[rail]) : "a peer that has not greeted");
+          rail < remote_.size() ? remote_[rail].text() : "a peer that has not greeted");
   const std::string vendor =
       completion.vendor_error == 0 ? "" : cat(", vendor error ", completion.vendor_error);
   const char* cure = is_connected() ? ""
                                     : ". No path between the two: check the network, or choose "
                                       "another device with TF_RDMA_DEV_NAME";
-  fail(sink, cat("queue pair ", completion.queue_pair,
-                 " failed: ", completion_text(completion.status), vendor, ", on ", path, cure));
+  const std::string cause =
+      cat("queue pair ", completion.queue_pair, " failed: ", completion_text(completion.status),
+          vendor, ", on ", path, cure);
+  if (completion.status != kFlushed) return fail(sink, cause);
+  // What follows from a failure may be seen before the failure itself.
+  if (echo_.empty()) {
+    echo_ = cause;
+    looks_left_ = kLooksForACause;
+  }
 }
 
 std::string RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Sink& sink) {
@@ -303,7 +313,7 @@ bool RdmaPeer::work(Sink& sink) {
 }
 
 void RdmaPeer::push() {
-  if (has_failed() || link_.pairs.empty()) return;
+  if (has_failed() || link_.pairs.empty() || !echo_.empty()) return;
   outbound_.pump();
   inbound_.pump();
   link_.outbox.flush(link_.pairs);
@@ -328,6 +338,7 @@ void RdmaPeer::look_at_socket(Nanoseconds now, Sink& sink) {
 
 void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
   if (has_failed()) return;
+  if (!echo_.empty() && --looks_left_ == 0) return fail(sink, echo_);
   liveness_->polled(now);
   if (std::exchange(heard_, false)) liveness_->heard(now);
   if (liveness_->is_silent(now)) return fail(sink, liveness_->cause());
@@ -357,6 +368,7 @@ void RdmaPeer::close() {
   link_.pairs = {};
   link_.outbox.clear();
   link_.fault.clear();
+  echo_.clear();
   outbound_.clear();
   inbound_.clear();
   socket_.close();
@@ -367,8 +379,8 @@ void RdmaPeer::close() {
 bool RdmaPeer::may_sleep() const {
   const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
                                [](const Pair& pair) { return pair.is_flushed(); });
-  return all && socket_.is_flushed() && !outbound_.has_report() && !inbound_.has_report() &&
-         link_.fault.empty();
+  return all && echo_.empty() && socket_.is_flushed() && !outbound_.has_report() &&
+         !inbound_.has_report() && link_.fault.empty();
 }
 
 bool RdmaPeer::needs_poll() const {

@@ -78,12 +78,12 @@ class RdmaPeer {
   Status accept_greeting(std::span<const std::byte> bytes);
   PathSettings path_to(const Rail& rail, const GreetingEnd& remote) const;
   void test_path();
+  void open_path(Sink& sink);
   void begin_if_ready(Sink& sink);
-  void handle_sent(const Sent& sent);
+  void handle_sent(const Sent& sent, Sink& sink);
   void handle_failure(std::size_t rail, const Completion& completion, Sink& sink);
   std::string handle_message(std::size_t rail, const Completion& completion, Sink& sink);
   bool handle_record(const RecordHeader& header, std::span<const std::byte> payload, Sink& sink);
-  bool flush();
 
   const World& world_;
   int rank_;
@@ -103,8 +103,11 @@ class RdmaPeer {
   Inbound inbound_;
   uint32_t messages_ = 0;    // received
   uint32_t path_tests_ = 0;  // sent on other rails than the first, and not acknowledged
+  bool is_tried_ = false;    // our way to the peer is, and the record that says so is on its way
   bool is_open_ = false;     // the peer's way to us is
   bool heard_ = false;
+  std::string echo_;  // of a failure that is not seen yet, as a cause, or ""
+  int looks_left_ = 0;
 };
 
 }  // namespace rdmacoll::rdma

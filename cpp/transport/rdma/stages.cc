@@ -1,5 +1,7 @@
 #include "transport/rdma/stages.h"
 
+#include <utility>
+
 #include "base/text.h"
 
 namespace rdmacoll::rdma {
@@ -17,7 +19,12 @@ Status Stages::make() {
                               bytes_text(bytes), " left to copy through (",
                               bytes_text(pool_.used()), " in use). Raise TF_RDMA_BUF_SIZE.")};
   }
-  RC_RETURN_IF_ERROR(registered_.open(devices_, memory_, bytes, counters_));
+  if (Status status = registered_.open(devices_, memory_, bytes, counters_); !status.ok()) {
+    // As if it had not been tried: the next peer that needs a buffer is told the same.
+    registered_ = {};
+    pool_.free(std::exchange(memory_, nullptr));
+    return status;
+  }
   for (uint32_t i = count_; i-- > 0;) free_.push_back(static_cast<uint16_t>(i));
   return {};
 }

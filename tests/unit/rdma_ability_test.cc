@@ -1,0 +1,195 @@
+// Whether ranks can use RDMA, each for itself and all together.
+#include "bootstrap/rdma_ability.h"
+
+#include <gmock/gmock.h>
+
+#include "base/text.h"
+#include "unit/fabric_fixture.h"
+#include "verbs_sim/fabric.h"
+
+namespace rdmacoll {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using verbs_sim::SimFabric;
+using verbs_sim::SimVerbs;
+
+class FindRdma : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(MemoryPool::create(16 << 20, pool_).ok()); }
+
+  RdmaAbility find(SimVerbs& verbs) { return find_rdma(config_, *pool_, &verbs); }
+
+  SimFabric fabric_{{.seed = 71}};
+  std::unique_ptr<MemoryPool> pool_;
+  Config config_;
+};
+
+TEST_F(FindRdma, device_that_works_is_no_obstacle) {
+  const RdmaAbility ability = find(fabric_.add_host({verbs_sim::soft_roce(0)}));
+  EXPECT_EQ(ability.card.obstacle, "");
+  EXPECT_TRUE(ability.card.has_devices);
+  ASSERT_EQ(ability.rails.size(), 1u);
+  EXPECT_EQ(ability.rails[0].device, "rxe0");
+  EXPECT_EQ(fabric_.counters().registrations, 1u) << "tried";
+  EXPECT_EQ(fabric_.counters().deregistrations, 1u) << "and given back";
+}
+
+TEST_F(FindRdma, missing_library_is_the_obstacle_in_its_own_words) {
+  SimVerbs& verbs = fabric_.add_host({verbs_sim::soft_roce(0)});
+  verbs.refuse_with({Code::failed, "libibverbs.so.1 is missing: apt install libibverbs1"});
+  const RdmaAbility ability = find(verbs);
+  EXPECT_EQ(ability.card.obstacle, "libibverbs.so.1 is missing: apt install libibverbs1");
+  EXPECT_FALSE(ability.card.has_devices);
+}
+
+TEST_F(FindRdma, no_device_is_an_obstacle) {
+  const RdmaAbility ability = find(fabric_.add_host({}));
+  EXPECT_NE(ability.card.obstacle, "");
+  EXPECT_FALSE(ability.card.has_devices);
+}
+
+TEST_F(FindRdma, missing_device_that_was_asked_for_is_named_beside_those_there_are) {
+  config_.rdma_device = "mlx5_7";
+  config_.rdma_requested = true;
+  const RdmaAbility ability = find(fabric_.add_host({verbs_sim::ethernet(0)}));
+  EXPECT_THAT(ability.card.obstacle, AllOf(HasSubstr("mlx5_7"), HasSubstr("mlx5_0")));
+  EXPECT_TRUE(ability.card.has_devices);
+  EXPECT_TRUE(ability.card.is_requested);
+}
+
+TEST_F(FindRdma, device_with_its_port_down_is_an_obstacle) {
+  SimVerbs& verbs = fabric_.add_host({verbs_sim::ethernet(0)});
+  fabric_.lower_port(0, "mlx5_0", 1);
+  EXPECT_THAT(find(verbs).card.obstacle, AllOf(HasSubstr("mlx5_0"), HasSubstr("down")));
+}
+
+TEST_F(FindRdma, memory_that_may_not_be_locked_is_an_obstacle) {
+  verbs_sim::AdapterModel limited = verbs_sim::soft_roce(0);
+  limited.lockable_bytes = 4096;
+  EXPECT_THAT(find(fabric_.add_host({limited})).card.obstacle, HasSubstr("registering"));
+}
+
+TEST_F(FindRdma, what_is_turned_off_is_not_even_looked_at) {
+  SimVerbs& verbs = fabric_.add_host({verbs_sim::soft_roce(0)});
+  config_.rdma_enabled = false;
+  EXPECT_THAT(find(verbs).card.obstacle, HasSubstr("turned off"));
+  config_.rdma_enabled = true;
+  config_.transports = {"shm", "tcp"};
+  EXPECT_THAT(find(verbs).card.obstacle, HasSubstr("turned off"));
+  EXPECT_EQ(fabric_.counters().registrations, 0u);
+  config_.transports = {"shm", "rdma"};
+  EXPECT_EQ(find(verbs).card.obstacle, "");
+}
+
+// ---- all together ----
+
+RdmaCard able() { return {.has_devices = true}; }
+RdmaCard unable(std::string obstacle, bool has_devices) {
+  return {.obstacle = std::move(obstacle), .has_devices = has_devices};
+}
+RdmaCard asking(RdmaCard card) {
+  card.is_requested = true;
+  return card;
+}
+
+Status agree(const std::vector<RdmaCard>& each, RdmaAgreement& agreement) {
+  std::vector<Card> cards(each.size());
+  for (std::size_t i = 0; i < each.size(); ++i) cards[i].rdma = each[i];
+  return agree_on_rdma(
+      cards, [](int rank) { return cat("rank ", rank, " on h", rank); }, agreement);
+}
+
+TEST(AgreeOnRdma, when_all_are_able) {
+  RdmaAgreement agreement;
+  EXPECT_TRUE(agree({able(), asking(able()), able()}, agreement).ok());
+  EXPECT_TRUE(agreement.use);
+  EXPECT_EQ(agreement.warning, "");
+}
+
+TEST(AgreeOnRdma, one_that_is_unable_decides_for_all_and_is_named) {
+  RdmaAgreement agreement;
+  EXPECT_TRUE(agree({able(), able(), unable("its port is down.", true)}, agreement).ok());
+  EXPECT_FALSE(agreement.use);
+  EXPECT_EQ(agreement.warning, "no RDMA, but TCP: rank 2 on h2 cannot use it: its port is down.");
+}
+
+TEST(AgreeOnRdma, what_one_asked_for_and_another_cannot_is_an_error) {
+  RdmaAgreement agreement;
+  const Status status = agree({asking(able()), unable("no library.", false)}, agreement);
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("RDMA was asked for"), HasSubstr("TF_RDMA_DEV_NAME"),
+                    HasSubstr("rank 1 on h1 cannot use it: no library.")));
+  EXPECT_FALSE(agreement.use);
+}
+
+TEST(AgreeOnRdma, where_nobody_has_a_device_nothing_is_said) {
+  RdmaAgreement agreement;
+  EXPECT_TRUE(agree({unable("no library.", false), unable("no device.", false)}, agreement).ok());
+  EXPECT_FALSE(agreement.use);
+  EXPECT_EQ(agreement.warning, "");
+}
+
+TEST(AgreeOnRdma, who_turned_it_off_is_not_warned) {
+  SimFabric fabric({});
+  std::unique_ptr<MemoryPool> pool;
+  ASSERT_TRUE(MemoryPool::create(16 << 20, pool).ok());
+  Config config;
+  config.rdma_enabled = false;
+  const RdmaAbility off = find_rdma(config, *pool, &fabric.add_host({}));
+  RdmaAgreement agreement;
+  EXPECT_TRUE(agree({able(), off.card}, agreement).ok());
+  EXPECT_FALSE(agreement.use);
+  EXPECT_EQ(agreement.warning, "");
+}
+
+// ---- fabrics of one process over simulated devices ----
+
+TEST(FabricOverRdma, ranks_talk_and_a_large_transfer_arrives) {
+  SimFabric fabric({.seed = 72});
+  {
+    fabric_test::Cluster cluster(2, [&](FabricOptions& options) {
+      options.config.transports = {"rdma"};
+      options.verbs = &fabric.add_host({verbs_sim::soft_roce(options.rank)});
+    });
+    ASSERT_TRUE(cluster.begin().ok());
+    cluster.connect_all();
+    const auto until = [&](const std::function<bool()>& done) {
+      return cluster.until([&] {
+        for (int i = 0; i < 100 && fabric.step(); ++i) {
+        }
+        return done();
+      });
+    };
+    ASSERT_TRUE(until([&] {
+      return cluster.events[0].peers.contains(1) && cluster.events[1].peers.contains(0);
+    }));
+    std::vector<std::byte> source(500'000, std::byte{5}), target(500'000);
+    const Piece from{source.data(), source.size()}, to{target.data(), target.size()};
+    EXPECT_EQ(cluster.fabrics[0]->reach(1).transport, "rdma");
+    ASSERT_TRUE(cluster.fabrics[0]->post_send({1, 0, 1, std::span(&from, 1), 1}).ok());
+    ASSERT_TRUE(cluster.fabrics[1]->post_recv({0, 0, 1, std::span(&to, 1), 2}).ok());
+    EXPECT_TRUE(until([&] { return cluster.events[1].received_cookies.contains(2); }));
+    EXPECT_EQ(source, target);
+    EXPECT_EQ(fabric.counters().changed_under_way, 0u);
+  }
+}
+
+TEST(FabricOverRdma, rank_without_a_device_is_an_error_where_rdma_was_asked_for) {
+  SimFabric fabric({.seed = 73});
+  fabric_test::Cluster cluster(2, [&](FabricOptions& options) {
+    options.config.transports = {"rdma"};
+    options.config.rdma_requested = true;
+    options.verbs =
+        &(options.rank == 0 ? fabric.add_host({verbs_sim::soft_roce(0)}) : fabric.add_host({}));
+  });
+  const Status status = cluster.begin();
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("RDMA was asked for"), HasSubstr("rank 1")));
+}
+
+}  // namespace
+}  // namespace rdmacoll
