@@ -173,6 +173,11 @@ class Run:
             )
         )
 
+    @property
+    def folder(self) -> Path:
+        """What the ranks know as RANKS_FOLDER."""
+        return self._folder
+
     def reported(self, rank: int) -> Any:
         """What the rank has reported so far, or None."""
         path = self._folder / f"report-{rank}.json"

@@ -1,4 +1,4 @@
-"""Under mpirun: runs a program with the device of its local rank, the first of RDMACOLL_DEVICE for local rank 0.
+"""Under mpirun: runs a program with one device of RDMACOLL_DEVICE, the first on local rank 0.
 
 Usage: own_device.py PROGRAM [ARGUMENT...]
 """
