@@ -196,6 +196,10 @@ class Run:
             return int(self.reported(rank)["pid"])
         return self.processes[rank].pid
 
+    def so_far(self) -> Outcome:
+        """What is there now, for a message."""
+        return self._collect()
+
     def finish(self, deadline_s: float = 120.0) -> Outcome:
         """Waits for all; whoever is late is killed, and the test fails."""
         end = time.monotonic() + deadline_s

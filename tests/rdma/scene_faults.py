@@ -35,7 +35,8 @@ def _wait_for_turns(started: Run, turns: int, within_s: float = 60) -> int:
     first = now = (started.reported(0) or {}).get("turn", 0)
     end = time.monotonic() + within_s
     while now < first + turns:
-        assert time.monotonic() < end, f"{now - first} of {turns} sums in {within_s} s: {started.reported(0)}"
+        if time.monotonic() > end:
+            raise AssertionError(f"{now - first} of {turns} sums in {within_s} s:\n{started.so_far().text()}")
         time.sleep(0.05)
         now = (started.reported(0) or {}).get("turn", 0)
     return int(now)
@@ -77,7 +78,7 @@ def check_a_stopped_rank_is_named_once_its_heartbeats_are_missed() -> None:
         os.kill(started.pid(1), signal.SIGKILL)
         outcome = started.finish(30)
     _named(found, outcome, 1)
-    assert found[0]["at"] - stopped < 5, found
+    assert found[0]["at"] - stopped < 15, found
 
 
 def check_a_cable_that_stays_pulled_is_an_error_with_status_and_path() -> None:
