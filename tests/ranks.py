@@ -173,6 +173,11 @@ class Run:
             )
         )
 
+    @property
+    def folder(self) -> Path:
+        """What the ranks know as RANKS_FOLDER."""
+        return self._folder
+
     def reported(self, rank: int) -> Any:
         """What the rank has reported so far, or None."""
         path = self._folder / f"report-{rank}.json"
@@ -190,6 +195,10 @@ class Run:
         if self.launcher == "mpirun":
             return int(self.reported(rank)["pid"])
         return self.processes[rank].pid
+
+    def so_far(self) -> Outcome:
+        """What is there now, for a message."""
+        return self._collect()
 
     def finish(self, deadline_s: float = 120.0) -> Outcome:
         """Waits for all; whoever is late is killed, and the test fails."""

@@ -17,7 +17,7 @@ from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp
 
 SIZES = (0, 1, 7, 1000, 100_003)
 ALGORITHMS = ("auto", "ring", "direct", "recursive_doubling")
-TRANSPORTS = ("shm", "tcp")
+TRANSPORTS = ("shm", "tcp", "rdma")
 FAILURES_SHOWN = 20
 
 
@@ -122,18 +122,36 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
 
 @click.command()
 @click.option("--seed", default=1, show_default=True, help="Of the values.")
+@click.option(
+    "--transport",
+    "transports",
+    type=click.Choice(TRANSPORTS),
+    multiple=True,
+    default=("shm", "tcp"),
+    show_default=True,
+    help="Only this one; may be given several times.",
+)
+@click.option(
+    "--algorithm",
+    "algorithms",
+    type=click.Choice(ALGORITHMS),
+    multiple=True,
+    default=ALGORITHMS,
+    show_default=True,
+    help="Only this one; may be given several times.",
+)
 @command("selftest")
-def selftest(*, seed: int) -> Findings:
+def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, ...]) -> Findings:
     """Compares all collectives with numpy. Start it like a program: mpirun -np 4 rdmacoll selftest."""
     world.init()
     results = Results()
     is_speaker = world.rank() == 0
     count, nodes = world.size(), world.cross_size()
-    for transport in TRANSPORTS:
+    for transport in transports:
         if transport == "shm" and nodes > 1:
             results.skip("transport shm", f"the {count} ranks are on {nodes} nodes")
             continue
-        for algorithm in ALGORITHMS:
+        for algorithm in algorithms:
             for order in ("run", "canonical"):
                 label = f"{algorithm} {transport} {order}"
                 if order == "canonical" and algorithm == "ring":

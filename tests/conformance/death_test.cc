@@ -106,6 +106,55 @@ TEST_P(Death, of_a_busy_rank_is_reported_once_and_its_memory_is_left_alone) {
   }
 }
 
+// Who leaves has flushed, and need not wait until the others have looked.
+TEST_P(Death, after_a_flush_does_not_take_back_what_was_sent) {
+  for (const bool is_posted : {true, false}) {
+    // Elsewhere nothing is sent before there is a receive.
+    if (!is_posted && !GetParam().name.starts_with("rdma")) continue;
+    make(2);
+    std::mt19937_64 random(kSeeds);
+    std::vector<std::unique_ptr<Buffer>> targets;
+    const auto post_receives = [&] {
+      for (uint64_t i = 0; i < 20; ++i) {
+        targets.push_back(std::make_unique<Buffer>(nullptr, 1000, 1, random));
+        EXPECT_TRUE(transport(0)
+                        .post_recv({.peer = 1,
+                                    .sequence = i,
+                                    .pieces = targets.back()->pieces(),
+                                    .cookie = 100 + i})
+                        .ok());
+      }
+    };
+    if (is_posted) {
+      post_receives();
+      for (int i = 0; i < 1000; ++i) fleet_->poll_all();  // grants may go out
+    }
+    Buffer source(nullptr, 1000, 1, random);
+    source.paint(7);
+    const auto turn_of_1 = [&] {
+      fleet_->step();
+      transport(1).poll(sink(1));
+    };
+    for (uint64_t i = 0; i < 20; ++i) {
+      const auto post = [&] {
+        return transport(1).post_send(
+            {.peer = 0, .sequence = i, .pieces = source.pieces(), .cookie = 200 + i});
+      };
+      while (!post().ok()) turn_of_1();
+    }
+    while (sink(1).sent_cookies.size() < 20 || !transport(1).flushed()) turn_of_1();
+    fleet_->transports[1].reset();
+    if (!is_posted) {
+      for (int i = 0; i < 100; ++i) fleet_->poll_all();
+      post_receives();
+    }
+    expect_reported_once(0, 1);
+    EXPECT_EQ(sink(0).received_cookies.size(), 20u);
+    for (const auto& target : targets) EXPECT_TRUE(target->is_painted(7));
+    fleet_.reset();
+  }
+}
+
 TEST_P(Death, leaves_calls_that_name_the_dead_without_effect) {
   make(2);
   fleet_->transports[1].reset();

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -19,7 +24,19 @@ REAL_DEVICES = os.environ.get("RDMACOLL_TEST_DEVICE", "")
 # The guest itself is of no interest where there are real devices.
 collect_ignore = ["test_guest.py"] if REAL_DEVICES else []
 
-Runner = Callable[[Sequence[str]], Result]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Runner(Protocol):
+    """Runs a command where the devices are. Hosts and memory are a guest's."""
+
+    def __call__(
+        self, command: Sequence[str], *, timeout_s: float = 120, hosts: int = 2, memory: str = "2G"
+    ) -> Result: ...
+
+
+# Runs checks of a scene, all of them when none is named: (module, checks..., options of the runner).
+Player = Callable[..., None]
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +59,66 @@ def guest_is_ready(request: pytest.FixtureRequest) -> None:
 def on_devices(guest_is_ready: None) -> Runner:
     """Runs a command where the devices are."""
 
-    def run(command: Sequence[str]) -> Result:
+    def run(command: Sequence[str], *, timeout_s: float = 120, hosts: int = 2, memory: str = "2G") -> Result:
         if not REAL_DEVICES:
-            return guest.run(command, Options(timeout_s=120))
+            return guest.run(command, Options(timeout_s=timeout_s, hosts=hosts, memory=memory))
         begin = time.monotonic()
-        done = subprocess.run(command, capture_output=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s)
         seconds = time.monotonic() - begin
         return Result(done.returncode, done.stdout, done.stderr, "", "this machine", seconds)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def play(on_devices: Runner) -> Player:
+    """Plays a scene: a program of this folder that starts ranks beside the devices and judges them there."""
+    path = f"PYTHONPATH={ROOT}:{ROOT / 'tests'}"
+
+    def run(scene: str, *checks: str, timeout_s: float = 120, hosts: int = 2, memory: str = "2G") -> None:
+        command = ["env", path, sys.executable, "-m", f"rdma.{scene}", *checks]
+        result = on_devices(command, timeout_s=timeout_s, hosts=hosts, memory=memory)
+        text = (result.stdout + result.stderr).decode(errors="replace")
+        assert result.code == 0, text[-12000:]
+        passed = re.findall(r"^passed (\w+) ", text, re.MULTILINE)
+        assert passed, text[-12000:]
+        assert not checks or passed == list(checks), text[-12000:]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def build_suite() -> Callable[[str], Path]:
+    """Builds one of the C++ suites, with what `make test` builds already."""
+
+    def build(suite: str) -> Path:
+        target = ROOT / "build" / "test"
+        configure = ["cmake", "-S", ROOT, "-B", target, "-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_TESTS=ON"]
+        if not (target / "CMakeCache.txt").exists() and shutil.which("ninja"):
+            configure += ["-G", "Ninja"]
+        jobs = str(len(os.sched_getaffinity(0)))
+        make = ["cmake", "--build", target, "--target", suite, "--parallel", jobs]
+        for command in (configure, make):
+            done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+            assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        return target / suite
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def suite_passes(on_devices: Runner) -> Callable[..., int]:
+    """Runs the tests of a C++ suite that match a pattern, none skipped; how many passed."""
+
+    def run(program: Path, pattern: str, *, timeout_s: float = 120, **environ: str) -> int:
+        named = [f"{name}={value}" for name, value in environ.items()]
+        command = ["env", *named, str(program), f"--gtest_filter={pattern}"]
+        result = on_devices(command, timeout_s=timeout_s)
+        text = (result.stdout + result.stderr).decode(errors="replace")
+        assert result.code == 0, text[-12000:]
+        assert "SKIPPED" not in text
+        found = re.search(r"\[  PASSED  \] (\d+) test", text)
+        assert found, text
+        return int(found[1])
 
     return run

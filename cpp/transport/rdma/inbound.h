@@ -27,6 +27,7 @@ class Inbound {
 
   bool has_work() const { return !granting_.empty() || !staged_.empty() || !asking_.empty(); }
   bool has_report() const { return !received_.empty(); }
+  bool has_early() const { return early_.size() > 0; }  // data whose receive is not posted yet
   void clear();
 
  private:

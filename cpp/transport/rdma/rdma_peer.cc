@@ -190,7 +190,10 @@ void RdmaPeer::begin_if_ready(Sink& sink) {
 
 void RdmaPeer::handle(std::size_t rail, const Completion& completion, Sink& sink) {
   if (has_failed()) return;
-  if (completion.status != 0) return handle_failure(rail, completion, sink);
+  if (completion.status != 0) {
+    if (!has_ended()) handle_failure(rail, completion, sink);
+    return;
+  }
   if (completion.kind == CompletionKind::sent) {
     return pairs_[rail].retire(completion.id, [&](const Sent& sent) { handle_sent(sent, sink); });
   }
@@ -303,6 +306,7 @@ bool RdmaPeer::work(Sink& sink) {
     moved |= outbound_.report(sink);
     moved |= inbound_.report(sink);
   }
+  if (has_ended()) return moved;
   const uint64_t before = home_.counters.bytes_sent;
   push();
   if (!link_.fault.empty()) {
@@ -313,7 +317,7 @@ bool RdmaPeer::work(Sink& sink) {
 }
 
 void RdmaPeer::push() {
-  if (has_failed() || link_.pairs.empty() || !echo_.empty()) return;
+  if (has_failed() || has_ended() || link_.pairs.empty() || !echo_.empty()) return;
   outbound_.pump();
   inbound_.pump();
   link_.outbox.flush(link_.pairs);
@@ -327,17 +331,20 @@ void RdmaPeer::push() {
 // The socket.
 
 void RdmaPeer::look_at_socket(Nanoseconds now, Sink& sink) {
-  if (has_failed()) return;
+  if (has_failed() || has_ended()) return;
   bool heard = false;
   const Status turned = socket_.turn(heard);
   if (heard) liveness_->heard(now);
   meet(sink);
   if (has_failed()) return;
-  if (!turned.ok()) return fail(sink, turned.message());
+  if (turned.ok()) return;
+  end_ = turned.message();
+  claim_until_ = now + kClaimTime;
+  socket_.close();
 }
 
 void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
-  if (has_failed()) return;
+  if (has_failed() || has_ended()) return;
   if (!echo_.empty() && --looks_left_ == 0) return fail(sink, echo_);
   liveness_->polled(now);
   if (std::exchange(heard_, false)) liveness_->heard(now);
@@ -347,53 +354,6 @@ void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
     liveness_->spoke(now);
   }
   if (!socket_.is_flushed()) look_at_socket(now, sink);
-}
-
-// The end.
-
-void RdmaPeer::fail(Sink& sink, const std::string& cause) {
-  if (has_failed()) return;
-  const std::string reason = cause;  // close() may clear what it refers to
-  close();
-  sink.peer_failed(rank_, reason);
-}
-
-void RdmaPeer::close() {
-  state_ = State::failed;
-  for (Pair& pair : pairs_) {
-    pair.close([this](const Sent& sent) {
-      if (sent.stage != 0) home_.send_stages.free(static_cast<uint16_t>(sent.stage - 1));
-    });
-  }
-  link_.pairs = {};
-  link_.outbox.clear();
-  link_.fault.clear();
-  echo_.clear();
-  outbound_.clear();
-  inbound_.clear();
-  socket_.close();
-  registered_ = {};
-  pool_.free(std::exchange(memory_, nullptr));
-}
-
-bool RdmaPeer::may_sleep() const {
-  const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
-                               [](const Pair& pair) { return pair.is_flushed(); });
-  return all && echo_.empty() && socket_.is_flushed() && !outbound_.has_report() &&
-         !inbound_.has_report() && link_.fault.empty();
-}
-
-bool RdmaPeer::needs_poll() const {
-  return !may_sleep() || !link_.outbox.is_empty() || outbound_.has_work() ||
-         outbound_.awaits_grants() || inbound_.has_work();
-}
-
-// A send that was never granted cannot leave and does not count.
-bool RdmaPeer::is_flushed() const {
-  if (has_failed()) return true;
-  const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
-                               [](const Pair& pair) { return pair.in_flight() == 0; });
-  return all && may_sleep() && link_.outbox.is_empty() && !outbound_.has_work();
 }
 
 }  // namespace rdmacoll::rdma

@@ -31,6 +31,9 @@ struct PeerOptions {
 // What one queue pair of one peer may need of the completion queue.
 uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_bytes);
 
+// How long data of a peer who left may wait for its receive: a decision may be on its way still.
+inline constexpr Nanoseconds kClaimTime = kSecond / 2;
+
 class RdmaPeer {
  public:
   enum class State : uint8_t { greeting, joining, testing, connected, failed };
@@ -58,6 +61,10 @@ class RdmaPeer {
   void handle(std::size_t rail, const Completion& completion, Sink& sink);
   void look_at_socket(Nanoseconds now, Sink& sink);
   void keep_alive(Nanoseconds now, Sink& sink);
+  // Its socket has ended, which overtakes what it sent before: that lies in the completion queues.
+  // Once these are empty, end() reports the failure, as soon as all that came has its receive.
+  bool has_ended() const { return !end_.empty(); }
+  bool end(Nanoseconds now, Sink& sink);
   // Reports what is done, and hands to the device what may go. Returns whether anything moved.
   bool work(Sink& sink);
   // The same without reports, at once after a post.
@@ -70,7 +77,9 @@ class RdmaPeer {
   bool may_sleep() const;
   bool needs_poll() const;
   bool is_flushed() const;
-  Nanoseconds next_deadline() const { return liveness_->next_deadline(); }
+  Nanoseconds next_deadline() const {
+    return has_ended() ? claim_until_ : liveness_->next_deadline();
+  }
 
  private:
   Status make_pairs();
@@ -108,6 +117,8 @@ class RdmaPeer {
   bool heard_ = false;
   std::string echo_;  // of a failure that is not seen yet, as a cause, or ""
   int looks_left_ = 0;
+  std::string end_;  // why its socket ended
+  Nanoseconds claim_until_ = 0;
 };
 
 }  // namespace rdmacoll::rdma

@@ -22,6 +22,7 @@ constexpr Nanoseconds kLookInterval = kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
 constexpr int kEventsPerLook = 64;
 constexpr uint32_t kCompletionsMax = 32 << 10;
+constexpr uint32_t kPollsOfAll = kCompletionsMax / kCompletionsPerPoll;
 
 // Staging buffers, both ways together, take at most this part of the pool.
 constexpr std::size_t kStageShare = 8;
@@ -224,8 +225,24 @@ bool RdmaTransport::poll(Sink& sink) {
     const Nanoseconds now = clock_.now();
     if (woken || is_meeting_ || now - looked_at_ >= kLookInterval) moved |= look_around(now, sink);
   }
+  moved |= end_those_who_left(sink);
   for (RdmaPeer* peer : live_) moved |= peer->work(sink);
   forget_failed();
+  return moved;
+}
+
+// What a peer sent was acknowledged before it closed its socket: all of it is in the queues by now.
+bool RdmaTransport::end_those_who_left(Sink& sink) {
+  if (std::none_of(live_.begin(), live_.end(),
+                   [](const RdmaPeer* peer) { return peer->has_ended(); })) {
+    return false;
+  }
+  bool moved = false;
+  for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
+    for (uint32_t i = 0; i < kPollsOfAll && take_completions(rail, sink); ++i) moved = true;
+  }
+  const Nanoseconds now = clock_.now();
+  for (RdmaPeer* peer : live_) moved |= peer->end(now, sink);
   return moved;
 }
 

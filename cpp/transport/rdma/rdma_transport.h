@@ -61,6 +61,7 @@ class RdmaTransport final : public Transport {
   bool look_around(Nanoseconds now, Sink& sink);
   void take_events(std::size_t rail, Sink& sink);
   void fail_all(const std::string& cause, Sink& sink);
+  bool end_those_who_left(Sink& sink);
   void forget_failed();
 
   const World world_;

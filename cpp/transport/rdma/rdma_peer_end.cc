@@ -1,0 +1,64 @@
+// How a connection ends, and when it may rest.
+#include <algorithm>
+#include <utility>
+
+#include "transport/rdma/rdma_peer.h"
+
+namespace rdmacoll::rdma {
+
+bool RdmaPeer::end(Nanoseconds now, Sink& sink) {
+  if (has_failed() || !has_ended()) return false;
+  const bool moved = is_connected() && inbound_.report(sink);
+  if (inbound_.has_early() && now < claim_until_) return moved;
+  fail(sink, end_);
+  return true;
+}
+
+void RdmaPeer::fail(Sink& sink, const std::string& cause) {
+  if (has_failed()) return;
+  const std::string reason = cause;  // close() may clear what it refers to
+  close();
+  sink.peer_failed(rank_, reason);
+}
+
+void RdmaPeer::close() {
+  state_ = State::failed;
+  for (Pair& pair : pairs_) {
+    pair.close([this](const Sent& sent) {
+      if (sent.stage != 0) home_.send_stages.free(static_cast<uint16_t>(sent.stage - 1));
+    });
+  }
+  link_.pairs = {};
+  link_.outbox.clear();
+  link_.fault.clear();
+  echo_.clear();
+  outbound_.clear();
+  inbound_.clear();
+  socket_.close();
+  registered_ = {};
+  pool_.free(std::exchange(memory_, nullptr));
+}
+
+bool RdmaPeer::may_sleep() const {
+  if (has_ended()) return !outbound_.has_report() && !inbound_.has_report();
+  const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
+                               [](const Pair& pair) { return pair.is_flushed(); });
+  return all && echo_.empty() && socket_.is_flushed() && !outbound_.has_report() &&
+         !inbound_.has_report() && link_.fault.empty();
+}
+
+bool RdmaPeer::needs_poll() const {
+  if (has_ended()) return !may_sleep();
+  return !may_sleep() || !link_.outbox.is_empty() || outbound_.has_work() ||
+         outbound_.awaits_grants() || inbound_.has_work();
+}
+
+// A send that was never granted cannot leave and does not count.
+bool RdmaPeer::is_flushed() const {
+  if (has_failed() || has_ended()) return true;
+  const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
+                               [](const Pair& pair) { return pair.in_flight() == 0; });
+  return all && may_sleep() && link_.outbox.is_empty() && !outbound_.has_work();
+}
+
+}  // namespace rdmacoll::rdma

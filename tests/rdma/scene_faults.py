@@ -1,0 +1,133 @@
+"""What happens to ranks over RDMA when a rank dies, a cable is pulled, or packets are lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import Any
+
+from frame import program, wait_done
+from ranks import Outcome, Run
+
+from rdma.scene import QUICK, RDMA, main, own_device
+
+# Sums for ever; whoever watches sees by the number of turns that they go on.
+FOREVER = """
+ramp = np.arange(100_000, dtype=np.float64)
+turn = 0
+# All see the sign to stop in the same turn.
+while not engine.allreduce(np.int32(os.path.exists(os.environ["RANKS_FOLDER"] + "/enough")), rdmacoll.Max):
+    got = engine.allreduce(ramp * (me + 1) + turn, rdmacoll.Sum, name=f"turn {turn}")
+    assert (got == ramp * (size * (size + 1) / 2) + size * turn).all(), turn
+    turn += 1
+    report({"pid": os.getpid(), "turn": turn})
+"""
+
+
+def _sh(command: str) -> None:
+    subprocess.run(command.split(), check=True)
+
+
+def _wait_for_turns(started: Run, turns: int, within_s: float = 60) -> int:
+    """Returns, with the number, when rank 0 has done so many further sums."""
+    first = now = (started.reported(0) or {}).get("turn", 0)
+    end = time.monotonic() + within_s
+    while now < first + turns:
+        if time.monotonic() > end:
+            raise AssertionError(f"{now - first} of {turns} sums in {within_s} s:\n{started.so_far().text()}")
+        time.sleep(0.05)
+        now = (started.reported(0) or {}).get("turn", 0)
+    return int(now)
+
+
+def _start(ranks: int, **env: str) -> Run:
+    return Run(program(FOREVER, after="sys.exit(3)"), ranks, env={**RDMA, **env}, env_of=own_device(ranks))
+
+
+def _named(entries: list[dict[str, Any]], outcome: Outcome, rank: int) -> None:
+    for entry in entries:
+        assert entry["error"] == "RankFailedError", outcome.text()
+        assert entry["attributes"]["rank"] == rank, outcome.text()
+        assert entry["attributes"]["host"] == os.uname().nodename
+        assert f"rank {rank} (" in entry["text"], entry
+        assert entry["attributes"]["cause"], entry
+
+
+def check_a_killed_rank_is_named_by_every_survivor() -> None:
+    for ranks in (2, 3):
+        victim = ranks - 1
+        with _start(ranks) as started:
+            _wait_for_turns(started, 5)
+            killed = time.time()
+            os.kill(started.pid(victim), signal.SIGKILL)
+            found = wait_done(started, range(victim), 30)
+            outcome = started.finish(30)
+        _named(found, outcome, victim)
+        for entry in found:
+            assert entry["at"] - killed < 5, (entry, outcome.text())
+
+
+def check_a_stopped_rank_is_named_once_its_heartbeats_are_missed() -> None:
+    with _start(2, **QUICK) as started:
+        _wait_for_turns(started, 5)
+        stopped = time.time()
+        os.kill(started.pid(1), signal.SIGSTOP)
+        found = wait_done(started, [0], 30)
+        os.kill(started.pid(1), signal.SIGKILL)
+        outcome = started.finish(30)
+    _named(found, outcome, 1)
+    assert found[0]["at"] - stopped < 15, found
+
+
+def check_a_cable_that_stays_pulled_is_an_error_with_status_and_path() -> None:
+    with _start(2) as started:
+        _wait_for_turns(started, 5)
+        _sh("ip link set b2 down")
+        try:
+            found = wait_done(started, [0, 1], 60)
+            outcome = started.finish(30)
+        finally:
+            _sh("ip link set b2 up")
+    causes = []
+    for rank, entry in enumerate(found):
+        _named([entry], outcome, 1 - rank)
+        causes.append(entry["attributes"]["cause"])
+    # Who gave up first says what the device said; the other may have heard of that only.
+    text = "\n".join(causes)
+    assert "queue pair " in text, text
+    assert "no answer from the other end: retry counter exceeded (12)" in text, text
+    assert "on rxe" in text, text
+    assert "::ffff:10.9.0.1" in text, text
+    assert "::ffff:10.9.0.2" in text, text
+
+
+def _goes_on_and_ends_well(started: Run) -> None:
+    _wait_for_turns(started, 10)
+    (started.folder / "enough").touch()
+    outcome = started.finish(60)
+    assert [entry["error"] for entry in outcome.reports] == [None, None], outcome.text()
+
+
+def check_a_cable_that_comes_back_at_once_heals() -> None:
+    with _start(2) as started:
+        _wait_for_turns(started, 5)
+        _sh("ip link set b2 down")
+        time.sleep(0.5)
+        _sh("ip link set b2 up")
+        _goes_on_and_ends_well(started)
+
+
+def check_sums_are_right_though_packets_are_lost() -> None:
+    _sh("tc qdisc add dev v2 root netem limit 10000 loss 1%")
+    try:
+        with _start(2) as started:
+            _wait_for_turns(started, 20)
+            _goes_on_and_ends_well(started)
+    finally:
+        _sh("tc qdisc del dev v2 root")
+
+
+if __name__ == "__main__":
+    main(globals())

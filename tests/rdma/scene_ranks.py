@@ -1,0 +1,135 @@
+"""Ranks over RDMA, against numpy."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ranks import ROOT, Outcome, clean_environment, mpirun_command, run
+
+from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic, main, own_device, seed
+
+COLLECTIVES = ROOT / "tests" / "multiprocess" / "numpy_collectives.py"
+OWN_DEVICE = Path(__file__).with_name("own_device.py")
+
+# Large enough for chunks that are written, a few times, each rank with values of its own.
+SUMS = """
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+me, count = rdmacoll.rank(), rdmacoll.size()
+for turn in range(3):
+    for size in (1, 3000, 1_000_003):
+        ramp = np.arange(size, dtype=np.float64)
+        got = rdmacoll.engine.allreduce(ramp * (me + 1) + turn, rdmacoll.Sum)
+        assert (got == ramp * (count * (count + 1) / 2) + count * turn).all(), (turn, size)
+report({"transport": rdmacoll.engine.world.describe()["transport"], **rdmacoll.metrics()})
+rdmacoll.shutdown()
+"""
+
+
+def _compare(ranks: int, **env: str) -> None:
+    """All collectives, dtypes and operators, each rank on a device of its own as far as there are enough."""
+    traffic = Traffic()
+    reports = run(
+        COLLECTIVES,
+        ranks,
+        arguments=[str(seed())],
+        env={**RDMA, **env},
+        env_of=own_device(ranks),
+        deadline_s=280,
+    ).succeeded()
+    for entry in reports:
+        assert entry["transport"] == "rdma", entry
+        assert entry["cases"] > 250, entry
+        assert entry["metrics"]["registrations"] > 0, entry
+        assert entry["metrics"]["bytes_sent"] > 10_000_000, entry
+    assert not traffic.silent(ranks)
+
+
+def check_two_ranks() -> None:
+    _compare(2)
+
+
+def check_three_ranks_in_canonical_order() -> None:
+    _compare(3, RDMACOLL_ORDER="canonical")
+
+
+def check_four_ranks_in_canonical_order() -> None:
+    _compare(4, RDMACOLL_ORDER="canonical")
+
+
+def _sums(ranks: int, **options: Any) -> Outcome:
+    """A few large sums; every rank says that it used RDMA, and sent what an allreduce sends."""
+    outcome = run(SUMS, ranks, **{"env": RDMA, **options})
+    for entry in outcome.succeeded():
+        assert entry["transport"] == "rdma", entry
+        # Each rank of an allreduce sends 2(p-1)/p of the bytes at least; here 3 times 8 MB.
+        assert entry["bytes_sent"] >= 24_000_000, entry
+        assert entry["bytes_received"] >= 24_000_000, entry
+    return outcome
+
+
+def check_under_mpirun_each_local_rank_on_its_device() -> None:
+    traffic = Traffic()
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(SUMS)
+        file.flush()
+        env = {**RDMA, "RDMACOLL_DEVICE": ",".join(DEVICES)}
+        outcome = run(OWN_DEVICE, 2, launcher="mpirun", env=env, arguments=[file.name])
+    assert [entry["transport"] for entry in outcome.succeeded()] == ["rdma", "rdma"]
+    assert not traffic.silent(2)
+
+
+def check_rank_0_says_once_what_was_chosen() -> None:
+    outcome = _sums(2, env_of=own_device(2))
+    (line,) = (row for row in outcome.ranks[0].output.splitlines() if "RDMA over" in row)
+    assert line in outcome.ranks[0].output.splitlines()[0], outcome.text()
+    assert f"{DEVICES[0]} port 1 (" in line
+    assert "Gbit/s" in line
+    assert f"{DEVICES[0]} was asked for" in line
+    assert re.search(r"GID \d+ ::ffff:10\.9\.0\.1, in software", line) or not ARE_SOFT, line
+    assert "RDMA over" not in outcome.ranks[1].output
+
+
+def check_automatic_choice() -> None:
+    """All ranks find the same device; it is both ends."""
+    text = _sums(2).ranks[0].output
+    assert "RDMA over" in text
+    assert "first active port" in text
+
+
+def check_two_rails_share_the_bytes() -> None:
+    if len(DEVICES) < 2:
+        return
+    traffic = Traffic()
+    both = ",".join(DEVICES[:2])
+    text = _sums(2, env={**RDMA, "RDMACOLL_DEVICE": both}).ranks[0].output
+    assert text.count("RDMA over") == 2, text
+    if ARE_SOFT:
+        packets = [traffic.packets(device) for device in DEVICES[:2]]
+        assert min(packets) > max(packets) / 4, packets
+
+
+def check_selftest() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "selftest.json"
+        options = ["--transport", "rdma", "--algorithm", "auto", "--json", str(written)]
+        command = [*mpirun_command(2), sys.executable, "-m", "rdmacoll.cli.main", "selftest", *options]
+        environ = clean_environment({"TF_RDMA_BUF_SIZE": RDMA["TF_RDMA_BUF_SIZE"]})
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = json.loads(written.read_text())
+    assert found["ok"], found
+    assert found["cases"] > 300, found
+    assert found["failed"] == 0, found
+    assert "RDMA over" in done.stderr + done.stdout
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,83 @@
+"""Whether RDMA is used: what was asked for, what every rank can, and who is named when one cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ranks import Outcome, run
+
+from rdma.scene import DEVICES, RDMA, SMALL_POOL, Traffic, main, own_device
+
+# Root without the right to pin what it likes, and a limit below what the start tries.
+LIMITED = ["prlimit", "--memlock=16384:16384", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]
+
+PROGRAM = """
+import os, sys, numpy as np, rdmacoll
+from ranks import report
+try:
+    rdmacoll.init()
+except rdmacoll.RdmacollError as error:
+    report({"error": type(error).__name__, "text": str(error)}, int(os.environ["RDMACOLL_RANK"]))
+    sys.exit(1)
+me, count = rdmacoll.rank(), rdmacoll.size()
+for size in (5, 500_000):
+    got = rdmacoll.engine.allreduce(np.full(size, me + 1.0), rdmacoll.Sum)
+    assert (got == count * (count + 1) / 2).all()
+report({"transport": rdmacoll.engine.world.describe()["transport"], **rdmacoll.metrics()})
+rdmacoll.shutdown()
+"""
+
+
+def _start(
+    env: Mapping[str, str], env_of: Mapping[int, Mapping[str, str]] | None = None, **options: Any
+) -> Outcome:
+    return run(PROGRAM, 2, env={**SMALL_POOL, **env}, env_of=env_of or {}, deadline_s=60, **options)
+
+
+def _refusals(outcome: Outcome) -> list[str]:
+    """What the ranks were told, which were all refused."""
+    assert [rank.code for rank in outcome.ranks] == [1, 1], outcome.text()
+    assert all(entry["error"] == "ConfigError" for entry in outcome.reports), outcome.text()
+    return [entry["text"] for entry in outcome.reports]
+
+
+def _transports(outcome: Outcome) -> set[str]:
+    return {entry["transport"] for entry in outcome.succeeded()}
+
+
+def check_a_device_that_is_missing_is_refused_with_those_present() -> None:
+    for text in _refusals(_start({}, {1: {"RDMACOLL_DEVICE": "mlx5_7"}})):
+        assert "rank 1 (" in text, text
+        assert "this machine has no RDMA device mlx5_7" in text
+        assert all(f"{device} (port " in text.partition("present: ")[2] for device in DEVICES), text
+
+
+def check_false_goes_over_tcp() -> None:
+    traffic = Traffic()
+    outcome = _start({"RDMACOLL_TRANSPORT": "tcp", "TF_RDMA_ENABLED": "false"})
+    assert _transports(outcome) == {"tcp"}
+    assert "RDMA" not in outcome.text().replace("TF_RDMA", "")
+    assert traffic.packets(DEVICES[0]) == 0
+
+
+def check_neighbours_keep_to_shared_memory_unless_told() -> None:
+    outcome = _start({})
+    assert _transports(outcome) == {"shm"}
+    assert "RDMA over" not in outcome.text()
+    # Asked for, but not instead of shared memory.
+    assert _transports(_start({"TF_RDMA_ENABLED": "true"})) == {"shm"}
+
+
+def check_one_rank_that_cannot_decides_for_all_and_is_named() -> None:
+    for text in _refusals(_start(RDMA, own_device(2), prefix_of={1: LIMITED})):
+        assert "RDMA was asked for" in text
+        assert "rank 1 (" in text
+        assert f"of memory on {DEVICES[1 % len(DEVICES)]} failed" in text
+        assert "RLIMIT_MEMLOCK" in text
+        assert "16 KiB" in text
+        assert "ulimit -l unlimited" in text
+
+
+if __name__ == "__main__":
+    main(globals())

@@ -1,0 +1,70 @@
+"""Ranks over RDMA, as a whole: sums, requests, faults, a training. The scenes are beside this file.
+
+Checks that share a guest are in one test: its start and TensorFlow's import are what takes time.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rdma.conftest import REAL_DEVICES, Player
+
+pytestmark = pytest.mark.rdma
+
+
+def test_all_collectives_of_two_ranks_equal_numpy(play: Player) -> None:
+    play("scene_ranks", "check_two_ranks", timeout_s=360)
+
+
+def test_devices_are_used_as_chosen_and_named(play: Player) -> None:
+    play(
+        "scene_ranks",
+        "check_under_mpirun_each_local_rank_on_its_device",
+        "check_rank_0_says_once_what_was_chosen",
+        "check_automatic_choice",
+        "check_two_rails_share_the_bytes",
+        timeout_s=360,
+    )
+
+
+def test_requests_are_heeded_and_who_cannot_is_named(play: Player) -> None:
+    play("scene_requests", timeout_s=300)
+
+
+def test_a_lost_rank_is_named(play: Player) -> None:
+    play(
+        "scene_faults",
+        "check_a_killed_rank_is_named_by_every_survivor",
+        "check_a_stopped_rank_is_named_once_its_heartbeats_are_missed",
+        timeout_s=300,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", ["three", "four"])
+def test_more_ranks_sum_in_canonical_order(ranks: str, play: Player) -> None:
+    play("scene_ranks", f"check_{ranks}_ranks_in_canonical_order", timeout_s=600, hosts=4)
+
+
+@pytest.mark.slow
+def test_selftest_passes_over_rdma(play: Player) -> None:
+    play("scene_ranks", "check_selftest", timeout_s=360)
+
+
+@pytest.mark.slow
+def test_a_training_gives_the_weights_that_tcp_gives(play: Player) -> None:
+    play("scene_keras", timeout_s=400, memory="6G")
+
+
+# Cables are pulled in the guest alone.
+if not REAL_DEVICES:
+
+    @pytest.mark.slow
+    def test_cables_that_are_pulled_and_packets_that_are_lost(play: Player) -> None:
+        play(
+            "scene_faults",
+            "check_a_cable_that_comes_back_at_once_heals",
+            "check_a_cable_that_stays_pulled_is_an_error_with_status_and_path",
+            "check_sums_are_right_though_packets_are_lost",
+            timeout_s=400,
+        )
