@@ -29,16 +29,18 @@ std::string gid_json(const GidFacts& gid) {
              ", \"interface\": ", quote_or_null(gid.interface), "}");
 }
 
-std::string port_json(const PortFacts& port) {
+std::string port_json(const DeviceFacts& device, const PortFacts& port, const rdma::Wish& wish) {
   return cat("{\"number\": ", port.number, ", \"state\": ", json_quote(rdma::text(port.state)),
              ", \"link_layer\": ", json_quote(rdma::text(port.link)),
              ", \"mtu\": ", port.active_mtu, ", \"gbit_per_s\": ", port.gbit_per_s,
              ", \"lid\": ", port.lid, ", \"message_bytes_max\": ", port.message_bytes_max,
              ", \"pkeys\": [", join(port.pkeys, ", "), "]",
-             ", \"gids\": ", json_list(port.gids, gid_json), "}");
+             ", \"gids\": ", json_list(port.gids, gid_json),
+             ", \"unusable\": ", quote_or_null(rdma::obstacle_of(device, port, wish)), "}");
 }
 
-std::string device_json(const DeviceFacts& device) {
+std::string device_json(const DeviceFacts& device, const rdma::Wish& wish) {
+  const auto port = [&](const PortFacts& one) { return port_json(device, one, wish); };
   return cat(
       "{\"name\": ", json_quote(device.name), ", \"firmware\": ", json_quote(device.firmware),
       ", \"node_guid\": ", json_quote(device.node_guid),
@@ -47,14 +49,14 @@ std::string device_json(const DeviceFacts& device) {
       ", \"queue_depth_max\": ", device.queue_depth_max,
       ", \"completions_max\": ", device.completions_max, ", \"scatter_max\": ", device.scatter_max,
       ", \"reads_in_flight_max\": ", device.reads_in_flight_max,
-      ", \"ports\": ", json_list(device.ports, port_json), "}");
+      ", \"ports\": ", json_list(device.ports, port), "}");
 }
 
 std::string rail_json(const Rail& rail) {
   return cat("{\"device\": ", json_quote(rail.device), ", \"port\": ", rail.port,
              ", \"gid_index\": ", rail.gid_index, ", \"gid\": ", json_quote(rail.gid.text()),
              ", \"reason\": ", json_quote(rail.reason), ", \"text\": ", json_quote(rail.text()),
-             "}");
+             ", \"software\": ", rail.is_software ? "true" : "false", "}");
 }
 
 }  // namespace
@@ -64,11 +66,11 @@ std::string devices_json(const Status& known, std::span<const DeviceFacts> devic
   std::vector<Rail> rails;
   Status choice;
   if (known.ok()) choice = rdma::choose_rails(devices, wish, rails);
-  return cat("{\"error\": ", quote_or_null(sentence_of(known)),
-             ", \"warning\": ", quote_or_null(warning),
-             ", \"devices\": ", json_list(devices, device_json),
-             ", \"rails\": ", json_list(rails, rail_json),
-             ", \"choice_error\": ", quote_or_null(sentence_of(choice)), "}");
+  const auto device = [&](const DeviceFacts& one) { return device_json(one, wish); };
+  return cat(
+      "{\"error\": ", quote_or_null(sentence_of(known)), ", \"warning\": ", quote_or_null(warning),
+      ", \"devices\": ", json_list(devices, device), ", \"rails\": ", json_list(rails, rail_json),
+      ", \"choice_error\": ", quote_or_null(sentence_of(choice)), "}");
 }
 
 std::string devices_json(const rdma::Wish& wish) {

@@ -9,6 +9,7 @@
 #include "api/commands.h"
 #include "api/session.h"
 #include "base/text.h"
+#include "bootstrap/rdma_ability.h"
 #include "engine/operation.h"
 
 using rdmacoll::cat;
@@ -308,8 +309,7 @@ int devices(const char* arguments, char** json, char** error) {
   std::vector<SettingValue> values;
   const Status status =
       read_config(arguments == nullptr ? "" : arguments, environment, config, values);
-  if (status.ok())
-    *json = copy_text(devices_json({.devices = config.rdma_device, .gid_index = {}}));
+  if (status.ok()) *json = copy_text(devices_json(rdmacoll::wish_of(config)));
   return report(status, error);
 }
 

@@ -71,9 +71,9 @@ typedef struct rc_api {
 
   void (*text_free)(char* text);
 
-  /* Settings: JSON list of {name, alias, default, value, source, unit, scope, help, allowed, note},
-   * from the process environment overlaid by `arguments` ("NAME=value\n..." or NULL). An error
-   * names variable, value and what is allowed. */
+  /* Settings: JSON list of {name, alias (the first), aliases, default, value, source, unit, scope,
+   * help, allowed, note}, from the process environment overlaid by `arguments` ("NAME=value\n..."
+   * or NULL). An error names variable, value and what is allowed. */
   int (*settings)(const char* arguments, char** json, char** error);
 
   /* Start, in four steps, since only the caller can carry texts between ranks:

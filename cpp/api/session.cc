@@ -138,6 +138,7 @@ void Session::tell_transport() const {
   for (const rdma::Rail& rail : fabric_->rails()) {
     log_.say(cat("RDMA over ", rail.text(), ": ", rail.reason, "."));
   }
+  for (const std::string& note : fabric_->notes()) log_.warning(note);
 }
 
 std::unique_ptr<Compute> Session::make_compute(int cores) const {

@@ -176,8 +176,7 @@ Nearest nearest_setting(std::string_view name) {
   Nearest best;
   const auto table = settings_table();
   for (std::size_t i = 0; i < table.size(); ++i) {
-    for (std::string_view known : {table[i].name, table[i].alias}) {
-      if (known.empty()) continue;
+    for (std::string_view known : names_of(table[i])) {
       const std::size_t distance = edit_distance(name, known);
       if (distance < best.distance) best = {i, known, distance};
     }
@@ -237,14 +236,14 @@ Status parse_arguments(std::string_view arguments, std::map<std::string, std::st
 std::vector<Given> given_values(const Setting& setting,
                                 const std::map<std::string, std::string>& named, Lookup lookup) {
   std::vector<Given> given;
-  for (std::string_view name : {setting.name, setting.alias}) {
+  const std::vector<std::string_view> names = names_of(setting);
+  for (std::string_view name : names) {
     const auto found = named.find(std::string(name));
     if (found != named.end() && !found->second.empty()) {
       given.push_back({std::string(name), found->second, "argument"});
     }
   }
-  for (std::string_view name : {setting.name, setting.alias}) {
-    if (name.empty()) continue;
+  for (std::string_view name : names) {
     const std::optional<std::string> text = lookup(name);
     if (text && !trim(*text).empty()) {
       given.push_back({std::string(name), std::string(trim(*text)), "environment"});
@@ -302,6 +301,7 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
   }
   config.rdma_requested =
       config.rdma_enabled && (names_rdma || was_set("RDMACOLL_DEVICE") || was_set("RDMACOLL_RDMA"));
+  config.pool_is_given = was_set("RDMACOLL_BUF_SIZE");
   constexpr uint64_t kGiB = uint64_t{1} << 30;
   if (config.pool_bytes % kGiB != 0) {
     add_note(value_of("RDMACOLL_BUF_SIZE"),
@@ -319,6 +319,16 @@ std::string_view name_of(Unit unit) {
 }
 
 }  // namespace
+
+std::vector<std::string_view> names_of(const Setting& setting) {
+  std::vector<std::string_view> names = {setting.name};
+  for (std::string_view rest = setting.alias; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(' '), rest.size());
+    names.push_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return names;
+}
 
 std::optional<std::string> environment(std::string_view name) {
   const char* text = std::getenv(std::string(name).c_str());
@@ -348,9 +358,13 @@ std::string settings_json(const std::vector<SettingValue>& values) {
   std::vector<std::string> rows;
   for (const SettingValue& value : values) {
     const Setting& setting = *value.setting;
+    const std::vector<std::string_view> names = names_of(setting);
+    std::vector<std::string> aliases;
+    for (std::size_t i = 1; i < names.size(); ++i) aliases.push_back(json_quote(names[i]));
     rows.push_back(cat(
-        "{\"name\": ", json_quote(setting.name), ", \"alias\": ", json_quote(setting.alias),
-        ", \"default\": ", json_quote(setting.default_value),
+        "{\"name\": ", json_quote(setting.name),
+        ", \"alias\": ", json_quote(names.size() > 1 ? names[1] : ""), ", \"aliases\": [",
+        join(aliases, ", "), "]", ", \"default\": ", json_quote(setting.default_value),
         ", \"value\": ", json_quote(value.value), ", \"source\": ", json_quote(value.source),
         ", \"unit\": ", json_quote(name_of(setting.unit)),
         ", \"scope\": ", json_quote(setting.scope == Scope::world ? "world" : "rank"),

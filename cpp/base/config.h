@@ -31,7 +31,7 @@ struct ParsedValue {
 
 struct Setting {
   std::string_view name;
-  std::string_view alias;  // a name that users of other systems have in their scripts, or ""
+  std::string_view alias;  // names that users of other systems have in their scripts: "" or "A B"
   std::string_view default_value;  // as documented; "" = none
   Unit unit;
   Scope scope;
@@ -42,6 +42,8 @@ struct Setting {
   void (*store)(Config& config, const ParsedValue& value) = nullptr;  // null: Python reads it
 };
 std::span<const Setting> settings_table();
+// Its own name first.
+std::vector<std::string_view> names_of(const Setting& setting);
 
 // The values that code reads, parsed and checked; "automatic" is an empty optional.
 struct Config {
@@ -56,11 +58,21 @@ struct Config {
   double stall_error_s = 600;
   bool rdma_enabled = true;
   std::string rdma_device;
-  std::optional<int> rdma_gid_index;    // RDMACOLL_GID_INDEX; chosen when unset
+  // Of the queue pairs; chosen when unset.
+  std::optional<int> rdma_gid_index;
+  std::optional<int> rdma_port;
+  std::optional<int> rdma_pkey_index;
+  std::optional<uint32_t> rdma_queue_depth;
+  std::optional<uint8_t> rdma_timeout;
+  std::optional<uint8_t> rdma_retries;
+  std::optional<uint8_t> rdma_service_level;
+  std::optional<uint32_t> rdma_mtu;  // bytes
+  std::optional<uint8_t> rdma_traffic_class;
   bool rdma_requested = false;          // named, or enabled by hand: then unusable RDMA is an error
   uint64_t chunk_bytes = 4'194'304;     // TF_RDMA_CHUNK_SIZE
   uint64_t accumulation_bytes = 8'192;  // TF_RDMA_ACC_SIZE
   uint64_t pool_bytes = 1'073'741'824;  // TF_RDMA_BUF_SIZE
+  bool pool_is_given = false;           // somebody set it: never less
   std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES; automatic when unset
   std::optional<bool> one_copy;           // RDMACOLL_ONE_COPY: process_vm_readv; automatic
   std::optional<int> compute_workers;     // RDMACOLL_COMPUTE_WORKERS; automatic

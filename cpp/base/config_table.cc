@@ -63,7 +63,7 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_RDMA", "TF_RDMA_ENABLED", "true", Unit::flag, Scope::world, "true or false",
      "false: TCP where RDMA could be used. Set to true: unusable RDMA is an error.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_enabled = value.flag; }},
-    {"RDMACOLL_DEVICE", "TF_RDMA_DEV_NAME", "mlx5_0", Unit::text, Scope::rank,
+    {"RDMACOLL_DEVICE", "TF_RDMA_DEV_NAME RDMA_DEVICE", "mlx5_0", Unit::text, Scope::rank,
      "a device (mlx5_0), a port of it (mlx5_0:2), or several, comma separated",
      "The RDMA device, several as rails; when unset, the first one with an active port.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_device = value.text; }},
@@ -73,6 +73,53 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) {
        config.rdma_gid_index = static_cast<int>(value.integer);
      }},
+    {"RDMACOLL_DEVICE_PORT", "RDMA_DEVICE_PORT", "automatic", Unit::count, Scope::rank, "1 to 255",
+     "The port of a device that is named without one; when unset, the first active one.", 1, 255,
+     [](Config& config, const ParsedValue& value) {
+       config.rdma_port = static_cast<int>(value.integer);
+     }},
+    {"RDMACOLL_PKEY", "RDMA_PKEY", "automatic", Unit::count, Scope::rank, "0 to 65535",
+     "The partition key, by its index; when unset, the first one with full membership.", 0, 65535,
+     [](Config& config, const ParsedValue& value) {
+       config.rdma_pkey_index = static_cast<int>(value.integer);
+     }},
+    {"RDMACOLL_QUEUE_DEPTH", "RDMA_QUEUE_DEPTH", "automatic", Unit::count, Scope::rank,
+     "32 to 32768", "Send requests that one queue pair holds; when unset, 128.", 32, 32768,
+     [](Config& config, const ParsedValue& value) {
+       config.rdma_queue_depth = static_cast<uint32_t>(value.integer);
+     }},
+    {"RDMACOLL_TIMEOUT", "RDMA_TIMEOUT", "automatic", Unit::count, Scope::rank, "1 to 31",
+     "A queue pair repeats what is not acknowledged within 4.096 us times 2 to this power; when "
+     "unset, 17 (0.5 s).",
+     1, 31,
+     [](Config& config, const ParsedValue& value) {
+       config.rdma_timeout = static_cast<uint8_t>(value.integer);
+     }},
+    {"RDMACOLL_RETRY_CNT", "RDMA_RETRY_CNT", "automatic", Unit::count, Scope::rank, "0 to 7",
+     "How often it repeats before the peer has failed; when unset, 6. Soft-RoCE takes 7 for ever, "
+     "so it gets 6.",
+     0, 7,
+     [](Config& config, const ParsedValue& value) {
+       config.rdma_retries = static_cast<uint8_t>(value.integer);
+     }},
+    {"RDMACOLL_SL", "RDMA_SL", "automatic", Unit::count, Scope::rank, "0 to 15",
+     "The service level of the packets; when unset, 0.", 0, 15,
+     [](Config& config, const ParsedValue& value) {
+       config.rdma_service_level = static_cast<uint8_t>(value.integer);
+     }},
+    {"RDMACOLL_MTU", "RDMA_MTU", "automatic", Unit::choice, Scope::rank,
+     "256, 512, 1024, 2048, 4096 or auto",
+     "The largest packet in bytes; more than the ports of both ends have active is never taken.", 0,
+     0,
+     [](Config& config, const ParsedValue& value) {
+       config.rdma_mtu = static_cast<uint32_t>(std::stoul(value.text));
+     }},
+    {"RDMACOLL_TRAFFIC_CLASS", "RDMA_TRAFFIC_CLASS", "automatic", Unit::count, Scope::rank,
+     "0 to 255", "The traffic class of the packets (RoCE: their DSCP and ECN bits); when unset, 0.",
+     0, 255,
+     [](Config& config, const ParsedValue& value) {
+       config.rdma_traffic_class = static_cast<uint8_t>(value.integer);
+     }},
     {"RDMACOLL_CHUNK_SIZE", "TF_RDMA_CHUNK_SIZE", "4194304", Unit::bytes, Scope::world,
      "64 B to 1 GiB", "Large tensors are cut into chunks of this size.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.chunk_bytes = value.integer; }},
@@ -80,8 +127,10 @@ constexpr Setting kSettings[] = {
      "Small payloads are accumulated into one message of up to this size.", 0, 64 * kMi,
      [](Config& config, const ParsedValue& value) { config.accumulation_bytes = value.integer; }},
     {"RDMACOLL_BUF_SIZE", "TF_RDMA_BUF_SIZE", "1073741824", Unit::bytes, Scope::world,
-     "16 MiB to 16 TiB", "Bound on the engine's own (with RDMA: pinned) buffer memory.", 16 * kMi,
-     16 * 1024 * kGi,
+     "16 MiB to 16 TiB",
+     "Bound on the engine's own (with RDMA: pinned) buffer memory; when unset, with RDMA no more "
+     "than the limit on pinned memory allows.",
+     16 * kMi, 16 * 1024 * kGi,
      [](Config& config, const ParsedValue& value) { config.pool_bytes = value.integer; }},
     {"RDMACOLL_SEGMENT_BYTES", "", "automatic", Unit::bytes, Scope::world, "64 B to 1 GiB",
      "A batch is cut into segments of this size, several of which are in flight.", 64, kGi,

@@ -139,6 +139,7 @@ void scan(Scanner& scanner, Card& card) {
   card.rdma.obstacle = scanner.expect(",\"rdma\":{\"obstacle\":").text();
   card.rdma.has_devices = scanner.expect(",\"devices\":").flag();
   card.rdma.is_requested = scanner.expect(",\"requested\":").flag();
+  card.rdma.pool_bytes = scanner.expect(",\"pool\":").number<uint64_t>();
   scanner.expect("},\"settings\":").list("{}", kSettingsMax, [&] {
     std::string name = scanner.text();
     std::string value = scanner.expect(":").text();
@@ -161,8 +162,8 @@ std::string to_json(const Card& card) {
              ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[", join(addresses, ","),
              "],\"rdma\":{\"obstacle\":", json_quote(card.rdma.obstacle),
              ",\"devices\":", int{card.rdma.has_devices},
-             ",\"requested\":", int{card.rdma.is_requested}, "},\"settings\":{",
-             join(settings, ","), "}}");
+             ",\"requested\":", int{card.rdma.is_requested}, ",\"pool\":", card.rdma.pool_bytes,
+             "},\"settings\":{", join(settings, ","), "}}");
 }
 
 Status parse_card(std::string_view text, int rank, Card& card) {

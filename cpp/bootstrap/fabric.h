@@ -33,9 +33,10 @@ struct FabricOptions {
   std::vector<std::byte> secret;
   uint32_t epoch = 0;
   Config config;
-  uint32_t abi = 0;                             // RC_ABI_VERSION, for the fingerprint
-  std::map<std::string, std::string> settings;  // world_settings(), for the fingerprint
-  rdma::Verbs* verbs = nullptr;                 // null: the system's
+  uint32_t abi = 0;                               // RC_ABI_VERSION, for the fingerprint
+  std::map<std::string, std::string> settings;    // world_settings(), for the fingerprint
+  rdma::Verbs* verbs = nullptr;                   // null: the system's
+  std::optional<rdma::MemoryLimit> memory_limit;  // of pinned memory; none: this process's
 };
 
 class Fabric final : public Transport {
@@ -65,6 +66,8 @@ class Fabric final : public Transport {
   const std::vector<rdma::Rail>& rails() const;
   // Why RDMA is not used though there are devices, or "".
   const std::string& warning() const { return agreement_.warning; }
+  // After begin(): what one rank should say of the use of RDMA.
+  const std::vector<std::string>& notes() const { return agreement_.notes; }
 
   void connect(int peer) override;
   bool is_connected(int peer) const override;

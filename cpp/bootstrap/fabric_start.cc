@@ -60,7 +60,10 @@ Status Fabric::listen() {
         choose_addresses(interface_addresses(), options_.config.interface, addresses));
     RC_RETURN_IF_ERROR(reception_->open(addresses));
   }
-  if (options_.size > 1) ability_ = find_rdma(options_.config, pool_, options_.verbs);
+  if (options_.size > 1) {
+    ability_ = find_rdma(options_.config, pool_, options_.verbs,
+                         options_.memory_limit.value_or(rdma::memory_limit()));
+  }
   card_ = {.abi = options_.abi,
            .host = this_host_name(),
            .pid = ::getpid(),
@@ -137,8 +140,9 @@ Status Fabric::begin(const World& world) {
   RC_ASSERT(static_cast<int>(cards_.size()) == options_.size, "probe_node comes first");
   RC_ASSERT(peers_.empty(), "begin() comes once");
   world_ = world;
+  if (world_.size() == 1) return {};
   RC_RETURN_IF_ERROR(agree_on_rdma(
-      cards_, [&](int rank) { return world.describe(rank); }, agreement_));
+      cards_, options_.config, [&](int rank) { return world.describe(rank); }, agreement_));
   // Every rank looks at all pairs, so that all of them say the same.
   for (int a = 0; a < world.size() && !allows("tcp") && !agreement_.use; ++a) {
     for (int b = a + 1; b < world.size(); ++b) {
@@ -150,7 +154,6 @@ Status Fabric::begin(const World& world) {
                         " Add tcp, or leave it unset."));
     }
   }
-  if (world_.size() == 1) return {};
   RC_RETURN_IF_ERROR(begin_parts());
   for (const Transport* one : parts_) RC_RETURN_IF_ERROR(watch(epoll_.get(), one->wait_handle()));
   peers_.resize(world_.members.size());
@@ -168,12 +171,10 @@ Status Fabric::begin_parts() {
     parts_.push_back(tcp_.get());
   }
   if (uses("rdma")) {
-    const rdma::PeerOptions rdma_options{
-        .accumulation_bytes = static_cast<uint32_t>(config.accumulation_bytes),
-        .chunk_bytes = static_cast<uint32_t>(config.chunk_bytes),
-        .peer_timeout = peer_timeout};
+    pool_.shrink(std::min<std::size_t>(pool_.size(), agreement_.pool_bytes));
+    note_retries(config, ability_.rails, agreement_.notes);
     RC_RETURN_IF_ERROR(RdmaTransport::open(world_, pool_, clock_, *ability_.verbs, ability_.rails,
-                                           rdma_options, rdma_));
+                                           peer_options(config), rdma_));
     parts_.push_back(rdma_.get());
   }
   if (uses("shm")) {

@@ -45,6 +45,13 @@ class Arena final : public MemoryPool {
     keeps_pages_ = true;
   }
 
+  void shrink(std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    RC_ASSERT(used_ == 0 && bytes <= bytes_ && bytes >= kPageBytes, cat(bytes, " of ", bytes_));
+    bytes_ = bytes / kPageBytes * kPageBytes;
+    free_ = {{0, bytes_}};
+  }
+
   bool contains(const void* memory, std::size_t bytes) const override {
     const auto address = reinterpret_cast<uintptr_t>(memory);
     const auto first = reinterpret_cast<uintptr_t>(base_);
@@ -70,7 +77,7 @@ class Arena final : public MemoryPool {
   const Fd fd_;
   const Mapping mapping_;
   std::byte* const base_;
-  const std::size_t bytes_;
+  std::size_t bytes_;  // constant once something is allocated
   const pid_t owner_;
   mutable std::mutex mutex_;
   std::map<std::size_t, std::size_t> free_;

@@ -29,6 +29,9 @@ class MemoryPool {
   // would go on with pages that are no longer behind these addresses.
   virtual void keep_pages() = 0;
 
+  // To its first `bytes`, before anything is allocated.
+  virtual void shrink(std::size_t bytes) = 0;
+
   virtual bool contains(const void* memory, std::size_t bytes) const = 0;
   virtual std::byte* base() const = 0;
   virtual std::size_t size() const = 0;

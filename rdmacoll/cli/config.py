@@ -34,7 +34,8 @@ def _shown(row: dict[str, Any], key: str) -> str:
 
 
 def _block(row: dict[str, Any]) -> str:
-    alias = f" (alias {row['alias']})" if row["alias"] else ""
+    aliases = row["aliases"]
+    alias = f" ({'alias' if len(aliases) == 1 else 'aliases'} {', '.join(aliases)})" if aliases else ""
     values = f"value {_shown(row, 'value')} ({row['source']}), default {_shown(row, 'default')}"
     rules = f"Allowed: {row['allowed']}. Scope: {row['scope']}."
     return f"{row['name']}{alias}\n    {values}\n    {row['help']}\n    {rules}\n"
@@ -48,6 +49,6 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for title in ("setting", "default", "value", "source"):
         table.add_column(title, overflow="fold")
     for row in rows:
-        name = f"{row['name']}\n  {row['alias']}" if row["alias"] else row["name"]
+        name = "\n  ".join([row["name"], *row["aliases"]])
         table.add_row(name, _shown(row, "default"), _shown(row, "value"), row["source"])
     Console().print(table)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from rdmacoll.cli.doctor_facts import UNLIMITED, Limit, Machine
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
-from rdmacoll.engine.device_choice import Choice, choose, differences, unusable
-from rdmacoll.engine.devices import ENGINE, LINK_TEXT, SYSFS, Device, Port, View
+from rdmacoll.engine.device_differences import differences
+from rdmacoll.engine.devices import ENGINE, LINK_TEXT, SYSFS, Device, Port, Rail, View
 
 _POOL_BYTES = 1 << 30  # RDMACOLL_BUF_SIZE, where it is not known
 _POOL_BYTES_MIN = 16 << 20
+# cpp/bootstrap/rdma_ability.cc: every rail pins the pool once, and a quarter of it once more.
+_PINNED_SHARE = 1.25
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 _FALLBACK = "TCP and shared memory carry the data"
@@ -102,6 +105,24 @@ _PORT_CURES = {
 }
 
 
+def unusable(device: Device, port: Port) -> str:
+    """Why a port cannot carry data, as the engine says; by its state alone where it sees no port."""
+    if device.unusable or port.unusable is not None:
+        return device.unusable or port.unusable or ""
+    return "" if port.state == "active" else f"is {port.state}"
+
+
+def _judged(machine: Machine) -> list[tuple[Device, Port]]:
+    """All ports, by the engine's account where it has one; what it does not know is the kernel's."""
+    engine = {device.name: device for device in _by(machine, ENGINE).devices}
+    found = []
+    for device in seen_devices(machine):
+        told = engine.get(device.name, device)
+        by_number = {port.number: port for port in told.ports}
+        found += [(told, by_number.get(port.number, port)) for port in device.ports]
+    return found
+
+
 def ports(machine: Machine) -> Iterator[Finding]:
     """Each port: an unusable one is a note where another one is usable, else a problem."""
     # pyverbs and the engine know the MTU, which sysfs does not show.
@@ -112,85 +133,83 @@ def ports(machine: Machine) -> Iterator[Finding]:
         for port in device.ports
         if port.active_mtu
     }
-    all_ports = [(device, port) for device in seen_devices(machine) for port in device.ports]
-    some_usable = any(not unusable(port) for _, port in all_ports)
+    all_ports = _judged(machine)
+    some_usable = any(not unusable(device, port) for device, port in all_ports)
     for device, port in all_ports:
         name = f"{device.name} port {port.number}"
-        full = Port(**{**port.__dict__, "active_mtu": mtus.get((device.name, port.number))})
+        full = replace(port, active_mtu=mtus.get((device.name, port.number)))
         seen = _port_text(full)
-        why_not = unusable(port)
+        why_not = unusable(device, port)
         if not why_not:
             gids = ", ".join(gid.text() for gid in port.gids[:4])
             more = f" and {len(port.gids) - 4} more" if len(port.gids) > 4 else ""
             yield ok(name, f"{seen}; {gids}{more}" if gids else seen)
             continue
-        if port.state != "active":
-            cure = _PORT_CURES[port.state if port.state in _PORT_CURES else "other"]
-        elif port.link == "infiniband":
-            cure = _PORT_CURES["init"]
-        else:
-            cure = "give its network interface an IP address (the GID of RoCE v2 comes from it): ip addr add"
         make = note if some_usable else problem
         yield make(
             name,
-            f"{seen}; {why_not}",
+            f"{seen}; it {why_not}",
             why="it cannot carry data" + ("" if some_usable else f", and no other port can; {_FALLBACK}"),
-            cure=cure,
+            cure=_port_cure(device, port, why_not),
             check=f"ibv_devinfo -v -d {device.name} -i {port.number}",
         )
 
 
+def _port_cure(device: Device, port: Port, why_not: str) -> str:
+    if device.unusable:
+        return "use another device: RDMA here needs InfiniBand or RoCE"
+    if port.state != "active":
+        return _PORT_CURES[port.state if port.state in _PORT_CURES else "other"]
+    if "asked for" in why_not:
+        return "unset RDMACOLL_GID_INDEX and RDMACOLL_PKEY, or give them an index that the port has"
+    if port.link == "infiniband":
+        return _PORT_CURES["init"]
+    return "give its network interface an IP address (the GID of RoCE v2 comes from it): ip addr add"
+
+
 def choice(machine: Machine) -> Iterator[Finding]:
-    """Which port and GID would be chosen, and why: the engine's own word where it has one."""
-    found = seen_devices(machine)
-    wish = machine.settings.given("RDMACOLL_DEVICE")
-    if not found:
+    """Which ports the engine chooses, and why, in its own words."""
+    if not seen_devices(machine):
         return
     if machine.settings.given("RDMACOLL_RDMA") == "false":
         yield ok("choice", f"none: RDMACOLL_RDMA=false; {_FALLBACK}")
         return
     engine = _by(machine, ENGINE)
-    if engine.choice or engine.refusal:
-        yield ok("choice", engine.choice) if engine.choice else _refused(engine.refusal)
+    for rail in engine.rails:
+        yield _chosen(rail)
+    reason = engine.refusal or engine.problem
+    if not reason or engine.rails:
         return
-    for rail in wish.split(","):
-        chosen = choose(found, rail.strip())
-        if not chosen.refusal:
-            yield _chosen(chosen)
-        elif wish:  # without one, each unusable port has said all of this
-            yield _refused(chosen.refusal)
-
-
-def _refused(reason: str) -> Finding:
-    return problem(
+    demanded = _request(machine)
+    make = problem if demanded else note
+    yield make(
         "choice",
         reason,
-        why=f"a device that is asked for by name has to be usable; without a name {_FALLBACK}",
-        cure="name one of the devices above that has a usable port (RDMACOLL_DEVICE=NAME or NAME:PORT), or "
-        "unset RDMACOLL_DEVICE",
+        why=f"{demanded} demands RDMA, so that nothing starts without" if demanded else _FALLBACK,
+        cure="what the sentence names; or name a device above that has a usable port (RDMACOLL_DEVICE=NAME "
+        "or NAME:PORT), or do without: RDMACOLL_RDMA=false",
         check="rdmacoll config; ibv_devinfo",
     )
 
 
-def _chosen(chosen: Choice) -> Finding:
-    gid = f", {chosen.gid.text()}" if chosen.gid else ""
-    seen = f"{chosen.device} port {chosen.port}{gid}: {chosen.reason}"
-    if chosen.gid is not None and chosen.gid.is_link_local:
+def _chosen(rail: Rail) -> Finding:
+    seen = f"{rail.text}: {rail.reason}"
+    if rail.is_link_local and "InfiniBand" not in rail.text:
         return note(
             "choice",
             seen,
             why="a link-local GID reaches the same link only, and no host behind a router",
             cure="give the port's network interface an IP address of the job's network",
-            check=f"ibv_devinfo -v -d {chosen.device} -i {chosen.port}",
+            check=f"ibv_devinfo -v -d {rail.device} -i {rail.port}",
         )
-    if chosen.is_software:
+    if rail.is_software:
         return note(
             "choice",
             seen,
             why="it is a software device, good for tests: the processor does an adapter's work, so it is "
             "slower than TCP",
             cure="RDMACOLL_RDMA=false where speed matters and there is no adapter",
-            check=f"rdma link show {chosen.device}/{chosen.port}",
+            check=f"rdma link show {rail.device}/{rail.port}",
         )
     return ok("choice", seen)
 
@@ -271,6 +290,14 @@ def kernel(machine: Machine) -> Iterator[Finding]:
             cure="apt-get install libibverbs1 ibverbs-providers (or rdma-core)",
             check="ibv_devices",
         )
+    elif _by(machine, ENGINE).warning:
+        yield note(
+            "libibverbs",
+            _by(machine, ENGINE).warning,
+            why="RDMA works, with less than it could have",
+            cure="what the sentence names",
+            check="dpkg -l libibverbs1 (rpm -q libibverbs)",
+        )
     else:
         yield ok("libibverbs", "loads")
 
@@ -310,9 +337,11 @@ def memlock(machine: Machine) -> Iterator[Finding]:
         yield ok("locked memory", have + exempt)
         return
     given = machine.settings.given("RDMACOLL_BUF_SIZE")
-    need = int(given or machine.settings.value("RDMACOLL_BUF_SIZE") or _POOL_BYTES)
+    pool = int(given or machine.settings.value("RDMACOLL_BUF_SIZE") or _POOL_BYTES)
+    pinned_share = _PINNED_SHARE * max(1, len(_by(machine, ENGINE).rails))
+    need = int(pool * pinned_share)
     if limit.soft >= need:
-        yield ok("locked memory", f"{have}; the pool needs {size_text(need)}")
+        yield ok("locked memory", f"{have}; the pool of {size_text(pool)} needs {size_text(need)}")
         return
     if limit.hard == UNLIMITED or limit.hard >= need:
         cure = "ulimit -l " + ("unlimited" if limit.hard == UNLIMITED else str(need // 1024))
@@ -322,11 +351,12 @@ def memlock(machine: Machine) -> Iterator[Finding]:
             "as root: '* - memlock unlimited' in /etc/security/limits.d/rdma.conf and log in again; "
             "LimitMEMLOCK=infinity for a service; --ulimit memlock=-1 for a container"
         )
-    must = bool(given) or limit.soft < _POOL_BYTES_MIN
-    smaller = "" if must else f"; without RDMACOLL_BUF_SIZE the pool shrinks to {have}"
+    must = bool(given) or limit.soft < _POOL_BYTES_MIN * pinned_share
+    smaller = "" if must else "; without RDMACOLL_BUF_SIZE the pool shrinks to what may be pinned"
     yield (problem if must else note)(
         "locked memory",
-        f"this process may pin {have}, its pool needs {size_text(need)} (RDMACOLL_BUF_SIZE)",
+        f"this process may pin {have}, and its pool of {size_text(pool)} (RDMACOLL_BUF_SIZE) needs "
+        f"{size_text(need)}",
         why="memory that an adapter reads and writes has to be pinned" + smaller,
         cure=cure,
         check="ulimit -l (KiB), on each node and as the ranks are started: mpirun ... bash -c 'ulimit -l'",

@@ -7,13 +7,19 @@ at a container, a library or a driver that shows only part of the machine.
 from __future__ import annotations
 
 import ipaddress
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rdmacoll.engine.errors import RdmacollError
+
+if TYPE_CHECKING:
+    from rdmacoll.engine.library import Library
 
 ENGINE, SYSFS, PYVERBS = "the engine", "sysfs", "pyverbs"  # who looks
 LINK_TEXT = {"infiniband": "InfiniBand", "ethernet": "Ethernet", "unknown": "unknown link layer"}
+# The engine's texts that are not ours.
+_STATE_OF_TEXT = {"initializing": "init", "in an unknown state": "other"}
 GID_TYPE_TEXT = {"infiniband": "InfiniBand", "roce_v1": "RoCE v1", "roce_v2": "RoCE v2", "unknown": "unknown"}
 
 
@@ -52,6 +58,7 @@ class Port:
     gbit_per_s: float | None = None
     lid: int | None = None  # InfiniBand
     gids: tuple[Gid, ...] = ()
+    unusable: str | None = None  # the engine alone: why it cannot carry data; empty when it can
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,25 @@ class Device:
     is_software: bool | None = None  # soft-RoCE, soft-iWARP
     numa_node: int | None = None
     ports: tuple[Port, ...] = ()
+    unusable: str = ""  # the engine alone: why it cannot carry data ("is an iWARP device")
+
+
+@dataclass(frozen=True)
+class Rail:
+    """A port that the engine would use; `text` and `reason` in its own words."""
+
+    device: str
+    port: int
+    gid: str
+    text: str
+    reason: str
+    is_software: bool = False
+
+    @property
+    def is_link_local(self) -> bool:
+        """Whether its GID is good on one link only."""
+        address = ipaddress.IPv6Address(self.gid)
+        return (address.ipv4_mapped or address).is_link_local
 
 
 @dataclass(frozen=True)
@@ -74,9 +100,10 @@ class View:
     devices: tuple[Device, ...] = ()
     problem: str = ""
     is_broken: bool = False  # the problem came unexpectedly
-    # The engine alone: what its transport would use, in its own words, or why it would use none.
-    choice: str = ""
+    # The engine alone: the ports that its settings choose, or the sentence why there are none.
+    rails: tuple[Rail, ...] = ()
     refusal: str = ""
+    warning: str = ""  # the engine alone: what works less well than it should
 
     def fields(self) -> dict[str, Any]:
         """For JSON."""
@@ -94,56 +121,65 @@ def gid_text(text: str) -> str:
     return f"::ffff:{mapped}" if mapped else address.compressed
 
 
+_LINK_OF_TEXT = {text: name for name, text in LINK_TEXT.items()}
+_GID_TYPE_OF_TEXT = {text: name for name, text in GID_TYPE_TEXT.items()}
+
+
 def _gid(fields: Mapping[str, Any]) -> Gid:
     return Gid(
         int(fields["index"]),
         gid_text(str(fields["gid"])),
-        str(fields.get("type", "unknown")),
-        str(fields.get("interface", "")),
+        _GID_TYPE_OF_TEXT.get(str(fields["type"]), "unknown"),
+        fields["interface"] or "",
     )
 
 
 def _port(fields: Mapping[str, Any]) -> Port:
+    state = str(fields["state"])
     return Port(
         int(fields["number"]),
-        str(fields["state"]),
-        str(fields["link"]),
-        fields.get("active_mtu"),
-        fields.get("gbit_per_s"),
-        fields.get("lid"),
-        tuple(_gid(gid) for gid in fields.get("gids", ())),
+        _STATE_OF_TEXT.get(state, state),
+        _LINK_OF_TEXT.get(str(fields["link_layer"]), "unknown"),
+        int(fields["mtu"]) or None,
+        float(fields["gbit_per_s"]) or None,
+        int(fields["lid"]),
+        tuple(_gid(gid) for gid in fields["gids"]),
+        fields["unusable"] or "",
     )
 
 
 def _device(fields: Mapping[str, Any]) -> Device:
     return Device(
         str(fields["name"]),
-        str(fields.get("firmware", "")),
-        str(fields.get("node_guid", "")),
-        fields.get("is_software"),
-        fields.get("numa_node"),
-        tuple(_port(port) for port in fields.get("ports", ())),
+        str(fields["firmware"]),
+        str(fields["node_guid"]),
+        bool(fields["software"]),
+        int(fields["numa_node"]),
+        tuple(_port(port) for port in fields["ports"]),
+        fields["unusable"] or "",
     )
 
 
-def engine_view(library: object | None) -> View:
-    """What the engine's own verbs see, from `library.devices_json()`, where the loaded library has that.
+def _rail(fields: Mapping[str, Any]) -> Rail:
+    gid = gid_text(str(fields["gid"]))
+    texts = (str(fields["text"]), str(fields["reason"]))
+    return Rail(str(fields["device"]), int(fields["port"]), gid, *texts, bool(fields["software"]))
 
-    Its text is an object. "devices" is a list whose keys, and whose names of states, links and types,
-    are those of facts.h; "problem" (optional) says why nothing can be known; "choice" and "refusal"
-    (optional) are the text with the reason of the rails that its settings choose, or the error instead.
-    `library` is None when it cannot be loaded.
-    """
+
+def engine_view(library: Library | None) -> View:
+    """What the engine's own verbs see, and which ports its settings choose. `library` is None when it
+    cannot be loaded."""
     if library is None:
         return View(ENGINE, problem="librdmacoll cannot be loaded")
-    ask = getattr(library, "devices_json", None)
-    if ask is None:
-        return View(ENGINE, problem="this librdmacoll has no RDMA transport")
-    fields = json.loads(ask())
+    try:
+        fields = library.devices()
+    except RdmacollError as error:  # of the settings, with its cure
+        return View(ENGINE, problem=str(error))
     return View(
         ENGINE,
-        tuple(_device(device) for device in fields.get("devices", ())),
-        problem=str(fields.get("problem", "")),
-        choice=str(fields.get("choice", "")),
-        refusal=str(fields.get("refusal", "")),
+        tuple(_device(device) for device in fields["devices"]),
+        problem=fields["error"] or "",
+        rails=tuple(_rail(rail) for rail in fields["rails"]),
+        refusal=fields["choice_error"] or "",
+        warning=fields["warning"] or "",
     )

@@ -131,7 +131,7 @@ def test_config_breaks_no_name_at_80_columns(tmp_path):
         assert code == 0
         for row in found["settings"]:
             assert row["name"] in output
-            assert row["alias"] in output
+            assert all(alias in output for alias in row["aliases"])
         assert "automatic" in output
 
 

@@ -23,7 +23,7 @@ from rdmacoll.cli.doctor_facts import (
     Settings,
     Start,
 )
-from rdmacoll.engine.devices import ENGINE, PYVERBS, SYSFS, Device, Gid, Port, View
+from rdmacoll.engine.devices import ENGINE, PYVERBS, SYSFS, Device, Gid, Port, Rail, View
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.version import __version__
 
@@ -68,6 +68,22 @@ def with_devices(*devices: Device, **changed: Any) -> Machine:
     return replace(PLAIN, **{"views": (View(SYSFS, devices),), **changed})
 
 
+MLX5_RAIL = Rail("mlx5_0", 1, ROCE.gid, "mlx5_0 port 1 (Ethernet, GID 3)", "first active port")
+MLX4_RAIL = Rail("mlx4_0", 1, "fe80::2:c903:1", "mlx4_0 port 1 (InfiniBand, LID 7)", "first active port")
+RXE_RAIL = Rail("rxe1", 1, ROCE.gid, "rxe1 port 1 (Ethernet, in software)", "no hardware has one", True)
+
+
+def engine_sees(*devices: Device, changed: dict[str, Any] | None = None, **view: Any) -> Machine:
+    """As the kernel has them, but for what the engine says of them."""
+    return with_devices(views=(View(ENGINE, devices, **view), View(SYSFS, devices)), **(changed or {}))
+
+
+def judged(device: Device, *words: str) -> Device:
+    """With the engine's word on each port."""
+    ports = (replace(port, unusable=word) for port, word in zip(device.ports, words))
+    return replace(device, ports=tuple(ports))
+
+
 def found(machine: Machine, name: str) -> list[Any]:
     return [finding for finding in doctor.examine(machine) if finding.name == name]
 
@@ -106,48 +122,48 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
         "problem",
         ["opensm"],
     ),
+    (engine_sees(judged(MLX4, "has no LID")), "mlx4_0 port 1", "problem", ["has no LID", "opensm"]),
+    (engine_sees(judged(RXE, "has no RoCE v2 GID")), "rxe1 port 1", "problem", ["RoCE v2", "ip addr add"]),
     (
-        with_devices(replace(MLX4, ports=(replace(INFINIBAND, lid=0),))),
-        "mlx4_0 port 1",
+        engine_sees(judged(MLX5, "has no GID 9, which was asked for", "is down")),
+        "mlx5_0 port 1",
         "problem",
-        ["no LID"],
+        ["GID 9", "RDMACOLL_GID_INDEX"],
     ),
     (
-        with_devices(replace(RXE, ports=(replace(ACTIVE, gids=()),))),
+        engine_sees(replace(RXE, unusable="is an iWARP device")),
         "rxe1 port 1",
         "problem",
-        ["no GID of RoCE v2"],
+        ["is an iWARP device", "another device"],
     ),
     (with_devices(MLX4), "mlx4_0 port 1", "ok", ["InfiniBand, active, 56 Gbit/s", "LID 7"]),
-    (with_devices(RXE, MLX5), "choice", "ok", ["mlx5_0 port 1, GID 3", "first hardware device"]),
-    (with_devices(MLX4), "choice", "ok", ["mlx4_0 port 1: ", "LID 7"]),
-    (with_devices(RXE), "choice", "note", ["rxe1 port 1, GID 3", "software"]),
+    (engine_sees(MLX5, rails=(MLX5_RAIL,)), "choice", "ok", [MLX5_RAIL.text, "first active port"]),
+    # An InfiniBand port's own GID is link-local, and does not matter.
+    (engine_sees(MLX4, rails=(MLX4_RAIL,)), "choice", "ok", ["LID 7"]),
+    (engine_sees(RXE, rails=(RXE_RAIL,)), "choice", "note", ["rxe1 port 1", "software"]),
     (with_devices(RXE), "rxe1 port 1", "ok", ["10 Gbit/s"]),
+    (engine_sees(MLX5, rails=(replace(MLX5_RAIL, gid="fe80::1"),)), "choice", "note", ["link-local"]),
     (
-        with_devices(replace(MLX5, ports=(replace(ACTIVE, gids=(LINK_LOCAL,)),))),
+        engine_sees(MLX5, rails=(replace(MLX5_RAIL, gid="::ffff:169.254.1.1"),)),
         "choice",
         "note",
-        ["GID 0 fe80::1", "link-local"],
+        ["link-local"],
     ),
-    (with_devices(RXE, MLX5, settings=settings(RDMACOLL_DEVICE="rxe1")), "choice", "note", ["=rxe1"]),
     (with_devices(settings=settings(RDMACOLL_DEVICE="rxe1")), "devices", "problem", ["=rxe1"]),
     (
-        with_devices(MLX5, settings=settings(RDMACOLL_DEVICE="mlx5_0:2")),
+        engine_sees(
+            MLX5, refusal="port 2 is down", changed={"settings": settings(RDMACOLL_DEVICE="mlx5_0:2")}
+        ),
         "choice",
         "problem",
-        ["mlx5_0 port 2: its state is down"],
+        ["port 2 is down", "RDMACOLL_DEVICE=mlx5_0:2 demands"],
     ),
-    (
-        with_devices(MLX5, settings=settings(RDMACOLL_DEVICE="mlx5_9")),
-        "choice",
-        "problem",
-        ["mlx5_9", "mlx5_0:1, mlx5_0:2"],
-    ),
+    (engine_sees(MLX5, refusal="no GID 9"), "choice", "note", ["no GID 9", "TCP"]),
+    (engine_sees(MLX5, problem="no libibverbs"), "choice", "note", ["no libibverbs"]),
     (with_devices(MLX5, settings=settings(RDMACOLL_RDMA="false")), "choice", "ok", ["RDMACOLL_RDMA=false"]),
-    (with_devices(MLX5, views=(View(ENGINE, (MLX5,), choice="so"),)), "choice", "ok", ["so"]),
-    (with_devices(MLX5, views=(View(ENGINE, (MLX5,), refusal="no"),)), "choice", "problem", ["no"]),
     (PLAIN, "views", "", []),
     (with_devices(MLX5), "views", "ok", ["sysfs alone"]),
+    (engine_sees(MLX5), "views", "ok", ["the engine and sysfs agree"]),
     (
         with_devices(MLX5, views=(View(SYSFS, (MLX5,)), View(PYVERBS, (MLX5,)))),
         "views",
@@ -178,6 +194,7 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
         ["no permission for /dev/infiniband/uverbs0"],
     ),
     (with_devices(MLX5), "libibverbs", "ok", []),
+    (engine_sees(MLX5, warning="mind the forks"), "libibverbs", "note", ["mind the forks"]),
     (
         with_devices(MLX5, kernel=replace(VERBS, libibverbs="no such file")),
         "libibverbs",
@@ -211,7 +228,7 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
         with_devices(MLX5, memory=Memory(Limit(64 * MIB, UNLIMITED))),
         "locked memory",
         "note",
-        ["64 MiB", "shrinks", "ulimit -l unlimited"],
+        ["64 MiB", "1.25 GiB", "shrinks", "ulimit -l unlimited"],
     ),
     (
         with_devices(
@@ -219,7 +236,7 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
         ),
         "locked memory",
         "problem",
-        ["128 MiB", "ulimit -l 131072"],
+        ["128 MiB", "160 MiB", "ulimit -l 163840"],
     ),
     (PLAIN, "cores", "ok", ["8 of 8"]),
     (replace(PLAIN, cores=Cores(8, tuple(range(8)), 8.0, "g")), "cores", "ok", ["quota 8"]),
@@ -353,13 +370,16 @@ def test_every_finding_in_every_state(machine: Machine, name: str, state: str, s
         assert has_advice == [state != "ok"] * 3
 
 
-def test_each_rail_of_a_wish_is_judged() -> None:
-    machine = with_devices(MLX5, MLX4, settings=settings(RDMACOLL_DEVICE="mlx4_0, mlx5_0:1,mlx5_7"))
-    findings = found(machine, "choice")
-    assert [finding.state for finding in findings] == ["ok", "ok", "problem"]
-    assert "mlx4_0 port 1" in findings[0].seen
-    assert "mlx5_0 port 1" in findings[1].seen
-    assert "mlx5_7" in findings[2].seen
+def test_each_rail_is_shown() -> None:
+    findings = found(engine_sees(MLX4, MLX5, rails=(MLX4_RAIL, MLX5_RAIL)), "choice")
+    assert [finding.seen.split(" (")[0] for finding in findings] == ["mlx4_0 port 1", "mlx5_0 port 1"]
+
+
+def test_rails_pin_the_pool_each() -> None:
+    limit = {"memory": Memory(Limit(2 << 30, 2 << 30))}
+    for rails, state in (((MLX5_RAIL,), "ok"), ((MLX4_RAIL, MLX5_RAIL), "note")):
+        machine = engine_sees(MLX4, MLX5, rails=rails, changed=limit)
+        assert found(machine, "locked memory")[0].state == state
 
 
 def test_the_table_knows_all_findings() -> None:

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from ranks import clean_environment
 
+from rdmacoll import ConfigError
 from rdmacoll.cli import doctor, doctor_gather
 from rdmacoll.cli.doctor_facts import Limit, Machine
-from rdmacoll.engine import device_choice, device_views, devices
-from rdmacoll.engine.devices import PYVERBS, SYSFS, Device, Gid, Port, View
+from rdmacoll.engine import device_differences, device_views, devices
+from rdmacoll.engine.devices import ENGINE, PYVERBS, SYSFS, Device, Gid, Port, Rail, View
 
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
@@ -66,8 +67,6 @@ def test_soft_roce_in_sysfs(tmp_path: Path) -> None:
     assert device == Device(
         "rxe1", "", "3090:a6ff:feb8:753b", True, None, (Port(1, "active", "ethernet", None, 10.0, 0, gids),)
     )
-    chosen = device_choice.choose([device])
-    assert (chosen.device, chosen.port, chosen.gid, chosen.is_software) == ("rxe1", 1, gids[1], True)
 
 
 def test_an_adapter_with_one_port_down_in_sysfs(tmp_path: Path) -> None:
@@ -84,9 +83,6 @@ def test_an_adapter_with_one_port_down_in_sysfs(tmp_path: Path) -> None:
         (2, "active", 100.0),
     ]
     assert [gid.type for gid in device.ports[1].gids] == ["roce_v1", "roce_v2"]
-    chosen = device_choice.choose([device])
-    assert (chosen.port, chosen.gid and chosen.gid.index) == (2, 3)
-    assert "mlx5_0 port 1: its state is down" in device_choice.choose([device], "mlx5_0:1").refusal
 
 
 def test_infiniband_in_sysfs(tmp_path: Path) -> None:
@@ -98,9 +94,6 @@ def test_infiniband_in_sysfs(tmp_path: Path) -> None:
     gid = Gid(0, "fe80::2:c903:10:1234", "infiniband")
     assert device.ports[1] == Port(2, "active", "infiniband", None, 56.0, 31, (gid,))
     assert device.ports[0].state == "init"
-    chosen = device_choice.choose([device])
-    assert (chosen.port, chosen.gid) == (2, None)
-    assert "LID 31" in chosen.reason
 
 
 PORT = Port(1, "active", "ethernet", 4096, 56.0, 0, (Gid(1, "::ffff:10.0.0.1", "roce_v2", "eth0"),))
@@ -117,6 +110,8 @@ PORT = Port(1, "active", "ethernet", 4096, 56.0, 0, (Gid(1, "::ffff:10.0.0.1", "
         ({"link": "infiniband"}, ["link layer", "ethernet in sysfs", "infiniband in pyverbs"]),
         ({"lid": 9}, ["LID", "0 in sysfs", "9 in pyverbs"]),
         ({"gbit_per_s": 100.0}, ["rate", "56 Gbit/s in sysfs", "100 Gbit/s in pyverbs"]),
+        ({"gids": (replace(PORT.gids[0], type="unknown"),)}, None),
+        ({"gids": (Gid(1, "::ffff:10.0.0.2"),)}, ["GID 1", "::ffff:10.0.0.2 (unknown) in pyverbs"]),
         ({"gids": ()}, ["GID 1", "::ffff:10.0.0.1 (RoCE v2) in sysfs", "not set in pyverbs"]),
         ({"number": 2}, ["ports", "[1] in sysfs", "[2] in pyverbs"]),
     ],
@@ -124,28 +119,54 @@ PORT = Port(1, "active", "ethernet", 4096, 56.0, 0, (Gid(1, "::ffff:10.0.0.1", "
 def test_views_that_differ_name_both(changed: dict[str, Any], says: list[str] | None) -> None:
     one = View(SYSFS, (Device("mlx5_0", ports=(PORT,)),))
     other = View(PYVERBS, (Device("mlx5_0", ports=(replace(PORT, **changed),)),))
-    found = device_choice.differences(one, other)
+    found = device_differences.differences(one, other)
     assert len(found) == (says is not None)
     for words in says or ():
         assert words in found[0]
 
 
-def test_the_engine_tells_where_it_can() -> None:
+def test_a_device_that_the_engine_cannot_use_hides_its_ports() -> None:
+    engine = View(ENGINE, (Device("siw0", unusable="is an iWARP device"),))
+    assert device_differences.differences(engine, View(SYSFS, (Device("siw0", ports=(PORT,)),))) == []
+
+
+# As cpp/api/commands_devices.cc writes it.
+ENGINE_TOLD = """
+{"error": null, "warning": "mind the forks", "devices": [{"name": "mlx5_0", "firmware": "16",
+ "node_guid": "0011:2233:4455:6677", "software": false, "numa_node": 1, "unusable": null,
+ "queue_depth_max": 8192, "completions_max": 65536, "scatter_max": 30, "reads_in_flight_max": 16,
+ "ports": [{"number": 1, "state": "active", "link_layer": "Ethernet", "mtu": 4096, "gbit_per_s": 56,
+  "lid": 0, "message_bytes_max": 1073741824, "pkeys": [65535],
+  "gids": [{"index": 1, "gid": "::ffff:10.0.0.1", "type": "RoCE v2", "interface": "eth0"}], "unusable": null},
+  {"number": 2, "state": "initializing", "link_layer": "InfiniBand", "mtu": 0, "gbit_per_s": 0, "lid": 3,
+   "message_bytes_max": 0, "pkeys": [], "unusable": "is initializing",
+   "gids": [{"index": 0, "gid": "fe80::1", "type": "unknown type", "interface": null}]}]}],
+ "rails": [{"device": "mlx5_0", "port": 1, "gid_index": 1, "gid": "::ffff:10.0.0.1", "reason": "because",
+  "text": "mlx5_0 port 1 (...)", "software": false}], "choice_error": null}
+"""
+
+
+def test_the_engine_tells_what_it_sees_and_chooses() -> None:
+    library: Any = types.SimpleNamespace(devices=lambda: json.loads(ENGINE_TOLD))
+    view = devices.engine_view(library)
+    waiting = Port(2, "init", "infiniband", None, None, 3, (Gid(0, "fe80::1"),), "is initializing")
+    device = Device(
+        "mlx5_0", "16", "0011:2233:4455:6677", False, 1, (replace(PORT, unusable=""), waiting), ""
+    )
+    rail = Rail("mlx5_0", 1, "::ffff:10.0.0.1", "mlx5_0 port 1 (...)", "because", False)
+    assert view == View(ENGINE, (device,), rails=(rail,), warning="mind the forks")
+    sysfs = View(SYSFS, (replace(device, ports=(PORT, replace(waiting, gids=(Gid(0, "fe80::1"),)))),))
+    assert device_differences.differences(view, sysfs) == []
+
+
+def test_an_engine_that_cannot_tell_says_why() -> None:
     assert devices.engine_view(None).problem
-    assert "no RDMA transport" in devices.engine_view(object()).problem
-    gid = {"index": 1, "gid": "0:0:0:0:0:ffff:a00:1", "type": "roce_v2", "interface": "eth0"}
-    port = {
-        "number": 1,
-        "state": "active",
-        "link": "ethernet",
-        "active_mtu": 4096,
-        "gbit_per_s": 56.0,
-        "lid": 0,
-    }
-    device = {"name": "mlx5_0", "firmware": "16", "is_software": False, "ports": [{**port, "gids": [gid]}]}
-    text = json.dumps({"devices": [device], "choice": "mlx5_0 port 1: because"})
-    view = devices.engine_view(types.SimpleNamespace(devices_json=lambda: text))
-    assert (view.problem, view.choice, view.devices[0].ports) == ("", "mlx5_0 port 1: because", (PORT,))
+
+    def refuse() -> None:
+        raise ConfigError("RDMACOLL_GID_INDEX=x is not allowed")
+
+    library: Any = types.SimpleNamespace(devices=refuse)
+    assert devices.engine_view(library).problem == "RDMACOLL_GID_INDEX=x is not allowed"
 
 
 def test_pyverbs_is_asked_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,31 @@ TEST(ChooseDevice, a_gid_index_that_was_asked_for_is_taken_or_refused) {
                     HasSubstr("0 fe80::1 RoCE v2, 1 ::ffff:10.9.0.1 RoCE v2")));
 }
 
+TEST(ChooseDevice, a_port_that_was_asked_for_is_that_of_every_device_named_without_one) {
+  const DeviceFacts both =
+      device("mlx4_0", {infiniband(7), infiniband(8, {kFull}, PortState::active, 2)});
+  EXPECT_EQ(chosen({both}, {.port = 2}), "mlx4_0:2/0/0");
+  EXPECT_EQ(chosen({both}, {.devices = "mlx4_0", .port = 2}), "mlx4_0:2/0/0");
+  EXPECT_EQ(chosen({both}, {.devices = "mlx4_0:1", .port = 2}), "mlx4_0:1/0/0");
+  EXPECT_THAT(only_rail({both}, {.devices = "mlx4_0", .port = 2}).reason,
+              HasSubstr("mlx4_0 port 2 was asked for"));
+  EXPECT_THAT(chosen({both}, {.devices = "mlx4_0", .port = 3}), HasSubstr("mlx4_0 has no port 3"));
+  EXPECT_THAT(chosen({rxe()}, {.port = 2}), HasSubstr("RDMACOLL_DEVICE_PORT=2"));
+  EXPECT_THAT(chosen({mlx5_with_two_ports()}, {.devices = "mlx5_0", .port = 1}),
+              HasSubstr("port 1 is down"));
+}
+
+TEST(ChooseDevice, a_pkey_that_was_asked_for_is_taken_or_refused) {
+  const DeviceFacts device_of_three = device("mlx4_0", {infiniband(7, {kFull, 0x0012, 0})});
+  EXPECT_EQ(chosen({device_of_three}), "mlx4_0:1/0/0");
+  // A limited membership too: full members answer it.
+  EXPECT_EQ(chosen({device_of_three}, {.pkey_index = 1}), "mlx4_0:1/0/1");
+  for (const int none : {2, 3}) {
+    EXPECT_THAT(chosen({device_of_three}, {.pkey_index = none}),
+                AllOf(HasSubstr(cat("no PKEY ", none)), HasSubstr("0 0xffff, 1 0x12")));
+  }
+}
+
 TEST(ChooseDevice, a_rail_tells_what_it_is_and_why) {
   const Rail automatic = only_rail({rxe()});
   EXPECT_EQ(automatic.text(),

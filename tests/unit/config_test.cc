@@ -100,8 +100,10 @@ TEST_F(ConfigTest, table_and_struct_agree_on_every_default) {
 TEST_F(ConfigTest, names_are_unique_and_rows_are_complete) {
   std::set<std::string_view> names;
   for (const Setting& setting : settings_table()) {
-    EXPECT_TRUE(names.insert(setting.name).second) << setting.name;
-    EXPECT_TRUE(setting.alias.empty() || names.insert(setting.alias).second) << setting.alias;
+    for (std::string_view name : names_of(setting)) {
+      EXPECT_FALSE(name.empty()) << setting.name;
+      EXPECT_TRUE(names.insert(name).second) << name;
+    }
     EXPECT_FALSE(setting.help.empty()) << setting.name;
     EXPECT_FALSE(setting.allowed.empty()) << setting.name;
   }
@@ -251,11 +253,55 @@ TEST_F(ConfigTest, a_buffer_that_is_no_multiple_of_a_gibibyte_is_a_note) {
   variables() = {{"TF_RDMA_BUF_SIZE", "16M"}};
   ASSERT_TRUE(read().ok());
   EXPECT_EQ(config.pool_bytes, 16U << 20);
+  EXPECT_TRUE(config.pool_is_given);
   EXPECT_THAT(value("RDMACOLL_BUF_SIZE").note, HasSubstr("not a multiple of 1 GiB"));
   variables() = {{"TF_RDMA_BUF_SIZE", "2G"}};
   ASSERT_TRUE(read().ok());
   EXPECT_EQ(config.pool_bytes, uint64_t{2} << 30);
   EXPECT_EQ(value("RDMACOLL_BUF_SIZE").note, "");
+}
+
+TEST_F(ConfigTest, names_of_other_systems_set_the_queue_pairs) {
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.rdma_port, std::nullopt);
+  EXPECT_EQ(config.rdma_retries, std::nullopt);
+  variables() = {{"RDMA_DEVICE", "mlx4_0"}, {"RDMA_DEVICE_PORT", "2"},
+                 {"RDMA_PKEY", "3"},        {"RDMA_QUEUE_DEPTH", "1024"},
+                 {"RDMA_TIMEOUT", "14"},    {"RDMA_RETRY_CNT", "7"},
+                 {"RDMA_SL", "5"},          {"RDMA_MTU", "2048"},
+                 {"RDMA_GID_INDEX", "1"},   {"RDMA_TRAFFIC_CLASS", "106"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.rdma_device, "mlx4_0");
+  EXPECT_TRUE(config.rdma_requested);
+  EXPECT_EQ(config.rdma_port, 2);
+  EXPECT_EQ(config.rdma_pkey_index, 3);
+  EXPECT_EQ(config.rdma_queue_depth, 1024U);
+  EXPECT_EQ(config.rdma_timeout, 14);
+  EXPECT_EQ(config.rdma_retries, 7);
+  EXPECT_EQ(config.rdma_service_level, 5);
+  EXPECT_EQ(config.rdma_mtu, 2048U);
+  EXPECT_EQ(config.rdma_gid_index, 1);
+  EXPECT_EQ(config.rdma_traffic_class, 106);
+  EXPECT_EQ(value("RDMACOLL_RETRY_CNT").source, "environment");
+  // Each of three names beats the next one.
+  variables()["TF_RDMA_DEV_NAME"] = "mlx5_1";
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.rdma_device, "mlx5_1");
+  EXPECT_THAT(value("RDMACOLL_DEVICE").note, HasSubstr("RDMA_DEVICE says mlx4_0"));
+  EXPECT_THAT(settings_json(values),
+              HasSubstr(R"("aliases": ["TF_RDMA_DEV_NAME", "RDMA_DEVICE"])"));
+}
+
+TEST_F(ConfigTest, what_a_queue_pair_cannot_have_is_refused) {
+  expect_refused("RDMA_DEVICE_PORT", "0");
+  expect_refused("RDMA_PKEY", "65536");
+  expect_refused("RDMA_QUEUE_DEPTH", "31");
+  expect_refused("RDMA_TIMEOUT", "0");  // for ever
+  expect_refused("RDMA_TIMEOUT", "32");
+  expect_refused("RDMA_RETRY_CNT", "8");
+  expect_refused("RDMA_SL", "16");
+  expect_refused("RDMA_MTU", "1500");
+  expect_refused("RDMA_TRAFFIC_CLASS", "256");
 }
 
 TEST_F(ConfigTest, the_fingerprint_holds_world_settings_in_one_spelling) {

@@ -33,7 +33,10 @@ TEST(DevicesJson, has_facts_and_choice) {
             HasSubstr(R"("gids": [{"index": 0, "gid": "::", "type": "InfiniBand")"),
             HasSubstr(R"("rails": [{"device": "mlx4_0", "port": 2, "gid_index": 0)"),
             HasSubstr(R"("text": "mlx4_0 port 2 (InfiniBand, 56 Gbit/s, LID 7))"),
+            HasSubstr(R"("unusable": null}])"), HasSubstr(R"("software": false}])"),
             HasSubstr(R"("choice_error": null})")));
+  EXPECT_THAT(devices_json({}, devices, "", {.pkey_index = 4}),
+              HasSubstr(R"("unusable": "has no PKEY 4, which was asked for, but PKEYs 0 0xffff")"));
 }
 
 TEST(DevicesJson, has_the_sentence_where_nothing_is_known_or_nothing_fits) {
@@ -41,7 +44,7 @@ TEST(DevicesJson, has_the_sentence_where_nothing_is_known_or_nothing_fits) {
             R"({"error": "no library", "warning": null, "devices": [], "rails": [], )"
             R"("choice_error": null})");
   const std::vector<rdma::DeviceFacts> devices = {a_device()};
-  EXPECT_THAT(devices_json({}, devices, "mind the forks", {.devices = "mlx5_0", .gid_index = {}}),
+  EXPECT_THAT(devices_json({}, devices, "mind the forks", {.devices = "mlx5_0"}),
               AllOf(HasSubstr(R"("warning": "mind the forks")"), HasSubstr(R"("rails": [])"),
                     HasSubstr(R"("choice_error": "RDMACOLL_DEVICE=mlx5_0: )")));
 }

@@ -64,6 +64,14 @@ struct FabricCounters {
   uint64_t changed_under_way = 0;
 };
 
+// How a queue pair was connected.
+struct Connected {
+  std::string device;
+  int port = 0;
+  rdma::QueuePairLimits limits;
+  rdma::PathSettings path;
+};
+
 // One host's library.
 class SimVerbs final : public rdma::Verbs {
  public:
@@ -98,6 +106,8 @@ class SimFabric {
   SimVerbs& verbs(int host) { return *verbs_[static_cast<std::size_t>(host)]; }
   FabricPolicy& policy() { return policy_; }  // may change at any time
   const FabricCounters& counters() const { return counters_; }
+  // All that ever were, in order.
+  const std::vector<Connected>& connected() const { return connected_; }
   // Of everything that has happened: equal for equal runs.
   uint64_t digest() const { return digest_; }
 
@@ -142,6 +152,7 @@ class SimFabric {
   const Clock* clock_;
   std::mt19937_64 random_;
   FabricCounters counters_;
+  std::vector<Connected> connected_;
   uint64_t digest_ = 0xcbf29ce484222325u;
   uint64_t step_ = 0;
   std::vector<std::unique_ptr<SimVerbs>> verbs_;  // by host

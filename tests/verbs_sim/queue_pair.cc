@@ -71,12 +71,13 @@ Status SimQueuePair::connect(const rdma::End& remote, const rdma::PathSettings& 
   }
   remote_ = remote;
   path_ = path;
+  fabric_.connected_.push_back({device_.facts_.name, port_, limits_, path});
   state_ = State::ready;
   return {};
 }
 
 void SimQueuePair::fail() {
-  if (state_ == State::error) return;
+  if (state_ == State::error) return;  // acknowledged may be ahead of delivered: flushed
   // What was delivered and not yet acknowledged may be either by now.
   break_at(sends_acknowledged_ + fabric_.below(sends_delivered_ - sends_acknowledged_ + 1),
            rdma::kFlushed);

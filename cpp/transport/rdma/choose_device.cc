@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <sstream>
 
 #include "base/text.h"
 
@@ -83,7 +84,28 @@ std::string set_gid(const PortFacts& port, std::optional<int> wanted, Rail& rail
   return "";
 }
 
-std::string set_pkey(const PortFacts& port, Rail& rail, std::string& reason) {
+std::string list_of(const std::vector<uint16_t>& pkeys) {
+  std::vector<std::string> texts;
+  for (std::size_t index = 0; index < pkeys.size(); ++index) {
+    if (pkeys[index] == 0) continue;
+    std::ostringstream text;
+    text << index << " 0x" << std::hex << pkeys[index];
+    texts.push_back(text.str());
+  }
+  return texts.empty() ? "no PKEY" : cat("PKEYs ", join(texts, ", "));
+}
+
+std::string set_pkey(const PortFacts& port, std::optional<int> wanted, Rail& rail,
+                     std::string& reason) {
+  if (wanted) {
+    const auto index = static_cast<std::size_t>(*wanted);
+    if (index >= port.pkeys.size() || port.pkeys[index] == 0) {
+      return cat("has no PKEY ", *wanted, ", which was asked for, but ", list_of(port.pkeys));
+    }
+    rail.pkey_index = *wanted;
+    reason = cat("PKEY ", *wanted, " was asked for");
+    return "";
+  }
   for (std::size_t index = 0; index < port.pkeys.size(); ++index) {
     if ((port.pkeys[index] & kFullMember) == 0) continue;
     rail.pkey_index = static_cast<int>(index);
@@ -95,7 +117,7 @@ std::string set_pkey(const PortFacts& port, Rail& rail, std::string& reason) {
   return "is a full member of no partition: ask the subnet manager's operator for full membership";
 }
 
-Verdict judge(const DeviceFacts& device, const PortFacts& port, std::optional<int> gid_index) {
+Verdict judge(const DeviceFacts& device, const PortFacts& port, const Wish& wish) {
   if (port.state != PortState::active) return {{}, cat("is ", text(port.state))};
   Rail rail{.device = device.name,
             .port = port.number,
@@ -105,15 +127,16 @@ Verdict judge(const DeviceFacts& device, const PortFacts& port, std::optional<in
             .gbit_per_s = port.gbit_per_s,
             .is_software = device.is_software,
             .completions_max = device.completions_max,
-            .message_bytes_max = port.message_bytes_max};
+            .message_bytes_max = port.message_bytes_max,
+            .queue_depth_max = device.queue_depth_max};
   if (port.link == LinkLayer::unknown) return {{}, "has a link layer that is not known"};
   if (port.link == LinkLayer::infiniband && port.lid == 0) {
     return {{}, "has no LID: is a subnet manager running?"};
   }
   std::string of_gid;
   std::string of_pkey;
-  std::string refusal = set_gid(port, gid_index, rail, of_gid);
-  if (refusal.empty()) refusal = set_pkey(port, rail, of_pkey);
+  std::string refusal = set_gid(port, wish.gid_index, rail, of_gid);
+  if (refusal.empty()) refusal = set_pkey(port, wish.pkey_index, rail, of_pkey);
   if (!refusal.empty()) return {{}, refusal};
   if (port.link == LinkLayer::infiniband) rail.reason = cat("; LID ", port.lid);
   for (const std::string& part : {of_gid, of_pkey}) {
@@ -122,19 +145,19 @@ Verdict judge(const DeviceFacts& device, const PortFacts& port, std::optional<in
   return {rail, ""};
 }
 
-std::string state_of(const DeviceFacts& device, std::optional<int> gid_index) {
+std::string state_of(const DeviceFacts& device, const Wish& wish) {
   if (!device.unusable.empty()) return cat(device.name, " ", device.unusable);
   std::vector<std::string> ports;
   for (const PortFacts& port : device.ports) {
-    const Verdict verdict = judge(device, port, gid_index);
+    const Verdict verdict = judge(device, port, wish);
     ports.push_back(cat("port ", port.number, " ", verdict.rail ? "can be used" : verdict.refusal));
   }
   return cat(device.name, " (", ports.empty() ? "no ports" : join(ports, "; "), ")");
 }
 
-std::string states_of(std::span<const DeviceFacts> present, std::optional<int> gid_index) {
+std::string states_of(std::span<const DeviceFacts> present, const Wish& wish) {
   std::vector<std::string> texts;
-  for (const DeviceFacts& device : present) texts.push_back(state_of(device, gid_index));
+  for (const DeviceFacts& device : present) texts.push_back(state_of(device, wish));
   return join(texts, ", ");
 }
 
@@ -145,10 +168,10 @@ Status none_present() {
 }
 
 // `why` stands in front of what the port itself says.
-std::optional<Rail> first_rail(const DeviceFacts& device, std::optional<int> gid_index,
-                               std::string_view why) {
+std::optional<Rail> first_rail(const DeviceFacts& device, const Wish& wish, std::string_view why) {
   for (const PortFacts& port : device.ports) {
-    Verdict verdict = judge(device, port, gid_index);
+    if (wish.port && port.number != *wish.port) continue;
+    Verdict verdict = judge(device, port, wish);
     if (!verdict.rail) continue;
     verdict.rail->reason = cat(why, verdict.rail->reason);
     return verdict.rail;
@@ -156,13 +179,13 @@ std::optional<Rail> first_rail(const DeviceFacts& device, std::optional<int> gid
   return std::nullopt;
 }
 
-Status choose_automatically(std::span<const DeviceFacts> present, std::optional<int> gid_index,
+Status choose_automatically(std::span<const DeviceFacts> present, const Wish& wish,
                             std::vector<Rail>& rails) {
   for (const bool software : {false, true}) {
     for (const DeviceFacts& device : present) {
       if (!device.unusable.empty() || device.is_software != software) continue;
       const auto rail =
-          first_rail(device, gid_index,
+          first_rail(device, wish,
                      software ? "first active port of a software device, since no hardware has one"
                               : "first active port of a hardware device");
       if (!rail) continue;
@@ -170,9 +193,11 @@ Status choose_automatically(std::span<const DeviceFacts> present, std::optional<
       return {};
     }
   }
-  return {Code::invalid, cat("no RDMA device of this machine has a port that can be used: ",
-                             states_of(present, gid_index),
-                             ". Bring one up, or go without: RDMACOLL_RDMA=false.")};
+  return {
+      Code::invalid,
+      cat("no RDMA device of this machine has a port that can be used: ", states_of(present, wish),
+          wish.port ? cat("; asked for was RDMACOLL_DEVICE_PORT=", *wish.port) : "",
+          ". Bring one up, or go without: RDMACOLL_RDMA=false.")};
 }
 
 struct Named {
@@ -212,10 +237,10 @@ std::vector<std::string> split(const std::string& text) {
 Status choose_named(std::span<const DeviceFacts> present, const Wish& wish, const Named& named,
                     Rail& rail) {
   const auto refused = [&](const std::string& what) {
-    return Status(Code::invalid,
-                  cat("RDMACOLL_DEVICE=", wish.devices, ": ", what,
-                      "; present: ", states_of(present, wish.gid_index),
-                      ". Name one with a port that can be used, or unset RDMACOLL_DEVICE."));
+    return Status(
+        Code::invalid,
+        cat("RDMACOLL_DEVICE=", wish.devices, ": ", what, "; present: ", states_of(present, wish),
+            ". Name one with a port that can be used, or unset RDMACOLL_DEVICE."));
   };
   const auto device = std::find_if(present.begin(), present.end(), [&](const DeviceFacts& each) {
     return each.name == named.device;
@@ -224,22 +249,24 @@ Status choose_named(std::span<const DeviceFacts> present, const Wish& wish, cons
     return refused(cat("this machine has no RDMA device ", named.device));
   }
   if (!device->unusable.empty()) return refused(cat(device->name, " ", device->unusable));
-  if (!named.port) {
+  const std::optional<int> number = named.port ? named.port : wish.port;
+  if (!number) {
     const auto found =
-        first_rail(*device, wish.gid_index, cat(device->name, " was asked for, first active port"));
+        first_rail(*device, wish, cat(device->name, " was asked for, first active port"));
     if (!found) return refused(cat(device->name, " has no port that can be used"));
     rail = *found;
     return {};
   }
   const auto port = std::find_if(device->ports.begin(), device->ports.end(),
-                                 [&](const PortFacts& each) { return each.number == *named.port; });
+                                 [&](const PortFacts& each) { return each.number == *number; });
   if (port == device->ports.end()) {
-    return refused(cat(device->name, " has no port ", *named.port));
+    return refused(cat(device->name, " has no port ", *number));
   }
-  Verdict verdict = judge(*device, *port, wish.gid_index);
-  if (!verdict.rail) return refused(cat("port ", *named.port, " ", verdict.refusal));
+  Verdict verdict = judge(*device, *port, wish);
+  if (!verdict.rail) return refused(cat("port ", *number, " ", verdict.refusal));
   rail = *verdict.rail;
-  rail.reason = cat(named.text, " was asked for", rail.reason);
+  rail.reason =
+      cat(named.text, named.port ? "" : cat(" port ", *number), " was asked for", rail.reason);
   return {};
 }
 
@@ -253,11 +280,15 @@ std::string Rail::text() const {
   return cat(device, " port ", port, " (", inside, ")");
 }
 
+std::string obstacle_of(const DeviceFacts& device, const PortFacts& port, const Wish& wish) {
+  return device.unusable.empty() ? judge(device, port, wish).refusal : device.unusable;
+}
+
 Status choose_rails(std::span<const DeviceFacts> present, const Wish& wish,
                     std::vector<Rail>& rails) {
   rails.clear();
   if (present.empty() && wish.devices.empty()) return none_present();
-  if (wish.devices.empty()) return choose_automatically(present, wish.gid_index, rails);
+  if (wish.devices.empty()) return choose_automatically(present, wish, rails);
   std::vector<Rail> chosen;
   for (const std::string& part : split(wish.devices)) {
     Named named;

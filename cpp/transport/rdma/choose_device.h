@@ -25,6 +25,7 @@ struct Rail {
   bool is_software = false;
   int completions_max = 0;  // entries of one completion queue
   uint64_t message_bytes_max = 0;
+  int queue_depth_max = 0;  // requests of one queue
   std::string reason;  // why this one, for a person: "first active port; GID 1 is RoCE v2, IPv4"
 
   // "mlx5_0 port 1 (InfiniBand, 100 Gbit/s, LID 7)", "rxe0 port 1 (Ethernet, ..., GID 1 ...)"
@@ -34,12 +35,17 @@ struct Rail {
 struct Wish {
   // TF_RDMA_DEV_NAME: "mlx5_0", "mlx5_0:2" (a port), "mlx5_0,mlx5_1" (rails); "" for automatic.
   std::string devices;
-  std::optional<int> gid_index;
+  std::optional<int> gid_index = {};
+  std::optional<int> port = {};  // of devices that are named without one, and of all when none is
+  std::optional<int> pkey_index = {};
 };
 
 // Automatic is one rail: the first device with an active port, hardware before software. A wish
 // that cannot be fulfilled is an error that lists those present with the state of their ports.
 Status choose_rails(std::span<const DeviceFacts> present, const Wish& wish,
                     std::vector<Rail>& rails);
+
+// Why a port of a device cannot carry data ("is down"); "" when it can.
+std::string obstacle_of(const DeviceFacts& device, const PortFacts& port, const Wish& wish);
 
 }  // namespace rdmacoll::rdma

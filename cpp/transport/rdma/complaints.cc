@@ -87,6 +87,22 @@ Status not_registered(const std::string& device, uint64_t bytes, int error,
                             "process?")};
 }
 
+std::string pool_too_large(uint64_t pool, uint64_t need, const MemoryLimit& limit,
+                           const std::string& cure_by_size) {
+  RC_ASSERT(limit.allowed.has_value());
+  const std::string used =
+      limit.pinned > 0 ? cat(", ", bytes_text(limit.pinned), " of it are in use") : "";
+  return cat("a buffer pool of ", bytes_text(pool), " needs ", bytes_text(need),
+             " of pinned memory, and the limit (RLIMIT_MEMLOCK) is ", bytes_text(*limit.allowed),
+             used, ": ", kRaiseLimit, cure_by_size, ".");
+}
+
+std::string pool_shrunk(const std::string& who, uint64_t pool, uint64_t default_pool) {
+  return cat("the buffer pool has ", bytes_text(pool), " instead of ", bytes_text(default_pool),
+             ", since ", who, " may pin no more memory (RLIMIT_MEMLOCK): ", kRaiseLimit,
+             "; or set TF_RDMA_BUF_SIZE.");
+}
+
 Status no_path(const std::string& device, int port, const Gid& local, const Gid& remote,
                uint16_t remote_lid, int error) {
   if (remote_lid != 0) {

@@ -32,6 +32,13 @@ struct MemoryLimit {
   std::optional<uint64_t> allowed;  // RLIMIT_MEMLOCK; none: unlimited
   uint64_t pinned = 0;              // by this process already
 };
+// Of this process, which has none with CAP_IPC_LOCK.
+MemoryLimit memory_limit();
+// `need` bytes would be pinned for a pool of `pool` bytes; `cure_by_size` is what else may help.
+std::string pool_too_large(uint64_t pool, uint64_t need, const MemoryLimit& limit,
+                           const std::string& cure_by_size);
+// `who` may pin less than the default pool needs, so that all take one of `pool` bytes.
+std::string pool_shrunk(const std::string& who, uint64_t pool, uint64_t default_pool);
 Status not_registered(const std::string& device, uint64_t bytes, int error,
                       const MemoryLimit& limit);
 

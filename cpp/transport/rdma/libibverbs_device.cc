@@ -1,11 +1,9 @@
 // A device of the library with its protection domain, completion queue and events.
 #include <fcntl.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <fstream>
 #include <limits>
 
 #include "base/text.h"
@@ -18,20 +16,6 @@ namespace {
 // Acknowledging takes a lock of the library, so events are counted and acknowledged together.
 constexpr unsigned kEventsPerAcknowledgement = 64;
 constexpr std::size_t kPolledAtOnce = 32;
-
-MemoryLimit memory_limit() {
-  MemoryLimit limit;
-  rlimit now{};
-  if (::getrlimit(RLIMIT_MEMLOCK, &now) == 0 && now.rlim_cur != RLIM_INFINITY) {
-    limit.allowed = now.rlim_cur;
-  }
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    uint64_t kibibytes = 0;
-    if (word == "VmPin:" && status >> kibibytes) limit.pinned = kibibytes * 1024;
-  }
-  return limit;
-}
 
 class VerbsRegistration final : public Registration {
  public:

@@ -8,8 +8,7 @@
 namespace rdmacoll::rdma {
 namespace {
 
-constexpr uint32_t kSends = 128;    // of a queue pair
-constexpr uint32_t kReceives = 64;  // ... where messages are small
+constexpr uint32_t kReceives = 64;  // of a queue pair, where messages are small
 constexpr uint32_t kReceivesMin = 8;
 constexpr uint32_t kMessageSlots = 17;  // on their way out; one of them only returns credits
 constexpr uint32_t kRecordBytesMin = 1024;
@@ -21,10 +20,17 @@ constexpr int kLooksForACause = 16;
 
 constexpr uint32_t kPathImmediate = UINT32_MAX;  // no slot has this number
 
+// Soft-RoCE takes this number of retries for "for ever", while hardware counts.
+constexpr uint8_t kRetriesForEver = 7;
+
+uint64_t slot_bytes(uint64_t accumulation_bytes) {
+  const uint64_t bytes = std::max<uint64_t>(accumulation_bytes, kRecordBytesMin) +
+                         kMessageHeaderBytes + kRecordHeaderBytes;
+  return (bytes + 63) / 64 * 64;
+}
+
 uint32_t slot_bytes(const PeerOptions& options) {
-  const auto bytes = std::max(options.accumulation_bytes, kRecordBytesMin) + kMessageHeaderBytes +
-                     kRecordHeaderBytes;
-  return static_cast<uint32_t>((bytes + 63) / 64 * 64);
+  return static_cast<uint32_t>(slot_bytes(uint64_t{options.accumulation_bytes}));
 }
 
 uint32_t receives_of(const PeerOptions& options, std::size_t pool_bytes) {
@@ -36,8 +42,12 @@ uint32_t receives_of(const PeerOptions& options, std::size_t pool_bytes) {
 
 }  // namespace
 
+uint64_t message_bytes_min(uint64_t accumulation_bytes) {
+  return (kReceivesMin + kMessageSlots) * slot_bytes(accumulation_bytes);
+}
+
 uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_bytes) {
-  return kSends + receives_of(options, pool_bytes);
+  return options.queue_depth + receives_of(options, pool_bytes);
 }
 
 RdmaPeer::RdmaPeer(const World& world, int rank, const Ports& ports, const PeerOptions& options,
@@ -87,8 +97,9 @@ Status RdmaPeer::make_pairs() {
   const uint32_t key = registered_.keys().front().local;
   pairs_.resize(ports_.rails.size());
   for (std::size_t rail = 0; rail < pairs_.size(); ++rail) {
-    const Pair::Sizes sizes{
-        .sends = kSends, .receives = receives, .receive_bytes = rail == 0 ? bytes : 0};
+    const Pair::Sizes sizes{.sends = options_.queue_depth,
+                            .receives = receives,
+                            .receive_bytes = rail == 0 ? bytes : 0};
     RC_RETURN_IF_ERROR(pairs_[rail].open(*ports_.devices[rail], ports_.rails[rail], sizes,
                                          rail == 0 ? memory_ : nullptr, key));
   }
@@ -155,6 +166,7 @@ PathSettings RdmaPeer::path_to(const Rail& rail, const GreetingEnd& remote) cons
   PathSettings path = options_.path;
   path.gid_index = rail.gid_index;
   path.pkey_index = rail.pkey_index;
+  if (rail.is_software && path.retries == kRetriesForEver) --path.retries;
   path.needs_grh = rail.link == LinkLayer::ethernet || !rail.gid.is_of_subnet(remote.end.gid);
   const uint32_t mtu = std::min(rail.mtu, remote.end.mtu);
   path.mtu = path.mtu == 0 ? mtu : std::min(path.mtu, mtu);

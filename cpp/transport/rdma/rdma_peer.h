@@ -24,9 +24,13 @@ struct Ports {
 struct PeerOptions {
   uint32_t accumulation_bytes = 8 << 10;  // what a message takes, and the largest eager transfer
   uint32_t chunk_bytes = 4 << 20;         // of one write
+  uint32_t queue_depth = 128;             // sends that a queue pair holds
   Nanoseconds peer_timeout = 5 * kSecond;
   PathSettings path;  // timeouts, retries, class; its mtu, if set, bounds both ends'
 };
+
+// The least that the messages of one peer take of the pool.
+uint64_t message_bytes_min(uint64_t accumulation_bytes);
 
 // What one queue pair of one peer may need of the completion queue.
 uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_bytes);
