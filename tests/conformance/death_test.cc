@@ -108,9 +108,9 @@ TEST_P(Death, of_a_busy_rank_is_reported_once_and_its_memory_is_left_alone) {
 
 // Who leaves has flushed, and need not wait until the others have looked.
 TEST_P(Death, after_a_flush_does_not_take_back_what_was_sent) {
+  // Elsewhere a send waits for the receiver's turn, and there is nothing that could be overtaken.
+  if (!GetParam().name.starts_with("rdma")) return;
   for (const bool is_posted : {true, false}) {
-    // Elsewhere nothing is sent before there is a receive.
-    if (!is_posted && !GetParam().name.starts_with("rdma")) continue;
     make(2);
     std::mt19937_64 random(kSeeds);
     std::vector<std::unique_ptr<Buffer>> targets;
