@@ -108,15 +108,17 @@ TEST_P(Death, of_a_busy_rank_is_reported_once_and_its_memory_is_left_alone) {
 
 // Who leaves has flushed, and need not wait until the others have looked.
 TEST_P(Death, after_a_flush_does_not_take_back_what_was_sent) {
-  // Elsewhere a send waits for the receiver's turn, and there is nothing that could be overtaken.
-  if (!GetParam().name.starts_with("rdma")) return;
+  // Small ones, which go without a grant. Elsewhere a send waits for the receiver's turn, and there
+  // is nothing that could be overtaken.
+  const std::string& name = GetParam().name;
+  if (!name.starts_with("rdma") && !name.starts_with("verbs")) return;
   for (const bool is_posted : {true, false}) {
     make(2);
     std::mt19937_64 random(kSeeds);
     std::vector<std::unique_ptr<Buffer>> targets;
     const auto post_receives = [&] {
       for (uint64_t i = 0; i < 20; ++i) {
-        targets.push_back(std::make_unique<Buffer>(nullptr, 1000, 1, random));
+        targets.push_back(std::make_unique<Buffer>(nullptr, 400, 1, random));
         EXPECT_TRUE(transport(0)
                         .post_recv({.peer = 1,
                                     .sequence = i,
@@ -129,7 +131,7 @@ TEST_P(Death, after_a_flush_does_not_take_back_what_was_sent) {
       post_receives();
       for (int i = 0; i < 1000; ++i) fleet_->poll_all();  // grants may go out
     }
-    Buffer source(nullptr, 1000, 1, random);
+    Buffer source(nullptr, 400, 1, random);
     source.paint(7);
     const auto turn_of_1 = [&] {
       fleet_->step();

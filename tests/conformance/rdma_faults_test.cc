@@ -137,7 +137,7 @@ TEST_F(RdmaFaults, queue_that_is_full_now_and_then_delays_only) {
 // path say.
 TEST_F(RdmaFaults, receiver_that_is_not_ready_is_waited_for) {
   VerbsFleet fleet({.seed = 45, .rnr_steps = 1'000'000}, {{.adapters = {ethernet(0)}}}, 2);
-  Puppet puppet(fleet, {ethernet(1)});
+  RdmaPuppet puppet(fleet, {ethernet(1)});
   puppet.greeting.receives = 8;
   puppet.posted = 3;
   puppet.connect();
@@ -154,7 +154,7 @@ TEST_F(RdmaFaults, receiver_that_is_not_ready_is_waited_for) {
 
 TEST_F(RdmaFaults, receiver_that_is_never_ready_is_named) {
   VerbsFleet fleet({.seed = 46}, {{.adapters = {ethernet(0)}}}, 2);
-  Puppet puppet(fleet, {ethernet(1)});
+  RdmaPuppet puppet(fleet, {ethernet(1)});
   puppet.posted = 1;
   puppet.connect();
   const std::vector<std::byte> word(8'000);

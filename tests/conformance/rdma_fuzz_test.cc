@@ -121,7 +121,7 @@ class RdmaFuzz {
 
   std::mt19937_64 random_;
   VerbsFleet fleet_;
-  Puppet puppet_{fleet_, {soft_roce(1)}};
+  RdmaPuppet puppet_{fleet_, {soft_roce(1)}};
   std::vector<std::unique_ptr<Buffer>> buffers_;
 };
 
@@ -158,7 +158,7 @@ class RdmaNonsense : public testing::Test {
 
   VerbsFleet fleet_{
       {.seed = 61}, {{.adapters = {soft_roce(0)}, .pool_bytes = std::size_t{16} << 20}}, 2};
-  Puppet puppet_{fleet_, {soft_roce(1)}};
+  RdmaPuppet puppet_{fleet_, {soft_roce(1)}};
   std::vector<std::unique_ptr<Buffer>> buffers_;
   uint64_t cookie_ = 0;
 };

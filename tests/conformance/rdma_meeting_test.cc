@@ -186,7 +186,7 @@ class RdmaRefusal : public testing::Test {
   }
 
   VerbsFleet fleet_{{.seed = 37}, {{.adapters = {soft_roce(0)}}}, 2};
-  Puppet puppet_{fleet_, {soft_roce(1)}};
+  RdmaPuppet puppet_{fleet_, {soft_roce(1)}};
 };
 
 TEST_F(RdmaRefusal, of_another_epoch) {
@@ -254,7 +254,7 @@ TEST(RdmaMeeting, of_damaged_greetings_always_ends) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     VerbsFleet fleet({.seed = seed}, {{.adapters = {soft_roce(0)}}}, 2);
-    Puppet puppet(fleet, {soft_roce(1)});
+    RdmaPuppet puppet(fleet, {soft_roce(1)});
     puppet.hear_greeting();
     std::vector<std::byte> bytes = rdma::encode(puppet.greeting);
     for (uint64_t i = 0; i <= random() % 4; ++i) {

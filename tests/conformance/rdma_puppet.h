@@ -14,14 +14,14 @@
 namespace rdmacoll::conformance {
 
 // Rank 1 of a fleet whose rank 0 is a transport, on the adapters of a host of its own.
-class Puppet {
+class RdmaPuppet {
  public:
   static constexpr uint32_t kReceiveBytes = 10'000;
   static constexpr uint32_t kReceives = 64;
   static constexpr std::size_t kSendArea = std::size_t{kReceiveBytes} * kReceives;
   static constexpr uint32_t kSends = 64;
 
-  Puppet(VerbsFleet& fleet, const std::vector<verbs_sim::AdapterModel>& adapters)
+  RdmaPuppet(VerbsFleet& fleet, const std::vector<verbs_sim::AdapterModel>& adapters)
       : fleet_(fleet), memory_(kSendArea + std::size_t{kSends} * kReceiveBytes) {
     verbs_sim::SimVerbs& verbs = fleet.fabric.add_host(adapters);
     std::vector<rdma::DeviceFacts> present;
@@ -50,7 +50,7 @@ class Puppet {
     socket_ = std::move(ours);
     fleet.at(0).adopt(1, std::move(theirs));
   }
-  ~Puppet() {
+  ~RdmaPuppet() {
     for (End& end : ends_) end.queue_pair.reset();
   }
 

@@ -261,7 +261,7 @@ TEST(RdmaCredits, bursts_from_both_sides_while_nobody_polls_all_arrive) {
 // wait for each other for ever.
 TEST(RdmaCredits, last_one_is_not_spent_on_those_of_another_rail) {
   VerbsFleet fleet({.seed = 53}, ranks_of(1, 2, {}), 2);
-  Puppet puppet(fleet, {ethernet(1, 0), ethernet(1, 1)});
+  RdmaPuppet puppet(fleet, {ethernet(1, 0), ethernet(1, 1)});
   puppet.greeting.receives = 8;
   puppet.connect();
   puppet.settle();
@@ -277,7 +277,7 @@ TEST(RdmaCredits, last_one_is_not_spent_on_those_of_another_rail) {
 
 TEST(RdmaCredits, more_than_there_were_are_refused) {
   VerbsFleet fleet({.seed = 54}, ranks_of(1, 1, {}), 2);
-  Puppet puppet(fleet, {ethernet(1)});
+  RdmaPuppet puppet(fleet, {ethernet(1)});
   puppet.connect();
   puppet.send_record({.kind = rdma::RecordKind::control}, {}, 200);
   EXPECT_NE(fleet.failure(0, 1).find("more credits than it had"), std::string::npos);

@@ -21,7 +21,7 @@ class FindRdma : public testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(MemoryPool::create(16 << 20, pool_).ok()); }
 
-  RdmaAbility find(SimVerbs& verbs) { return find_rdma(config_, *pool_, &verbs); }
+  RdmaAbility find(SimVerbs& verbs) { return find_rdma(config_, *pool_, &verbs, {}); }
 
   SimFabric fabric_{{.seed = 71}};
   std::unique_ptr<MemoryPool> pool_;
@@ -87,7 +87,7 @@ TEST_F(FindRdma, what_is_turned_off_is_not_even_looked_at) {
 
 // ---- all together ----
 
-RdmaCard able() { return {.has_devices = true}; }
+RdmaCard able() { return {.has_devices = true, .pool_bytes = 64 << 20}; }
 RdmaCard unable(std::string obstacle, bool has_devices) {
   return {.obstacle = std::move(obstacle), .has_devices = has_devices};
 }
@@ -100,7 +100,7 @@ Status agree(const std::vector<RdmaCard>& each, RdmaAgreement& agreement) {
   std::vector<Card> cards(each.size());
   for (std::size_t i = 0; i < each.size(); ++i) cards[i].rdma = each[i];
   return agree_on_rdma(
-      cards, [](int rank) { return cat("rank ", rank, " on h", rank); }, agreement);
+      cards, {}, [](int rank) { return cat("rank ", rank, " on h", rank); }, agreement);
 }
 
 TEST(AgreeOnRdma, when_all_are_able) {
@@ -140,7 +140,7 @@ TEST(AgreeOnRdma, who_turned_it_off_is_not_warned) {
   ASSERT_TRUE(MemoryPool::create(16 << 20, pool).ok());
   Config config;
   config.rdma_enabled = false;
-  const RdmaAbility off = find_rdma(config, *pool, &fabric.add_host({}));
+  const RdmaAbility off = find_rdma(config, *pool, &fabric.add_host({}), {});
   RdmaAgreement agreement;
   EXPECT_TRUE(agree({able(), off.card}, agreement).ok());
   EXPECT_FALSE(agreement.use);

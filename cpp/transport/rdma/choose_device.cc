@@ -127,7 +127,6 @@ Verdict judge(const DeviceFacts& device, const PortFacts& port, const Wish& wish
             .gbit_per_s = port.gbit_per_s,
             .is_software = device.is_software,
             .completions_max = device.completions_max,
-            .message_bytes_max = port.message_bytes_max,
             .queue_depth_max = device.queue_depth_max};
   if (port.link == LinkLayer::unknown) return {{}, "has a link layer that is not known"};
   if (port.link == LinkLayer::infiniband && port.lid == 0) {

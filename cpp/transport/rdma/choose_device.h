@@ -24,7 +24,6 @@ struct Rail {
   double gbit_per_s = 0;
   bool is_software = false;
   int completions_max = 0;  // entries of one completion queue
-  uint64_t message_bytes_max = 0;
   int queue_depth_max = 0;  // requests of one queue
   std::string reason;  // why this one, for a person: "first active port; GID 1 is RoCE v2, IPv4"
 

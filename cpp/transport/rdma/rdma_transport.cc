@@ -47,10 +47,6 @@ Status RdmaTransport::open(const World& world, MemoryPool& pool, const Clock& cl
                            rdma::Verbs& verbs, std::vector<rdma::Rail> rails,
                            rdma::PeerOptions options, std::unique_ptr<RdmaTransport>& transport) {
   RC_ASSERT(!rails.empty() && rails.size() <= rdma::kRailsMax, cat(rails.size(), " rails"));
-  for (const rdma::Rail& rail : rails) {
-    options.chunk_bytes =
-        static_cast<uint32_t>(std::min<uint64_t>(options.chunk_bytes, rail.message_bytes_max));
-  }
   std::unique_ptr<RdmaTransport> made(
       new RdmaTransport(world, pool, clock, std::move(rails), options));
   RC_RETURN_IF_ERROR(made->open_devices(verbs));
