@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "transport/tcp/frame.h"
 #include "transport/queues.h"
+#include "transport/tcp/frame.h"
 
 namespace rdmacoll::tcp {
 
