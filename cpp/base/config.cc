@@ -299,8 +299,11 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
                   "RDMACOLL_TRANSPORT names rdma, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is false: "
                   "change one of them.");
   }
-  config.rdma_requested =
-      config.rdma_enabled && (names_rdma || was_set("RDMACOLL_DEVICE") || was_set("RDMACOLL_RDMA"));
+  // Which transports are allowed is said last and most plainly: a device that scripts name is not
+  // asked for where rdma is left out.
+  const bool excludes_rdma = !config.transports.empty() && !names_rdma;
+  config.rdma_requested = config.rdma_enabled && !excludes_rdma &&
+                          (names_rdma || was_set("RDMACOLL_DEVICE") || was_set("RDMACOLL_RDMA"));
   config.pool_is_given = was_set("RDMACOLL_BUF_SIZE");
   constexpr uint64_t kGiB = uint64_t{1} << 30;
   if (config.pool_bytes % kGiB != 0) {

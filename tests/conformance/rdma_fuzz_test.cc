@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "conformance/rdma_puppet.h"
+#include "transport/rdma/link.h"
 
 namespace rdmacoll::conformance {
 namespace {
@@ -220,6 +221,24 @@ TEST_F(RdmaNonsense, grant_beyond_the_transfer_is_refused) {
       place);
   EXPECT_THAT(fleet_.failure(0, 1), HasSubstr("a record of kind 3"));
   EXPECT_EQ(fleet_.fabric.counters().writes, 0u);
+}
+
+TEST_F(RdmaNonsense, places_for_transfers_that_nobody_has_are_not_kept_without_end) {
+  constexpr std::size_t kPlacesEach = 320;
+  std::vector<std::byte> places(kPlacesEach * rdma::kPlaceBytes);
+  for (std::size_t i = 0; i < kPlacesEach; ++i) {
+    rdma::encode(rdma::Place{.address = puppet_.address(), .key = 1, .bytes = 8},
+                 places.data() + i * rdma::kPlaceBytes);
+  }
+  for (uint64_t sequence = 0; sequence <= rdma::kPlacesMax / kPlacesEach; ++sequence) {
+    EXPECT_TRUE(fleet_.sink(0).failures.empty()) << sequence;
+    puppet_.send_record({.kind = RecordKind::grant,
+                         .bytes = static_cast<uint32_t>(places.size()),
+                         .sequence = sequence},
+                        places);
+    puppet_.settle(40);
+  }
+  EXPECT_THAT(fleet_.failure(0, 1), HasSubstr("a record of kind 3"));
 }
 
 // Without a grant nothing is written, however long it takes.

@@ -245,6 +245,9 @@ TEST_F(ConfigTest, rdma_is_requested_by_name_only) {
   ASSERT_TRUE(read().ok());
   EXPECT_FALSE(config.rdma_requested);
   EXPECT_FALSE(config.rdma_enabled);
+  variables() = {{"TF_RDMA_DEV_NAME", "mlx5_1"}, {"RDMACOLL_TRANSPORT", "shm,tcp"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_FALSE(config.rdma_requested) << "it is left out of what is allowed";
   variables() = {{"TF_RDMA_ENABLED", "0"}, {"RDMACOLL_TRANSPORT", "rdma"}};
   EXPECT_EQ(read().code(), Code::invalid);
 }

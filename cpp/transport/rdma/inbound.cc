@@ -9,8 +9,7 @@
 namespace rdmacoll::rdma {
 namespace {
 
-// Places that are granted and not written; the number of one is half of an immediate.
-constexpr std::size_t kSlotsMax = 4096;
+static_assert(kPlacesMax <= UINT16_MAX, "the number of a place is half of an immediate");
 // A transfer that has so many unwritten places of a staging buffer lets others have the next.
 constexpr std::size_t kStagesOfOne = 2;
 
@@ -213,7 +212,7 @@ bool Inbound::grant_staged(uint32_t index) {
   return granted == progress.bytes;
 }
 
-bool Inbound::has_slot() const { return !free_slots_.empty() || slots_.size() < kSlotsMax; }
+bool Inbound::has_slot() const { return !free_slots_.empty() || slots_.size() < kPlacesMax; }
 
 void Inbound::add_place(uint32_t index, const std::byte* address, uint32_t bytes,
                         const RailKeys& keys, uint16_t stage) {

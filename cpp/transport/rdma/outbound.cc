@@ -134,6 +134,7 @@ bool Outbound::granted(const RecordHeader& header, std::span<const std::byte> pa
   while (reader.ok() && reader.left() > 0) {
     const Place place = decode_place(reader);
     if (!reader.ok() || place.bytes == 0 || place.rail >= link_.pairs.size()) return false;
+    if (++unwritten_places_ > kPlacesMax) return false;
     sending.places.push_back(place);
     sending.granted += place.bytes;
   }
@@ -206,6 +207,7 @@ bool Outbound::write(uint32_t index) {
   }
   sending.place_done = 0;
   ++sending.place;
+  --unwritten_places_;
   sending.is_writing = sending.place < sending.places.size();
   return true;
 }
@@ -295,6 +297,7 @@ void Outbound::clear() {
   writing_.clear();
   asked_.clear();
   sent_.clear();
+  unwritten_places_ = 0;
   in_flight_ = 0;
 }
 

@@ -72,7 +72,8 @@ class Outbound {
   RingQueue<uint32_t> writing_;  // posted and granted
   RingQueue<uint32_t> asked_;    // posted, and the receiver does not know
   std::vector<uint64_t> sent_;   // cookies to report
-  uint32_t in_flight_ = 0;       // writes
+  std::size_t unwritten_places_ = 0;
+  uint32_t in_flight_ = 0;  // writes
 };
 
 }  // namespace rdmacoll::rdma
