@@ -127,7 +127,7 @@ Status Session::start(const std::vector<int>& leaders) {
       EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_});
   driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(cores));
   RC_RETURN_IF_ERROR(driver_->open());
-  RC_RETURN_IF_ERROR(driver_->connect(static_cast<Nanoseconds>(config_.start_timeout_s * kSecond)));
+  RC_RETURN_IF_ERROR(driver_->connect(from_seconds(config_.start_timeout_s)));
   driver_->start();
   listen_for_state_signal(driver_.get());
   return {};

@@ -12,6 +12,10 @@ inline constexpr Nanoseconds kMillisecond = 1'000'000;
 inline constexpr Nanoseconds kSecond = 1'000'000'000;
 inline constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 
+constexpr Nanoseconds from_seconds(double seconds) {
+  return static_cast<Nanoseconds>(seconds * static_cast<double>(kSecond));
+}
+
 class Clock {
  public:
   virtual ~Clock() = default;

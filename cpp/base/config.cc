@@ -339,6 +339,13 @@ std::optional<std::string> environment(std::string_view name) {
   return text;
 }
 
+bool Config::allows(std::string_view transport) const {
+  return transports.empty() ||
+         std::any_of(transports.begin(), transports.end(), [transport](const std::string& name) {
+           return name == transport || name == "auto";
+         });
+}
+
 Status read_config(std::string_view arguments, Lookup lookup, Config& config,
                    std::vector<SettingValue>& values) {
   Config fresh;

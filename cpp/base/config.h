@@ -48,8 +48,9 @@ std::vector<std::string_view> names_of(const Setting& setting);
 // The values that code reads, parsed and checked; "automatic" is an empty optional.
 struct Config {
   std::vector<std::string> transports;  // RDMACOLL_TRANSPORT; empty = auto
-  std::string allreduce_algorithm;      // "" = auto
-  bool canonical = false;               // RDMACOLL_ORDER
+  bool allows(std::string_view transport) const;
+  std::string allreduce_algorithm;  // "" = auto
+  bool canonical = false;           // RDMACOLL_ORDER
   uint64_t bucket_bytes = 26'214'400;
   std::string interface;  // "" = automatic
   double start_timeout_s = 60;

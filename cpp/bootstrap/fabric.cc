@@ -43,7 +43,9 @@ class Fabric::Witness final : public Sink {
   Sink& sink_;
 };
 
-bool Fabric::uses_shm(int a, int b) const { return world_.same_node(a, b) && allows("shm"); }
+bool Fabric::uses_shm(int a, int b) const {
+  return world_.same_node(a, b) && options_.config.allows("shm");
+}
 
 Fabric::Way Fabric::way(int a, int b) const {
   return uses_shm(a, b) ? Way::shm : agreement_.use ? Way::rdma : Way::tcp;

@@ -98,7 +98,6 @@ class Fabric final : public Transport {
 
   Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock);
   Status listen();
-  bool allows(std::string_view transport) const;
   bool uses_shm(int a, int b) const;
   enum class Way : uint8_t { shm, rdma, tcp };
   Way way(int a, int b) const;

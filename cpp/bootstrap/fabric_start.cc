@@ -17,10 +17,6 @@ namespace {
 // longer than this.
 constexpr Nanoseconds kProbeTimeout = 5 * kSecond;
 
-Nanoseconds nanoseconds(double seconds) {
-  return static_cast<Nanoseconds>(seconds * static_cast<double>(kSecond));
-}
-
 Status watch(int epoll, int nested) {
   epoll_event event{};
   event.events = EPOLLIN;
@@ -34,7 +30,7 @@ Fabric::Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock)
     : options_(std::move(options)),
       pool_(pool),
       clock_(clock),
-      start_timeout_(nanoseconds(options_.config.start_timeout_s)),
+      start_timeout_(from_seconds(options_.config.start_timeout_s)),
       credentials_{options_.job, options_.epoch, options_.rank, options_.size, options_.secret} {}
 
 Status Fabric::open(FabricOptions options, MemoryPool& pool, const Clock& clock,
@@ -127,14 +123,6 @@ Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
   return {};
 }
 
-bool Fabric::allows(std::string_view transport) const {
-  const auto& allowed = options_.config.transports;
-  return allowed.empty() ||
-         std::find_if(allowed.begin(), allowed.end(), [&](const std::string& one) {
-           return one == transport || one == "auto";
-         }) != allowed.end();
-}
-
 Status Fabric::begin(const World& world) {
   RC_ASSERT(world.size() == options_.size && world.rank == options_.rank);
   RC_ASSERT(static_cast<int>(cards_.size()) == options_.size, "probe_node comes first");
@@ -144,7 +132,7 @@ Status Fabric::begin(const World& world) {
   RC_RETURN_IF_ERROR(agree_on_rdma(
       cards_, options_.config, [&](int rank) { return world.describe(rank); }, agreement_));
   // Every rank looks at all pairs, so that all of them say the same.
-  for (int a = 0; a < world.size() && !allows("tcp") && !agreement_.use; ++a) {
+  for (int a = 0; a < world.size() && !options_.config.allows("tcp") && !agreement_.use; ++a) {
     for (int b = a + 1; b < world.size(); ++b) {
       if (uses_shm(a, b)) continue;
       return Status(Code::invalid,
@@ -164,7 +152,7 @@ Status Fabric::begin_parts() {
   const std::string name = transport_name();
   const auto uses = [&](std::string_view part) { return name.find(part) != name.npos; };
   const Config& config = options_.config;
-  const Nanoseconds peer_timeout = nanoseconds(config.peer_timeout_s);
+  const Nanoseconds peer_timeout = from_seconds(config.peer_timeout_s);
   if (uses("tcp")) {
     tcp_ = std::make_unique<TcpTransport>(world_, clock_, peer_timeout,
                                           TcpOptions{.chunk_bytes = config.chunk_bytes});

@@ -71,15 +71,6 @@ Status check_queue_depth(const Config& config, std::span<const rdma::Rail> rails
   return {};
 }
 
-bool may_use_rdma(const Config& config) {
-  const auto& allowed = config.transports;
-  const bool is_listed =
-      allowed.empty() || std::any_of(allowed.begin(), allowed.end(), [](const std::string& name) {
-        return name == "rdma" || name == "auto";
-      });
-  return config.rdma_enabled && is_listed;
-}
-
 // Opens each device and registers something: permissions and limits show here.
 Status try_devices(rdma::Verbs& verbs, std::span<const rdma::Rail> rails, MemoryPool& pool) {
   const std::size_t bytes = std::min(kTrialBytes, pool.size());
@@ -121,8 +112,7 @@ rdma::Wish wish_of(const Config& config) {
 rdma::PeerOptions peer_options(const Config& config) {
   rdma::PeerOptions options{.accumulation_bytes = static_cast<uint32_t>(config.accumulation_bytes),
                             .chunk_bytes = static_cast<uint32_t>(config.chunk_bytes),
-                            .peer_timeout = static_cast<Nanoseconds>(config.peer_timeout_s *
-                                                                     static_cast<double>(kSecond))};
+                            .peer_timeout = from_seconds(config.peer_timeout_s)};
   options.queue_depth = config.rdma_queue_depth.value_or(options.queue_depth);
   rdma::PathSettings& path = options.path;
   path.mtu = config.rdma_mtu.value_or(path.mtu);
@@ -137,7 +127,7 @@ void note_retries(const Config& config, std::span<const rdma::Rail> rails,
                   std::vector<std::string>& notes) {
   const auto soft = std::find_if(rails.begin(), rails.end(),
                                  [](const rdma::Rail& rail) { return rail.is_software; });
-  if (config.rdma_retries != 7 || soft == rails.end()) return;
+  if (config.rdma_retries != rdma::kRetriesForEver || soft == rails.end()) return;
   notes.push_back(cat("RDMA_RETRY_CNT=7 means for ever on ", soft->device,
                       ", which is soft-RoCE, so that a lost peer would never be noticed: it is "
                       "taken as 6; set RDMA_RETRY_CNT=6 to be rid of this line."));
@@ -148,7 +138,7 @@ RdmaAbility find_rdma(const Config& config, MemoryPool& pool, rdma::Verbs* verbs
   RdmaAbility ability;
   ability.verbs = verbs;
   ability.card.is_requested = config.rdma_requested;
-  if (!may_use_rdma(config)) {
+  if (!config.rdma_enabled || !config.allows("rdma")) {
     ability.card.obstacle = kTurnedOff;
     return ability;
   }

@@ -18,8 +18,8 @@ constexpr std::size_t kReadyRecordBytes = 32;  // without what varies
 
 Readiness::Limits limits_of(const Config& config) {
   Readiness::Limits limits;
-  limits.stall_warning = static_cast<Nanoseconds>(config.stall_warning_s * kSecond);
-  limits.stall_error = static_cast<Nanoseconds>(config.stall_error_s * kSecond);
+  limits.stall_warning = from_seconds(config.stall_warning_s);
+  limits.stall_error = from_seconds(config.stall_error_s);
   return limits;
 }
 
@@ -51,7 +51,7 @@ Engine::Engine(EngineParts parts)
       compute_(parts.compute),
       pool_(parts.pool),
       clock_(parts.clock),
-      peer_timeout_(static_cast<Nanoseconds>(config_.peer_timeout_s * kSecond)),
+      peer_timeout_(from_seconds(config_.peer_timeout_s)),
       log_(parts.log),
       neighbours_(tree_children(world_.rank, world_.size())),
       readiness_(world_, table_, limits_of(config_)),

@@ -73,11 +73,7 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
     run.work = run.allocation + kAwayFromArrays;
     run.work_bytes = run.allocation == nullptr ? 0 : bytes;
     ++allocations_;
-    if (run.allocation == nullptr) {
-      return {Code::failed,
-              cat("the buffer pool of ", bytes_text(pool_.size()), " has no ", bytes_text(bytes),
-                  " left (", bytes_text(pool_.used()), " in use). Raise TF_RDMA_BUF_SIZE.")};
-    }
+    if (run.allocation == nullptr) return pool_exhausted(pool_, bytes);
   }
   if (run.memory.size() < schedule.steps.size()) {
     run.memory.resize(schedule.steps.size());

@@ -157,6 +157,13 @@ void Arena::give_back(std::size_t offset, std::size_t bytes) {
 
 }  // namespace
 
+Status pool_exhausted(const MemoryPool& pool, std::size_t bytes, std::string_view use,
+                      std::string_view cure) {
+  return {Code::failed,
+          cat("the buffer pool of ", bytes_text(pool.size()), " has no ", bytes_text(bytes),
+              " left", use, " (", bytes_text(pool.used()), " in use). ", cure)};
+}
+
 Status MemoryPool::create(std::size_t bytes, std::unique_ptr<MemoryPool>& pool) {
   const std::size_t size = round_up(bytes, kPageBytes);
   RC_ASSERT(bytes > 0 && size >= bytes, cat("a pool of ", bytes, " bytes"));

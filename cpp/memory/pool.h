@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string_view>
 
 #include "base/fd.h"
 #include "base/status.h"
@@ -38,5 +39,9 @@ class MemoryPool {
   virtual std::size_t used() const = 0;
   virtual int fd() const = 0;
 };
+
+// `bytes` could not be had. `use`: " to copy through"; `cure` is a sentence.
+Status pool_exhausted(const MemoryPool& pool, std::size_t bytes, std::string_view use = "",
+                      std::string_view cure = "Raise TF_RDMA_BUF_SIZE.");
 
 }  // namespace rdmacoll

@@ -15,6 +15,10 @@
 
 namespace rdmacoll {
 
+// Transfers of one peer that are posted and not done, in each direction. What a peer says ahead of
+// our posts is about as much at most, so a peer that says more is broken and is refused.
+inline constexpr std::size_t kTransfersMax = 16 * 1024;
+
 // First in, first out.
 template <typename T>
 class RingQueue {
@@ -206,21 +210,23 @@ struct Progress {
   }
 };
 
-// Progress objects by number, used again and again.
-class ProgressPool {
+// Objects by number, used again and again: what one holds when it is taken is what it was left
+// with.
+template <typename T>
+class SlotPool {
  public:
-  uint32_t take(const Transfer& transfer) {
+  uint32_t take() {
     if (free_.empty()) {
       free_.push_back(static_cast<uint32_t>(slots_.size()));
       slots_.emplace_back();
     }
     const uint32_t slot = free_.back();
     free_.pop_back();
-    slots_[slot].begin(transfer);
     return slot;
   }
   void give_back(uint32_t slot) { free_.push_back(slot); }
-  Progress& operator[](uint32_t slot) { return slots_[slot]; }
+  T& operator[](uint32_t slot) { return slots_[slot]; }
+  std::size_t size() const { return slots_.size(); }  // numbers that there have been
   std::size_t used() const { return slots_.size() - free_.size(); }
   void clear() {
     free_.clear();
@@ -228,8 +234,17 @@ class ProgressPool {
   }
 
  private:
-  std::vector<Progress> slots_;
+  std::vector<T> slots_;
   std::vector<uint32_t> free_;
+};
+
+class ProgressPool : public SlotPool<Progress> {
+ public:
+  uint32_t take(const Transfer& transfer) {
+    const uint32_t slot = SlotPool::take();
+    (*this)[slot].begin(transfer);
+    return slot;
+  }
 };
 
 }  // namespace rdmacoll

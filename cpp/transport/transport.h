@@ -87,9 +87,10 @@ class Transport {
   virtual Status post_control(int peer, std::span<const std::byte> message) = 0;
   virtual Status post_send(const Transfer& transfer) = 0;
   virtual Status post_recv(const Transfer& transfer) = 0;
-  virtual Status publish(const Transfer& transfer) = 0;
-  virtual Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) = 0;
-  virtual Status release(int peer, Lane lane, uint64_t sequence) = 0;
+  // Where reach() says that there are no views nobody may ask for one, and these need not be there.
+  virtual Status publish(const Transfer& transfer);
+  virtual Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie);
+  virtual Status release(int peer, Lane lane, uint64_t sequence);
 
   // Reports what has happened into `sink`, which must not call back into the transport. Returns
   // whether anything was reported or moved.

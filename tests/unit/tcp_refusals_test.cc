@@ -13,7 +13,7 @@ TEST(TcpRefusals, says_busy_when_too_many_transfers_are_posted) {
   Pair pair;
   uint64_t posted = 0;
   while (pair.b.post_recv({0, 0, posted, {}, posted}).ok()) ASSERT_LT(++posted, 100'000u);
-  EXPECT_EQ(posted, tcp::kTransfersMax);
+  EXPECT_EQ(posted, kTransfersMax);
   for (uint64_t i = 0; i < posted; ++i) ASSERT_TRUE(pair.a.post_send({1, 0, i, {}, i}).ok());
   EXPECT_TRUE(pair.a.post_send({1, 0, posted, {}, 0}).is_busy());
   pair.settle();
@@ -129,7 +129,7 @@ TEST(TcpRefusals, refuses_grants_that_do_not_fit) {
   }
   {
     Puppet many;
-    for (uint64_t i = 0; i <= tcp::kTransfersMax; ++i) {
+    for (uint64_t i = 0; i <= kTransfersMax; ++i) {
       many.write({.kind = tcp::Kind::grant, .epoch = 7, .sequence = i});
       many.settle();
     }

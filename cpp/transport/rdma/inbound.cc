@@ -44,15 +44,10 @@ Status Inbound::post_recv(const Transfer& transfer) {
     return expect_eager(transfer, static_cast<uint32_t>(bytes));
   }
   if (by_key_.size() >= kTransfersMax) return Status::busy();
-  if (free_.empty()) {
-    free_.push_back(static_cast<uint32_t>(receivings_.size()));
-    receivings_.emplace_back();
-  }
-  const uint32_t index = free_.back();
+  const uint32_t index = receivings_.take();
   const bool is_new = by_key_.insert(transfer.lane, transfer.sequence, index);
   RC_ASSERT(is_new, cat("sequence ", transfer.sequence, " of lane ", int{transfer.lane},
                         " is posted twice"));
-  free_.pop_back();
   Receiving& receiving = receivings_[index];
   receiving.progress.begin(transfer);
   receiving.written = receiving.granted = 0;
@@ -77,7 +72,7 @@ Status Inbound::expect_eager(const Transfer& transfer, uint32_t bytes) {
   }
   const uint32_t at = *early;
   early_.erase(transfer.lane, transfer.sequence);
-  early_free_.push_back(at);
+  early_bytes_.give_back(at);
   if (early_bytes_[at].size() != bytes) {
     link_.fault = cat("it sent ", early_bytes_[at].size(), " bytes for a transfer of ", bytes);
     return {};
@@ -105,28 +100,24 @@ bool Inbound::data(const RecordHeader& header, std::span<const std::byte> payloa
     return true;
   }
   if (early_.size() >= kTransfersMax) return false;
-  if (early_free_.empty()) {
-    early_free_.push_back(static_cast<uint32_t>(early_bytes_.size()));
-    early_bytes_.emplace_back();
+  const uint32_t at = early_bytes_.take();
+  if (!early_.insert(header.lane, header.sequence, at)) {
+    early_bytes_.give_back(at);
+    return false;
   }
-  const uint32_t at = early_free_.back();
-  if (!early_.insert(header.lane, header.sequence, at)) return false;
-  early_free_.pop_back();
   early_bytes_[at].assign(payload.begin(), payload.end());
   return true;
 }
 
 // Transfers by grant.
 
-bool Inbound::pump() {
-  const bool had_work = has_work();
+void Inbound::pump() {
   for (; !asking_.empty() && ask(asking_.front()); asking_.pop()) {
   }
   for (; !granting_.empty() && grant(granting_.front()); granting_.pop()) {
   }
   for (; !staged_.empty() && grant_staged(staged_.front()); staged_.pop()) {
   }
-  return had_work;
 }
 
 bool Inbound::ask(uint32_t index) {
@@ -212,16 +203,11 @@ bool Inbound::grant_staged(uint32_t index) {
   return granted == progress.bytes;
 }
 
-bool Inbound::has_slot() const { return !free_slots_.empty() || slots_.size() < kPlacesMax; }
+bool Inbound::has_slot() const { return slots_.used() < kPlacesMax; }
 
 void Inbound::add_place(uint32_t index, const std::byte* address, uint32_t bytes,
                         const RailKeys& keys, uint16_t stage) {
-  if (free_slots_.empty()) {
-    free_slots_.push_back(static_cast<uint16_t>(slots_.size()));
-    slots_.emplace_back();
-  }
-  const uint16_t number = free_slots_.back();
-  free_slots_.pop_back();
+  const uint32_t number = slots_.take();
   Slot& slot = slots_[number];
   ++slot.use;
   slot.is_granted = true;
@@ -233,7 +219,7 @@ void Inbound::add_place(uint32_t index, const std::byte* address, uint32_t bytes
   places_.push_back({.address = reinterpret_cast<uint64_t>(address),
                      .key = keys[rail].remote,
                      .bytes = bytes,
-                     .immediate = uint32_t{number} << 16 | slot.use,
+                     .immediate = number << 16 | slot.use,
                      .rail = rail});
 }
 
@@ -256,7 +242,7 @@ bool Inbound::written(uint32_t immediate) {
   Slot& slot = slots_[number];
   if (!slot.is_granted || slot.use != (immediate & 0xffff)) return false;
   slot.is_granted = false;
-  free_slots_.push_back(static_cast<uint16_t>(number));
+  slots_.give_back(number);
   Receiving& receiving = receivings_[slot.receiving];
   home_.counters.bytes_received += slot.bytes;
   if (slot.stage != 0) {
@@ -275,7 +261,7 @@ void Inbound::finish(uint32_t index) {
   const Progress& progress = receivings_[index].progress;
   received_.push_back(progress.cookie);
   by_key_.erase(progress.lane, progress.sequence);
-  free_.push_back(index);
+  receivings_.give_back(index);
 }
 
 bool Inbound::report(Sink& sink) {
@@ -286,7 +272,8 @@ bool Inbound::report(Sink& sink) {
 }
 
 void Inbound::clear() {
-  for (const Slot& slot : slots_) {
+  for (uint32_t number = 0; number < slots_.size(); ++number) {
+    const Slot& slot = slots_[number];
     if (slot.is_granted && slot.stage != 0) {
       home_.receive_stages.free(static_cast<uint16_t>(slot.stage - 1));
     }
@@ -296,15 +283,12 @@ void Inbound::clear() {
   expected_.clear();
   early_.clear();
   early_bytes_.clear();
-  early_free_.clear();
   receivings_.clear();
-  free_.clear();
   by_key_.clear();
   granting_.clear();
   asking_.clear();
   staged_.clear();
   slots_.clear();
-  free_slots_.clear();
   received_.clear();
 }
 

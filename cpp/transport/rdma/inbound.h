@@ -21,8 +21,8 @@ class Inbound {
   // A place was written.
   bool written(uint32_t immediate);
 
-  // Grants what may be granted by now. Returns whether there was something.
-  bool pump();
+  // Grants what may be granted by now.
+  void pump();
   bool report(Sink& sink);  // what has been received
 
   bool has_work() const { return !granting_.empty() || !staged_.empty() || !asking_.empty(); }
@@ -68,17 +68,14 @@ class Inbound {
   ProgressPool eager_;
   MatchTable<uint32_t> expected_;  // eager receives -> eager_
   MatchTable<uint32_t> early_;     // data before its receive -> early_bytes_
-  std::vector<std::vector<std::byte>> early_bytes_;
-  std::vector<uint32_t> early_free_;
+  SlotPool<std::vector<std::byte>> early_bytes_;
 
-  std::vector<Receiving> receivings_;
-  std::vector<uint32_t> free_;
+  SlotPool<Receiving> receivings_;
   MatchTable<uint32_t> by_key_;   // beyond the eager cut -> receivings_
   RingQueue<uint32_t> granting_;  // in slabs, and not granted to its end
   RingQueue<uint32_t> asking_;    // staged, and the sender does not know
   RingQueue<uint32_t> staged_;    // staged, the sender has it, and not granted to its end
-  std::vector<Slot> slots_;
-  std::vector<uint16_t> free_slots_;
+  SlotPool<Slot> slots_;
   std::vector<Place> places_;  // of the grant that is being made
   uint32_t next_rail_ = 0;
   std::vector<uint64_t> received_;  // cookies to report

@@ -34,9 +34,6 @@ struct Link {
   std::string fault;
 };
 
-// Transfers of one peer that are posted and not done, in each direction. What a peer sends ahead of
-// our posts is as much at most, so a peer that sends more is broken and is refused.
-inline constexpr std::size_t kTransfersMax = 16 * 1024;
 // Places that a peer has granted and that are not written yet.
 inline constexpr std::size_t kPlacesMax = 4096;
 

@@ -98,12 +98,7 @@ void Outbound::send_eager(const Transfer& transfer, uint32_t bytes) {
 }
 
 uint32_t Outbound::begin(Lane lane, uint64_t sequence) {
-  if (free_.empty()) {
-    free_.push_back(static_cast<uint32_t>(sendings_.size()));
-    sendings_.emplace_back();
-  }
-  const uint32_t index = free_.back();
-  free_.pop_back();
+  const uint32_t index = sendings_.take();
   Sending& sending = sendings_[index];
   sending.places.clear();
   sending.place = 0;
@@ -159,8 +154,7 @@ void Outbound::go_on(uint32_t index) {
   writing_.push(index);
 }
 
-bool Outbound::pump() {
-  const bool had_work = has_work();
+void Outbound::pump() {
   pump_control();
   for (; !asked_.empty() && say_ready(sendings_[asked_.front()]); asked_.pop()) {
   }
@@ -172,7 +166,6 @@ bool Outbound::pump() {
     Sending& sending = sendings_[index];
     if (sending.is_writing) writing_.push(index);
   }
-  return had_work;
 }
 
 // Writes to one place, as far as queue and buffers allow. False: nothing could be done.
@@ -201,7 +194,6 @@ bool Outbound::write(uint32_t index) {
     sending.progress.advance(bytes);
     sending.place_done += static_cast<uint32_t>(bytes);
     ++sending.writes;
-    ++in_flight_;
     home_.counters.bytes_sent += bytes;
     moved = true;
   }
@@ -267,7 +259,6 @@ std::size_t Outbound::stage_some(Sending& sending, std::size_t want, uint32_t ra
 
 void Outbound::written(const Sent& sent) {
   if (sent.stage != 0) home_.send_stages.free(static_cast<uint16_t>(sent.stage - 1));
-  --in_flight_;
   Sending& sending = sendings_[sent.index];
   --sending.writes;
   if (sending.writes == 0 && sending.progress.done == sending.progress.bytes) finish(sent.index);
@@ -277,7 +268,7 @@ void Outbound::finish(uint32_t index) {
   const Sending& sending = sendings_[index];
   sent_.push_back(sending.progress.cookie);
   by_key_.erase(sending.lane, sending.sequence);
-  free_.push_back(index);
+  sendings_.give_back(index);
 }
 
 bool Outbound::report(Sink& sink) {
@@ -292,13 +283,11 @@ void Outbound::clear() {
   control_lengths_.clear();
   control_done_ = 0;
   sendings_.clear();
-  free_.clear();
   by_key_.clear();
   writing_.clear();
   asked_.clear();
   sent_.clear();
   unwritten_places_ = 0;
-  in_flight_ = 0;
 }
 
 }  // namespace rdmacoll::rdma

@@ -19,14 +19,13 @@ class Outbound {
   // A write is done.
   void written(const Sent& sent);
 
-  // Puts into messages and queues what may go by now. Returns whether there was something.
-  bool pump();
+  // Puts into messages and queues what may go by now.
+  void pump();
   bool report(Sink& sink);  // what has been sent
 
   bool has_work() const {
     return !control_lengths_.empty() || !writing_.empty() || !asked_.empty();
   }
-  bool is_empty() const { return !has_work() && in_flight_ == 0 && sent_.empty(); }
   bool awaits_grants() const { return !by_key_.empty(); }
   bool has_report() const { return !sent_.empty(); }
   void clear();
@@ -66,14 +65,12 @@ class Outbound {
   RingQueue<uint32_t> control_lengths_;
   uint32_t control_done_ = 0;  // and how much of the first one has left
 
-  std::vector<Sending> sendings_;
-  std::vector<uint32_t> free_;
+  SlotPool<Sending> sendings_;
   MatchTable<uint32_t> by_key_;  // not finished -> its number
   RingQueue<uint32_t> writing_;  // posted and granted
   RingQueue<uint32_t> asked_;    // posted, and the receiver does not know
   std::vector<uint64_t> sent_;   // cookies to report
   std::size_t unwritten_places_ = 0;
-  uint32_t in_flight_ = 0;  // writes
 };
 
 }  // namespace rdmacoll::rdma

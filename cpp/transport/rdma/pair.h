@@ -19,8 +19,8 @@ inline constexpr std::size_t kSgesMax = 8;
 
 // What a finished send request gives back to whoever added it.
 struct Sent {
-  enum class Kind : uint8_t { nothing, message, write, path_test };
-  Kind kind = Kind::nothing;
+  enum class Kind : uint8_t { message, write, path_test };
+  Kind kind = Kind::message;
   uint16_t stage = 0;  // write: the staging buffer, + 1
   uint32_t index = 0;  // message: its slot; write: its transfer
 };
@@ -68,7 +68,6 @@ class Pair {
   void add_credits(uint32_t credits) { credits_ += credits; }
   bool credits_are_sound() const { return credits_ <= credits_max_; }
   // Receives that are posted again and of which the other end does not know.
-  bool owes() const { return owed_ > 0; }
   uint16_t take_owed();
   bool owes_much() const { return owed_ >= static_cast<int32_t>(sizes_.receives / 2); }
 

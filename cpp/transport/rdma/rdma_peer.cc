@@ -20,21 +20,14 @@ constexpr int kLooksForACause = 16;
 
 constexpr uint32_t kPathImmediate = UINT32_MAX;  // no slot has this number
 
-// Soft-RoCE takes this number of retries for "for ever", while hardware counts.
-constexpr uint8_t kRetriesForEver = 7;
-
 uint64_t slot_bytes(uint64_t accumulation_bytes) {
   const uint64_t bytes = std::max<uint64_t>(accumulation_bytes, kRecordBytesMin) +
                          kMessageHeaderBytes + kRecordHeaderBytes;
   return (bytes + 63) / 64 * 64;
 }
 
-uint32_t slot_bytes(const PeerOptions& options) {
-  return static_cast<uint32_t>(slot_bytes(uint64_t{options.accumulation_bytes}));
-}
-
 uint32_t receives_of(const PeerOptions& options, std::size_t pool_bytes) {
-  const std::size_t fit = pool_bytes / kPoolShare / slot_bytes(options);
+  const std::size_t fit = pool_bytes / kPoolShare / slot_bytes(options.accumulation_bytes);
   return static_cast<uint32_t>(
       std::clamp<std::size_t>(fit, kReceivesMin + kMessageSlots, kReceives + kMessageSlots) -
       kMessageSlots);
@@ -83,14 +76,13 @@ Status RdmaPeer::open(Fd socket, Nanoseconds now) {
 }
 
 Status RdmaPeer::make_pairs() {
-  const uint32_t bytes = slot_bytes(options_);
+  const auto bytes = static_cast<uint32_t>(slot_bytes(options_.accumulation_bytes));
   const uint32_t receives = receives_of(options_, pool_.size());
   const std::size_t all = std::size_t{receives + kMessageSlots} * bytes;
   memory_ = pool_.allocate(all);
   if (memory_ == nullptr) {
-    return {Code::failed, cat("the buffer pool of ", bytes_text(pool_.size()), " has no ",
-                              bytes_text(all), " left for its messages (", bytes_text(pool_.used()),
-                              " in use). Raise TF_RDMA_BUF_SIZE, or lower TF_RDMA_ACC_SIZE.")};
+    return pool_exhausted(pool_, all, " for its messages",
+                          "Raise TF_RDMA_BUF_SIZE, or lower TF_RDMA_ACC_SIZE.");
   }
   RC_RETURN_IF_ERROR(
       registered_.open(std::span(ports_.devices).first(1), memory_, all, home_.counters));
@@ -144,9 +136,7 @@ Status RdmaPeer::accept_greeting(std::span<const std::byte> bytes) {
   }
   link_.cuts = {std::min(greeting.eager_bytes, options_.accumulation_bytes),
                 std::min(greeting.chunk_bytes, options_.chunk_bytes)};
-  PeerOptions agreed = options_;
-  agreed.accumulation_bytes = link_.cuts.eager_bytes;
-  link_.outbox.limit(slot_bytes(agreed));
+  link_.outbox.limit(static_cast<uint32_t>(slot_bytes(link_.cuts.eager_bytes)));
   remote_ = greeting.rails;
   const std::size_t rails = std::min(remote_.size(), pairs_.size());
   link_.pairs = std::span(pairs_).first(rails);
@@ -231,8 +221,6 @@ void RdmaPeer::handle_sent(const Sent& sent, Sink& sink) {
       return outbound_.written(sent);
     case Sent::Kind::path_test:
       if (--path_tests_ == 0) open_path(sink);
-      return;
-    case Sent::Kind::nothing:
       return;
   }
 }

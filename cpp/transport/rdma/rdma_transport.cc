@@ -192,22 +192,6 @@ Status RdmaTransport::post_recv(const Transfer& transfer) {
   return {};
 }
 
-// reach() says that there are no views, so nobody may ask for one.
-Status RdmaTransport::publish(const Transfer&) {
-  RC_ASSERT(false, "rdma has no views");
-  return {};
-}
-
-Status RdmaTransport::await(int, Lane, uint64_t, uint64_t) {
-  RC_ASSERT(false, "rdma has no views");
-  return {};
-}
-
-Status RdmaTransport::release(int, Lane, uint64_t) {
-  RC_ASSERT(false, "rdma has no views");
-  return {};
-}
-
 // Progress.
 
 bool RdmaTransport::poll(Sink& sink) {

@@ -31,9 +31,6 @@ class RdmaTransport final : public Transport {
   Status post_control(int peer, std::span<const std::byte> message) override;
   Status post_send(const Transfer& transfer) override;
   Status post_recv(const Transfer& transfer) override;
-  Status publish(const Transfer& transfer) override;
-  Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
-  Status release(int peer, Lane lane, uint64_t sequence) override;
   bool poll(Sink& sink) override;
   bool arm() override;
   int wait_handle() const override { return epoll_.get(); }

@@ -14,11 +14,7 @@ Stages::~Stages() {
 Status Stages::make() {
   const std::size_t bytes = std::size_t{count_} * bytes_;
   memory_ = pool_.allocate(bytes);
-  if (memory_ == nullptr) {
-    return {Code::failed, cat("the buffer pool of ", bytes_text(pool_.size()), " has no ",
-                              bytes_text(bytes), " left to copy through (",
-                              bytes_text(pool_.used()), " in use). Raise TF_RDMA_BUF_SIZE.")};
-  }
+  if (memory_ == nullptr) return pool_exhausted(pool_, bytes, " to copy through");
   if (Status status = registered_.open(devices_, memory_, bytes, counters_); !status.ok()) {
     // As if it had not been tried: the next peer that needs a buffer is told the same.
     registered_ = {};

@@ -85,6 +85,9 @@ struct End {
   Gid gid;
 };
 
+// Soft-RoCE takes this number of retries for "for ever", while hardware counts.
+inline constexpr uint8_t kRetriesForEver = 7;
+
 struct PathSettings {
   int gid_index = 0;
   int pkey_index = 0;

@@ -10,10 +10,6 @@
 
 namespace rdmacoll::tcp {
 
-// Transfers of one peer that are posted and not done, in each direction. A peer's grants that wait
-// for our post_send are as many at most, so a peer that sends more is broken and is refused.
-inline constexpr std::size_t kTransfersMax = 16 * 1024;
-
 class Outbound {
  public:
   Outbound(uint32_t epoch, std::size_t chunk_bytes, Transport::Counters& counters)

@@ -76,22 +76,6 @@ Status TcpTransport::post_recv(const Transfer& transfer) {
   return from.is_connected() ? from.post_recv(transfer) : Status();
 }
 
-// reach() says that there are no views, so nobody may ask for one.
-Status TcpTransport::publish(const Transfer&) {
-  RC_ASSERT(false, "tcp has no views");
-  return {};
-}
-
-Status TcpTransport::await(int, Lane, uint64_t, uint64_t) {
-  RC_ASSERT(false, "tcp has no views");
-  return {};
-}
-
-Status TcpTransport::release(int, Lane, uint64_t) {
-  RC_ASSERT(false, "tcp has no views");
-  return {};
-}
-
 void TcpTransport::take_signals() {
   std::array<epoll_event, 64> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
