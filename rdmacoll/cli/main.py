@@ -15,7 +15,6 @@ from rdmacoll.cli.report import is_speaker
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.engine.version import __version__
 
-
 # A launcher that sees one rank fail ends the others: rank 0 gets this long to say why.
 SPEAKER_GRACE_S = 5.0
 
