@@ -22,6 +22,12 @@ namespace {
 constexpr Nanoseconds kGoodbyeLimit = 2 * kSecond;
 constexpr uint32_t kFirstEpoch = 1;
 
+// How long a caller polls: a little more than a peer takes to answer. Who falls asleep just before
+// the answer comes pays for the wake-up too.
+constexpr Nanoseconds kSpinInNode = 100 * kMicrosecond;
+constexpr Nanoseconds kSpinInCrowdedNode = 50 * kMicrosecond;
+constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
+
 // Process-wide by nature: fork() copies descriptors whether we want it or not.
 std::atomic<bool> forked_child{false};
 
@@ -152,12 +158,15 @@ std::unique_ptr<Compute> Session::make_compute(int cores) const {
 DriverOptions Session::driver_options(int cores) const {
   DriverOptions options;
   options.yield = world_.local_size() > cores;
+  if (fabric_->transport_name() != "shm") {
+    options.caller_spin = kSpinBetweenNodes;
+  } else {
+    options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;
+  }
+  if (options.yield) options.thread_spin = 0;
   if (config_.spin_us) {
     options.caller_spin = static_cast<Nanoseconds>(*config_.spin_us * kMicrosecond);
     options.thread_spin = options.caller_spin;
-  } else if (options.yield) {
-    options.caller_spin = 50 * kMicrosecond;
-    options.thread_spin = 0;
   }
   return options;
 }

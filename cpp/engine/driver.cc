@@ -28,6 +28,9 @@ constexpr Nanoseconds kCallerPatience = 20 * kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
 // While there is work, the limits of drive() are looked at once in so many turns.
 constexpr uint32_t kTurnsPerLook = 16;
+// Whoever polls longer than this gives way after each turn: the peer that it waits for, or the
+// thread that feeds it, may have been put on the same core.
+constexpr Nanoseconds kSpinAlone = 10 * kMicrosecond;
 
 void relax(bool yield) {
   if (yield) {
@@ -289,7 +292,7 @@ void Driver::drive(Done done, const Limits& limits) {
     if (moved) continue;
     if (idle_since == 0) idle_since = now;
     if (now - idle_since < limits.spin) {
-      relax(options_.yield);
+      relax(options_.yield || now - idle_since > kSpinAlone);
       continue;
     }
     if (limits.idle == Idle::returns) return;

@@ -168,28 +168,22 @@ RdmaPeer* RdmaTransport::usable(int peer) {
   return found;
 }
 
+// What is posted leaves with the next poll() or arm(): what one turn of the engine says to a peer
+// shares messages and doorbells.
+
 Status RdmaTransport::post_control(int peer, std::span<const std::byte> message) {
   RdmaPeer* to = usable(peer);
-  if (to == nullptr) return {};
-  RC_RETURN_IF_ERROR(to->outbound().post_control(message));
-  to->push();
-  return {};
+  return to == nullptr ? Status() : to->outbound().post_control(message);
 }
 
 Status RdmaTransport::post_send(const Transfer& transfer) {
   RdmaPeer* to = usable(transfer.peer);
-  if (to == nullptr) return {};
-  RC_RETURN_IF_ERROR(to->outbound().post_send(transfer));
-  to->push();
-  return {};
+  return to == nullptr ? Status() : to->outbound().post_send(transfer);
 }
 
 Status RdmaTransport::post_recv(const Transfer& transfer) {
   RdmaPeer* from = usable(transfer.peer);
-  if (from == nullptr) return {};
-  RC_RETURN_IF_ERROR(from->inbound().post_recv(transfer));
-  from->push();
-  return {};
+  return from == nullptr ? Status() : from->inbound().post_recv(transfer);
 }
 
 // Progress.
