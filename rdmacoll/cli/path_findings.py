@@ -115,7 +115,8 @@ def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
         return (
             "the packets leave and nothing comes back: a link or a switch port is down, VLANs differ, the "
             "route is missing, or a firewall drops RoCE (UDP port 4791)",
-            f"look at the links of {mine.text} and of {theirs.text}, at the route and the firewall between them",
+            f"look at the links of {mine.text} and of {theirs.text}, at the route and the firewall "
+            "between them",
             check,
         )
     return "RDMA is used where all paths work", "what the sentence names", check
@@ -149,7 +150,8 @@ def _other_gid(wrong: RankFacts, like: RailFacts) -> str:
     fitting = [gid for gid in wrong.rails[0].gids if _kind(gid) == _kind(like.gid)]
     if fitting:
         chosen = fitting[0]
-        return f"RDMACOLL_GID_INDEX={chosen.index} at {wrong.text} ({chosen.text()}), or leave it unset everywhere"
+        which = f"RDMACOLL_GID_INDEX={chosen.index} at {wrong.text} ({chosen.text()})"
+        return f"{which}, or leave it unset everywhere"
     return (
         f"{wrong.rails[0].text} of {wrong.text} has no GID of the kind {_kind(like.gid)}: give its interface "
         "an address of the network of the other ranks"
