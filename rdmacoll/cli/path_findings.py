@@ -172,30 +172,30 @@ def slow(found: Paths, transport: str) -> Iterator[Finding]:
             for path in found.over(transport)
             if path.is_ok and (_host(found, path, 0) == _host(found, path, 1)) == is_within
         ]
-        ways = [(path, source, path.speed(source)) for path in like for source in path.ranks]
+        ways = [path.speed(source) for path in like for source in path.ranks]
         if len(ways) < 2:
             continue
-        usual = statistics.median(speed for _, _, speed in ways)
-        for path, source, speed in ways:
-            if speed < _SLOW * usual:
-                target = path.ranks[1 - path.ranks.index(source)]
-                yield _slow(found, transport, source, target, speed, usual)
+        usual = statistics.median(ways)
+        for path in like:
+            if min(path.forward, path.back) < _SLOW * usual:
+                yield _slow(found, path, usual)
 
 
 def _host(found: Paths, path: Path, end: int) -> str:
     return found.ranks[path.ranks[end]].host
 
 
-def _slow(found: Paths, transport: str, source: int, target: int, speed: float, usual: float) -> Finding:
+def _slow(found: Paths, path: Path, usual: float) -> Finding:
+    low, high = (found.ranks[rank] for rank in path.ranks)
     return note(
-        f"{transport} {source}-{target}",
-        f"slow link: from {found.ranks[source].text} to {found.ranks[target].text} {speed:.3g} GB/s, where "
+        f"{path.transport} {low.rank}-{high.rank}",
+        f"slow link: from {low.text} to {high.text} {path.forward:.3g} GB/s, and back {path.back:.3g}, where "
         f"{usual:.3g} GB/s are usual (the median of its like)",
         why="all ranks wait for the slowest path",
         cure="compare width and speed of the links (ibstat, ethtool, lspci -vv), cables, the MTU, and what "
         "else runs on both hosts",
-        check=f"mpirun -np 2 --host {found.ranks[source].host},{found.ranks[target].host} rdmacoll "
-        f"bench pair --transport {transport.lower()}",
+        check=f"mpirun -np 2 --host {low.host},{high.host} rdmacoll bench pair --transport "
+        f"{path.transport.lower()}",
     )
 
 
