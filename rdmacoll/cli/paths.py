@@ -106,6 +106,11 @@ class Path:
         """GB/s from `source` to the other rank."""
         return self.forward if source == self.ranks[0] else self.back
 
+    def ways(self) -> tuple[tuple[float, Pair], tuple[float, Pair]]:
+        """Both directions: (GB/s, (from, to))."""
+        low, high = self.ranks
+        return (self.forward, (low, high)), (self.back, (high, low))
+
     def causes(self) -> str:
         """What went wrong. That the other end has closed is what follows from its own sentence."""
         told = [problem for problem in self.problems if problem]
