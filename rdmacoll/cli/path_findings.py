@@ -106,18 +106,14 @@ def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
             _other_gid(wrong, other.rails[0]),
             check,
         )
-    if _network(mine.gid) != _network(theirs.gid):
+    is_elsewhere = _network(mine.gid) != _network(theirs.gid)
+    if is_elsewhere or any(text in path.causes() for text in _UNREACHABLE):
+        networks = ", which are of different networks" if is_elsewhere else ""
         return (
-            f"the GIDs {mine.gid.gid} and {theirs.gid.gid} are of different networks, so a route between "
-            "them is missing, or does not carry RoCE (UDP port 4791)",
-            "add the route on both hosts, or name ports of one network with RDMACOLL_DEVICE",
-            check,
-        )
-    if any(text in path.causes() for text in _UNREACHABLE):
-        return (
-            f"missing route: the kernel has no way from {mine.gid.gid} to {theirs.gid.gid}",
-            "add the route on the host that the sentence is of (ip route get ADDRESS from ADDRESS shows the "
-            "one in use), or name ports of one network with RDMACOLL_DEVICE",
+            f"missing route: there is no way from {mine.gid.gid} to {theirs.gid.gid}{networks}, or it does "
+            "not carry RoCE (UDP port 4791)",
+            "add the route on both hosts (ip route get ADDRESS from ADDRESS shows the one in use), or name "
+            "ports of one network with RDMACOLL_DEVICE",
             check,
         )
     if _NO_WAY in path.causes():
