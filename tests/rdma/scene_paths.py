@@ -96,6 +96,20 @@ def check_a_single_path_that_fails_is_named_and_the_others_have_numbers() -> Non
     assert finding["why"].startswith("nobody answers at "), finding
 
 
+def check_a_slow_link_is_named_with_both_values() -> None:
+    shell("tc qdisc add dev v3 root netem limit 10000 rate 200mbit")  # what host 3 sends: 0.025 GB/s
+    try:
+        code, found, text = _play("doctor", "--pair", "--timeout", "100", ranks=3)
+    finally:
+        shell("tc qdisc del dev v3 root")
+    assert code == 0, text  # a note: a training runs
+    slow = {finding["name"]: finding["seen"] for finding in found["findings"] if finding["state"] == "note"}
+    for other in (0, 1):
+        path = _paths(found, "RDMA")[other, 2]
+        assert path["back"] < 0.025 * 1.2, text
+        assert f"and back {path['back']:.3g}, where" in slow[f"RDMA {other}-2"], text
+
+
 def check_a_wrong_gid_is_named_with_the_right_one() -> None:
     code, found, text = _play("doctor", "--pair", ranks=3, odd={"RDMACOLL_GID_INDEX": "0"})
     assert code == 1, text

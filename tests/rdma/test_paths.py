@@ -26,6 +26,7 @@ if not REAL_DEVICES:
         play(
             "scene_paths",
             "check_a_single_path_that_fails_is_named_and_the_others_have_numbers",
+            "check_a_slow_link_is_named_with_both_values",
             "check_a_wrong_gid_is_named_with_the_right_one",
             "check_a_missing_route_is_called_that",
             timeout_s=400,
