@@ -8,6 +8,7 @@ import time
 import click
 
 from rdmacoll.cli.bench import bench
+from rdmacoll.cli.bench_pair import pair
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
 from rdmacoll.cli.doctor import doctor
@@ -30,6 +31,7 @@ commands.add_command(doctor)
 commands.add_command(verify_schedules)
 commands.add_command(selftest)
 commands.add_command(sim)
+bench.add_command(pair)
 commands.add_command(bench)
 
 

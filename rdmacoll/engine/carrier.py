@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rdmacoll.engine.errors import ConfigError
 
-_POLL_S = 0.0005
+_POLL_S, _POLL_S_MAX = 0.0005, 0.02
 _LENGTH = struct.Struct("<q")
 
 
@@ -20,6 +20,9 @@ class Carrier(Protocol):
 
     def job(self) -> tuple[str, bytes]:
         """The job's name and secret, the same on every rank; called once, before allgather."""
+
+    def renew(self, timeout_s: float, source: str) -> None:
+        """From now on `timeout_s` counts, which `source` sets: for what comes after a start."""
 
     def close(self) -> None:
         """Frees what the carrier holds; afterwards it cannot be used."""
@@ -39,6 +42,9 @@ class SoloCarrier:
         """What it was made with."""
         return self._job
 
+    def renew(self, timeout_s: float, source: str) -> None:
+        """Nobody is waited for."""
+
     def close(self) -> None:
         """Nothing to free."""
 
@@ -55,15 +61,19 @@ class MpiCarrier:
         self._proposal = (name, secret)
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
+        self._what, self._source = "call init()", "RDMACOLL_START_TIMEOUT_S"
 
     def _finish(self, request: Any) -> None:
+        begin = time.monotonic()
         while not request.Test():
-            if time.monotonic() > self._deadline:
+            now = time.monotonic()
+            if now > self._deadline:
                 raise ConfigError(
-                    f"the ranks of this MPI job did not all call init() within {self._timeout_s:g} s "
-                    "(RDMACOLL_START_TIMEOUT_S): some rank has not come so far, or has ended."
+                    f"the ranks of this MPI job did not all {self._what} within {self._timeout_s:g} s "
+                    f"({self._source}): some rank has not come so far, or has ended."
                 )
-            time.sleep(_POLL_S)
+            # Whoever waits for long wakes seldom: others may be measuring.
+            time.sleep(min(max(_POLL_S, (now - begin) / 20), _POLL_S_MAX))
 
     def allgather(self, text: str) -> list[str]:
         """Everybody's text, by rank."""
@@ -84,6 +94,11 @@ class MpiCarrier:
         self._finish(self._comm.Ibcast(block, root=0))
         agreed, _, agreed_secret = bytes(block).partition(b"\0")
         return agreed.decode(), agreed_secret
+
+    def renew(self, timeout_s: float, source: str) -> None:
+        """From now on `timeout_s` counts, which `source` sets."""
+        self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
+        self._what, self._source = "go on", source
 
     def close(self) -> None:
         """The communicator stays the caller's."""
