@@ -37,6 +37,11 @@ def pytest_configure() -> None:
 BUILDS: pytest.StashKey[Builds] = pytest.StashKey()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the guest comes last: its kernel may still be in the making."""
+    items.sort(key=lambda item: item.get_closest_marker("rdma") is not None)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Begins to build the C++ suites that the chosen tests run."""
     marks = [mark for item in session.items for mark in item.iter_markers("needs_build")]

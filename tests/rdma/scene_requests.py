@@ -73,9 +73,7 @@ def check_one_rank_that_cannot_decides_for_all_and_is_named() -> None:
     for text in _refusals(_start(RDMA, own_device(2), prefix_of={1: LIMITED})):
         assert "RDMA was asked for" in text
         assert "rank 1 (" in text
-        assert f"of memory on {DEVICES[1 % len(DEVICES)]} failed" in text
-        assert "RLIMIT_MEMLOCK" in text
-        assert "16 KiB" in text
+        assert "of pinned memory, and the limit (RLIMIT_MEMLOCK) is 16 KiB" in text
         assert "ulimit -l unlimited" in text
 
 
