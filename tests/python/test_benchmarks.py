@@ -1,0 +1,93 @@
+"""What the benchmarks over RDMA read from perftest, and how they judge."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import perftest
+import rdma_goals
+
+RECORDED = Path(__file__).with_name("perftest")
+LATENCY = (RECORDED / "ib_send_lat.txt").read_text()
+BANDWIDTH = (RECORDED / "ib_write_bw.txt").read_text()
+
+
+def test_the_median_latency_is_read() -> None:
+    found = perftest.columns(LATENCY)
+    assert found["#bytes"] == 8
+    assert found["99.9% percentile[usec]"] == 15014.78
+    assert len(found) == 9
+    assert perftest.latency_us(LATENCY) == 75.28
+
+
+@pytest.mark.parametrize("unit", ["MB/sec", "MiB/sec"])
+def test_the_average_bandwidth_is_read_in_decimal_bytes(unit: str) -> None:
+    output = BANDWIDTH.replace("MB/sec", unit)
+    assert perftest.gigabytes_per_s(output) == pytest.approx(6.19 * 1048576 / 1e9)
+
+
+@pytest.mark.parametrize(
+    "output", ["", " #bytes #iterations\n 8 500 1.0\n", "Couldn't connect to 127.0.0.1\n"]
+)
+def test_output_without_numbers_is_refused(output: str) -> None:
+    with pytest.raises(ValueError, match="no row of numbers"):
+        perftest.columns(output)
+
+
+def turn(latency: tuple[float, float], bandwidth: tuple[float, float]) -> rdma_goals.Turn:
+    return {
+        "latency_us": dict(zip(("ours", "peer"), latency)),
+        "GB_per_s": dict(zip(("ours", "peer"), bandwidth)),
+    }
+
+
+def test_ratios_are_medians_of_the_turns_own() -> None:
+    # The ratio of the medians would be 1.
+    turns = [turn((10, 20), (1, 1)), turn((20, 10), (1, 2)), turn((30, 40), (1, 4))]
+    row = rdma_goals.pair_row(64, turns, judge_latency=True)
+    assert row["latency_us"] == {"ours": 20, "peer": 20, "ratio": 0.75, "ratio_min": 0.5, "ratio_max": 2}
+    assert row["GB_per_s"]["ratio"] == 0.5
+    assert row["reached"] is None
+
+
+@pytest.mark.parametrize(
+    ("size", "latency", "bandwidth", "judge_latency", "reached"),
+    [
+        (8, (15, 10), (1, 9), True, True),
+        (8, (16, 10), (1, 1), True, False),
+        (8, (16, 10), (1, 1), False, None),
+        (1 << 19, (9, 1), (1, 9), True, None),
+        (1 << 20, (9, 1), (9, 10), True, True),
+        (1 << 20, (1, 1), (8, 10), False, False),
+    ],
+)
+def test_goals_are_for_their_sizes(
+    size: int,
+    latency: tuple[float, float],
+    bandwidth: tuple[float, float],
+    judge_latency: bool,
+    reached: bool | None,
+) -> None:
+    row = rdma_goals.pair_row(size, [turn(latency, bandwidth)], judge_latency=judge_latency)
+    assert row["reached"] is reached
+    (line,) = rdma_goals.pair_table([row])[2:]
+    assert line.endswith({True: "| reached |", False: "| missed |", None: "|  |"}[reached])
+
+
+@pytest.mark.parametrize(("ratio", "reached"), [(1.0, True), (0.99, False)])
+def test_an_allreduce_is_to_be_ahead(ratio: float, reached: bool) -> None:
+    measured = {
+        "bytes": 1024,
+        "time_us": {"median": 10.0},
+        "peers": {"openmpi": {"time_us": {"median": 10.0 * ratio}}},
+        "ratio": {"openmpi": ratio},
+    }
+    row = rdma_goals.allreduce_row(measured, "openmpi")
+    assert row["reached"] is reached
+    assert rdma_goals.allreduce_table([row])[2].startswith("| 1K | 10 µs | ")
