@@ -25,8 +25,9 @@ MAY_INCLUDE = {
     "compute": _BELOW,
     "collectives": _BASE,
     "bootstrap": _BELOW | {"transport"},
+    "probe": _BELOW | {"transport"},
     "engine": _ENGINE,
-    "api": _ENGINE | {"engine"},
+    "api": _ENGINE | {"engine", "probe"},
     "tensorflow": {"api"},
 }
 # Headers of other systems and who may include them; all others are for nobody.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "api/commands.h"
+#include "api/pair_session.h"
 #include "api/session.h"
 #include "base/text.h"
 #include "bootstrap/rdma_ability.h"
@@ -20,6 +21,7 @@ using rdmacoll::devices_json;
 using rdmacoll::Driver;
 using rdmacoll::Dtype;
 using rdmacoll::environment;
+using rdmacoll::from_seconds;
 using rdmacoll::is_forked_child;
 using rdmacoll::Kind;
 using rdmacoll::kMillisecond;
@@ -28,6 +30,7 @@ using rdmacoll::MemoryPool;
 using rdmacoll::Nanoseconds;
 using rdmacoll::Operation;
 using rdmacoll::OperationRef;
+using rdmacoll::PairSession;
 using rdmacoll::read_config;
 using rdmacoll::ReduceOp;
 using rdmacoll::Request;
@@ -38,6 +41,7 @@ using rdmacoll::sim_faults_json;
 using rdmacoll::Status;
 using rdmacoll::verify_schedules_json;
 using rdmacoll::World;
+using rdmacoll::probe::Plan;
 
 struct rc_engine {
   std::unique_ptr<Session> session;
@@ -50,6 +54,10 @@ struct rc_prepared {
   Driver* driver;
   OperationRef operation;
   bool is_running = false;  // begun, and its end has not been told yet
+};
+
+struct rc_pair {
+  std::unique_ptr<PairSession> session;
 };
 
 namespace {
@@ -76,12 +84,16 @@ Nanoseconds nanoseconds(int64_t milliseconds) {
   return milliseconds < 0 ? kNever : milliseconds * kMillisecond;
 }
 
+// Of a struct that callers fill.
+Status check_size(std::string_view what, uint32_t size, std::size_t expected) {
+  if (size == expected) return {};
+  return {Code::failed, cat("a ", what, " of ", size, " bytes came where ", expected,
+                            " are expected: the parts of rdmacoll are of different versions. "
+                            "Install it anew.")};
+}
+
 Status request_from(const rc_request& from, Request& to) {
-  if (from.size != sizeof(rc_request)) {
-    return {Code::failed, cat("a request of ", from.size, " bytes came where ", sizeof(rc_request),
-                              " are expected: the parts of rdmacoll are of different versions. "
-                              "Install it anew.")};
-  }
+  RC_RETURN_IF_ERROR(check_size("request", from.size, sizeof(rc_request)));
   to.kind = static_cast<Kind>(from.kind);
   to.dtype = static_cast<Dtype>(from.dtype);
   to.op = static_cast<ReduceOp>(from.op);
@@ -313,6 +325,53 @@ int devices(const char* arguments, char** json, char** error) {
   return report(status, error);
 }
 
+int pair_open(int32_t place, const int32_t numbers[2], const char* job, const uint8_t* secret,
+              int32_t secret_bytes, const char* arguments, rc_pair** pair, char** card,
+              char** error) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(secret);
+  std::unique_ptr<PairSession> session;
+  const Status status =
+      PairSession::open(place, {numbers[0], numbers[1]}, job, {bytes, bytes + secret_bytes},
+                        arguments == nullptr ? "" : arguments, session);
+  if (status.ok()) {
+    *card = copy_text(session->card());
+    *pair = new rc_pair{std::move(session)};
+  }
+  return report(status, error);
+}
+
+int pair_node(rc_pair* pair, const char* const cards[2], int32_t* leader, char** error) {
+  int found = 0;
+  const Status status = pair->session->probe_node({cards[0], cards[1]}, found);
+  *leader = found;
+  return report(status, error);
+}
+
+Status plan_from(const rc_plan& from, Plan& to) {
+  RC_RETURN_IF_ERROR(check_size("plan", from.size, sizeof(rc_plan)));
+  to = {.sizes = {from.bytes, from.bytes + from.n_bytes},
+        .latency = (from.measures & RC_LATENCY) != 0,
+        .exchange = (from.measures & RC_EXCHANGE) != 0,
+        .bandwidth = (from.measures & RC_BANDWIDTH) != 0,
+        .repeats = from.repeats,
+        .burst = from_seconds(from.burst_s),
+        .patience = from_seconds(from.patience_s),
+        .limit = from_seconds(from.limit_s)};
+  return {};
+}
+
+int pair_run(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char** json,
+             char** error) {
+  Plan wanted;
+  std::string text;
+  Status status = plan_from(*plan, wanted);
+  if (status.ok()) status = pair->session->run({leaders[0], leaders[1]}, wanted, text);
+  if (status.ok()) *json = copy_text(text);
+  return report(status, error);
+}
+
+void pair_free(rc_pair* pair) { delete pair; }
+
 const rc_api kApi{RC_ABI_VERSION,   sizeof(rc_api),  RDMACOLL_VERSION,
                   text_free,        settings,        engine_open,
                   engine_node,      engine_start,    engine_close,
@@ -322,7 +381,8 @@ const rc_api kApi{RC_ABI_VERSION,   sizeof(rc_api),  RDMACOLL_VERSION,
                   handle_free,      prepare,         prepared_run,
                   prepared_free,    memory_allocate, memory_free,
                   verify_schedules, sim_faults,      run,
-                  memory_lend,      devices};
+                  memory_lend,      devices,         pair_open,
+                  pair_node,        pair_run,        pair_free};
 
 }  // namespace
 

@@ -21,6 +21,7 @@ extern "C" {
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
 typedef struct rc_prepared rc_prepared; /* an allreduce that is called again and again */
+typedef struct rc_pair rc_pair;         /* one end of a path that is measured */
 
 enum rc_kind { RC_ALLREDUCE = 0, RC_BROADCAST = 1, RC_ALLGATHER = 2, RC_BARRIER = 3 };
 /* dtypes and reduction operators: the numbers in base/dtype.h
@@ -63,6 +64,19 @@ typedef struct rc_request {
   const char* manifest; /* allreduce: describes the list of gradients that this is the first part
                            of; compared between ranks, and shown where it differs; NULL: none */
 } rc_request;
+
+enum rc_measure { RC_LATENCY = 1, RC_EXCHANGE = 2, RC_BANDWIDTH = 4 };
+
+typedef struct rc_plan { /* the same at both ends */
+  uint32_t size;         /* sizeof(rc_plan) */
+  int32_t measures;      /* rc_measure, added up */
+  const uint64_t* bytes; /* of the transfers to measure */
+  int32_t n_bytes;
+  int32_t repeats;   /* bursts of each cell */
+  double burst_s;    /* about how long a burst takes */
+  double patience_s; /* nothing moves for so long: an error */
+  double limit_s;    /* of pair_run, which takes at most this to connect and this to measure */
+} rc_plan;
 
 typedef struct rc_api {
   uint32_t abi_version; /* RC_ABI_VERSION */
@@ -154,6 +168,24 @@ typedef struct rc_api {
    * "gid", "reason", "text"}], "choice_error": why there is no rail; null when there is one, or
    * `error` says it} */
   int (*devices)(const char* arguments, char** json, char** error);
+
+  /* The path between two ranks of a job, measured in a world of these two alone. In steps like an
+   * engine's start, with the caller as carrier:
+   *   1. pair_open   place: 0 leads, 1 follows; numbers: the two ranks in the job, for sentences
+   *   2. pair_node   with both cards; leader: place of who leads this node
+   *   3. pair_run    with both leaders; blocks while it connects and measures
+   * pair_free must be called for every opened pair. The leader's JSON; the follower's has no rows:
+   * {"transport", "rails": the RDMA ports as text, "acc_size": bytes that go eager, "rows":
+   * [{"bytes", "latency_us", "exchange_us": medians, each with _min and _max, "latency_rounds",
+   * "exchange_rounds", "GB_per_s_forward", "GB_per_s_back", "GB_per_s_both"}]}; only keys of what
+   * was measured. */
+  int (*pair_open)(int32_t place, const int32_t numbers[2], const char* job, const uint8_t* secret,
+                   int32_t secret_bytes, const char* arguments, rc_pair** pair, char** card,
+                   char** error);
+  int (*pair_node)(rc_pair* pair, const char* const cards[2], int32_t* leader, char** error);
+  int (*pair_run)(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char** json,
+                  char** error);
+  void (*pair_free)(rc_pair* pair);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

@@ -65,14 +65,14 @@ Status refuse_forked_child() {
           "with the \"spawn\" method, or call init() only after forking."};
 }
 
+}  // namespace
+
+bool is_forked_child() { return forked_child.load(std::memory_order_relaxed); }
+
 int cores_allowed() {
   cpu_set_t mask;
   return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
 }
-
-}  // namespace
-
-bool is_forked_child() { return forked_child.load(std::memory_order_relaxed); }
 
 Status Session::open(int rank, int size, std::string job, std::vector<std::byte> secret,
                      std::string_view arguments, std::unique_ptr<Session>& session) {

@@ -63,4 +63,7 @@ class Session {
 // parent.
 bool is_forked_child();
 
+// How many cores this process may use.
+int cores_allowed();
+
 }  // namespace rdmacoll

@@ -35,9 +35,13 @@ int World::cross_size() const {
   return static_cast<int>(nodes.size());
 }
 
+int World::number(int which) const {
+  return members[which].number < 0 ? which : members[which].number;
+}
+
 std::string World::describe(int which) const {
   if (which < 0 || which >= size()) return cat("rank ", which);
-  return cat("rank ", which, " (", members[which].host, ", pid ", members[which].pid, ")");
+  return cat("rank ", number(which), " (", members[which].host, ", pid ", members[which].pid, ")");
 }
 
 int tree_parent(int rank) { return rank == 0 ? -1 : (rank - 1) / kTreeRadix; }

@@ -10,7 +10,8 @@ namespace rdmacoll {
 struct Member {
   std::string host;
   int64_t pid = 0;
-  int node = 0;  // ranks of equal node reach each other's abstract Unix sockets
+  int node = 0;     // ranks of equal node reach each other's abstract Unix sockets
+  int number = -1;  // its rank in the job, where this world is a part of one; -1: its rank here
 };
 
 struct World {
@@ -25,6 +26,7 @@ struct World {
   int local_size() const;
   int cross_rank() const;  // position of my node among the nodes, by first appearance
   int cross_size() const;
+  int number(int rank) const;            // what sentences call it
   std::string describe(int rank) const;  // "rank 3 (node7, pid 4711)"
 };
 

@@ -29,6 +29,7 @@ namespace rdmacoll {
 struct FabricOptions {
   int rank = 0;
   int size = 1;
+  std::vector<int> numbers;  // what sentences call the ranks, in a part of a job; empty: as here
   std::string job;
   std::vector<std::byte> secret;
   uint32_t epoch = 0;
@@ -98,6 +99,7 @@ class Fabric final : public Transport {
 
   Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock);
   Status listen();
+  int number(int rank) const;
   bool uses_shm(int a, int b) const;
   enum class Way : uint8_t { shm, rdma, tcp };
   Way way(int a, int b) const;

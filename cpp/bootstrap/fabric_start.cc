@@ -73,15 +73,19 @@ Status Fabric::listen() {
   return {};
 }
 
+int Fabric::number(int rank) const {
+  return options_.numbers.empty() ? rank : options_.numbers[static_cast<std::size_t>(rank)];
+}
+
 Status Fabric::probe_node(const std::vector<std::string>& cards, int& leader) {
   if (static_cast<int>(cards.size()) != options_.size) {
     return Status(Code::invalid, cat(cards.size(), " cards for ", options_.size, " ranks"));
   }
   cards_.resize(cards.size());
   for (int rank = 0; rank < options_.size; ++rank) {
-    RC_RETURN_IF_ERROR(parse_card(cards[rank], rank, cards_[rank]));
+    RC_RETURN_IF_ERROR(parse_card(cards[rank], number(rank), cards_[rank]));
   }
-  RC_RETURN_IF_ERROR(compare_fingerprints(cards_));
+  RC_RETURN_IF_ERROR(compare_fingerprints(cards_, options_.numbers));
   const Nanoseconds deadline = clock_.now() + std::min(start_timeout_, kProbeTimeout);
   for (leader = 0; leader < options_.rank; ++leader) {
     const Card& card = cards_[leader];
@@ -118,7 +122,7 @@ Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
                                           : ""));
     }
     const int node = leader == rank ? nodes++ : world.members[leader].node;
-    world.members.push_back({cards_[rank].host, cards_[rank].pid, node});
+    world.members.push_back({cards_[rank].host, cards_[rank].pid, node, number(rank)});
   }
   return {};
 }

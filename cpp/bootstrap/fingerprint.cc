@@ -21,13 +21,13 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 // `values` by rank. Appends a line when they are not all equal.
 void compare(const std::string& what, const std::vector<std::string>& values,
-             std::vector<std::string>& differences) {
+             const std::vector<int>& numbers, std::vector<std::string>& differences) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;  // in order of the lowest rank
   for (std::size_t rank = 0; rank < values.size(); ++rank) {
     auto group = std::find_if(groups.begin(), groups.end(),
                               [&](const auto& one) { return one.first == values[rank]; });
     if (group == groups.end()) group = groups.insert(group, {values[rank], {}});
-    group->second.push_back(static_cast<int>(rank));
+    group->second.push_back(numbers.empty() ? static_cast<int>(rank) : numbers[rank]);
   }
   if (groups.size() < 2) return;
   std::vector<std::string> texts;
@@ -44,10 +44,12 @@ std::vector<std::string> by_rank(const std::vector<Card>& cards, Value value) {
 
 }  // namespace
 
-Status compare_fingerprints(const std::vector<Card>& cards) {
+Status compare_fingerprints(const std::vector<Card>& cards, const std::vector<int>& numbers) {
   std::vector<std::string> builds;
-  compare("wire version", by_rank(cards, [](const Card& card) { return cat(card.wire); }), builds);
-  compare("ABI version", by_rank(cards, [](const Card& card) { return cat(card.abi); }), builds);
+  compare("wire version", by_rank(cards, [](const Card& card) { return cat(card.wire); }), numbers,
+          builds);
+  compare("ABI version", by_rank(cards, [](const Card& card) { return cat(card.abi); }), numbers,
+          builds);
   if (!builds.empty()) {
     return Status(Code::invalid, cat("the ranks run different builds of rdmacoll:\n  ",
                                      join(builds, "\n  "), "\nInstall one version everywhere."));
@@ -64,7 +66,7 @@ Status compare_fingerprints(const std::vector<Card>& cards) {
                       const auto at = card.settings.find(name);
                       return at == card.settings.end() ? std::string("(none)") : at->second;
                     }),
-            settings);
+            numbers, settings);
   }
   if (settings.empty()) return {};
   return Status(Code::invalid, cat("the ranks have different settings:\n  ", join(settings, "\n  "),

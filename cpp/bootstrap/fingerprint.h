@@ -11,6 +11,7 @@ namespace rdmacoll {
 
 // By rank. The error (ConfigError) lists every difference with each rank's value:
 //   RDMACOLL_ORDER: ranks 0, 2: run; rank 1: canonical
-Status compare_fingerprints(const std::vector<Card>& cards);
+// `numbers`: what it calls the ranks; empty: by their places.
+Status compare_fingerprints(const std::vector<Card>& cards, const std::vector<int>& numbers = {});
 
 }  // namespace rdmacoll

@@ -7,6 +7,7 @@ import sys
 import click
 
 from rdmacoll.cli.bench import bench
+from rdmacoll.cli.bench_pair import pair
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
 from rdmacoll.cli.doctor import doctor
@@ -26,6 +27,7 @@ commands.add_command(doctor)
 commands.add_command(verify_schedules)
 commands.add_command(selftest)
 commands.add_command(sim)
+bench.add_command(pair)
 commands.add_command(bench)
 
 

@@ -21,6 +21,9 @@ class Carrier(Protocol):
     def job(self) -> tuple[str, bytes]:
         """The job's name and secret, the same on every rank; called once, before allgather."""
 
+    def renew(self, timeout_s: float, source: str) -> None:
+        """From now on `timeout_s` counts, which `source` sets: for what comes after a start."""
+
     def close(self) -> None:
         """Frees what the carrier holds; afterwards it cannot be used."""
 
@@ -39,6 +42,9 @@ class SoloCarrier:
         """What it was made with."""
         return self._job
 
+    def renew(self, timeout_s: float, source: str) -> None:
+        """Nobody is waited for."""
+
     def close(self) -> None:
         """Nothing to free."""
 
@@ -55,13 +61,14 @@ class MpiCarrier:
         self._proposal = (name, secret)
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
+        self._what, self._source = "call init()", "RDMACOLL_START_TIMEOUT_S"
 
     def _finish(self, request: Any) -> None:
         while not request.Test():
             if time.monotonic() > self._deadline:
                 raise ConfigError(
-                    f"the ranks of this MPI job did not all call init() within {self._timeout_s:g} s "
-                    "(RDMACOLL_START_TIMEOUT_S): some rank has not come so far, or has ended."
+                    f"the ranks of this MPI job did not all {self._what} within {self._timeout_s:g} s "
+                    f"({self._source}): some rank has not come so far, or has ended."
                 )
             time.sleep(_POLL_S)
 
@@ -84,6 +91,11 @@ class MpiCarrier:
         self._finish(self._comm.Ibcast(block, root=0))
         agreed, _, agreed_secret = bytes(block).partition(b"\0")
         return agreed.decode(), agreed_secret
+
+    def renew(self, timeout_s: float, source: str) -> None:
+        """From now on `timeout_s` counts, which `source` sets."""
+        self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
+        self._what, self._source = "go on", source
 
     def close(self) -> None:
         """The communicator stays the caller's."""

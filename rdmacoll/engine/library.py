@@ -16,6 +16,7 @@ ABI_VERSION = 1
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER = 0, 1, 2, 3
 DONE, TIMEOUT, FAILED = 0, 1, 2
+LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
 # The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
 # size kind dtype op root | prescale postscale | name iteration repeats n_tensors | tensors allocate
@@ -28,6 +29,21 @@ DIMS_MAX = 8
 _VOID = ctypes.c_void_p
 # Functions that are called often take plain addresses for both: ctypes converts a number fastest.
 _TEXT = ctypes.POINTER(ctypes.c_void_p)  # char**: kept as an address, since text_free wants it back
+
+
+class _Plan(ctypes.Structure):
+    """rc_plan: what is measured of a path."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("measures", ctypes.c_int32),
+        ("bytes", ctypes.POINTER(ctypes.c_uint64)),
+        ("n_bytes", ctypes.c_int32),
+        ("repeats", ctypes.c_int32),
+        ("burst_s", ctypes.c_double),
+        ("patience_s", ctypes.c_double),
+        ("limit_s", ctypes.c_double),
+    ]
 
 
 class _Api(ctypes.Structure):
@@ -104,6 +120,34 @@ class _Api(ctypes.Structure):
         ),
         ("memory_lend", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64, _VOID, _VOID)),
         ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
+        (
+            "pair_open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+                _TEXT,
+            ),
+        ),
+        (
+            "pair_node",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_int32), _TEXT
+            ),
+        ),
+        (
+            "pair_run",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(_Plan), _TEXT, _TEXT
+            ),
+        ),
+        ("pair_free", ctypes.CFUNCTYPE(None, _VOID)),
     ]
 
 
@@ -259,6 +303,66 @@ class Library:
         self._check(self._api.devices(arguments.encode(), ctypes.byref(text), ctypes.byref(error)), error)
         found: dict[str, Any] = json.loads(self.take_text(text.value))
         return found
+
+    def pair_open(
+        self, *, place: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str
+    ) -> tuple[int, str]:
+        """One end of a path between two ranks, `numbers` of the job: (pair, its card). Place 0 leads."""
+        pair, card, error = _VOID(), _VOID(), _VOID()
+        code = self._api.pair_open(
+            place,
+            (ctypes.c_int32 * 2)(*numbers),
+            job.encode(),
+            secret,
+            len(secret),
+            arguments.encode(),
+            ctypes.byref(pair),
+            ctypes.byref(card),
+            ctypes.byref(error),
+        )
+        self._check(code, error)
+        return pair.value or 0, self.take_text(card.value)
+
+    def pair_node(self, pair: int, cards: Sequence[str]) -> int:
+        """The place of who leads this end's node, from both cards."""
+        texts = (ctypes.c_char_p * 2)(*[card.encode() for card in cards])
+        leader, error = ctypes.c_int32(-1), _VOID()
+        self._check(self._api.pair_node(pair, texts, ctypes.byref(leader), ctypes.byref(error)), error)
+        return leader.value
+
+    def pair_run(
+        self,
+        pair: int,
+        leaders: Sequence[int],
+        *,
+        measures: int,
+        sizes: Sequence[int],
+        repeats: int,
+        burst_s: float,
+        patience_s: float,
+        limit_s: float,
+    ) -> dict[str, Any]:
+        """Connects and measures; keys in rdmacoll_c.h. Blocks for twice `limit_s` at most."""
+        plan = _Plan(
+            ctypes.sizeof(_Plan),
+            measures,
+            (ctypes.c_uint64 * len(sizes))(*sizes),
+            len(sizes),
+            repeats,
+            burst_s,
+            patience_s,
+            limit_s,
+        )
+        text, error = _VOID(), _VOID()
+        places = (ctypes.c_int32 * 2)(*leaders)
+        code = self._api.pair_run(pair, places, ctypes.byref(plan), ctypes.byref(text), ctypes.byref(error))
+        self._check(code, error)
+        found: dict[str, Any] = json.loads(self.take_text(text.value))
+        return found
+
+    def pair_free(self, pair: int) -> None:
+        """Ends an opened pair."""
+        self._api.pair_free(pair)
 
 
 def library_path() -> Path:

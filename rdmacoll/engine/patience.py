@@ -19,6 +19,13 @@ class Patience:
         self._log = log
         self._begin = time.monotonic()
         self._report_at = self._begin + REPORT_EVERY_S
+        self._source = "RDMACOLL_START_TIMEOUT_S"
+
+    def renew(self, timeout_s: float, source: str) -> None:
+        """From now on `timeout_s` counts, which `source` sets."""
+        self.timeout_s, self._source = timeout_s, source
+        self._begin = time.monotonic()
+        self._report_at = self._begin + REPORT_EVERY_S
 
     def is_over(self) -> bool:
         """Whether the deadline has passed."""
@@ -42,4 +49,4 @@ class Patience:
 
     def limit(self) -> str:
         """The deadline in words, for messages."""
-        return f"within {self.timeout_s:g} s (RDMACOLL_START_TIMEOUT_S)"
+        return f"within {self.timeout_s:g} s ({self._source})"

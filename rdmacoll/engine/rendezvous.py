@@ -151,7 +151,7 @@ class TcpCarrier:
 
     def __init__(self, launch: Launch, file_secret: bytes, timeout_s: float | None, log: Log) -> None:
         self._file_secret = file_secret
-        patience = Patience(timeout_s, log)
+        self._patience = patience = Patience(timeout_s, log)
         who = f"{socket.gethostname()}, pid {os.getpid()}"
         self._side: RendezvousHost | RendezvousGuest
         if launch.rank == 0:
@@ -178,6 +178,10 @@ class TcpCarrier:
         """Rank 0's random name, and a secret derived from the file's: that one opens no job itself."""
         name = self.allgather(secrets.token_hex(8))[0]
         return name, hmac.new(self._file_secret, b"job " + name.encode(), hashlib.sha256).digest()
+
+    def renew(self, timeout_s: float, source: str) -> None:
+        """From now on `timeout_s` counts, which `source` sets."""
+        self._patience.renew(timeout_s, source)
 
     def close(self) -> None:
         """Closes every socket; idempotent."""

@@ -180,10 +180,8 @@ def init(
         library = load()
         names = [str(row["name"]) for row in library.settings()]
         arguments = arguments_text(settings, names)
-        start = find_start(comm, rank=rank, size=size, rendezvous=rendezvous)
+        start = start_of(comm, rank=rank, size=size, rendezvous=rendezvous)
         values = Values(library.settings(arguments))
-        _hook()
-        _PROCESS.finalizes_mpi = _PROCESS.finalizes_mpi or start.owns_mpi
         carrier = start.carrier(values)
         try:
             address = _start_engine(library, carrier, start, arguments)
@@ -192,6 +190,15 @@ def init(
         _PROCESS.ending.forget()
         _PROCESS.engine = Engine(library, address, values)
         _PROCESS.tell(address)
+
+
+def start_of(comm: Any = None, **by_hand: Any) -> Start:
+    """How this process was started, as `find_start`; an MPI that this begins ends with the process."""
+    with _PROCESS.lock:
+        start = find_start(comm, **by_hand)
+        _hook()
+        _PROCESS.finalizes_mpi = _PROCESS.finalizes_mpi or start.owns_mpi
+        return start
 
 
 def _failed_there(other: int, fields: dict[str, Any]) -> RdmacollError:

@@ -1,0 +1,205 @@
+#include "probe/pair_probe.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace rdmacoll::probe {
+namespace {
+
+constexpr uint32_t kWindow = 16;
+// Of one direction: more would measure the caches.
+constexpr std::size_t kWindowBytesMax = std::size_t{8} << 20;
+constexpr std::size_t kWindowPoolShare = 16;
+constexpr uint32_t kWarmUpRounds = 8;
+constexpr uint32_t kRoundsMax = 20'000;
+static_assert(kWindow <= kWindowMax);
+
+double median(std::vector<double> values) {
+  RC_ASSERT(!values.empty());
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Says `task` to the follower and plays it with him.
+class Leader {
+ public:
+  Leader(Player& player, const Setting& setting)
+      : player_(player), setting_(setting), deadline_(setting.clock.now() + setting.plan.limit) {}
+
+  Status measure(uint64_t bytes, Row& row);
+  Status end();
+
+ private:
+  Status check(uint64_t bytes);
+  Status time(Pattern pattern, uint64_t bytes, double ways, Times& times);
+  Status speed(uint64_t bytes, bool forward, bool back, double& speed);
+  Status play(const Task& task, const std::string& what);
+  uint32_t window(uint64_t bytes) const;
+  uint32_t rounds_for_a_burst(double seconds_a_round, uint32_t least) const;
+
+  Player& player_;
+  const Setting& setting_;
+  Nanoseconds deadline_;
+  double seconds_ = 0;  // of the last task, until the follower's word that it is done
+};
+
+Status Leader::measure(uint64_t bytes, Row& row) {
+  const Plan& plan = setting_.plan;
+  row.bytes = bytes;
+  RC_RETURN_IF_ERROR(check(bytes));
+  if (plan.latency) RC_RETURN_IF_ERROR(time(Pattern::ping_pong, bytes, 2, row.latency));
+  if (plan.exchange) RC_RETURN_IF_ERROR(time(Pattern::exchange, bytes, 1, row.exchange));
+  if (!plan.bandwidth) return {};
+  RC_RETURN_IF_ERROR(speed(bytes, true, false, row.speeds.forward));
+  RC_RETURN_IF_ERROR(speed(bytes, false, true, row.speeds.back));
+  return speed(bytes, true, true, row.speeds.both);
+}
+
+Status Leader::check(uint64_t bytes) {
+  const Task task{.pattern = Pattern::stream,
+                  .checks = true,
+                  .bytes = bytes,
+                  .rounds = 2 * window(bytes),
+                  .window = window(bytes)};
+  return play(task, "the comparison of what arrives");
+}
+
+Status Leader::time(Pattern pattern, uint64_t bytes, double ways, Times& times) {
+  const std::string what = pattern == Pattern::exchange ? "the exchange" : "the ping-pong";
+  Task task{.pattern = pattern, .bytes = bytes, .rounds = kWarmUpRounds};
+  RC_RETURN_IF_ERROR(play(task, what));
+  task.rounds = rounds_for_a_burst(seconds_ / kWarmUpRounds, kWarmUpRounds);
+  std::vector<double> each;
+  for (int i = 0; i < setting_.plan.repeats; ++i) {
+    RC_RETURN_IF_ERROR(play(task, what));
+    for (const Nanoseconds took : player_.rounds()) {
+      each.push_back(static_cast<double>(took) / kMicrosecond / ways);
+    }
+  }
+  const auto [min, max] = std::minmax_element(each.begin(), each.end());
+  times = {median(each), *min, *max, each.size()};
+  return {};
+}
+
+Status Leader::speed(uint64_t bytes, bool forward, bool back, double& speed) {
+  Task task{.pattern = Pattern::stream,
+            .forward = forward,
+            .back = back,
+            .bytes = bytes,
+            .rounds = 2 * window(bytes),
+            .window = window(bytes)};
+  RC_RETURN_IF_ERROR(play(task, "the stream"));
+  task.rounds = rounds_for_a_burst(seconds_ / task.rounds, task.rounds);
+  std::vector<double> each;
+  for (int i = 0; i < setting_.plan.repeats; ++i) {
+    RC_RETURN_IF_ERROR(play(task, "the stream"));
+    const double moved = static_cast<double>(bytes) * task.rounds * (forward && back ? 2 : 1);
+    each.push_back(moved / std::max(seconds_, 1e-9) / 1e9);
+  }
+  speed = median(each);
+  return {};
+}
+
+Status Leader::play(const Task& task, const std::string& what) {
+  const std::string full = cat(what, " of ", bytes_text(task.bytes));
+  Message answer;
+  const Nanoseconds begin = setting_.clock.now();
+  player_.say({.kind = Message::Kind::task, .task = task});
+  RC_RETURN_IF_ERROR(player_.begin(task, true));
+  RC_RETURN_IF_ERROR(turn_until(player_, setting_, deadline_, full,
+                                [&] { return player_.is_done() && player_.take(answer); }));
+  seconds_ = static_cast<double>(setting_.clock.now() - begin) / kSecond;
+  const uint64_t wrong = player_.count_wrong_bytes() + answer.wrong_bytes;
+  if (wrong == 0) return {};
+  return {
+      Code::failed,
+      cat(wrong, " bytes arrived changed between this rank and ", player_.peer_text(), " in ", full,
+          ": the memory, the adapter or the network damages data. Take the machines out "
+          "of use until that is found.")};
+}
+
+Status Leader::end() {
+  Message answer;
+  player_.say({.kind = Message::Kind::end});
+  return turn_until(player_, setting_, deadline_, "the end of the test",
+                    [&] { return player_.take(answer); });
+}
+
+uint32_t Leader::window(uint64_t bytes) const {
+  const std::size_t fit = std::min(kWindowBytesMax, player_.pool_bytes() / kWindowPoolShare);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(fit / bytes, 1, kWindow));
+}
+
+uint32_t Leader::rounds_for_a_burst(double seconds_a_round, uint32_t least) const {
+  const double burst = static_cast<double>(setting_.plan.burst) / kSecond;
+  const double rounds = burst / std::max(seconds_a_round, 1e-9);
+  return static_cast<uint32_t>(std::clamp<double>(rounds, least, kRoundsMax));
+}
+
+}  // namespace
+
+Status lead(Player& player, const Setting& setting, std::vector<Row>& rows) {
+  Leader leader(player, setting);
+  for (const uint64_t bytes : setting.plan.sizes) {
+    Row row;
+    RC_RETURN_IF_ERROR(leader.measure(bytes, row));
+    rows.push_back(row);
+  }
+  return leader.end();
+}
+
+Status follow(Player& player, const Setting& setting) {
+  const Nanoseconds deadline = setting.clock.now() + setting.plan.limit;
+  const auto until = [&](const std::string& what, const std::function<bool()>& done) {
+    return turn_until(player, setting, deadline, what, done);
+  };
+  while (true) {
+    Message message;
+    RC_RETURN_IF_ERROR(
+        until("waiting for the next part of the test", [&] { return player.take(message); }));
+    if (message.kind == Message::Kind::end) break;
+    RC_RETURN_IF_ERROR(player.begin(message.task, false));
+    RC_RETURN_IF_ERROR(until(cat("a transfer of ", bytes_text(message.task.bytes)),
+                             [&] { return player.is_done(); }));
+    player.say({.kind = Message::Kind::done, .wrong_bytes = player.count_wrong_bytes()});
+  }
+  player.say({.kind = Message::Kind::done});
+  // The leader may be gone as soon as it has heard this.
+  (void)until("the end of the test", [&] { return player.has_said_all(); });
+  return {};
+}
+
+Status turn_until(Player& player, const Setting& setting, Nanoseconds deadline,
+                  const std::string& what, const std::function<bool()>& done) {
+  Nanoseconds moved_at = setting.clock.now();
+  const auto after = [](Nanoseconds time) { return cat(time / kMillisecond / 1000.0, " s"); };
+  while (!done()) {
+    const bool moved = player.turn();
+    if (!player.failure().ok()) return player.failure();
+    if (moved) {
+      moved_at = setting.clock.now();
+      if (moved_at < deadline) continue;
+    }
+    if (done()) break;
+    const Nanoseconds now = setting.clock.now();
+    if (now >= deadline) {
+      return {Code::failed, cat("the test of the path to ", player.peer_text(),
+                                " was not done within ", after(setting.plan.limit), " (in ", what,
+                                "): the path is far slower than such paths are. Give it more time "
+                                "with --timeout.")};
+    }
+    if (now - moved_at >= setting.plan.patience) {
+      return {Code::failed,
+              cat("nothing moved between this rank and ", player.peer_text(), " for ",
+                  after(setting.plan.patience), " in ", what,
+                  ", though both ends live: the path loses what is sent. Compare the MTU of both "
+                  "ends and look at the counters of dropped packets on the way.")};
+    }
+    setting.idle(moved_at, std::min(deadline, moved_at + setting.plan.patience));
+  }
+  return {};
+}
+
+}  // namespace rdmacoll::probe

@@ -1,0 +1,100 @@
+"""`rdmacoll bench pair`: latency and bandwidth of the path between two ranks, to compare with perftest."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import click
+
+from rdmacoll.cli.report import Findings, bytes_text, command, parse_bytes, say
+from rdmacoll.engine import pairs
+from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.engine.library import BANDWIDTH, EXCHANGE, LATENCY
+
+_TITLES = ("size", "latency", "min", "max", "exchange", "forward", "back", "both")
+_UNITS = ("(B)", "(us)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "(GB/s)")
+_KEYS = (
+    *("latency_us", "latency_us_min", "latency_us_max", "exchange_us"),
+    *("GB_per_s_forward", "GB_per_s_back", "GB_per_s_both"),
+)
+_SIZE_MAX = 1 << 30
+
+
+def sizes_of(text: str) -> list[int]:
+    """The sizes of "8:1M": powers of 2 from the first on, or the one size of "64K".
+
+    >>> sizes_of("8:64"), sizes_of("64K")
+    ([8, 16, 32, 64], [65536])
+    """
+    first, _, last = text.partition(":")
+    smallest, largest = parse_bytes(first), parse_bytes(last or first)
+    if not 1 <= smallest <= largest <= _SIZE_MAX:
+        raise click.BadParameter(f"--sizes {text}: from 1 to 1G, the smaller one first")
+    sizes = [smallest]
+    while sizes[-1] * 2 <= largest:
+        sizes.append(sizes[-1] * 2)
+    return sizes
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return " ".join(f"{cell:>9}" for cell in cells)
+
+
+def _row_line(row: dict[str, Any]) -> str:
+    return _line((bytes_text(row["bytes"]), *(f"{row[key]:.{3 if 'GB' in key else 2}f}" for key in _KEYS)))
+
+
+@click.command("pair")
+@click.option(
+    "--transport", type=click.Choice(["rdma", "tcp", "shm"]), help="Only this one; else as in a training."
+)
+@click.option("--sizes", default="8:1M", show_default=True, help="The smallest and the largest, in bytes.")
+@click.option(
+    "--repeat", default=5, show_default=True, type=click.IntRange(1, 1000), help="Bursts of a cell."
+)
+@click.option("--burst", default=0.05, show_default=True, type=click.FloatRange(0.0001, 60), help="Seconds.")
+@click.option(
+    "--timeout", default=600.0, show_default=True, type=click.FloatRange(1, 86400), help="Seconds, for all."
+)
+@command("bench pair")
+def pair(*, transport: str | None, sizes: str, repeat: int, burst: float, timeout: float) -> Findings:
+    """Measures the path between two ranks: mpirun -np 2 rdmacoll bench pair.
+
+    latency is half of a ping-pong (the median; min and max of all rounds), exchange the time until both
+    ranks, who send at once, have the other's data. forward, back and both are streams with several
+    transfers in flight: from rank 0 to rank 1, the other way, and both at once (their sum). GB are 10^9
+    bytes.
+    """
+    test = pairs.Test(
+        {"transport": transport},
+        LATENCY | EXCHANGE | BANDWIDTH,
+        sizes_of(sizes),
+        repeats=repeat,
+        burst_s=burst,
+        limit_s=timeout,
+    )
+    with pairs.gathering() as here:
+        if here.launch.size != 2:
+            raise ConfigError(
+                f"bench pair measures the path between 2 ranks, and {here.launch.by} started "
+                f"{here.launch.size}: mpirun -np 2 rdmacoll bench pair."
+            )
+        outcome = pairs.measure(here, [(0, 1)], test, "bench")[0, 1]
+        if not outcome.is_ok:
+            raise RdmacollError(" ".join(problem for problem in outcome.problems if problem))
+    found = dict(outcome.found)
+    over = ", ".join([found["transport"], *found["rails"]])
+    say(f"2 ranks, {os.cpu_count()} cores, over {over}, eager up to {found['acc_size']} B")
+    say(_line(_TITLES))
+    say(_line(_UNITS))
+    for row in found["rows"]:
+        say(_row_line(row))
+    return {
+        "ok": True,
+        "cores": os.cpu_count(),
+        "machine": platform.processor() or platform.machine(),
+        "settings": {"repeat": repeat, "burst_s": burst},
+        **found,
+    }
