@@ -80,8 +80,11 @@ Status PairSession::run(const std::array<int, 2>& leaders, const probe::Plan& pl
 }
 
 Status PairSession::connect(probe::Player& player, const probe::Setting& setting) {
+  // Those who connect have deadlines of their own, and know what they wait for.
+  probe::Setting patient = setting;
+  patient.plan.patience = setting.plan.limit;
   fabric_->connect(1 - place_);
-  return probe::turn_until(player, setting, clock_.now() + setting.plan.limit, "connecting",
+  return probe::turn_until(player, patient, clock_.now() + setting.plan.limit, "connecting",
                            [&] { return fabric_->is_connected(1 - place_); });
 }
 

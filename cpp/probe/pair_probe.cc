@@ -1,6 +1,7 @@
 #include "probe/pair_probe.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/text.h"
 
@@ -22,6 +23,15 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+double half_us(Nanoseconds time) { return static_cast<double>(time) / kMicrosecond / 2; }
+
+// Of a burst: who is late in one round finds the other's data there in the next, so that single
+// rounds are short and long in turn.
+double mean(const std::vector<Nanoseconds>& times) {
+  return static_cast<double>(std::accumulate(times.begin(), times.end(), Nanoseconds{0})) /
+         static_cast<double>(times.size());
+}
+
 // Says `task` to the follower and plays it with him.
 class Leader {
  public:
@@ -33,7 +43,7 @@ class Leader {
 
  private:
   Status check(uint64_t bytes);
-  Status time(Pattern pattern, uint64_t bytes, double ways, Times& times);
+  Status time(Pattern pattern, uint64_t bytes, Times& times);
   Status speed(uint64_t bytes, bool forward, bool back, double& speed);
   Status play(const Task& task, const std::string& what);
   uint32_t window(uint64_t bytes) const;
@@ -49,8 +59,8 @@ Status Leader::measure(uint64_t bytes, Row& row) {
   const Plan& plan = setting_.plan;
   row.bytes = bytes;
   RC_RETURN_IF_ERROR(check(bytes));
-  if (plan.latency) RC_RETURN_IF_ERROR(time(Pattern::ping_pong, bytes, 2, row.latency));
-  if (plan.exchange) RC_RETURN_IF_ERROR(time(Pattern::exchange, bytes, 1, row.exchange));
+  if (plan.latency) RC_RETURN_IF_ERROR(time(Pattern::ping_pong, bytes, row.latency));
+  if (plan.exchange) RC_RETURN_IF_ERROR(time(Pattern::exchange, bytes, row.exchange));
   if (!plan.bandwidth) return {};
   RC_RETURN_IF_ERROR(speed(bytes, true, false, row.speeds.forward));
   RC_RETURN_IF_ERROR(speed(bytes, false, true, row.speeds.back));
@@ -66,7 +76,7 @@ Status Leader::check(uint64_t bytes) {
   return play(task, "the comparison of what arrives");
 }
 
-Status Leader::time(Pattern pattern, uint64_t bytes, double ways, Times& times) {
+Status Leader::time(Pattern pattern, uint64_t bytes, Times& times) {
   const std::string what = pattern == Pattern::exchange ? "the exchange" : "the ping-pong";
   Task task{.pattern = pattern, .bytes = bytes, .rounds = kWarmUpRounds};
   RC_RETURN_IF_ERROR(play(task, what));
@@ -74,12 +84,18 @@ Status Leader::time(Pattern pattern, uint64_t bytes, double ways, Times& times) 
   std::vector<double> each;
   for (int i = 0; i < setting_.plan.repeats; ++i) {
     RC_RETURN_IF_ERROR(play(task, what));
-    for (const Nanoseconds took : player_.rounds()) {
-      each.push_back(static_cast<double>(took) / kMicrosecond / ways);
+    const std::vector<Nanoseconds>& rounds = player_.rounds();
+    times.rounds += rounds.size();
+    if (pattern == Pattern::exchange) {
+      each.push_back(mean(rounds) / kMicrosecond);
+    } else {
+      for (const Nanoseconds took : rounds) each.push_back(half_us(took));
     }
   }
   const auto [min, max] = std::minmax_element(each.begin(), each.end());
-  times = {median(each), *min, *max, each.size()};
+  times.median_us = median(each);
+  times.min_us = *min;
+  times.max_us = *max;
   return {};
 }
 

@@ -24,9 +24,9 @@ struct Plan {
   Nanoseconds limit = 60 * kSecond;       // of all of it
 };
 
-struct Times {  // of many rounds
+struct Times {
   double median_us = 0, min_us = 0, max_us = 0;
-  std::size_t rounds = 0;
+  std::size_t rounds = 0;  // so many were timed
 };
 
 struct Speeds {        // GB (10^9 bytes) per second, the median of the bursts
@@ -37,8 +37,8 @@ struct Speeds {        // GB (10^9 bytes) per second, the median of the bursts
 
 struct Row {
   uint64_t bytes = 0;
-  Times latency;   // one way: half of a ping-pong
-  Times exchange;  // both send at once
+  Times latency;   // one way: half of a ping-pong; of all rounds
+  Times exchange;  // both send at once; of the bursts' means
   Speeds speeds;
 };
 

@@ -18,6 +18,7 @@ from rdmacoll.cli import (
 from rdmacoll.cli.doctor_facts import Machine
 from rdmacoll.cli.doctor_findings import PROBLEM, Finding, problem
 from rdmacoll.cli.doctor_gather import gather
+from rdmacoll.cli.doctor_pairs import examine_pairs
 from rdmacoll.cli.report import Findings, command, is_speaker, say
 
 
@@ -85,13 +86,26 @@ def examine(machine: Machine) -> list[Finding]:
 
 @click.command()
 @click.option("--load-tensorflow", is_flag=True, help="Really load TensorFlow and the ops (some seconds).")
+@click.option("--pair", "pairs", is_flag=True, help="Test the path between every two ranks instead.")
+@click.option(
+    "--timeout",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(2, 3600),
+    help="Of one test of --pair.",
+)
 @command("doctor")
-def doctor(*, load_tensorflow: bool) -> Findings:
+def doctor(*, load_tensorflow: bool, pairs: bool, timeout: float) -> Findings:
     """Looks at this machine: devices, limits, MPI, TensorFlow. Each finding has its reason and its cure.
 
     Findings are ok, note (worth knowing; a training runs) or problem; only a problem is a failure. Under a
     launcher, rank 0 prints what it sees of its own machine: run it on each node by itself to see the others.
+
+    mpirun -np 4 rdmacoll doctor --pair tests the path between every two ranks, over RDMA and TCP: latency,
+    bandwidth in both directions, and the size from which on rendezvous pays.
     """
+    if pairs:
+        return examine_pairs(timeout)
     if not is_speaker():
         # Its failure would make mpirun end rank 0 in the middle of the page.
         return {"ok": True}

@@ -18,8 +18,13 @@ _WIDTH_MIN, _WIDTH_MAX = 50, 120  # longer lines are hard to read
 
 def lines(machine: Machine, findings: Sequence[Finding], width: int) -> Iterator[str]:
     """The page: groups in their order, what is well in one line each."""
-    width = max(_WIDTH_MIN, min(width, _WIDTH_MAX))
     yield f"rdmacoll {machine.package} on {machine.host} ({machine.system}, Python {machine.python})"
+    yield from finding_lines(findings, width)
+
+
+def finding_lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
+    """Findings, under the titles of their groups, and the summary."""
+    width = max(_WIDTH_MIN, min(width, _WIDTH_MAX))
     name_width = max((len(finding.name) for finding in findings), default=0)
     group = ""
     for finding in findings:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rdmacoll.engine.errors import ConfigError
 
-_POLL_S = 0.0005
+_POLL_S, _POLL_S_MAX = 0.0005, 0.02
 _LENGTH = struct.Struct("<q")
 
 
@@ -64,13 +64,16 @@ class MpiCarrier:
         self._what, self._source = "call init()", "RDMACOLL_START_TIMEOUT_S"
 
     def _finish(self, request: Any) -> None:
+        begin = time.monotonic()
         while not request.Test():
-            if time.monotonic() > self._deadline:
+            now = time.monotonic()
+            if now > self._deadline:
                 raise ConfigError(
                     f"the ranks of this MPI job did not all {self._what} within {self._timeout_s:g} s "
                     f"({self._source}): some rank has not come so far, or has ended."
                 )
-            time.sleep(_POLL_S)
+            # Whoever waits for long wakes seldom: others may be measuring.
+            time.sleep(min(max(_POLL_S, (now - begin) / 20), _POLL_S_MAX))
 
     def allgather(self, text: str) -> list[str]:
         """Everybody's text, by rank."""

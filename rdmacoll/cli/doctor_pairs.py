@@ -1,0 +1,143 @@
+"""`rdmacoll doctor --pair`: tests the path between every two ranks, over RDMA and over TCP."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rdmacoll.cli import path_page
+from rdmacoll.cli.doctor_findings import PROBLEM
+from rdmacoll.cli.path_findings import judge
+from rdmacoll.cli.paths import (
+    BANDWIDTH_BYTES,
+    CUT_SIZES,
+    LATENCY_BYTES,
+    RDMA,
+    TCP,
+    Path,
+    Paths,
+    RankFacts,
+    cut_of,
+    path_of,
+    rank_facts,
+    rank_facts_from,
+)
+from rdmacoll.cli.report import Findings, counted, say
+from rdmacoll.cli.tournament import rounds_of
+from rdmacoll.engine import pairs
+from rdmacoll.engine.devices import engine_view
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.library import BANDWIDTH, EXCHANGE, LATENCY
+from rdmacoll.engine.pairs import Gathering, Pair
+
+# Many short ones: what disturbs a few of them leaves the median alone.
+_CUT_BURSTS, _CUT_BURST_S = 9, 0.004
+
+
+def examine_pairs(timeout_s: float) -> Findings:
+    """Runs the tests on all ranks; rank 0 prints the page. `timeout_s` is the limit of one test."""
+    with pairs.gathering() as here:
+        if here.launch.size < 2:
+            raise ConfigError(
+                "doctor --pair tests the paths between ranks, and here is one rank alone "
+                f"({here.launch.by}): mpirun -np 2 rdmacoll doctor --pair."
+            )
+        found = _paths(here, timeout_s)
+        if here.launch.rank != 0:
+            # Its failure would make mpirun end rank 0 in the middle of the page.
+            return {"ok": True}
+    findings = judge(found)
+    say("\n".join(path_page.lines(found, findings, shutil.get_terminal_size().columns)))
+    return {
+        "ok": not any(finding.state == PROBLEM for finding in findings),
+        "findings": [finding.fields() for finding in findings],
+        "ranks": [rank.fields() for rank in found.ranks],
+        "paths": [path.fields() for path in found.paths],
+        "rounds": found.rounds,
+        "seconds": found.seconds,
+        "acc_size": found.acc_size,
+        "measured_acc_size": found.cut_bytes(),
+    }
+
+
+def _paths(here: Gathering, timeout_s: float) -> Paths:
+    ranks = _ranks(here)
+    rounds = rounds_of([rank.host for rank in ranks])
+    count = counted(sum(len(each) for each in rounds), "pair")
+    say(f"testing {count} in {counted(len(rounds), 'round')} ...")
+    begin = time.monotonic()
+    paths: list[Path] = []
+    for number, at_once in enumerate(rounds):
+        paths += _round(here, _Tests(timeout_s), at_once, ranks, f"round {number}")
+    return Paths(
+        ranks,
+        tuple(sorted(paths, key=lambda path: (path.transport, path.ranks))),
+        acc_size=int(here.values.text("RDMACOLL_ACC_SIZE")),
+        acc_size_is_set=here.values.is_given("RDMACOLL_ACC_SIZE"),
+        rounds=len(rounds),
+        seconds=time.monotonic() - begin,
+    )
+
+
+def _ranks(here: Gathering) -> tuple[RankFacts, ...]:
+    mine = rank_facts(
+        here.launch.rank,
+        socket.gethostname(),
+        engine_view(here.library),
+        is_enabled=here.values.text("RDMACOLL_RDMA") == "true",
+    )
+    texts = here.carrier.allgather(json.dumps(mine.fields()))
+    return tuple(rank_facts_from(json.loads(text)) for text in texts)
+
+
+class _Tests:
+    """What is measured of every path. The settings are the user's, but for these."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def path(self, transport: str) -> pairs.Test:
+        """Latency and bandwidth."""
+        return self._test(transport, {}, LATENCY | BANDWIDTH, (LATENCY_BYTES, BANDWIDTH_BYTES))
+
+    def cut(self, acc_size: int) -> pairs.Test:
+        """The exchange of each size, eager or by rendezvous as `acc_size` says."""
+        test = self._test("rdma", {"acc_size": acc_size}, EXCHANGE, CUT_SIZES)
+        return replace(test, repeats=_CUT_BURSTS, burst_s=_CUT_BURST_S)
+
+    def _test(
+        self, transport: str, settings: dict[str, object], measures: int, sizes: Sequence[int]
+    ) -> pairs.Test:
+        # Whoever connects gives up before the whole test does: it knows the cause.
+        own = {"transport": transport, "start_timeout_s": self._timeout_s / 2, **settings}
+        return pairs.Test(own, measures, sizes, patience_s=self._timeout_s / 2, limit_s=self._timeout_s)
+
+
+def _round(
+    here: Gathering, tests: _Tests, at_once: Sequence[Pair], ranks: Sequence[RankFacts], name: str
+) -> Iterator[Path]:
+    able = [pair for pair in at_once if not any(ranks[rank].obstacle for rank in pair)]
+    for transport, tested in ((TCP, at_once), (RDMA, able)):
+        if not tested:
+            continue
+        outcomes = pairs.measure(here, tested, tests.path(transport.lower()), f"{name} {transport}")
+        found = {pair: path_of(pair, transport, outcome) for pair, outcome in outcomes.items()}
+        if transport == RDMA:
+            found.update(_with_cuts(here, tests, found, name))
+        yield from found.values()
+
+
+def _with_cuts(
+    here: Gathering, tests: _Tests, found: dict[Pair, Path], name: str
+) -> Iterator[tuple[Pair, Path]]:
+    well = [pair for pair, path in found.items() if path.is_ok]
+    if not well:
+        return
+    eager = pairs.measure(here, well, tests.cut(CUT_SIZES[-1]), f"{name} eager")
+    rendezvous = pairs.measure(here, well, tests.cut(0), f"{name} rendezvous")
+    for pair in well:
+        yield pair, replace(found[pair], cut=cut_of(eager[pair], rendezvous[pair]))

@@ -1,0 +1,222 @@
+"""Judges the paths between ranks: pure functions from `Paths` to findings."""
+
+from __future__ import annotations
+
+import ipaddress
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
+from rdmacoll.cli.paths import RDMA, TCP, Path, Paths, RailFacts, RankFacts
+from rdmacoll.cli.report import counted
+from rdmacoll.engine.devices import GID_TYPE_TEXT, Gid
+
+AGAIN = "mpirun ... rdmacoll doctor --pair"
+_SLOW = 0.5  # of the median of its like
+_CUT_FACTOR = 4  # a cut in use that is so far from the measured one is worth a word
+_NO_ANSWER = "no answer from the other end"
+
+
+def judge(found: Paths) -> list[Finding]:
+    """All findings, in the order of the page."""
+    return [
+        *without_rdma(found),
+        *(finding for transport in (RDMA, TCP) for finding in broken(found, transport)),
+        *(finding for transport in (RDMA, TCP) for finding in slow(found, transport)),
+        *cut(found),
+    ]
+
+
+def without_rdma(found: Paths) -> Iterator[Finding]:
+    """Ranks that cannot use RDMA, and why."""
+    unable = [rank for rank in found.ranks if rank.obstacle]
+    if not unable:
+        return
+    first = unable[0]
+    seen = f"not tested with {_ranks(unable)}. {first.text}: {first.obstacle.rstrip('.')}"
+    if not any(rank.has_devices for rank in found.ranks):
+        yield ok("RDMA", seen)
+        return
+    yield problem(
+        "RDMA",
+        seen,
+        why="a rank that cannot use RDMA keeps all ranks on TCP",
+        cure="rdmacoll doctor on the host of that rank says what is missing",
+        check=AGAIN,
+    )
+
+
+def _ranks(ranks: Sequence[RankFacts]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(str(rank.rank) for rank in ranks)
+
+
+def broken(found: Paths, transport: str) -> Iterator[Finding]:
+    """Paths that carry nothing: a rank all of whose paths fail is one finding, every other path is one."""
+    paths = found.over(transport)
+    failed = [path for path in paths if not path.is_ok]
+    if not paths:
+        return
+    if not failed:
+        yield ok(transport, f"data arrives unharmed over {counted(len(paths), 'path')}, both ways")
+    works = {rank for path in paths if path.is_ok for rank in path.ranks}
+    told: set[int] = set()
+    for path in failed:
+        cut_off = [rank for rank in path.ranks if rank not in works]
+        # Where one end reaches others and this one reaches nobody, it is this one's fault.
+        alone = cut_off[0] if len(cut_off) == 1 and len(found.ranks) > 2 else None
+        if alone is not None and alone in told:
+            continue
+        if alone is not None:
+            told.add(alone)
+        yield _broken(found, path, alone)
+
+
+def _broken(found: Paths, path: Path, alone: int | None) -> Finding:
+    low, high = (found.ranks[rank] for rank in path.ranks)
+    every = f"no path of rank {alone} works. " if alone is not None else ""
+    seen = f"{every}{low.text} and {high.text}: {path.causes()}"
+    name = f"{path.transport} {low.rank}-{high.rank}"
+    why, cure, check = _tcp_cause(low, high) if path.transport == TCP else _rdma_cause(found, path)
+    return problem(name, seen, why=why, cure=cure, check=check)
+
+
+def _tcp_cause(low: RankFacts, high: RankFacts) -> tuple[str, str, str]:
+    return (
+        "every job needs TCP between all ranks, with RDMA too: to meet, and to notice failures",
+        "open the ports between the two hosts in the firewall, or name a network that both have with "
+        "RDMACOLL_INTERFACE (eth0, or 10.1.0.0/16)",
+        f"ping {high.host} on {low.host}; then {AGAIN}",
+    )
+
+
+def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
+    low, high = (found.ranks[rank] for rank in path.ranks)
+    if not low.rails or not high.rails:  # the sentence of the path says all that is known
+        return "RDMA is used where all ranks can", "see the sentence", AGAIN
+    mine, theirs = low.rails[0], high.rails[0]
+    check = _check(low, mine, theirs)
+    if _kind(mine.gid) != _kind(theirs.gid):
+        wrong, other = _outlier(found, low, high)
+        return (
+            f"wrong GID: {low.text} uses {mine.gid.text()} and {high.text} uses {theirs.gid.text()}; packets "
+            "of one kind are not understood as the other",
+            _other_gid(wrong, other.rails[0]),
+            check,
+        )
+    if _network(mine.gid) != _network(theirs.gid):
+        return (
+            f"the GIDs {mine.gid.gid} and {theirs.gid.gid} are of different networks, so a route between "
+            "them is missing, or does not carry RoCE (UDP port 4791)",
+            "add the route on both hosts, or name ports of one network with RDMACOLL_DEVICE",
+            check,
+        )
+    if _NO_ANSWER in path.causes():
+        return (
+            "the packets leave and nothing comes back: a link or a switch port is down, VLANs differ, the "
+            "route is missing, or a firewall drops RoCE (UDP port 4791)",
+            f"look at the links of {mine.text} and of {theirs.text}, at the route and the firewall "
+            "between them",
+            check,
+        )
+    return "RDMA is used where all paths work", "what the sentence names", check
+
+
+def _kind(gid: Gid) -> str:
+    """What both ends of a path must have in common."""
+    address = "IPv4" if gid.is_ipv4 else "link-local" if gid.is_link_local else "IPv6"
+    return f"{GID_TYPE_TEXT.get(gid.type, gid.type)} {address}"
+
+
+def _network(gid: Gid) -> object:
+    """The network that a GID is probably of: its prefix is not known here."""
+    address = ipaddress.IPv6Address(gid.gid)
+    mapped = address.ipv4_mapped
+    return ipaddress.ip_network(f"{mapped}/24" if mapped else f"{address}/64", strict=False)
+
+
+def _outlier(found: Paths, low: RankFacts, high: RankFacts) -> tuple[RankFacts, RankFacts]:
+    """(the rank whose GID fewer ranks have the like of, the other one)."""
+    kinds = Counter(_kind(rank.rails[0].gid) for rank in found.ranks if rank.rails)
+
+    def standing(rank: RankFacts) -> tuple[int, bool, bool]:
+        gid = rank.rails[0].gid
+        return kinds[_kind(gid)], gid.type == "roce_v2", gid.is_ipv4
+
+    return (high, low) if standing(high) < standing(low) else (low, high)
+
+
+def _other_gid(wrong: RankFacts, like: RailFacts) -> str:
+    fitting = [gid for gid in wrong.rails[0].gids if _kind(gid) == _kind(like.gid)]
+    if fitting:
+        chosen = fitting[0]
+        which = f"RDMACOLL_GID_INDEX={chosen.index} at {wrong.text} ({chosen.text()})"
+        return f"{which}, or leave it unset everywhere"
+    return (
+        f"{wrong.rails[0].text} of {wrong.text} has no GID of the kind {_kind(like.gid)}: give its interface "
+        "an address of the network of the other ranks"
+    )
+
+
+def _check(low: RankFacts, mine: RailFacts, theirs: RailFacts) -> str:
+    address = ipaddress.IPv6Address(theirs.gid.gid)
+    interface = f" -I {mine.gid.interface}" if mine.gid.interface else ""
+    return f"ping{interface} {address.ipv4_mapped or address} on {low.host}; then {AGAIN}"
+
+
+def slow(found: Paths, transport: str) -> Iterator[Finding]:
+    """Directions of paths that are far slower than the like of them: between hosts, or within one."""
+    for is_within in (False, True):
+        like = [
+            path
+            for path in found.over(transport)
+            if path.is_ok and (_host(found, path, 0) == _host(found, path, 1)) == is_within
+        ]
+        ways = [path.speed(source) for path in like for source in path.ranks]
+        if len(ways) < 2:
+            continue
+        usual = statistics.median(ways)
+        for path in like:
+            if min(path.forward, path.back) < _SLOW * usual:
+                yield _slow(found, path, usual)
+
+
+def _host(found: Paths, path: Path, end: int) -> str:
+    return found.ranks[path.ranks[end]].host
+
+
+def _slow(found: Paths, path: Path, usual: float) -> Finding:
+    low, high = (found.ranks[rank] for rank in path.ranks)
+    return note(
+        f"{path.transport} {low.rank}-{high.rank}",
+        f"slow link: from {low.text} to {high.text} {path.forward:.3g} GB/s, and back {path.back:.3g}, where "
+        f"{usual:.3g} GB/s are usual (the median of its like)",
+        why="all ranks wait for the slowest path",
+        cure="compare width and speed of the links (ibstat, ethtool, lspci -vv), cables, the MTU, and what "
+        "else runs on both hosts",
+        check=f"mpirun -np 2 --host {low.host},{high.host} rdmacoll bench pair --transport "
+        f"{path.transport.lower()}",
+    )
+
+
+def cut(found: Paths) -> Iterator[Finding]:
+    """The size up to which a copy is cheaper than a round trip, as measured, beside the one in use."""
+    measured = found.cut_bytes()
+    if measured is None:
+        return
+    source = "is set" if found.acc_size_is_set else "is the default"
+    seen = (
+        f"eager is faster up to {size_text(measured)} (measured, the median of the pairs); "
+        f"TF_RDMA_ACC_SIZE={found.acc_size} {source} and is obeyed"
+    )
+    if measured <= found.acc_size * _CUT_FACTOR and found.acc_size <= measured * _CUT_FACTOR:
+        yield ok("eager cut", seen)
+        return
+    yield note(
+        "eager cut",
+        seen,
+        why="below the cut a message is copied, above it the receiver is asked first: a wrong cut costs "
+        "small and middle tensors time",
+        cure=f"TF_RDMA_ACC_SIZE={measured}",
+        check="mpirun -np 2 rdmacoll bench pair --transport rdma --sizes 1K:128K",
+    )

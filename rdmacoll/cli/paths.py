@@ -1,0 +1,166 @@
+"""What `rdmacoll doctor --pair` knows of ranks and of the paths between them, as plain values."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rdmacoll.engine.devices import Gid, View
+from rdmacoll.engine.pairs import Outcome, Pair
+
+RDMA, TCP = "RDMA", "TCP"
+LATENCY_BYTES, BANDWIDTH_BYTES = 8, 1 << 20
+CUT_SIZES = tuple(1 << power for power in range(10, 17))  # 1 KiB to 64 KiB
+
+
+@dataclass(frozen=True)
+class RailFacts:
+    """A port that carries RDMA: its text in the engine's words, its GID, and what it has to choose from."""
+
+    text: str
+    gid: Gid
+    gids: tuple[Gid, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """A rank: where it is, and by which ports it uses RDMA, or why it does not."""
+
+    rank: int
+    host: str
+    rails: tuple[RailFacts, ...] = ()
+    obstacle: str = ""  # why no RDMA; empty: it can be used
+    has_devices: bool = False
+
+    @property
+    def text(self) -> str:
+        """For sentences."""
+        return f"rank {self.rank} ({self.host})"
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def rank_facts(rank: int, host: str, view: View, *, is_enabled: bool) -> RankFacts:
+    """From what the engine sees and chooses at that rank."""
+    obstacle = "" if is_enabled else "it is turned off (RDMACOLL_RDMA, TF_RDMA_ENABLED)"
+    rails = []
+    for rail in view.rails:
+        ports = [p for d in view.devices if d.name == rail.device for p in d.ports if p.number == rail.port]
+        gids = ports[0].gids if ports else ()
+        known = next((gid for gid in gids if gid.gid == rail.gid), Gid(-1, rail.gid))
+        rails.append(RailFacts(rail.text, known, gids))
+    obstacle = obstacle or view.problem or view.refusal
+    return RankFacts(rank, host, tuple(rails), obstacle, bool(view.devices))
+
+
+def rank_facts_from(fields: Mapping[str, Any]) -> RankFacts:
+    """The inverse of `RankFacts.fields`, after JSON."""
+    rails = tuple(
+        RailFacts(str(rail["text"]), Gid(**rail["gid"]), tuple(Gid(**gid) for gid in rail["gids"]))
+        for rail in fields["rails"]
+    )
+    return RankFacts(**{**fields, "rails": rails})
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Times of the exchange of each size, all eager and all by rendezvous."""
+
+    eager_us: tuple[float, ...]
+    rendezvous_us: tuple[float, ...]
+
+    @property
+    def eager_bytes(self) -> int:
+        """The largest size up to which eager is faster; half of the smallest where it never is. One size
+        alone at which the times cross may be chance: the next one has to agree."""
+        slower = [eager >= rendezvous for eager, rendezvous in zip(self.eager_us, self.rendezvous_us)]
+        for place, size in enumerate(CUT_SIZES):
+            if all(slower[place : place + 2]):
+                return size // 2
+        return CUT_SIZES[-1]
+
+
+@dataclass(frozen=True)
+class Path:
+    """The path between two ranks over one transport: numbers, or the sentences of both ends."""
+
+    ranks: Pair
+    transport: str
+    latency_us: float = 0.0
+    forward: float = 0.0  # GB/s, from the lower rank to the higher
+    back: float = 0.0
+    both: float = 0.0
+    problems: tuple[str, str] = ("", "")
+    cut: Cut | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether there are numbers."""
+        return self.problems == ("", "")
+
+    def speed(self, source: int) -> float:
+        """GB/s from `source` to the other rank."""
+        return self.forward if source == self.ranks[0] else self.back
+
+    def causes(self) -> str:
+        """What went wrong. That the other end has closed is what follows from its own sentence."""
+        told = [problem for problem in self.problems if problem]
+        return " ".join([text for text in told if "closed its connection" not in text] or told)
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON."""
+        fields = asdict(self)
+        if self.cut is not None:
+            fields["cut"].update(sizes=CUT_SIZES, eager_bytes=self.cut.eager_bytes)
+        return fields
+
+
+def path_of(pair: Pair, transport: str, outcome: Outcome) -> Path:
+    """From a test of LATENCY_BYTES and BANDWIDTH_BYTES."""
+    if not outcome.is_ok:
+        return Path(pair, transport, problems=outcome.problems)
+    rows = {row["bytes"]: row for row in outcome.found["rows"]}
+    large = rows[BANDWIDTH_BYTES]
+    return Path(
+        pair,
+        transport,
+        rows[LATENCY_BYTES]["latency_us"],
+        large["GB_per_s_forward"],
+        large["GB_per_s_back"],
+        large["GB_per_s_both"],
+    )
+
+
+def cut_of(eager: Outcome, rendezvous: Outcome) -> Cut | None:
+    """From two tests of CUT_SIZES, or None when one of them failed."""
+    if not (eager.is_ok and rendezvous.is_ok):
+        return None
+    times = [
+        tuple(float(row["exchange_us"]) for row in outcome.found["rows"]) for outcome in (eager, rendezvous)
+    ]
+    return Cut(*times)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Everything: ranks by number, paths, and the cut that is in use with where it came from."""
+
+    ranks: tuple[RankFacts, ...]
+    paths: tuple[Path, ...]
+    acc_size: int = 0
+    acc_size_is_set: bool = False
+    rounds: int = 0
+    seconds: float = field(default=0.0, compare=False)
+
+    def over(self, transport: str) -> list[Path]:
+        """Those of one transport."""
+        return [path for path in self.paths if path.transport == transport]
+
+    def cut_bytes(self) -> int | None:
+        """The measured cut: the median of the pairs', a power of 2; None where nothing was measured."""
+        cuts = [path.cut.eager_bytes for path in self.paths if path.cut is not None]
+        return statistics.median_low(cuts) if cuts else None

@@ -1,0 +1,53 @@
+"""Which pairs of ranks are tested at the same time: everybody meets everybody once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, product, zip_longest
+from typing import TypeVar
+
+from rdmacoll.engine.pairs import Pair
+
+T = TypeVar("T")
+
+
+def everybody_once(players: Sequence[T]) -> list[list[tuple[T, T]]]:
+    """Rounds of disjoint pairs, as few as there can be: all but the first move on by one place a round.
+
+    >>> everybody_once("abcd")
+    [[('a', 'd'), ('b', 'c')], [('a', 'c'), ('d', 'b')], [('a', 'b'), ('c', 'd')]]
+    """
+    places: list[T | None] = [*players, *([None] if len(players) % 2 else [])]
+    rounds = []
+    for _ in range(len(places) - 1):
+        half = len(places) // 2
+        meetings = zip(places[:half], reversed(places[half:]))
+        rounds.append([(a, b) for a, b in meetings if a is not None and b is not None])
+        places = [places[0], places[-1], *places[1:-1]]
+    return rounds
+
+
+def rounds_of(hosts: Sequence[str]) -> list[list[Pair]]:
+    """Rounds that test every pair of ranks once, given each rank's host. A host takes part in one test at a
+    time, so that no path is measured while another one uses the same adapter.
+
+    >>> rounds_of(["a", "a", "b"])
+    [[(0, 2)], [(1, 2)], [(0, 1)]]
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        ranks.setdefault(host, []).append(rank)
+    between = [
+        [[_ordered(pair) for pair in product(ranks[a], ranks[b])] for a, b in meetings]
+        for meetings in everybody_once(list(ranks))
+    ]
+    within = [list(combinations(of_one, 2)) for of_one in ranks.values()]
+    return [
+        [pair for pair in at_once if pair is not None]
+        for side_by_side in [*between, within]
+        for at_once in zip_longest(*side_by_side)
+    ]
+
+
+def _ordered(pair: tuple[int, int]) -> Pair:
+    return (min(pair), max(pair))
