@@ -29,6 +29,7 @@ from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic
 from rdmacoll.cli.report import parse_bytes
 
 TURNS_MIN = 7
+ITERATIONS_MIN, ITERATIONS_MAX = 10, 1000  # of perftest
 PAIR = (DEVICES[0], DEVICES[1 % len(DEVICES)])
 PROCESSORS = os.cpu_count() or 1
 DEADLINE_S = 900.0
@@ -71,7 +72,7 @@ def settings() -> dict[str, str]:
 
 
 def gid_of(device: str) -> int | None:
-    """The GID that all use. UCX, whose ranks meet by datagrams, loses soft-RoCE's over IPv4: there the first."""
+    """The GID that all use: with soft-RoCE the first, as UCX loses its datagrams where the GID is IPv4's."""
     return 0 if ARE_SOFT else gid_index(device)
 
 
@@ -139,32 +140,42 @@ def packets_seen() -> dict[str, dict[str, int]]:
     return seen
 
 
-def pair_turn(sizes: list[int], volume: int) -> list[rdma_goals.Turn]:
-    """One turn: perftest at every size, then ours at every size."""
+def by_perftest(size: int, iterations: int) -> tuple[float, float]:
+    """Microseconds one way and GB/s at one size."""
     ends = [perftest.End(device, gid_of(device)) for device in PAIR]
+    plan = perftest.Plan(ends, size, iterations)
+    return (
+        perftest.measured("ib_send_lat", plan, perftest.latency_us),
+        perftest.measured("ib_write_bw", plan, perftest.gigabytes_per_s),
+    )
+
+
+def pair_turn(options: argparse.Namespace) -> list[rdma_goals.Turn]:
+    """One turn: perftest at every size, then ours."""
+    volume = parse_bytes(options.volume)
     turns: list[rdma_goals.Turn] = []
-    for size in sizes:
-        iterations = max(10, min(1000, volume // size))
-        plan = perftest.Plan(ends, size, iterations, sleeps=PROCESSORS == 1)
-        latency = perftest.latency_us(perftest.run("ib_send_lat", plan))
-        bandwidth = perftest.gigabytes_per_s(perftest.run("ib_write_bw", plan))
+    for size in options.sizes:
+        latency, bandwidth = by_perftest(size, max(ITERATIONS_MIN, min(ITERATIONS_MAX, volume // size)))
         turns.append({"latency_us": {"peer": latency}, "GB_per_s": {"peer": bandwidth}})
-    rows = bench("pair", "--transport", "rdma", "--sizes", ",".join(map(str, sizes)))["rows"]
-    for turn, row in zip(turns, rows):
-        turn["latency_us"]["ours"] = row["latency_us"]
-        turn["GB_per_s"]["ours"] = row["GB_per_s_forward"]
+    sizes = f"{options.sizes[0]}:{options.sizes[-1]}"
+    burst = ["--repeat", "3", "--burst", str(options.burst)]
+    found = bench("pair", "--transport", "rdma", "--sizes", sizes, *burst)
+    rows = {row["bytes"]: row for row in found["rows"]}
+    for size, turn in zip(options.sizes, turns):
+        turn["latency_us"]["ours"] = rows[size]["latency_us"]
+        turn["GB_per_s"]["ours"] = rows[size]["GB_per_s_forward"]
     return turns
 
 
-def pairs(sizes: list[int], turns: int, volume: int) -> list[rdma_goals.Row]:
+def pairs(options: argparse.Namespace) -> list[rdma_goals.Row]:
     """The table's rows, point to point."""
     by_turn = []
-    for number in range(turns):
-        by_turn.append(pair_turn(sizes, volume))
-        print(f"turn {number + 1} of {turns}, point to point", file=sys.stderr, flush=True)
+    for number in range(options.turns):
+        by_turn.append(pair_turn(options))
+        print(f"turn {number + 1} of {options.turns}, point to point", file=sys.stderr, flush=True)
     return [
         rdma_goals.pair_row(size, of_size, judge_latency=PROCESSORS > 1)
-        for size, of_size in zip(sizes, map(list, zip(*by_turn)))
+        for size, of_size in zip(options.sizes, map(list, zip(*by_turn)))
     ]
 
 
@@ -181,14 +192,17 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--what", choices=["both", "pair", "allreduce"], default="both")
     parser.add_argument("--turns", type=int, default=TURNS_MIN)
-    parser.add_argument("--sizes", default="8,1K,16K,256K,1M,4M", help="point to point")
-    parser.add_argument("--volume", default="64M", help="bytes of one turn of perftest, 1000 times at most")
+    parser.add_argument(
+        "--sizes", default="8,1K,16K,256K,1M,4M", help="point to point: powers of 2 times the first"
+    )
+    parser.add_argument("--volume", default="64M", help="bytes of one turn of perftest")
     parser.add_argument("--min", default="8", help="of allreduce, and so are the following")
     parser.add_argument("--max", default="16M")
     parser.add_argument("--step", type=int, default=4)
-    parser.add_argument("--burst", type=float, default=0.05, help="seconds that one turn measures")
+    parser.add_argument("--burst", type=float, default=0.05, help="seconds that ours measures at once")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    options.sizes = sorted(parse_bytes(text) for text in options.sizes.split(","))
     if options.turns < TURNS_MIN:
         parser.error(f"--turns {options.turns}: at least {TURNS_MIN}, since ratios are medians over turns")
     return options
@@ -214,8 +228,7 @@ def main() -> None:
         print(f"\nAllreduce, {report['peer']}\n")
         print("\n".join(rdma_goals.allreduce_table(report["allreduce"])), flush=True)
     if options.what in ("both", "pair"):
-        sizes = [parse_bytes(text) for text in options.sizes.split(",")]
-        report["pair"] = pairs(sizes, options.turns, parse_bytes(options.volume))
+        report["pair"] = pairs(options)
         rows += report["pair"]
         print("\nPoint to point\n")
         print("\n".join(rdma_goals.pair_table(report["pair"])), flush=True)
