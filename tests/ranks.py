@@ -97,6 +97,24 @@ def mpirun_command(ranks: int) -> list[str]:
     return [*command, "-np", str(ranks)]
 
 
+def command_line(
+    tmp_path: Path, *arguments: str, ranks: int = 0, env: dict[str, str] | None = None
+) -> tuple[int, Any, str]:
+    """(exit code, the JSON file, output) of a command, under mpirun if ranks are given."""
+    path = tmp_path / "result.json"
+    command = [sys.executable, "-m", "rdmacoll.cli.main", *arguments, "--json", str(path)]
+    result = subprocess.run(
+        [*(mpirun_command(ranks) if ranks else []), *command],
+        env=clean_environment({"COLUMNS": "200", **(env or {})}),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    found = json.loads(path.read_text()) if path.exists() else None
+    return result.returncode, found, result.stdout + result.stderr
+
+
 def heed_interrupts() -> None:
     """In a child: Ctrl-C works, however this process was started."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -15,7 +15,9 @@ from rdmacoll.engine.devices import GID_TYPE_TEXT, Gid
 AGAIN = "mpirun ... rdmacoll doctor --pair"
 _SLOW = 0.5  # of the median of its like
 _CUT_FACTOR = 4  # a cut in use that is so far from the measured one is worth a word
-_NO_ANSWER = "no answer from the other end"
+# What the engine's sentences say (cpp/transport/rdma): nobody acknowledges, or the kernel finds no way.
+_NO_ANSWER, _NO_WAY = "no answer from the other end", "cannot be set up"
+_UNREACHABLE = ("unreachable", "No route to host")
 
 
 def judge(found: Paths) -> list[Finding]:
@@ -104,11 +106,21 @@ def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
             _other_gid(wrong, other.rails[0]),
             check,
         )
-    if _network(mine.gid) != _network(theirs.gid):
+    is_elsewhere = _network(mine.gid) != _network(theirs.gid)
+    if is_elsewhere or any(text in path.causes() for text in _UNREACHABLE):
+        networks = ", which are of different networks" if is_elsewhere else ""
         return (
-            f"the GIDs {mine.gid.gid} and {theirs.gid.gid} are of different networks, so a route between "
-            "them is missing, or does not carry RoCE (UDP port 4791)",
-            "add the route on both hosts, or name ports of one network with RDMACOLL_DEVICE",
+            f"missing route: there is no way from {mine.gid.gid} to {theirs.gid.gid}{networks}, or it does "
+            "not carry RoCE (UDP port 4791)",
+            "add the route on both hosts (ip route get ADDRESS from ADDRESS shows the one in use), or name "
+            "ports of one network with RDMACOLL_DEVICE",
+            check,
+        )
+    if _NO_WAY in path.causes():
+        return (
+            f"nobody answers at {theirs.gid.gid} or at {mine.gid.gid} on the link of the other: a link or a "
+            "switch port is down, VLANs differ, or a switch keeps the two apart",
+            f"look at the links of {mine.text} and of {theirs.text}, and at the switch between them",
             check,
         )
     if _NO_ANSWER in path.causes():
@@ -172,10 +184,9 @@ def slow(found: Paths, transport: str) -> Iterator[Finding]:
             for path in found.over(transport)
             if path.is_ok and (_host(found, path, 0) == _host(found, path, 1)) == is_within
         ]
-        ways = [path.speed(source) for path in like for source in path.ranks]
-        if len(ways) < 2:
+        if not like:
             continue
-        usual = statistics.median(ways)
+        usual = statistics.median(speed for path in like for speed, _ in path.ways())
         for path in like:
             if min(path.forward, path.back) < _SLOW * usual:
                 yield _slow(found, path, usual)

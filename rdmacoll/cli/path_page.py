@@ -80,8 +80,7 @@ def _extremes(transport: str, paths: list[Path]) -> Iterator[str]:
         return
     times = sorted(path.latency_us for path in paths)
     yield f"  latency, us: {times[0]:.2f} to {times[-1]:.2f}, median {statistics.median(times):.2f}"
-    ways = sorted((path.speed(source), source, path) for path in paths for source in path.ranks)
+    ways = sorted((speed, way) for path in paths for speed, way in path.ways())
     yield f"  bandwidth, GB/s: {ways[0][0]:.3f} to {ways[-1][0]:.3f}, the slowest:"
-    for value, source, path in ways[:_EXTREMES_SHOWN]:
-        target = path.ranks[1 - path.ranks.index(source)]
-        yield f"    {value:.3f} from {source} to {target}"
+    for speed, (source, target) in ways[:_EXTREMES_SHOWN]:
+        yield f"    {speed:.3f} from {source} to {target}"

@@ -106,9 +106,14 @@ class Path:
         """GB/s from `source` to the other rank."""
         return self.forward if source == self.ranks[0] else self.back
 
+    def ways(self) -> tuple[tuple[float, Pair], tuple[float, Pair]]:
+        """Both directions: (GB/s, (from, to))."""
+        low, high = self.ranks
+        return (self.forward, (low, high)), (self.back, (high, low))
+
     def causes(self) -> str:
-        """What went wrong. That the other end has closed is what follows from its own sentence."""
-        told = [problem for problem in self.problems if problem]
+        """What went wrong, once. That the other end has closed is what follows from its own sentence."""
+        told = list(dict.fromkeys(problem for problem in self.problems if problem))
         return " ".join([text for text in told if "closed its connection" not in text] or told)
 
     def fields(self) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class _Round:
             except RdmacollError as error:
                 mine = {"problem": str(error)}
         # Whoever has nothing to do waits for those who measure.
-        self._here.carrier.renew(2 * self._test.limit_s + _MARGIN_S, "the limit of the test")
+        self._here.carrier.renew(2 * self._test.limit_s + _MARGIN_S, "--timeout, twice, and some seconds")
         answers = [json.loads(text) for text in self._here.carrier.allgather(json.dumps(mine))]
         for pair, problems in self._problems.items():
             if problems == ("", ""):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ranks import ROOT, clean_environment, mpirun_command, run_python
+from ranks import ROOT, command_line, run_python
 
 ROWS = {
     "bytes",
@@ -25,27 +22,9 @@ ROWS = {
 }
 
 
-def rdmacoll(
-    tmp_path: Path, *arguments: str, ranks: int = 0, env: dict[str, str] | None = None
-) -> tuple[int, Any, str]:
-    """(exit code, the JSON file, output) of a command, under mpirun if ranks are given."""
-    path = tmp_path / "result.json"
-    command = [sys.executable, "-m", "rdmacoll.cli.main", *arguments, "--json", str(path)]
-    result = subprocess.run(
-        [*(mpirun_command(ranks) if ranks else []), *command],
-        env=clean_environment({"COLUMNS": "200", **(env or {})}),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    found = json.loads(path.read_text()) if path.exists() else None
-    return result.returncode, found, result.stdout + result.stderr
-
-
 def test_config_shows_where_each_value_came_from(tmp_path):
     environ = {"RDMACOLL_ORDER": "canonical", "TF_RDMA_CHUNK_SIZE": "1M", "RDMACOLL_CHUNK_SIZE": "2M"}
-    code, found, output = rdmacoll(tmp_path, "config", env=environ)
+    code, found, output = command_line(tmp_path, "config", env=environ)
     assert code == 0
     assert (found["command"], found["ok"]) == ("config", True)
     rows = {row["name"]: row for row in found["settings"]}
@@ -60,7 +39,7 @@ def test_config_shows_where_each_value_came_from(tmp_path):
 
 
 def test_a_wrong_setting_is_a_finding_with_its_sentence(tmp_path):
-    code, found, output = rdmacoll(tmp_path, "config", env={"RDMACOLL_LOG": "loud"})
+    code, found, output = command_line(tmp_path, "config", env={"RDMACOLL_LOG": "loud"})
     assert code == 1
     assert found["ok"] is False
     assert found["error"]["kind"] == "ConfigError"
@@ -82,12 +61,12 @@ def test_a_wrong_setting_is_a_finding_with_its_sentence(tmp_path):
     ],
 )
 def test_wrong_usage_ends_with_2(tmp_path, arguments):
-    code, found, _ = rdmacoll(tmp_path, *arguments)
+    code, found, _ = command_line(tmp_path, *arguments)
     assert (code, found) == (2, None)
 
 
 def test_wrong_usage_is_said_by_rank_0_alone(tmp_path):
-    code, found, output = rdmacoll(tmp_path, "sim", "faults", "--seeds", "7:7", ranks=3)
+    code, found, output = command_line(tmp_path, "sim", "faults", "--seeds", "7:7", ranks=3)
     assert (code, found) == (2, None)
     assert output.count("Error: Invalid value") == 1, output
 
@@ -127,7 +106,7 @@ def test_a_command_that_breaks_leaves_its_json(tmp_path):
 
 def test_config_breaks_no_name_at_80_columns(tmp_path):
     for arguments in (["config"], ["config", "--all"]):
-        code, found, output = rdmacoll(tmp_path, *arguments, env={"COLUMNS": "80"})
+        code, found, output = command_line(tmp_path, *arguments, env={"COLUMNS": "80"})
         assert code == 0
         for row in found["settings"]:
             assert row["name"] in output
@@ -137,25 +116,25 @@ def test_config_breaks_no_name_at_80_columns(tmp_path):
 
 @pytest.mark.parametrize("ranks", ["1:16", pytest.param("1:64", marks=pytest.mark.slow)])
 def test_every_schedule_is_right(tmp_path, ranks):
-    code, found, output = rdmacoll(tmp_path, "verify-schedules", "--ranks", ranks)
+    code, found, output = command_line(tmp_path, "verify-schedules", "--ranks", ranks)
     assert code == 0, output
     assert found["failed"] == 0
     assert found["schedules"] >= 16 * 4
 
 
 def test_planned_mishaps_never_hang_never_sum_wrongly_and_are_always_named(tmp_path):
-    code, found, output = rdmacoll(tmp_path, "sim", "faults", "--seeds", "0:200")
+    code, found, output = command_line(tmp_path, "sim", "faults", "--seeds", "0:200")
     assert code == 0, output
     assert found["seeds"] == 200
     assert (found["hangs"], found["wrong_sums"], found["unnamed_errors"]) == (0, 0, 0)
     assert found["failing_seeds"] == []
-    code, found, _ = rdmacoll(tmp_path, "sim", "faults", "--seed", "3")
+    code, found, _ = command_line(tmp_path, "sim", "faults", "--seed", "3")
     assert (code, found["seeds"]) == (0, 1)
 
 
 @pytest.mark.parametrize("ranks", [0, 3])
 def test_selftest_compares_everything_with_numpy(tmp_path, ranks):
-    code, found, output = rdmacoll(tmp_path, "selftest", ranks=ranks)
+    code, found, output = command_line(tmp_path, "selftest", ranks=ranks)
     assert code == 0, output
     assert found["failed"] == 0
     assert {skipped["case"] for skipped in found["skipped"]} == {"ring shm canonical", "ring tcp canonical"}
@@ -164,7 +143,7 @@ def test_selftest_compares_everything_with_numpy(tmp_path, ranks):
 
 
 def test_bench_checks_every_cell_and_measures_a_peer_in_the_same_run(tmp_path):
-    code, found, output = rdmacoll(
+    code, found, output = command_line(
         tmp_path,
         *["bench", "allreduce", "--min", "8", "--max", "64K", "--step", "16", "--burst", "0.005"],
         *["--peers", "openmpi"],
@@ -186,7 +165,7 @@ def test_bench_checks_every_cell_and_measures_a_peer_in_the_same_run(tmp_path):
 def test_a_peer_that_is_not_there_is_a_failure_with_json(tmp_path):
     environ = {"PYTHONPATH": f"{_blocked(tmp_path)}:{ROOT}"}
     arguments = ["bench", "allreduce", "--max", "8", "--peers", "openmpi"]
-    code, found, _ = rdmacoll(tmp_path, *arguments, env=environ)
+    code, found, _ = command_line(tmp_path, *arguments, env=environ)
     assert code == 1
     assert found["error"]["kind"] == "ConfigError"
 

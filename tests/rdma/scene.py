@@ -7,6 +7,7 @@ order, and without names it runs all. It ends at the first that fails.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -29,6 +30,11 @@ QUICK = {"RDMACOLL_PEER_TIMEOUT_S": "3", "TF_RDMA_BUF_SIZE": "16M"}
 def own_device(ranks: int) -> dict[int, dict[str, str]]:
     """Each rank's environment with a device of its own, as far as there are enough."""
     return {rank: {"RDMACOLL_DEVICE": DEVICES[rank % len(DEVICES)]} for rank in range(ranks)}
+
+
+def shell(command: str) -> None:
+    """Runs a command that makes or ends a fault."""
+    subprocess.run(command.split(), check=True)
 
 
 def seed() -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from typing import Any
 
 from frame import program, wait_done
 from ranks import Outcome, Run
 
-from rdma.scene import QUICK, RDMA, main, own_device
+from rdma.scene import QUICK, RDMA, main, own_device, shell
 
 # Sums for ever; whoever watches sees by the number of turns that they go on.
 FOREVER = """
@@ -24,10 +23,6 @@ while not engine.allreduce(np.int32(os.path.exists(os.environ["RANKS_FOLDER"] + 
     turn += 1
     report({"pid": os.getpid(), "turn": turn})
 """
-
-
-def _sh(command: str) -> None:
-    subprocess.run(command.split(), check=True)
 
 
 def _wait_for_turns(started: Run, turns: int, within_s: float = 60) -> int:
@@ -84,12 +79,12 @@ def check_a_stopped_rank_is_named_once_its_heartbeats_are_missed() -> None:
 def check_a_cable_that_stays_pulled_is_an_error_with_status_and_path() -> None:
     with _start(2) as started:
         _wait_for_turns(started, 5)
-        _sh("ip link set b2 down")
+        shell("ip link set b2 down")
         try:
             found = wait_done(started, [0, 1], 60)
             outcome = started.finish(30)
         finally:
-            _sh("ip link set b2 up")
+            shell("ip link set b2 up")
     causes = []
     for rank, entry in enumerate(found):
         _named([entry], outcome, 1 - rank)
@@ -113,20 +108,20 @@ def _goes_on_and_ends_well(started: Run) -> None:
 def check_a_cable_that_comes_back_at_once_heals() -> None:
     with _start(2) as started:
         _wait_for_turns(started, 5)
-        _sh("ip link set b2 down")
+        shell("ip link set b2 down")
         time.sleep(0.5)
-        _sh("ip link set b2 up")
+        shell("ip link set b2 up")
         _goes_on_and_ends_well(started)
 
 
 def check_sums_are_right_though_packets_are_lost() -> None:
-    _sh("tc qdisc add dev v2 root netem limit 10000 loss 1%")
+    shell("tc qdisc add dev v2 root netem limit 10000 loss 1%")
     try:
         with _start(2) as started:
             _wait_for_turns(started, 20)
             _goes_on_and_ends_well(started)
     finally:
-        _sh("tc qdisc del dev v2 root")
+        shell("tc qdisc del dev v2 root")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,65 @@
+"""How long the channel between ranks waits, and what it says when it gives up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from ranks import free_port
+
+from rdmacoll.engine.carrier import MpiCarrier
+from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.engine.launch import Launch
+from rdmacoll.engine.log import Log
+from rdmacoll.engine.rendezvous import TcpCarrier
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+class NeverDone:
+    """A communicator and a request of MPI, whose other ranks never come."""
+
+    def Get_size(self) -> int:
+        return 2
+
+    def Iallgather(self, *_: object) -> NeverDone:
+        return self
+
+    def Test(self) -> bool:
+        return False
+
+
+def test_a_late_rank_is_waited_for_as_long_as_was_said_last():
+    carrier = MpiCarrier(NeverDone(), "job", SECRET, 0.05)
+    with pytest.raises(ConfigError, match=r"call init\(\) within 0.05 s \(RDMACOLL_START_TIMEOUT_S\)"):
+        carrier.allgather("text")
+    carrier.renew(0.1, "--timeout")
+    with pytest.raises(ConfigError, match=r"go on within 0.1 s \(--timeout\)"):
+        carrier.allgather("text")
+
+
+def test_a_start_without_a_limit_has_one_once_it_is_set():
+    address = f"127.0.0.1:{free_port()}"
+    errors: list[RdmacollError] = []
+    silent = threading.Event()
+
+    def host() -> None:
+        carrier = TcpCarrier(Launch("a test", 0, 2, address), SECRET, None, Log("error"))
+        try:
+            carrier.renew(0.2, "--timeout")
+            carrier.allgather("text")
+        except RdmacollError as error:
+            errors.append(error)
+        finally:
+            carrier.close()
+            silent.set()
+
+    thread = threading.Thread(target=host, daemon=True)
+    thread.start()
+    guest = TcpCarrier(Launch("a test", 1, 2, address), SECRET, None, Log("error"))
+    assert silent.wait(20)
+    guest.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert "rank 1" in str(errors[0])
+    assert "within 0.2 s (--timeout)" in str(errors[0])
