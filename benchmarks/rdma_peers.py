@@ -30,6 +30,7 @@ from rdmacoll.cli.report import parse_bytes
 
 TURNS_MIN = 7
 ITERATIONS_MIN, ITERATIONS_MAX = 10, 1000  # of perftest
+REPEATS = 3  # bursts of ours in one turn
 PAIR = (DEVICES[0], DEVICES[1 % len(DEVICES)])
 PROCESSORS = os.cpu_count() or 1
 DEADLINE_S = 900.0
@@ -157,8 +158,8 @@ def pair_turn(options: argparse.Namespace) -> list[rdma_goals.Turn]:
     for size in options.sizes:
         latency, bandwidth = by_perftest(size, max(ITERATIONS_MIN, min(ITERATIONS_MAX, volume // size)))
         turns.append({"latency_us": {"peer": latency}, "GB_per_s": {"peer": bandwidth}})
-    sizes = f"{options.sizes[0]}:{options.sizes[-1]}"
-    burst = ["--repeat", "3", "--burst", str(options.burst)]
+    sizes = ",".join(map(str, options.sizes))
+    burst = ["--repeat", str(REPEATS), "--burst", str(options.burst)]
     found = bench("pair", "--transport", "rdma", "--sizes", sizes, *burst)
     rows = {row["bytes"]: row for row in found["rows"]}
     for size, turn in zip(options.sizes, turns):
@@ -192,9 +193,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--what", choices=["both", "pair", "allreduce"], default="both")
     parser.add_argument("--turns", type=int, default=TURNS_MIN)
-    parser.add_argument(
-        "--sizes", default="8,1K,16K,256K,1M,4M", help="point to point: powers of 2 times the first"
-    )
+    parser.add_argument("--sizes", default="8,1K,16K,256K,1M,4M", help="point to point")
     parser.add_argument("--volume", default="64M", help="bytes of one turn of perftest")
     parser.add_argument("--min", default="8", help="of allreduce, and so are the following")
     parser.add_argument("--max", default="16M")
