@@ -27,6 +27,7 @@ from rdma.pingpong import gid_index
 from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic
 
 from rdmacoll.cli.report import parse_bytes
+from rdmacoll.engine.version import __version__
 
 TURNS_MIN = 7
 ITERATIONS_MIN, ITERATIONS_MAX = 10, 1000  # of perftest
@@ -213,6 +214,7 @@ def main() -> None:
     print(f"{PROCESSORS} processors, {' and '.join(PAIR)}, Linux {platform.release()}", flush=True)
     report: dict[str, Any] = {
         "command": "rdma_peers",
+        "version": __version__,
         "machine": platform.platform(),
         "processors": PROCESSORS,
         "devices": PAIR,

@@ -15,7 +15,7 @@ import matplotlib
 import rdma_goals
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
 # Key of the report, way to the numbers in a row, title, the peer's name; both axes are logarithmic.
 PANELS = (

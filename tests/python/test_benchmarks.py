@@ -40,6 +40,34 @@ def test_output_without_numbers_is_refused(output: str) -> None:
         perftest.columns(output)
 
 
+def test_a_gid_is_named_where_there_is_one_to_choose() -> None:
+    plan = perftest.Plan([perftest.End("rxe1", 3), perftest.End("mlx5_0", None)], 8, 20)
+    with_gid, without = (plan.command("ib_send_lat", end, 4711) for end in plan.ends)
+    assert " ".join(with_gid) == "ib_send_lat -d rxe1 -p 4711 -s 8 -n 20 -x 3 -F"
+    assert " ".join(without) == "ib_send_lat -d mlx5_0 -p 4711 -s 8 -n 20 -F"
+
+
+@pytest.mark.parametrize(("said", "tries"), [(["inf", "75.28"], 2), (["inf"] * 9, 5)])
+def test_times_without_a_clock_are_measured_again(
+    monkeypatch: pytest.MonkeyPatch, said: list[str], tries: int
+) -> None:
+    outputs = iter([LATENCY.replace("75.28", value) for value in said])
+    ran: list[str] = []
+
+    def run(program: str, _: perftest.Plan) -> str:
+        ran.append(program)
+        return next(outputs)
+
+    monkeypatch.setattr(perftest, "run", run)
+    plan = perftest.Plan([perftest.End("rxe1", 0)] * 2, 8, 20)
+    if "75.28" in said:
+        assert perftest.measured("ib_send_lat", plan, perftest.latency_us) == 75.28
+    else:
+        with pytest.raises(SystemExit, match=r"ib_send_lat measured inf 5 times"):
+            perftest.measured("ib_send_lat", plan, perftest.latency_us)
+    assert ran == ["ib_send_lat"] * tries
+
+
 def turn(latency: tuple[float, float], bandwidth: tuple[float, float]) -> rdma_goals.Turn:
     return {
         "latency_us": dict(zip(("ours", "peer"), latency)),
