@@ -26,7 +26,7 @@ from ranks import mpirun_command
 from rdma.pingpong import gid_index
 from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic
 
-from rdmacoll.cli.report import parse_bytes
+from rdmacoll.cli.report import counted, parse_bytes
 from rdmacoll.engine.version import __version__
 
 TURNS_MIN = 7
@@ -211,7 +211,7 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Prints the tables and writes the same as JSON; the exit code is 0 when all goals are reached."""
     options = parsed()
-    print(f"{PROCESSORS} processors, {' and '.join(PAIR)}, Linux {platform.release()}", flush=True)
+    print(f"{counted(PROCESSORS, 'processor')}, {' and '.join(PAIR)}, Linux {platform.release()}", flush=True)
     report: dict[str, Any] = {
         "command": "rdma_peers",
         "version": __version__,

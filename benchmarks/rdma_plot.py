@@ -14,6 +14,8 @@ from typing import Any
 import matplotlib
 import rdma_goals
 
+from rdmacoll.cli.report import counted
+
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
@@ -36,7 +38,7 @@ def draw(report: dict[str, Any]) -> Any:
             axis.loglog(sizes, [row[quantity][who] for row in rows], marker="o", label=label)
         axis.set(title=title, xlabel="bytes")
         axis.legend()
-    figure.suptitle(f"{report['processors']} processors, {' and '.join(report['devices'])}")
+    figure.suptitle(f"{counted(report['processors'], 'processor')}, {' and '.join(report['devices'])}")
     figure.tight_layout()
     return figure
 
