@@ -12,6 +12,9 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 sys.path.insert(0, str(TESTS))
+
+from suites import Builds  # noqa: E402
+
 # As the Makefile does: one compiler cache for every build folder.
 os.environ.setdefault("CCACHE_BASEDIR", str(TESTS.parent))
 os.environ.setdefault("CCACHE_NOHASHDIR", "1")
@@ -29,6 +32,26 @@ def pytest_configure() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+
+
+BUILDS: pytest.StashKey[Builds] = pytest.StashKey()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begins to build the C++ suites that the chosen tests run."""
+    marks = [mark for item in session.items for mark in item.iter_markers("needs_build")]
+    if marks and not session.config.option.collectonly:
+        session.config.stash[BUILDS] = Builds({folder for mark in marks for folder in mark.args})
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if BUILDS in config.stash:
+        config.stash[BUILDS].stop()
+
+
+@pytest.fixture(scope="session")
+def builds(pytestconfig: pytest.Config) -> Builds:
+    return pytestconfig.stash[BUILDS]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

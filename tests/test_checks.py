@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from suites import ROOT, cores
 
-ROOT = Path(__file__).resolve().parent.parent
-SUITES = ("unit", "sim", "verbs_sim", "conformance", "multiprocess")
+SUITES = ("conformance", "multiprocess", "unit", "sim", "verbs_sim")  # the longest first
 # GoogleTest's own skips that are allowed: name -> why.
 ALLOWED_GTEST_SKIPS: dict[str, str] = {}
 
@@ -54,40 +54,32 @@ def test_cpp_is_formatted() -> None:
     check("clang-format", "--dry-run", "-Werror", *cpp_files())
 
 
-def build(folder: str, *options: str) -> Path:
-    """Builds the C++ suites in build/<folder>."""
-    target = ROOT / "build" / folder
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    if not (target / "CMakeCache.txt").exists():
-        check("cmake", "-S", ".", "-B", target, *generator, "-DRDMACOLL_TESTS=ON", *options)
-    jobs = str(len(os.sched_getaffinity(0)))
-    check("cmake", "--build", target, "--parallel", jobs, timeout_s=1800)
-    return target
+def run_suite(program: Path, env: dict[str, str] | None) -> int:
+    """Runs a suite; a skipped test needs leave. Returns how many ran."""
+    text = check(program, "--gtest_brief=1", env=env)
+    skipped = re.findall(r"\[  SKIPPED \] ([\w./]+)", text)
+    assert set(skipped) <= set(ALLOWED_GTEST_SKIPS), f"skipped without leave: {skipped}"
+    return int(re.findall(r"(\d+) tests? from", text)[-1])
 
 
-def run_suites(target: Path, env: dict[str, str] | None = None) -> None:
-    """Runs every suite that there are sources for; a skipped test needs leave."""
-    ran = 0
-    for suite in SUITES:
-        if not list((ROOT / "tests" / suite).glob("*.cc")):
-            continue
-        text = check(target / f"{suite}_tests", "--gtest_brief=1", env=env)
-        ran += int(re.findall(r"(\d+) tests? from", text)[-1])
-        skipped = re.findall(r"\[  SKIPPED \] ([\w./]+)", text)
-        assert set(skipped) <= set(ALLOWED_GTEST_SKIPS), f"skipped without leave: {skipped}"
-    assert ran > 0, "no C++ test ran"
+def run_suites(folder: Path, env: dict[str, str] | None = None) -> None:
+    """Runs all suites, as many at once as there are cores."""
+    with ThreadPoolExecutor(cores()) as pool:
+        for ran in pool.map(lambda suite: run_suite(folder / f"{suite}_tests", env), SUITES):
+            assert ran > 0, "a suite without a test"
 
 
-def test_cpp_suites_pass() -> None:
-    run_suites(build("test", "-DCMAKE_BUILD_TYPE=Release"))
+@pytest.mark.needs_build("test")
+def test_cpp_suites_pass(builds) -> None:
+    run_suites(builds.wait("test"))
 
 
-def test_cpp_suites_pass_with_address_and_undefined_sanitizers() -> None:
-    target = build("sanitize", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DRDMACOLL_SANITIZE=address;undefined")
-    run_suites(target, {"UBSAN_OPTIONS": "print_stacktrace=1"})
+@pytest.mark.needs_build("sanitize")
+def test_cpp_suites_pass_with_address_and_undefined_sanitizers(builds) -> None:
+    run_suites(builds.wait("sanitize"), {"UBSAN_OPTIONS": "print_stacktrace=1"})
 
 
 @pytest.mark.slow
-def test_cpp_suites_pass_with_the_thread_sanitizer() -> None:
-    target = build("threads", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DRDMACOLL_SANITIZE=thread")
-    run_suites(target)
+@pytest.mark.needs_build("threads")
+def test_cpp_suites_pass_with_the_thread_sanitizer(builds) -> None:
+    run_suites(builds.wait("threads"))

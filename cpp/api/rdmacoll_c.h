@@ -176,9 +176,9 @@ typedef struct rc_api {
    *   3. pair_run    with both leaders; blocks while it connects and measures
    * pair_free must be called for every opened pair. The leader's JSON; the follower's has no rows:
    * {"transport", "rails": the RDMA ports as text, "acc_size": bytes that go eager, "rows":
-   * [{"bytes", "latency_us", "exchange_us": medians of rounds and of bursts, each with _min and _max,
-   * "latency_rounds", "exchange_rounds", "GB_per_s_forward", "GB_per_s_back", "GB_per_s_both"}]}; only keys of what
-   * was measured. */
+   * [{"bytes", "latency_us", "exchange_us": medians of rounds and of bursts, each with _min and
+   * _max, "latency_rounds", "exchange_rounds", "GB_per_s_forward", "GB_per_s_back",
+   * "GB_per_s_both"}]}; only keys of what was measured. */
   int (*pair_open)(int32_t place, const int32_t numbers[2], const char* job, const uint8_t* secret,
                    int32_t secret_bytes, const char* arguments, rc_pair** pair, char** card,
                    char** error);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import click
 
@@ -14,6 +15,9 @@ from rdmacoll.cli.doctor import doctor
 from rdmacoll.cli.report import is_speaker
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.engine.version import __version__
+
+# A launcher that sees one rank fail ends the others: rank 0 gets this long to say why.
+SPEAKER_GRACE_S = 5.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,6 +42,8 @@ def main() -> None:
     except click.ClickException as error:
         if is_speaker():
             error.show()
+        else:
+            time.sleep(SPEAKER_GRACE_S)
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)

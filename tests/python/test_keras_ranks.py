@@ -12,7 +12,9 @@ from ranks import ROOT, run
 from test_tf_ranks import run_checks
 
 
-@pytest.mark.parametrize(("ranks", "launcher"), [(2, "mpirun"), (3, "tcp")])
+@pytest.mark.parametrize(
+    ("ranks", "launcher"), [pytest.param(2, "mpirun", marks=pytest.mark.slow), (3, "tcp")]
+)
 def test_training_is_that_of_one_process(ranks: int, launcher: str) -> None:
     run_checks("tf_keras3.py", ranks, launcher=launcher)
 
@@ -27,7 +29,7 @@ def train(ranks: int, folder: Path, *arguments: str) -> tuple[int | None, dict[s
     return outcome.ranks[0].code, json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_digits_are_learned(tmp_path: Path, ranks: int) -> None:
     code, summary = train(ranks, tmp_path)
     assert code == 0, summary

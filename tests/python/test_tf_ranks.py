@@ -22,14 +22,19 @@ def run_checks(program: str, ranks: int, **options: object) -> None:
         assert len(report["done"]) == len(checks)
 
 
+def slow(*values: object) -> object:
+    """A case for `make test-all`: every rank loads TensorFlow, which takes seconds."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    ("ranks", "launcher", "inter_op_threads"), [(1, "tcp", 1), (2, "mpirun", 1), (3, "tcp", 2)]
+    ("ranks", "launcher", "inter_op_threads"), [slow(1, "tcp", 1), slow(2, "mpirun", 1), (3, "tcp", 2)]
 )
 def test_ops_are_right_on_every_rank(ranks: int, launcher: str, inter_op_threads: int) -> None:
     run_checks("tf_ops.py", ranks, launcher=launcher, arguments=[str(inter_op_threads)])
 
 
-@pytest.mark.parametrize(("ranks", "inter_op_threads"), [(2, 2), (3, 1)])
+@pytest.mark.parametrize(("ranks", "inter_op_threads"), [slow(2, 2), (3, 1)])
 def test_what_is_wrong_is_refused_on_every_rank(ranks: int, inter_op_threads: int) -> None:
     run_checks("tf_refusals.py", ranks, arguments=[str(inter_op_threads)])
 
@@ -38,7 +43,7 @@ DEADLINE_S = 5.0  # five times what is promised
 
 
 @pytest.mark.parametrize(
-    ("how", "where"), [("kill", "graph"), ("exception", "eager"), ("kill", "fit"), ("exit", "fit")]
+    ("how", "where"), [slow("kill", "graph"), ("exception", "eager"), ("kill", "fit"), slow("exit", "fit")]
 )
 def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
     outcome = run(PROGRAMS / "tf_failure.py", 3, arguments=[how, where], deadline_s=200)
@@ -55,7 +60,8 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "number"), [("eager", "SIGINT"), ("graph", "SIGINT"), ("fit", "SIGINT"), ("graph", "SIGTERM")]
+    ("where", "number"),
+    [slow("eager", "SIGINT"), slow("graph", "SIGINT"), ("fit", "SIGINT"), ("graph", "SIGTERM")],
 )
 def test_a_signal_ends_a_wait_in_tensorflow(where: str, number: str) -> None:
     with Run(PROGRAMS / "tf_interrupt.py", 2, arguments=[where, number]) as started:
@@ -96,7 +102,7 @@ except tf.errors.DeadlineExceededError as error:
 """
 
 
-@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("missing", [0, slow(1)])
 def test_stalls_name_the_gradients_also_when_the_root_is_missing(missing: int) -> None:
     outcome = run(STALL.replace("MISSING", str(missing)), 2, deadline_s=200)
     waiting = outcome.ranks[1 - missing]

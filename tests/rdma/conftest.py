@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -85,25 +84,6 @@ def play(on_devices: Runner) -> Player:
         assert not checks or passed == list(checks), text[-12000:]
 
     return run
-
-
-@pytest.fixture(scope="session")
-def build_suite() -> Callable[[str], Path]:
-    """Builds one of the C++ suites, with what `make test` builds already."""
-
-    def build(suite: str) -> Path:
-        target = ROOT / "build" / "test"
-        configure = ["cmake", "-S", ROOT, "-B", target, "-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_TESTS=ON"]
-        if not (target / "CMakeCache.txt").exists() and shutil.which("ninja"):
-            configure += ["-G", "Ninja"]
-        jobs = str(len(os.sched_getaffinity(0)))
-        make = ["cmake", "--build", target, "--target", suite, "--parallel", jobs]
-        for command in (configure, make):
-            done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-            assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-        return target / suite
-
-    return build
 
 
 @pytest.fixture(scope="session")

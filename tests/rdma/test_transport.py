@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from suites import Builds
 
 pytestmark = pytest.mark.rdma
 
 
+@pytest.mark.needs_build("test")
 def test_the_conformance_suite_passes_over_queue_pairs(
-    build_suite: Callable[[str], Path], suite_passes: Callable[..., int], devices: list[str]
+    builds: Builds, suite_passes: Callable[..., int], devices: list[str]
 ) -> None:
-    program = build_suite("conformance_tests")
+    program = builds.wait("test") / "conformance_tests"
     named = ",".join(devices)
     assert suite_passes(program, "*/rdma", timeout_s=400, RDMACOLL_TEST_DEVICES=named) >= 25

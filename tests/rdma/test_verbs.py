@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from suites import Builds
 
 from rdma.conftest import REAL_DEVICES, Runner
 
@@ -18,17 +19,19 @@ _DEVICES = "import json; from rdmacoll.engine.library import load; print(json.du
 
 
 @pytest.fixture(scope="session")
-def program(build_suite: Callable[[str], Path]) -> Path:
+def program(builds: Builds) -> Path:
     """The program of tests/verbs, built."""
-    return build_suite("verbs_tests")
+    return builds.wait("test") / "verbs_tests"
 
 
+@pytest.mark.needs_build("test")
 def test_the_verbs_work(program: Path, suite_passes: Callable[..., int]) -> None:
     assert suite_passes(program, f"-{_CABLE}") >= 30
 
 
 if not REAL_DEVICES:
 
+    @pytest.mark.needs_build("test")
     def test_a_pulled_cable_is_an_event_of_the_port(program: Path, suite_passes: Callable[..., int]) -> None:
         assert suite_passes(program, _CABLE) == 1
 

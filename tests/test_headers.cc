@@ -1,0 +1,1 @@
+// The headers that all tests include, compiled once: CMakeLists.txt names them.
