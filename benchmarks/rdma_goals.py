@@ -20,13 +20,16 @@ Turn = dict[str, dict[str, float]]
 
 
 def pair_row(size: int, turns: Sequence[Turn], *, judge_latency: bool) -> Row:
-    """Medians of the turns, and the medians of the turns' own ratios: ours / peer."""
+    """Every turn, and medians: of each, and of the turns' own ratios, ours / peer."""
     row: Row = {"bytes": size}
     for quantity in ("latency_us", "GB_per_s"):
-        of_turns = [turn[quantity] for turn in turns]
-        row[quantity] = {who: statistics.median(turn[who] for turn in of_turns) for who in ("ours", "peer")}
-        ratios = [turn["ours"] / turn["peer"] for turn in of_turns]
-        row[quantity].update(ratio=statistics.median(ratios), ratio_min=min(ratios), ratio_max=max(ratios))
+        ours, peer = ([turn[quantity][who] for turn in turns] for who in ("ours", "peer"))
+        row[quantity] = {
+            "ours": statistics.median(ours),
+            "peer": statistics.median(peer),
+            "ratio": statistics.median(mine / theirs for mine, theirs in zip(ours, peer)),
+            "turns": {"ours": ours, "peer": peer},
+        }
     goals = []
     if judge_latency and size == LATENCY_BYTES:
         goals.append(row["latency_us"]["ratio"] <= LATENCY_RATIO_MAX)

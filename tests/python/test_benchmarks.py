@@ -79,7 +79,8 @@ def test_ratios_are_medians_of_the_turns_own() -> None:
     # The ratio of the medians would be 1.
     turns = [turn((10, 20), (1, 1)), turn((20, 10), (1, 2)), turn((30, 40), (1, 4))]
     row = rdma_goals.pair_row(64, turns, judge_latency=True)
-    assert row["latency_us"] == {"ours": 20, "peer": 20, "ratio": 0.75, "ratio_min": 0.5, "ratio_max": 2}
+    each = {"ours": [10, 20, 30], "peer": [20, 10, 40]}
+    assert row["latency_us"] == {"ours": 20, "peer": 20, "ratio": 0.75, "turns": each}
     assert row["GB_per_s"]["ratio"] == 0.5
     assert row["reached"] is None
 
