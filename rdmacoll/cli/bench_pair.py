@@ -23,19 +23,21 @@ _SIZE_MAX = 1 << 30
 
 
 def sizes_of(text: str) -> list[int]:
-    """The sizes of "8:1M": powers of 2 from the first on, or the one size of "64K".
+    """The sizes of "8,64K:1M": single ones, and powers of 2 from the first of a range on, in rising order.
 
-    >>> sizes_of("8:64"), sizes_of("64K")
-    ([8, 16, 32, 64], [65536])
+    >>> sizes_of("8:64"), sizes_of("1M,8,64K:128K")
+    ([8, 16, 32, 64], [8, 65536, 131072, 1048576])
     """
-    first, _, last = text.partition(":")
-    smallest, largest = parse_bytes(first), parse_bytes(last or first)
-    if not 1 <= smallest <= largest <= _SIZE_MAX:
-        raise click.BadParameter(f"--sizes {text}: from 1 to 1G, the smaller one first")
-    sizes = [smallest]
-    while sizes[-1] * 2 <= largest:
-        sizes.append(sizes[-1] * 2)
-    return sizes
+    sizes: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition(":")
+        size, largest = parse_bytes(first), parse_bytes(last or first)
+        if not 1 <= size <= largest <= _SIZE_MAX:
+            raise click.BadParameter(f"--sizes {part}: from 1 to 1G, the smaller one first")
+        while size <= largest:
+            sizes.add(size)
+            size *= 2
+    return sorted(sizes)
 
 
 def _line(cells: tuple[str, ...]) -> str:
@@ -50,7 +52,7 @@ def _row_line(row: dict[str, Any]) -> str:
 @click.option(
     "--transport", type=click.Choice(["rdma", "tcp", "shm"]), help="Only this one; else as in a training."
 )
-@click.option("--sizes", default="8:1M", show_default=True, help="The smallest and the largest, in bytes.")
+@click.option("--sizes", default="8:1M", show_default=True, help="In bytes: 8, 8:1M, 8,1M:4M.")
 @click.option(
     "--repeat", default=5, show_default=True, type=click.IntRange(1, 1000), help="Bursts of a cell."
 )

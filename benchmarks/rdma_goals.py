@@ -1,0 +1,95 @@
+"""What the benchmarks over RDMA are to reach, and tables of what they did. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from rdmacoll.cli.report import bytes_text
+
+LATENCY_RATIO_MAX = 1.5  # of ib_send_lat's
+LATENCY_BYTES = 8
+BANDWIDTH_RATIO_MIN = 0.9  # of ib_write_bw's
+BANDWIDTH_BYTES_MIN = 1 << 20
+ALLREDUCE_RATIO_MIN = 1.0  # time of Open MPI / our time
+
+Row = dict[str, Any]
+# What one turn measured at one size: {"ours": ..., "peer": ...} for latency_us and for GB_per_s.
+Turn = dict[str, dict[str, float]]
+
+
+def pair_row(size: int, turns: Sequence[Turn], *, judge_latency: bool) -> Row:
+    """Every turn, and medians: of each, and of the turns' own ratios, ours / peer."""
+    row: Row = {"bytes": size}
+    for quantity in ("latency_us", "GB_per_s"):
+        ours, peer = ([turn[quantity][who] for turn in turns] for who in ("ours", "peer"))
+        row[quantity] = {
+            "ours": statistics.median(ours),
+            "peer": statistics.median(peer),
+            "ratio": statistics.median(mine / theirs for mine, theirs in zip(ours, peer)),
+            "turns": {"ours": ours, "peer": peer},
+        }
+    goals = []
+    if judge_latency and size == LATENCY_BYTES:
+        goals.append(row["latency_us"]["ratio"] <= LATENCY_RATIO_MAX)
+    if size >= BANDWIDTH_BYTES_MIN:
+        goals.append(row["GB_per_s"]["ratio"] >= BANDWIDTH_RATIO_MIN)
+    return {**row, "reached": all(goals) if goals else None}
+
+
+def allreduce_row(measured: Row, peer: str) -> Row:
+    """Of a row of `bench allreduce --peers`: the times, the ratio peer / ours, and whether we are ahead."""
+    ratio = measured["ratio"][peer]
+    return {
+        "bytes": measured["bytes"],
+        "time_us": {
+            "ours": measured["time_us"]["median"],
+            "peer": measured["peers"][peer]["time_us"]["median"],
+        },
+        "ratio": ratio,
+        "reached": ratio >= ALLREDUCE_RATIO_MIN,
+    }
+
+
+def _mark(reached: bool | None) -> str:
+    return {True: "reached", False: "missed", None: ""}[reached]
+
+
+def pair_table(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown."""
+    lines = [
+        "| bytes | one way, ours | `ib_send_lat` | ours / its "
+        "| bandwidth, ours | `ib_write_bw` | ours / its | goal |",
+        "|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        latency, bandwidth = row["latency_us"], row["GB_per_s"]
+        cells = [
+            bytes_text(row["bytes"]),
+            f"{latency['ours']:.1f} µs",
+            f"{latency['peer']:.1f} µs",
+            f"{latency['ratio']:.2f}",
+            f"{bandwidth['ours']:.4g} GB/s",
+            f"{bandwidth['peer']:.4g} GB/s",
+            f"{bandwidth['ratio']:.2f}",
+            _mark(row["reached"]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def allreduce_table(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown."""
+    lines = ["| bytes | ours | Open MPI | Open MPI / ours | goal |", "|---:|---:|---:|---:|---|"]
+    for row in rows:
+        time = row["time_us"]
+        cells = [
+            bytes_text(row["bytes"]),
+            f"{time['ours']:.0f} µs",
+            f"{time['peer']:.0f} µs",
+            f"{row['ratio']:.2f}",
+            _mark(row["reached"]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
