@@ -287,7 +287,7 @@ void Driver::drive(Done done, const Limits& limits) {
     if (moved) idle_since = 0;
     if (moved && ++turns % kTurnsPerLook != 0) continue;
     if (done() || (!limits.insists && wanted_.load(std::memory_order_relaxed) > 0)) return;
-    const Nanoseconds now = clock_.now();
+    const Nanoseconds now = engine_.turned_at();
     if (now >= limits.deadline) return;
     if (moved) continue;
     if (idle_since == 0) idle_since = now;

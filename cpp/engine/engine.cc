@@ -20,6 +20,7 @@ Readiness::Limits limits_of(const Config& config) {
   Readiness::Limits limits;
   limits.stall_warning = from_seconds(config.stall_warning_s);
   limits.stall_error = from_seconds(config.stall_error_s);
+  limits.stall_warning = std::min(limits.stall_warning, limits.stall_error);
   return limits;
 }
 
@@ -97,7 +98,7 @@ void Engine::notice_gap() {
 bool Engine::take_submissions() {
   const std::vector<OperationRef> operations = submissions_.drain();
   for (const OperationRef& operation : operations) {
-    if (in_flight_++ == 0) busy_since_ = clock_.now();
+    if (in_flight_++ == 0) busy_since_ = turned_at_;
     if (!failure_.ok() || !departed_.ok()) {
       complete(operation, failure_.ok() ? departed_ : failure_);
       continue;
@@ -121,7 +122,7 @@ void Engine::announce(const OperationRef& operation) {
     const auto& dims = request.tensors.front().dims;
     record.firsts.emplace_back(world_.rank, dims.empty() ? 1 : dims.front());
   }
-  const bool added = readiness_.add(record, clock_.now());
+  const bool added = readiness_.add(record, turned_at_);
   RC_ASSERT(added, operation->label());
 }
 
@@ -270,7 +271,7 @@ void Engine::complete(const OperationRef& operation, const Status& status) {
   ++operations_;
   tensors_ += operation->request.tensors.size();
   payload_bytes_ += operation->request.bytes();
-  if (--in_flight_ == 0) busy_ += clock_.now() - busy_since_;
+  if (--in_flight_ == 0) busy_ += turned_at_ - busy_since_;
   submissions_.forget(*operation);
   operation->complete(status);
 }

@@ -55,6 +55,9 @@ class Engine final : public Sink {
   // Everything below: the holder of the baton only.
   // Never blocks. Returns whether anything moved; false means: nothing to do until something comes.
   bool progress();
+  // When the last progress() began: what happens in a turn happens then, for the engine and for who
+  // drives it. Reading the clock is a system call on some machines (user-mode Linux for one).
+  Nanoseconds turned_at() const { return turned_at_; }
   // Before sleeping. False: something arrived meanwhile. The sleeper must also look at
   // has_submissions() after it has said that it sleeps.
   bool arm();
@@ -162,8 +165,8 @@ class Engine final : public Sink {
   std::size_t in_flight_ = 0;
   bool polling_ = false;
   bool told_of_pool_ = false;
-  bool settled_ = false;        // the last progress() moved nothing
-  Nanoseconds turned_at_ = 0;   // the last progress()
+  bool settled_ = false;  // the last progress() moved nothing
+  Nanoseconds turned_at_ = 0;
   Nanoseconds resumed_at_ = 0;  // after a gap longer than the peers' patience
   Nanoseconds gap_ = 0;
   Nanoseconds busy_since_ = 0;

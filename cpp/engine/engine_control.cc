@@ -21,7 +21,7 @@ void Engine::control(int peer, std::span<const std::byte> bytes) {
 
 void Engine::handle(int peer, ReadyMessage& message) {
   for (const ReadyRecord& record : message.records) {
-    if (!readiness_.add(record, clock_.now())) {
+    if (!readiness_.add(record, turned_at_)) {
       broken_protocol(peer, "readiness for an operation that it cannot have");
       return;
     }

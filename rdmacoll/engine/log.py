@@ -15,7 +15,7 @@ class Log:
         self._rank = rank
 
     def _write(self, level: str, text: str) -> None:
-        if LEVELS.index(level) <= self._level:
+        if LEVELS.index(level) <= self._level and sys.stderr is not None:  # None: it was closed
             who = f" rank {self._rank}" if self._rank >= 0 else ""
             sys.stderr.write(f"[rdmacoll{who}] {level}: {text}\n")
             sys.stderr.flush()

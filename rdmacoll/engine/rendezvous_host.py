@@ -268,6 +268,8 @@ class RendezvousHost:
             for key, _ in self._selector.select(self._patience.slice_s()):
                 if key.data.rank not in texts:
                     self._collect(key.data, texts)
+            if len(texts) == self._launch.size:
+                return
             self._patience.report(f"waiting for {self._missing(set(texts))}")
             if self._patience.is_over():
                 raise ConfigError(

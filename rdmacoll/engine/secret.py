@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -39,6 +40,8 @@ def read_secret(location: str) -> bytes:
     try:
         if not path.exists():
             _create(path)
+        if path.is_dir():  # which can be opened, and then not be read
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise ConfigError(

@@ -69,6 +69,19 @@ TEST(Stalls, warn_then_fail_with_the_missing_rank) {
   });
 }
 
+TEST(Stalls, fail_at_their_limit_though_the_warning_were_later) {
+  LocalWorld world(2, "RDMACOLL_LOG=error\nRDMACOLL_STALL_ERROR_S=0.5\n");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    if (rank == 1) return;
+    std::vector<float> values(4, 1.f);
+    const Status status =
+        run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values, "late"));
+    EXPECT_EQ(status.code(), Code::stalled);
+    EXPECT_EQ(status.message().find("for 10"), std::string::npos) << status.message();
+  });
+}
+
 TEST(Departure, ends_what_others_still_submit_and_names_the_exception) {
   LocalWorld world(3, "RDMACOLL_LOG=error\n");
   if (HasFatalFailure()) return;

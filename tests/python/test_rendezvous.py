@@ -247,3 +247,10 @@ def test_a_short_or_unreadable_secret_is_refused(tmp_path):
     blocker.write_text("")
     with pytest.raises(ConfigError, match="RDMACOLL_SECRET_FILE"):
         read_secret(str(blocker / "secret"))
+    with pytest.raises(ConfigError, match=r"RDMACOLL_SECRET_FILE=.*: Is a directory"):
+        read_secret(str(tmp_path))
+
+
+def test_nothing_is_said_where_stderr_is_closed(monkeypatch):
+    monkeypatch.setattr("sys.stderr", None)
+    Log("warning", 0).warning("waiting")

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import random
 import selectors
 import shlex
 import shutil
@@ -223,11 +224,14 @@ class _Pipes:
             os.close(self.read_end.pop())
 
 
-def _die_with(parent: int) -> Callable[[], None]:
-    """In the child before exec: it is killed when the thread that started it ends, however that may be."""
+def _in_child(parent: int, processors: int) -> Callable[[], None]:
+    """Before exec: it keeps to its cores, and is killed when the thread that started it ends."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
+    allowed = sorted(os.sched_getaffinity(0))
+    cores = random.sample(allowed, min(processors, len(allowed)))
 
     def arrange() -> None:
+        os.sched_setaffinity(0, cores)
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
@@ -246,7 +250,7 @@ def _start_and_follow(
         stderr=pipes.write_end[2],
         pass_fds=pipes.write_end[:2],
         start_new_session=True,
-        preexec_fn=_die_with(os.getpid()),
+        preexec_fn=_in_child(os.getpid(), launch.processors),
     )
     try:
         pipes.close_write_ends()

@@ -10,8 +10,9 @@ from rdma.cache import GuestError
 from rdma.machine import Launch, Options, Place
 
 _PROGRAM = "qemu-system-x86_64"
+_PROCESSORS = 2
 _MACHINE = (
-    "-accel tcg,thread=multi -cpu max -smp 2 -machine q35,usb=off,smbus=off,sata=off "
+    f"-accel tcg,thread=multi -cpu max -smp {_PROCESSORS} -machine q35,usb=off,smbus=off,sata=off "
     "-nodefaults -no-user-config -no-reboot -display none"
 )
 _APPEND = (
@@ -46,7 +47,7 @@ def launch(options: Options, place: Place) -> Launch:
     command += _shared("exchange", str(place.exchange), writable=True)
     for number, folder in enumerate(options.writable):
         command += _shared(f"writable{number}", str(folder.resolve()), writable=True)
-    return Launch(command, dict(os.environ), "/dev/vport0p1", "/dev/vport0p2")
+    return Launch(command, dict(os.environ), "/dev/vport0p1", "/dev/vport0p2", _PROCESSORS)
 
 
 def _shared(tag: str, folder: str, *, writable: bool) -> list[str]:

@@ -134,7 +134,7 @@ def test_the_program_has_exit_codes_of_its_own_for_what_is_no_status() -> None:
 def test_where_user_mode_linux_is_refused_qemu_takes_over(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(uml, "launch", lambda *_: Launch(["/bin/false"], {}, "", ""))
+    monkeypatch.setattr(uml, "launch", lambda *_: Launch(["/bin/false"], {}, "", "", 1))
     result = sh("echo $(nproc) processors")
     assert (result.kernel, result.stdout) == ("qemu", b"2 processors\n")
     assert "the uml guest did not start (exit code 1" in capfd.readouterr().err

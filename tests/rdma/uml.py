@@ -54,4 +54,4 @@ def launch(options: Options, place: Place) -> Launch:
         f"guest.exchange={place.exchange}",
     ]
     # TMPDIR holds the guest's memory, as a file without a name.
-    return Launch(command, {**os.environ, "TMPDIR": str(place.files)}, "/dev/ttyS0", "/dev/ttyS1")
+    return Launch(command, {**os.environ, "TMPDIR": str(place.files)}, "/dev/ttyS0", "/dev/ttyS1", 1)
