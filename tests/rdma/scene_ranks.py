@@ -28,6 +28,7 @@ for turn in range(3):
         ramp = np.arange(size, dtype=np.float64)
         got = rdmacoll.engine.allreduce(ramp * (me + 1) + turn, rdmacoll.Sum)
         assert (got == ramp * (count * (count + 1) / 2) + count * turn).all(), (turn, size)
+rdmacoll.engine.barrier()  # a rank has its sum before the others have all of theirs from it
 report({"transport": rdmacoll.engine.world.describe()["transport"], **rdmacoll.metrics()})
 rdmacoll.shutdown()
 """
