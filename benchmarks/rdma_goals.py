@@ -52,8 +52,10 @@ def allreduce_row(measured: Row, peer: str) -> Row:
     }
 
 
-def _mark(reached: bool | None) -> str:
-    return {True: "reached", False: "missed", None: ""}[reached]
+def _line(row: Row, *cells: str) -> str:
+    """A line of Markdown: the size, cells, whether the goal is reached."""
+    mark = {True: "reached", False: "missed", None: ""}[row["reached"]]
+    return f"| {' | '.join([bytes_text(row['bytes']), *cells, mark])} |"
 
 
 def pair_table(rows: Sequence[Row]) -> list[str]:
@@ -66,16 +68,14 @@ def pair_table(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         latency, bandwidth = row["latency_us"], row["GB_per_s"]
         cells = [
-            bytes_text(row["bytes"]),
             f"{latency['ours']:.1f} µs",
             f"{latency['peer']:.1f} µs",
             f"{latency['ratio']:.2f}",
             f"{bandwidth['ours']:.4g} GB/s",
             f"{bandwidth['peer']:.4g} GB/s",
             f"{bandwidth['ratio']:.2f}",
-            _mark(row["reached"]),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(_line(row, *cells))
     return lines
 
 
@@ -84,12 +84,6 @@ def allreduce_table(rows: Sequence[Row]) -> list[str]:
     lines = ["| bytes | ours | Open MPI | Open MPI / ours | goal |", "|---:|---:|---:|---:|---|"]
     for row in rows:
         time = row["time_us"]
-        cells = [
-            bytes_text(row["bytes"]),
-            f"{time['ours']:.0f} µs",
-            f"{time['peer']:.0f} µs",
-            f"{row['ratio']:.2f}",
-            _mark(row["reached"]),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+        cells = (f"{time['ours']:.0f} µs", f"{time['peer']:.0f} µs", f"{row['ratio']:.2f}")
+        lines.append(_line(row, *cells))
     return lines

@@ -26,6 +26,7 @@ from ranks import mpirun_command
 from rdma.pingpong import gid_index
 from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic
 
+from rdmacoll.cli.bench_pair import sizes_of
 from rdmacoll.cli.report import counted, parse_bytes
 from rdmacoll.engine.version import __version__
 
@@ -202,7 +203,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--burst", type=float, default=0.05, help="seconds that ours measures at once")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    options.sizes = sorted(parse_bytes(text) for text in options.sizes.split(","))
+    options.sizes = sizes_of(options.sizes)
     if options.turns < TURNS_MIN:
         parser.error(f"--turns {options.turns}: at least {TURNS_MIN}, since ratios are medians over turns")
     return options

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from suites import ROOT, cores
 
-ROOT = Path(__file__).resolve().parent.parent
 PATCHES = sorted((ROOT / "tests" / "mutations").glob("*.patch"))
 FOLDER = ROOT / "build" / "mutations"
 TREE = FOLDER / "tree"
@@ -56,8 +56,7 @@ def build() -> None:
         must(
             "cmake", "-S", ".", "-B", folder, *generator, "-DRDMACOLL_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release"
         )
-    jobs = str(len(os.sched_getaffinity(0)))
-    must("cmake", "--build", folder, "--parallel", jobs, "--target", PROGRAM)
+    must("cmake", "--build", folder, "--parallel", str(cores()), "--target", PROGRAM)
 
 
 def run() -> tuple[bool, str]:

@@ -223,26 +223,31 @@ class Library:
         self, *, rank: int, size: int, job: str, secret: bytes, arguments: str
     ) -> tuple[int, str]:
         """Step 1 of the start: (engine, this rank's card)."""
-        engine, address, error = _VOID(), _VOID(), _VOID()
-        code = self._api.engine_open(
-            rank,
-            size,
+        return self._open(self._api.engine_open, rank, size, job=job, secret=secret, arguments=arguments)
+
+    def _open(self, call: Any, *who: Any, job: str, secret: bytes, arguments: str) -> tuple[int, str]:
+        opened, card, error = _VOID(), _VOID(), _VOID()
+        code = call(
+            *who,
             job.encode(),
             secret,
             len(secret),
             arguments.encode(),
-            ctypes.byref(engine),
-            ctypes.byref(address),
+            ctypes.byref(opened),
+            ctypes.byref(card),
             ctypes.byref(error),
         )
         self._check(code, error)
-        return engine.value or 0, self.take_text(address.value)
+        return opened.value or 0, self.take_text(card.value)
 
     def engine_node(self, engine: int, addresses: Sequence[str]) -> int:
         """Step 3: the rank that leads this rank's node."""
-        cards = (ctypes.c_char_p * len(addresses))(*[address.encode() for address in addresses])
+        return self._node(self._api.engine_node, engine, addresses)
+
+    def _node(self, call: Any, opened: int, cards: Sequence[str]) -> int:
+        texts = (ctypes.c_char_p * len(cards))(*[card.encode() for card in cards])
         leader, error = ctypes.c_int32(-1), _VOID()
-        self._check(self._api.engine_node(engine, cards, ctypes.byref(leader), ctypes.byref(error)), error)
+        self._check(call(opened, texts, ctypes.byref(leader), ctypes.byref(error)), error)
         return leader.value
 
     def engine_start(self, engine: int, leaders: Sequence[int]) -> None:
@@ -308,27 +313,12 @@ class Library:
         self, *, place: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str
     ) -> tuple[int, str]:
         """One end of a path between two ranks, `numbers` of the job: (pair, its card). Place 0 leads."""
-        pair, card, error = _VOID(), _VOID(), _VOID()
-        code = self._api.pair_open(
-            place,
-            (ctypes.c_int32 * 2)(*numbers),
-            job.encode(),
-            secret,
-            len(secret),
-            arguments.encode(),
-            ctypes.byref(pair),
-            ctypes.byref(card),
-            ctypes.byref(error),
-        )
-        self._check(code, error)
-        return pair.value or 0, self.take_text(card.value)
+        both = (ctypes.c_int32 * 2)(*numbers)
+        return self._open(self._api.pair_open, place, both, job=job, secret=secret, arguments=arguments)
 
     def pair_node(self, pair: int, cards: Sequence[str]) -> int:
         """The place of who leads this end's node, from both cards."""
-        texts = (ctypes.c_char_p * 2)(*[card.encode() for card in cards])
-        leader, error = ctypes.c_int32(-1), _VOID()
-        self._check(self._api.pair_node(pair, texts, ctypes.byref(leader), ctypes.byref(error)), error)
-        return leader.value
+        return self._node(self._api.pair_node, pair, cards)
 
     def pair_run(
         self,

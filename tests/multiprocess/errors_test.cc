@@ -54,15 +54,18 @@ TEST(Names, may_be_in_flight_once_only) {
   EXPECT_TRUE(pair.rank(0).driver().wait(*first, 10 * kSecond));
 }
 
+Status wait_for_the_others(Session& session) {
+  std::vector<float> values(4, 1.f);
+  return run(session, in_place(Kind::allreduce, Dtype::float32, values, "late"));
+}
+
 TEST(Stalls, warn_then_fail_with_the_missing_rank) {
   LocalWorld world(
       3, "RDMACOLL_LOG=error\nRDMACOLL_STALL_WARNING_S=0.1\nRDMACOLL_STALL_ERROR_S=0.5\n");
   if (HasFatalFailure()) return;
   world.each([&](int rank) {
     if (rank == 1) return;
-    std::vector<float> values(4, 1.f);
-    const Status status =
-        run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values, "late"));
+    const Status status = wait_for_the_others(world.rank(rank));
     EXPECT_EQ(status.code(), Code::stalled) << status.message();
     EXPECT_EQ(status.detail().ranks, std::vector<int>{1});
     EXPECT_EQ(status.detail().tensor, "late");
@@ -74,9 +77,7 @@ TEST(Stalls, fail_at_their_limit_though_the_warning_were_later) {
   if (HasFatalFailure()) return;
   world.each([&](int rank) {
     if (rank == 1) return;
-    std::vector<float> values(4, 1.f);
-    const Status status =
-        run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values, "late"));
+    const Status status = wait_for_the_others(world.rank(rank));
     EXPECT_EQ(status.code(), Code::stalled);
     EXPECT_EQ(status.message().find("for 10"), std::string::npos) << status.message();
   });
