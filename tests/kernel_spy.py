@@ -5,12 +5,20 @@ from __future__ import annotations
 import ctypes
 import queue
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pytest
+import tensorflow as tf
 
+from rdmacoll.engine import world
 from rdmacoll.engine.library import REQUEST, TENSOR, _Api
+from rdmacoll.ops import _library
+from rdmacoll.ops._arguments import bits
 
+ONE = bits(1.0)
+SUM = 0
 PIECES = 2  # ranks that an allgather is answered for
 
 END_LOAN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
@@ -45,7 +53,7 @@ class Spy:
     def _submit(self, engine: int, address: int, handle: int | None, error: int) -> int:
         assert not handle
         raw = ctypes.string_at(address, REQUEST.size)
-        names = "size kind dtype op root prescale postscale name iteration repeats n tensors"
+        names = "size kind dtype op root prescale postscale name iteration n tensors"
         request = dict(zip((names + " allocate done context").split(), REQUEST.unpack(raw)))
         manifest = ctypes.c_char_p.from_buffer_copy(raw, REQUEST.size - ctypes.sizeof(ctypes.c_char_p)).value
         request["manifest"] = manifest.decode() if manifest else None
@@ -108,3 +116,34 @@ class Spy:
         self.hold.set()
         self._jobs.put(None)
         self.thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def library() -> Any:
+    path = str(_library.library_path())
+    module = tf.load_op_library(path)  # first: TensorFlow notes what is registered meanwhile
+    shared = ctypes.CDLL(path)
+    shared.rc_tf_problem.restype = ctypes.c_char_p
+    shared.rc_tf_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    return module, shared
+
+
+@pytest.fixture
+def spy(library: Any) -> Iterator[Spy]:
+    assert not world.is_initialized()
+    spy = Spy()
+    assert library[1].rc_tf_attach(ctypes.addressof(spy.table), 4711) == 0
+    yield spy
+    assert library[1].rc_tf_attach(None, None) == 0
+    spy.close()
+
+
+@pytest.fixture
+def ops(library: Any) -> Any:
+    return library[0]
+
+
+def allreduce(ops: Any, tensors: list[Any], **options: Any) -> list[Any]:
+    options = {"op": SUM, "prescale_bits": ONE, "postscale_bits": ONE, **options}
+    with _library.op_scope():
+        return ops.rdmacoll_allreduce(tensors=tensors, **options)

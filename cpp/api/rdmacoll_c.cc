@@ -102,7 +102,6 @@ Status request_from(const rc_request& from, Request& to) {
   to.postscale = from.postscale;
   if (from.name != nullptr) to.name = from.name;
   to.iteration = from.iteration;
-  to.repeats = from.repeats != 0;
   if (from.manifest != nullptr) to.manifest = from.manifest;
   to.tensors.resize(static_cast<std::size_t>(std::max(from.n_tensors, 0)));
   for (std::size_t i = 0; i < to.tensors.size(); ++i) {

@@ -53,9 +53,8 @@ typedef struct rc_request {
   double prescale;          /* allreduce: inputs are multiplied first; 1.0 = untouched */
   double postscale;         /* allreduce: the result is multiplied last */
   const char* name;         /* NULL: unnamed, counted by one counter across all kinds */
-  int64_t iteration;        /* loop iteration of a named op inside a TensorFlow frame; 0 outside */
-  int32_t repeats;          /* 1: the same (name, iteration) may be in flight again (TF loops); 0:
-                               DuplicateNameError */
+  int64_t iteration;        /* tells the iterations of a loop apart; 0 outside. A (name, iteration)
+                               that is in flight already is a DuplicateNameError */
   int32_t n_tensors;        /* >= 1, except barrier (0); several = grouped; allgather takes 1 */
   const rc_tensor* tensors; /* copied before submit() returns; the memory behind it is not */
   rc_allocate allocate;     /* allgather; NULL: the handle owns the result (handle_result) */

@@ -36,7 +36,6 @@ struct Request {
   double postscale = 1.0;
   std::string name;       // "": unnamed
   int64_t iteration = 0;  // of a loop; the running number of an unnamed operation
-  bool repeats = false;   // the same name may be in flight again
   std::string manifest;   // of the list of gradients that this is the first part of
   std::vector<TensorRef> tensors;
   // Allgather: memory for the result, or null to fail. Without it the operation owns the result.

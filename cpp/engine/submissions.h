@@ -23,7 +23,7 @@ class Submissions {
     Request& request = operation->request;
     if (request.name.empty()) {
       request.iteration = unnamed_++;
-    } else if (!request.repeats && !names_.emplace(request.name, request.iteration).second) {
+    } else if (!names_.emplace(request.name, request.iteration).second) {
       ErrorDetail detail;
       detail.tensor = request.name;
       return {Code::duplicate,
@@ -47,7 +47,7 @@ class Submissions {
 
   // The name may be used again. Before complete(), since the caller may submit it at once.
   void forget(const Operation& operation) {
-    if (operation.request.name.empty() || operation.request.repeats) return;
+    if (operation.request.name.empty()) return;
     const std::lock_guard lock(mutex_);
     names_.erase({operation.request.name, operation.request.iteration});
   }

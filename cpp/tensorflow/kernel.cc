@@ -15,10 +15,6 @@ char empty_memory[64];
 
 constexpr int kDimsMax = 8;  // rc_tensor::dims
 
-// TensorFlow's "no frame" (eager) and its root frame (a graph outside loops).
-constexpr uint64_t kNoFrame = ~uint64_t{0};
-constexpr uint64_t kRootFrame = 0;
-
 struct StatusDeleter {
   void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
 };
@@ -135,7 +131,10 @@ void* Kernel::create_kernel(TF_OpKernelConstruction* construction, rc_kind kind)
   const OwnedStatus status(TF_NewStatus());
   std::unique_ptr<Kernel> kernel(new Kernel(kind));
   kernel->read_attributes(construction, status.get());
-  if (TF_GetCode(status.get()) == TF_OK) return kernel.release();
+  if (TF_GetCode(status.get()) == TF_OK) {
+    kernel->find_place(construction);
+    return kernel.release();
+  }
   TF_OpKernelConstruction_Failure(construction, status.get());
   return nullptr;
 }
@@ -145,11 +144,6 @@ void Kernel::destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* status) {
   name_ = attribute_string(construction, "tensor_name", status);
   if (kind_ == RC_BARRIER) return;
-  TF_Bool repeats = 0;
-  if (TF_GetCode(status) == TF_OK) {
-    TF_OpKernelConstruction_GetAttrBool(construction, "repeats", &repeats, status);
-  }
-  repeats_ = repeats != 0;
   if (TF_GetCode(status) == TF_OK) {
     TF_OpKernelConstruction_GetAttrType(construction, "T", &type_, status);
   }
@@ -170,11 +164,22 @@ void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* s
   }
 }
 
+void Kernel::find_place(TF_OpKernelConstruction* construction) {
+  if (name_.empty()) return;
+  const TF_StringView node = TF_OpKernelConstruction_GetName(construction);
+  place_ = place_of({node.data, node.len});
+  name_at_place_ = place_.calls.empty() ? name_ : place_.calls + "/" + name_;
+  places_ = &Places::of(name_);
+  visits_ = places_->add(place_.calls);
+}
+
 void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   auto* kernel = static_cast<Kernel*>(self);
   Done finish(done);
   const OwnedStatus status(TF_NewStatus());
   if (is_evaluated_while_optimizing(context)) {
+    if (kernel->places_ != nullptr) kernel->places_->withdraw(kernel->place_.calls);
+    kernel->places_ = nullptr;
     TF_SetStatus(status.get(), TF_UNIMPLEMENTED,
                  "a collective has no value before the program runs");
     TF_OpKernelContext_Failure(context, status.get());
@@ -262,6 +267,30 @@ void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const rc_ten
   return memory;
 }
 
+// The name and the iteration, which together are the same on all ranks for one run of the node and
+// for no other run of the step. Returns "" or the error as JSON.
+std::string Kernel::name_the_unit(TF_OpKernelContext* context, rc_request& request) {
+  if (name_.empty()) return "";
+  request.name = (places_ != nullptr && places_->are_several() ? name_at_place_ : name_).c_str();
+  const uint64_t frame = TF_GetFrameId(context);
+  if (frame == kNoFrame) return "";
+  if (frame != kRootFrame) {
+    request.iteration = TF_GetIterId(context);
+    // A frame's number is a hash of the names of the loops and the iterations of the outer ones.
+    // The same on all ranks as long as nothing else differs in their graphs.
+    if (place_.is_in_nested_loops) {
+      const uint64_t iteration = static_cast<uint64_t>(request.iteration);
+      request.iteration = static_cast<int64_t>(frame + iteration * 0x9e3779b97f4a7c15);
+    }
+  }
+  if (visits_->note(TF_StepId(context), frame, place_.is_in_nested_loops)) return "";
+  return error_json("DuplicateNameError",
+                    "'" + name_ +
+                        "' ran twice in one step and nothing tells the two runs apart, so ranks "
+                        "could take one for the other: give each collective a name of its own, and "
+                        "have none in nested loops of TensorFlow 1's control flow.");
+}
+
 // Returns "" or the error as JSON.
 std::string Kernel::submit(Pending& pending) {
   rc_request request{};
@@ -272,13 +301,8 @@ std::string Kernel::submit(Pending& pending) {
   request.root = root_;
   request.prescale = prescale_;
   request.postscale = postscale_;
-  request.name = name_.empty() ? nullptr : name_.c_str();
-  request.repeats = repeats_ ? 1 : 0;
-  const uint64_t frame = TF_GetFrameId(pending.context);
-  if (frame != kNoFrame && frame != kRootFrame) {
-    // Frames have other numbers on other ranks; iterations have the same.
-    request.iteration = TF_GetIterId(pending.context);
-    request.repeats = 1;
+  if (const std::string refusal = name_the_unit(pending.context, request); !refusal.empty()) {
+    return refusal;
   }
   request.manifest = manifest_.empty() ? nullptr : manifest_.c_str();
   request.n_tensors = static_cast<int32_t>(pending.tensors.size());

@@ -9,6 +9,7 @@
 
 #include "api/rdmacoll_c.h"
 #include "tensorflow/done.h"
+#include "tensorflow/place.h"
 #include "tensorflow/tf_c_api.h"
 
 namespace rdmacoll::tensorflow {
@@ -42,10 +43,12 @@ class Kernel {
 
   static void* create_kernel(TF_OpKernelConstruction* construction, rc_kind kind);
   void read_attributes(TF_OpKernelConstruction* construction, TF_Status* status);
+  void find_place(TF_OpKernelConstruction* construction);
   bool collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status);
   bool collect_tensor(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
   void* borrow_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
                       std::size_t bytes, TF_Status* status);
+  std::string name_the_unit(TF_OpKernelContext* context, rc_request& request);
   std::string submit(Pending& pending);
 
   std::unique_ptr<Pending> take_pending();
@@ -63,8 +66,11 @@ class Kernel {
   double prescale_ = 1.0;
   double postscale_ = 1.0;
   std::string name_;  // "" = unnamed
-  bool repeats_ = false;
-  std::string manifest_;  // "" = none
+  Place place_;
+  Places* places_ = nullptr;   // of name_; null when unnamed
+  Visits* visits_ = nullptr;   // of place_
+  std::string name_at_place_;  // where there are several
+  std::string manifest_;       // "" = none
   std::vector<std::string> labels_;
 
   std::mutex mutex_;

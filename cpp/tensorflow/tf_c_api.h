@@ -48,7 +48,11 @@ enum TF_Code : int {
   TF_INTERNAL = 13,
 };
 
-using TF_Bool = unsigned char;
+// Not ended by a zero.
+struct TF_StringView {
+  const char* data;
+  size_t len;
+};
 
 TF_Status* TF_NewStatus(void);
 void TF_DeleteStatus(TF_Status*);
@@ -100,14 +104,13 @@ void TF_RegisterKernelBuilder(const char* name, TF_KernelBuilder*, TF_Status*);
 void TF_RunAsyncOpKernelDoneCallback(TF_AsyncOpKernelDoneCallback*);
 
 void TF_OpKernelConstruction_Failure(TF_OpKernelConstruction*, TF_Status*);
+TF_StringView TF_OpKernelConstruction_GetName(TF_OpKernelConstruction*);
 void TF_OpKernelConstruction_GetAttrSize(TF_OpKernelConstruction*, const char* name,
                                          int32_t* list_size, int32_t* total_size, TF_Status*);
 void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction*, const char* name, TF_DataType*,
                                          TF_Status*);
 void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction*, const char* name, int64_t*,
                                           TF_Status*);
-void TF_OpKernelConstruction_GetAttrBool(TF_OpKernelConstruction*, const char* name, TF_Bool*,
-                                         TF_Status*);
 void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction*, const char* name, char*,
                                            size_t max_length, TF_Status*);
 void TF_OpKernelConstruction_GetAttrStringList(TF_OpKernelConstruction*, const char* name,

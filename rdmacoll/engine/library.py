@@ -19,9 +19,9 @@ DONE, TIMEOUT, FAILED = 0, 1, 2
 LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
 # The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
-# size kind dtype op root | prescale postscale | name iteration repeats n_tensors | tensors allocate
+# size kind dtype op root | prescale postscale | name iteration n_tensors | tensors allocate
 # done context, and a manifest, which is NULL here: only TensorFlow's ops have one
-REQUEST = struct.Struct("@Iiiiidd" + "PqiiPPPP" + "8x")
+REQUEST = struct.Struct("@Iiiiidd" + "PqiPPPP" + "8x")
 # input output ndim dims[8] label
 TENSOR = struct.Struct("@PPi8qP")
 DIMS_MAX = 8

@@ -132,7 +132,6 @@ class Call:
             self.postscale,
             0 if self.name is None else _name_address(self.name),
             0,
-            0,
             count,
             scratch.tensors_address if count else 0,
             0,

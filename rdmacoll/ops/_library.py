@@ -18,6 +18,8 @@ from rdmacoll.ops._interrupts import Watch
 # AutoGraph replaces exceptions of other classes than Python's own by one of its own, unless told not to.
 RdmacollError.ag_pass_through = True  # type: ignore[attr-defined]
 
+_SCOPE = "rdmacoll/"  # the slash: not within the scopes around; place.cc looks for it
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -89,6 +91,12 @@ def must_run(outputs: list[Any]) -> list[Any]:
     if not tf.executing_eagerly() and outputs[0].graph.building_function:
         outputs[0].graph.control_outputs.append(outputs[0].op)
     return outputs
+
+
+def op_scope() -> Any:
+    """A context for building an op: its node gets none of the names of the scopes around, so what is
+    before _SCOPE in the name of its kernel has been put there by TensorFlow, for calls and loops."""
+    return contextlib.nullcontext() if tf.executing_eagerly() else tf.name_scope(_SCOPE)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 Data ops are not stateful (TensorFlow would chain them, and ranks with another order would hang), so
 in a graph each needs a name of its own, the same on all ranks. The counters of TensorFlow's own names
 may differ between ranks after one of them has retraced, so these names are made from the outermost
-function's name and an index within its trace.
+function's name and an index within its trace. A function that is called twice is traced once: its two
+copies are told apart by their kernels (cpp/tensorflow/place.h).
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ def next_in_trace(key: str) -> int:
     return _COUNTERS.next(_outermost(tf.compat.v1.get_default_graph()), key)
 
 
-def op_name(name: str | None) -> tuple[str, bool]:
-    """(tensor_name, repeats) of an op that is built now.
+def op_name(name: str | None) -> str:
+    """The `tensor_name` of an op that is built now.
 
     "" is an unnamed op, counted by the engine when it runs; only eager ops run in an order that is the
-    program's. `repeats` allows several in flight: nobody chose the name, TensorFlow may run it twice.
+    program's.
     """
     if name is not None:
-        return checked_name(name), False
+        return checked_name(name)
     if tf.executing_eagerly():
-        return "", False
+        return ""
     graph = _outermost(tf.compat.v1.get_default_graph())
     title = getattr(graph, "name", None) or "graph"
     decorated = _DECORATED.match(title)
     if decorated is not None:
         title = decorated.group(1)
     # One index for all kinds: an allreduce that meets a broadcast is a mismatch, not a stall.
-    return f"{title}/collective_{_COUNTERS.next(graph, 'collective')}", True
+    return f"{title}/collective_{_COUNTERS.next(graph, 'collective')}"

@@ -10,7 +10,7 @@ import tensorflow as tf
 from rdmacoll.engine import world
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import check_movable, tensor as as_tensor
-from rdmacoll.ops._library import must_run, not_converted, ops, typed_errors
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 
 
@@ -28,16 +28,14 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
     return gather(as_tensor(tensor), name=name)
 
 
-def gather(tensor: Any, *, name: str | None, repeats: bool = False, label: str = "") -> Any:
-    """`allgather` of a tensor; `repeats`: the name may be in flight several times."""
+def gather(tensor: Any, *, name: str | None, label: str = "") -> Any:
+    """`allgather` of a tensor, which `label` names in messages."""
     check_movable(tensor.dtype)
     functions = ops()
-    tensor_name, unnamed = op_name(name)
-    with typed_errors():
+    with op_scope(), typed_errors():
         gathered = functions.rdmacoll_allgather(
             tensor=tensor,
-            tensor_name=tensor_name,
-            repeats=repeats or unnamed,
+            tensor_name=op_name(name),
             labels=[label] if label else [],
         )
     return must_run([gathered])[0]

@@ -20,7 +20,7 @@ from rdmacoll.ops._arguments import (
     scales,
     tensor as as_tensor,
 )
-from rdmacoll.ops._library import must_run, not_converted, ops, typed_errors
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops.allgather import gather
 
@@ -98,26 +98,22 @@ def reduce_group(
     name: str | None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    repeats: bool = False,
     labels: Sequence[str] = (),
     manifest: str = "",
 ) -> list[Any]:
-    """One op for tensors of one dtype. `repeats`: the name may be in flight several times; `labels` name
-    the tensors in messages; `manifest` describes the list that they are the first part of, and has to be
-    equal on all ranks."""
+    """One op for tensors of one dtype. `labels` name the tensors in messages; `manifest` describes the
+    list that they are the first part of, and has to be equal on all ranks."""
     check_reducible(tensors[0].dtype, op)
     prescale, postscale = scales(tensors[0].dtype, prescale_factor, postscale_factor)
     functions = ops()
-    tensor_name, unnamed = op_name(name)
-    with typed_errors():
+    with op_scope(), typed_errors():
         results = list(
             functions.rdmacoll_allreduce(
                 tensors=tensors,
                 op=int(op),
                 prescale_bits=bits(prescale),
                 postscale_bits=bits(postscale),
-                tensor_name=tensor_name,
-                repeats=repeats or unnamed,
+                tensor_name=op_name(name),
                 labels=list(labels),
                 manifest=manifest,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rdmacoll.ops._library import not_converted, ops, typed_errors
+from rdmacoll.ops._library import not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 
 
@@ -15,6 +15,5 @@ def barrier(name: str | None = None) -> Any:
     Errors as for `allreduce`.
     """
     functions = ops()
-    tensor_name, _ = op_name(name)
-    with typed_errors():
-        return functions.rdmacoll_barrier(tensor_name=tensor_name)
+    with op_scope(), typed_errors():
+        return functions.rdmacoll_barrier(tensor_name=op_name(name))

@@ -11,7 +11,7 @@ from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import by_dtype, check_movable, check_root, tensor as as_tensor
-from rdmacoll.ops._library import must_run, not_converted, ops, typed_errors
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 
 
@@ -60,14 +60,12 @@ def send_group(
     check_movable(tensors[0].dtype)
     functions = ops()
     root = check_root(root_rank)
-    tensor_name, repeats = op_name(name)
-    with typed_errors():
+    with op_scope(), typed_errors():
         results = list(
             functions.rdmacoll_broadcast(
                 tensors=tensors,
                 root_rank=root,
-                tensor_name=tensor_name,
-                repeats=repeats,
+                tensor_name=op_name(name),
                 labels=list(labels),
             )
         )

@@ -86,7 +86,6 @@ class GradientReducer:
             name=name,
             prescale_factor=self.prescale_factor,
             postscale_factor=self.postscale_factor,
-            repeats=True,
             labels=[labels[index] for index in indices],
             manifest=checked,
         )
@@ -105,8 +104,8 @@ class GradientReducer:
         values = slices.values
         if self.prescale_factor != 1.0:
             values = values * self.prescale_factor
-        values = gather(values, name=f"{name}/values", repeats=True, label=label)
-        indices = gather(slices.indices, name=f"{name}/indices", repeats=True, label=label)
+        values = gather(values, name=f"{name}/values", label=label)
+        indices = gather(slices.indices, name=f"{name}/indices", label=label)
         scale = self.postscale_factor
         if self.op is ReduceOp.AVERAGE:
             values = values / world.size()

@@ -164,6 +164,50 @@ def check_retraces_and_nested_functions() -> None:
     close(traced_alone(mine((3,)), 0), expected(rdmacoll.Sum, (3,), "float32"))
 
 
+def check_copies_of_a_function_in_another_order_on_each_rank() -> None:
+    """Each is as long as the others, so that nothing but what they are tells them apart."""
+    calls = 6
+    order = np.random.default_rng(200 + RANK).permutation(calls)
+
+    def delayed(x: Any, turn: Any) -> Any:
+        wait = lambda a, turns: (time.sleep(0.003 * turns), a)[1]  # noqa: E731
+        return tf.ensure_shape(tf.numpy_function(wait, [x, turn], tf.float32, stateful=False), x.shape)
+
+    @tf.function
+    def plain(x: Any, turn: Any) -> Any:
+        return allreduce(delayed(x, turn), op=rdmacoll.Sum)
+
+    def row_by_row(x: Any, turns: Any, call: Any) -> Any:
+        return tf.map_fn(
+            lambda row: call(*row), (x, turns), fn_output_signature=x.dtype, parallel_iterations=8
+        )
+
+    looped = tf.function(lambda x, turns: row_by_row(x, turns, plain))
+
+    @tf.function
+    def copies(x: Any, turns: Any) -> Any:
+        return tf.stack([plain(x[i], turns[i]) for i in range(calls)])
+
+    @tf.function
+    def copies_of_loops(x: Any, turns: Any) -> Any:
+        return tf.stack([looped(x[i], (turns + i) % calls) for i in range(calls)])
+
+    @tf.function
+    def nested_loops(x: Any, turns: Any) -> Any:
+        all_turns = (turns[:, None] + turns[None, :]) % calls
+        return row_by_row(x, all_turns, lambda row, row_turns: row_by_row(row, row_turns, plain))
+
+    for salt in range(3):
+        turns = tf.constant((order + salt) % calls, tf.int64)
+        close(
+            copies(mine((calls, 3), salt=salt), turns),
+            expected(rdmacoll.Sum, (calls, 3), "float32", salt=salt),
+        )
+        for step in (copies_of_loops, nested_loops):
+            shape = (calls, calls, 2)
+            close(step(mine(shape, salt=salt), turns), expected(rdmacoll.Sum, shape, "float32", salt=salt))
+
+
 def check_gathers_ragged_pieces() -> None:
     for dtype in ("float32", "bool", "uint16", "uint32", "uint64", "int16", "complex64", "complex128"):
         pieces = [value(rank, (rank * 2 % 3, 2), dtype) for rank in range(SIZE)]

@@ -106,7 +106,6 @@ def test_the_structs_are_as_long_as_the_library_says():
             ("postscale", ctypes.c_double),
             ("name", ctypes.c_char_p),
             ("iteration", ctypes.c_int64),
-            ("repeats", ctypes.c_int32),
             ("n_tensors", ctypes.c_int32),
             *[(name, ctypes.c_void_p) for name in ("tensors", "allocate", "done", "context", "manifest")],
         ]

@@ -11,52 +11,16 @@ import gc
 import json
 import struct
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from kernel_spy import PIECES, Spy
+from kernel_spy import ONE, PIECES, Spy, allreduce, library, ops, spy  # noqa: F401 (fixtures)
 
-from rdmacoll.engine import world
 from rdmacoll.engine.errors import RankFailedError, StalledError, error_from
 from rdmacoll.engine.library import REQUEST, _Api
-from rdmacoll.ops import _library
 from rdmacoll.ops._arguments import bits
-
-ONE = bits(1.0)
-SUM = 0
-
-
-@pytest.fixture(scope="module")
-def library() -> Any:
-    path = str(_library.library_path())
-    module = tf.load_op_library(path)  # first: TensorFlow notes what is registered meanwhile
-    shared = ctypes.CDLL(path)
-    shared.rc_tf_problem.restype = ctypes.c_char_p
-    shared.rc_tf_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    return module, shared
-
-
-@pytest.fixture
-def spy(library: Any) -> Iterator[Spy]:
-    assert not world.is_initialized()
-    spy = Spy()
-    assert library[1].rc_tf_attach(ctypes.addressof(spy.table), 4711) == 0
-    yield spy
-    assert library[1].rc_tf_attach(None, None) == 0
-    spy.close()
-
-
-@pytest.fixture
-def ops(library: Any) -> Any:
-    return library[0]
-
-
-def allreduce(ops: Any, tensors: list[Any], **options: Any) -> list[Any]:
-    options = {"op": SUM, "prescale_bits": ONE, "postscale_bits": ONE, **options}
-    return ops.rdmacoll_allreduce(tensors=tensors, **options)
 
 
 def test_it_loads_without_complaint(library: Any) -> None:
@@ -95,7 +59,7 @@ def test_a_request_says_what_the_op_says(ops: Any, spy: Spy) -> None:
     assert request["size"] == REQUEST.size
     assert (request["kind"], request["dtype"], request["op"], request["n"]) == (0, 6, 3, 3)
     assert (request["prescale"], request["postscale"]) == (0.1, -2.5)
-    assert (request["name"], request["repeats"], request["iteration"]) == ("grads", 0, 0)
+    assert (request["name"], request["iteration"]) == ("grads", 0)
     assert request["manifest"] == "3 gradients"
     assert [t["shape"] for t in request["tensors"]] == [(2, 3), (0, 4), ()]
     assert [t["label"] for t in request["tensors"]] == ["a", "b", "c"]
@@ -280,20 +244,6 @@ def test_both_wait_at_once_although_neither_is_done(ops: Any, spy: Spy) -> None:
     spy.hold.set()
     thread.join(30)
     assert not thread.is_alive()
-
-
-def test_loop_iterations_are_told_apart(ops: Any, spy: Spy) -> None:
-    @tf.function
-    def step(x: Any) -> Any:
-        return tf.map_fn(lambda row: allreduce(ops, [row], tensor_name="row")[0], x, parallel_iterations=4)
-
-    x = tf.reshape(tf.range(20.0), (10, 2))
-    np.testing.assert_array_equal(step(x).numpy(), x.numpy())
-    iterations = sorted(r["iteration"] for r in spy.requests)
-    assert len(set(iterations)) == 10
-    assert {r["repeats"] for r in spy.requests} == {1}
-    first = iterations[0]
-    assert iterations == list(range(first, first + 10))
 
 
 @pytest.mark.parametrize(
