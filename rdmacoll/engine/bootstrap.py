@@ -13,6 +13,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rdmacoll.engine import launch as launch_rules, patience
@@ -38,7 +39,9 @@ class Start:
     def carrier(self, values: Values) -> Carrier:
         """The channel between the ranks. Raises ConfigError."""
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
-        log.info(f"started by {self.launch.describe()}.")
+        # Rank 0's first line: whoever waits for ranks that do not come sees here what it was told.
+        tell = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
+        tell(f"started by {self.launch.describe()}.")
         name, secret = secrets.token_hex(8), secrets.token_bytes(SECRET_BYTES)
         timeout_s = values.number("RDMACOLL_START_TIMEOUT_S")
         if self.comm is not None:
@@ -151,7 +154,7 @@ def _start_with_mpi(told: Launch, environ: Mapping[str, str]) -> Start | None:
         says = f"says rank {world.Get_rank()} of {world.Get_size()}"
     else:
         return Start(
-            Launch(f"{told.by} ({_short(version)})", world.Get_rank(), world.Get_size()),
+            replace(told, by=f"{told.by} ({_short(version)})", rank=world.Get_rank()),
             world,
             owns_mpi=first,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rdmacoll.engine.errors import ConfigError
 
@@ -35,13 +35,15 @@ class Launch:
     rank: int
     size: int
     rendezvous: str = ""  # host:port, where MPI does not carry the texts
+    variables: tuple[str, ...] = ()  # that told rank and size, where `by` does not name them
 
     def describe(self) -> str:
         """One phrase for the log and for messages."""
         if self.size == 1:
             return f"{self.by}: a world of one"
+        told = f" (from {' and '.join(self.variables)})" if self.variables else ""
         address = f", rendezvous at {self.rendezvous}" if self.rendezvous else ""
-        return f"{self.by} (rank {self.rank} of {self.size}{address})"
+        return f"{self.by}: rank {self.rank} of {self.size}{told}{address}"
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
@@ -80,6 +82,10 @@ def split_address(address: str) -> tuple[str, int]:
             "from 1 to 65535; an IPv6 address in brackets)."
         )
     return host, int(port)
+
+
+def _join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def by_hand(
@@ -129,7 +135,8 @@ def by_mpi(environ: Mapping[str, str]) -> Launch | None:
     """What an MPI launcher says about this process, whether or not this process has that MPI."""
     for by, size, rank in _MPI_VARIABLES:
         if size in environ and rank in environ:
-            return checked(Launch(by, _number(environ, rank), _number(environ, size)))
+            told = Launch(by, _number(environ, rank), _number(environ, size), variables=(rank, size))
+            return checked(told)
     return None
 
 
@@ -155,7 +162,8 @@ def by_slurm(environ: Mapping[str, str]) -> Launch | None:
     size = next((n for n in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if n in environ), None)
     if size is None:
         return None
-    launch = checked(Launch("Slurm's srun", _number(environ, "SLURM_PROCID"), _number(environ, size)))
+    rank_of, size_of = _number(environ, "SLURM_PROCID"), _number(environ, size)
+    launch = checked(Launch("Slurm's srun", rank_of, size_of, variables=("SLURM_PROCID", size)))
     if launch.size == 1:
         return launch
     nodes = next(
@@ -174,16 +182,22 @@ def by_slurm(environ: Mapping[str, str]) -> Launch | None:
         )
     job = int(re.sub(r"\D", "", environ.get("SLURM_JOB_ID", "")) or 0)
     step = int(re.sub(r"\D", "", environ.get("SLURM_STEP_ID", "")) or 0)
-    port = _PORT_FIRST + (job * 101 + step) % _PORTS
-    bracketed = f"[{host}]" if ":" in host else host
-    return Launch(launch.by, launch.rank, launch.size, f"{bracketed}:{port}")
+    return replace(launch, rendezvous=_join_address(host, _PORT_FIRST + (job * 101 + step) % _PORTS))
 
 
 def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
     """What torchrun (or a script in its manner) says about this process."""
-    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+    if "WORLD_SIZE" not in environ:
         return None
-    launch = checked(Launch("torchrun", _number(environ, "RANK"), _number(environ, "WORLD_SIZE")))
+    size = _number(environ, "WORLD_SIZE")
+    if "RANK" not in environ:
+        if size <= 1:
+            return None
+        raise ConfigError(
+            f"WORLD_SIZE={size} is set, but RANK is not: each process would be a world of its own. Give "
+            "every process RANK, MASTER_ADDR and MASTER_PORT as torchrun does, or unset WORLD_SIZE."
+        )
+    launch = checked(Launch("torchrun", _number(environ, "RANK"), size, variables=("RANK", "WORLD_SIZE")))
     if launch.size == 1:
         return launch
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
@@ -196,6 +210,4 @@ def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
     # The launcher itself may serve MASTER_PORT for the whole job.
     if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
         port += 1 if port < 65535 else -1
-    host = environ["MASTER_ADDR"]
-    bracketed = f"[{host}]" if ":" in host else host
-    return Launch(launch.by, launch.rank, launch.size, f"{bracketed}:{port}")
+    return replace(launch, rendezvous=_join_address(environ["MASTER_ADDR"], port))

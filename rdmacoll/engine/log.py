@@ -14,16 +14,20 @@ class Log:
         self._level = LEVELS.index(level) if level in LEVELS else LEVELS.index("warning")
         self._rank = rank
 
-    def _write(self, level: str, text: str) -> None:
+    def _write(self, level: str, prefix: str, text: str) -> None:
         if LEVELS.index(level) <= self._level and sys.stderr is not None:  # None: it was closed
             who = f" rank {self._rank}" if self._rank >= 0 else ""
-            sys.stderr.write(f"[rdmacoll{who}] {level}: {text}\n")
+            sys.stderr.write(f"[rdmacoll{who}] {prefix}{text}\n")
             sys.stderr.flush()
+
+    def say(self, text: str) -> None:
+        """What everybody wants to know once; not shown where errors alone are wanted."""
+        self._write("warning", "", text)
 
     def warning(self, text: str) -> None:
         """Something that the user should look at."""
-        self._write("warning", text)
+        self._write("warning", "warning: ", text)
 
     def info(self, text: str) -> None:
         """Something that helps to understand a run."""
-        self._write("info", text)
+        self._write("info", "info: ", text)

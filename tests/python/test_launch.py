@@ -26,6 +26,31 @@ def test_nothing_set_is_a_world_of_one():
     assert (start.launch.rank, start.launch.size, start.comm) == (0, 1, None)
 
 
+def test_a_world_size_of_one_alone_is_a_world_of_one():
+    assert find_start(environ={"WORLD_SIZE": "1"}).launch.size == 1
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        (
+            SLURM,
+            "Slurm's srun: rank 3 of 4 (from SLURM_PROCID and SLURM_STEP_NUM_TASKS), rendezvous at gpu07:",
+        ),
+        (TORCHRUN, "torchrun: rank 1 of 2 (from RANK and WORLD_SIZE), rendezvous at 10.0.0.1:29500"),
+        (HAND, "RDMACOLL_RANK and RDMACOLL_SIZE: rank 1 of 3, rendezvous at node1:4000"),
+        ({}, "no launcher: a world of one"),
+    ],
+)
+def test_a_launch_names_the_variables_that_told_it(environ, words):
+    assert find_start(environ=environ).launch.describe().startswith(words)
+
+
+def test_an_mpi_launch_names_its_variables():
+    found = launch.by_mpi({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"})
+    assert found.describe() == "MVAPICH: rank 1 of 2 (from MV2_COMM_WORLD_RANK and MV2_COMM_WORLD_SIZE)"
+
+
 def test_own_variables_come_before_every_launcher():
     start = find_start(environ={**SLURM, **TORCHRUN, **HAND, "PMI_SIZE": "9", "PMI_RANK": "8"})
     assert (start.launch.rank, start.launch.size) == (1, 3)
@@ -90,6 +115,7 @@ def test_the_first_host_of_a_node_list_is_found(nodes, host):
         ({**HAND, "RDMACOLL_RENDEZVOUS": "node1:0"}, "host:port"),
         ({**HAND, "RDMACOLL_RENDEZVOUS": "::1:70000"}, "host:port"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 is set, but RANK is not: each process would be a world"),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, "SLURM_JOB_NODELIST"),
     ],
 )
@@ -122,11 +148,14 @@ def test_another_mpi_than_the_launchers_is_refused_before_it_aborts_the_process(
     assert package.rc.initialize is False
 
 
-def test_an_mpi_launcher_without_mpi4py_is_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("size", "rank"), [("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("PMI_SIZE", "PMI_RANK")]
+)
+def test_an_mpi_launcher_without_mpi4py_is_refused(monkeypatch, size, rank):
     monkeypatch.setitem(__import__("sys").modules, "mpi4py", None)
     monkeypatch.delitem(__import__("sys").modules, "mpi4py.MPI", raising=False)
-    with pytest.raises(ConfigError, match=r"pip install 'rdmacoll\[mpi\]'"):
-        find_start(environ={"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"})
+    with pytest.raises(ConfigError, match=r"rank 2 of 4.*pip install 'rdmacoll\[mpi\]'"):
+        find_start(environ={rank: "2", size: "4"})
 
 
 def test_srun_with_pmi_but_without_mpi4py_meets_by_rendezvous(monkeypatch):

@@ -32,6 +32,21 @@ def test_1000_starts_and_stops_leave_nothing_behind(transport):
     check_constant(outcome.succeeded())
 
 
+@pytest.mark.parametrize(
+    ("launcher", "level", "lines"), [("tcp", "warning", 1), ("tcp", "error", 0), ("mpirun", "warning", 1)]
+)
+def test_rank_0_says_once_who_started_it_and_nobody_says_more(launcher, level, lines):
+    program = "import rdmacoll\nrdmacoll.init()\n"
+    outcome = run(program, 2, launcher=launcher, env={"RDMACOLL_LOG": level})
+    outcome.succeeded()
+    outputs = {rank.output for rank in outcome.ranks}  # under mpirun it is one for all
+    said = [line for output in outputs for line in output.splitlines() if "[rdmacoll" in line]
+    assert len(said) == lines, outcome.text()
+    for line in said:
+        assert line.startswith("[rdmacoll rank 0] started by "), line
+        assert ": rank 0 of 2" in line, line
+
+
 def test_a_program_may_end_without_shutdown():
     program = """
 import numpy as np, rdmacoll

@@ -1,0 +1,65 @@
+"""A rank that is killed, or stays, at one step of its start; the others say what they get.
+
+Arguments: the rank, the step (a method of the library, or "init"), and "killed", "killed after it" or
+"stays".
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from ranks import report
+
+import rdmacoll
+from rdmacoll.engine.bootstrap import told_rank
+from rdmacoll.engine.library import Library
+
+STAY_S = 40.0
+
+
+def end_at(step: str, how: str) -> None:
+    """Replaces the step of this process by its end."""
+    plain = getattr(Library, step)
+
+    def ends(*arguments: Any, **named: Any) -> Any:
+        while how == "killed after it" and not plain(*arguments, **named):
+            pass
+        report({"at": time.time(), "pid": os.getpid()}, rank=told_rank())
+        if how == "stays":
+            time.sleep(STAY_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(Library, step, ends)
+
+
+def tell_when_in(step: str) -> None:
+    """Reports this process's id when it comes to the step."""
+    plain = getattr(Library, step)
+
+    def tells(*arguments: Any, **named: Any) -> Any:
+        setattr(Library, step, plain)
+        report({"pid": os.getpid()}, rank=told_rank())
+        return plain(*arguments, **named)
+
+    setattr(Library, step, tells)
+
+
+def main() -> None:
+    """Starts, and reports how that ended."""
+    ended, step, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    step = "settings" if step == "init" else step  # what init() asks for first
+    (end_at(step, how) if told_rank() == ended else tell_when_in(step))
+    try:
+        rdmacoll.init()
+    except (rdmacoll.RdmacollError, KeyboardInterrupt) as error:
+        fields = {name: getattr(error, name, None) for name in ("rank", "host", "cause")}
+        told = {"class": type(error).__name__, "text": str(error), "at": time.time(), "pid": os.getpid()}
+        report({**told, **fields}, rank=told_rank())
+        raise
+
+
+main()

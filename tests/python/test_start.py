@@ -1,0 +1,125 @@
+"""What ends a start: Ctrl-C, and the death of a rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+
+import pytest
+from ranks import ROOT, Run, launcher_version, run
+
+from rdmacoll.engine.errors import RankFailedError
+from rdmacoll.engine.presence import Presence
+
+PROGRAM = ROOT / "tests" / "multiprocess" / "start_steps.py"
+DEADLINE_S = 5.0  # five times what is promised
+
+
+@pytest.mark.parametrize(
+    ("ended", "step", "how"),
+    [
+        (2, "engine_open", "killed"),
+        (0, "engine_node", "killed"),
+        (1, "engine_node", "killed"),
+        (0, "engine_start_within", "killed"),
+        (2, "engine_start_within", "killed"),
+        (0, "engine_start_within", "killed after it"),
+        (1, "engine_start_within", "killed after it"),
+    ],
+)
+def test_a_rank_that_is_killed_during_the_start_is_named_on_the_others(ended, step, how):
+    outcome = run(PROGRAM, 3, arguments=[str(ended), step, how], deadline_s=60)
+    killed_at = outcome.ranks[ended].report["at"]
+    for rank, survivor in enumerate(outcome.ranks):
+        if rank == ended:
+            assert survivor.code == -signal.SIGKILL
+            continue
+        told = survivor.report
+        assert told["class"] == "RankFailedError", outcome.text()
+        assert told["rank"] == ended, outcome.text()
+        assert told["host"] in (socket.gethostname(), "127.0.0.1"), outcome.text()
+        assert f"rank {ended} (" in told["text"]
+        assert told["at"] - killed_at < DEADLINE_S
+
+
+def test_a_rank_that_is_killed_between_two_steps_over_mpi_is_named_where_survivors_may_speak():
+    env = {"OMPI_MCA_orte_enable_recovery": "1"}  # else the launcher ends them first, as others do
+    with Run(PROGRAM, 3, launcher="mpirun", arguments=["1", "engine_node", "killed"], env=env) as started:
+        outcome = started.finish(60)
+    ended, *survivors = (outcome.reports[rank] for rank in (1, 0, 2))
+    spoke = [told for told in survivors if "class" in told]
+    assert len(spoke) == 2 or "Open MPI" not in launcher_version(), outcome.text()
+    for told in spoke:
+        assert (told["class"], told["rank"]) == ("RankFailedError", 1), outcome.text()
+        assert (told["host"], told["cause"]) == (socket.gethostname(), "its process has ended")
+        assert told["at"] - ended["at"] < 2 * DEADLINE_S
+
+
+def test_whose_socket_is_gone_is_gone():
+    listeners = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+    cards = []
+    for rank, listener in enumerate(listeners):
+        name = f"rdmacoll-test-{os.getpid()}-{rank}"
+        listener.bind("\0" + name)
+        node = "elsewhere" if rank == 2 else "here"
+        cards.append(json.dumps({"unix": name, "node": node, "host": f"h{rank}", "pid": 7}))
+    presence = Presence(cards, 0)
+    presence.check()
+    listeners[2].close()  # on another node: nothing is known of it here
+    presence.check()
+    listeners[1].close()
+    with pytest.raises(RankFailedError, match=r"rank 1 \(h1, pid 7\) left during the start") as caught:
+        presence.check()
+    assert (caught.value.rank, caught.value.host) == (1, "h1")
+    listeners[0].close()
+    presence.check()  # a system that does not list our own socket says nothing of others
+
+
+def interrupt(started, rank):
+    """Ctrl-C for a rank that waits in its start; when it was sent."""
+    time.sleep(0.4)
+    assert started.reported(rank) == {"pid": started.pid(rank)}
+    sent = time.time()
+    os.kill(started.pid(rank), signal.SIGINT)
+    return sent
+
+
+@pytest.mark.parametrize(("interrupted", "late", "other"), [(0, 1, 2), (1, 2, 0)])
+@pytest.mark.parametrize("step", ["init", "engine_node", "engine_start_within"])
+def test_ctrl_c_ends_a_start_that_waits_for_a_late_rank(interrupted, late, other, step):
+    with Run(PROGRAM, 3, arguments=[str(late), step, "stays"]) as started:
+        started.wait_for_reports((0, 1, 2))
+        sent = interrupt(started, interrupted)
+        assert started.processes[interrupted].wait(20) in (130, -signal.SIGINT)
+        assert started.processes[other].wait(20) == 1
+        ended, told = started.reported(interrupted), started.reported(other)
+        text = started.so_far().text()
+    assert ended["class"] == "KeyboardInterrupt", text
+    assert ended["at"] - sent < DEADLINE_S
+    assert (told["class"], told["rank"]) == ("RankFailedError", interrupted), text
+    assert "KeyboardInterrupt" in told["cause"], text
+    assert told["at"] - sent < DEADLINE_S
+
+
+def test_ctrl_c_ends_a_search_for_rank_0():
+    with Run(PROGRAM, 2, arguments=["0", "init", "stays"]) as started:
+        started.wait_for_reports((0, 1))
+        sent = interrupt(started, 1)
+        assert started.processes[1].wait(20) in (130, -signal.SIGINT)
+        ended = started.reported(1)
+    assert ended["class"] == "KeyboardInterrupt"
+    assert ended["at"] - sent < DEADLINE_S
+
+
+@pytest.mark.parametrize("step", [pytest.param("engine_open", marks=pytest.mark.slow), "engine_start_within"])
+def test_ctrl_c_ends_a_start_under_mpirun(step):
+    with Run(PROGRAM, 2, launcher="mpirun", arguments=["0", step, "stays"]) as started:
+        started.wait_for_reports((0, 1))
+        sent = interrupt(started, 1)
+        outcome = started.finish(30)
+    ended = outcome.ranks[1].report
+    assert ended["class"] == "KeyboardInterrupt", outcome.text()
+    assert ended["at"] - sent < DEADLINE_S
