@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DistributedGradientTape", "DistributedOptimizer", "bucket_count"]
 
-_NUMBERS = itertools.count()
+_NUMBERS: dict[str, itertools.count[int]] = {}  # one row of numbers for each label
 
 
 def __getattr__(name: str) -> Any:
@@ -46,10 +46,25 @@ def DistributedOptimizer(
     summed as dense tensors instead of being gathered. bucket_bytes: instead of RDMACOLL_BUCKET_BYTES.
 
     With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
-    (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Files that
-    Keras saves hold the plain optimizer: what `load_model` returns has to be wrapped again. Raises
-    ConfigError for an optimizer that is wrapped already.
+    (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and
+    pickles of the optimizer are wrapped too; ranks make them in the same order. Files that Keras saves, and
+    copies and pickles of a whole model, which are such files, hold the plain optimizer: what `load_model`
+    returns has to be wrapped again. Raises ConfigError for an optimizer that is wrapped already.
     """
+    return wrapped(
+        optimizer,
+        "DistributedOptimizer",
+        op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        bucket_bytes=bucket_bytes,
+    )
+
+
+def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
+    """The same optimizer, wrapped; `label` and a number become the name of what it reduces."""
     from rdmacoll.optimizer import keras2, keras3
     from rdmacoll.optimizer.reduce import GradientReducer
 
@@ -61,16 +76,8 @@ def DistributedOptimizer(
                 "its gradients would be reduced twice. Wrap an optimizer once."
             )
     family = keras3 if _keras_version(optimizer) >= 3 else keras2
-    reducer = GradientReducer(
-        name=f"DistributedOptimizer_{next(_NUMBERS)}",
-        op=op,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        bucket_bytes=bucket_bytes,
-    )
-    family.wrap(optimizer, reducer)
+    number = next(_NUMBERS.setdefault(label, itertools.count()))
+    family.wrap(optimizer, GradientReducer(name=f"{label}_{number}", **options))
     for part in parts[1:]:
         part._rdmacoll_is_inside = True
     return optimizer

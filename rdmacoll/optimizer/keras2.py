@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
 
 
-class Distributed:
+class Distributed(Copied):
     """Takes the place where `tf.distribute` strategies aggregate. Keras's loss scaling aggregates there
     before it asks whether gradients are finite, and the optimizers before they clip."""
 

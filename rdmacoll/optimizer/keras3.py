@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
 
 
-class Distributed:
+class Distributed(Copied):
     """Mixed in before the optimizer's own class; `_rdmacoll_reduce` is set on the dynamic subclass."""
 
     _rdmacoll_reduce: GradientReducer

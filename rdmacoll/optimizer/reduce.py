@@ -46,6 +46,11 @@ class GradientReducer:
         self.bucket_bytes = bucket_bytes
         self.buckets: list[Bucket] = []  # of the last list that was reduced
 
+    def options(self) -> dict[str, Any]:
+        """What makes another one like this."""
+        names = ("name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes")
+        return {name: getattr(self, name) for name in names}
+
     @not_converted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         """The reduced gradients; None stays None."""

@@ -6,8 +6,11 @@ division magnifies for gradients near zero; a forgotten reduction is off by 1e-2
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -273,6 +276,52 @@ def check_a_second_wrap_is_an_error() -> None:
     assert "already" in str(raised(rdmacoll.ConfigError, lambda: rdmacoll.DistributedOptimizer(optimizer)))
     raised(rdmacoll.ConfigError, lambda: rdmacoll.DistributedOptimizer("adam"))
     raised(rdmacoll.ConfigError, lambda: rdmacoll.DistributedOptimizer(network()))
+
+
+def check_copies_and_pickles_are_wrapped_and_else_as_plain_ones() -> None:
+    for way in (copy.deepcopy, copy.copy, lambda value: pickle.loads(pickle.dumps(value))):
+        plain, ours = keras.optimizers.Adam(0.1), keras.optimizers.Adam(0.1)
+        rdmacoll.DistributedOptimizer(ours, op=rdmacoll.Sum, postscale_factor=0.5, bucket_bytes=99)
+        for optimizer in (plain, ours):
+            optimizer.build([keras.Variable(np.ones(3, np.float32))])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras leaves slots out of a copy, and says so
+            expected, copied = way(plain), way(ours)
+        assert copied is not ours
+        assert type(copied).__name__ == "Adam"
+        assert copied.get_config() == {**expected.get_config(), "name": copied.name}
+        assert len(expected.variables) == len(copied.variables)
+        for wanted, found in zip(expected.variables, copied.variables):
+            np.testing.assert_array_equal(np.asarray(wanted), np.asarray(found))
+        raised(rdmacoll.ConfigError, lambda copied=copied: rdmacoll.DistributedOptimizer(copied))
+        variable, gradient = keras.Variable(np.zeros(3, np.float32)), tf.fill((3,), float(RANK))
+        ours = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(1.0), op=rdmacoll.Sum, postscale_factor=0.5)
+        way(ours).apply([gradient], [variable])
+        np.testing.assert_allclose(np.asarray(variable), -0.5 * sum(range(SIZE)))
+
+
+def check_a_copy_and_its_original_work_in_one_step() -> None:
+    ours = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(1.0), op=rdmacoll.Sum)
+    others = [copy.deepcopy(ours), copy.deepcopy(ours), copy.deepcopy(copy.deepcopy(ours))]
+    variables = [keras.Variable(np.zeros(2, np.float32)) for _ in range(4)]
+    for optimizer, variable in zip([ours, *others], variables):
+        optimizer.build([variable])
+
+    @tf.function
+    def step() -> None:
+        for factor, (optimizer, variable) in enumerate(zip([ours, *others], variables), 1):
+            optimizer.apply([tf.fill((2,), float(factor * (RANK + 1)))], [variable])
+
+    step()
+    for factor, variable in enumerate(variables, 1):
+        np.testing.assert_allclose(np.asarray(variable), -factor * sum(range(1, SIZE + 1)))
+
+
+def check_a_cloned_model_trains_with_a_copy() -> None:
+    optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    copied = functools.partial(copy.deepcopy, optimizer)
+    model = train(copied, wrap=False, build=lambda: keras.models.clone_model(network()))
+    assert equal_on_all_ranks(model.get_weights())
 
 
 def check_compiled_models_fall_back() -> None:
