@@ -237,18 +237,24 @@ def test_a_forked_child_is_refused_with_a_sentence():
 engine.allreduce(np.ones(3))
 pending = engine.allreduce_async(np.ones(3), name="inherited")
 kept = engine.empty(100)
+prepared = engine.prepare_allreduce(kept, kept)
+prepared()
+def reduces():
+    engine.allreduce(kept)
 child = os.fork()
 if child == 0:
     code = 0
-    for call in (engine.barrier, rdmacoll.rank, rdmacoll.init, pending.wait, rdmacoll.metrics):
+    for call in (
+        engine.barrier, rdmacoll.rank, rdmacoll.init, pending.wait, rdmacoll.metrics, prepared, reduces
+    ):
         try:
             call()
         except rdmacoll.NotInitializedError as error:
             code += "forked" in str(error)
     rdmacoll.shutdown()
-    del pending, kept
+    del pending, kept, prepared
     sys.exit(code)     # with Python's exit handlers, which must leave the parent's engine alone
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 pending.wait()
 kept[:] = 1
 engine.allreduce(kept)
