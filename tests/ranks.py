@@ -85,13 +85,18 @@ def run_python(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedP
     )
 
 
+def launcher_version() -> str:
+    """What mpirun says of itself."""
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=20)
+    return version.stdout + version.stderr
+
+
 def mpirun_command(ranks: int) -> list[str]:
     """mpirun with what this MPI needs to start more ranks than cores, as any user."""
     mpirun = shutil.which("mpirun")
     assert mpirun is not None, "mpirun is missing: make setup"
-    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=20)
     command = [mpirun]
-    if "Open MPI" in version.stdout + version.stderr:
+    if "Open MPI" in launcher_version():
         command += ["--oversubscribe", "--bind-to", "none"]
         command += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return [*command, "-np", str(ranks)]

@@ -76,6 +76,7 @@ char* copy_text(const std::string& text) {
 
 int report(const Status& status, char** error, int code = kFailed) {
   if (status.ok()) return kDone;
+  if (status.is_busy()) return kTimeout;
   if (error != nullptr) *error = copy_text(status.to_json());
   return code;
 }
@@ -177,9 +178,14 @@ int engine_node(rc_engine* engine, const char* const* addresses, int32_t* leader
   return report(status, error);
 }
 
-int engine_start(rc_engine* engine, const int32_t* leaders, char** error) {
+int engine_start_within(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms,
+                        char** error) {
   const int size = engine->session->size();
-  return report(engine->session->start({leaders, leaders + size}), error);
+  return report(engine->session->start({leaders, leaders + size}, nanoseconds(timeout_ms)), error);
+}
+
+int engine_start(rc_engine* engine, const int32_t* leaders, char** error) {
+  return engine_start_within(engine, leaders, -1, error);
 }
 
 void engine_close(rc_engine* engine, const char* cause) {
@@ -371,17 +377,18 @@ int pair_run(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char*
 
 void pair_free(rc_pair* pair) { delete pair; }
 
-const rc_api kApi{RC_ABI_VERSION,   sizeof(rc_api),  RDMACOLL_VERSION,
-                  text_free,        settings,        engine_open,
-                  engine_node,      engine_start,    engine_close,
-                  engine_free,      engine_topology, engine_metrics,
-                  engine_describe,  engine_state,    submit,
-                  handle_wait,      handle_done,     handle_result,
-                  handle_free,      prepare,         prepared_run,
-                  prepared_free,    memory_allocate, memory_free,
-                  verify_schedules, sim_faults,      run,
-                  memory_lend,      devices,         pair_open,
-                  pair_node,        pair_run,        pair_free};
+const rc_api kApi{RC_ABI_VERSION,     sizeof(rc_api),  RDMACOLL_VERSION,
+                  text_free,          settings,        engine_open,
+                  engine_node,        engine_start,    engine_close,
+                  engine_free,        engine_topology, engine_metrics,
+                  engine_describe,    engine_state,    submit,
+                  handle_wait,        handle_done,     handle_result,
+                  handle_free,        prepare,         prepared_run,
+                  prepared_free,      memory_allocate, memory_free,
+                  verify_schedules,   sim_faults,      run,
+                  memory_lend,        devices,         pair_open,
+                  pair_node,          pair_run,        pair_free,
+                  engine_start_within};
 
 }  // namespace
 

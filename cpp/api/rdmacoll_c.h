@@ -185,6 +185,12 @@ typedef struct rc_api {
   int (*pair_run)(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char** json,
                   char** error);
   void (*pair_free)(rc_pair* pair);
+
+  /* engine_start in slices, between which a caller can look at its signals: 1 when timeout_ms is
+   * over before the world stands; call it again then, with the same leaders. After a 0 it may be
+   * asked further: the error is that of a rank that was lost since. */
+  int (*engine_start_within)(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms,
+                             char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

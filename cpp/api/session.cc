@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <mutex>
+#include <utility>
 
 #include "api/rdmacoll_c.h"
 #include "base/fd.h"
@@ -20,6 +21,8 @@ namespace rdmacoll {
 namespace {
 
 constexpr Nanoseconds kGoodbyeLimit = 2 * kSecond;
+// Of a world that does not stand: who is not connected yet hears nothing, however long one waits.
+constexpr Nanoseconds kEarlyGoodbyeLimit = 200 * kMillisecond;
 constexpr uint32_t kFirstEpoch = 1;
 
 // How long a caller polls: a little more than a peer takes to answer. Who falls asleep just before
@@ -118,7 +121,24 @@ Status Session::probe_node(const std::vector<std::string>& cards, int& leader) {
   return fabric_->probe_node(cards, leader);
 }
 
-Status Session::start(const std::vector<int>& leaders) {
+Status Session::start(const std::vector<int>& leaders, Nanoseconds timeout) {
+  if (taken_up_.is_busy()) taken_up_ = take_up(leaders);
+  RC_RETURN_IF_ERROR(taken_up_);
+  const Nanoseconds left = std::max<Nanoseconds>(0, start_deadline_ - clock_.now());
+  const Status status = driver_->connect(std::min(timeout, left));
+  if (status.is_busy() && clock_.now() >= start_deadline_) {
+    return {Code::failed, cat("the connections to the other ranks did not stand within ",
+                              config_.start_timeout_s, " s:\n", state())};
+  }
+  RC_RETURN_IF_ERROR(status);
+  if (std::exchange(stands_, true)) return {};
+  driver_->start();
+  listen_for_state_signal(driver_.get());
+  return {};
+}
+
+// Everything but the connections.
+Status Session::take_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
   if (rank_ == 0) tell_transport();
@@ -132,11 +152,8 @@ Status Session::start(const std::vector<int>& leaders) {
   engine_ = std::make_unique<Engine>(
       EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_});
   driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(cores));
-  RC_RETURN_IF_ERROR(driver_->open());
-  RC_RETURN_IF_ERROR(driver_->connect(from_seconds(config_.start_timeout_s)));
-  driver_->start();
-  listen_for_state_signal(driver_.get());
-  return {};
+  start_deadline_ = clock_.now() + from_seconds(config_.start_timeout_s);
+  return driver_->open();
 }
 
 void Session::tell_transport() const {
@@ -182,7 +199,7 @@ void Session::close(const std::string& cause) {
   closed_ = true;
   if (driver_ == nullptr) return;
   forget_state_signal(driver_.get());
-  driver_->stop(cause, kGoodbyeLimit);
+  driver_->stop(cause, stands_ ? kGoodbyeLimit : kEarlyGoodbyeLimit);
 }
 
 Session::~Session() {

@@ -25,7 +25,9 @@ class Session {
 
   const std::string& card() const { return fabric_->card(); }
   Status probe_node(const std::vector<std::string>& cards, int& leader);
-  Status start(const std::vector<int>& leaders);
+  // Until the world stands. busy() when `timeout` (kNever: no limit but that of the settings) is
+  // over before: call it again. Once the world stands it says whether a rank was lost meanwhile.
+  Status start(const std::vector<int>& leaders, Nanoseconds timeout = kNever);
   void close(const std::string& cause);
 
   // NotInitializedError before start(), and in a forked child.
@@ -40,6 +42,7 @@ class Session {
 
  private:
   Session() = default;
+  Status take_up(const std::vector<int>& leaders);
   void tell_transport() const;
   std::unique_ptr<Compute> make_compute(int cores) const;
   DriverOptions driver_options(int cores) const;
@@ -56,6 +59,9 @@ class Session {
   std::unique_ptr<Compute> compute_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Driver> driver_;
+  Status taken_up_ = Status::busy();  // what take_up() came to
+  Nanoseconds start_deadline_ = kNever;
+  bool stands_ = false;  // start() has succeeded
   bool closed_ = false;
 };
 

@@ -31,6 +31,8 @@ constexpr uint32_t kTurnsPerLook = 16;
 // Whoever polls longer than this gives way after each turn: the peer that it waits for, or the
 // thread that feeds it, may have been put on the same core.
 constexpr Nanoseconds kSpinAlone = 10 * kMicrosecond;
+// How long a start that has failed goes on telling the others, some of whom may not be connected.
+constexpr Nanoseconds kNewsLimit = 300 * kMillisecond;
 
 void relax(bool yield) {
   if (yield) {
@@ -67,19 +69,20 @@ Status Driver::open() {
   return {};
 }
 
-void Driver::start() {
-  thread_ = std::thread([this] { run(); });
+Status Driver::connect(Nanoseconds timeout) {
+  const Hold hold(*this);
+  drive([this] { return engine_.started() || !engine_.start_failure().ok(); },
+        {.deadline = clock_.now() + timeout, .spin = options_.caller_spin, .insists = true});
+  const Status failure = engine_.start_failure();
+  if (failure.ok()) return engine_.started() ? Status() : Status::busy();
+  // There may be no thread yet that passes the news on.
+  drive([this] { return engine_.may_end(); },
+        {.deadline = clock_.now() + kNewsLimit, .insists = true});
+  return failure;
 }
 
-Status Driver::connect(Nanoseconds limit) {
-  const Hold hold(*this);
-  const Nanoseconds deadline = clock_.now() + limit;
-  drive([this] { return engine_.started() || !engine_.failure().ok(); },
-        {.deadline = deadline, .spin = options_.caller_spin, .insists = true});
-  if (!engine_.failure().ok()) return engine_.failure();
-  if (engine_.started()) return {};
-  return {Code::failed, cat("the connections to the other ranks did not stand within ",
-                            limit / kSecond, " s:\n", engine_.state())};
+void Driver::start() {
+  thread_ = std::thread([this] { run(); });
 }
 
 // ---- any thread ----

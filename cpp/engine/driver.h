@@ -31,9 +31,11 @@ class Driver {
   Driver(Engine& engine, const Transport& transport, const Clock& clock, DriverOptions options);
   ~Driver();
 
-  Status open();                      // descriptors
-  void start();                       // the engine thread
-  Status connect(Nanoseconds limit);  // drives until the control tree stands
+  Status open();  // descriptors
+  // Drives until the control tree stands; busy() when `timeout` is over before. It may be asked
+  // again at any time, and says then whether a rank was lost meanwhile.
+  Status connect(Nanoseconds timeout);
+  void start();  // the engine thread
 
   // Any thread.
   Status submit(const OperationRef& operation);

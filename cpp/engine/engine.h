@@ -73,6 +73,8 @@ class Engine final : public Sink {
   bool may_end() const;
   void end();  // lets every peer go, fails what is pending
 
+  // Why the world cannot come to stand: a rank has failed, or has left already; ok() while it can.
+  Status start_failure() const;
   // The failure that ended this world, ok() while there is none.
   const Status& failure() const { return failure_; }
   std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often a driver has slept

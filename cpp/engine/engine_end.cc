@@ -78,6 +78,12 @@ void Engine::depart(int rank, const std::string& cause) {
   complete_undecided(departed_);
 }
 
+Status Engine::start_failure() const {
+  if (!failure_.ok() || departed_.ok()) return failure_;
+  const ErrorDetail& gone = departed_.detail();
+  return rank_failed(gone.rank, gone.host, world_.members[gone.rank].pid, gone.cause);
+}
+
 void Engine::complete_undecided(const Status& status) {
   for (auto& [key, queue] : std::exchange(undecided_, {})) {
     for (const OperationRef& operation : queue) complete(operation, status);

@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import struct
 import time
-from typing import Any, Protocol
+from typing import Any, Callable, Protocol
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.errors import ConfigError, RankFailedError
 
 _POLL_S, _POLL_S_MAX = 0.0005, 0.02
 _LENGTH = struct.Struct("<q")
+# Operations of MPI that were given up cannot be taken back: MPI may still write into their buffers.
+_GIVEN_UP: list[tuple[Any, ...]] = []
+
+
+def gave_up() -> bool:
+    """Whether an operation of MPI was given up: MPI_Finalize might wait for it, and so for other ranks."""
+    return bool(_GIVEN_UP)
+
+
+def no_watch() -> None:
+    """Nothing else to look at while one waits."""
+
+
+def left(rank: int, host: str, who: str, cause: str) -> RankFailedError:
+    """The error of a rank that is gone before the world stands."""
+    text = f"rank {rank} ({who}) left during the start: {cause}."
+    return RankFailedError(text, rank=rank, host=host, cause=cause)
 
 
 class Carrier(Protocol):
     """What the start of an engine asks of a launcher's channel."""
 
-    def allgather(self, text: str) -> list[str]:
-        """Everybody's text, by rank; every rank calls it the same number of times."""
+    def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
+        """Everybody's text, by rank; every rank calls it the same number of times. `watch` is called again
+        and again meanwhile; what it raises ends the wait."""
+
+    def check(self) -> None:
+        """Between two rounds: raises what others have said or shown to end the start; never waits."""
+
+    def leave(self, cause: str) -> None:
+        """Tells the others why this rank takes no part any more, where they would not hear of it
+        otherwise; never waits."""
 
     def job(self) -> tuple[str, bytes]:
         """The job's name and secret, the same on every rank; called once, before allgather."""
@@ -34,9 +59,15 @@ class SoloCarrier:
     def __init__(self, name: str, secret: bytes) -> None:
         self._job = (name, secret)
 
-    def allgather(self, text: str) -> list[str]:
+    def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
         """This rank's text alone."""
         return [text]
+
+    def check(self) -> None:
+        """Nobody could leave."""
+
+    def leave(self, cause: str) -> None:
+        """Nobody to tell."""
 
     def job(self) -> tuple[str, bytes]:
         """What it was made with."""
@@ -63,9 +94,18 @@ class MpiCarrier:
         self._deadline = time.monotonic() + timeout_s
         self._what, self._source = "call init()", "RDMACOLL_START_TIMEOUT_S"
 
-    def _finish(self, request: Any) -> None:
+    def _finish(self, begin: Callable[..., Any], *buffers: Any, watch: Callable[[], None] = no_watch) -> None:
+        request = begin(*buffers)
+        try:
+            self._wait(request, watch)
+        except BaseException:
+            _GIVEN_UP.append((request, *buffers))
+            raise
+
+    def _wait(self, request: Any, watch: Callable[[], None]) -> None:
         begin = time.monotonic()
         while not request.Test():
+            watch()
             now = time.monotonic()
             if now > self._deadline:
                 raise ConfigError(
@@ -75,25 +115,32 @@ class MpiCarrier:
             # Whoever waits for long wakes seldom: others may be measuring.
             time.sleep(min(max(_POLL_S, (now - begin) / 20), _POLL_S_MAX))
 
-    def allgather(self, text: str) -> list[str]:
+    def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
         """Everybody's text, by rank."""
-        mine = text.encode()
+        mine = bytearray(text.encode())
         size = self._comm.Get_size()
         lengths = bytearray(_LENGTH.size * size)
-        self._finish(self._comm.Iallgather(bytearray(_LENGTH.pack(len(mine))), lengths))
+        self._finish(self._comm.Iallgather, bytearray(_LENGTH.pack(len(mine))), lengths, watch=watch)
         counts = [count for (count,) in _LENGTH.iter_unpack(lengths)]
         offsets = [sum(counts[:rank]) for rank in range(size)]
         everything = bytearray(sum(counts))
-        self._finish(self._comm.Iallgatherv(bytearray(mine), [everything, (counts, offsets), _byte_type()]))
+        places = [everything, (counts, offsets), _byte_type()]
+        self._finish(self._comm.Iallgatherv, mine, places, watch=watch)
         return [bytes(everything[offset : offset + count]).decode() for offset, count in zip(offsets, counts)]
 
     def job(self) -> tuple[str, bytes]:
         """Rank 0's proposal."""
         name, secret = self._proposal
         block = bytearray(name.encode() + b"\0" + secret)
-        self._finish(self._comm.Ibcast(block, root=0))
+        self._finish(self._comm.Ibcast, block, 0)
         agreed, _, agreed_secret = bytes(block).partition(b"\0")
         return agreed.decode(), agreed_secret
+
+    def check(self) -> None:
+        """MPI does not say who is gone."""
+
+    def leave(self, cause: str) -> None:
+        """A process that ends without MPI_Finalize is reported by the launcher, which ends the others."""
 
     def renew(self, timeout_s: float, source: str) -> None:
         """From now on `timeout_s` counts, which `source` sets."""

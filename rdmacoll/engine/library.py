@@ -148,6 +148,10 @@ class _Api(ctypes.Structure):
             ),
         ),
         ("pair_free", ctypes.CFUNCTYPE(None, _VOID)),
+        (
+            "engine_start_within",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.c_int64, _TEXT),
+        ),
     ]
 
 
@@ -250,11 +254,16 @@ class Library:
         self._check(call(opened, texts, ctypes.byref(leader), ctypes.byref(error)), error)
         return leader.value
 
-    def engine_start(self, engine: int, leaders: Sequence[int]) -> None:
-        """Step 4: connects the control tree and starts the engine's thread."""
+    def engine_start_within(self, engine: int, leaders: Sequence[int], timeout_ms: int) -> bool:
+        """Step 4: connects the control tree and starts the engine's thread. False when the time is over
+        before. After True it raises what has happened to another rank since."""
         error = _VOID()
         array = (ctypes.c_int32 * len(leaders))(*leaders)
-        self._check(self._api.engine_start(engine, array, ctypes.byref(error)), error)
+        code = self._api.engine_start_within(engine, array, timeout_ms, ctypes.byref(error))
+        if code == TIMEOUT:
+            return False
+        self._check(code, error)
+        return True
 
     def engine_close(self, engine: int, cause: str | None) -> None:
         """Says goodbye and fails what is pending; bounded, idempotent."""

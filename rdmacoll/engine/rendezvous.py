@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import hmac
 import json
@@ -9,10 +10,17 @@ import os
 import secrets
 import socket
 import time
-from typing import Any
+from typing import Any, Callable
 
 from rdmacoll.engine import channel
-from rdmacoll.engine.errors import ConfigError, RankFailedError, error_from_json
+from rdmacoll.engine.carrier import left, no_watch
+from rdmacoll.engine.errors import (
+    ConfigError,
+    RankFailedError,
+    RdmacollError,
+    error_from_json,
+    error_to_fields,
+)
 from rdmacoll.engine.launch import Launch, split_address
 from rdmacoll.engine.log import Log
 from rdmacoll.engine.patience import Patience
@@ -36,6 +44,7 @@ class RendezvousGuest:
         self._connection: socket.socket | None = None
         self._reader: channel.FrameReader | None = None
         self._writer: channel.FrameWriter | None = None
+        self._end: RdmacollError | None = None  # why no further round will come
 
     def join(self, host: str, pid: int) -> None:
         """Comes to rank 0, however late rank 0 is, and says who this is."""
@@ -100,44 +109,57 @@ class RendezvousGuest:
         except OSError:
             pass  # what rank 0 said before it left is more telling: exchange() reads it
 
-    def exchange(self, text: str) -> list[str]:
+    def exchange(self, text: str, watch: Callable[[], None]) -> list[str]:
         """One round: everybody's text, by rank."""
+        if self._end is not None:
+            raise copy.copy(self._end)
         self._say({"text": text})
-        answer = self._hear()
-        if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
-            raise error_from_json(json.dumps(answer["error"]))
+        answer = self._hear(self._patience.slice_s())
+        while answer is None:
+            watch()
+            # Rank 0 gives up first and says who is missing.
+            if self._patience.is_over() and self._patience.grace_is_over():
+                raise ConfigError(
+                    f"rank 0 at {self._launch.rendezvous} did not go on with the start "
+                    f"{self._patience.limit()}."
+                )
+            answer = self._hear(self._patience.slice_s())
         texts = answer.get("texts") if isinstance(answer, dict) else None
         if not isinstance(texts, list) or len(texts) != self._launch.size:
             raise ConfigError("rank 0 spoke out of turn.")
         return [str(item) for item in texts]
 
-    def _hear(self) -> Any:
+    def _hear(self, within_s: float) -> Any:
+        """What rank 0 says next, or None. Raises what ends the start."""
         assert self._connection is not None
         assert self._reader is not None
-        self._connection.settimeout(self._patience.slice_s())
-        while True:
-            try:
-                answer = self._reader.take()
-                if answer is not None:
-                    return answer
+        self._connection.settimeout(within_s)
+        try:
+            while (answer := self._reader.take()) is None:
                 data = self._connection.recv(1 << 16)
                 if not data:
                     raise ConnectionResetError("it closed the connection")
                 self._reader.add(data)
-            except socket.timeout:  # TimeoutError itself only from Python 3.10 on
-                # Rank 0 gives up first and says who is missing.
-                if self._patience.is_over() and self._patience.grace_is_over():
-                    raise ConfigError(
-                        f"rank 0 at {self._launch.rendezvous} did not go on with the start "
-                        f"{self._patience.limit()}."
-                    ) from None
-            except (OSError, channel.ProtocolError) as error:
-                raise RankFailedError(
-                    f"rank 0 ({self._launch.rendezvous}) left during the start: {error}.",
-                    rank=0,
-                    host=split_address(self._launch.rendezvous)[0],
-                    cause=str(error),
-                ) from error
+        except (socket.timeout, BlockingIOError):  # TimeoutError itself only from Python 3.10 on
+            return None
+        except (OSError, channel.ProtocolError) as error:
+            host = split_address(self._launch.rendezvous)[0]
+            self._end = left(0, host, self._launch.rendezvous, str(error))
+            raise self._end from error
+        if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
+            self._end = error_from_json(json.dumps(answer["error"]))
+            raise self._end
+        return answer
+
+    def check(self) -> None:
+        """Raises what rank 0 has said meanwhile, or that it is gone."""
+        if self._end is None and self._hear(0.0) is not None:
+            raise ConfigError("rank 0 spoke out of turn.")
+
+    def leave(self, error: RankFailedError) -> None:
+        """Says so to rank 0, which tells the others."""
+        if self._writer is not None:
+            self._say({"error": error_to_fields(error)})
 
     def close(self) -> None:
         """Closes the connection; idempotent."""
@@ -152,7 +174,8 @@ class TcpCarrier:
     def __init__(self, launch: Launch, file_secret: bytes, timeout_s: float | None, log: Log) -> None:
         self._file_secret = file_secret
         self._patience = patience = Patience(timeout_s, log)
-        who = f"{socket.gethostname()}, pid {os.getpid()}"
+        self._rank, self._host = launch.rank, socket.gethostname()
+        self._who = who = f"{self._host}, pid {os.getpid()}"
         self._side: RendezvousHost | RendezvousGuest
         if launch.rank == 0:
             host = RendezvousHost(launch, file_secret, patience, log)
@@ -161,18 +184,28 @@ class TcpCarrier:
         else:
             guest = RendezvousGuest(launch, file_secret, patience)
             self._side = guest
-            self._guarded(lambda: guest.join(socket.gethostname(), os.getpid()))
+            self._guarded(lambda: guest.join(self._host, os.getpid()))
 
     def _guarded(self, step: Any) -> None:
         try:
             step()
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self.leave(type(error).__name__)
             self.close()
             raise
 
-    def allgather(self, text: str) -> list[str]:
+    def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
         """Everybody's text, by rank."""
-        return self._side.exchange(text)
+        return self._side.exchange(text, watch)
+
+    def check(self) -> None:
+        """Raises what ends the start for all, as rank 0 sees it."""
+        self._side.check()
+
+    def leave(self, cause: str) -> None:
+        """Everybody's error names this rank and `cause`."""
+        self._side.leave(left(self._rank, self._host, self._who, cause))
 
     def job(self) -> tuple[str, bytes]:
         """Rank 0's random name, and a secret derived from the file's: that one opens no job itself."""

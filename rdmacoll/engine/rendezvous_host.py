@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import ipaddress
+import json
 import selectors
 import socket
 import time
-from typing import Any
+from typing import Any, Callable
 
 from rdmacoll.engine import channel
-from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError, error_to_fields
+from rdmacoll.engine.carrier import left
+from rdmacoll.engine.errors import (
+    ConfigError,
+    RankFailedError,
+    RdmacollError,
+    error_from_json,
+    error_to_fields,
+)
 from rdmacoll.engine.launch import Launch, split_address
 from rdmacoll.engine.log import Log
 from rdmacoll.engine.patience import Patience
@@ -78,6 +87,23 @@ class Guest:
         self.absorb()
         return self._reader.take() if self._reader is not None else None
 
+    def overhear(self) -> None:
+        """Keeps what it says out of turn. Raises why it is gone."""
+        try:
+            self.absorb()
+        except (OSError, channel.ProtocolError) as error:
+            raise self.lost(error) from error
+
+    def lost(self, error: Exception) -> RdmacollError:
+        """Why this guest is gone: what it said last, or else how its connection ended."""
+        try:
+            while self._reader is not None and (last := self._reader.take()) is not None:
+                if isinstance(last, dict) and isinstance(last.get("error"), dict):
+                    return error_from_json(json.dumps(last["error"]))
+        except channel.ProtocolError:
+            pass  # it ended in the middle of a frame
+        return left(self.rank, self.who.partition(",")[0], self.who, str(error))
+
 
 def listen(address: str) -> socket.socket:
     """A listening socket at rank 0's address. Raises ConfigError."""
@@ -124,6 +150,7 @@ class RendezvousHost:
         self._guests: dict[int, Guest] = {}
         self._strangers: set[Guest] = set()
         self._own_name = ""
+        self._end: RdmacollError | None = None  # why no further round will come
         self._listener = listen(launch.rendezvous)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -188,10 +215,7 @@ class RendezvousHost:
 
     def _serve_early(self, guest: Guest) -> None:
         if guest.rank >= 0:  # early with its first text: kept for exchange()
-            try:
-                guest.absorb()
-            except (OSError, channel.ProtocolError) as error:
-                raise self._lost(guest, error) from error
+            guest.overhear()
             return
         try:
             hello = guest.hear()
@@ -227,27 +251,21 @@ class RendezvousHost:
         guest.rank = rank
         self._guests[rank] = guest
 
-    def _lost(self, guest: Guest, error: Exception) -> RankFailedError:
-        host = guest.who.partition(",")[0]
-        return RankFailedError(
-            f"rank {guest.rank} ({guest.who}) left during the start: {error}.",
-            rank=guest.rank,
-            host=host,
-            cause=str(error),
-        )
-
     def _tell_all(self, error: RdmacollError) -> None:
+        self._end = error
         for guest in self._guests.values():
             try:
                 guest.say({"error": error_to_fields(error)})
             except OSError:
                 continue
 
-    def exchange(self, text: str) -> list[str]:
+    def exchange(self, text: str, watch: Callable[[], None]) -> list[str]:
         """One round: everybody's text, by rank, which everybody gets."""
+        if self._end is not None:
+            raise copy.copy(self._end)
         texts: dict[int, str] = {0: text}
         try:
-            self._hear_all(texts)
+            self._hear_all(texts, watch)
         except RdmacollError as error:
             self._tell_all(error)
             raise
@@ -256,20 +274,38 @@ class RendezvousHost:
             try:
                 guest.say({"texts": answer})
             except OSError as error:
-                lost = self._lost(guest, error)
+                lost = guest.lost(error)
                 self._tell_all(lost)
                 raise lost from error
         return answer
 
-    def _hear_all(self, texts: dict[int, str]) -> None:
+    def check(self) -> None:
+        """Raises what a guest has said to end the start, or that one is gone; the others are told."""
+        if self._end is not None:
+            return
+        try:
+            for key, _ in self._selector.select(0):
+                key.data.overhear()
+        except RdmacollError as error:
+            self._tell_all(error)
+            raise
+
+    def leave(self, error: RankFailedError) -> None:
+        """Says so to everybody who is here."""
+        self._tell_all(error)
+
+    def _hear_all(self, texts: dict[int, str], watch: Callable[[], None]) -> None:
         for guest in self._guests.values():
             self._collect(guest, texts)  # may have come together with an earlier frame
         while len(texts) < self._launch.size:
             for key, _ in self._selector.select(self._patience.slice_s()):
                 if key.data.rank not in texts:
                     self._collect(key.data, texts)
+                else:
+                    key.data.overhear()
             if len(texts) == self._launch.size:
                 return
+            watch()
             self._patience.report(f"waiting for {self._missing(set(texts))}")
             if self._patience.is_over():
                 raise ConfigError(
@@ -280,9 +316,11 @@ class RendezvousHost:
         try:
             heard = guest.hear()
         except (OSError, channel.ProtocolError) as error:
-            raise self._lost(guest, error) from error
+            raise guest.lost(error) from error
         if heard is None:
             return
+        if isinstance(heard, dict) and isinstance(heard.get("error"), dict):
+            raise error_from_json(json.dumps(heard["error"]))
         if not isinstance(heard, dict) or not isinstance(heard.get("text"), str):
             raise ConfigError(f"rank {guest.rank} ({guest.who}) spoke out of turn.")
         texts[guest.rank] = heard["text"]

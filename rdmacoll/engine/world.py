@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import threading
@@ -12,17 +11,12 @@ from contextlib import contextmanager
 from typing import Any, Callable
 
 from rdmacoll.engine.bootstrap import Start, find_start
-from rdmacoll.engine.carrier import Carrier
+from rdmacoll.engine.carrier import gave_up
 from rdmacoll.engine.ending import Ending
-from rdmacoll.engine.errors import (
-    ConfigError,
-    NotInitializedError,
-    RdmacollError,
-    error_from_json,
-    error_to_fields,
-)
+from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
 from rdmacoll.engine.settings import Values, arguments_text
+from rdmacoll.engine.starting import start_engine
 
 
 class Engine:
@@ -168,7 +162,7 @@ def init(
     prefix and in small letters (`init(transport="tcp")`). A second call without arguments does nothing.
 
     Raises ConfigError for a wrong argument, setting or environment, also when it is another rank's, and
-    RankFailedError when a rank dies meanwhile.
+    RankFailedError when a rank dies meanwhile. Ctrl-C ends it on every rank.
     """
     with _PROCESS.lock:
         if _PROCESS.is_forked:
@@ -184,7 +178,11 @@ def init(
         values = Values(library.settings(arguments))
         carrier = start.carrier(values)
         try:
-            address = _start_engine(library, carrier, start, arguments)
+            address = start_engine(library, carrier, start.launch, arguments)
+        except BaseException as error:
+            if isinstance(error, RankFailedError) or not isinstance(error, Exception):
+                note_failure()
+            raise
         finally:
             carrier.close()
         _PROCESS.ending.forget()
@@ -199,59 +197,6 @@ def start_of(comm: Any = None, **by_hand: Any) -> Start:
         _hook()
         _PROCESS.finalizes_mpi = _PROCESS.finalizes_mpi or start.owns_mpi
         return start
-
-
-def _failed_there(other: int, fields: dict[str, Any]) -> RdmacollError:
-    theirs = error_from_json(json.dumps(fields))
-    theirs.args = (f"rank {other} could not start: {theirs}",)
-    return theirs
-
-
-def _start_engine(library: Library, carrier: Carrier, start: Start, arguments: str) -> int:
-    """Runs the four steps; a step that fails here fails on every rank, with the same sentence."""
-    job, secret = carrier.job()
-    launch = start.launch
-    engine = 0
-
-    def agree(step: Callable[[], str]) -> list[str]:
-        failure: BaseException | None = None
-        try:
-            mine: dict[str, Any] = {"ok": step()}
-        except Exception as error:
-            failure = error
-            mine = {"error": error_to_fields(error)}
-        answers = [json.loads(text) for text in carrier.allgather(json.dumps(mine))]
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                failure = None  # else the error and this frame would keep each other
-        for other, answer in enumerate(answers):
-            if "error" in answer:
-                raise _failed_there(other, answer["error"])
-        return [answer["ok"] for answer in answers]
-
-    def open_engine() -> str:
-        nonlocal engine
-        engine, card = library.engine_open(
-            rank=launch.rank, size=launch.size, job=job, secret=secret, arguments=arguments
-        )
-        return card
-
-    def connect(leaders: list[int]) -> str:
-        library.engine_start(engine, leaders)
-        return ""
-
-    try:
-        cards = agree(open_engine)
-        leaders = [int(text) for text in agree(lambda: str(library.engine_node(engine, cards)))]
-        agree(lambda: connect(leaders))
-    except BaseException:
-        if engine:
-            library.engine_close(engine, "the start failed")
-            library.engine_free(engine)
-        raise
-    return engine
 
 
 def _end(cause: str | None) -> None:
@@ -317,7 +262,7 @@ def _leave() -> None:
 def _at_exit() -> None:
     failed = _PROCESS.ending.is_exception
     _leave()
-    if _PROCESS.finalizes_mpi and not failed:
+    if _PROCESS.finalizes_mpi and not failed and not gave_up():
         module = sys.modules.get("mpi4py.MPI")
         if module is not None and module.Is_initialized() and not module.Is_finalized():
             module.Finalize()
