@@ -47,9 +47,10 @@ def DistributedOptimizer(
 
     With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
     (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and
-    pickles of the optimizer are wrapped too; ranks make them in the same order. Files that Keras saves, and
-    copies and pickles of a whole model, which are such files, hold the plain optimizer: what `load_model`
-    returns has to be wrapped again. Raises ConfigError for an optimizer that is wrapped already.
+    pickles of the optimizer are wrapped too; ranks make them in the same order. Files that Keras saves hold
+    the plain optimizer, and so do copies and pickles of what is around it (a model, Keras's loss scaling),
+    which are such files: what `load_model` returns has to be wrapped again. Raises ConfigError for an
+    optimizer that is wrapped already.
     """
     return wrapped(
         optimizer,
