@@ -9,6 +9,7 @@
 #include "api/commands.h"
 #include "api/pair_session.h"
 #include "api/session.h"
+#include "base/system_error.h"
 #include "base/text.h"
 #include "bootstrap/rdma_ability.h"
 #include "engine/operation.h"
@@ -377,18 +378,22 @@ int pair_run(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char*
 
 void pair_free(rc_pair* pair) { delete pair; }
 
-const rc_api kApi{RC_ABI_VERSION,     sizeof(rc_api),  RDMACOLL_VERSION,
-                  text_free,          settings,        engine_open,
-                  engine_node,        engine_start,    engine_close,
-                  engine_free,        engine_topology, engine_metrics,
-                  engine_describe,    engine_state,    submit,
-                  handle_wait,        handle_done,     handle_result,
-                  handle_free,        prepare,         prepared_run,
-                  prepared_free,      memory_allocate, memory_free,
-                  verify_schedules,   sim_faults,      run,
-                  memory_lend,        devices,         pair_open,
-                  pair_node,          pair_run,        pair_free,
-                  engine_start_within};
+int check_descriptors(int32_t needed, char** error) {
+  return report(rdmacoll::check_descriptors(needed), error);
+}
+
+const rc_api kApi{RC_ABI_VERSION,      sizeof(rc_api),   RDMACOLL_VERSION,
+                  text_free,           settings,         engine_open,
+                  engine_node,         engine_start,     engine_close,
+                  engine_free,         engine_topology,  engine_metrics,
+                  engine_describe,     engine_state,     submit,
+                  handle_wait,         handle_done,      handle_result,
+                  handle_free,         prepare,          prepared_run,
+                  prepared_free,       memory_allocate,  memory_free,
+                  verify_schedules,    sim_faults,       run,
+                  memory_lend,         devices,          pair_open,
+                  pair_node,           pair_run,         pair_free,
+                  engine_start_within, check_descriptors};
 
 }  // namespace
 

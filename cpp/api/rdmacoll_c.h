@@ -191,6 +191,9 @@ typedef struct rc_api {
    * asked further: the error is that of a rank that was lost since. */
   int (*engine_start_within)(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms,
                              char** error);
+  /* ConfigError with the limit and the cure when this process may not open so many more
+   * descriptors now. */
+  int (*check_descriptors)(int32_t needed, char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

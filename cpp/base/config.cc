@@ -153,19 +153,6 @@ Status wrong_value(const Setting& setting, std::string_view name, std::string_vi
                 cat(name, "=", text, " is not allowed: it takes ", setting.allowed, units, "."));
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, change}));
-    }
-  }
-  return row[b.size()];
-}
-
 struct Nearest {
   std::size_t index = 0;  // into settings_table()
   std::string_view name;
@@ -189,22 +176,27 @@ constexpr std::size_t kTypingErrorsMax = 3;
 
 std::string unknown_text(std::string_view name, const Nearest& nearest) {
   std::string text = cat(name, " is no setting of this version");
-  if (nearest.distance <= kTypingErrorsMax) text += cat("; did you mean ", nearest.name, "?");
-  return text;
+  if (nearest.distance > kTypingErrorsMax) return text + "; `rdmacoll config` lists them";
+  return cat(text, "; did you mean ", nearest.name, "?");
 }
 
-void add_note(SettingValue& value, std::string_view note) {
-  if (!value.note.empty()) value.note += ". ";
-  value.note += note;
+void add(std::string& text, std::string_view more) {
+  if (!text.empty() && !more.empty()) text += text.ends_with('?') ? " " : ". ";
+  text += more;
 }
 
-void note_unknown_variables(std::vector<SettingValue>& values) {
+void add_note(SettingValue& value, std::string_view note) { add(value.note, note); }
+
+void tell_unknown_variables(std::vector<SettingValue>& values) {
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
-    if (!name.starts_with("RDMACOLL_") && !name.starts_with("TF_RDMA_")) continue;
+    const bool is_ours = name.starts_with("RDMACOLL_");
+    if (!is_ours && !name.starts_with("TF_RDMA_")) continue;
     const Nearest nearest = nearest_setting(name);
-    if (nearest.distance > 0) add_note(values[nearest.index], unknown_text(name, nearest));
+    SettingValue& value = values[nearest.index];
+    if (nearest.distance > 0)
+      add(is_ours ? value.unknown : value.note, unknown_text(name, nearest));
   }
 }
 
@@ -357,7 +349,7 @@ Status read_config(std::string_view arguments, Lookup lookup, Config& config,
     RC_RETURN_IF_ERROR(read_setting(setting, given_values(setting, named, lookup), fresh, value));
     read.push_back(std::move(value));
   }
-  if (lookup == &environment) note_unknown_variables(read);
+  if (lookup == &environment) tell_unknown_variables(read);
   RC_RETURN_IF_ERROR(check_relations(fresh, read));
   config = std::move(fresh);
   values = std::move(read);
@@ -371,15 +363,17 @@ std::string settings_json(const std::vector<SettingValue>& values) {
     const std::vector<std::string_view> names = names_of(setting);
     std::vector<std::string> aliases;
     for (std::size_t i = 1; i < names.size(); ++i) aliases.push_back(json_quote(names[i]));
-    rows.push_back(cat(
-        "{\"name\": ", json_quote(setting.name),
-        ", \"alias\": ", json_quote(names.size() > 1 ? names[1] : ""), ", \"aliases\": [",
-        join(aliases, ", "), "]", ", \"default\": ", json_quote(setting.default_value),
-        ", \"value\": ", json_quote(value.value), ", \"source\": ", json_quote(value.source),
-        ", \"unit\": ", json_quote(name_of(setting.unit)),
-        ", \"scope\": ", json_quote(setting.scope == Scope::world ? "world" : "rank"),
-        ", \"help\": ", json_quote(setting.help), ", \"allowed\": ", json_quote(setting.allowed),
-        ", \"note\": ", json_quote(value.note), "}"));
+    std::string note = value.unknown;
+    add(note, value.note);
+    rows.push_back(
+        cat("{\"name\": ", json_quote(setting.name),
+            ", \"alias\": ", json_quote(names.size() > 1 ? names[1] : ""), ", \"aliases\": [",
+            join(aliases, ", "), "]", ", \"default\": ", json_quote(setting.default_value),
+            ", \"value\": ", json_quote(value.value), ", \"source\": ", json_quote(value.source),
+            ", \"unit\": ", json_quote(name_of(setting.unit)),
+            ", \"scope\": ", json_quote(setting.scope == Scope::world ? "world" : "rank"),
+            ", \"help\": ", json_quote(setting.help),
+            ", \"allowed\": ", json_quote(setting.allowed), ", \"note\": ", json_quote(note), "}"));
   }
   return cat("[", join(rows, ",\n "), "]");
 }

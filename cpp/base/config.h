@@ -83,14 +83,16 @@ struct Config {
 
 struct SettingValue {
   const Setting* setting;
-  std::string value;   // effective, as text
-  std::string source;  // default, automatic, environment, argument
-  std::string note;    // "TF_RDMA_CHUNK_SIZE says 1048576; RDMACOLL_CHUNK_SIZE is obeyed"
+  std::string value;    // effective, as text
+  std::string source;   // default, automatic, environment, argument
+  std::string note;     // "TF_RDMA_CHUNK_SIZE says 1048576; RDMACOLL_CHUNK_SIZE is obeyed"
+  std::string unknown;  // "RDMACOLL_TRANSPROT is no setting of this version; did you mean ...?"
 };
 
 // `lookup` reads one variable (the environment in the product, a map in tests); `arguments` is
 // "NAME=value\n..." and beats it. An empty value is an unset one. With `environment`, variables
-// that look like settings and are none get a note at the setting with the nearest name.
+// that look like settings and are none are told at the setting with the nearest name: in `unknown`
+// those that begin with RDMACOLL_, which can be nothing else; in `note` other systems'.
 using Lookup = std::optional<std::string> (*)(std::string_view name);
 std::optional<std::string> environment(std::string_view name);
 Status read_config(std::string_view arguments, Lookup lookup, Config& config,

@@ -1,6 +1,8 @@
 #include "base/text.h"
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 namespace rdmacoll {
 
@@ -11,6 +13,19 @@ std::string bytes_text(uint64_t bytes) {
     if (bytes >= unit && bytes % unit == 0) return cat(bytes / unit, " ", kUnits[i]);
   }
   return cat(bytes, " B");
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, change}));
+    }
+  }
+  return row[b.size()];
 }
 
 namespace {

@@ -33,6 +33,9 @@ std::string join(const Range& values, std::string_view separator) {
 // 4194304 -> "4 MiB", 1500 -> "1500 B"
 std::string bytes_text(uint64_t bytes);
 
+// How many letters are changed, added or left out from one to the other.
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
 // A JSON string literal with its quotes.
 std::string json_quote(std::string_view text);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -65,12 +66,20 @@ Dial::Outcome Dial::advance(Nanoseconds now) {
 
 void Dial::start(Nanoseconds now) {
   const int error = start_connect(endpoints_[next_], socket_);
+  if (is_shortage(error)) return lack(error_text(error), now);
+  lacking_since_ = kNever;
   if (error != 0) return attempt_failed(error_text(error), now);
   // Edge-triggered: each advance() goes on until the socket has nothing more to give.
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  RC_ASSERT(::epoll_ctl(poller_, EPOLL_CTL_ADD, socket_.get(), &event) == 0);
+  const Status watched = watch(poller_, socket_.get(),
+                               {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {}});
+  if (!watched.ok()) return lack(watched.message(), now);
   wake_at_ = now + kConnectTimeout;
+}
+
+void Dial::lack(const std::string& what, Nanoseconds now) {
+  lacking_since_ = std::min(lacking_since_, now);
+  attempt_failed(what, now);
+  refused_ = now - lacking_since_ >= kShortagePatience;
 }
 
 void Dial::attempt_failed(const std::string& why, Nanoseconds now) {

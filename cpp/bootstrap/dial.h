@@ -24,11 +24,13 @@ class Dial {
   int peer() const { return peer_; }
   Fd take_socket();           // after connected; no longer in the poller
   std::string cause() const;  // after failed: names addresses and errors
+  bool is_own_fault() const { return lacking_since_ != kNever; }  // this process has no descriptors
   Nanoseconds next_deadline() const;
 
  private:
   void start(Nanoseconds now);
   void attempt_failed(const std::string& why, Nanoseconds now);
+  void lack(const std::string& what, Nanoseconds now);
 
   int peer_;
   std::vector<Endpoint> endpoints_;
@@ -43,6 +45,7 @@ class Dial {
   Nanoseconds pause_;     // after all endpoints have failed once more
   Fd socket_;
   std::optional<Handshake> handshake_;  // once the socket is connected
+  Nanoseconds lacking_since_ = kNever;  // no descriptor was left at the last attempt
   bool refused_ = false;
 };
 

@@ -142,7 +142,8 @@ bool Fabric::meet(Sink& sink) {
         hand_over(dial->peer(), dial->take_socket(), true);
         break;
       case Dial::Outcome::failed:
-        lose(dial->peer(), dial->cause(), sink);
+        lose(dial->peer(),
+             dial->is_own_fault() ? own_fault("call it", dial->cause()) : dial->cause(), sink);
         break;
     }
     moved = true;
@@ -150,8 +151,13 @@ bool Fabric::meet(Sink& sink) {
   });
 
   for (int peer = 0; waiting_ > 0 && peer < world_.rank; ++peer) {
-    if (peers_[peer].state != State::waiting || now < peers_[peer].deadline) continue;
+    if (peers_[peer].state != State::waiting) continue;
     const std::string& refusal = reception_->last_refusal();
+    if (reception_->is_starved(now)) {
+      lose(peer, own_fault("let it in", refusal), sink);
+      moved = true;
+    }
+    if (peers_[peer].state != State::waiting || now < peers_[peer].deadline) continue;
     lose(peer,
          cat("it did not connect to this rank within ", options_.config.start_timeout_s, " s",
              refusal.empty() ? "" : cat(" (the last caller that was refused: ", refusal, ")")),
@@ -183,6 +189,11 @@ void Fabric::hand_over(int peer, Fd socket, bool dialer) {
     case Way::tcp:
       return tcp_->adopt(peer, std::move(socket));
   }
+}
+
+// The others hear this cause as well.
+std::string Fabric::own_fault(std::string_view what, const std::string& cause) const {
+  return cat(world_.describe(world_.rank), " cannot ", what, ": ", cause);
 }
 
 void Fabric::lose(int peer, const std::string& cause, Sink& sink) {

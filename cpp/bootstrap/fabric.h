@@ -98,6 +98,7 @@ class Fabric final : public Transport {
   };
 
   Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock);
+  Status check_room() const;
   Status listen();
   int number(int rank) const;
   bool uses_shm(int a, int b) const;
@@ -113,6 +114,7 @@ class Fabric final : public Transport {
   bool is_meeting() const;
   bool meet(Sink& sink);
   void hand_over(int peer, Fd socket, bool dialer);
+  std::string own_fault(std::string_view what, const std::string& cause) const;
   void lose(int peer, const std::string& cause, Sink& sink);
   void set_state(int peer, State state);
   Nanoseconds next_meeting_deadline() const;

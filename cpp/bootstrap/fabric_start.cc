@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/system_error.h"
 #include "base/text.h"
 #include "bootstrap/fabric.h"
 #include "bootstrap/fingerprint.h"
+#include "transport/shm/handshake.h"
 
 namespace rdmacoll {
 namespace {
@@ -17,12 +19,17 @@ namespace {
 // longer than this.
 constexpr Nanoseconds kProbeTimeout = 5 * kSecond;
 
-Status watch(int epoll, int nested) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, nested, &event) == 0) return {};
-  return Status(Code::failed, cat("epoll_ctl: ", error_text(errno)));
+Status watch_nested(int epoll, int nested) {
+  return watch(epoll, nested, {.events = EPOLLIN, .data = {}});
 }
+
+// What a start opens at most, beside listeners. Of the engine: epoll sets (here two, one for each
+// of two transports, two of the driver), the bells of these, with a page, the door's spare one, and
+// one to read a file. Of a peer that is met: its socket, a channel, and what it passes. Of a
+// device: its commands, events and completions.
+constexpr int kOfAnEngine = 13;
+constexpr int kOfAPeer = 2 + static_cast<int>(shm::kPassedMax);
+constexpr int kOfADevice = 3;
 
 }  // namespace
 
@@ -42,13 +49,20 @@ Status Fabric::open(FabricOptions options, MemoryPool& pool, const Clock& clock,
   return {};
 }
 
+Status Fabric::check_room() const {
+  const int peers = std::min(options_.size - 1, kTreeRadix + 1);
+  return check_descriptors(kOfAnEngine + peers * kOfAPeer +
+                           static_cast<int>(ability_.rails.size()) * kOfADevice);
+}
+
 Status Fabric::listen() {
+  RC_RETURN_IF_ERROR(check_room());
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   meeting_epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_ || !meeting_epoll_) {
-    return Status(Code::failed, cat("epoll_create1: ", error_text(errno)));
+    return system_error("epoll_create1", errno);
   }
-  RC_RETURN_IF_ERROR(watch(epoll_.get(), meeting_epoll_.get()));
+  RC_RETURN_IF_ERROR(watch_nested(epoll_.get(), meeting_epoll_.get()));
   reception_ = std::make_unique<Reception>(meeting_epoll_.get());
   if (options_.size > 1) {
     std::vector<SocketAddress> addresses;
@@ -56,10 +70,13 @@ Status Fabric::listen() {
         choose_addresses(interface_addresses(), options_.config.interface, addresses));
     RC_RETURN_IF_ERROR(reception_->open(addresses));
   }
-  if (options_.size > 1) {
+  // Alone nobody needs it; but what was asked for has to be there, as in every world.
+  if (options_.size > 1 || options_.config.rdma_requested) {
     ability_ = find_rdma(options_.config, pool_, options_.verbs,
                          options_.memory_limit.value_or(rdma::memory_limit()));
   }
+  // Listeners, and devices that are opened again, came on top: a later step must not fail for them.
+  RC_RETURN_IF_ERROR(check_room());
   card_ = {.abi = options_.abi,
            .host = this_host_name(),
            .pid = ::getpid(),
@@ -132,9 +149,11 @@ Status Fabric::begin(const World& world) {
   RC_ASSERT(static_cast<int>(cards_.size()) == options_.size, "probe_node comes first");
   RC_ASSERT(peers_.empty(), "begin() comes once");
   world_ = world;
+  if (world_.size() > 1 || options_.config.rdma_requested) {
+    RC_RETURN_IF_ERROR(agree_on_rdma(
+        cards_, options_.config, [&](int rank) { return world.describe(rank); }, agreement_));
+  }
   if (world_.size() == 1) return {};
-  RC_RETURN_IF_ERROR(agree_on_rdma(
-      cards_, options_.config, [&](int rank) { return world.describe(rank); }, agreement_));
   // Every rank looks at all pairs, so that all of them say the same.
   for (int a = 0; a < world.size() && !options_.config.allows("tcp") && !agreement_.use; ++a) {
     for (int b = a + 1; b < world.size(); ++b) {
@@ -147,7 +166,9 @@ Status Fabric::begin(const World& world) {
     }
   }
   RC_RETURN_IF_ERROR(begin_parts());
-  for (const Transport* one : parts_) RC_RETURN_IF_ERROR(watch(epoll_.get(), one->wait_handle()));
+  for (const Transport* one : parts_) {
+    RC_RETURN_IF_ERROR(watch_nested(epoll_.get(), one->wait_handle()));
+  }
   peers_.resize(world_.members.size());
   return {};
 }
@@ -160,6 +181,7 @@ Status Fabric::begin_parts() {
   if (uses("tcp")) {
     tcp_ = std::make_unique<TcpTransport>(world_, clock_, peer_timeout,
                                           TcpOptions{.chunk_bytes = config.chunk_bytes});
+    RC_RETURN_IF_ERROR(tcp_->opened());
     parts_.push_back(tcp_.get());
   }
   if (uses("rdma")) {
@@ -173,6 +195,7 @@ Status Fabric::begin_parts() {
     shm_ = std::make_unique<ShmTransport>(
         world_, pool_, clock_,
         ShmOptions{.one_copy = config.one_copy, .peer_timeout = peer_timeout});
+    RC_RETURN_IF_ERROR(shm_->opened());
     parts_.push_back(shm_.get());
   }
   return {};

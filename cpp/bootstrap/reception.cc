@@ -6,6 +6,8 @@
 #include <array>
 #include <cerrno>
 
+#include "base/event.h"
+#include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -37,15 +39,15 @@ std::string random_name() {
 Status Reception::add_listener(const Endpoint& endpoint) {
   Fd socket;
   RC_RETURN_IF_ERROR(listen_at(endpoint, socket));
-  epoll_event event{};
-  event.events = EPOLLIN;
-  RC_ASSERT(::epoll_ctl(poller_, EPOLL_CTL_ADD, socket.get(), &event) == 0);
+  RC_RETURN_IF_ERROR(watch(poller_, socket.get(), {.events = EPOLLIN, .data = {}}));
   listeners_.push_back({std::move(socket), endpoint.family() == AF_UNIX});
   return {};
 }
 
 Status Reception::open(const std::vector<SocketAddress>& addresses) {
   unix_name_ = random_name();
+  spare_ = make_event();
+  if (!spare_) return system_error("eventfd", errno);
   RC_RETURN_IF_ERROR(add_listener(unix_endpoint(unix_name_)));
   Status last;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
@@ -62,9 +64,12 @@ void Reception::accept_from(const Listener& listener, const Credentials& credent
   for (int i = 0; i < kAcceptsPerPoll; ++i) {
     Fd socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
+      const int error = errno;
+      if (error == EINTR || error == ECONNABORTED) continue;
+      if (is_shortage(error)) turn_away(listener, error, now);
       return;
     }
+    starved_since_ = kNever;
     if (listener.is_unix && !is_same_user(socket.get())) {
       last_refusal_ = "a process of another user";
       continue;
@@ -72,12 +77,24 @@ void Reception::accept_from(const Listener& listener, const Credentials& credent
     if (guests_.size() >= kStrangersMax + static_cast<std::size_t>(credentials.size)) {
       guests_.erase(guests_.begin());
     }
-    epoll_event event{};
-    event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-    RC_ASSERT(::epoll_ctl(poller_, EPOLL_CTL_ADD, socket.get(), &event) == 0);
+    const Status watched = watch(poller_, socket.get(),
+                                 {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {}});
+    if (!watched.ok()) {
+      last_refusal_ = watched.message();
+      continue;
+    }
     guests_.push_back(
         {std::move(socket), listener.is_unix, Handshake::listen(credentials, Role::data, now)});
   }
+}
+
+// A caller that stayed in the queue would wake the engine again and again.
+void Reception::turn_away(const Listener& listener, int error, Nanoseconds now) {
+  last_refusal_ = error_text(error);
+  starved_since_ = std::min(starved_since_, now);
+  spare_.reset();
+  Fd(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC)).reset();
+  spare_ = make_event();
 }
 
 void Reception::poll(const Credentials& credentials, Nanoseconds now,

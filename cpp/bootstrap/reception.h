@@ -33,6 +33,10 @@ class Reception {
   Nanoseconds next_deadline() const;
   // Why the last caller was sent away, or "".
   const std::string& last_refusal() const { return last_refusal_; }
+  // Nobody could be let in for a while, for want of descriptors; last_refusal() says it.
+  bool is_starved(Nanoseconds now) const {
+    return starved_since_ != kNever && now - starved_since_ >= kShortagePatience;
+  }
 
  private:
   struct Listener {
@@ -47,8 +51,11 @@ class Reception {
 
   Status add_listener(const Endpoint& endpoint);
   void accept_from(const Listener& listener, const Credentials& credentials, Nanoseconds now);
+  void turn_away(const Listener& listener, int error, Nanoseconds now);
 
   int poller_;
+  Nanoseconds starved_since_ = kNever;
+  Fd spare_;  // given up for a moment when there are no descriptors, to hang up on a caller
   std::vector<Listener> listeners_;
   std::vector<SocketAddress> tcp_;
   std::string unix_name_;

@@ -4,12 +4,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cctype>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <system_error>
 
+#include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -45,15 +44,14 @@ Endpoint unix_endpoint(const std::string& name) {
 
 Status listen_at(const Endpoint& endpoint, Fd& socket) {
   socket = new_socket(endpoint);
-  if (!socket) return Status(Code::failed, cat("cannot open a socket: ", error_text(errno)));
+  if (!socket) return system_error("cannot open a socket", errno);
   const int on = 1;
   if (endpoint.family() == AF_INET6) {
     ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   }
   if (::bind(socket.get(), endpoint.get(), endpoint.bytes) != 0 ||
       ::listen(socket.get(), kBacklog) != 0) {
-    const int error = errno;
-    return Status(Code::failed, cat("cannot listen at ", endpoint.text, ": ", error_text(error)));
+    return system_error(cat("cannot listen at ", endpoint.text), errno);
   }
   return {};
 }
@@ -93,14 +91,6 @@ bool is_same_user(int socket) {
   socklen_t bytes = sizeof credentials;
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 &&
          credentials.uid == ::geteuid();
-}
-
-std::string error_text(int error) {
-  std::string text = std::generic_category().message(error);
-  if (!text.empty()) {
-    text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
-  }
-  return text;
 }
 
 }  // namespace rdmacoll

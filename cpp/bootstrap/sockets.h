@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/status.h"
 #include "bootstrap/addresses.h"
@@ -29,12 +30,13 @@ Status listen_at(const Endpoint& endpoint, Fd& socket);
 int start_connect(const Endpoint& endpoint, Fd& socket);
 int connect_error(int socket);  // 0: connected; EINPROGRESS: not yet
 
+// For so long a rank without descriptors tries again: another thread may close some. Less than the
+// time that its peer has, so that who knows the cause tells it.
+inline constexpr Nanoseconds kShortagePatience = kSecond;
+
 SocketAddress local_address(int socket);
 
 // Of a connected Unix socket: the process at the other end has our user id.
 bool is_same_user(int socket);
-
-// "connection refused", from an errno.
-std::string error_text(int error);
 
 }  // namespace rdmacoll

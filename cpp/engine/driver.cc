@@ -9,10 +9,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 
 #include "base/event.h"
 #include "base/futex.h"
+#include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -56,17 +56,15 @@ Status Driver::open() {
   for (Fd* epoll : {&thread_epoll_, &caller_epoll_}) {
     *epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
     if (!*epoll || !wake_fd_ || !get_up_fd_) {
-      return {Code::failed, cat("cannot make the engine's descriptors: ", std::strerror(errno),
-                                ". Raise the limit of open files (ulimit -n).")};
+      return system_error("cannot make the engine's descriptors", errno);
     }
     for (int fd : {wake_fd_.get(), transport_.wait_handle()}) {
-      epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
-      if (fd >= 0) epoll_ctl(epoll->get(), EPOLL_CTL_ADD, fd, &event);
+      if (fd < 0) continue;
+      RC_RETURN_IF_ERROR(watch(epoll->get(), fd, {.events = EPOLLIN, .data = {.fd = fd}}));
     }
   }
-  epoll_event get_up{.events = EPOLLIN, .data = {.fd = get_up_fd_.get()}};
-  epoll_ctl(thread_epoll_.get(), EPOLL_CTL_ADD, get_up_fd_.get(), &get_up);
-  return {};
+  return watch(thread_epoll_.get(), get_up_fd_.get(),
+               {.events = EPOLLIN, .data = {.fd = get_up_fd_.get()}});
 }
 
 Status Driver::connect(Nanoseconds timeout) {

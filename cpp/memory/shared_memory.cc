@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
+#include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -23,10 +23,6 @@ constexpr int kSealSeal = 1;
 constexpr int kSealShrink = 2;
 constexpr int kSealGrow = 4;
 
-Status system_error(std::string_view what) {
-  return Status(Code::failed, cat(what, ": ", std::strerror(errno)));
-}
-
 }  // namespace
 
 Mapping::~Mapping() {
@@ -35,12 +31,12 @@ Mapping::~Mapping() {
 
 Status create_shared(const char* name, std::size_t bytes, Fd& fd) {
   Fd file(static_cast<int>(::syscall(SYS_memfd_create, name, kMemfdCloexec | kMemfdAllowSealing)));
-  if (!file) return system_error("memfd_create");
+  if (!file) return system_error("memfd_create", errno);
   if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
-    return system_error(cat("ftruncate to ", bytes_text(bytes)));
+    return system_error(cat("ftruncate to ", bytes_text(bytes)), errno);
   }
   if (::fcntl(file.get(), kAddSeals, kSealShrink | kSealGrow | kSealSeal) != 0) {
-    return system_error("sealing a memfd");
+    return system_error("sealing a memfd", errno);
   }
   fd = std::move(file);
   return {};
@@ -52,7 +48,7 @@ Status check_shared(int fd, std::size_t bytes) {
     return Status(Code::failed, "passed memory that is not sealed against shrinking");
   }
   struct stat stat {};
-  if (::fstat(fd, &stat) != 0) return system_error("fstat");
+  if (::fstat(fd, &stat) != 0) return system_error("fstat", errno);
   if (stat.st_size < 0 || static_cast<std::size_t>(stat.st_size) < bytes) {
     return Status(Code::failed, cat("passed memory of ", stat.st_size, " bytes, not of ", bytes));
   }
@@ -62,7 +58,7 @@ Status check_shared(int fd, std::size_t bytes) {
 Status map_shared(int fd, std::size_t bytes, Access access, Mapping& mapping) {
   const int protection = access == Access::write ? PROT_READ | PROT_WRITE : PROT_READ;
   void* data = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return system_error(cat("mmap of ", bytes_text(bytes)));
+  if (data == MAP_FAILED) return system_error(cat("mmap of ", bytes_text(bytes)), errno);
   mapping = Mapping(static_cast<std::byte*>(data), bytes);
   return {};
 }
@@ -70,12 +66,12 @@ Status map_shared(int fd, std::size_t bytes, Access access, Mapping& mapping) {
 Status map_ring(int fd, std::size_t offset, std::size_t bytes, Mapping& mapping) {
   void* reserved =
       ::mmap(nullptr, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved == MAP_FAILED) return system_error("mmap of a ring");
+  if (reserved == MAP_FAILED) return system_error("mmap of a ring", errno);
   Mapping both(static_cast<std::byte*>(reserved), 2 * bytes);
   for (std::size_t copy = 0; copy < 2; ++copy) {
     void* data = ::mmap(both.data() + copy * bytes, bytes, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(offset));
-    if (data == MAP_FAILED) return system_error("mmap of a ring");
+    if (data == MAP_FAILED) return system_error("mmap of a ring", errno);
   }
   mapping = std::move(both);
   return {};

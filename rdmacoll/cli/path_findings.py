@@ -17,7 +17,7 @@ _SLOW = 0.5  # of the median of its like
 _CUT_FACTOR = 4  # a cut in use that is so far from the measured one is worth a word
 # What the engine's sentences say (cpp/transport/rdma): nobody acknowledges, or the kernel finds no way.
 _NO_ANSWER, _NO_WAY = "no answer from the other end", "cannot be set up"
-_UNREACHABLE = ("unreachable", "No route to host")
+_UNREACHABLE = ("unreachable", "no route to host")
 
 
 def judge(found: Paths) -> list[Finding]:

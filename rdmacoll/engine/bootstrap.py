@@ -20,11 +20,15 @@ from rdmacoll.engine import launch as launch_rules, patience
 from rdmacoll.engine.carrier import Carrier, MpiCarrier, SoloCarrier
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.launch import OPEN_MPI, Launch
+from rdmacoll.engine.library import load
 from rdmacoll.engine.log import Log
 from rdmacoll.engine.rendezvous import TcpCarrier
 from rdmacoll.engine.secret import SECRET_BYTES, read_secret
 from rdmacoll.engine.settings import Values
 
+# An MPI that runs out of descriptors while it starts may crash; Open MPI 4 takes a dozen.
+_MPI_DESCRIPTORS = 32
+_RENDEZVOUS_DESCRIPTORS = 8  # sockets, what waits for them, and the secret's file
 _BY_HAND = ("arguments of init()", "RDMACOLL_RANK and RDMACOLL_SIZE")
 
 
@@ -49,6 +53,8 @@ class Start:
         if self.launch.size == 1:
             return SoloCarrier(name, secret)
         patient = self.launch.by in _BY_HAND and not values.is_given("RDMACOLL_START_TIMEOUT_S")
+        # Rank 0 has a connection from each of the others.
+        load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
         file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
         return TcpCarrier(self.launch, file_secret, None if patient else timeout_s, log)
 
@@ -132,6 +138,8 @@ def _first_line(text: str) -> str:
 
 def _start_with_mpi(told: Launch, environ: Mapping[str, str]) -> Start | None:
     """The start over COMM_WORLD; None when it does not fit and Slurm can do it instead."""
+    if "mpi4py.MPI" not in sys.modules:
+        load().check_descriptors(_MPI_DESCRIPTORS)
     slurm = launch_rules.by_slurm(environ)
     can_do_without = slurm is not None and slurm.size == told.size
     try:

@@ -152,6 +152,7 @@ class _Api(ctypes.Structure):
             "engine_start_within",
             ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.c_int64, _TEXT),
         ),
+        ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _TEXT)),
     ]
 
 
@@ -222,6 +223,11 @@ class Library:
         self._check(self._api.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error)), error)
         rows: list[dict[str, Any]] = json.loads(self.take_text(text.value))
         return rows
+
+    def check_descriptors(self, needed: int) -> None:
+        """Raises ConfigError when this process may not open so many more descriptors now."""
+        error = _VOID()
+        self._check(self._api.check_descriptors(needed, ctypes.byref(error)), error)
 
     def engine_open(
         self, *, rank: int, size: int, job: str, secret: bytes, arguments: str

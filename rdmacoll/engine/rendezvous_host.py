@@ -192,6 +192,11 @@ class RendezvousHost:
             connection, address = self._listener.accept()
         except (BlockingIOError, ConnectionError):
             return
+        except OSError as error:
+            raise ConfigError(
+                f"rank 0 cannot let the other ranks in at {self._launch.rendezvous}: {error.strerror}. Where "
+                "these are too many open files, raise the limit (ulimit -n)."
+            ) from error
         if len(self._strangers) >= _STRANGERS_MAX:
             connection.close()
             return

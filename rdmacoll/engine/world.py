@@ -16,6 +16,7 @@ from rdmacoll.engine.ending import Ending
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
 from rdmacoll.engine.settings import Values, arguments_text
+from rdmacoll.engine.standard import fill_standard_descriptors
 from rdmacoll.engine.starting import start_engine
 
 
@@ -192,6 +193,7 @@ def init(
 
 def start_of(comm: Any = None, **by_hand: Any) -> Start:
     """How this process was started, as `find_start`; an MPI that this begins ends with the process."""
+    fill_standard_descriptors()
     with _PROCESS.lock:
         start = find_start(comm, **by_hand)
         _hook()

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include "conformance/shm_puppet.h"
+#include "unit/no_descriptors.h"
 
 namespace rdmacoll::conformance {
 namespace {
@@ -47,6 +48,15 @@ TEST(ShmGreeting, with_too_few_or_too_many_descriptors_is_refused) {
   many.descriptors.push_back(many.doorbell.event());
   many.greet();
   many.expect_failed("4 descriptors instead of 3");
+}
+
+TEST(ShmGreeting, whose_descriptors_find_no_place_says_which_limit_is_reached) {
+  for (const int left : {0, 1, 2}) {
+    Puppet puppet;
+    const NoDescriptors few(left);
+    puppet.greet();
+    puppet.expect_failed("cannot take its descriptors: too many open files: all ");
+  }
 }
 
 TEST(ShmGreeting, with_memory_that_could_shrink_or_is_too_small_is_refused) {

@@ -231,7 +231,7 @@ def test_a_single_path_that_fails_is_named_with_its_sentence_and_both_ranks():
 
 
 @pytest.mark.parametrize(
-    "sentence", ["cannot be set up: Network is unreachable", "cannot be set up: No route to host"]
+    "sentence", ["cannot be set up: network is unreachable", "cannot be set up: no route to host"]
 )
 def test_a_missing_route_is_called_that(sentence):
     found = world(*(rank(number, v4(3, number)) for number in range(4)))

@@ -219,3 +219,27 @@ except rdmacoll.ConfigError as error:
     assert "secret" in outcome.ranks[1].report
     assert "rank 1 of 2" in outcome.ranks[0].report
     assert "does not know the job's secret" in outcome.ranks[0].output
+
+
+def test_a_world_of_one_is_refused_what_two_ranks_are_refused():
+    entry_program = """
+import rdmacoll, os
+from ranks import report
+try:
+    rdmacoll.init()
+except rdmacoll.ConfigError as error:
+    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
+"""
+    env = {"RDMACOLL_TRANSPORT": "rdma", "RDMACOLL_DEVICE": "no_such_device"}
+    texts = [text for ranks in (1, 2) for text in run(entry_program, ranks, env=env).succeeded()]
+    assert len(texts) == 3
+    assert "RDMA was asked for" in texts[0]
+    assert {text.partition("cannot use it:")[2] for text in texts} == {texts[0].partition("cannot use it:")[2]}
+
+
+def test_a_variable_that_is_no_setting_is_told_once():
+    env = {"RDMACOLL_TRANSPROT": "tcp"}
+    outcome = run("import rdmacoll; rdmacoll.init()", 2, env=env)
+    outcome.succeeded()
+    sentence = "RDMACOLL_TRANSPROT is no setting of this version; did you mean RDMACOLL_TRANSPORT?"
+    assert [rank.output.count(sentence) for rank in outcome.ranks] == [1, 0]

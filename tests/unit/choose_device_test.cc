@@ -146,11 +146,11 @@ TEST(ChooseDevice, takes_hardware_before_software) {
 
 TEST(ChooseDevice, passes_over_a_device_that_cannot_carry_data) {
   DeviceFacts closed = mlx5_roce("mlx5_0");
-  closed.unusable = "cannot be opened: Permission denied";
+  closed.unusable = "cannot be opened: permission denied";
   EXPECT_EQ(chosen({closed, mlx5_roce("mlx5_1")}), "mlx5_1:1/3/0");
-  EXPECT_THAT(chosen({closed}), HasSubstr("mlx5_0 cannot be opened: Permission denied"));
+  EXPECT_THAT(chosen({closed}), HasSubstr("mlx5_0 cannot be opened: permission denied"));
   EXPECT_THAT(chosen({closed}, {.devices = "mlx5_0"}),
-              HasSubstr("mlx5_0 cannot be opened: Permission denied"));
+              HasSubstr("mlx5_0 cannot be opened: permission denied"));
 }
 
 TEST(ChooseDevice, on_infiniband_takes_lid_gid_0_and_a_pkey_with_full_membership) {

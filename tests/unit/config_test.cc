@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/text.h"
+
 namespace rdmacoll {
 namespace {
 
@@ -212,13 +214,20 @@ TEST_F(ConfigTest, unknown_arguments_are_refused_with_the_nearest_name) {
 
 TEST_F(ConfigTest, unknown_variables_of_the_environment_are_noted) {
   ::setenv("RDMACOLL_TRANSPROT", "tcp", 1);
+  ::setenv("RDMACOLL_NOTHING_OF_THE_KIND", "1", 1);
   ::setenv("TF_RDMA_CHUNKSIZE", "1", 1);
   const Status status = read_config("", &environment, config, values);
   ::unsetenv("RDMACOLL_TRANSPROT");
+  ::unsetenv("RDMACOLL_NOTHING_OF_THE_KIND");
   ::unsetenv("TF_RDMA_CHUNKSIZE");
   ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(value("RDMACOLL_TRANSPORT").note,
-            "RDMACOLL_TRANSPROT is no setting of this version; did you mean RDMACOLL_TRANSPORT?");
+  const std::string typo =
+      "RDMACOLL_TRANSPROT is no setting of this version; did you mean RDMACOLL_TRANSPORT?";
+  EXPECT_EQ(value("RDMACOLL_TRANSPORT").unknown, typo);
+  EXPECT_THAT(settings_json(values), HasSubstr(json_quote(typo)));
+  EXPECT_THAT(settings_json(values),
+              HasSubstr("RDMACOLL_NOTHING_OF_THE_KIND is no setting of this version; `rdmacoll "
+                        "config` lists them"));
   EXPECT_THAT(value("RDMACOLL_CHUNK_SIZE").note, HasSubstr("did you mean TF_RDMA_CHUNK_SIZE?"));
 }
 

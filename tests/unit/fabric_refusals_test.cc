@@ -1,11 +1,13 @@
 // Who is kept out, and how that and the end of a peer are told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/text.h"
 #include "unit/fabric_fixture.h"
+#include "unit/no_descriptors.h"
 
 namespace rdmacoll::fabric_test {
 namespace {
@@ -167,6 +169,52 @@ TEST(FabricRefusals, a_peer_that_was_given_up_is_not_reported) {
   for (int i = 0; i < 1000; ++i) cluster.step();
   EXPECT_TRUE(cluster.events[0].failures.empty());
   EXPECT_TRUE(cluster.events[0].peers.empty());
+}
+
+TEST(FabricRefusals, too_few_descriptors_are_refused_before_anything_is_opened) {
+  SteadyClock clock;
+  std::unique_ptr<MemoryPool> pool;
+  ASSERT_TRUE(MemoryPool::create(16 << 20, pool).ok());
+  std::unique_ptr<Fabric> fabric;
+  for (const int size : {1, 2, 100}) {
+    const NoDescriptors few(8);
+    const Status status = Fabric::open({.size = size}, *pool, clock, fabric);
+    EXPECT_EQ(status.code(), Code::invalid);
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("RLIMIT_NOFILE"), HasSubstr("ulimit -n")));
+  }
+}
+
+TEST(FabricRefusals, a_rank_without_descriptors_says_that_it_cannot_call) {
+  for (const char* transport : {"shm", "tcp"}) {
+    Cluster cluster(2, only({transport}));
+    ASSERT_TRUE(cluster.begin().ok());
+    const NoDescriptors none;
+    cluster.fabrics[0]->connect(1);
+    ASSERT_TRUE(cluster.until([&] { return !cluster.events[0].failures.empty(); }));
+    EXPECT_THAT(cluster.events[0].failures[1][0],
+                AllOf(HasSubstr("rank 0 ("), HasSubstr("cannot call it: "),
+                      HasSubstr("too many open files: all "), HasSubstr("ulimit -n")));
+  }
+}
+
+TEST(FabricRefusals, a_caller_is_turned_away_where_there_are_no_descriptors) {
+  Cluster cluster(2, only({"tcp"}));
+  ASSERT_TRUE(cluster.begin().ok());
+  Card card;
+  ASSERT_TRUE(parse_card(cluster.cards[1], 1, card).ok());
+  cluster.fabrics[1]->connect(0);
+  std::vector<Fd> callers(2);
+  for (Fd& caller : callers) {  // the second one comes when the patience is over
+    ASSERT_EQ(start_connect(tcp_endpoint(card.tcp.back()), caller), 0);
+    const NoDescriptors none;
+    pollfd closed{.fd = caller.get(), .events = POLLRDHUP, .revents = 0};
+    ASSERT_TRUE(cluster.until([&] { return ::poll(&closed, 1, 0) == 1; }));
+    EXPECT_TRUE(cluster.events[1].failures.empty() || &caller == &callers[1]);
+    if (&caller == &callers[0]) ::poll(nullptr, 0, 1100);
+  }
+  ASSERT_TRUE(cluster.until([&] { return !cluster.events[1].failures.empty(); }));
+  EXPECT_THAT(cluster.events[1].failures[0][0],
+              AllOf(HasSubstr("rank 1 ("), HasSubstr("cannot let it in: too many open files")));
 }
 
 TEST(FabricRefusals, strangers_at_the_door_disturb_nobody) {

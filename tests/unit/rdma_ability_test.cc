@@ -191,5 +191,32 @@ TEST(FabricOverRdma, rank_without_a_device_is_an_error_where_rdma_was_asked_for)
   EXPECT_THAT(status.message(), AllOf(HasSubstr("RDMA was asked for"), HasSubstr("rank 1")));
 }
 
+TEST(FabricOverRdma, a_world_of_one_that_asks_for_rdma_needs_it_as_any_other) {
+  std::vector<std::string> sentences;
+  for (const int size : {1, 2}) {
+    SimFabric fabric{verbs_sim::FabricPolicy{}};
+    fabric_test::Cluster cluster(size, [&](FabricOptions& options) {
+      options.verbs = &fabric.add_host({});
+      options.config.rdma_requested = true;
+    });
+    const Status status = cluster.begin();
+    EXPECT_EQ(status.code(), Code::invalid);
+    sentences.push_back(status.message());
+  }
+  EXPECT_THAT(sentences[0], AllOf(HasSubstr("RDMA was asked for"), HasSubstr("rank 0 (")));
+  EXPECT_EQ(sentences[0], sentences[1]);
+}
+
+TEST(FabricOverRdma, a_world_of_one_that_has_what_it_asks_for_starts) {
+  SimFabric fabric{verbs_sim::FabricPolicy{}};
+  fabric_test::Cluster cluster(1, [&](FabricOptions& options) {
+    options.verbs = &fabric.add_host({verbs_sim::soft_roce(0)});
+    options.config.rdma_requested = true;
+  });
+  const Status status = cluster.begin();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(cluster.fabrics[0]->transport_name(), "none");
+}
+
 }  // namespace
 }  // namespace rdmacoll

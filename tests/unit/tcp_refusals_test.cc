@@ -1,4 +1,5 @@
 // What a TCP peer may not do, and how its end is told.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,6 +20,26 @@ TEST(TcpRefusals, says_busy_when_too_many_transfers_are_posted) {
   pair.settle();
   EXPECT_EQ(pair.at_b.received_cookies.size(), posted);
   EXPECT_TRUE(pair.b.post_recv({0, 0, posted, {}, posted}).ok());
+}
+
+// A file stands for a socket that the kernel does not let us watch.
+TEST(TcpRefusals, a_peer_whose_socket_cannot_be_watched_has_failed) {
+  ManualClock clock;
+  TcpTransport transport{world_of(3, 0), clock, kPeerTimeout};
+  Events events;
+  for (const int peer : {1, 2}) {
+    transport.adopt(peer, Fd(::open("/dev/null", O_RDWR | O_CLOEXEC)));
+    EXPECT_FALSE(transport.is_connected(peer));
+  }
+  transport.fail(2);
+  EXPECT_TRUE(transport.needs_poll());
+  EXPECT_FALSE(transport.arm());
+  while (transport.poll(events)) {
+  }
+  EXPECT_EQ(events.failures.count(2), 0u);
+  EXPECT_EQ(events.failures[1], std::vector<std::string>{"epoll_ctl: operation not permitted"});
+  EXPECT_TRUE(transport.post_control(1, bytes_of("x")).ok());
+  EXPECT_TRUE(transport.arm());
 }
 
 TEST(TcpRefusals, delivers_what_came_before_the_end) {

@@ -24,6 +24,13 @@ TEST(Text, bytes_have_a_unit_only_when_it_is_exact) {
   EXPECT_EQ(bytes_text((uint64_t{1} << 31) + 1), "2147483649 B");
 }
 
+TEST(Text, the_edit_distance_counts_letters) {
+  EXPECT_EQ(edit_distance("same", "same"), 0u);
+  EXPECT_EQ(edit_distance("", "four"), 4u);
+  EXPECT_EQ(edit_distance("TRANSPROT", "TRANSPORT"), 2u);
+  EXPECT_EQ(edit_distance("CHUNKSIZE", "CHUNK_SIZE"), 1u);
+}
+
 TEST(Text, json_escapes_what_json_forbids) {
   EXPECT_EQ(json_quote("plain"), "\"plain\"");
   EXPECT_EQ(json_quote("a\"b\\c\n\t\x01"), "\"a\\\"b\\\\c\\n\\t\\u0001\"");

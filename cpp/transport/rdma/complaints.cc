@@ -1,8 +1,8 @@
 #include "transport/rdma/complaints.h"
 
 #include <cerrno>
-#include <system_error>
 
+#include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll::rdma {
@@ -16,8 +16,6 @@ constexpr std::string_view kRaiseLimit =
 bool is_memory_error(int error) { return error == ENOMEM || error == EPERM || error == EAGAIN; }
 
 }  // namespace
-
-std::string error_text(int error) { return std::generic_category().message(error); }
 
 Status library_missing(const std::string& cause) {
   return {Code::failed,

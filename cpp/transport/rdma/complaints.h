@@ -12,9 +12,6 @@
 
 namespace rdmacoll::rdma {
 
-// Thread-safe, unlike strerror: "Cannot allocate memory".
-std::string error_text(int error);
-
 Status library_missing(const std::string& cause);
 
 struct KernelView {

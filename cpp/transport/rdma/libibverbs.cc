@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "base/system_error.h"
 #include "base/text.h"
 #include "transport/rdma/complaints.h"
 

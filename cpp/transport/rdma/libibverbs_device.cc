@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <limits>
 
+#include "base/system_error.h"
 #include "base/text.h"
 #include "transport/rdma/complaints.h"
 #include "transport/rdma/libibverbs.h"
@@ -192,10 +193,12 @@ class VerbsDevice final : public Device {
   }
 
   Status exhausted(const std::string& what, int error) const {
+    const std::string refused = cat(facts_.name, " does not give ", what);
+    if (is_shortage(error)) return system_error(refused, error);
     const MemoryLimit limit = memory_limit();
     return {
         Code::failed,
-        cat(facts_.name, " does not give ", what, ": ", error_text(error),
+        cat(refused, ": ", error_text(error),
             ". Either other programs use up the device (rdma resource show), or the limit on "
             "pinned memory is too small (",
             limit.allowed ? bytes_text(*limit.allowed) : "unlimited", "; ulimit -l unlimited).")};

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <random>
 
+#include "base/system_error.h"
 #include "base/text.h"
 #include "transport/rdma/complaints.h"
 #include "transport/rdma/libibverbs.h"

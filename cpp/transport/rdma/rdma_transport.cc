@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 
+#include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -77,7 +77,7 @@ RdmaTransport::~RdmaTransport() {
 }
 
 Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
-  if (!epoll_) return {Code::failed, cat("epoll_create1: ", std::strerror(errno))};
+  if (!epoll_) return system_error("epoll_create1", errno);
   const uint64_t wanted = uint64_t{rdma::completions_of_a_pair(options_, pool_.size())} *
                           static_cast<uint64_t>(std::max(1, world_.size() - 1));
   devices_.resize(ports_.rails.size());
@@ -93,9 +93,7 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
          {Source::events, port.device->async_fd()}}};
     for (const auto& [source, fd] : watched) {
       epoll_event event{.events = EPOLLIN, .data = {.u64 = token(source, rail)}};
-      if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-        return {Code::failed, cat("epoll_ctl: ", std::strerror(errno))};
-      }
+      RC_RETURN_IF_ERROR(watch(epoll_.get(), fd, event));
     }
   }
   const std::span<rdma::Device* const> all(ports_.devices);
@@ -125,8 +123,7 @@ Status RdmaTransport::meet(int rank, Fd socket) {
                                  rdma::Home{*slabs_, *send_stages_, *receive_stages_, counters_});
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP,
                     .data = {.u64 = token(Source::socket, static_cast<std::size_t>(rank))}};
-  const bool is_watched = ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event) == 0;
-  Status status = is_watched ? Status() : Status(Code::failed, "cannot watch its socket");
+  Status status = watch(epoll_.get(), socket.get(), event);
   for (std::size_t rail = 0; status.ok() && rail < devices_.size(); ++rail) {
     if (devices_[rail].completions_left < needed) {
       status = {Code::failed, cat("the completion queue of ", ports_.rails[rail].device,

@@ -1,16 +1,15 @@
 #include "transport/shm/doorbell.h"
 
 #include <cerrno>
-#include <cstring>
 
 #include "base/event.h"
-#include "base/text.h"
+#include "base/system_error.h"
 
 namespace rdmacoll::shm {
 
 Status Doorbell::open() {
   event_ = make_event();
-  if (!event_) return Status(Code::failed, cat("eventfd: ", std::strerror(errno)));
+  if (!event_) return system_error("eventfd", errno);
   RC_RETURN_IF_ERROR(create_shared("rdmacoll doorbell", kDoorbellBytes, page_fd_));
   return map_shared(page_fd_.get(), kDoorbellBytes, Access::write, mapping_);
 }

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/event.h"
+#include "base/system_error.h"
 #include "base/text.h"
 #include "base/wire.h"
 #include "transport/closing.h"
@@ -93,7 +95,9 @@ Status SocketMessage::receive(int socket) {
       }
     }
     if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      return malformed("descriptors were lost (is this process out of descriptors?)");
+      // All that came are held, so one more shows whether the limit is why the others did not.
+      if (!make_event()) return system_error("cannot take its descriptors", errno);
+      return malformed("descriptors were lost");
     }
     in_done_ += static_cast<std::size_t>(got);
   }

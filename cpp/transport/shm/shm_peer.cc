@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/system_error.h"
 #include "base/text.h"
 #include "transport/closing.h"
 
@@ -43,13 +44,13 @@ ShmPeer::ShmPeer(const Home& home, int rank, Fd socket, bool dialer)
       incoming_(remote_, outgoing_, home.counters),
       liveness_(home.peer_timeout, home.clock.now()) {
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {.u32 = static_cast<uint32_t>(rank)}};
-  watched_ = ::epoll_ctl(home_.epoll, EPOLL_CTL_ADD, socket_.get(), &event) == 0;
-  greet(dialer);
+  prepared_ = watch(home_.epoll, socket_.get(), event);
+  if (prepared_.ok()) prepared_ = greet(dialer);
 }
 
-void ShmPeer::greet(bool dialer) {
-  // A failure to make the channel is found in meet(): no descriptor, no word to the peer.
-  if (dialer && !create_shared("rdmacoll channel", kChannelBytes, channel_).ok()) return;
+// A failure is told by meet(): no descriptor, no word to the peer.
+Status ShmPeer::greet(bool dialer) {
+  if (dialer) RC_RETURN_IF_ERROR(create_shared("rdmacoll channel", kChannelBytes, channel_));
   const Hello hello{.epoch = home_.world.epoch,
                     .rank = home_.world.rank,
                     .pid = ::getpid(),
@@ -62,12 +63,11 @@ void ShmPeer::greet(bool dialer) {
   const std::vector<std::byte> bytes = encode(hello);
   message_.prepare(bytes, std::span(descriptors).first(passed_by(dialer)));
   message_.expect(bytes.size(), passed_by(!dialer));
+  return {};
 }
 
 Status ShmPeer::meet(Sink& sink) {
-  if (!watched_ || (dialer_ && state_ == State::greeting && !channel_)) {
-    return Status(Code::failed, "this process cannot make a channel (out of descriptors?)");
-  }
+  RC_RETURN_IF_ERROR(prepared_);
   while (!connected()) {
     const Status sent = message_.send(socket_.get());
     if (!sent.ok() && !sent.is_busy()) return sent;
@@ -260,7 +260,11 @@ void ShmPeer::fail(Sink& sink, const std::string& cause) {
 
 void ShmPeer::fail(Sink& sink, const Status& status) {
   const std::string& cause = status.detail().cause;
-  fail(sink, cause.empty() ? status.message() : cause);
+  if (!cause.empty()) return fail(sink, cause);
+  // A limit of this process; the others hear it as well.
+  const bool is_own = status.code() == Code::invalid;
+  const std::string who = is_own ? cat(home_.world.describe(home_.world.rank), ": ") : "";
+  fail(sink, cat(who, status.message()));
 }
 
 }  // namespace rdmacoll::shm

@@ -64,7 +64,7 @@ class ShmPeer {
   void fail(Sink& sink, const Status& status);
 
  private:
-  void greet(bool dialer);
+  Status greet(bool dialer);
   Status meet(Sink& sink);
   Status accept_hello();
   Status open_channel();
@@ -79,7 +79,7 @@ class ShmPeer {
   State state_ = State::greeting;
   Fd socket_;
   SocketMessage message_;
-  bool watched_ = false;  // by home_.epoll
+  Status prepared_;       // watched by home_.epoll, with a channel if we make it
   bool written_ = false;  // my part of the present step has left
   bool can_read_ = false;
   bool heard_ = false;

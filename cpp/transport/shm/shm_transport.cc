@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <random>
 
+#include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -48,21 +48,16 @@ ShmTransport::ShmTransport(const World& world, MemoryPool& pool, const Clock& cl
 ShmTransport::~ShmTransport() = default;
 
 Status ShmTransport::open() {
-  if (!epoll_) return Status(Code::failed, cat("epoll_create1: ", std::strerror(errno)));
+  if (!epoll_) return system_error("epoll_create1", errno);
   RC_RETURN_IF_ERROR(doorbell_.open());
-  epoll_event event{.events = EPOLLIN, .data = {.u32 = kDoorbellToken}};
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, doorbell_.event(), &event) == 0) return {};
-  return Status(Code::failed, cat("epoll_ctl: ", std::strerror(errno)));
+  return watch(epoll_.get(), doorbell_.event(),
+               {.events = EPOLLIN, .data = {.u32 = kDoorbellToken}});
 }
 
 void ShmTransport::adopt(int peer, Fd socket, bool dialer) {
   RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
   auto& slot = peers_[static_cast<std::size_t>(peer)];
   RC_ASSERT(slot == nullptr, cat("adopted twice: rank ", peer));
-  if (!opened_.ok()) {
-    stillborn_.push_back(peer);
-    return;
-  }
   const shm::Home home{.world = world_,
                        .pool = pool_,
                        .clock = clock_,
@@ -97,8 +92,7 @@ Reach ShmTransport::reach(int peer) const {
 ShmPeer* ShmTransport::usable(int peer) {
   RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
   ShmPeer* found = peers_[static_cast<std::size_t>(peer)].get();
-  const bool dead = found != nullptr ? found->state() == ShmPeer::State::failed : !opened_.ok();
-  if (dead) return nullptr;
+  if (found != nullptr && found->state() == ShmPeer::State::failed) return nullptr;
   RC_ASSERT(found != nullptr && found->connected(), cat("rank ", peer, " is not connected"));
   return found;
 }
@@ -151,12 +145,9 @@ bool ShmTransport::poll(Sink& sink) {
 
 bool ShmTransport::look_around(Nanoseconds now, Sink& sink) {
   looked_at_ = now;
-  bool moved = !stillborn_.empty();
-  for (const int peer : stillborn_) sink.peer_failed(peer, opened_.message());
-  stillborn_.clear();
-
+  bool moved = false;
   std::array<epoll_event, kEventsPerLook> events;
-  const int count = epoll_ ? ::epoll_wait(epoll_.get(), events.data(), kEventsPerLook, 0) : 0;
+  const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerLook, 0);
   for (int i = 0; i < count; ++i) {
     const uint32_t token = events[static_cast<std::size_t>(i)].data.u32;
     if (token == kDoorbellToken) {
@@ -180,8 +171,6 @@ bool ShmTransport::look_around(Nanoseconds now, Sink& sink) {
 }
 
 bool ShmTransport::arm() {
-  if (!stillborn_.empty()) return false;
-  if (!opened_.ok()) return true;
   doorbell_.arm();
   for (ShmPeer* peer : live_) {
     if (peer->arm()) continue;
@@ -199,7 +188,6 @@ Nanoseconds ShmTransport::next_deadline() const {
 
 void ShmTransport::fail(int peer) {
   RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
-  std::erase(stillborn_, peer);
   ShmPeer* found = peers_[static_cast<std::size_t>(peer)].get();
   if (found == nullptr) return;
   found->close();

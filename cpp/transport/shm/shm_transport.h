@@ -31,6 +31,8 @@ class ShmTransport final : public Transport {
   // transport is destroyed, so no view may be read after that.
   ShmTransport(const World& world, MemoryPool& pool, const Clock& clock, ShmOptions options);
   ~ShmTransport() override;
+  // When this is an error nothing else may be called.
+  const Status& opened() const { return opened_; }
 
   // An authenticated, connected AF_UNIX stream socket to `peer`; one of the two sides is the
   // dialer. Sink::connected follows, or peer_failed.
@@ -72,7 +74,6 @@ class ShmTransport final : public Transport {
   Status opened_;
   std::vector<std::unique_ptr<shm::ShmPeer>> peers_;  // by rank
   std::vector<shm::ShmPeer*> live_;                   // not failed
-  std::vector<int> stillborn_;                        // adopted though we could not open
   bool meeting_ = false;                              // some live one is not connected yet
   uint32_t polls_ = 0;
   Nanoseconds looked_at_;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 
+#include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -17,7 +19,7 @@ TcpTransport::TcpTransport(const World& world, const Clock& clock, Nanoseconds p
       peer_timeout_(peer_timeout),
       rank_(world.rank),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-  RC_ASSERT(epoll_, "epoll_create1");
+  if (!epoll_) opened_ = system_error("epoll_create1", errno);
   for (int peer = 0; peer < world.size(); ++peer) {
     links_.push_back(
         peer == rank_ ? nullptr
@@ -42,10 +44,14 @@ void TcpTransport::adopt(int peer, Fd socket) {
   if (to.state() != Link::State::apart) return;
   // Edge-triggered: one registration for good, where level-triggering would cost a system call each
   // time that a socket becomes full and each time that it has room again.
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.ptr = &to;
-  RC_ASSERT(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket.get(), &event) == 0);
+  const Status watched =
+      watch(epoll_.get(), socket.get(),
+            {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &to}});
+  if (!watched.ok()) {
+    to.close();
+    stillborn_.emplace_back(peer, watched.message());
+    return;
+  }
   to.adopt(std::move(socket), peer_timeout_, clock_.now());
   active_.push_back(&to);
   arrived_.push_back(peer);
@@ -83,8 +89,10 @@ void TcpTransport::take_signals() {
 }
 
 bool TcpTransport::poll(Sink& sink) {
-  if (active_.empty()) return false;
-  bool moved = !arrived_.empty();
+  if (active_.empty() && stillborn_.empty()) return false;
+  bool moved = !arrived_.empty() || !stillborn_.empty();
+  for (const auto& [peer, cause] : stillborn_) sink.peer_failed(peer, cause);
+  stillborn_.clear();
   for (const int peer : arrived_) {
     if (link(peer).is_connected()) sink.connected(peer);
   }
@@ -107,7 +115,7 @@ void TcpTransport::drop_inactive() {
 }
 
 bool TcpTransport::arm() {
-  if (!arrived_.empty()) return false;
+  if (!arrived_.empty() || !stillborn_.empty()) return false;
   take_signals();
   return std::none_of(active_.begin(), active_.end(),
                       [](const Link* peer) { return peer->wants_poll(); });
@@ -121,12 +129,13 @@ Nanoseconds TcpTransport::next_deadline() const {
 
 void TcpTransport::fail(int peer) {
   link(peer).close();
+  std::erase_if(stillborn_, [peer](const auto& entry) { return entry.first == peer; });
   drop_inactive();
 }
 
 bool TcpTransport::needs_poll() const {
-  return std::any_of(active_.begin(), active_.end(),
-                     [](const Link* peer) { return peer->is_sending(); });
+  return !stillborn_.empty() || std::any_of(active_.begin(), active_.end(),
+                                            [](const Link* peer) { return peer->is_sending(); });
 }
 
 bool TcpTransport::flushed() const {

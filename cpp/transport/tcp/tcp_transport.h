@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -20,6 +22,8 @@ class TcpTransport final : public Transport {
  public:
   TcpTransport(const World& world, const Clock& clock, Nanoseconds peer_timeout,
                TcpOptions options = {});
+  // When this is an error nothing else may be called.
+  const Status& opened() const { return opened_; }
 
   // Takes over an authenticated stream socket; `connected` follows at the next poll. Ignored when
   // the peer is connected already or has failed.
@@ -51,9 +55,12 @@ class TcpTransport final : public Transport {
   int rank_;
   Counters counters_;
   Fd epoll_;
+  Status opened_;
   std::vector<std::unique_ptr<tcp::Link>> links_;  // by peer; null for ourselves
   std::vector<tcp::Link*> active_;                 // connected ones
   std::vector<int> arrived_;                       // `connected` is to be reported
+  std::vector<std::pair<int, std::string>>
+      stillborn_;  // ... as failed: their sockets are not watched
 };
 
 }  // namespace rdmacoll
