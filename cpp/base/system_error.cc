@@ -84,7 +84,7 @@ Status check_descriptors(int needed) {
     const rlimit limit = limit_of_descriptors();
     return {
         Code::invalid,
-        cat("too many open files: the start needs ", needed, " file descriptors, and ",
+        cat("too many open files: the start needs ", needed, " more file descriptors, and ",
             limit.rlim_cur - static_cast<rlim_t>(count), " of the ", limit.rlim_cur,
             " that a process may have here (RLIMIT_NOFILE) are in use; ", limit_cure(limit), ".")};
   }

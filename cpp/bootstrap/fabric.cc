@@ -150,18 +150,18 @@ bool Fabric::meet(Sink& sink) {
     return true;
   });
 
+  const std::string& refusal = reception_->last_refusal();
+  const bool is_starved = reception_->is_starved(now);
   for (int peer = 0; waiting_ > 0 && peer < world_.rank; ++peer) {
     if (peers_[peer].state != State::waiting) continue;
-    const std::string& refusal = reception_->last_refusal();
-    if (reception_->is_starved(now)) {
-      lose(peer, own_fault("let it in", refusal), sink);
-      moved = true;
-    }
-    if (peers_[peer].state != State::waiting || now < peers_[peer].deadline) continue;
-    lose(peer,
-         cat("it did not connect to this rank within ", options_.config.start_timeout_s, " s",
-             refusal.empty() ? "" : cat(" (the last caller that was refused: ", refusal, ")")),
-         sink);
+    if (!is_starved && now < peers_[peer].deadline) continue;
+    lose(
+        peer,
+        is_starved
+            ? own_fault("let it in", refusal)
+            : cat("it did not connect to this rank within ", options_.config.start_timeout_s, " s",
+                  refusal.empty() ? "" : cat(" (the last caller that was refused: ", refusal, ")")),
+        sink);
     moved = true;
   }
   return moved;

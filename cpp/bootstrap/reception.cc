@@ -53,6 +53,7 @@ Status Reception::open(const std::vector<SocketAddress>& addresses) {
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     if (i >= kListenersMax && i + 1 < addresses.size()) continue;  // the last is loopback: keep it
     last = add_listener(tcp_endpoint(addresses[i]));
+    if (last.code() == Code::invalid) return last;  // a limit, as for all others
     // An address may be unusable just now (IPv6 while it is tentative); the others will do.
     if (last.ok()) tcp_.push_back(local_address(listeners_.back().socket.get()));
   }

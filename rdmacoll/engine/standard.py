@@ -29,8 +29,8 @@ def fill_standard_descriptors() -> None:
             opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
         except OSError as error:
             raise ConfigError(
-                f"stdin, stdout or stderr of this process is closed, and {os.devnull} cannot be opened in its "
-                f"place: {error.strerror}. Start it with these three, be it with 2>{os.devnull}."
+                f"stdin, stdout or stderr of this process is closed, and {os.devnull} cannot take its place: "
+                f"{error.strerror}. Start the process with these three."
             ) from error
         if opened > _LAST:  # another thread was faster
             os.close(opened)

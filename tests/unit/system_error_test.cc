@@ -65,7 +65,7 @@ TEST(SystemError, the_start_says_how_many_descriptors_it_lacks) {
   EXPECT_EQ(status.code(), Code::invalid);
   const rlim_t limit = none.limit().rlim_cur;
   EXPECT_THAT(status.message(),
-              HasSubstr(cat("needs 6 file descriptors, and ", limit - 5, " of the ", limit)));
+              HasSubstr(cat("needs 6 more file descriptors, and ", limit - 5, " of the ", limit)));
   EXPECT_TRUE(check_descriptors(5).ok()) << "those that were tried are closed";
 }
 
