@@ -67,12 +67,15 @@ Dial::Outcome Dial::advance(Nanoseconds now) {
 void Dial::start(Nanoseconds now) {
   const int error = start_connect(endpoints_[next_], socket_);
   if (is_shortage(error)) return lack(error_text(error), now);
-  lacking_since_ = kNever;
-  if (error != 0) return attempt_failed(error_text(error), now);
+  if (error != 0) {
+    lacking_since_ = kNever;
+    return attempt_failed(error_text(error), now);
+  }
   // Edge-triggered: each advance() goes on until the socket has nothing more to give.
   const Status watched = watch(poller_, socket_.get(),
                                {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {}});
   if (!watched.ok()) return lack(watched.message(), now);
+  lacking_since_ = kNever;
   wake_at_ = now + kConnectTimeout;
 }
 

@@ -153,7 +153,10 @@ Status Fabric::begin(const World& world) {
     RC_RETURN_IF_ERROR(agree_on_rdma(
         cards_, options_.config, [&](int rank) { return world.describe(rank); }, agreement_));
   }
-  if (world_.size() == 1) return {};
+  if (world_.size() == 1) {
+    agreement_ = {};  // nothing is to be said of what nobody uses
+    return {};
+  }
   // Every rank looks at all pairs, so that all of them say the same.
   for (int a = 0; a < world.size() && !options_.config.allows("tcp") && !agreement_.use; ++a) {
     for (int b = a + 1; b < world.size(); ++b) {

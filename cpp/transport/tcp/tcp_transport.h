@@ -56,11 +56,10 @@ class TcpTransport final : public Transport {
   Counters counters_;
   Fd epoll_;
   Status opened_;
-  std::vector<std::unique_ptr<tcp::Link>> links_;  // by peer; null for ourselves
-  std::vector<tcp::Link*> active_;                 // connected ones
-  std::vector<int> arrived_;                       // `connected` is to be reported
-  std::vector<std::pair<int, std::string>>
-      stillborn_;  // ... as failed: their sockets are not watched
+  std::vector<std::unique_ptr<tcp::Link>> links_;       // by peer; null for ourselves
+  std::vector<tcp::Link*> active_;                      // connected ones
+  std::vector<int> arrived_;                            // `connected` is to be reported
+  std::vector<std::pair<int, std::string>> stillborn_;  // peers to be reported as failed
 };
 
 }  // namespace rdmacoll
