@@ -179,14 +179,9 @@ int engine_node(rc_engine* engine, const char* const* addresses, int32_t* leader
   return report(status, error);
 }
 
-int engine_start_within(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms,
-                        char** error) {
+int engine_start(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, char** error) {
   const int size = engine->session->size();
   return report(engine->session->start({leaders, leaders + size}, nanoseconds(timeout_ms)), error);
-}
-
-int engine_start(rc_engine* engine, const int32_t* leaders, char** error) {
-  return engine_start_within(engine, leaders, -1, error);
 }
 
 void engine_close(rc_engine* engine, const char* cause) {
@@ -382,18 +377,18 @@ int check_descriptors(int32_t needed, char** error) {
   return report(rdmacoll::check_descriptors(needed), error);
 }
 
-const rc_api kApi{RC_ABI_VERSION,      sizeof(rc_api),   RDMACOLL_VERSION,
-                  text_free,           settings,         engine_open,
-                  engine_node,         engine_start,     engine_close,
-                  engine_free,         engine_topology,  engine_metrics,
-                  engine_describe,     engine_state,     submit,
-                  handle_wait,         handle_done,      handle_result,
-                  handle_free,         prepare,          prepared_run,
-                  prepared_free,       memory_allocate,  memory_free,
-                  verify_schedules,    sim_faults,       run,
-                  memory_lend,         devices,          pair_open,
-                  pair_node,           pair_run,         pair_free,
-                  engine_start_within, check_descriptors};
+const rc_api kApi{RC_ABI_VERSION,   sizeof(rc_api),  RDMACOLL_VERSION,
+                  text_free,        settings,        engine_open,
+                  engine_node,      engine_start,    engine_close,
+                  engine_free,      engine_topology, engine_metrics,
+                  engine_describe,  engine_state,    submit,
+                  handle_wait,      handle_done,     handle_result,
+                  handle_free,      prepare,         prepared_run,
+                  prepared_free,    memory_allocate, memory_free,
+                  verify_schedules, sim_faults,      run,
+                  memory_lend,      devices,         pair_open,
+                  pair_node,        pair_run,        pair_free,
+                  check_descriptors};
 
 }  // namespace
 

@@ -102,7 +102,10 @@ typedef struct rc_api {
                      char** address, char** error);
   int (*engine_node)(rc_engine* engine, const char* const* addresses, int32_t* leader,
                      char** error);
-  int (*engine_start)(rc_engine* engine, const int32_t* leaders, char** error);
+  /* In slices, between which a caller can look at its signals: 1 when timeout_ms (-1: no limit) is
+   * over before the world stands; call it again then, with the same leaders. After a 0 it may be
+   * asked further: the error is that of a rank that was lost since. */
+  int (*engine_start)(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, char** error);
   /* Says goodbye (cause: NULL for a clean end, else e.g. "ValueError: ..."), fails what is pending
    * with ShutdownError, stops the thread, closes everything; bounded to some seconds. Idempotent.
    * The engine itself (and its handles) stays valid until engine_free. */
@@ -186,11 +189,6 @@ typedef struct rc_api {
                   char** error);
   void (*pair_free)(rc_pair* pair);
 
-  /* engine_start in slices, between which a caller can look at its signals: 1 when timeout_ms is
-   * over before the world stands; call it again then, with the same leaders. After a 0 it may be
-   * asked further: the error is that of a rank that was lost since. */
-  int (*engine_start_within)(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms,
-                             char** error);
   /* ConfigError with the limit and the cure when this process may not open so many more
    * descriptors now. */
   int (*check_descriptors)(int32_t needed, char** error);

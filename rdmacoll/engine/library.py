@@ -82,7 +82,7 @@ class _Api(ctypes.Structure):
         ),
         (
             "engine_start",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), _TEXT),
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.c_int64, _TEXT),
         ),
         ("engine_close", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
         ("engine_free", ctypes.CFUNCTYPE(None, _VOID)),
@@ -148,10 +148,6 @@ class _Api(ctypes.Structure):
             ),
         ),
         ("pair_free", ctypes.CFUNCTYPE(None, _VOID)),
-        (
-            "engine_start_within",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.c_int64, _TEXT),
-        ),
         ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _TEXT)),
     ]
 
@@ -260,12 +256,12 @@ class Library:
         self._check(call(opened, texts, ctypes.byref(leader), ctypes.byref(error)), error)
         return leader.value
 
-    def engine_start_within(self, engine: int, leaders: Sequence[int], timeout_ms: int) -> bool:
+    def engine_start(self, engine: int, leaders: Sequence[int], timeout_ms: int) -> bool:
         """Step 4: connects the control tree and starts the engine's thread. False when the time is over
         before. After True it raises what has happened to another rank since."""
         error = _VOID()
         array = (ctypes.c_int32 * len(leaders))(*leaders)
-        code = self._api.engine_start_within(engine, array, timeout_ms, ctypes.byref(error))
+        code = self._api.engine_start(engine, array, timeout_ms, ctypes.byref(error))
         if code == TIMEOUT:
             return False
         self._check(code, error)

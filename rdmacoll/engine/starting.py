@@ -31,13 +31,13 @@ def start_engine(library: Library, carrier: Carrier, launch: Launch, arguments: 
         return card
 
     def connect() -> str:
-        while not library.engine_start_within(engine, leaders, _SLICE_MS):
+        while not library.engine_start(engine, leaders, _SLICE_MS):
             carrier.check()
             watch()
         return ""
 
     def look() -> None:
-        library.engine_start_within(engine, leaders, 0)
+        library.engine_start(engine, leaders, 0)
         presence.check()
 
     try:

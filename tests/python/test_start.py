@@ -24,10 +24,10 @@ DEADLINE_S = 5.0  # five times what is promised
         (2, "engine_open", "killed"),
         (0, "engine_node", "killed"),
         (1, "engine_node", "killed"),
-        (0, "engine_start_within", "killed"),
-        (2, "engine_start_within", "killed"),
-        (0, "engine_start_within", "killed after it"),
-        (1, "engine_start_within", "killed after it"),
+        (0, "engine_start", "killed"),
+        (2, "engine_start", "killed"),
+        (0, "engine_start", "killed after it"),
+        (1, "engine_start", "killed after it"),
     ],
 )
 def test_a_rank_that_is_killed_during_the_start_is_named_on_the_others(ended, step, how):
@@ -88,7 +88,7 @@ def interrupt(started, rank):
 
 
 @pytest.mark.parametrize(("interrupted", "late", "other"), [(0, 1, 2), (1, 2, 0)])
-@pytest.mark.parametrize("step", ["init", "engine_node", "engine_start_within"])
+@pytest.mark.parametrize("step", ["init", "engine_node", "engine_start"])
 def test_ctrl_c_ends_a_start_that_waits_for_a_late_rank(interrupted, late, other, step):
     with Run(PROGRAM, 3, arguments=[str(late), step, "stays"]) as started:
         started.wait_for_reports((0, 1, 2))
@@ -114,7 +114,7 @@ def test_ctrl_c_ends_a_search_for_rank_0():
     assert ended["at"] - sent < DEADLINE_S
 
 
-@pytest.mark.parametrize("step", [pytest.param("engine_open", marks=pytest.mark.slow), "engine_start_within"])
+@pytest.mark.parametrize("step", [pytest.param("engine_open", marks=pytest.mark.slow), "engine_start"])
 def test_ctrl_c_ends_a_start_under_mpirun(step):
     with Run(PROGRAM, 2, launcher="mpirun", arguments=["0", step, "stays"]) as started:
         started.wait_for_reports((0, 1))
