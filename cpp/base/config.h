@@ -57,6 +57,7 @@ struct Config {
   double peer_timeout_s = 5;
   double stall_warning_s = 10;
   double stall_error_s = 600;
+  uint64_t plan_repeats = 3;
   bool rdma_enabled = true;
   std::string rdma_device;
   // Of the queue pairs; chosen when unset.

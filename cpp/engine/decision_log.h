@@ -43,6 +43,9 @@ class DecisionLog {
 
   // Everybody: false when the sequence has a gap.
   bool accept(const Decision& decision) { return decision.sequence == accepted_++; }
+  // Root: a plan decides from now on; it has decided up to what was accepted.
+  void withdraw_offers() { offered_.clear(); }
+  void go_on() { formed_ = accepted_; }
   uint64_t accepted() const { return accepted_; }
 
  private:

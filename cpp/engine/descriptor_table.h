@@ -43,8 +43,10 @@ class DescriptorTable {
   }
   // Null: a number that was never given.
   const std::string* resolve(const DescriptorRef& descriptor) const {
-    if (descriptor.id == 0) return &descriptor.bytes;
-    return descriptor.id <= texts_.size() ? &texts_[descriptor.id - 1] : nullptr;
+    return descriptor.id == 0 ? &descriptor.bytes : text(descriptor.id);
+  }
+  const std::string* text(uint32_t id) const {
+    return id > 0 && id <= texts_.size() ? &texts_[id - 1] : nullptr;
   }
 
  private:

@@ -9,8 +9,6 @@ namespace rdmacoll {
 namespace {
 
 constexpr Nanoseconds kFlushInterval = kMillisecond;
-// Late and stalled operations are looked for this often.
-constexpr Nanoseconds kCheckInterval = kMillisecond;
 
 // A message of records is closed at this size; the last record may be as large as a descriptor.
 constexpr std::size_t kReadyMessageBytes = 256 << 10;
@@ -59,7 +57,9 @@ Engine::Engine(EngineParts parts)
       decision_log_(world_, table_,
                     rules_of(config_, parts.tuning, segment_bytes_max(pool_, world_.size()))),
       planner_(world_, transport_, pool_, parts.tuning.one_copy_bytes),
-      executor_(world_, transport_, compute_, pool_) {
+      executor_(world_, transport_, compute_, pool_),
+      plan_(table_, tree_children(world_.rank, world_.size()).size()),
+      recurrence_(table_, config_.plan_repeats) {
   if (!is_root()) neighbours_.insert(neighbours_.begin(), tree_parent(world_.rank));
   for (int peer : neighbours_) transport_.connect(peer);
 }
@@ -78,9 +78,12 @@ bool Engine::advance() {
   if (!failure_.ok()) return end_failed_world() || moved;
   moved |= pass_readiness();     // readiness goes up; the root collects it
   moved |= decide();             // the root's decisions go down
+  moved |= follow_plan();        // or each rank takes them from the plan
+  moved |= gather_operations();  // what is decided finds its operations
   moved |= start_batches();      // decided operations become batches
   moved |= execute();            // steps that can run do
   moved |= finish_operations();  // callers get their memory back
+  moved |= end_deserted();       // what a rank that has left will never join in
   return flush_outbox() || moved;
 }
 
@@ -103,9 +106,13 @@ bool Engine::take_submissions() {
       complete(operation, failure_.ok() ? departed_ : failure_);
       continue;
     }
-    auto& queue = undecided_[{operation->request.name, operation->request.iteration}];
-    queue.push_back(operation);
-    if (queue.size() == 1) announce(operation);
+    operation->taken_at = turned_at_;
+    undecided_[{operation->request.name, operation->request.iteration}] = operation;
+    if (plan_.phase() == PlanMode::Phase::log) {
+      announce(operation);
+    } else if (!plan_.fits(*operation)) {
+      freeze();
+    }
   }
   return !operations.empty();
 }
@@ -122,8 +129,12 @@ void Engine::announce(const OperationRef& operation) {
     const auto& dims = request.tensors.front().dims;
     record.firsts.emplace_back(world_.rank, dims.empty() ? 1 : dims.front());
   }
+  announce(std::move(record));
+}
+
+void Engine::announce(ReadyRecord record) {
   const bool added = readiness_.add(record, turned_at_);
-  RC_ASSERT(added, operation->label());
+  RC_ASSERT(added, record.labels);
 }
 
 bool Engine::pass_readiness() {
@@ -131,6 +142,7 @@ bool Engine::pass_readiness() {
   if (now - checked_at_ >= kCheckInterval) {
     checked_at_ = now;
     readiness_.check(now);
+    if (is_plan_stuck()) freeze();
     for (const std::string& warning : readiness_.take_warnings()) log_.warning(warning);
   }
   for (const VerdictMessage& verdict : readiness_.take_verdicts()) {
@@ -138,14 +150,14 @@ bool Engine::pass_readiness() {
     apply(verdict);
   }
   std::vector<ReadyRecord> records = readiness_.take_upward();
-  ReadyMessage message;
+  ReadyMessage message{{}, plan_.era()};
   std::size_t bytes = 0;
   for (ReadyRecord& record : records) {
     bytes += record.descriptor.bytes.size() + record.labels.size() + kReadyRecordBytes +
              record.firsts.size() * sizeof(record.firsts.front());
     message.records.push_back(std::move(record));
     if (bytes < kReadyMessageBytes) continue;
-    post(neighbours_.front(), std::exchange(message, {}));
+    post(neighbours_.front(), std::exchange(message, {{}, plan_.era()}));
     bytes = 0;
   }
   if (!message.records.empty()) post(neighbours_.front(), message);
@@ -153,8 +165,8 @@ bool Engine::pass_readiness() {
 }
 
 bool Engine::decide() {
-  if (!is_root()) return false;
-  for (ReadyUnit& unit : readiness_.take_ready()) decision_log_.offer(std::move(unit));
+  if (!is_root() || plan_.phase() != PlanMode::Phase::log) return false;
+  offer_ready();
   if (!decision_log_.waiting()) return false;
   const bool one_node = world_.local_size() == world_.size() &&
                         std::all_of(neighbours_.begin(), neighbours_.end(), [&](int peer) {
@@ -162,7 +174,7 @@ bool Engine::decide() {
                         });
   bool moved = false;
   // What cannot start yet is not decided yet: meanwhile more may become ready, and share a batch.
-  while (decided_.empty() && executor_.has_room(decision_log_.accepted())) {
+  while (agreed_.empty() && decided_.empty() && executor_.has_room(decision_log_.accepted())) {
     auto formed = decision_log_.form(one_node);
     if (!formed) break;
     if (formed->is_cut_short && !std::exchange(told_of_pool_, true)) {
@@ -173,41 +185,88 @@ bool Engine::decide() {
     }
     for (const InternMessage& intern : formed->interns) post_down(intern);
     post_down(formed->decision);
-    obey(std::move(formed->decision));
+    recurrence_.note(formed->decision);
+    obey(agreed_of(std::move(formed->decision)));
     start_batches();
+    moved = true;
+  }
+  if (moved) start_plan();
+  return moved;
+}
+
+void Engine::offer_ready() {
+  for (ReadyUnit& unit : readiness_.take_ready()) {
+    if (catch_up_.names(unit.key)) {
+      unit_joined(unit.key);
+    } else {
+      decision_log_.offer(std::move(unit));
+    }
+  }
+}
+
+Agreed Engine::agreed_of(Decision decision) const {
+  Agreed agreed{std::move(decision), {}};
+  for (const DecisionUnit& unit : agreed.decision.units) {
+    const std::string* descriptor = table_.resolve(unit.descriptor);
+    const std::string_view name = descriptor == nullptr ? "" : descriptor_name(*descriptor);
+    agreed.keys.push_back({std::string(name), unit.iteration});
+  }
+  return agreed;
+}
+
+void Engine::obey(Agreed agreed) {
+  if (!failure_.ok()) return;
+  if (!decision_log_.accept(agreed.decision)) {
+    broken_protocol(0, cat("decision ", agreed.decision.sequence, " out of order"));
+    return;
+  }
+  agreed_.push_back(std::move(agreed));
+  gather_operations();
+}
+
+// The operations of a decision leave the undecided. They are here, but after a plan, when others
+// may have started what this rank's caller has not submitted yet.
+bool Engine::gather_operations() {
+  bool moved = false;
+  while (!agreed_.empty() && failure_.ok()) {
+    Agreed& next = agreed_.front();
+    std::vector<OperationRef*> found;
+    for (std::size_t i = 0; i < next.keys.size(); ++i) {
+      OperationRef* operation = find_operation(next.decision.units[i], next.keys[i]);
+      if (operation == nullptr) break;
+      found.push_back(operation);
+    }
+    if (found.size() < next.keys.size()) {
+      if (catch_up_.waits(next.decision.sequence)) return moved;
+      broken_protocol(0, cat("decision ", next.decision.sequence,
+                             " names an operation that this rank has not submitted"));
+      return moved;
+    }
+    Decided decided{std::move(next.decision), {}};
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      (*found[i])->sequence = decided.decision.sequence;
+      decided.operations.push_back(std::move(*found[i]));
+      if (decided.operations.back()->stands_in) {
+        stand_ins_.erase(next.keys[i]);
+      } else {
+        undecided_.erase(next.keys[i]);
+      }
+    }
+    decided_.push_back(std::move(decided));
+    agreed_.pop_front();
     moved = true;
   }
   return moved;
 }
 
-// The operations of a decision leave the undecided; a repetition of the same name may follow.
-void Engine::obey(Decision decision) {
-  if (!failure_.ok()) return;
-  if (!decision_log_.accept(decision)) {
-    broken_protocol(0, cat("decision ", decision.sequence, " out of order"));
-    return;
-  }
-  Decided decided{std::move(decision), {}};
-  for (const DecisionUnit& unit : decided.decision.units) {
-    const std::string* descriptor = table_.resolve(unit.descriptor);
-    const auto found =
-        descriptor == nullptr
-            ? undecided_.end()
-            : undecided_.find({std::string(descriptor_name(*descriptor)), unit.iteration});
-    if (found == undecided_.end()) {
-      broken_protocol(0, cat("decision ", decided.decision.sequence,
-                             " names an operation that this rank has not submitted"));
-      return;
-    }
-    decided.operations.push_back(std::move(found->second.front()));
-    found->second.pop_front();
-    if (found->second.empty()) {
-      undecided_.erase(found);
-    } else {
-      announce(found->second.front());
-    }
-  }
-  decided_.push_back(std::move(decided));
+// Null: it is not here, or is not what the others have under its name.
+OperationRef* Engine::find_operation(const DecisionUnit& unit, const UnitKey& key) {
+  if (const auto found = stand_ins_.find(key); found != stand_ins_.end()) return &found->second;
+  const auto found = undecided_.find(key);
+  if (found == undecided_.end()) return nullptr;
+  const std::string* descriptor = table_.resolve(unit.descriptor);
+  const bool is_same = descriptor != nullptr && *descriptor == found->second->descriptor;
+  return is_same ? &found->second : nullptr;
 }
 
 bool Engine::start_batches() {
@@ -262,12 +321,30 @@ void Engine::fail_myself(const Status& status) {
 bool Engine::finish_operations() {
   if (!executor_.has_finished()) return false;
   poll_transport();
-  for (const OperationRef& operation : executor_.take_finished()) complete(operation, failure_);
+  plan_moved_at_ = turned_at_;
+  for (OperationRef& operation : executor_.take_finished()) report(std::move(operation));
   return true;
+}
+
+void Engine::report(OperationRef operation) {
+  if (failure_.ok() && catch_up_.waits(operation->sequence)) {
+    held_.push_back(std::move(operation));
+    return;
+  }
+  Status status = failure_;
+  if (!judged_.empty() && !operation->stands_in) {
+    const auto verdict = judged_.extract({operation->request.name, operation->request.iteration});
+    if (status.ok() && !verdict.empty()) status = verdict.mapped();
+  }
+  complete(operation, status);
 }
 
 void Engine::complete(const OperationRef& operation, const Status& status) {
   if (operation->done()) return;
+  if (operation->stands_in) {
+    if (--in_flight_ == 0) busy_ += turned_at_ - busy_since_;
+    return operation->complete(status);
+  }
   ++operations_;
   tensors_ += operation->request.tensors.size();
   payload_bytes_ += operation->request.bytes();
@@ -293,6 +370,9 @@ bool Engine::arm() {
 
 Nanoseconds Engine::next_deadline() const {
   Nanoseconds next = std::min(transport_.next_deadline(), readiness_.next_deadline());
+  if (plan_.phase() == PlanMode::Phase::plan && in_flight_ > 0) {
+    next = std::min(next, turned_at_ + kPlanPatience);
+  }
   // That the last bytes have left is no event: it has to be looked for.
   if ((!failure_.ok() || leaving_) && !ended_) {
     next = std::min(next, clock_.now() + kFlushInterval);

@@ -20,13 +20,16 @@
 #include "base/world.h"
 #include "collectives/choose.h"
 #include "compute/compute.h"
+#include "engine/catch_up.h"
 #include "engine/decision_log.h"
 #include "engine/descriptor_table.h"
 #include "engine/executor.h"
 #include "engine/messages.h"
 #include "engine/operation.h"
 #include "engine/plan.h"
+#include "engine/plan_mode.h"
 #include "engine/readiness.h"
+#include "engine/recurrence.h"
 #include "engine/submissions.h"
 #include "memory/pool.h"
 #include "transport/transport.h"
@@ -43,6 +46,11 @@ struct EngineParts {
   Log log;
   Tuning tuning = {};
 };
+
+// Late and stalled operations are looked for this often.
+inline constexpr Nanoseconds kCheckInterval = kMillisecond;
+// An operation that is not the plan's next one waits this long for those before it.
+inline constexpr Nanoseconds kPlanPatience = 100 * kMillisecond;
 
 class Engine final : public Sink {
  public:
@@ -80,6 +88,11 @@ class Engine final : public Sink {
   std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often a driver has slept
   std::string state() const;
   const World& world() const { return world_; }
+  // How many plans this rank has followed, how many it has left, and how many decisions some ranks
+  // had to catch up with then.
+  uint64_t plans() const { return (plan_.era() + 1) / 2; }
+  uint64_t plans_left() const { return plan_.era() / 2; }
+  uint64_t caught_up() const { return caught_up_; }
 
  private:
   // From the transport, inside poll().
@@ -97,24 +110,50 @@ class Engine final : public Sink {
   void handle(int peer, FailureMessage& message);
   void handle(int peer, LeavingMessage& message);
   void handle(int peer, GoodbyeMessage& message);
+  void handle(int peer, PlanMessage& message);
+  void handle(int peer, FreezeMessage& message);
+  void handle(int peer, FrozenMessage& message);
+  void handle(int peer, ResumeMessage& message);
+  void handle(int peer, JoinedMessage& message);
 
   bool advance();
   void notice_gap();
   bool take_submissions();
   void announce(const OperationRef& operation);
+  void announce(ReadyRecord record);
   bool pass_readiness();
   bool decide();
-  void obey(Decision decision);
+  void offer_ready();
+  void obey(Agreed agreed);
+  bool gather_operations();
+  OperationRef* find_operation(const DecisionUnit& unit, const UnitKey& key);
+
+  // Plan mode: engine_plan.cc.
+  bool follow_plan();
+  void start_plan();
+  void begin_plan(const PlanMessage& message);
+  bool is_plan_stuck();
+  void freeze(int except = -1);
+  void report_frozen(uint64_t least, uint64_t furthest);
+  void resume(const ResumeMessage& message);
+  void unit_joined(const UnitKey& key);
+  void complete_joined();
+  void stand_in(const DecisionUnit& unit, const UnitKey& key);
+  bool judge_started(const UnitKey& key, const Status& verdict);
+  Agreed agreed_of(Decision decision) const;
   bool start_batches();
   Status missing_peer(const Batch& batch) const;
   bool execute();
   bool finish_operations();
+  void report(OperationRef operation);
   void complete(const OperationRef& operation, const Status& status);
   void apply(const VerdictMessage& verdict);
   void fail(int rank, Status status);
   void fail_myself(const Status& status);
   bool end_failed_world();
-  void depart(int rank, const std::string& cause);
+  Status departure(const LeavingMessage& message) const;
+  void depart(const LeavingMessage& message);
+  bool end_deserted();
   void complete_undecided(const Status& status);
 
   void post(int peer, const Message& message);
@@ -143,21 +182,31 @@ class Engine final : public Sink {
   Planner planner_;
   Executor executor_;
 
-  // Operations that wait for their decision; behind the first of a key, repetitions of it.
-  std::map<UnitKey, std::deque<OperationRef>> undecided_;
-  std::deque<Decided> decided_;                               // not started yet
+  std::map<UnitKey, OperationRef> undecided_;  // wait for their decision
+  std::deque<Agreed> agreed_;                  // decisions whose operations are not all here
+  std::deque<Decided> decided_;                // not started yet
   std::map<int, std::deque<std::vector<std::byte>>> outbox_;  // control messages refused as busy
 
   Status failure_;
   Nanoseconds failed_at_ = 0;
   bool ended_ = false;
   bool leaving_ = false;
-  Status departed_;     // the first rank that left: no more collectives in this world
-  std::set<int> gone_;  // ranks that have left
-  std::set<int> said_goodbye_;
+  Status departed_;  // the first rank that left: no more collectives in this world
+  uint64_t departed_from_ = UINT64_MAX;  // decisions that a rank which has left takes no part in
+  std::set<int> gone_;                   // ranks that have left
+  std::map<int, LeavingMessage> said_goodbye_;
   std::set<int> lost_;    // peers without a connection any more
   std::set<int> silent_;  // peers that will not touch our memory any more
   Nanoseconds checked_at_ = 0;
+
+  PlanMode plan_;
+  Recurrence recurrence_;  // at the root
+  CatchUp catch_up_;
+  std::map<UnitKey, OperationRef> stand_ins_;  // wait for their decision's turn
+  std::map<UnitKey, Status> judged_;           // of operations that run, and end with this
+  std::vector<OperationRef> held_;             // ended, but not all ranks have joined
+  Nanoseconds plan_moved_at_ = 0;
+  uint64_t caught_up_ = 0;
 
   // Totals since start.
   uint64_t control_messages_ = 0;

@@ -8,7 +8,11 @@ namespace rdmacoll {
 
 // ---- what peers say ----
 
-void Engine::connected(int peer) { log_.debug(cat("connected to ", world_.describe(peer))); }
+void Engine::connected(int peer) {
+  log_.debug(cat("connected to ", world_.describe(peer)));
+  // It has asked for this connection, and must not take our end for the cause.
+  if (!failure_.ok()) post(peer, FailureMessage{failure_.detail().rank, failure_});
+}
 
 void Engine::control(int peer, std::span<const std::byte> bytes) {
   Message message;
@@ -20,6 +24,7 @@ void Engine::control(int peer, std::span<const std::byte> bytes) {
 }
 
 void Engine::handle(int peer, ReadyMessage& message) {
+  if (message.era != plan_.era()) return;  // said before its sender knew of the plan, or of its end
   for (const ReadyRecord& record : message.records) {
     if (!readiness_.add(record, turned_at_)) {
       broken_protocol(peer, "readiness for an operation that it cannot have");
@@ -35,7 +40,7 @@ void Engine::handle(int peer, InternMessage& message) {
 
 void Engine::handle(int, Decision& decision) {
   post_down(decision);
-  obey(std::move(decision));
+  obey(agreed_of(std::move(decision)));
 }
 
 void Engine::handle(int, VerdictMessage& message) {
@@ -51,7 +56,7 @@ void Engine::handle(int peer, FailureMessage& message) {
 }
 
 void Engine::handle(int peer, LeavingMessage& message) {
-  if (peer == message.rank) said_goodbye_.insert(peer);
+  if (peer == message.rank) said_goodbye_[peer] = message;
   if (!gone_.insert(message.rank).second) return;
   post_neighbours(message, peer);
   if (message.unfinished) {
@@ -60,24 +65,29 @@ void Engine::handle(int peer, LeavingMessage& message) {
                                    cat("left while it had operations in flight",
                                        message.cause.empty() ? "" : ": ", message.cause)));
   } else {
-    depart(message.rank, message.cause);
+    depart(message);
   }
 }
 
-void Engine::handle(int peer, GoodbyeMessage&) {
-  said_goodbye_.insert(peer);
+void Engine::handle(int peer, GoodbyeMessage& message) {
+  said_goodbye_[peer] = message.leaving;
   silent_.insert(peer);
 }
 
 void Engine::apply(const VerdictMessage& verdict) {
+  const UnitKey key{verdict.name, verdict.iteration};
+  if (catch_up_.names(key)) {
+    const bool is_started = judge_started(key, verdict.status);
+    unit_joined(key);
+    if (is_started) return;
+  }
   if (std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank) == verdict.ranks.end()) {
     return;  // not submitted here (yet): then the answer comes for it
   }
-  const auto found = undecided_.find({verdict.name, verdict.iteration});
+  const auto found = undecided_.find(key);
   if (found == undecided_.end()) return;
-  const OperationRef operation = found->second.front();
-  found->second.pop_front();
-  if (found->second.empty()) undecided_.erase(found);
+  const OperationRef operation = std::move(found->second);
+  undecided_.erase(found);
   if (is_root()) log_.error(verdict.status.message());  // the others raise it; once is enough here
   complete(operation, verdict.status);
 }
@@ -156,7 +166,8 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
               field("engine_allocations", executor_.allocations() + planner_.programs()),
               field("bytes_copied", wire.bytes_copied + compute_.bytes_copied()),
               field("bytes_sent", wire.bytes_sent), field("bytes_received", wire.bytes_received),
-              field("batches", executor_.batches()), field("wakeups", wakeups),
+              field("batches", executor_.batches()), field("plans", plans()),
+              field("plans_left", plans_left()), field("wakeups", wakeups),
               field("connections", wire.connections), field("doorbells", wire.doorbells),
               field("operations", operations_), field("tensors", tensors_),
               field("payload_bytes", payload_bytes_),
@@ -169,9 +180,13 @@ std::string Engine::state() const {
   std::string text = cat("rdmacoll ", world_.describe(world_.rank), " of ", world_.size(), ": ",
                          in_flight_, " operations in flight, ", decided_.size(),
                          " decided and not started, ", decision_log_.accepted(), " decisions\n");
-  for (const auto& [key, queue] : undecided_) {
-    text += cat("  ", queue.front()->label(), " waits for its decision\n");
+  for (const auto& [key, operation] : undecided_) {
+    text += cat("  ", operation->label(), " waits for its decision\n");
   }
+  constexpr std::string_view kPhases[] = {"by the log", "by a plan", "leaving a plan"};
+  text += cat("  era ", plan_.era(), ", ", kPhases[static_cast<int>(plan_.phase())], ": ",
+              agreed_.size(), " decisions wait for operations, ", held_.size(),
+              " operations for other ranks\n");
   text += readiness_.state() + executor_.state();
   if (!failure_.ok()) text += cat("  failed: ", failure_.message(), "\n");
   return text;

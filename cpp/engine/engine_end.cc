@@ -28,6 +28,8 @@ void Engine::peer_failed(int peer, const std::string& cause) {
                            " s (stopped, or without a processor), and the others went on")});
   } else if (!said_goodbye_.contains(peer)) {
     fail(peer, rank_failed(peer, member.host, member.pid, cause));
+  } else if (executor_.needs(peer) && decision_log_.accepted() > said_goodbye_[peer].started) {
+    fail(peer, departure(said_goodbye_[peer]));  // started by a plan, and it will never join in
   } else if (executor_.needs(peer)) {
     // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
     fail(peer, rank_failed(peer, member.host, member.pid, "left before this rank had its data"));
@@ -64,16 +66,21 @@ bool Engine::end_failed_world() {
   return ended_;
 }
 
-void Engine::depart(int rank, const std::string& cause) {
-  if (!departed_.ok() || leaving_) return;
+Status Engine::departure(const LeavingMessage& message) const {
+  const int rank = message.rank;
   const Member& member = world_.members[rank];
-  const std::string why = cause.empty() ? "it called shutdown()" : cause;
-  ErrorDetail detail{rank, member.host, cat("left the job: ", why), "", {rank}};
-  departed_ = {Code::rank_failed,
-               cat(world_.describe(rank), " has left the job (", why,
-                   ") while this rank still submits. If it printed no error, give every rank the "
-                   "same number of steps."),
-               std::move(detail)};
+  const std::string why = message.cause.empty() ? "it called shutdown()" : message.cause;
+  return {Code::rank_failed,
+          cat(world_.describe(rank), " has left the job (", why,
+              ") while this rank still submits. If it printed no error, give every rank the same "
+              "number of steps."),
+          {rank, member.host, cat("left the job: ", why), "", {rank}}};
+}
+
+void Engine::depart(const LeavingMessage& message) {
+  departed_from_ = std::min(departed_from_, message.started);
+  if (!departed_.ok() || leaving_) return;
+  departed_ = departure(message);
   if (!undecided_.empty()) log_.error(departed_.message());
   complete_undecided(departed_);
 }
@@ -85,9 +92,17 @@ Status Engine::start_failure() const {
 }
 
 void Engine::complete_undecided(const Status& status) {
-  for (auto& [key, queue] : std::exchange(undecided_, {})) {
-    for (const OperationRef& operation : queue) complete(operation, status);
-  }
+  for (const auto& [key, operation] : std::exchange(undecided_, {})) complete(operation, status);
+}
+
+// What this rank has started by the plan and a rank that has left had not: it cannot end. Nor can
+// what others have started and this rank's caller will not submit any more.
+bool Engine::end_deserted() {
+  if (departed_.ok() || leaving_) return false;
+  const bool is_deserted = !agreed_.empty() || decision_log_.accepted() > departed_from_;
+  if (!is_deserted || executor_.runs_before(departed_from_)) return false;
+  fail(departed_.detail().rank, departed_);
+  return true;
 }
 
 void Engine::leave(const std::string& said) {
@@ -98,16 +113,18 @@ void Engine::leave(const std::string& said) {
                                                                 " ... (", said.size(), " bytes)");
   submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
   take_submissions();
-  post_neighbours(LeavingMessage{world_.rank, in_flight_ > 0, cause}, -1);
+  const uint64_t started = decision_log_.accepted() - agreed_.size();
+  const LeavingMessage leaving{world_.rank, in_flight_ > 0, started, cause};
+  post_neighbours(leaving, -1);
   for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{});
+    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{leaving});
   }
   complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
 }
 
 bool Engine::may_end() const {
-  return ended_ ||
-         (outbox_is_empty() && executor_.idle() && decided_.empty() && transport_.flushed());
+  return ended_ || (outbox_is_empty() && executor_.idle() && decided_.empty() && held_.empty() &&
+                    transport_.flushed());
 }
 
 void Engine::end() {
@@ -124,6 +141,8 @@ void Engine::end() {
   }
   for (const OperationRef& operation : executor_.take_finished()) complete(operation, {});
   for (const OperationRef& operation : executor_.abandon()) complete(operation, status);
+  for (const OperationRef& operation : std::exchange(held_, {})) complete(operation, status);
+  for (const auto& [key, operation] : std::exchange(stand_ins_, {})) complete(operation, status);
   for (const Decided& decided : std::exchange(decided_, {})) {
     for (const OperationRef& operation : decided.operations) complete(operation, status);
   }

@@ -333,6 +333,11 @@ bool Executor::idle() const {
          std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.busy; });
 }
 
+bool Executor::runs_before(uint64_t sequence) const {
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [&](const Slot& slot) { return slot.busy && slot.batch.sequence < sequence; });
+}
+
 void Executor::halt() {
   halted_ = true;
   while (jobs_ > 0) compute_.poll(*this);

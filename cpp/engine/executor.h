@@ -61,6 +61,7 @@ class Executor final : public ComputeSink {
   const Status& status() const { return status_; }  // a compute step failed: the world is over
   bool idle() const;
   bool needs(int peer) const;  // a step with this peer is not done
+  bool runs_before(uint64_t sequence) const;
   bool has_steps() const { return !transfers_.empty() || !computes_.empty() || !releases_.empty(); }
   // Some step is still to be issued by this rank, now or when others are done.
   bool has_to_issue() const { return unissued_ > 0 || jobs_ > 0 || !releases_.empty(); }

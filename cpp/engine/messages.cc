@@ -41,7 +41,7 @@ Status get_status(Reader& reader, int ranks) {
 }
 
 void put(Writer& writer, const ReadyMessage& message) {
-  writer.put(static_cast<uint32_t>(message.records.size()));
+  writer.put(message.era).put(static_cast<uint32_t>(message.records.size()));
   for (const ReadyRecord& record : message.records) {
     put(writer, record.descriptor);
     writer.put(record.iteration).put(record.origin).put(record.subtree);
@@ -52,6 +52,7 @@ void put(Writer& writer, const ReadyMessage& message) {
 }
 ReadyMessage get_ready(Reader& reader, int ranks) {
   ReadyMessage message;
+  message.era = reader.get<uint32_t>();
   const auto count = reader.get<uint32_t>();
   if (count > kRecordsMax) reader.fail();
   for (uint32_t i = 0; i < count && reader.ok(); ++i) {
@@ -140,18 +141,79 @@ FailureMessage get_failure(Reader& reader, int ranks) {
 }
 
 void put(Writer& writer, const LeavingMessage& message) {
-  writer.put(message.rank).put(message.unfinished).put_text(message.cause);
+  writer.put(message.rank).put(message.unfinished).put(message.started).put_text(message.cause);
 }
 LeavingMessage get_leaving(Reader& reader, int ranks) {
   LeavingMessage message;
   message.rank = reader.get<int32_t>();
   message.unfinished = reader.get<uint8_t>() != 0;
+  message.started = reader.get<uint64_t>();
   message.cause = reader.get_text(kTextBytesMax);
   if (message.rank < 0 || message.rank >= ranks) reader.fail();
   return message;
 }
 
-void put(Writer&, const GoodbyeMessage&) {}
+void put(Writer& writer, const GoodbyeMessage& message) { put(writer, message.leaving); }
+
+void put(Writer& writer, const PlanMessage& message) {
+  writer.put(message.era).put(message.start).put(message.first_number);
+  writer.put(static_cast<uint32_t>(message.decisions.size()));
+  for (const PlannedDecision& decision : message.decisions) {
+    writer.put(decision.algorithm).put(decision.segment_bytes);
+    writer.put(static_cast<uint32_t>(decision.units.size()));
+    for (const PlannedUnit& unit : decision.units) {
+      writer.put(unit.descriptor).put(unit.numbered).put(unit.iteration);
+    }
+  }
+}
+PlanMessage get_plan(Reader& reader) {
+  PlanMessage message;
+  message.era = reader.get<uint32_t>();
+  message.start = reader.get<uint64_t>();
+  message.first_number = reader.get<int64_t>();
+  const auto count = reader.get<uint32_t>();
+  if (count == 0 || count > kRecordsMax) reader.fail();
+  for (uint32_t i = 0; i < count && reader.ok(); ++i) {
+    PlannedDecision& decision = message.decisions.emplace_back();
+    decision.algorithm = reader.get<Algorithm>();
+    decision.segment_bytes = reader.get<uint64_t>();
+    const auto units = reader.get<uint32_t>();
+    if (units == 0 || units > kRecordsMax || static_cast<int>(decision.algorithm) >= kAlgorithms) {
+      reader.fail();
+    }
+    for (uint32_t j = 0; j < units && reader.ok(); ++j) {
+      PlannedUnit& unit = decision.units.emplace_back();
+      unit.descriptor = reader.get<uint32_t>();
+      unit.numbered = reader.get<uint8_t>() != 0;
+      unit.iteration = reader.get<int64_t>();
+      if (unit.descriptor == 0) reader.fail();
+    }
+  }
+  return message;
+}
+
+void put(Writer& writer, const FreezeMessage& message) { writer.put(message.era); }
+
+void put_range(Writer& writer, uint32_t era, uint64_t least, uint64_t furthest) {
+  writer.put(era).put(least).put(furthest);
+}
+template <typename T>
+T get_range(Reader& reader) {
+  T message;
+  message.era = reader.get<uint32_t>();
+  message.least = reader.get<uint64_t>();
+  message.furthest = reader.get<uint64_t>();
+  if (message.least > message.furthest) reader.fail();
+  return message;
+}
+void put(Writer& writer, const FrozenMessage& message) {
+  put_range(writer, message.era, message.least, message.furthest);
+}
+void put(Writer& writer, const ResumeMessage& message) {
+  put_range(writer, message.era, message.least, message.furthest);
+}
+
+void put(Writer& writer, const JoinedMessage& message) { writer.put(message.sequence); }
 
 }  // namespace
 
@@ -185,7 +247,22 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       message = get_leaving(reader, ranks);
       break;
     case 6:
-      message = GoodbyeMessage{};
+      message = GoodbyeMessage{get_leaving(reader, ranks)};
+      break;
+    case 7:
+      message = get_plan(reader);
+      break;
+    case 8:
+      message = FreezeMessage{reader.get<uint32_t>()};
+      break;
+    case 9:
+      message = get_range<FrozenMessage>(reader);
+      break;
+    case 10:
+      message = get_range<ResumeMessage>(reader);
+      break;
+    case 11:
+      message = JoinedMessage{reader.get<uint64_t>()};
       break;
     default:
       return false;

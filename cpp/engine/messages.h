@@ -32,6 +32,7 @@ struct ReadyRecord {
 };
 struct ReadyMessage {
   std::vector<ReadyRecord> records;
+  uint32_t era = 0;  // of another one than the receiver's it is void: everybody says it again
 };
 
 // Downward: from now on this number means this descriptor.
@@ -53,6 +54,56 @@ struct Decision {
   std::vector<int64_t> firsts;  // allgather: by rank
 };
 
+// Downward: the decisions from `start` on are these, over and over, until somebody says otherwise:
+// nobody asks, nobody answers. The eras of the log and of plans take turns.
+struct PlannedUnit {
+  uint32_t descriptor = 0;
+  bool numbered = false;  // unnamed: its iteration is the next number
+  int64_t iteration = 0;
+
+  bool operator==(const PlannedUnit&) const = default;
+};
+struct PlannedDecision {
+  Algorithm algorithm = Algorithm::none;
+  uint64_t segment_bytes = 0;
+  std::vector<PlannedUnit> units;
+
+  bool operator==(const PlannedDecision&) const = default;
+};
+struct PlanMessage {
+  uint32_t era = 0;
+  uint64_t start = 0;
+  int64_t first_number = 0;  // of the numbered units
+  std::vector<PlannedDecision> decisions;
+};
+
+// To everybody along the tree: what this rank has to do is not in the plan, or does not come its
+// way.
+struct FreezeMessage {
+  uint32_t era = 0;
+};
+
+// Upward: nobody in my subtree starts anything more; so far they had taken at least and at most so
+// many decisions.
+struct FrozenMessage {
+  uint32_t era = 0;
+  uint64_t least = 0;
+  uint64_t furthest = 0;
+};
+
+// Downward: back to the log. What somebody has started, the plan's decisions up to `furthest`,
+// everybody runs.
+struct ResumeMessage {
+  uint32_t era = 0;
+  uint64_t least = 0;
+  uint64_t furthest = 0;
+};
+
+// Downward: every rank has what this decision needs, or has heard the verdict of what it has not.
+struct JoinedMessage {
+  uint64_t sequence = 0;
+};
+
 // Downward: this operation ends with an error on these ranks. They have submitted it and cannot
 // submit it again before they hear this, so it meets the operation that it is about.
 struct VerdictMessage {
@@ -72,14 +123,18 @@ struct FailureMessage {
 struct LeavingMessage {
   int32_t rank = -1;
   bool unfinished = false;  // it had operations in flight
+  uint64_t started = 0;     // the decisions that it has taken part in
   std::string cause;
 };
 
 // To each connected peer: my connection is about to close, and nothing is wrong.
-struct GoodbyeMessage {};
+struct GoodbyeMessage {
+  LeavingMessage leaving;  // may come before the one along the tree, and before decisions
+};
 
 using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
-                             LeavingMessage, GoodbyeMessage>;
+                             LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
+                             FrozenMessage, ResumeMessage, JoinedMessage>;
 
 // Every control message begins with the epoch of its world.
 std::vector<std::byte> encode(uint32_t epoch, const Message& message);

@@ -73,7 +73,9 @@ class Operation {
   std::unique_ptr<std::byte[]> gathered;
   uint64_t gathered_bytes = 0;
   std::vector<int64_t> gathered_dims;
-  Nanoseconds submitted_at = 0;
+  Nanoseconds taken_at = 0;  // by the engine
+  uint64_t sequence = 0;     // of its decision
+  bool stands_in = false;    // for one that this rank's caller never submits
 
   std::string label() const;  // "allreduce 'bucket_0' (conv1/kernel, conv1/bias)"
 

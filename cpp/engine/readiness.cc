@@ -190,6 +190,17 @@ Nanoseconds Readiness::next_deadline() const {
   return next;
 }
 
+bool Readiness::has_verdicts() const {
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [](const auto& entry) { return !entry.second.verdict.ok(); });
+}
+
+void Readiness::forget() {
+  pending_.clear();
+  upward_.clear();
+  ready_.clear();
+}
+
 std::vector<int> Readiness::ranks_of(int origin, bool subtree) const {
   if (!subtree) return {origin};
   return tree_subtree(origin, world_.size());

@@ -57,6 +57,10 @@ class Readiness {
   // "allreduce 'x': waiting for ranks 2, 3" per line.
   std::string state() const;
   std::size_t pending() const { return pending_.size(); }
+  // An operation has ended with an error, and some rank has not submitted it yet.
+  bool has_verdicts() const;
+  // Everybody says again what it is ready for.
+  void forget();
 
  private:
   struct Contribution {

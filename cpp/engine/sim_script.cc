@@ -57,13 +57,43 @@ SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
   return operation;
 }
 
+// A training: a few phases over and over, most of them sums alone, so that ranks follow a plan; now
+// and then something else, to which some ranks come while others have started what the plan has.
+void make_repetitions(Dice& dice, SimScript& script) {
+  script.plan_repeats = static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{0, 2, 2, 3}));
+  if (script.plan_repeats == 0) return;
+  const bool only_sums = dice.chance(0.8);
+  for (auto& phase : script.phases) {
+    for (SimOperation& operation : phase) {
+      if (only_sums && operation.kind != Kind::allreduce) operation.kind = Kind::allreduce;
+      if (operation.kind != Kind::allreduce) continue;
+      operation.firsts.clear();
+      if (operation.shapes.empty()) operation.shapes = {{3}};
+    }
+  }
+  const auto period = script.phases;
+  const auto repeat = [&](int64_t times) {
+    for (; times > 0; --times) {
+      script.phases.insert(script.phases.end(), period.begin(), period.end());
+    }
+  };
+  repeat(dice.between(2, 12));
+  for (int64_t surprises = dice.between(0, 3); surprises > 0; --surprises) {
+    auto phase = dice.chance(0.3) ? std::vector<SimOperation>{} : period.front();
+    phase.push_back(make_operation(dice, script.ranks, 90));
+    script.phases.push_back(std::move(phase));
+    repeat(dice.between(0, 6));
+  }
+}
+
 void make_fault(Dice& dice, SimScript& script) {
   script.fault = dice.one_of(std::array{Fault::none, Fault::none, Fault::none, Fault::kill,
                                         Fault::kill, Fault::nap, Fault::stop, Fault::mismatch,
                                         Fault::missing, Fault::leave, Fault::exhaust});
   if (script.ranks == 1) script.fault = Fault::none;
   script.victim = static_cast<int>(dice.between(0, script.ranks - 1));
-  script.fault_at = dice.between(0, 3'000) * kMicrosecond;
+  const int64_t longest = script.phases.size() > 4 ? 12'000 : 3'000;
+  script.fault_at = dice.between(0, longest) * kMicrosecond;
   script.pause = script.fault == Fault::stop ? 3 * script.network.peer_timeout
                                              : script.network.peer_timeout / 3;
   script.fault_phase =
@@ -114,6 +144,7 @@ SimScript make_script(uint64_t seed) {
       phase.push_back(make_operation(dice, script.ranks, phase.size()));
     }
   }
+  make_repetitions(dice, script);
   make_fault(dice, script);
   return script;
 }
@@ -151,6 +182,7 @@ std::string SimScript::text() const {
   }
   return cat(ranks, " ranks, ", phases.size(), " phases, ",
              algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
+             plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "",
              network.views ? ", views" : "", ", segments of ", segment_bytes, " bytes: ", what);
 }
 

@@ -32,6 +32,7 @@ struct SimScript {
   bool canonical = false;
   uint64_t segment_bytes = 0;
   bool slow_compute = false;
+  uint64_t plan_repeats = 0;
   // All operations of a phase are submitted at once, the named in any order; then all are awaited.
   std::vector<std::vector<SimOperation>> phases;
   Fault fault = Fault::none;

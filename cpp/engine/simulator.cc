@@ -19,7 +19,8 @@ namespace {
 
 constexpr Nanoseconds kStallError = 30 * kSecond;  // virtual
 constexpr Nanoseconds kEndOfTime = 300 * kSecond;
-constexpr uint64_t kStepsMax = 3'000'000;
+constexpr Nanoseconds kThought = 20 * kMicrosecond;  // between two acts of a user's thread
+constexpr uint64_t kStepsMax = 10'000'000;
 
 // One rank: its engine, and the program that uses it.
 class Rank {
@@ -32,6 +33,7 @@ class Rank {
     config.allreduce_algorithm = script.algorithm;
     config.canonical = script.canonical;
     config.segment_bytes = script.segment_bytes;
+    config.plan_repeats = script.plan_repeats;
     config.stall_error_s = static_cast<double>(kStallError) / kSecond;
     const bool exhausted = script.fault == Fault::exhaust && script.victim == rank;
     const Status status = MemoryPool::create(exhausted ? 4096 : 64 << 20, pool_);
@@ -66,15 +68,18 @@ class Rank {
   }
 
   // The user's thread: submits, looks at what is done, goes on.
+  bool can_act() const {
+    return !left_ && (next_ < order_.size() ||
+                      std::all_of(tasks_.begin(), tasks_.end(),
+                                  [](const auto& task) { return task->operation->done(); }));
+  }
   void act() {
     if (left_) return;
     if (next_ < order_.size()) {
       if (network_.chance(0.5)) submit(order_[next_++]);
       return;
     }
-    for (const auto& task : tasks_) {
-      if (!task->operation->done()) return;
-    }
+    if (!can_act()) return;
     for (const auto& task : tasks_) check(*task);
     tasks_.clear();
     if (failed_ || phase_ == script_.phases.size()) {
@@ -88,6 +93,11 @@ class Rank {
   }
 
   std::string wrong, unnamed;
+  void count_plans(SimOutcome& outcome) const {
+    outcome.plans += engine_->plans();
+    outcome.plans_left += engine_->plans_left();
+    outcome.caught_up += engine_->caught_up();
+  }
   std::string waits_for() const { return cat("rank ", rank_, ": ", engine_->state()); }
 
  private:
@@ -282,6 +292,7 @@ class Simulation {
     for (const auto& rank : ranks_) {
       if (outcome.wrong.empty()) outcome.wrong = rank->wrong;
       if (outcome.unnamed.empty()) outcome.unnamed = rank->unnamed;
+      rank->count_plans(outcome);
     }
     return outcome;
   }
@@ -331,7 +342,9 @@ class Simulation {
     Nanoseconds limit = struck_ ? kNever : start_ + script_.fault_at;
     if (paused_until_ > network_.clock().now()) limit = std::min(limit, paused_until_);
     for (int rank = 0; rank < script_.ranks; ++rank) {
-      if (runs(rank)) limit = std::min(limit, ranks_[rank]->deadline());
+      if (!runs(rank)) continue;
+      limit = std::min(limit, ranks_[rank]->deadline());
+      if (ranks_[rank]->can_act()) limit = std::min(limit, network_.clock().now() + kThought);
     }
     if (!network_.step(std::max(limit, network_.clock().now()))) {
       network_.clock().advance_to(limit == kNever ? network_.clock().now() + kMillisecond : limit);

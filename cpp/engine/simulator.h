@@ -13,6 +13,10 @@ struct SimOutcome {
   std::string wrong;     // a sum that is not right
   std::string unnamed;   // an error of another kind, or that names another rank, than the fault
 
+  uint64_t plans = 0;  // of all ranks: followed, left, decisions to catch up with
+  uint64_t plans_left = 0;
+  uint64_t caught_up = 0;
+
   bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty(); }
 };
 

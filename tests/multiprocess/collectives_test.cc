@@ -224,8 +224,7 @@ TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formul
         EXPECT_EQ(grown("handshakes"), 0);
         EXPECT_EQ(grown("registrations"), 0);
         EXPECT_EQ(grown("batches"), kSteps);
-        // Readiness up and a decision down, a step: at the root one decision per child.
-        EXPECT_EQ(grown("control_messages"), kSteps * (rank == 0 ? ranks - 1 : 1));
+        EXPECT_EQ(grown("control_messages"), 0);  // the plan says it all
         EXPECT_LE(after["connections"], ranks - 1);
         const bool is_packed = bytes < tuning.one_copy_bytes;
         EXPECT_LE(grown("bytes_copied"),
@@ -233,6 +232,24 @@ TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formul
       });
     }
   }
+}
+
+TEST(Counters, without_a_plan_each_step_costs_readiness_up_and_a_decision_down) {
+  constexpr int kRanks = 3, kSteps = 10;
+  LocalWorld world(kRanks, "RDMACOLL_PLAN_REPEATS=0\n");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    std::vector<float> values(100, 1.f);
+    const auto step = [&] {
+      ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values)).ok());
+    };
+    for (int i = 0; i < 10; ++i) step();
+    const double before = metrics_of(world.rank(rank))["control_messages"];
+    for (int i = 0; i < kSteps; ++i) step();
+    const double after = metrics_of(world.rank(rank))["control_messages"];
+    EXPECT_EQ(after - before, kSteps * (rank == 0 ? kRanks - 1 : 1));
+    EXPECT_EQ(metrics_of(world.rank(rank))["plans"], 0);
+  });
 }
 
 TEST(Counters, a_ring_connects_its_neighbours_and_the_control_tree_only) {

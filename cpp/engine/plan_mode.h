@@ -1,0 +1,72 @@
+// Which decisions come next when nobody takes any: the order that has repeated itself. Also how
+// ranks find together again when one of them has something else to do.
+//
+// A rank takes the next decision of the plan as soon as it has submitted what that names. Since all
+// have the same plan from the same sequence on, all take the same decisions; only how far they are
+// differs. To leave the plan everybody first stops taking decisions and says how many it has taken;
+// what the furthest has started, everybody runs, and there the log goes on.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/descriptor_table.h"
+#include "engine/messages.h"
+#include "engine/operation.h"
+#include "engine/readiness.h"
+
+namespace rdmacoll {
+
+// A decision, and what this rank calls the operations in it.
+struct Agreed {
+  Decision decision;
+  std::vector<UnitKey> keys;
+};
+
+class PlanMode {
+ public:
+  enum class Phase : uint8_t { log, plan, frozen };
+
+  PlanMode(const DescriptorTable& table, std::size_t children)
+      : table_(table), children_(children) {}
+
+  Phase phase() const { return phase_; }
+  uint32_t era() const { return era_; }
+  std::size_t period() const { return plan_.decisions.size(); }
+  uint64_t start() const { return plan_.start; }
+
+  // False: not of the next era, or with a number that was never given.
+  bool begin(const PlanMessage& message);
+  // Whether the plan names this operation, now or later.
+  bool fits(const Operation& operation) const;
+  // The decision of this sequence, which is not before the plan's start.
+  const Agreed& decision(uint64_t sequence);
+
+  void freeze() { phase_ = Phase::frozen; }
+  // How far a child's subtree, or this rank, has come. True when all have said it: see range().
+  bool report(uint64_t least, uint64_t furthest);
+  uint64_t least() const { return least_; }
+  uint64_t furthest() const { return furthest_; }
+
+  void resume(uint32_t era);
+
+ private:
+  UnitKey key(const PlannedUnit& unit, int64_t number) const;
+
+  const DescriptorTable& table_;
+  const std::size_t children_;
+  Phase phase_ = Phase::log;
+  uint32_t era_ = 0;
+  PlanMessage plan_;
+  std::map<UnitKey, std::string> named_;      // descriptors
+  std::vector<std::string> numbered_;         // descriptors, in the order of their numbers
+  std::vector<std::size_t> numbered_before_;  // by decision of the period
+  Agreed next_;                               // what decision() has made last
+  std::size_t reports_ = 0;
+  uint64_t least_ = 0;
+  uint64_t furthest_ = 0;
+};
+
+}  // namespace rdmacoll
