@@ -75,7 +75,9 @@ bool Engine::advance() {
   notice_gap();
   bool moved = take_submissions();  // what callers want
   moved |= poll_transport();        // control messages and completions come in
+  if (!suspects_.empty() && failure_.ok()) moved |= judge_suspects();
   if (!failure_.ok()) return end_failed_world() || moved;
+  if (!suspects_.empty()) return moved;
   moved |= pass_readiness();     // readiness goes up; the root collects it
   moved |= decide();             // the root's decisions go down
   moved |= follow_plan();        // or each rank takes them from the plan
@@ -142,7 +144,6 @@ bool Engine::pass_readiness() {
   if (now - checked_at_ >= kCheckInterval) {
     checked_at_ = now;
     readiness_.check(now);
-    if (is_plan_stuck()) freeze();
     for (const std::string& warning : readiness_.take_warnings()) log_.warning(warning);
   }
   for (const VerdictMessage& verdict : readiness_.take_verdicts()) {
@@ -228,35 +229,34 @@ void Engine::obey(Agreed agreed) {
 // may have started what this rank's caller has not submitted yet.
 bool Engine::gather_operations() {
   bool moved = false;
-  while (!agreed_.empty() && failure_.ok()) {
-    Agreed& next = agreed_.front();
-    std::vector<OperationRef*> found;
-    for (std::size_t i = 0; i < next.keys.size(); ++i) {
-      OperationRef* operation = find_operation(next.decision.units[i], next.keys[i]);
-      if (operation == nullptr) break;
-      found.push_back(operation);
-    }
-    if (found.size() < next.keys.size()) {
-      if (catch_up_.waits(next.decision.sequence)) return moved;
-      broken_protocol(0, cat("decision ", next.decision.sequence,
+  for (; !agreed_.empty() && failure_.ok(); agreed_.pop_front(), moved = true) {
+    const Decision& next = agreed_.front().decision;
+    if (take_operations(agreed_.front())) continue;
+    if (!catch_up_.waits(next.sequence)) {
+      broken_protocol(0, cat("decision ", next.sequence,
                              " names an operation that this rank has not submitted"));
-      return moved;
     }
-    Decided decided{std::move(next.decision), {}};
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      (*found[i])->sequence = decided.decision.sequence;
-      decided.operations.push_back(std::move(*found[i]));
-      if (decided.operations.back()->stands_in) {
-        stand_ins_.erase(next.keys[i]);
-      } else {
-        undecided_.erase(next.keys[i]);
-      }
-    }
-    decided_.push_back(std::move(decided));
-    agreed_.pop_front();
-    moved = true;
+    break;
   }
   return moved;
+}
+
+// All of them, or none and false.
+bool Engine::take_operations(const Agreed& agreed) {
+  found_.clear();
+  for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
+    OperationRef* operation = find_operation(agreed.decision.units[i], agreed.keys[i]);
+    if (operation == nullptr) return false;
+    found_.push_back(operation);
+  }
+  Decided& decided = decided_.emplace_back(Decided{agreed.decision, {}});
+  for (std::size_t i = 0; i < found_.size(); ++i) {
+    OperationRef operation = std::move(*found_[i]);
+    operation->sequence = agreed.decision.sequence;
+    (operation->stands_in ? stand_ins_ : undecided_).erase(agreed.keys[i]);
+    decided.operations.push_back(std::move(operation));
+  }
+  return true;
 }
 
 // Null: it is not here, or is not what the others have under its name.
@@ -275,14 +275,16 @@ bool Engine::start_batches() {
     Decided& next = decided_.front();
     if (!executor_.has_room(next.decision.sequence) || !planner_.connect(next)) break;
     Batch batch;
-    const std::vector<OperationRef> operations = next.operations;
-    Status status = planner_.prepare(std::move(next), batch);
-    decided_.pop_front();
+    Status status = planner_.prepare(next, batch);
     if (status.ok()) status = missing_peer(batch);
-    if (status.ok()) status = executor_.start(std::move(batch));
     if (!status.ok()) {
-      fail_myself(status);
-      for (const OperationRef& operation : operations) complete(operation, failure_);
+      if (!batch.operations.empty()) next.operations = std::move(batch.operations);
+    } else {
+      decided_.pop_front();
+      status = executor_.start(std::move(batch));
+    }
+    if (!status.ok()) {
+      fail_myself(status);  // the operations end with the world
       return true;
     }
     moved = true;
@@ -321,6 +323,7 @@ void Engine::fail_myself(const Status& status) {
 bool Engine::finish_operations() {
   if (!executor_.has_finished()) return false;
   poll_transport();
+  if (!suspects_.empty() && failure_.ok()) return true;  // it ends with them
   plan_moved_at_ = turned_at_;
   for (OperationRef& operation : executor_.take_finished()) report(std::move(operation));
   return true;
@@ -373,6 +376,7 @@ Nanoseconds Engine::next_deadline() const {
   if (plan_.phase() == PlanMode::Phase::plan && in_flight_ > 0) {
     next = std::min(next, turned_at_ + kPlanPatience);
   }
+  for (const Suspect& suspect : suspects_) next = std::min(next, suspect.due);
   // That the last bytes have left is no event: it has to be looked for.
   if ((!failure_.ok() || leaving_) && !ended_) {
     next = std::min(next, clock_.now() + kFlushInterval);

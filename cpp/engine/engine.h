@@ -126,6 +126,7 @@ class Engine final : public Sink {
   void offer_ready();
   void obey(Agreed agreed);
   bool gather_operations();
+  bool take_operations(const Agreed& agreed);
   OperationRef* find_operation(const DecisionUnit& unit, const UnitKey& key);
 
   // Plan mode: engine_plan.cc.
@@ -150,6 +151,7 @@ class Engine final : public Sink {
   void apply(const VerdictMessage& verdict);
   void fail(int rank, Status status);
   void fail_myself(const Status& status);
+  bool judge_suspects();
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
   void depart(const LeavingMessage& message);
@@ -187,6 +189,12 @@ class Engine final : public Sink {
   std::deque<Decided> decided_;                // not started yet
   std::map<int, std::deque<std::vector<std::byte>>> outbox_;  // control messages refused as busy
 
+  struct Suspect {
+    int rank;
+    Status status;
+    Nanoseconds due;
+  };
+  std::vector<Suspect> suspects_;  // lost, and perhaps not by their own fault
   Status failure_;
   Nanoseconds failed_at_ = 0;
   bool ended_ = false;
@@ -206,6 +214,8 @@ class Engine final : public Sink {
   std::map<UnitKey, Status> judged_;           // of operations that run, and end with this
   std::vector<OperationRef> held_;             // ended, but not all ranks have joined
   Nanoseconds plan_moved_at_ = 0;
+  Nanoseconds plan_checked_at_ = 0;
+  std::vector<OperationRef*> found_;  // kept for its capacity
   uint64_t caught_up_ = 0;
 
   // Totals since start.

@@ -9,6 +9,8 @@ namespace {
 
 // How long the news of a failure may take to leave this process, before its peers are let go.
 constexpr Nanoseconds kFailureFlush = 200 * kMillisecond;
+// How long the control tree may take to say why a peer that is not our neighbour there has ended.
+constexpr Nanoseconds kHearsay = 100 * kMillisecond;
 // A connection that is lost so soon after this process was stopped was closed by a peer that had
 // waited for it.
 constexpr Nanoseconds kResumed = kSecond;
@@ -27,13 +29,29 @@ void Engine::peer_failed(int peer, const std::string& cause) {
         {Code::failed, cat("it did not run for ", gap_ / kMillisecond / 1000.0,
                            " s (stopped, or without a processor), and the others went on")});
   } else if (!said_goodbye_.contains(peer)) {
-    fail(peer, rank_failed(peer, member.host, member.pid, cause));
+    const bool is_neighbour =
+        std::find(neighbours_.begin(), neighbours_.end(), peer) != neighbours_.end();
+    const Nanoseconds due = clock_.now() + (is_neighbour ? 0 : kHearsay);
+    suspects_.push_back({peer, rank_failed(peer, member.host, member.pid, cause), due});
   } else if (executor_.needs(peer) && decision_log_.accepted() > said_goodbye_[peer].started) {
-    fail(peer, departure(said_goodbye_[peer]));  // started by a plan, and it will never join in
+    // Started by a plan, and it will never join in; perhaps since another one had left before.
+    const Status gone = departed_.ok() ? departure(said_goodbye_[peer]) : departed_;
+    fail(gone.detail().rank, gone);
   } else if (executor_.needs(peer)) {
     // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
     fail(peer, rank_failed(peer, member.host, member.pid, "left before this rank had its data"));
   }
+}
+
+// A peer that is lost may have ended because of another rank, of which we have not heard yet. Its
+// neighbours in the control tree have, and say so; nothing is executed meanwhile.
+bool Engine::judge_suspects() {
+  for (const Suspect& suspect : suspects_) {
+    if (clock_.now() < suspect.due) continue;
+    fail(suspect.rank, suspect.status);
+    return true;
+  }
+  return false;
 }
 
 // The first sentence wins. From here on nothing is executed: whoever hears it from us knows that we
@@ -139,7 +157,7 @@ void Engine::end() {
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer != world_.rank) transport_.fail(peer);
   }
-  for (const OperationRef& operation : executor_.take_finished()) complete(operation, {});
+  for (const OperationRef& operation : executor_.take_finished()) complete(operation, failure_);
   for (const OperationRef& operation : executor_.abandon()) complete(operation, status);
   for (const OperationRef& operation : std::exchange(held_, {})) complete(operation, status);
   for (const auto& [key, operation] : std::exchange(stand_ins_, {})) complete(operation, status);

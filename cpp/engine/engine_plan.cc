@@ -54,21 +54,20 @@ bool Engine::follow_plan() {
   while (!undecided_.empty() && decided_.empty() && failure_.ok() &&
          executor_.has_room(decision_log_.accepted())) {
     const Agreed& next = plan_.decision(decision_log_.accepted());
-    bool is_here = true;
-    for (std::size_t i = 0; i < next.keys.size() && is_here; ++i) {
-      is_here = find_operation(next.decision.units[i], next.keys[i]) != nullptr;
-    }
-    if (!is_here) break;
-    obey(next);
+    if (!take_operations(next)) break;
+    decision_log_.accept(next.decision);
     start_batches();
     plan_moved_at_ = turned_at_;
     moved = true;
+  }
+  if (in_flight_ > 0 && turned_at_ - plan_checked_at_ >= kCheckInterval) {
+    plan_checked_at_ = turned_at_;
+    if (is_plan_stuck()) freeze();
   }
   return moved;
 }
 
 bool Engine::is_plan_stuck() {
-  if (plan_.phase() != PlanMode::Phase::plan || in_flight_ == 0) return false;
   if (turned_at_ - plan_moved_at_ >= kPlanSilence) return true;
   return std::any_of(undecided_.begin(), undecided_.end(), [&](const auto& entry) {
     return turned_at_ - entry.second->taken_at >= kPlanPatience;

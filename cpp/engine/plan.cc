@@ -33,7 +33,7 @@ bool Planner::connect(const Decided& decided) {
   return all;
 }
 
-Status Planner::prepare(Decided decided, Batch& batch) {
+Status Planner::prepare(Decided& decided, Batch& batch) {
   const Shape shape = shape_of(decided);
   const Request& request = decided.operations.front()->request;
   batch.sequence = decided.decision.sequence;

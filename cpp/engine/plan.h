@@ -29,8 +29,9 @@ class Planner {
 
   // Whether every peer of the schedule is connected; asks for the missing connections.
   bool connect(const Decided& decided);
-  // All peers are connected: the batch. An allgather's result is allocated here.
-  Status prepare(Decided decided, Batch& batch);
+  // All peers are connected: the batch, which takes the operations over unless this is an error. An
+  // allgather's result is allocated here.
+  Status prepare(Decided& decided, Batch& batch);
   const std::set<int>& asked() const { return asked_; }  // peers that some schedule needs
   std::size_t programs() const { return programs_.made(); }
 
