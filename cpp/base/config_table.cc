@@ -60,11 +60,10 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_STALL_ERROR_S", "", "600", Unit::seconds, Scope::world, "0.001 to 1e9",
      "After this long the waiting tensor fails with StalledError.", 0.001, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.stall_error_s = value.seconds; }},
-    {"RDMACOLL_PLAN_REPEATS", "", "3", Unit::count, Scope::world, "0 to 1000000",
+    {"RDMACOLL_PLAN_REPEATS", "", "3", Unit::count, Scope::world, "0 to 16",
      "After so many repetitions of the same order of sums, ranks follow it without asking; 0: "
      "never.",
-     0, 1'000'000,
-     [](Config& config, const ParsedValue& value) { config.plan_repeats = value.integer; }},
+     0, 16, [](Config& config, const ParsedValue& value) { config.plan_repeats = value.integer; }},
     {"RDMACOLL_RDMA", "TF_RDMA_ENABLED", "true", Unit::flag, Scope::world, "true or false",
      "false: TCP where RDMA could be used. Set to true: unusable RDMA is an error.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_enabled = value.flag; }},

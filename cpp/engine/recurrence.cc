@@ -11,18 +11,33 @@ constexpr int kPatienceMax = 8;
 // A plan that lasted for so many periods was worth its beginning and its end.
 constexpr uint64_t kPeriodsThatPay = 16;
 
+// The finalizer of SplitMix64: sums of such hashes are equal by accident once in 2^64 only.
+uint64_t mix(uint64_t value) {
+  value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
+  value = (value ^ value >> 27) * 0x94d049bb133111eb;
+  return value ^ value >> 31;
+}
+uint64_t hash(const PlannedUnit& unit) {
+  return mix(mix(unit.descriptor + 0x9e3779b97f4a7c15) + static_cast<uint64_t>(unit.iteration));
+}
+
 }  // namespace
 
 void Recurrence::note(const Decision& decision) {
   if (repeats_ == 0) return;
   std::optional<PlannedDecision> next = planned(decision);
   if (!next) return forget();
-  for (std::size_t period = 1; period <= kPeriodMax; ++period) {
-    const bool repeats = period <= history_.size() && history_[history_.size() - period] == *next;
-    runs_[period] = repeats ? runs_[period] + 1 : 0;
+  ++noted_;
+  before_.push_back(now_);
+  for (const PlannedUnit& unit : next->units) {
+    ++now_.units;
+    now_.sum += hash(unit);
   }
+  ends_[now_.units % kEnds] = now_;
   history_.push_back(std::move(*next));
-  if (history_.size() > kPeriodMax) history_.pop_front();
+  if (history_.size() <= kPeriodMax) return;
+  history_.pop_front();
+  before_.pop_front();
 }
 
 // Sums alone: their data comes from every rank to every rank, so that whoever has one knows that
@@ -48,12 +63,27 @@ std::optional<PlannedDecision> Recurrence::planned(const Decision& decision) {
 
 std::optional<Recurrence::Period> Recurrence::find() const {
   if (repeats_ == 0) return std::nullopt;
-  for (std::size_t period = 1; period <= std::min(kPeriodMax, history_.size()); ++period) {
-    if (runs_[period] < (std::max<uint64_t>(repeats_ - 1, 1) * period) << patience_) continue;
+  const uint64_t least = std::max<uint64_t>(repeats_, 2) << patience_;
+  for (std::size_t period = 1; period <= history_.size(); ++period) {
+    if (noted_ < least * period) break;
+    if (!repeats(before_[before_.size() - period])) continue;
     return Period{{history_.end() - static_cast<std::ptrdiff_t>(period), history_.end()},
                   next_number_};
   }
   return std::nullopt;
+}
+
+// Whether the units since `before` are those of as many units before that, and so on.
+bool Recurrence::repeats(const End& before) const {
+  const uint64_t units = now_.units - before.units, sum = now_.sum - before.sum;
+  End end = before;
+  for (uint64_t left = std::max<uint64_t>(repeats_, 2) - 1; left > 0; --left) {
+    if (end.units < units) return false;
+    const End& start = ends_[(end.units - units) % kEnds];
+    if (start.units != end.units - units || end.sum - start.sum != sum) return false;
+    end = start;
+  }
+  return true;
 }
 
 void Recurrence::plan_ended(std::size_t period, uint64_t decisions) {
@@ -65,7 +95,11 @@ void Recurrence::plan_ended(std::size_t period, uint64_t decisions) {
 
 void Recurrence::forget() {
   history_.clear();
-  runs_.fill(0);
+  before_.clear();
+  noted_ = 0;
+  now_ = {};
+  std::fill(ends_.begin(), ends_.end(), End{UINT64_MAX, 0});
+  ends_[0] = now_;
 }
 
 }  // namespace rdmacoll

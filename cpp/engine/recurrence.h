@@ -1,7 +1,7 @@
 // Root: whether the decisions repeat themselves, so that a plan can take their place.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -14,14 +14,19 @@ namespace rdmacoll {
 
 class Recurrence {
  public:
-  static constexpr std::size_t kPeriodMax = 128;  // decisions
+  static constexpr std::size_t kPeriodMax = 64;  // decisions
+  static constexpr uint64_t kRepeatsMax = 16;
 
-  // A period has to come `repeats` times in a row, twice at least; 0: nothing is ever planned.
-  Recurrence(const DescriptorTable& table, uint64_t repeats) : table_(table), repeats_(repeats) {}
+  // A period has to come `repeats` times in a row, twice at least; 0: nothing is ever planned. Its
+  // units may come in another order, and in other company, each time: that depends on timing.
+  Recurrence(const DescriptorTable& table, uint64_t repeats)
+      : table_(table), repeats_(std::min(repeats, kRepeatsMax)), ends_(repeats == 0 ? 0 : kEnds) {
+    if (repeats > 0) forget();
+  }
 
   // A decision that was taken.
   void note(const Decision& decision);
-  // Once the last decisions are repetitions: one period of them, and the number that the next
+  // Once the last decisions are repetitions: the last period of them, and the number that the next
   // unnamed operation has.
   struct Period {
     std::vector<PlannedDecision> decisions;
@@ -34,15 +39,26 @@ class Recurrence {
   void plan_ended(std::size_t period, uint64_t decisions);
 
  private:
+  // After each decision: how many units there were so far, and the sum of their hashes, which does
+  // not depend on their order.
+  struct End {
+    uint64_t units = 0;
+    uint64_t sum = 0;
+  };
+  static constexpr std::size_t kEnds = 1 << 14;
   std::optional<PlannedDecision> planned(const Decision& decision);
+  bool repeats(const End& before) const;
   void forget();
 
   const DescriptorTable& table_;
   uint64_t repeats_;
   int patience_ = 0;  // doublings
+  uint64_t noted_ = 0;
   int64_t next_number_ = -1;
   std::deque<PlannedDecision> history_;
-  std::array<uint64_t, kPeriodMax + 1> runs_{};  // by period: repetitions in a row
+  std::deque<End> before_;  // each decision of the history
+  End now_;
+  std::vector<End> ends_;  // by the number of units, in a circle
 };
 
 }  // namespace rdmacoll

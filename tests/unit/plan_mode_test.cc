@@ -1,0 +1,176 @@
+// Which order is a plan, what a plan names, and who has to catch up after one.
+#include "engine/plan_mode.h"
+
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "engine/catch_up.h"
+#include "engine/recurrence.h"
+
+namespace rdmacoll {
+namespace {
+
+class Plans : public testing::Test {
+ protected:
+  // A sum; "" is unnamed.
+  uint32_t number_of(const std::string& name, int64_t elements = 4, Kind kind = Kind::allreduce) {
+    bool is_new = false;
+    return table_.intern(operation(name, elements, 0, kind)->descriptor, is_new);
+  }
+  static OperationRef operation(const std::string& name, int64_t elements = 4,
+                                int64_t iteration = 0, Kind kind = Kind::allreduce) {
+    Request request;
+    request.kind = kind;
+    request.name = name;
+    request.iteration = iteration;
+    request.tensors = {{nullptr, nullptr, {elements}, ""}};
+    return std::make_shared<Operation>(std::move(request));
+  }
+  Decision decision(std::vector<std::string> names, Kind kind = Kind::allreduce) {
+    Decision decision{sequence_++, Algorithm::direct, 4096, {}, {}};
+    for (const std::string& name : names) {
+      decision.units.push_back({{number_of(name, 4, kind), {}}, name.empty() ? unnamed_++ : 0});
+    }
+    return decision;
+  }
+  PlanMessage plan(Recurrence& recurrence) {
+    const auto period = recurrence.find();
+    EXPECT_TRUE(period);
+    return {1, sequence_, period->next_number, period->decisions};
+  }
+
+  DescriptorTable table_;
+  uint64_t sequence_ = 0;
+  int64_t unnamed_ = 0;
+};
+
+TEST_F(Plans, need_a_period_that_has_come_so_often) {
+  Recurrence recurrence(table_, 3);
+  for (int round = 0; round < 3; ++round) {
+    for (const char* name : {"a", "b", "c"}) {
+      EXPECT_FALSE(recurrence.find()) << round << name;
+      recurrence.note(decision({name}));
+    }
+  }
+  const auto period = recurrence.find();
+  ASSERT_TRUE(period);
+  ASSERT_EQ(period->decisions.size(), 3u);
+  EXPECT_EQ(period->decisions[0].units[0].descriptor, number_of("a"));
+}
+
+TEST_F(Plans, do_not_mind_another_order_or_company_within_the_period) {
+  Recurrence recurrence(table_, 3);
+  recurrence.note(decision({"a", "b"}));
+  recurrence.note(decision({"c"}));
+  recurrence.note(decision({"c"}));
+  recurrence.note(decision({"b", "a"}));
+  EXPECT_FALSE(recurrence.find());
+  recurrence.note(decision({"b"}));
+  EXPECT_FALSE(recurrence.find());
+  recurrence.note(decision({"c", "a"}));
+  const auto period = recurrence.find();
+  ASSERT_TRUE(period);
+  ASSERT_EQ(period->decisions.size(), 2u);  // as they were the last time
+  EXPECT_EQ(period->decisions[1].units[0].descriptor, number_of("c"));
+}
+
+TEST_F(Plans, are_of_sums_alone) {
+  for (const Kind kind : {Kind::broadcast, Kind::allgather, Kind::barrier}) {
+    Recurrence recurrence(table_, 2);
+    for (int round = 0; round < 10; ++round) recurrence.note(decision({cat("other", 1)}, kind));
+    EXPECT_FALSE(recurrence.find());
+  }
+  Recurrence never(table_, 0);
+  for (int round = 0; round < 10; ++round) never.note(decision({"a"}));
+  EXPECT_FALSE(never.find());
+}
+
+TEST_F(Plans, that_did_not_pay_make_the_next_one_wait) {
+  Recurrence recurrence(table_, 2);
+  const auto rounds_until_a_plan = [&] {
+    int rounds = 0;
+    while (!recurrence.find()) {
+      recurrence.note(decision({"a"}));
+      ++rounds;
+    }
+    return rounds;
+  };
+  EXPECT_EQ(rounds_until_a_plan(), 2);
+  recurrence.plan_ended(1, 3);
+  EXPECT_EQ(rounds_until_a_plan(), 4);
+  recurrence.plan_ended(1, 3);
+  EXPECT_EQ(rounds_until_a_plan(), 8);
+  recurrence.plan_ended(1, 300);
+  EXPECT_EQ(rounds_until_a_plan(), 2);
+}
+
+TEST_F(Plans, name_decisions_and_the_numbers_of_the_unnamed) {
+  Recurrence recurrence(table_, 2);
+  for (int round = 0; round < 2; ++round) {
+    recurrence.note(decision({"", ""}));
+    recurrence.note(decision({"a"}));
+    recurrence.note(decision({""}));
+  }
+  PlanMode mode(table_, 0);
+  ASSERT_TRUE(mode.begin(plan(recurrence)));
+  EXPECT_EQ(mode.phase(), PlanMode::Phase::plan);
+  EXPECT_EQ(mode.decision(6).keys, (std::vector<UnitKey>{{"", 6}, {"", 7}}));
+  EXPECT_EQ(mode.decision(7).keys, (std::vector<UnitKey>{{"a", 0}}));
+  EXPECT_EQ(mode.decision(8).keys, (std::vector<UnitKey>{{"", 8}}));
+  EXPECT_EQ(mode.decision(12).keys, (std::vector<UnitKey>{{"", 12}, {"", 13}}));
+  EXPECT_EQ(mode.decision(6).decision.units[1].iteration, 7);
+
+  EXPECT_TRUE(mode.fits(*operation("a")));
+  EXPECT_FALSE(mode.fits(*operation("a", 5)));
+  EXPECT_FALSE(mode.fits(*operation("b")));
+  EXPECT_FALSE(mode.fits(*operation("a", 4, 1)));
+  EXPECT_TRUE(mode.fits(*operation("", 4, 20)));
+  EXPECT_FALSE(mode.fits(*operation("", 5, 20)));
+  EXPECT_FALSE(mode.fits(*operation("", 4, 5)));  // before the plan
+}
+
+TEST_F(Plans, of_another_era_or_with_unknown_numbers_are_refused) {
+  Recurrence recurrence(table_, 2);
+  for (int round = 0; round < 2; ++round) recurrence.note(decision({"a"}));
+  PlanMessage message = plan(recurrence);
+  PlanMode mode(table_, 0);
+  message.era = 2;
+  EXPECT_FALSE(mode.begin(message));
+  message.era = 1;
+  message.decisions[0].units[0].descriptor = 99;
+  EXPECT_FALSE(mode.begin(message));
+}
+
+TEST_F(Plans, end_once_this_rank_and_all_children_have_reported) {
+  Recurrence recurrence(table_, 2);
+  for (int round = 0; round < 2; ++round) recurrence.note(decision({"a"}));
+  PlanMode mode(table_, 2);
+  ASSERT_TRUE(mode.begin(plan(recurrence)));
+  mode.freeze();
+  EXPECT_FALSE(mode.report(7, 7));
+  EXPECT_FALSE(mode.report(6, 9));
+  EXPECT_TRUE(mode.report(8, 8));
+  EXPECT_EQ(mode.least(), 6u);
+  EXPECT_EQ(mode.furthest(), 9u);
+  mode.resume(2);
+  EXPECT_EQ(mode.phase(), PlanMode::Phase::log);
+  EXPECT_EQ(mode.era(), 2u);
+}
+
+TEST_F(Plans, leave_decisions_that_wait_for_all_their_units) {
+  CatchUp catch_up;
+  catch_up.expect({{5, Algorithm::direct, 1, {}, {}}, {{"a", 0}, {"b", 0}}});
+  catch_up.expect({{6, Algorithm::direct, 1, {}, {}}, {{"c", 0}}});
+  EXPECT_TRUE(catch_up.names({"a", 0}));
+  EXPECT_FALSE(catch_up.unit_joined({"a", 0}));
+  EXPECT_FALSE(catch_up.names({"a", 0}));  // the next one of this name is another
+  EXPECT_EQ(catch_up.unit_joined({"c", 0}), 6u);
+  catch_up.joined(6);
+  EXPECT_TRUE(catch_up.waits(5));
+  EXPECT_EQ(catch_up.unit_joined({"b", 0}), 5u);
+  catch_up.joined(5);
+  EXPECT_TRUE(catch_up.empty());
+}
+
+}  // namespace
+}  // namespace rdmacoll
