@@ -103,7 +103,7 @@ void Engine::notice_gap() {
 bool Engine::take_submissions() {
   const std::vector<OperationRef> operations = submissions_.drain();
   for (const OperationRef& operation : operations) {
-    if (in_flight_++ == 0) busy_since_ = turned_at_;
+    if (in_flight_++ == 0) busy_since_ = plan_moved_at_ = turned_at_;
     if (!failure_.ok() || !departed_.ok()) {
       complete(operation, failure_.ok() ? departed_ : failure_);
       continue;

@@ -31,7 +31,7 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   } else if (!said_goodbye_.contains(peer)) {
     const bool is_neighbour =
         std::find(neighbours_.begin(), neighbours_.end(), peer) != neighbours_.end();
-    const Nanoseconds due = clock_.now() + (is_neighbour ? 0 : kHearsay);
+    const Nanoseconds due = turned_at_ + (is_neighbour ? 0 : kHearsay);
     suspects_.push_back({peer, rank_failed(peer, member.host, member.pid, cause), due});
   } else if (executor_.needs(peer) && decision_log_.accepted() > said_goodbye_[peer].started) {
     // Started by a plan, and it will never join in; perhaps since another one had left before.
@@ -46,12 +46,13 @@ void Engine::peer_failed(int peer, const std::string& cause) {
 // A peer that is lost may have ended because of another rank, of which we have not heard yet. Its
 // neighbours in the control tree have, and say so; nothing is executed meanwhile.
 bool Engine::judge_suspects() {
-  for (const Suspect& suspect : suspects_) {
-    if (clock_.now() < suspect.due) continue;
-    fail(suspect.rank, suspect.status);
-    return true;
-  }
-  return false;
+  const auto due = std::find_if(suspects_.begin(), suspects_.end(),
+                                [&](const Suspect& suspect) { return turned_at_ >= suspect.due; });
+  if (due == suspects_.end()) return false;
+  const Suspect suspect = std::move(*due);
+  suspects_.erase(due);  // who leaves, and has nothing in flight, goes on without it
+  fail(suspect.rank, suspect.status);
+  return true;
 }
 
 // The first sentence wins. From here on nothing is executed: whoever hears it from us knows that we
