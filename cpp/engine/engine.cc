@@ -59,7 +59,7 @@ Engine::Engine(EngineParts parts)
       planner_(world_, transport_, pool_, parts.tuning.one_copy_bytes),
       executor_(world_, transport_, compute_, pool_),
       plan_(table_, tree_children(world_.rank, world_.size()).size()),
-      recurrence_(table_, config_.plan_repeats) {
+      recurrence_(table_, is_root() && world_.size() > 1 ? config_.plan_repeats : 0) {
   if (!is_root()) neighbours_.insert(neighbours_.begin(), tree_parent(world_.rank));
   for (int peer : neighbours_) transport_.connect(peer);
 }
@@ -121,12 +121,10 @@ bool Engine::take_submissions() {
 
 void Engine::announce(const OperationRef& operation) {
   const Request& request = operation->request;
-  ReadyRecord record{table_.refer(operation->descriptor),
-                     request.iteration,
-                     world_.rank,
-                     tree_children(world_.rank, world_.size()).empty(),
-                     {}};
+  ReadyRecord record{
+      table_.refer(operation->descriptor), request.iteration, world_.rank, is_leaf(), {}};
   if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
+  record.age = turned_at_ - operation->taken_at;
   if (request.kind == Kind::allgather) {
     const auto& dims = request.tensors.front().dims;
     record.firsts.emplace_back(world_.rank, dims.empty() ? 1 : dims.front());
@@ -149,6 +147,7 @@ bool Engine::pass_readiness() {
   for (const VerdictMessage& verdict : readiness_.take_verdicts()) {
     post_down(verdict);
     apply(verdict);
+    recurrence_.forget();
   }
   std::vector<ReadyRecord> records = readiness_.take_upward();
   ReadyMessage message{{}, plan_.era()};
@@ -232,7 +231,8 @@ bool Engine::gather_operations() {
   for (; !agreed_.empty() && failure_.ok(); agreed_.pop_front(), moved = true) {
     const Decision& next = agreed_.front().decision;
     if (take_operations(agreed_.front())) continue;
-    if (!catch_up_.waits(next.sequence)) {
+    // After a departure what this decision names has been ended: no fault of the root's.
+    if (!catch_up_.waits(next.sequence) && departed_.ok()) {
       broken_protocol(0, cat("decision ", next.sequence,
                              " names an operation that this rank has not submitted"));
     }
@@ -344,7 +344,9 @@ void Engine::report(OperationRef operation) {
 
 void Engine::complete(const OperationRef& operation, const Status& status) {
   if (operation->done()) return;
+  if (is_root()) readiness_.ended({operation->request.name, operation->request.iteration});
   if (operation->stands_in) {
+    --stand_ins_in_flight_;
     if (--in_flight_ == 0) busy_ += turned_at_ - busy_since_;
     return operation->complete(status);
   }

@@ -47,9 +47,9 @@ struct EngineParts {
   Tuning tuning = {};
 };
 
-// Late and stalled operations are looked for this often.
+// Late and stalled operations, and plans that do not go on, are looked for this often.
 inline constexpr Nanoseconds kCheckInterval = kMillisecond;
-// An operation that is not the plan's next one waits this long for those before it.
+// So long an operation waits for those that the plan has before it, when there is room for them.
 inline constexpr Nanoseconds kPlanPatience = 100 * kMillisecond;
 
 class Engine final : public Sink {
@@ -166,6 +166,8 @@ class Engine final : public Sink {
   bool outbox_is_empty() const;
   void broken_protocol(int peer, const std::string& what);
   bool is_root() const { return world_.rank == 0; }
+  // Of the control tree.
+  bool is_leaf() const { return neighbours_.size() == (is_root() ? 0 : 1); }
 
   const World world_;
   const Config config_;
@@ -224,6 +226,7 @@ class Engine final : public Sink {
   uint64_t tensors_ = 0;
   uint64_t payload_bytes_ = 0;
   std::size_t in_flight_ = 0;
+  std::size_t stand_ins_in_flight_ = 0;  // of those
   bool polling_ = false;
   bool told_of_pool_ = false;
   bool settled_ = false;  // the last progress() moved nothing

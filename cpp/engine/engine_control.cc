@@ -78,6 +78,7 @@ void Engine::apply(const VerdictMessage& verdict) {
   const UnitKey key{verdict.name, verdict.iteration};
   if (catch_up_.names(key)) {
     const bool is_started = judge_started(key, verdict.status);
+    if (is_started && is_root()) log_.error(verdict.status.message());
     unit_joined(key);
     if (is_started) return;
   }

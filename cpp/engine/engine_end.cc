@@ -133,7 +133,8 @@ void Engine::leave(const std::string& said) {
   submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
   take_submissions();
   const uint64_t started = decision_log_.accepted() - agreed_.size();
-  const LeavingMessage leaving{world_.rank, in_flight_ > 0, started, cause};
+  const bool is_unfinished = in_flight_ > stand_ins_in_flight_;
+  const LeavingMessage leaving{world_.rank, is_unfinished, started, cause};
   post_neighbours(leaving, -1);
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{leaving});
@@ -158,7 +159,11 @@ void Engine::end() {
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer != world_.rank) transport_.fail(peer);
   }
-  for (const OperationRef& operation : executor_.take_finished()) complete(operation, failure_);
+  // With a suspect, or with ranks that have not joined, its sum is nothing to rely on.
+  for (const OperationRef& operation : executor_.take_finished()) {
+    const bool is_good = suspects_.empty() && !catch_up_.waits(operation->sequence);
+    complete(operation, is_good ? failure_ : status);
+  }
   for (const OperationRef& operation : executor_.abandon()) complete(operation, status);
   for (const OperationRef& operation : std::exchange(held_, {})) complete(operation, status);
   for (const auto& [key, operation] : std::exchange(stand_ins_, {})) complete(operation, status);

@@ -15,7 +15,8 @@ constexpr Nanoseconds kPlanSilence = kSecond;
 // ---- into a plan ----
 
 void Engine::start_plan() {
-  const bool is_settled = catch_up_.empty() && agreed_.empty() && !readiness_.has_verdicts();
+  const bool is_settled =
+      catch_up_.empty() && agreed_.empty() && !readiness_.is_late(turned_at_, kPlanSilence);
   if (world_.size() == 1 || !is_settled || !departed_.ok() || leaving_) return;
   std::optional<Recurrence::Period> period = recurrence_.find();
   if (!period) return;
@@ -69,9 +70,8 @@ bool Engine::follow_plan() {
 
 bool Engine::is_plan_stuck() {
   if (turned_at_ - plan_moved_at_ >= kPlanSilence) return true;
-  return std::any_of(undecided_.begin(), undecided_.end(), [&](const auto& entry) {
-    return turned_at_ - entry.second->taken_at >= kPlanPatience;
-  });
+  if (!decided_.empty() || !executor_.has_room(decision_log_.accepted())) return false;
+  return turned_at_ - plan_moved_at_ >= kPlanPatience && !undecided_.empty();
 }
 
 // ---- out of the plan ----
@@ -133,11 +133,7 @@ void Engine::resume(const ResumeMessage& message) {
       continue;
     }
     for (const DecisionUnit& unit : agreed.decision.units) {
-      announce({unit.descriptor,
-                unit.iteration,
-                world_.rank,
-                neighbours_.size() == (is_root() ? 0 : 1),
-                {}});
+      announce({unit.descriptor, unit.iteration, world_.rank, is_leaf(), {}});
     }
   }
   decision_log_.go_on();
@@ -196,7 +192,12 @@ void Engine::stand_in(const DecisionUnit& unit, const UnitKey& key) {
     request.tensors.push_back({nullptr, nullptr, shape, ""});
   }
   const uint64_t bytes = request.bytes();
-  auto zeros = std::make_unique<std::byte[]>(bytes);
+  std::unique_ptr<std::byte[]> zeros(new (std::nothrow) std::byte[bytes]());
+  if (zeros == nullptr) {
+    fail_myself({Code::failed, cat("no memory of ", bytes_text(bytes), " to take part in '",
+                                   key.name, "' with zeros.")});
+    return;
+  }
   std::byte* at = zeros.get();
   for (TensorRef& tensor : request.tensors) {
     tensor.input = tensor.output = at;
@@ -207,6 +208,7 @@ void Engine::stand_in(const DecisionUnit& unit, const UnitKey& key) {
   operation->gathered_bytes = bytes;
   operation->stands_in = true;
   if (in_flight_++ == 0) busy_since_ = turned_at_;
+  ++stand_ins_in_flight_;
   stand_ins_[key] = std::move(operation);
 }
 

@@ -47,7 +47,7 @@ void put(Writer& writer, const ReadyMessage& message) {
     writer.put(record.iteration).put(record.origin).put(record.subtree);
     writer.put(static_cast<uint32_t>(record.firsts.size()));
     for (const auto& [rank, first] : record.firsts) writer.put(rank).put(first);
-    writer.put_text(record.labels);
+    writer.put_text(record.labels).put(record.age);
   }
 }
 ReadyMessage get_ready(Reader& reader, int ranks) {
@@ -71,6 +71,8 @@ ReadyMessage get_ready(Reader& reader, int ranks) {
       record.firsts.emplace_back(rank, first);
     }
     record.labels = reader.get_text(kTextBytesMax);
+    record.age = reader.get<Nanoseconds>();
+    if (record.age < 0) reader.fail();
     message.records.push_back(std::move(record));
   }
   return message;

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "collectives/algorithms.h"
 
@@ -29,6 +30,7 @@ struct ReadyRecord {
   // Of the tensors, for people: what `origin` calls them. No part of what has to agree. Like the
   // descriptor it is said once: "" when that is a number, but for unnamed operations.
   std::string labels = {};
+  Nanoseconds age = 0;  // since the first rank submitted it: said again, it is no younger
 };
 struct ReadyMessage {
   std::vector<ReadyRecord> records;
@@ -60,15 +62,11 @@ struct PlannedUnit {
   uint32_t descriptor = 0;
   bool numbered = false;  // unnamed: its iteration is the next number
   int64_t iteration = 0;
-
-  bool operator==(const PlannedUnit&) const = default;
 };
 struct PlannedDecision {
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
   std::vector<PlannedUnit> units;
-
-  bool operator==(const PlannedDecision&) const = default;
 };
 struct PlanMessage {
   uint32_t era = 0;

@@ -26,6 +26,8 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   const UnitKey key{std::string(descriptor_name(*descriptor)), record.iteration};
   Pending& pending = pending_[key];
   if (pending.contributions.empty()) pending.since = now;
+  pending.since = std::min(pending.since, now - record.age);
+  pending.age = std::max(pending.age, record.age);
   if (has_spoken(pending, record)) {
     // Only after an error that this rank has seen and another has not: this is its next operation
     // of the name, and waits until the other has come to the same point.
@@ -96,6 +98,7 @@ ReadyRecord Readiness::record(const UnitKey& key, const Pending& pending,
   record.descriptor = table_.refer(pending.variants[variant]);
   record.iteration = key.iteration;
   if (record.descriptor.id == 0 || key.name.empty()) record.labels = pending.labels;
+  record.age = pending.age;
   return record;
 }
 
@@ -166,8 +169,7 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
                ". Every rank must submit the same operations; look at what that rank does"
                ", or raise RDMACOLL_STALL_ERROR_S."),
            detail});
-  } else if (!pending.warned) {
-    pending.warned = true;
+  } else if (warned_.insert(key).second) {
     warnings_.push_back(cat(sentence, "; still waiting (RDMACOLL_STALL_ERROR_S sets the limit)."));
   }
 }
@@ -182,7 +184,7 @@ Nanoseconds Readiness::next_deadline() const {
       due = pending.since + limits_.stall_warning / 2;
     } else if (pending.variants.size() > 1) {
       due = pending.since + limits_.mismatch_grace;
-    } else if (!pending.warned) {
+    } else if (!warned_.contains(key)) {
       due = pending.since + limits_.stall_warning;
     }
     next = std::min(next, due);
@@ -190,9 +192,10 @@ Nanoseconds Readiness::next_deadline() const {
   return next;
 }
 
-bool Readiness::has_verdicts() const {
-  return std::any_of(pending_.begin(), pending_.end(),
-                     [](const auto& entry) { return !entry.second.verdict.ok(); });
+bool Readiness::is_late(Nanoseconds now, Nanoseconds limit) const {
+  return std::any_of(pending_.begin(), pending_.end(), [&](const auto& entry) {
+    return !entry.second.verdict.ok() || now - entry.second.since >= limit;
+  });
 }
 
 void Readiness::forget() {

@@ -57,10 +57,15 @@ class Readiness {
   // "allreduce 'x': waiting for ranks 2, 3" per line.
   std::string state() const;
   std::size_t pending() const { return pending_.size(); }
-  // An operation has ended with an error, and some rank has not submitted it yet.
-  bool has_verdicts() const;
+  // An operation has ended with an error and some rank has not submitted it yet, or waits for so
+  // long.
+  bool is_late(Nanoseconds now, Nanoseconds limit) const;
   // Everybody says again what it is ready for.
   void forget();
+  // This rank's operation has ended: the next one of its name is another.
+  void ended(const UnitKey& key) {
+    if (!warned_.empty()) warned_.erase(key);
+  }
 
  private:
   struct Contribution {
@@ -75,7 +80,7 @@ class Readiness {
     std::string labels;  // of the first rank that has said any
     int ranks = 0;
     Nanoseconds since = 0;
-    bool warned = false;
+    Nanoseconds age = 0;            // of the oldest record when it came
     bool piecemeal = false;         // below the root: what comes is passed on one by one
     Status verdict;                 // at the root: whoever comes late is told at once
     std::vector<ReadyRecord> held;  // of ranks that have heard the verdict: their next operation
@@ -104,6 +109,7 @@ class Readiness {
   int subtree_ranks_;
   std::map<UnitKey, Pending> pending_;
   std::map<std::string, std::string> labels_;  // by name: of operations whose descriptor is known
+  std::set<UnitKey> warned_;
   std::vector<ReadyRecord> upward_;
   std::vector<ReadyUnit> ready_;
   std::vector<VerdictMessage> verdicts_;

@@ -1,6 +1,7 @@
 #include "engine/recurrence.h"
 
 #include <algorithm>
+#include <map>
 
 #include "engine/operation.h"
 
@@ -26,7 +27,7 @@ uint64_t hash(const PlannedUnit& unit) {
 void Recurrence::note(const Decision& decision) {
   if (repeats_ == 0) return;
   std::optional<PlannedDecision> next = planned(decision);
-  if (!next) return forget();
+  if (!next) return restart();
   ++noted_;
   before_.push_back(now_);
   for (const PlannedUnit& unit : next->units) {
@@ -67,10 +68,26 @@ std::optional<Recurrence::Period> Recurrence::find() const {
   for (std::size_t period = 1; period <= history_.size(); ++period) {
     if (noted_ < least * period) break;
     if (!repeats(before_[before_.size() - period])) continue;
-    return Period{{history_.end() - static_cast<std::ptrdiff_t>(period), history_.end()},
-                  next_number_};
+    std::vector<PlannedDecision> decisions(history_.end() - static_cast<std::ptrdiff_t>(period),
+                                           history_.end());
+    if (!has_one_meaning(decisions)) return std::nullopt;
+    return Period{std::move(decisions), next_number_};
   }
   return std::nullopt;
+}
+
+// A name that stands for two operations, of different shapes, in turn, would fit the plan or not.
+bool Recurrence::has_one_meaning(const std::vector<PlannedDecision>& decisions) const {
+  std::map<std::pair<std::string_view, int64_t>, uint32_t> meanings;
+  for (const PlannedDecision& decision : decisions) {
+    for (const PlannedUnit& unit : decision.units) {
+      if (unit.numbered) continue;
+      const std::string_view name = descriptor_name(*table_.text(unit.descriptor));
+      const auto known = meanings.try_emplace({name, unit.iteration}, unit.descriptor).first;
+      if (known->second != unit.descriptor) return false;
+    }
+  }
+  return true;
 }
 
 // Whether the units since `before` are those of as many units before that, and so on.
@@ -80,7 +97,9 @@ bool Recurrence::repeats(const End& before) const {
   for (uint64_t left = std::max<uint64_t>(repeats_, 2) - 1; left > 0; --left) {
     if (end.units < units) return false;
     const End& start = ends_[(end.units - units) % kEnds];
-    if (start.units != end.units - units || end.sum - start.sum != sum) return false;
+    if (start.units < first_.units || start.units != end.units - units ||
+        end.sum - start.sum != sum)
+      return false;
     end = start;
   }
   return true;
@@ -90,16 +109,19 @@ void Recurrence::plan_ended(std::size_t period, uint64_t decisions) {
   const bool paid = decisions >= kPeriodsThatPay * period;
   patience_ = paid ? 0 : std::min(patience_ + 1, kPatienceMax);
   forget();
-  next_number_ = -1;
 }
 
 void Recurrence::forget() {
+  restart();
+  next_number_ = -1;
+}
+
+// What was before may not count any more.
+void Recurrence::restart() {
   history_.clear();
   before_.clear();
   noted_ = 0;
-  now_ = {};
-  std::fill(ends_.begin(), ends_.end(), End{UINT64_MAX, 0});
-  ends_[0] = now_;
+  first_ = now_;
 }
 
 }  // namespace rdmacoll

@@ -20,8 +20,10 @@ class Recurrence {
   // A period has to come `repeats` times in a row, twice at least; 0: nothing is ever planned. Its
   // units may come in another order, and in other company, each time: that depends on timing.
   Recurrence(const DescriptorTable& table, uint64_t repeats)
-      : table_(table), repeats_(std::min(repeats, kRepeatsMax)), ends_(repeats == 0 ? 0 : kEnds) {
-    if (repeats > 0) forget();
+      : table_(table),
+        repeats_(std::min(repeats, kRepeatsMax)),
+        ends_(repeats == 0 ? 0 : kEnds, End{UINT64_MAX, 0}) {
+    if (repeats > 0) ends_.front() = now_;
   }
 
   // A decision that was taken.
@@ -37,6 +39,8 @@ class Recurrence {
   // The plan was left after so many of its decisions. One that did not pay makes the next one wait
   // twice as long.
   void plan_ended(std::size_t period, uint64_t decisions);
+  // The order is broken, and so may the numbers be: an unnamed operation has ended with an error.
+  void forget();
 
  private:
   // After each decision: how many units there were so far, and the sum of their hashes, which does
@@ -48,7 +52,8 @@ class Recurrence {
   static constexpr std::size_t kEnds = 1 << 14;
   std::optional<PlannedDecision> planned(const Decision& decision);
   bool repeats(const End& before) const;
-  void forget();
+  bool has_one_meaning(const std::vector<PlannedDecision>& decisions) const;
+  void restart();
 
   const DescriptorTable& table_;
   uint64_t repeats_;
@@ -57,7 +62,7 @@ class Recurrence {
   int64_t next_number_ = -1;
   std::deque<PlannedDecision> history_;
   std::deque<End> before_;  // each decision of the history
-  End now_;
+  End now_, first_;
   std::vector<End> ends_;  // by the number of units, in a circle
 };
 

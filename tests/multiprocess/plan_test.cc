@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "multiprocess/local_world.h"
 
@@ -143,6 +145,31 @@ TEST_P(PlanMode, a_rank_that_stays_away_is_named) {
       EXPECT_EQ(status.detail().ranks, std::vector<int>{1});
     }
   });
+}
+
+TEST_P(PlanMode, a_stall_is_found_though_plans_come_and_go_meanwhile) {
+  LocalWorld world(
+      2, settings(
+             "RDMACOLL_STALL_WARNING_S=0.2\nRDMACOLL_STALL_ERROR_S=1\nRDMACOLL_PLAN_REPEATS=2\n"));
+  if (HasFatalFailure()) return;
+  std::vector<float> alone(4, 1.f);
+  const auto stalled =
+      std::make_shared<Operation>(in_place(Kind::allreduce, Dtype::float32, alone, "alone"));
+  ASSERT_TRUE(world.rank(0).driver().submit(stalled).ok());
+  world.each([&](int rank) {
+    std::vector<float> values(4, 1.f);
+    for (int round = 0; round < 20'000; ++round) {
+      // Both stop after the same round: rank 0 says so in what it adds.
+      values[0] = rank == 0 && stalled->done() ? 1.f : 0.f;
+      ASSERT_TRUE(
+          run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, values, "a")).ok());
+      if (values[0] > 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  ASSERT_TRUE(stalled->done());
+  EXPECT_EQ(stalled->status().code(), Code::stalled) << stalled->status().message();
+  EXPECT_EQ(stalled->status().detail().ranks, std::vector<int>{1});
 }
 
 TEST_P(PlanMode, a_rank_that_leaves_is_named_by_those_who_have_started) {

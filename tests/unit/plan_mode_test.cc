@@ -85,6 +85,17 @@ TEST_F(Plans, are_of_sums_alone) {
   EXPECT_FALSE(never.find());
 }
 
+TEST_F(Plans, give_no_name_two_meanings) {
+  Recurrence recurrence(table_, 2);
+  for (int round = 0; round < 5; ++round) {
+    for (const int64_t elements : {4, 8}) {
+      recurrence.note(
+          {sequence_++, Algorithm::direct, 4096, {{{number_of("m", elements), {}}, 0}}, {}});
+    }
+  }
+  EXPECT_FALSE(recurrence.find());
+}
+
 TEST_F(Plans, that_did_not_pay_make_the_next_one_wait) {
   Recurrence recurrence(table_, 2);
   const auto rounds_until_a_plan = [&] {
