@@ -7,7 +7,9 @@
 namespace rdmacoll {
 namespace {
 
-constexpr uint64_t kFreshReadings = 10;
+constexpr uint64_t kFreshReadings = 1000;
+// A reading that took so many times as long as it must was interrupted: nobody knows when it was.
+constexpr uint64_t kInterrupted = 4;
 
 // 0 where there is no counter.
 uint64_t ticks() {
@@ -41,21 +43,41 @@ uint64_t ticks_of_a_reading() {
 
 }  // namespace
 
-SteadyClock::SteadyClock() : fresh_ticks_(kFreshReadings * ticks_of_a_reading()) {}
+SteadyClock::SteadyClock()
+    : reading_ticks_(ticks_of_a_reading()), first_count_(ticks()), first_(read_clock()) {}
 
 Nanoseconds SteadyClock::now() const {
-  // A reading by another thread may be newer than the count beside it, never older. Counters of two
-  // cores that differ make a distance that is huge, and the clock is read.
   const uint64_t count = ticks();
-  if (count - read_at_.load(std::memory_order_acquire) < fresh_ticks_) {
-    return reading_.load(std::memory_order_relaxed);
+  const uint32_t version = version_.load(std::memory_order_acquire);
+  const uint64_t passed = count - count_.load(std::memory_order_acquire);
+  const double since = static_cast<double>(passed) * per_tick_.load(std::memory_order_acquire);
+  const Nanoseconds reading = reading_.load(std::memory_order_acquire);
+  const bool is_whole = version % 2 == 0 && version_.load(std::memory_order_relaxed) == version;
+  // Counters of two cores that differ make a distance that is huge.
+  const bool is_fresh = is_whole && passed < kFreshReadings * reading_ticks_;
+  const Nanoseconds now = is_fresh ? reading + static_cast<Nanoseconds>(since) : look();
+  Nanoseconds told = told_.load(std::memory_order_relaxed);
+  while (told < now && !told_.compare_exchange_weak(told, now, std::memory_order_relaxed)) {
   }
+  return std::max(told, now);
+}
+
+// The counts are taken so that what is computed from them is late rather than early.
+Nanoseconds SteadyClock::look() const {
+  const uint64_t before = ticks();
   const Nanoseconds now = read_clock();
-  Nanoseconds known = reading_.load(std::memory_order_relaxed);
-  while (known < now && !reading_.compare_exchange_weak(known, now, std::memory_order_relaxed)) {
+  const uint64_t after = ticks();
+  uint32_t version = version_.load(std::memory_order_relaxed);
+  if (version % 2 == 1 || after - before > kInterrupted * reading_ticks_ ||
+      !version_.compare_exchange_strong(version, version + 1, std::memory_order_acquire)) {
+    return now;
   }
-  read_at_.store(count, std::memory_order_release);
-  return std::max(known, now);
+  count_.store(after, std::memory_order_release);
+  reading_.store(now, std::memory_order_release);
+  per_tick_.store(static_cast<double>(now - first_) / static_cast<double>(after - first_count_ + 1),
+                  std::memory_order_release);
+  version_.store(version + 2, std::memory_order_release);
+  return now;
 }
 
 }  // namespace rdmacoll

@@ -23,19 +23,28 @@ class Clock {
   virtual Nanoseconds now() const = 0;  // monotonic; any thread
 };
 
-// The system's monotonic clock. Where the processor has a counter of its own, a reading is used
-// again for ten times as long as it takes: 0.3 us where the kernel maps its clock, and some 10 us
-// where every reading is a system call (user-mode Linux, some virtual machines), which a loop that
-// polls would otherwise spend its time on.
+// The system's monotonic clock. Where the processor has a counter of its own, that tells how much
+// has passed since the last reading, for a thousand times as long as a reading takes: 25 us where
+// the kernel maps its clock, and some 10 ms where every reading is a system call (user-mode Linux,
+// some virtual machines), which a loop that polls would otherwise spend its time on.
 class SteadyClock final : public Clock {
  public:
   SteadyClock();
   Nanoseconds now() const override;
 
  private:
-  uint64_t fresh_ticks_ = 0;                  // of the processor's counter
-  mutable std::atomic<uint64_t> read_at_{0};  // the counter
+  Nanoseconds look() const;
+
+  uint64_t reading_ticks_;  // of the processor's counter: how long a reading takes
+  uint64_t first_count_;    // the counter, just before
+  Nanoseconds first_;       // the first reading
+
+  // The last reading, for all threads; an odd version: one of them is changing it.
+  mutable std::atomic<uint32_t> version_{0};
+  mutable std::atomic<uint64_t> count_{0};  // the counter, just after
   mutable std::atomic<Nanoseconds> reading_{0};
+  mutable std::atomic<double> per_tick_{0};   // nanoseconds, measured since the first reading
+  mutable std::atomic<Nanoseconds> told_{0};  // the latest that anybody was told
 };
 
 }  // namespace rdmacoll
