@@ -40,12 +40,15 @@ class Start:
         self.comm = comm
         self.owns_mpi = owns_mpi  # we imported mpi4py first, so nobody else finalises MPI
 
+    def tell(self, values: Values) -> None:
+        """Says once who has started this world: a line of rank 0, behind the one about its devices."""
+        log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
+        tell = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
+        tell(f"started by {self.launch.describe()}.")
+
     def carrier(self, values: Values) -> Carrier:
         """The channel between the ranks. Raises ConfigError."""
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
-        # Rank 0's first line: whoever waits for ranks that do not come sees here what it was told.
-        tell = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
-        tell(f"started by {self.launch.describe()}.")
         name, secret = secrets.token_hex(8), secrets.token_bytes(SECRET_BYTES)
         timeout_s = values.number("RDMACOLL_START_TIMEOUT_S")
         if self.comm is not None:

@@ -189,6 +189,7 @@ def init(
         _PROCESS.ending.forget()
         _PROCESS.engine = Engine(library, address, values)
         _PROCESS.tell(address)
+        start.tell(values)
 
 
 def start_of(comm: Any = None, **by_hand: Any) -> Start:
