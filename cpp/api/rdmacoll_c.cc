@@ -32,6 +32,7 @@ using rdmacoll::Nanoseconds;
 using rdmacoll::Operation;
 using rdmacoll::OperationRef;
 using rdmacoll::PairSession;
+using rdmacoll::Piece;
 using rdmacoll::read_config;
 using rdmacoll::ReduceOp;
 using rdmacoll::Request;
@@ -52,8 +53,9 @@ struct rc_handle {
   OperationRef operation;
 };
 struct rc_prepared {
-  Driver* driver;
+  Session* session;
   OperationRef operation;
+  std::vector<Piece> pinned;
   bool is_running = false;  // begun, and its end has not been told yet
 };
 
@@ -256,7 +258,8 @@ int prepare(rc_engine* engine, const rc_request* request, rc_prepared** prepared
   Status status = operation_from(engine, request, operation);
   if (status.ok()) status = check(operation->request, engine->session->world().size());
   if (status.ok()) {
-    *prepared = new rc_prepared{&engine->session->driver(), std::move(operation)};
+    std::vector<Piece> pinned = engine->session->pin(operation->request);
+    *prepared = new rc_prepared{engine->session.get(), std::move(operation), std::move(pinned)};
   }
   return report(status, error);
 }
@@ -268,18 +271,21 @@ int prepared_run(rc_prepared* prepared, int64_t timeout_ms, char** error) {
     operation.rearm();
     prepared->is_running = true;
     const Status status =
-        prepared->driver->submit_and_wait(prepared->operation, nanoseconds(timeout_ms));
+        prepared->session->driver().submit_and_wait(prepared->operation, nanoseconds(timeout_ms));
     if (!status.ok()) {
       operation.complete(status);
     }
   } else {
-    prepared->driver->wait(operation, nanoseconds(timeout_ms));
+    prepared->session->driver().wait(operation, nanoseconds(timeout_ms));
   }
   prepared->is_running = !operation.done();
   return outcome(operation, operation.done(), error);
 }
 
-void prepared_free(rc_prepared* prepared) { delete prepared; }
+void prepared_free(rc_prepared* prepared) {
+  prepared->session->unpin(prepared->pinned);
+  delete prepared;
+}
 
 void* memory_allocate(rc_engine* engine, uint64_t bytes) {
   return engine->session->pool()->lend(bytes);

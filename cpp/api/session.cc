@@ -31,6 +31,9 @@ constexpr Nanoseconds kSpinInNode = 100 * kMicrosecond;
 constexpr Nanoseconds kSpinInCrowdedNode = 50 * kMicrosecond;
 constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
 
+// Smaller ones are copied at every run; each registration takes entries of the devices' tables.
+constexpr std::size_t kPinnedBytesMin = 32 << 10;
+
 // Process-wide by nature: fork() copies descriptors whether we want it or not.
 std::atomic<bool> forked_child{false};
 
@@ -193,6 +196,29 @@ Status Session::usable() const {
   RC_RETURN_IF_ERROR(refuse_forked_child());
   if (driver_ == nullptr) return {Code::uninitialized, "rdmacoll was not started: call init()."};
   return {};
+}
+
+std::vector<Piece> Session::pin(const Request& request) {
+  std::vector<Piece> pinned;
+  if (fabric_->rails().empty()) return pinned;
+  driver_->look([&](Engine&) {
+    for (const TensorRef& tensor : request.tensors) {
+      const std::size_t bytes =
+          static_cast<std::size_t>(tensor.elements()) * size_of(request.dtype);
+      for (std::byte* data : {const_cast<std::byte*>(tensor.input), tensor.output}) {
+        if (bytes < kPinnedBytesMin || pool_->contains(data, bytes)) continue;
+        if (fabric_->pin({data, bytes})) pinned.push_back({data, bytes});
+      }
+    }
+  });
+  return pinned;
+}
+
+void Session::unpin(const std::vector<Piece>& pinned) {
+  if (pinned.empty() || is_forked_child()) return;
+  driver_->look([&](Engine&) {
+    for (const Piece& piece : pinned) fabric_->unpin(piece);
+  });
 }
 
 void Session::close(const std::string& cause) {

@@ -33,6 +33,10 @@ class Session {
   // NotInitializedError before start(), and in a forked child.
   Status usable() const;
   Driver& driver() { return *driver_; }
+  // Shows devices the memory of an operation that will run again and again. What they do not take
+  // is copied at every run.
+  std::vector<Piece> pin(const Request& request);
+  void unpin(const std::vector<Piece>& pinned);
   const std::shared_ptr<MemoryPool>& pool() { return pool_; }
   const World& world() const { return world_; }  // empty before start()
   int size() const { return size_; }

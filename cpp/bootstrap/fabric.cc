@@ -269,6 +269,10 @@ Status Fabric::release(int peer, Lane lane, uint64_t sequence) {
 
 // Progress.
 
+bool Fabric::pin(const Piece& memory) {
+  return rdma_ && ability_.pins_callers_memory && rdma_->pin(memory);
+}
+
 bool Fabric::poll(Sink& sink) {
   if (peers_.empty()) return false;
   Witness witness(*this, sink);

@@ -79,6 +79,9 @@ class Fabric final : public Transport {
   Status publish(const Transfer& transfer) override;
   Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie) override;
   Status release(int peer, Lane lane, uint64_t sequence) override;
+  bool pin(const Piece& memory) override;
+  void unpin(const Piece& memory) override { rdma_->unpin(memory); }
+  bool is_pinned(const Piece& memory) const override { return rdma_ && rdma_->is_pinned(memory); }
   bool poll(Sink& sink) override;
   bool arm() override;
   int wait_handle() const override { return epoll_.get(); }

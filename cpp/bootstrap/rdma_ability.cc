@@ -97,6 +97,7 @@ Status look(const Config& config, MemoryPool& pool, const rdma::MemoryLimit& lim
   }
   RC_RETURN_IF_ERROR(check_queue_depth(config, ability.rails));
   RC_RETURN_IF_ERROR(fit_pool(config, ability.rails.size(), limit, ability.card.pool_bytes));
+  ability.pins_callers_memory = !limit.allowed && ability.verbs->copies_for_forks();
   return try_devices(*ability.verbs, ability.rails, pool);
 }
 

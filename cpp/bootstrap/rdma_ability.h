@@ -20,6 +20,8 @@ struct RdmaAbility {
   RdmaCard card;
   std::vector<rdma::Rail> rails;
   rdma::Verbs* verbs = nullptr;
+  // Memory of callers may be registered, too. Where pinned memory is limited the pool has it all.
+  bool pins_callers_memory = false;
 };
 
 // `verbs`: null for the system's. What is missing is no error here, but said in the card.

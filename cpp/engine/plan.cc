@@ -110,6 +110,7 @@ Status Planner::lay_out_gathered(Operation& operation, const Decision& decision,
 Placement Planner::place(const Layout& layout) const {
   Placement placement;
   bool foreign = layout.bytes() >= one_copy_bytes_;
+  bool is_viewed = false;
   std::size_t pieces_max = SIZE_MAX;
   for (int peer = 0; peer < world_.size(); ++peer) {
     const bool connected = peer != world_.rank && transport_.is_connected(peer);
@@ -118,6 +119,7 @@ Placement Planner::place(const Layout& layout) const {
     placement.devices.push_back(!reach.views && !reach.foreign_transfers);
     if (placement.devices.back()) foreign = false;
     if (!reach.views) continue;
+    is_viewed = true;
     foreign = foreign && reach.foreign_views;
     pieces_max = std::min(pieces_max, reach.view_pieces_max);
   }
@@ -126,12 +128,14 @@ Placement Planner::place(const Layout& layout) const {
   const auto all = [&](auto visible) {
     return few && std::all_of(tensors.begin(), tensors.end(), visible);
   };
-  placement.input_visible = all([&](const Layout::Tensor& tensor) {
-    return foreign || pool_.contains(tensor.input, tensor.bytes);
-  });
-  placement.output_visible = all([&](const Layout::Tensor& tensor) {
-    return foreign || pool_.contains(tensor.output, tensor.bytes);
-  });
+  const auto visible = [&](const std::byte* data, uint64_t bytes) {
+    return foreign || pool_.contains(data, bytes) ||
+           (!is_viewed && transport_.is_pinned({const_cast<std::byte*>(data), bytes}));
+  };
+  placement.input_visible =
+      all([&](const Layout::Tensor& tensor) { return visible(tensor.input, tensor.bytes); });
+  placement.output_visible =
+      all([&](const Layout::Tensor& tensor) { return visible(tensor.output, tensor.bytes); });
   return placement;
 }
 

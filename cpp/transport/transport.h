@@ -92,6 +92,13 @@ class Transport {
   virtual Status await(int peer, Lane lane, uint64_t sequence, uint64_t cookie);
   virtual Status release(int peer, Lane lane, uint64_t sequence);
 
+  // Memory of the caller, outside the pool, that stays where it is until it is unpinned: devices
+  // send from it and write into it, without another copy. False: they do not. Pins are counted;
+  // transfers that are under way at the last unpin() end as they began.
+  virtual bool pin(const Piece&) { return false; }
+  virtual void unpin(const Piece&) {}
+  virtual bool is_pinned(const Piece&) const { return false; }
+
   // Reports what has happened into `sink`, which must not call back into the transport. Returns
   // whether anything was reported or moved.
   virtual bool poll(Sink& sink) = 0;

@@ -26,6 +26,7 @@ class Inbound {
   bool report(Sink& sink);  // what has been received
 
   bool has_work() const { return !granting_.empty() || !staged_.empty() || !asking_.empty(); }
+  bool has_transfers() const { return !by_key_.empty(); }  // beyond the eager cut
   bool has_report() const { return !received_.empty(); }
   bool has_early() const { return early_.size() > 0; }  // data whose receive is not posted yet
   void clear();

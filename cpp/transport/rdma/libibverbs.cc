@@ -65,6 +65,7 @@ Status find_functions(void* handle, Library& library) {
   finder.need("ibv_create_comp_channel", library.create_channel, kFirstVersion);
   finder.need("ibv_destroy_comp_channel", library.destroy_channel, kFirstVersion);
   finder.take_if_there("_ibv_query_gid_table", library.query_gid_table);
+  finder.take_if_there("ibv_is_fork_initialized", library.fork_status);
   if (finder.missing().empty()) return {};
   return library_missing(cat("it lacks the function ", finder.missing()));
 }
@@ -162,6 +163,10 @@ class SystemVerbs final : public Verbs {
   }
 
   std::string warning() const override { return library_.warning; }
+
+  bool copies_for_forks() const override {
+    return library_.fork_status != nullptr && library_.fork_status() == IBV_FORK_UNNEEDED;
+  }
 
  private:
   DeviceFacts look_at(ibv_device* device) const {

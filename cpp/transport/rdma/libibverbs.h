@@ -47,6 +47,7 @@ struct Library {
   // Newer than the oldest library that is supported; null there.
   ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t count,
                              uint32_t flags, size_t entry_bytes);
+  ibv_fork_status (*fork_status)();
 
   std::string warning;  // Verbs::warning()
 };

@@ -81,6 +81,8 @@ class RdmaPeer {
   bool may_sleep() const;
   bool needs_poll() const;
   bool is_flushed() const;
+  // Devices may read or write memory of transfers.
+  bool has_transfers() const { return outbound_.awaits_grants() || inbound_.has_transfers(); }
   Nanoseconds next_deadline() const {
     return has_ended() ? claim_until_ : liveness_->next_deadline();
   }

@@ -183,6 +183,18 @@ Status RdmaTransport::post_recv(const Transfer& transfer) {
   return from == nullptr ? Status() : from->inbound().post_recv(transfer);
 }
 
+void RdmaTransport::unpin(const Piece& memory) {
+  slabs_->unpin(memory);
+  forget_unpinned();
+}
+
+void RdmaTransport::forget_unpinned() {
+  if (!slabs_->has_unpinned()) return;
+  const bool is_used = std::any_of(live_.begin(), live_.end(),
+                                   [](const RdmaPeer* peer) { return peer->has_transfers(); });
+  if (!is_used) slabs_->forget_unpinned();
+}
+
 // Progress.
 
 bool RdmaTransport::poll(Sink& sink) {
@@ -199,6 +211,7 @@ bool RdmaTransport::poll(Sink& sink) {
   moved |= end_those_who_left(sink);
   for (RdmaPeer* peer : live_) moved |= peer->work(sink);
   forget_failed();
+  forget_unpinned();
   return moved;
 }
 

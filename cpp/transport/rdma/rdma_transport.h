@@ -31,6 +31,9 @@ class RdmaTransport final : public Transport {
   Status post_control(int peer, std::span<const std::byte> message) override;
   Status post_send(const Transfer& transfer) override;
   Status post_recv(const Transfer& transfer) override;
+  bool pin(const Piece& memory) override { return slabs_->pin(memory); }
+  void unpin(const Piece& memory) override;
+  bool is_pinned(const Piece& memory) const override { return slabs_->is_pinned(memory); }
   bool poll(Sink& sink) override;
   bool arm() override;
   int wait_handle() const override { return epoll_.get(); }
@@ -60,6 +63,7 @@ class RdmaTransport final : public Transport {
   void fail_all(const std::string& cause, Sink& sink);
   bool end_those_who_left(Sink& sink);
   void forget_failed();
+  void forget_unpinned();
 
   const World world_;
   MemoryPool& pool_;

@@ -45,12 +45,58 @@ std::size_t Slabs::index(const std::byte* address) const {
   return static_cast<std::size_t>(address - pool_.base()) / slab_bytes_;
 }
 
+bool Slabs::pin(const Piece& memory) {
+  RC_ASSERT(memory.bytes > 0 && !pool_.contains(memory.data, memory.bytes));
+  Pinned& pinned = pinned_[{memory.data, memory.bytes}];
+  if (pinned.pins == 0) {
+    pinned.memory = memory;
+    pinned.registered = std::make_unique<RegisteredMemory>();
+    if (!pinned.registered->open(devices_, memory.data, memory.bytes, counters_).ok()) {
+      pinned_.erase({memory.data, memory.bytes});
+      return false;
+    }
+  }
+  ++pinned.pins;
+  return true;
+}
+
+void Slabs::unpin(const Piece& memory) {
+  const auto found = pinned_.find({memory.data, memory.bytes});
+  RC_ASSERT(found != pinned_.end(), cat(memory.bytes, " bytes that were not pinned"));
+  if (--found->second.pins > 0) return;
+  unpinned_.push_back(std::move(found->second));
+  pinned_.erase(found);
+}
+
+// The nearest one that begins before it, as a rule; pinned memory may overlap.
+const Slabs::Pinned* Slabs::find(const Piece& piece) const {
+  for (auto at = pinned_.upper_bound({piece.data, SIZE_MAX}); at != pinned_.begin();) {
+    const Pinned& pinned = (--at)->second;
+    if (pinned.holds(piece)) return &pinned;
+  }
+  return nullptr;
+}
+
+const Slabs::Pinned& Slabs::holder(const std::byte* address) const {
+  const Piece piece{const_cast<std::byte*>(address), 1};
+  if (const Pinned* pinned = find(piece)) return *pinned;
+  const auto found = std::find_if(unpinned_.begin(), unpinned_.end(),
+                                  [&](const Pinned& pinned) { return pinned.holds(piece); });
+  RC_ASSERT(found != unpinned_.end(), "memory that no device knows");
+  return *found;
+}
+
 std::size_t Slabs::reach(const std::byte* address) const {
+  if (!pool_.contains(address, 1)) {
+    const Piece& memory = holder(address).memory;
+    return static_cast<std::size_t>(memory.data + memory.bytes - address);
+  }
   const std::size_t end = std::min((index(address) + 1) * slab_bytes_, pool_.size());
   return end - static_cast<std::size_t>(address - pool_.base());
 }
 
 const RailKeys* Slabs::keys(const std::byte* address, Status& status) {
+  if (!pool_.contains(address, 1)) return &holder(address).registered->keys();
   const std::size_t at = index(address);
   auto& slab = slabs_[at];
   if (slab == nullptr) {

@@ -1,10 +1,12 @@
 // Registers the pool with the devices slab by slab, each when memory of it is first used: a job
-// that touches little pins little.
+// that touches little pins little. Beside the pool, memory of callers that they have shown.
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "memory/pool.h"
@@ -37,20 +39,47 @@ class Slabs {
   // back.
   Slabs(MemoryPool& pool, std::span<Device* const> devices, Transport::Counters& counters);
 
-  bool contains(const Piece& piece) const { return pool_.contains(piece.data, piece.bytes); }
-  // How many bytes from `address` on lie in its slab.
+  bool contains(const Piece& piece) const {
+    return pool_.contains(piece.data, piece.bytes) || is_pinned(piece);
+  }
+  // As in Transport.
+  bool pin(const Piece& memory);
+  void unpin(const Piece& memory);
+  bool is_pinned(const Piece& piece) const { return find(piece) != nullptr; }
+  bool has_unpinned() const { return !unpinned_.empty(); }
+  // No transfer is under way: the devices forget what was unpinned.
+  void forget_unpinned() { unpinned_.clear(); }
+
+  // How many bytes from `address` on lie in its slab, or in what is pinned.
   std::size_t reach(const std::byte* address) const;
   // Null, and `status` says why, when the slab cannot be registered.
   const RailKeys* keys(const std::byte* address, Status& status);
 
  private:
+  struct Pinned {
+    Piece memory;
+    uint32_t pins = 0;
+    std::unique_ptr<RegisteredMemory> registered;
+
+    bool holds(const Piece& piece) const {
+      return piece.data >= memory.data && piece.data + piece.bytes <= memory.data + memory.bytes;
+    }
+  };
+  using Place = std::pair<const std::byte*, std::size_t>;  // where it begins, and its bytes
+
   std::size_t index(const std::byte* address) const;
+  // What is pinned and holds all of `piece`, or null.
+  const Pinned* find(const Piece& piece) const;
+  // What holds this byte of a transfer, unpinned by now or not.
+  const Pinned& holder(const std::byte* address) const;
 
   MemoryPool& pool_;
   std::span<Device* const> devices_;
   Transport::Counters& counters_;
   std::size_t slab_bytes_;
   std::vector<std::unique_ptr<RegisteredMemory>> slabs_;
+  std::map<Place, Pinned> pinned_;
+  std::vector<Pinned> unpinned_;  // and perhaps used by transfers under way
 };
 
 }  // namespace rdmacoll::rdma

@@ -172,6 +172,9 @@ class Verbs {
   virtual Status open(const OpenOptions& options, std::unique_ptr<Device>& device) = 0;
   // What works less well than it should here, as a sentence with its cure, to be said once; or "".
   virtual std::string warning() const { return ""; }
+  // A forked child has its own copy of registered memory. Where it has not, the pages are missing
+  // in the child, with all that happens to lie beside: callers' memory is not registered then.
+  virtual bool copies_for_forks() const { return true; }
 };
 
 // libibverbs, opened once in the process. A Status with the cure when it is missing.
