@@ -186,6 +186,39 @@ TEST_F(RdmaFaults, pool_without_room_for_staging_is_named_with_its_cure) {
   for (std::byte* some : taken) fleet.pool(0).free(some);
 }
 
+// The end of its socket overtakes its acknowledgements.
+TEST_F(RdmaFaults, what_a_peer_has_received_before_it_left_is_sent) {
+  int overtaken = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    buffers_.clear();
+    fleet_ = std::make_unique<VerbsFleet>(
+        verbs_sim::FabricPolicy{
+            .seed = seed, .step_on_poll = 0, .step_at_arm = 0, .acknowledgement_lost = 0},
+        std::vector<VerbsRank>{{.adapters = {ethernet(0)}}, {.adapters = {ethernet(1)}}});
+    VerbsFleet& fleet = *fleet_;
+    fleet.meet_all();
+    ASSERT_TRUE(fleet.poll_until([&] { return fleet.all_connected(); }));
+    const uint64_t cookie = start(0, 1, 50'000);
+    while (!fleet.sink(1).received_cookies.contains(cookie)) {
+      fleet.fabric.step();
+      fleet.at(1).poll(fleet.sink(1));
+      fleet.at(0).poll(fleet.sink(0));
+    }
+    overtaken += fleet.sink(0).sent_cookies.contains(cookie) ? 0 : 1;
+    fleet.transports[1].reset();
+    fleet.at(0).arm();  // the next poll looks at the socket
+    fleet.at(0).poll(fleet.sink(0));
+    const auto& failures = fleet.sink(0).failures;
+    while (failures.empty()) {
+      fleet.fabric.step();
+      fleet.at(0).poll(fleet.sink(0));
+    }
+    EXPECT_TRUE(fleet.sink(0).sent_cookies.contains(cookie));
+  }
+  EXPECT_GT(overtaken, 0);
+}
+
 // The first peer is told why, and so is the second: nobody waits for buffers that never come.
 TEST_F(RdmaFaults, memory_that_may_not_be_locked_fails_every_peer_that_needs_it) {
   verbs_sim::AdapterModel limited = ethernet(0);

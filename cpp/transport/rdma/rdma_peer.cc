@@ -339,7 +339,7 @@ void RdmaPeer::look_at_socket(Nanoseconds now, Sink& sink) {
   if (has_failed()) return;
   if (turned.ok()) return;
   end_ = turned.message();
-  claim_until_ = now + kClaimTime;
+  ended_at_ = now;
   socket_.close();
 }
 

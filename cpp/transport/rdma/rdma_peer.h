@@ -37,6 +37,8 @@ uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_byte
 
 // How long data of a peer who left may wait for its receive: a decision may be on its way still.
 inline constexpr Nanoseconds kClaimTime = kSecond / 2;
+// ... and how long what he acknowledged may be on its way: his socket's end overtakes it.
+inline constexpr Nanoseconds kAcknowledgementTime = 50 * kMillisecond;
 
 class RdmaPeer {
  public:
@@ -84,10 +86,15 @@ class RdmaPeer {
   // Devices may read or write memory of transfers.
   bool has_transfers() const { return outbound_.awaits_grants() || inbound_.has_transfers(); }
   Nanoseconds next_deadline() const {
-    return has_ended() ? claim_until_ : liveness_->next_deadline();
+    return has_ended() ? claim_until() : liveness_->next_deadline();
   }
 
  private:
+  // Since its socket has ended, what it sent or acknowledged before is waited for.
+  Nanoseconds claim_until() const {
+    if (inbound_.has_early()) return ended_at_ + kClaimTime;
+    return outbound_.awaits_grants() ? ended_at_ + kAcknowledgementTime : ended_at_;
+  }
   Status make_pairs();
   void meet(Sink& sink);
   Status accept_greeting(std::span<const std::byte> bytes);
@@ -124,7 +131,7 @@ class RdmaPeer {
   std::string echo_;  // of a failure that is not seen yet, as a cause, or ""
   int looks_left_ = 0;
   std::string end_;  // why its socket ended
-  Nanoseconds claim_until_ = 0;
+  Nanoseconds ended_at_ = 0;
 };
 
 }  // namespace rdmacoll::rdma

@@ -8,8 +8,12 @@ namespace rdmacoll::rdma {
 
 bool RdmaPeer::end(Nanoseconds now, Sink& sink) {
   if (has_failed() || !has_ended()) return false;
-  const bool moved = is_connected() && inbound_.report(sink);
-  if (inbound_.has_early() && now < claim_until_) return moved;
+  bool moved = false;
+  if (is_connected()) {
+    moved |= outbound_.report(sink);
+    moved |= inbound_.report(sink);
+  }
+  if (now < claim_until()) return moved;
   fail(sink, end_);
   return true;
 }
