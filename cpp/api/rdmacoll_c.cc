@@ -32,7 +32,6 @@ using rdmacoll::Nanoseconds;
 using rdmacoll::Operation;
 using rdmacoll::OperationRef;
 using rdmacoll::PairSession;
-using rdmacoll::Piece;
 using rdmacoll::read_config;
 using rdmacoll::ReduceOp;
 using rdmacoll::Request;
@@ -55,7 +54,7 @@ struct rc_handle {
 struct rc_prepared {
   Session* session;
   OperationRef operation;
-  std::vector<Piece> pinned;
+  std::vector<rdmacoll::Piece> pinned;
   bool is_running = false;  // begun, and its end has not been told yet
 };
 
@@ -258,25 +257,23 @@ int prepare(rc_engine* engine, const rc_request* request, rc_prepared** prepared
   Status status = operation_from(engine, request, operation);
   if (status.ok()) status = check(operation->request, engine->session->world().size());
   if (status.ok()) {
-    std::vector<Piece> pinned = engine->session->pin(operation->request);
-    *prepared = new rc_prepared{engine->session.get(), std::move(operation), std::move(pinned)};
+    Session& session = *engine->session;
+    *prepared = new rc_prepared{&session, operation, session.pin(operation->request)};
   }
   return report(status, error);
 }
 
 int prepared_run(rc_prepared* prepared, int64_t timeout_ms, char** error) {
   Operation& operation = *prepared->operation;
+  Driver& driver = prepared->session->driver();
   // After a timeout the caller comes back for the same run, which may have ended meanwhile.
   if (!prepared->is_running) {
     operation.rearm();
     prepared->is_running = true;
-    const Status status =
-        prepared->session->driver().submit_and_wait(prepared->operation, nanoseconds(timeout_ms));
-    if (!status.ok()) {
-      operation.complete(status);
-    }
+    const Status status = driver.submit_and_wait(prepared->operation, nanoseconds(timeout_ms));
+    if (!status.ok()) operation.complete(status);
   } else {
-    prepared->session->driver().wait(operation, nanoseconds(timeout_ms));
+    driver.wait(operation, nanoseconds(timeout_ms));
   }
   prepared->is_running = !operation.done();
   return outcome(operation, operation.done(), error);

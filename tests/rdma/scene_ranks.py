@@ -76,6 +76,35 @@ def _sums(ranks: int, **options: Any) -> Outcome:
     return outcome
 
 
+# 4 MB of numpy's memory, which the devices reach. Each rank leaves as soon as it has its sum.
+PREPARED = """
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+me, count = rdmacoll.rank(), rdmacoll.size()
+values, out = np.empty(1_000_003, np.float32), np.empty(1_000_003, np.float32)
+for call in (rdmacoll.engine.prepare_allreduce(values, values, rdmacoll.Sum),
+             rdmacoll.engine.prepare_allreduce(values, out, rdmacoll.Sum)):
+    for turn in range(5):
+        if turn == 3:
+            before = rdmacoll.metrics()
+        values[:] = np.arange(values.size) % 1000 * (me + 1) + turn
+        got = call()
+        expected = np.arange(values.size) % 1000 * (count * (count + 1) / 2) + count * turn
+        assert (got == expected.astype(np.float32)).all(), turn
+report([after - before[name] for name, after in rdmacoll.metrics().items()
+        if name in ("bytes_copied", "registrations")])
+rdmacoll.shutdown()
+"""
+
+
+def check_prepared_memory_is_not_copied() -> None:
+    for ranks in (2, 3):
+        outcome = run(PREPARED, ranks, env=RDMA, env_of=own_device(ranks))
+        for copied, registrations in outcome.succeeded():
+            assert (copied, registrations) == (0, 0), outcome.text()
+
+
 def check_under_mpirun_each_local_rank_on_its_device() -> None:
     traffic = Traffic()
     with tempfile.NamedTemporaryFile("w", suffix=".py") as file:

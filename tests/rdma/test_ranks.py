@@ -16,6 +16,10 @@ def test_all_collectives_of_two_ranks_equal_numpy(play: Player) -> None:
     play("scene_ranks", "check_two_ranks", timeout_s=360)
 
 
+def test_memory_of_prepared_calls_is_reached_where_it_lies(play: Player) -> None:
+    play("scene_ranks", "check_prepared_memory_is_not_copied", timeout_s=120)
+
+
 def test_devices_are_used_as_chosen_and_named(play: Player) -> None:
     play(
         "scene_ranks",

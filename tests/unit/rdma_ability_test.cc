@@ -38,6 +38,15 @@ TEST_F(FindRdma, device_that_works_is_no_obstacle) {
   EXPECT_EQ(fabric_.counters().deregistrations, 1u) << "and given back";
 }
 
+TEST_F(FindRdma, callers_memory_is_registered_where_nothing_limits_it_alone) {
+  SimVerbs& verbs = fabric_.add_host({verbs_sim::soft_roce(0)});
+  EXPECT_TRUE(find(verbs).pins_callers_memory);
+  const rdma::MemoryLimit limit{.allowed = uint64_t{1} << 40};
+  EXPECT_FALSE(find_rdma(config_, *pool_, &verbs, limit).pins_callers_memory);
+  verbs.shares_with_forks();
+  EXPECT_FALSE(find(verbs).pins_callers_memory);
+}
+
 TEST_F(FindRdma, missing_library_is_the_obstacle_in_its_own_words) {
   SimVerbs& verbs = fabric_.add_host({verbs_sim::soft_roce(0)});
   verbs.refuse_with({Code::failed, "libibverbs.so.1 is missing: apt install libibverbs1"});

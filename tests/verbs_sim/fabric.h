@@ -82,6 +82,9 @@ class SimVerbs final : public rdma::Verbs {
 
   // list() and open() fail with it: no library, no kernel module. An ok one repairs.
   void refuse_with(Status status) { refusal_ = std::move(status); }
+  bool copies_for_forks() const override { return copies_for_forks_; }
+  // A kernel too old to copy registered pages for a child.
+  void shares_with_forks() { copies_for_forks_ = false; }
   // A library too old to say of which type a GID is.
   void hide_gid_types() { hides_gid_types_ = true; }
 
@@ -92,6 +95,7 @@ class SimVerbs final : public rdma::Verbs {
   const int host_;
   Status refusal_;
   bool hides_gid_types_ = false;
+  bool copies_for_forks_ = true;
 };
 
 class SimFabric {
