@@ -70,15 +70,15 @@ struct Config {
   std::optional<uint8_t> rdma_service_level;
   std::optional<uint32_t> rdma_mtu;  // bytes
   std::optional<uint8_t> rdma_traffic_class;
-  bool rdma_requested = false;          // named, or enabled by hand: then unusable RDMA is an error
-  uint64_t chunk_bytes = 4'194'304;     // TF_RDMA_CHUNK_SIZE
-  uint64_t accumulation_bytes = 8'192;  // TF_RDMA_ACC_SIZE
-  uint64_t pool_bytes = 1'073'741'824;  // TF_RDMA_BUF_SIZE
-  bool pool_is_given = false;           // somebody set it: never less
-  std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES; automatic when unset
-  std::optional<bool> one_copy;           // RDMACOLL_ONE_COPY: process_vm_readv; automatic
-  std::optional<int> compute_workers;     // RDMACOLL_COMPUTE_WORKERS; automatic
-  std::optional<double> spin_us;          // RDMACOLL_SPIN_US; automatic
+  bool rdma_requested = false;       // named, or enabled by hand: then unusable RDMA is an error
+  uint64_t chunk_bytes = 4'194'304;  // TF_RDMA_CHUNK_SIZE
+  std::optional<uint64_t> accumulation_bytes;  // TF_RDMA_ACC_SIZE; found by measurement when unset
+  uint64_t pool_bytes = 1'073'741'824;         // TF_RDMA_BUF_SIZE
+  bool pool_is_given = false;                  // somebody set it: never less
+  std::optional<uint64_t> segment_bytes;       // RDMACOLL_SEGMENT_BYTES; automatic when unset
+  std::optional<bool> one_copy;                // RDMACOLL_ONE_COPY: process_vm_readv; automatic
+  std::optional<int> compute_workers;          // RDMACOLL_COMPUTE_WORKERS; automatic
+  std::optional<double> spin_us;               // RDMACOLL_SPIN_US; automatic
   LogLevel log_level = LogLevel::warning;
 };
 

@@ -127,8 +127,11 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_CHUNK_SIZE", "TF_RDMA_CHUNK_SIZE", "4194304", Unit::bytes, Scope::world,
      "64 B to 1 GiB", "Large tensors are cut into chunks of this size.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.chunk_bytes = value.integer; }},
-    {"RDMACOLL_ACC_SIZE", "TF_RDMA_ACC_SIZE", "8192", Unit::bytes, Scope::world, "0 B to 64 MiB",
-     "Small payloads are accumulated into one message of up to this size.", 0, 64 * kMi,
+    {"RDMACOLL_ACC_SIZE", "TF_RDMA_ACC_SIZE", "automatic", Unit::bytes, Scope::world,
+     "0 B to 64 MiB",
+     "Small payloads are accumulated into one message of up to this size, larger ones ask the "
+     "receiver first; when unset, as measured between two ranks that meet: 8 to 64 KiB.",
+     0, 64 * kMi,
      [](Config& config, const ParsedValue& value) { config.accumulation_bytes = value.integer; }},
     {"RDMACOLL_BUF_SIZE", "TF_RDMA_BUF_SIZE", "1073741824", Unit::bytes, Scope::world,
      "16 MiB to 16 TiB",

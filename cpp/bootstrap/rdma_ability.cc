@@ -48,16 +48,18 @@ Status fit_pool(const Config& config, std::size_t rails, const rdma::MemoryLimit
 }
 
 Status check_messages(const Config& config, uint64_t pool_bytes) {
-  const uint64_t bytes = rdma::message_bytes_min(config.accumulation_bytes);
+  if (!config.accumulation_bytes) return {};  // as much as fits
+  const uint64_t bytes = rdma::message_bytes_min(*config.accumulation_bytes);
   if (bytes <= pool_bytes / kMessagesShare) return {};
   const uint64_t slots = rdma::message_bytes_min(kMiB) / kMiB;  // their headers are less than one
   const uint64_t lower = pool_bytes / kMessagesShare / (slots + 1);
-  return {Code::invalid,
-          cat("TF_RDMA_ACC_SIZE=", config.accumulation_bytes, " is too large for a buffer pool of ",
-              bytes_text(pool_bytes), " (TF_RDMA_BUF_SIZE): the messages of one peer, ", slots,
-              " of that size, would take ", bytes_text(bytes), ", which is more than 1/",
-              kMessagesShare, " of it. Lower TF_RDMA_ACC_SIZE to ", lower,
-              ", or raise TF_RDMA_BUF_SIZE to ", bytes * kMessagesShare, ".")};
+  return {
+      Code::invalid,
+      cat("TF_RDMA_ACC_SIZE=", *config.accumulation_bytes, " is too large for a buffer pool of ",
+          bytes_text(pool_bytes), " (TF_RDMA_BUF_SIZE): the messages of one peer, ", slots,
+          " of that size, would take ", bytes_text(bytes), ", which is more than 1/",
+          kMessagesShare, " of it. Lower TF_RDMA_ACC_SIZE to ", lower,
+          ", or raise TF_RDMA_BUF_SIZE to ", bytes * kMessagesShare, ".")};
 }
 
 Status check_queue_depth(const Config& config, std::span<const rdma::Rail> rails) {
@@ -110,8 +112,11 @@ rdma::Wish wish_of(const Config& config) {
           .pkey_index = config.rdma_pkey_index};
 }
 
-rdma::PeerOptions peer_options(const Config& config) {
-  rdma::PeerOptions options{.accumulation_bytes = static_cast<uint32_t>(config.accumulation_bytes),
+rdma::PeerOptions peer_options(const Config& config, std::size_t pool_bytes, int ranks) {
+  const uint64_t messages =
+      config.accumulation_bytes.value_or(rdma::accumulation_that_fits(pool_bytes, ranks));
+  rdma::PeerOptions options{.accumulation_bytes = static_cast<uint32_t>(messages),
+                            .finds_cut = !config.accumulation_bytes,
                             .chunk_bytes = static_cast<uint32_t>(config.chunk_bytes),
                             .peer_timeout = from_seconds(config.peer_timeout_s)};
   options.queue_depth = config.rdma_queue_depth.value_or(options.queue_depth);

@@ -30,7 +30,7 @@ RdmaAbility find_rdma(const Config& config, MemoryPool& pool, rdma::Verbs* verbs
 
 // What the settings say of devices, queue pairs and paths; unset, the defaults of their types.
 rdma::Wish wish_of(const Config& config);
-rdma::PeerOptions peer_options(const Config& config);
+rdma::PeerOptions peer_options(const Config& config, std::size_t pool_bytes, int ranks);
 // RdmaPeer does not retry for ever on soft-RoCE; this says so where it was asked to.
 void note_retries(const Config& config, std::span<const rdma::Rail> rails,
                   std::vector<std::string>& notes);

@@ -57,6 +57,7 @@ struct Reach {
   std::size_t view_pieces_max = 0;     // pieces in one publication
   std::size_t transfer_bytes_max = 0;  // of one Transfer
   bool foreign_transfers = true;       // memory outside the pool is sent without another copy
+  std::size_t eager_bytes = 0;         // transfers up to here do not wait for a grant
 };
 
 class Sink {

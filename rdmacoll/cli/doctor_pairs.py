@@ -76,7 +76,6 @@ def _paths(here: Gathering, timeout_s: float) -> Paths:
     return Paths(
         ranks,
         tuple(sorted(paths, key=lambda path: (path.transport, path.ranks))),
-        acc_size=int(here.values.text("RDMACOLL_ACC_SIZE")),
         acc_size_is_set=here.values.is_given("RDMACOLL_ACC_SIZE"),
         rounds=len(rounds),
         seconds=time.monotonic() - begin,

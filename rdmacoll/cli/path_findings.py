@@ -212,15 +212,16 @@ def _slow(found: Paths, path: Path, usual: float) -> Finding:
 
 def cut(found: Paths) -> Iterator[Finding]:
     """The size up to which a copy is cheaper than a round trip, as measured, beside the one in use."""
-    measured = found.cut_bytes()
-    if measured is None:
+    measured, used = found.cut_bytes(), found.acc_size
+    if measured is None or used is None:
         return
-    source = "is set" if found.acc_size_is_set else "is the default"
-    seen = (
-        f"eager is faster up to {size_text(measured)} (measured, the median of the pairs); "
-        f"TF_RDMA_ACC_SIZE={found.acc_size} {source} and is obeyed"
+    source = (
+        f"TF_RDMA_ACC_SIZE={used} is set and is obeyed"
+        if found.acc_size_is_set
+        else f"the engine takes {size_text(used)}, from a short sample when two ranks meet"
     )
-    if measured <= found.acc_size * _CUT_FACTOR and found.acc_size <= measured * _CUT_FACTOR:
+    seen = f"eager is faster up to {size_text(measured)} (measured, the median of the pairs); {source}"
+    if measured <= used * _CUT_FACTOR and used <= measured * _CUT_FACTOR:
         yield ok("eager cut", seen)
         return
     yield note(

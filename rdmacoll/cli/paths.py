@@ -95,6 +95,7 @@ class Path:
     back: float = 0.0
     both: float = 0.0
     problems: tuple[str, str] = ("", "")
+    acc_size: int = 0  # the eager cut in use, in bytes
     cut: Cut | None = None
 
     @property
@@ -137,6 +138,7 @@ def path_of(pair: Pair, transport: str, outcome: Outcome) -> Path:
         large["GB_per_s_forward"],
         large["GB_per_s_back"],
         large["GB_per_s_both"],
+        acc_size=outcome.found["acc_size"],
     )
 
 
@@ -152,11 +154,10 @@ def cut_of(eager: Outcome, rendezvous: Outcome) -> Cut | None:
 
 @dataclass(frozen=True)
 class Paths:
-    """Everything: ranks by number, paths, and the cut that is in use with where it came from."""
+    """Everything: ranks by number, paths, and whether somebody has set the eager cut."""
 
     ranks: tuple[RankFacts, ...]
     paths: tuple[Path, ...]
-    acc_size: int = 0
     acc_size_is_set: bool = False
     rounds: int = 0
     seconds: float = field(default=0.0, compare=False)
@@ -164,6 +165,12 @@ class Paths:
     def over(self, transport: str) -> list[Path]:
         """Those of one transport."""
         return [path for path in self.paths if path.transport == transport]
+
+    @property
+    def acc_size(self) -> int | None:
+        """The eager cut in use: the median of the paths'; None where RDMA has none."""
+        cuts = [path.acc_size for path in self.over(RDMA) if path.is_ok]
+        return statistics.median_low(cuts) if cuts else None
 
     def cut_bytes(self) -> int | None:
         """The measured cut: the median of the pairs', a power of 2; None where nothing was measured."""

@@ -179,7 +179,7 @@ TEST_F(RdmaNonsense, message_that_comes_twice_is_refused) {
 }
 
 TEST_F(RdmaNonsense, second_path_record_is_refused) {
-  puppet_.send_record({.kind = RecordKind::path});
+  puppet_.send_path();
   EXPECT_THAT(fleet_.failure(0, 1), HasSubstr("a record of kind 5"));
 }
 

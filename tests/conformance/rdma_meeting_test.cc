@@ -169,6 +169,37 @@ TEST(RdmaMeeting, sizes_of_messages_that_differ_do_not_matter) {
   expect_talks(fleet);
 }
 
+TEST(RdmaMeeting, eager_cut_is_the_smaller_one_that_the_ends_have_found) {
+  for (const uint32_t theirs : {16 << 10, 3'000, 0}) {
+    VerbsFleet fleet({.seed = 37},
+                     {{.adapters = {ethernet(0)},
+                       .options = {.accumulation_bytes = 64 << 10, .finds_cut = true}}},
+                     2);
+    RdmaPuppet puppet(fleet, {ethernet(1)});
+    puppet.greeting.eager_bytes = 64 << 10;
+    puppet.eager_cut = theirs;
+    puppet.connect();
+    const std::size_t agreed = fleet.at(0).reach(1).eager_bytes;
+    EXPECT_LE(agreed, theirs);
+    EXPECT_GE(agreed, std::min(theirs, rdma::kEagerBytesMin));
+  }
+}
+
+TEST(RdmaMeeting, ranks_that_find_their_cut_on_two_rails_talk) {
+  const VerbsRank both{.adapters = {ethernet(0, 0), ethernet(0, 1)},
+                       .options = {.accumulation_bytes = 64 << 10, .finds_cut = true}};
+  VerbsRank other = both;
+  other.adapters = {ethernet(1, 0), ethernet(1, 1)};
+  for (uint64_t seed = 40; seed < 60; ++seed) {
+    VerbsFleet fleet({.seed = seed}, {both, other});
+    fleet.meet_all();
+    EXPECT_TRUE(fleet.poll_until([&] { return fleet.all_connected(); }));
+    EXPECT_EQ(fleet.at(0).reach(1).eager_bytes, fleet.at(1).reach(0).eager_bytes);
+    expect_talks(fleet, 5'000);
+    expect_talks(fleet);
+  }
+}
+
 // ---- who is refused ----
 
 class RdmaRefusal : public testing::Test {

@@ -1,6 +1,7 @@
 // A peer of an RDMA transport that says whatever a test wants, on simulated verbs.
 #pragma once
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -55,6 +56,7 @@ class RdmaPuppet {
   }
 
   rdma::Greeting greeting;      // what say_greeting() says
+  uint32_t eager_cut = 8 << 10;  // what its path record says,
   uint32_t posted = kReceives;  // and how many receives there really are
   rdma::Greeting theirs;
   std::vector<std::vector<std::byte>> messages;  // that came on the first rail
@@ -77,8 +79,13 @@ class RdmaPuppet {
     say(rdma::encode(greeting));
     connect_pairs();
     say(rdma::GreetingSocket::Word::ready);
-    send_record({.kind = rdma::RecordKind::path});
+    send_path();
     EXPECT_TRUE(poll_until([&] { return fleet_.at(0).is_connected(1); }));
+  }
+  void send_path() {
+    std::array<std::byte, sizeof eager_cut> cut;
+    std::memcpy(cut.data(), &eager_cut, cut.size());
+    send_record({.kind = rdma::RecordKind::path, .bytes = cut.size()}, cut);
   }
   void hear_greeting() {
     std::vector<std::byte> bytes(rdma::greeting_bytes());

@@ -105,7 +105,7 @@ def test_a_rank_without_rdma_says_why():
 
 
 def outcome(**keys: float) -> Outcome:
-    return Outcome({"rows": [{"bytes": size, **keys} for size in (8, 1 << 20)]})
+    return Outcome({"rows": [{"bytes": size, **keys} for size in (8, 1 << 20)], "acc_size": 0})
 
 
 def test_a_path_has_its_numbers_by_direction():
@@ -160,8 +160,8 @@ def world(
         numbers = (2.0, speed(low.rank, high.rank), speed(high.rank, low.rank), 12.0)
         paths.append(Path((low.rank, high.rank), TCP, *numbers))
         if not low.obstacle and not high.obstacle:
-            paths.append(Path((low.rank, high.rank), RDMA, *numbers))
-    return Paths(tuple(ranks), tuple(paths), acc_size=8192, **changes)
+            paths.append(Path((low.rank, high.rank), RDMA, *numbers, acc_size=8192))
+    return Paths(tuple(ranks), tuple(paths), **changes)
 
 
 def failing(found: Paths, transport: str, pair: tuple[int, int], *sentences: str) -> Paths:
@@ -291,13 +291,15 @@ def test_one_rank_without_rdma_among_others_is_a_problem():
     assert "rank 2 (node2): no port of mlx5_0 is active" in finding.seen
 
 
+@pytest.mark.parametrize("is_set", [True, False])
 @pytest.mark.parametrize(("crossing", "state"), [(16384, OK), (4096, OK), (1 << 20, NOTE), (2048, NOTE)])
-def test_a_cut_far_from_the_one_in_use_is_worth_a_note(crossing, state):
-    found = world(rank(0, v4(3, 0)), rank(1, v4(3, 1)), acc_size_is_set=True)
+def test_a_cut_far_from_the_one_in_use_is_worth_a_note(crossing, state, is_set):
+    found = world(rank(0, v4(3, 0)), rank(1, v4(3, 1)), acc_size_is_set=is_set)
     measured = replace(found, paths=tuple(replace(path, cut=times(crossing)) for path in found.paths))
     (finding,) = (finding for finding in judge(measured) if finding.name == "eager cut")
     assert finding.state == state
-    assert "TF_RDMA_ACC_SIZE=8192 is set and is obeyed" in finding.seen
+    used = "TF_RDMA_ACC_SIZE=8192 is set and is obeyed" if is_set else "the engine takes 8 KiB"
+    assert used in finding.seen
     if state == NOTE:
         assert finding.cure == f"TF_RDMA_ACC_SIZE={times(crossing).eager_bytes}"
 

@@ -98,6 +98,25 @@ TEST(RdmaSettings, unset_ones_are_chosen) {
   }
 }
 
+TEST(RdmaSettings, eager_cut_is_found_by_both_ends_or_obeyed) {
+  const auto cuts = [](RdmaCluster& found) {
+    return std::pair(found.cluster->fabrics[0]->reach(1).eager_bytes,
+                     found.cluster->fabrics[1]->reach(0).eager_bytes);
+  };
+  RdmaCluster unset(ethernet);
+  ASSERT_TRUE(unset.meets());
+  const auto [mine, theirs] = cuts(unset);
+  EXPECT_EQ(mine, theirs);
+  EXPECT_GE(mine, rdma::kEagerBytesMin);
+  EXPECT_LE(mine, rdma::kEagerBytesMax);
+  for (const uint64_t wanted : {0, 700, 4096, 100'000}) {
+    RdmaCluster set(ethernet,
+                    [&](FabricOptions& options) { options.config.accumulation_bytes = wanted; });
+    ASSERT_TRUE(set.meets());
+    EXPECT_EQ(cuts(set), std::pair(wanted, wanted));
+  }
+}
+
 // Both are limited members there, who may not talk to each other.
 TEST(RdmaSettings, a_partition_that_leads_nowhere_is_a_failure_of_the_peer) {
   RdmaCluster limited(infiniband,

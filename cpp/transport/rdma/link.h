@@ -18,9 +18,11 @@ struct Home {
   Stages& send_stages;
   Stages& receive_stages;
   Transport::Counters& counters;
+  const Clock& clock;
+  double copy_speed = 0;  // of this processor in bytes per nanosecond, where cuts are found
 };
 
-// Equal at both ends: the greeting agrees on the smaller of both.
+// Equal at both ends: the smaller of both.
 struct Cuts {
   uint32_t eager_bytes = 0;  // transfers up to here travel in messages, without a grant
   uint32_t chunk_bytes = 0;  // of one write

@@ -28,7 +28,7 @@ enum class RecordKind : uint8_t {
   data = 2,     // payload: a whole small transfer (eager)
   grant = 3,    // payload: places for the transfer from `position` on. None: say when it is posted
   ready = 4,    // it is posted
-  path = 5,     // the first record of a connection: this way is open
+  path = 5,     // the first one of a connection: this way is open. Payload: the sender's eager cut
 };
 
 struct RecordHeader {

@@ -19,7 +19,7 @@ inline constexpr std::size_t kSgesMax = 8;
 
 // What a finished send request gives back to whoever added it.
 struct Sent {
-  enum class Kind : uint8_t { message, write, path_test };
+  enum class Kind : uint8_t { message, write, path_test, timed };
   Kind kind = Kind::message;
   uint16_t stage = 0;  // write: the staging buffer, + 1
   uint32_t index = 0;  // message: its slot; write: its transfer

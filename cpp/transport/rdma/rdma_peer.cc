@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "base/text.h"
 
@@ -18,6 +19,10 @@ constexpr std::size_t kPoolShare = 16;
 // Some milliseconds; a failure of the peer's alone has no other cause here.
 constexpr int kLooksForACause = 16;
 
+// Of the messages of all peers together, of whom a rank of a large world talks to this many.
+constexpr int kPeersExpected = 16;
+
+constexpr int kTimedRequests = 16;
 constexpr uint32_t kPathImmediate = UINT32_MAX;  // no slot has this number
 
 uint64_t slot_bytes(uint64_t accumulation_bytes) {
@@ -37,6 +42,16 @@ uint32_t receives_of(const PeerOptions& options, std::size_t pool_bytes) {
 
 uint64_t message_bytes_min(uint64_t accumulation_bytes) {
   return (kReceivesMin + kMessageSlots) * slot_bytes(accumulation_bytes);
+}
+
+uint32_t accumulation_that_fits(std::size_t pool_bytes, int ranks) {
+  const auto peers = static_cast<std::size_t>(std::clamp(ranks - 1, 1, kPeersExpected));
+  uint32_t bytes = kEagerBytesMax;
+  while (bytes > kEagerBytesMin &&
+         (kReceives + kMessageSlots) * slot_bytes(bytes) * peers > pool_bytes / kPoolShare) {
+    bytes /= 2;
+  }
+  return bytes;
 }
 
 uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_bytes) {
@@ -120,7 +135,7 @@ void RdmaPeer::meet(Sink& sink) {
     if (word == GreetingSocket::Word::ready && state_ == State::joining) {
       state_ = State::testing;
       test_path();
-      if (path_tests_ == 0) open_path(sink);
+      open_path_if_tested(sink);
     } else if (word != GreetingSocket::Word::alive) {
       return fail(sink, "sent nonsense on its socket");
     }
@@ -163,18 +178,28 @@ PathSettings RdmaPeer::path_to(const Rail& rail, const GreetingEnd& remote) cons
   return path;
 }
 
-// Other rails first: the record on the first one says that all are open.
+// Other rails first: the record on the first one says that all are open, and what its way takes.
 void RdmaPeer::test_path() {
   for (std::size_t rail = 1; rail < link_.pairs.size(); ++rail) {
     link_.pairs[rail].add({.kind = SendKind::write_with_immediate, .immediate = kPathImmediate}, {},
                           {.kind = Sent::Kind::path_test});
     ++path_tests_;
   }
+  if (options_.finds_cut) way_.start(kTimedRequests);
   push();
 }
 
-void RdmaPeer::open_path(Sink& sink) {
-  link_.outbox.append({.kind = RecordKind::path});
+void RdmaPeer::time_way() {
+  link_.pairs.front().add({.kind = SendKind::write}, {}, {.kind = Sent::Kind::timed});
+  way_.begin(home_.clock.now());
+}
+
+void RdmaPeer::open_path_if_tested(Sink& sink) {
+  if (path_tests_ > 0 || !way_.is_done()) return;
+  uint32_t& cut = link_.cuts.eager_bytes;
+  if (options_.finds_cut) cut = eager_cut(way_.best(), home_.copy_speed, cut);
+  std::memcpy(link_.outbox.append({.kind = RecordKind::path, .bytes = sizeof cut}), &cut,
+              sizeof cut);
   is_tried_ = true;
   begin_if_ready(sink);
 }
@@ -182,6 +207,8 @@ void RdmaPeer::open_path(Sink& sink) {
 // Nothing may be sent before our own record of the path: the peer takes nothing else first.
 void RdmaPeer::begin_if_ready(Sink& sink) {
   if (state_ != State::testing || !is_tried_ || !is_open_) return;
+  link_.cuts.eager_bytes = std::min(link_.cuts.eager_bytes, their_cut_);
+  link_.outbox.limit(static_cast<uint32_t>(slot_bytes(link_.cuts.eager_bytes)));
   state_ = State::connected;
   ++home_.counters.handshakes;
   ++home_.counters.connections;
@@ -220,8 +247,11 @@ void RdmaPeer::handle_sent(const Sent& sent, Sink& sink) {
     case Sent::Kind::write:
       return outbound_.written(sent);
     case Sent::Kind::path_test:
-      if (--path_tests_ == 0) open_path(sink);
-      return;
+      --path_tests_;
+      return open_path_if_tested(sink);
+    case Sent::Kind::timed:
+      way_.end(home_.clock.now());
+      return open_path_if_tested(sink);
   }
 }
 
@@ -277,9 +307,11 @@ bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::by
   if (header.kind == RecordKind::path) {
     // It may overtake the word on the socket that the peer is ready.
     if (is_open_ || (state_ != State::joining && state_ != State::testing)) return false;
+    Reader reader(payload);
+    their_cut_ = reader.get<uint32_t>();
     is_open_ = true;
     begin_if_ready(sink);
-    return true;
+    return reader.done();
   }
   if (!is_connected()) return false;
   switch (header.kind) {
@@ -320,6 +352,7 @@ void RdmaPeer::push() {
   if (has_failed() || has_ended() || link_.pairs.empty() || !echo_.empty()) return;
   outbound_.pump();
   inbound_.pump();
+  if (way_.wants_request()) time_way();
   link_.outbox.flush(link_.pairs);
   link_.outbox.return_credits(link_.pairs);
   for (Pair& pair : link_.pairs) {

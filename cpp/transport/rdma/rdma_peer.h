@@ -9,6 +9,7 @@
 
 #include "base/world.h"
 #include "transport/liveness.h"
+#include "transport/rdma/eager_cut.h"
 #include "transport/rdma/greeting.h"
 #include "transport/rdma/inbound.h"
 #include "transport/rdma/outbound.h"
@@ -23,6 +24,7 @@ struct Ports {
 
 struct PeerOptions {
   uint32_t accumulation_bytes = 8 << 10;  // what a message takes, and the largest eager transfer
+  bool finds_cut = false;                 // ... or how large that may be found to be
   uint32_t chunk_bytes = 4 << 20;         // of one write
   uint32_t queue_depth = 128;             // sends that a queue pair holds
   Nanoseconds peer_timeout = 5 * kSecond;
@@ -31,6 +33,8 @@ struct PeerOptions {
 
 // The least that the messages of one peer take of the pool.
 uint64_t message_bytes_min(uint64_t accumulation_bytes);
+// What messages may take where nobody has set it, so that those of all peers fit.
+uint32_t accumulation_that_fits(std::size_t pool_bytes, int ranks);
 
 // What one queue pair of one peer may need of the completion queue.
 uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_bytes);
@@ -58,6 +62,7 @@ class RdmaPeer {
   bool is_connected() const { return state_ == State::connected; }
   bool has_failed() const { return state_ == State::failed; }
   int socket() const { return socket_.fd(); }
+  uint32_t eager_bytes() const { return link_.cuts.eager_bytes; }
   // Numbers of the queue pairs, by rail.
   std::vector<uint32_t> queue_pairs() const;
 
@@ -100,7 +105,8 @@ class RdmaPeer {
   Status accept_greeting(std::span<const std::byte> bytes);
   PathSettings path_to(const Rail& rail, const GreetingEnd& remote) const;
   void test_path();
-  void open_path(Sink& sink);
+  void time_way();
+  void open_path_if_tested(Sink& sink);
   void begin_if_ready(Sink& sink);
   void handle_sent(const Sent& sent, Sink& sink);
   void handle_failure(std::size_t rail, const Completion& completion, Sink& sink);
@@ -125,8 +131,10 @@ class RdmaPeer {
   Inbound inbound_;
   uint32_t messages_ = 0;    // received
   uint32_t path_tests_ = 0;  // sent on other rails than the first, and not acknowledged
-  bool is_tried_ = false;    // our way to the peer is, and the record that says so is on its way
-  bool is_open_ = false;     // the peer's way to us is
+  WayTimer way_;             // of the first rail
+  uint32_t their_cut_ = 0;
+  bool is_tried_ = false;  // our way to the peer is, and the record that says so is on its way
+  bool is_open_ = false;   // the peer's way to us is
   bool heard_ = false;
   std::string echo_;  // of a failure that is not seen yet, as a cause, or ""
   int looks_left_ = 0;

@@ -65,6 +65,7 @@ RdmaTransport::RdmaTransport(const World& world, MemoryPool& pool, const Clock& 
       looked_at_(clock.now()) {
   ports_.rails = std::move(rails);
   completions_.resize(kCompletionsPerPoll);
+  if (options_.finds_cut) copy_speed_ = rdma::measure_copy_speed(clock_);
 }
 
 RdmaTransport::~RdmaTransport() {
@@ -118,9 +119,9 @@ void RdmaTransport::adopt(int peer, Fd socket) {
 Status RdmaTransport::meet(int rank, Fd socket) {
   const uint32_t needed = rdma::completions_of_a_pair(options_, pool_.size());
   auto& slot = peers_[static_cast<std::size_t>(rank)];
-  slot =
-      std::make_unique<RdmaPeer>(world_, rank, ports_, options_, pool_,
-                                 rdma::Home{*slabs_, *send_stages_, *receive_stages_, counters_});
+  slot = std::make_unique<RdmaPeer>(
+      world_, rank, ports_, options_, pool_,
+      rdma::Home{*slabs_, *send_stages_, *receive_stages_, counters_, clock_, copy_speed_});
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP,
                     .data = {.u64 = token(Source::socket, static_cast<std::size_t>(rank))}};
   Status status = watch(epoll_.get(), socket.get(), event);
@@ -150,9 +151,12 @@ bool RdmaTransport::is_connected(int peer) const {
   return slot != nullptr && slot->is_connected();
 }
 
-Reach RdmaTransport::reach(int) const {
-  return {
-      .transport = "rdma", .transfer_bytes_max = std::size_t{1} << 40, .foreign_transfers = false};
+Reach RdmaTransport::reach(int peer) const {
+  const auto& found = peers_.at(static_cast<std::size_t>(peer));
+  return {.transport = "rdma",
+          .transfer_bytes_max = std::size_t{1} << 40,
+          .foreign_transfers = false,
+          .eager_bytes = found == nullptr ? 0 : found->eager_bytes()};
 }
 
 // Posting.

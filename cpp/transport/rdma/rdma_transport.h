@@ -69,6 +69,7 @@ class RdmaTransport final : public Transport {
   MemoryPool& pool_;
   const Clock& clock_;
   rdma::PeerOptions options_;
+  double copy_speed_ = 0;
   Counters counters_;
   Fd epoll_;
   std::vector<Port> devices_;
