@@ -204,6 +204,7 @@ void Fabric::lose(int peer, const std::string& cause, Sink& sink) {
 void Fabric::set_state(int peer, State state) {
   if (peers_[peer].state == State::waiting) --waiting_;
   peers_[peer].state = state;
+  peers_[peer].part = state == State::joined ? route(peer) : nullptr;
 }
 
 // Routing.
@@ -222,7 +223,7 @@ Transport* Fabric::route(int peer) const {
 
 Transport* Fabric::part(int peer) const {
   RC_ASSERT(peer >= 0 && peer < static_cast<int>(peers_.size()), cat("rank ", peer));
-  return peers_[peer].state == State::joined ? route(peer) : nullptr;
+  return peers_[peer].part;
 }
 
 Status Fabric::answer_without_part(int peer) const {

@@ -97,6 +97,7 @@ class Fabric final : public Transport {
   class Witness;
   struct Peer {
     State state = State::apart;
+    Transport* part = nullptr;      // joined
     Nanoseconds deadline = kNever;  // waiting
   };
 

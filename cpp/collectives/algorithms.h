@@ -29,6 +29,8 @@ struct Shape {
   int rank = 0;
   int root = 0;            // broadcast
   bool prescaled = false;  // allreduce: every input is multiplied first
+
+  bool operator==(const Shape&) const = default;
 };
 
 // Allreduce. Segment cut in `ranks` parts; 2(p-1) rounds with the neighbours only.

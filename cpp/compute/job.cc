@@ -28,6 +28,13 @@ bool is_fully_mapped(const Operand& operand) {
                      [](const RemotePiece& piece) { return piece.mapped != nullptr; });
 }
 
+// The address of an operand that is one piece; null when it is not, or has to be read.
+const std::byte* only_piece(const Operand& operand) {
+  if (operand.pieces.size() == 1) return operand.pieces.front().data;
+  const bool is_one = operand.pieces.empty() && operand.remote.size() == 1;
+  return is_one ? operand.remote.front().mapped : nullptr;
+}
+
 Status misfit(const std::string& what) {
   return Status(Code::failed, cat("operands of one reduction do not fit together: ", what, "."));
 }
@@ -106,6 +113,9 @@ class Performance {
     open_sources(first);
   }
 
+  // Small jobs are mostly one piece of each operand. False: this one is not, and nothing is done.
+  static bool in_one_piece(const ComputeJob& job, std::size_t first, std::size_t bytes,
+                           Workspace& workspace);
   Status copy(std::size_t bytes);
   Status reduce(std::size_t bytes);
 
@@ -121,6 +131,27 @@ class Performance {
   PieceCursor to_;
   std::size_t read_bytes_ = 0;  // through each bounce buffer at a time; 0: nothing to be read
 };
+
+bool Performance::in_one_piece(const ComputeJob& job, std::size_t first, std::size_t bytes,
+                               Workspace& workspace) {
+  if (job.to.size() != 1) return false;
+  std::vector<const void*>& addresses = workspace.addresses_;
+  addresses.clear();
+  for (const Operand& source : job.sources) {
+    const std::byte* begin = only_piece(source);
+    if (begin == nullptr) return false;
+    addresses.push_back(begin + first);
+  }
+  std::byte* to = job.to.front().data + first;
+  if (is_copy(job)) {
+    if (to != addresses.front()) std::memcpy(to, addresses.front(), bytes);
+    return true;
+  }
+  const FloatMode exact;
+  reduce_kernel(job.dtype, job.op)(to, addresses.data(), addresses.size(),
+                                   bytes / size_of(job.dtype), {job.divisor, job.factor});
+  return true;
+}
 
 void Performance::open_sources(std::size_t first) {
   workspace_.sources_.resize(job_.sources.size());
@@ -216,7 +247,7 @@ Status Performance::reduce_addressable(std::size_t bytes) {
 }
 
 Status perform(const ComputeJob& job, std::size_t first, std::size_t bytes, Workspace& workspace) {
-  if (bytes == 0) return {};
+  if (bytes == 0 || Performance::in_one_piece(job, first, bytes, workspace)) return {};
   Performance performance(job, first, workspace);
   if (is_copy(job)) return performance.copy(bytes);
   const FloatMode exact;

@@ -101,8 +101,9 @@ void Engine::notice_gap() {
 }
 
 bool Engine::take_submissions() {
-  const std::vector<OperationRef> operations = submissions_.drain();
-  for (const OperationRef& operation : operations) {
+  submissions_.drain(submitted_);
+  if (submitted_.empty()) return false;
+  for (const OperationRef& operation : submitted_) {
     if (in_flight_++ == 0) busy_since_ = plan_moved_at_ = turned_at_;
     if (!failure_.ok() || !departed_.ok()) {
       complete(operation, failure_.ok() ? departed_ : failure_);
@@ -116,7 +117,8 @@ bool Engine::take_submissions() {
       freeze();
     }
   }
-  return !operations.empty();
+  submitted_.clear();
+  return true;
 }
 
 void Engine::announce(const OperationRef& operation) {
@@ -144,6 +146,7 @@ bool Engine::pass_readiness() {
     readiness_.check(now);
     for (const std::string& warning : readiness_.take_warnings()) log_.warning(warning);
   }
+  if (!readiness_.has_news()) return false;
   for (const VerdictMessage& verdict : readiness_.take_verdicts()) {
     post_down(verdict);
     apply(verdict);
@@ -243,37 +246,37 @@ bool Engine::gather_operations() {
 
 // All of them, or none and false.
 bool Engine::take_operations(const Agreed& agreed) {
+  const Decision& decision = agreed.decision;
   found_.clear();
   for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
-    OperationRef* operation = find_operation(agreed.decision.units[i], agreed.keys[i]);
-    if (operation == nullptr) return false;
-    found_.push_back(operation);
+    found_.emplace_back();
+    if (!find_operation(decision.units[i], agreed.keys[i], found_.back())) return false;
   }
-  Decided& decided = decided_.emplace_back(Decided{agreed.decision, {}});
-  for (std::size_t i = 0; i < found_.size(); ++i) {
-    OperationRef operation = std::move(*found_[i]);
-    operation->sequence = agreed.decision.sequence;
-    (operation->stands_in ? stand_ins_ : undecided_).erase(agreed.keys[i]);
-    decided.operations.push_back(std::move(operation));
+  Decided& decided = decided_.emplace_back(
+      Decided{decision.sequence, decision.algorithm, decision.segment_bytes, decision.firsts, {}});
+  for (const Found& found : found_) {
+    OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
+    operation->sequence = decision.sequence;
+    found.among->erase(found.at);
   }
   return true;
 }
 
-// Null: it is not here, or is not what the others have under its name.
-OperationRef* Engine::find_operation(const DecisionUnit& unit, const UnitKey& key) {
-  if (const auto found = stand_ins_.find(key); found != stand_ins_.end()) return &found->second;
-  const auto found = undecided_.find(key);
-  if (found == undecided_.end()) return nullptr;
+// False: it is not here, or is not what the others have under its name.
+bool Engine::find_operation(const DecisionUnit& unit, const UnitKey& key, Found& found) {
+  found = {&stand_ins_, stand_ins_.find(key)};
+  if (found.at != stand_ins_.end()) return true;
+  found = {&undecided_, undecided_.find(key)};
+  if (found.at == undecided_.end()) return false;
   const std::string* descriptor = table_.resolve(unit.descriptor);
-  const bool is_same = descriptor != nullptr && *descriptor == found->second->descriptor;
-  return is_same ? &found->second : nullptr;
+  return descriptor != nullptr && *descriptor == found.at->second->descriptor;
 }
 
 bool Engine::start_batches() {
   bool moved = false;
   while (!decided_.empty() && failure_.ok()) {
     Decided& next = decided_.front();
-    if (!executor_.has_room(next.decision.sequence) || !planner_.connect(next)) break;
+    if (!executor_.has_room(next.sequence) || !planner_.connect(next)) break;
     Batch batch;
     Status status = planner_.prepare(next, batch);
     if (status.ok()) status = missing_peer(batch);
@@ -293,8 +296,9 @@ bool Engine::start_batches() {
 }
 
 Status Engine::missing_peer(const Batch& batch) const {
-  if (batch.program == nullptr) return {};
-  for (const auto& [peer, traffic] : batch.program->traffic) {
+  const Program* program = batch.recipe->program;
+  if (program == nullptr) return {};
+  for (const auto& [peer, traffic] : program->traffic) {
     if (lost_.contains(peer)) return {Code::failed, cat(world_.describe(peer), " has left")};
   }
   return {};
@@ -322,10 +326,14 @@ void Engine::fail_myself(const Status& status) {
 // too late learns it here, and reports the failure instead of a sum that may be wrong.
 bool Engine::finish_operations() {
   if (!executor_.has_finished()) return false;
-  poll_transport();
-  if (!suspects_.empty() && failure_.ok()) return true;  // it ends with them
+  if (executor_.has_viewed()) {
+    poll_transport();
+    if (!suspects_.empty() && failure_.ok()) return true;  // it ends with them
+  }
   plan_moved_at_ = turned_at_;
-  for (OperationRef& operation : executor_.take_finished()) report(std::move(operation));
+  executor_.take_finished(finished_);
+  for (OperationRef& operation : finished_) report(std::move(operation));
+  finished_.clear();
   return true;
 }
 
@@ -368,7 +376,7 @@ Status Engine::submit(const OperationRef& operation) {
 bool Engine::arm() {
   // What the last step has released (a slot, say) may let another operation go on.
   if (!settled_) return false;
-  if (!outbox_is_empty()) return false;
+  if (!outbox_.empty()) return false;
   if (executor_.has_steps()) return false;
   return compute_.arm() && transport_.arm() && !submissions_.waiting();
 }
@@ -388,8 +396,8 @@ Nanoseconds Engine::next_deadline() const {
 
 bool Engine::needs_driver() const {
   if (ended_) return false;
-  return in_flight_ > 0 || submissions_.waiting() || !outbox_is_empty() ||
-         executor_.has_to_issue() || transport_.needs_poll() || leaving_ || !failure_.ok();
+  return in_flight_ > 0 || submissions_.waiting() || !outbox_.empty() || executor_.has_to_issue() ||
+         transport_.needs_poll() || leaving_ || !failure_.ok();
 }
 
 bool Engine::started() const {

@@ -117,6 +117,12 @@ class Engine final : public Sink {
   void handle(int peer, JoinedMessage& message);
 
   bool advance();
+  using Operations = std::map<UnitKey, OperationRef>;
+  struct Found {
+    Operations* among = nullptr;
+    Operations::iterator at;
+  };
+
   void notice_gap();
   bool take_submissions();
   void announce(const OperationRef& operation);
@@ -127,7 +133,7 @@ class Engine final : public Sink {
   void obey(Agreed agreed);
   bool gather_operations();
   bool take_operations(const Agreed& agreed);
-  OperationRef* find_operation(const DecisionUnit& unit, const UnitKey& key);
+  bool find_operation(const DecisionUnit& unit, const UnitKey& key, Found& found);
 
   // Plan mode: engine_plan.cc.
   bool follow_plan();
@@ -163,7 +169,6 @@ class Engine final : public Sink {
   void post_neighbours(const Message& message, int except);
   bool poll_transport();
   bool flush_outbox();
-  bool outbox_is_empty() const;
   void broken_protocol(int peer, const std::string& what);
   bool is_root() const { return world_.rank == 0; }
   // Of the control tree.
@@ -186,10 +191,11 @@ class Engine final : public Sink {
   Planner planner_;
   Executor executor_;
 
-  std::map<UnitKey, OperationRef> undecided_;  // wait for their decision
-  std::deque<Agreed> agreed_;                  // decisions whose operations are not all here
-  std::deque<Decided> decided_;                // not started yet
-  std::map<int, std::deque<std::vector<std::byte>>> outbox_;  // control messages refused as busy
+  Operations undecided_;         // wait for their decision
+  std::deque<Agreed> agreed_;    // decisions whose operations are not all here
+  std::deque<Decided> decided_;  // not started yet
+  std::map<int, std::deque<std::vector<std::byte>>>
+      outbox_;  // control messages refused as busy; no empty ones
 
   struct Suspect {
     int rank;
@@ -212,12 +218,13 @@ class Engine final : public Sink {
   PlanMode plan_;
   Recurrence recurrence_;  // at the root
   CatchUp catch_up_;
-  std::map<UnitKey, OperationRef> stand_ins_;  // wait for their decision's turn
-  std::map<UnitKey, Status> judged_;           // of operations that run, and end with this
-  std::vector<OperationRef> held_;             // ended, but not all ranks have joined
+  Operations stand_ins_;              // wait for their decision's turn
+  std::map<UnitKey, Status> judged_;  // of operations that run, and end with this
+  std::vector<OperationRef> held_;    // ended, but not all ranks have joined
   Nanoseconds plan_moved_at_ = 0;
   Nanoseconds plan_checked_at_ = 0;
-  std::vector<OperationRef*> found_;  // kept for its capacity
+  std::vector<OperationRef> submitted_, finished_;  // these are kept for their capacity
+  std::vector<Found> found_;
   uint64_t caught_up_ = 0;
 
   // Totals since start.

@@ -9,6 +9,7 @@ namespace rdmacoll {
 // ---- what peers say ----
 
 void Engine::connected(int peer) {
+  planner_.connected();
   log_.debug(cat("connected to ", world_.describe(peer)));
   // It has asked for this connection, and must not take our end for the cause.
   if (!failure_.ok()) post(peer, FailureMessage{failure_.detail().rank, failure_});
@@ -104,13 +105,12 @@ void Engine::post(int peer, const Message& message) {
   if (ended_ || lost_.contains(peer)) return;
   ++control_messages_;
   std::vector<std::byte> bytes = encode(world_.epoch, message);
-  auto& waiting = outbox_[peer];
   // Inside poll() the transport must not be called: what is said there leaves right after it.
-  if (!polling_ && waiting.empty() && transport_.is_connected(peer) &&
+  if (!polling_ && !outbox_.contains(peer) && transport_.is_connected(peer) &&
       transport_.post_control(peer, bytes).ok()) {
     return;
   }
-  waiting.push_back(std::move(bytes));
+  outbox_[peer].push_back(std::move(bytes));
 }
 
 void Engine::post_down(const Message& message) {
@@ -125,11 +125,6 @@ void Engine::post_neighbours(const Message& message, int except) {
   }
 }
 
-bool Engine::outbox_is_empty() const {
-  return std::all_of(outbox_.begin(), outbox_.end(),
-                     [](const auto& entry) { return entry.second.empty(); });
-}
-
 bool Engine::poll_transport() {
   polling_ = true;
   const bool moved = transport_.poll(*this);
@@ -139,12 +134,14 @@ bool Engine::poll_transport() {
 
 bool Engine::flush_outbox() {
   bool moved = false;
-  for (auto& [peer, waiting] : outbox_) {
+  for (auto entry = outbox_.begin(); entry != outbox_.end();) {
+    auto& [peer, waiting] = *entry;
     while (!waiting.empty() && transport_.is_connected(peer) &&
            transport_.post_control(peer, waiting.front()).ok()) {
       waiting.pop_front();
       moved = true;
     }
+    entry = waiting.empty() ? outbox_.erase(entry) : std::next(entry);
   }
   return moved;
 }

@@ -77,7 +77,7 @@ void Engine::fail(int rank, Status status) {
 
 bool Engine::end_failed_world() {
   if (ended_) return false;
-  bool quiet = outbox_is_empty() && transport_.flushed();
+  bool quiet = outbox_.empty() && transport_.flushed();
   for (int peer = 0; peer < world_.size(); ++peer) {
     quiet = quiet && (!transport_.is_connected(peer) || silent_.contains(peer));
   }
@@ -143,7 +143,7 @@ void Engine::leave(const std::string& said) {
 }
 
 bool Engine::may_end() const {
-  return ended_ || (outbox_is_empty() && executor_.idle() && decided_.empty() && held_.empty() &&
+  return ended_ || (outbox_.empty() && executor_.idle() && decided_.empty() && held_.empty() &&
                     transport_.flushed());
 }
 
@@ -160,7 +160,8 @@ void Engine::end() {
     if (peer != world_.rank) transport_.fail(peer);
   }
   // With a suspect, or with ranks that have not joined, its sum is nothing to rely on.
-  for (const OperationRef& operation : executor_.take_finished()) {
+  executor_.take_finished(finished_);
+  for (const OperationRef& operation : std::exchange(finished_, {})) {
     const bool is_good = suspects_.empty() && !catch_up_.waits(operation->sequence);
     complete(operation, is_good ? failure_ : status);
   }

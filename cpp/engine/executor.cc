@@ -42,7 +42,8 @@ Status Executor::start(Batch batch) {
   slot.busy = true;
   slot.batch = std::move(batch);
   slot.next_segment = 0;
-  const uint32_t segments = slot.batch.program == nullptr ? 0 : slot.batch.layout.segments();
+  const Recipe& recipe = *slot.batch.recipe;
+  const uint32_t segments = recipe.program == nullptr ? 0 : recipe.layout.segments();
   slot.segments_left = segments;
   slot.caller_segments_left = segments;
   if (segments == 0) {
@@ -50,23 +51,24 @@ Status Executor::start(Batch batch) {
     slot.busy = false;
     return {};
   }
-  unissued_ += segments * slot.batch.program->schedule.steps.size();
+  unissued_ += segments * recipe.program->schedule.steps.size();
   return fill(slot);
 }
 
 Status Executor::fill(Slot& slot) {
   for (std::size_t i = 0; i < slot.runs.size(); ++i) {
-    if (slot.next_segment == slot.batch.layout.segments()) break;
+    if (slot.next_segment == layout_of(slot).segments()) break;
     if (slot.runs[i].left == 0) RC_RETURN_IF_ERROR(begin(slot, slot.runs[i], i));
   }
   return {};
 }
 
 Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
-  const Program& program = *slot.batch.program;
+  const Layout& layout = layout_of(slot);
+  const Program& program = *slot.batch.recipe->program;
   const Schedule& schedule = program.schedule;
-  const uint64_t work = schedule.uses_work ? slot.batch.layout.segment_bytes_max() : 0;
-  const uint64_t bytes = work + program.scratch_parts * slot.batch.layout.part_bytes_max();
+  const uint64_t work = schedule.uses_work ? layout.segment_bytes_max() : 0;
+  const uint64_t bytes = work + program.scratch_parts * layout.part_bytes_max();
   if (bytes > run.work_bytes) {
     if (run.allocation != nullptr) pool_.free(run.allocation);
     run.allocation = pool_.allocate(bytes + kAwayFromArrays);
@@ -81,7 +83,12 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
     ++allocations_;
   }
   run.slot = &slot;
-  run.segment = slot.next_segment++;
+  const uint32_t segment = slot.next_segment++;
+  if (run.recipe != slot.batch.recipe || run.segment != segment) {
+    for (StepMemory& memory : run.memory) memory.is_located = false;
+    run.recipe = slot.batch.recipe;
+  }
+  run.segment = segment;
   run.left = static_cast<uint32_t>(schedule.steps.size());
   run.caller_left = program.caller_steps;
   run.waiting.resize(schedule.steps.size());
@@ -148,10 +155,12 @@ bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
   if (step.verb == Verb::await) {
     return transport_.await(step.peer, transfer.lane, transfer.sequence, cookie).ok();
   }
-  std::vector<Piece>& pieces = run.memory[cookie & 0xffff].to;
-  pieces.clear();
-  locate(run, step.to, slice_bytes(run, step.to), pieces);
-  transfer.pieces = pieces;
+  StepMemory& memory = run.memory[cookie & 0xffff];
+  if (!std::exchange(memory.is_located, true)) {
+    memory.to.clear();
+    locate(run, step.to, slice_bytes(run, step.to), memory.to);
+  }
+  transfer.pieces = memory.to;
   switch (step.verb) {
     case Verb::send:
       return transport_.post_send(transfer).ok();
@@ -163,57 +172,54 @@ bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
 }
 
 bool Executor::compute(Run& run, const Step& step, uint64_t cookie) {
-  const Batch& batch = run.slot->batch;
-  const Program& program = *batch.program;
   StepMemory& memory = run.memory[cookie & 0xffff];
+  if (!std::exchange(memory.is_located, true)) locate_job(run, step, memory);
+  if (memory.is_nothing) {
+    finish(cookie);
+    return true;
+  }
+  const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].space != Space::view) continue;
+    const Seen& seen = run.views[sources[i].slot];
+    memory.operands[i].remote = seen.pieces;
+    memory.operands[i].reader = seen.reader;
+  }
+  memory.job.cookie = cookie;
+  if (!compute_.submit(memory.job).ok()) return false;
+  ++jobs_;
+  return true;
+}
+
+// All but the views, which are others each time.
+void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) {
+  const Recipe::Head& head = run.recipe->head;
   const uint64_t bytes = slice_bytes(run, step.to);
+  const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
   memory.to.clear();
   memory.sources.clear();
-  memory.operands.clear();
+  memory.operands.assign(sources.size(), {});
   locate(run, step.to, bytes, memory.to);
-
   // First all pieces, then the spans into them: the vector may move while it grows.
-  std::vector<std::size_t>& ends = piece_ends_;
-  ends.clear();
-  const std::span<const Slice> sources = program.schedule.sources_of(step);
+  std::vector<std::size_t> ends;
   for (const Slice& source : sources) {
     if (source.space != Space::view) locate(run, source, bytes, memory.sources);
     ends.push_back(memory.sources.size());
   }
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    Operand operand;
-    if (sources[i].space == Space::view) {
-      operand.remote = run.views[sources[i].slot].pieces;
-      operand.reader = run.views[sources[i].slot].reader;
-    } else {
-      operand.pieces = std::span(memory.sources).subspan(begin, ends[i] - begin);
-    }
-    memory.operands.push_back(operand);
-    begin = ends[i];
+  for (std::size_t i = 0, begin = 0; i < sources.size(); begin = ends[i++]) {
+    memory.operands[i].pieces = std::span(memory.sources).subspan(begin, ends[i] - begin);
   }
-
-  ComputeJob job{.dtype = batch.dtype,
-                 .op = batch.op,
-                 .to = memory.to,
-                 .sources = memory.operands,
-                 .cookie = cookie};
-  if (step.prescale) job.factor = batch.prescale;
+  memory.job = {.dtype = head.dtype, .op = head.op, .to = memory.to, .sources = memory.operands};
+  if (step.prescale) memory.job.factor = head.prescale;
   if (step.final) {
-    job.divisor = batch.divisor;
-    job.factor = batch.postscale;
+    memory.job.divisor = head.divisor;
+    memory.job.factor = head.postscale;
   }
-  const bool in_place = step.sources == 1 && job.divisor == 1.0 && job.factor == 1.0 &&
-                        memory.to.size() == memory.sources.size() &&
-                        std::equal(memory.to.begin(), memory.to.end(), memory.sources.begin(),
-                                   [](const Piece& a, const Piece& b) { return a.data == b.data; });
-  if (bytes == 0 || in_place) {
-    finish(cookie);
-    return true;
-  }
-  if (!compute_.submit(job).ok()) return false;
-  ++jobs_;
-  return true;
+  const bool in_place =
+      step.sources == 1 && memory.job.divisor == 1.0 && memory.job.factor == 1.0 &&
+      std::equal(memory.to.begin(), memory.to.end(), memory.sources.begin(), memory.sources.end(),
+                 [](const Piece& a, const Piece& b) { return a.data == b.data; });
+  memory.is_nothing = bytes == 0 || in_place;
 }
 
 void Executor::transferred(uint64_t cookie) { finish(cookie); }
@@ -238,7 +244,7 @@ void Executor::computed(uint64_t cookie, const Status& status) {
 void Executor::finish(uint64_t cookie) {
   Run& run = run_of(cookie);
   Slot& slot = *run.slot;
-  const Program& program = *slot.batch.program;
+  const Program& program = program_of(run);
   const auto index = static_cast<std::size_t>(cookie & 0xffff);
   const Step& step = program.schedule.steps[index];
   RC_ASSERT(run.left > 0);
@@ -253,20 +259,20 @@ void Executor::finish(uint64_t cookie) {
   if (--run.left > 0) return;
   if (--slot.segments_left == 0) {
     for (const auto& [peer, traffic] : program.traffic) {
-      slot.out[peer] += uint64_t{traffic.out} * slot.batch.layout.segments();
-      slot.in[peer] += uint64_t{traffic.in} * slot.batch.layout.segments();
+      slot.out[peer] += uint64_t{traffic.out} * layout_of(slot).segments();
+      slot.in[peer] += uint64_t{traffic.in} * layout_of(slot).segments();
     }
     slot.busy = false;
     return;
   }
-  if (slot.next_segment < slot.batch.layout.segments()) {
+  if (slot.next_segment < layout_of(slot).segments()) {
     const Status status = begin(slot, run, static_cast<std::size_t>(&run - slot.runs.data()));
     if (!status.ok() && status_.ok()) status_ = status;
   }
 }
 
 void Executor::release_views(Run& run, const Step& step) {
-  const Program& program = *run.slot->batch.program;
+  const Program& program = program_of(run);
   for (const Slice& source : program.schedule.sources_of(step)) {
     if (source.space != Space::view || --run.readers[source.slot] > 0) continue;
     const Step& await = program.schedule.steps[source.slot];
@@ -280,20 +286,22 @@ void Executor::release_views(Run& run, const Step& step) {
 }
 
 void Executor::end_of_caller_memory(Slot& slot) {
+  const Program* program = slot.batch.recipe == nullptr ? nullptr : slot.batch.recipe->program;
+  has_viewed_ |= program != nullptr && program->has_views;
   for (OperationRef& operation : slot.batch.operations) finished_.push_back(std::move(operation));
   slot.batch.operations.clear();
 }
 
 uint64_t Executor::sequence(const Run& run, const Step& step) const {
   const Slot& slot = *run.slot;
-  const Program::Traffic& traffic = slot.batch.program->traffic.at(step.peer);
+  const Program::Traffic& traffic = program_of(run).traffic.at(step.peer);
   const bool out = sends(step.verb);
   const uint64_t base = out ? slot.out[step.peer] : slot.in[step.peer];
   return base + uint64_t{run.segment} * (out ? traffic.out : traffic.in) + step.ordinal;
 }
 
 Range Executor::range(const Run& run, const Slice& slice) const {
-  return run.slot->batch.layout.range(run.segment, slice.first_part, slice.parts);
+  return layout_of(*run.slot).range(run.segment, slice.first_part, slice.parts);
 }
 
 uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
@@ -303,20 +311,20 @@ uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
 void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
                       std::vector<Piece>& pieces) const {
   if (bytes == 0) return;
-  const Batch& batch = run.slot->batch;
-  const uint64_t part_bytes = batch.layout.part_bytes_max();
+  const Layout& layout = layout_of(*run.slot);
+  const uint64_t part_bytes = layout.part_bytes_max();
   switch (slice.space) {
     case Space::input:
-      batch.layout.append_input(range(run, slice), pieces);
+      layout.append_input(range(run, slice), pieces);
       return;
     case Space::output:
-      batch.layout.append_output(range(run, slice), pieces);
+      layout.append_output(range(run, slice), pieces);
       return;
     case Space::work:
       pieces.push_back({run.work + slice.first_part * part_bytes, bytes});
       return;
     case Space::scratch: {
-      const Schedule& schedule = batch.program->schedule;
+      const Schedule& schedule = program_of(run).schedule;
       uint64_t before = schedule.uses_work ? schedule.parts : 0;
       for (int i = 0; i < slice.slot; ++i) before += schedule.scratch[i];
       pieces.push_back({run.work + before * part_bytes, bytes});
@@ -345,11 +353,11 @@ void Executor::halt() {
 
 bool Executor::needs(int peer) const {
   for (const Slot& slot : slots_) {
-    if (!slot.busy || !slot.batch.program->traffic.contains(peer)) continue;
-    if (slot.next_segment < slot.batch.layout.segments()) return true;
+    if (!slot.busy || !slot.batch.recipe->program->traffic.contains(peer)) continue;
+    if (slot.next_segment < layout_of(slot).segments()) return true;
     for (const Run& run : slot.runs) {
       for (std::size_t step = 0; run.left > 0 && step < run.waiting.size(); ++step) {
-        const bool ours = slot.batch.program->schedule.steps[step].peer == peer;
+        const bool ours = program_of(run).schedule.steps[step].peer == peer;
         if (ours && run.waiting[step] != kDone) return true;
       }
     }
@@ -367,7 +375,7 @@ std::vector<OperationRef> Executor::abandon() {
   computes_.clear();
   unissued_ = 0;
   releases_.clear();
-  return take_finished();
+  return std::exchange(finished_, {});
 }
 
 std::string Executor::state() const {
@@ -375,7 +383,7 @@ std::string Executor::state() const {
   for (const Slot& slot : slots_) {
     if (!slot.busy) continue;
     text += cat("  batch ", slot.batch.sequence, ": ", slot.segments_left, " of ",
-                slot.batch.layout.segments(), " segments left\n");
+                layout_of(slot).segments(), " segments left\n");
     for (const Run& run : slot.runs) {
       if (run.left == 0) continue;
       std::vector<std::string> open;

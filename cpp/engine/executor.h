@@ -14,25 +14,18 @@
 #include "base/status.h"
 #include "base/world.h"
 #include "compute/compute.h"
-#include "engine/layout.h"
 #include "engine/operation.h"
-#include "engine/program.h"
+#include "engine/recipe.h"
 #include "memory/pool.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {
 
-// Operations that run together, with everything the executor needs to know.
+// Operations that run together.
 struct Batch {
   uint64_t sequence = 0;
   std::vector<OperationRef> operations;
-  const Program* program = nullptr;  // null: no data moves
-  Layout layout;
-  Dtype dtype = Dtype::uint8;
-  ReduceOp op = ReduceOp::sum;
-  double divisor = 1.0;
-  double prescale = 1.0;
-  double postscale = 1.0;
+  RecipeRef recipe;
 };
 
 // A batch needs a slot; slot = lane, so that batches in flight never share a sequence space.
@@ -56,8 +49,13 @@ class Executor final : public ComputeSink {
   void computed(uint64_t cookie, const Status& status) override;
 
   // Operations whose memory is free again, in the order in which they ended.
-  std::vector<OperationRef> take_finished() { return std::exchange(finished_, {}); }
+  void take_finished(std::vector<OperationRef>& finished) {
+    finished.swap(finished_);
+    has_viewed_ = false;
+  }
   bool has_finished() const { return !finished_.empty(); }
+  // One of them has read memory of a peer.
+  bool has_viewed() const { return has_viewed_; }
   const Status& status() const { return status_; }  // a compute step failed: the world is over
   bool idle() const;
   bool needs(int peer) const;  // a step with this peer is not done
@@ -76,10 +74,15 @@ class Executor final : public ComputeSink {
   std::string state() const;
 
  private:
-  struct StepMemory {  // what a step's transfer or job points to, kept for its capacity
+  // What a step's transfer or job points to. It holds for the next run of the same segment of the
+  // same recipe, too.
+  struct StepMemory {
+    bool is_located = false;
+    bool is_nothing = false;  // a job that would copy memory onto itself
     std::vector<Piece> to;
     std::vector<Piece> sources;
     std::vector<Operand> operands;
+    ComputeJob job;
   };
   struct Seen {  // a view, in memory of ours: a peer that fails takes its own away
     std::vector<RemotePiece> pieces;
@@ -88,6 +91,7 @@ class Executor final : public ComputeSink {
   struct Slot;
   struct Run {  // one segment in flight
     Slot* slot = nullptr;
+    RecipeRef recipe;  // of `memory`
     uint32_t segment = 0;
     uint32_t left = 0;         // steps; 0: free
     uint32_t caller_left = 0;  // steps that use the caller's memory
@@ -119,8 +123,11 @@ class Executor final : public ComputeSink {
   }
   Run& run_of(uint64_t cookie) { return slots_[cookie >> 24].runs[cookie >> 16 & 0xff]; }
   const Step& step_of(uint64_t cookie) {
-    return run_of(cookie).slot->batch.program->schedule.steps[cookie & 0xffff];
+    return program_of(run_of(cookie)).schedule.steps[cookie & 0xffff];
   }
+
+  static const Layout& layout_of(const Slot& slot) { return slot.batch.recipe->layout; }
+  static const Program& program_of(const Run& run) { return *run.slot->batch.recipe->program; }
 
   Status fill(Slot& slot);  // start segments while there is a free run
   Status begin(Slot& slot, Run& run, std::size_t index);
@@ -129,6 +136,7 @@ class Executor final : public ComputeSink {
   bool issue_computes();
   bool transfer(Run& run, const Step& step, uint64_t cookie);
   bool compute(Run& run, const Step& step, uint64_t cookie);
+  void locate_job(const Run& run, const Step& step, StepMemory& memory);
   void finish(uint64_t cookie);
   void release_views(Run& run, const Step& step);
   void end_of_caller_memory(Slot& slot);
@@ -147,9 +155,9 @@ class Executor final : public ComputeSink {
   // Steps to issue. Transfers go first: the peer can use what is done while we compute.
   std::deque<uint64_t> transfers_, computes_;
   std::vector<uint64_t> refused_;  // transfers that were busy in this poll
-  std::vector<std::size_t> piece_ends_;
   std::vector<Release> releases_;  // that were busy
   std::vector<OperationRef> finished_;
+  bool has_viewed_ = false;
   Status status_;
   std::size_t jobs_ = 0;
   std::size_t unissued_ = 0;  // steps of batches in flight

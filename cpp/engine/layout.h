@@ -23,6 +23,8 @@ class Layout {
     const std::byte* input;
     std::byte* output;
     uint64_t bytes;
+
+    bool operator==(const Tensor&) const = default;
   };
 
   // Allreduce and broadcast: all tensors in a row, `parts` equal shares of each segment. A share

@@ -19,10 +19,9 @@ Shape Planner::shape_of(const Decided& decided) const {
 }
 
 bool Planner::connect(const Decided& decided) {
-  const Algorithm algorithm = decided.decision.algorithm;
   const Shape shape = shape_of(decided);
-  const auto [entry, is_new] = peers_.try_emplace({algorithm, shape.root});
-  if (is_new) entry->second = peers_of(make_schedule(algorithm, shape));
+  const auto [entry, is_new] = peers_.try_emplace({decided.algorithm, shape.root});
+  if (is_new) entry->second = peers_of(make_schedule(decided.algorithm, shape));
   bool all = true;
   for (int peer : entry->second) {
     if (transport_.is_connected(peer)) continue;
@@ -34,57 +33,91 @@ bool Planner::connect(const Decided& decided) {
 }
 
 Status Planner::prepare(Decided& decided, Batch& batch) {
-  const Shape shape = shape_of(decided);
-  const Request& request = decided.operations.front()->request;
-  batch.sequence = decided.decision.sequence;
-  RC_RETURN_IF_ERROR(lay_out(decided, shape, batch));
-  // What is only moved is moved as bytes.
-  const bool reduces = request.kind == Kind::allreduce;
-  batch.dtype = reduces ? request.dtype : Dtype::uint8;
-  batch.op = request.op == ReduceOp::average ? ReduceOp::sum : request.op;
-  batch.divisor = reduces && request.op == ReduceOp::average ? world_.size() : 1.0;
-  batch.prescale = request.prescale;
-  batch.postscale = reduces ? request.postscale : 1.0;
-  if (decided.decision.algorithm != Algorithm::none) {
-    batch.program = &programs_.prepared(decided.decision.algorithm, shape, place(batch.layout));
+  batch.sequence = decided.sequence;
+  Recipe::Head head = head_of(decided);
+  list_tensors(decided);
+  if (head.kind == Kind::allreduce || head.kind == Kind::broadcast) {
+    see(tensors_, head);
+    RecipeRef& last = recipes_[index_of(tensors_)];
+    const bool is_same =
+        last != nullptr && last->head == head && last->layout.tensors() == tensors_;
+    if (!is_same) last = even_recipe(head);
+    batch.recipe = last;
+  } else {
+    RC_RETURN_IF_ERROR(gathered_recipe(decided, head, batch.recipe));
   }
   batch.operations = std::move(decided.operations);
   return {};
 }
 
-Status Planner::lay_out(const Decided& decided, const Shape& shape, Batch& batch) const {
+// Callers use their arrays again: where the first one lies decides where the recipe is kept.
+std::size_t Planner::index_of(std::span<const Layout::Tensor> tensors) {
+  const auto lines = tensors.empty() ? 0 : reinterpret_cast<uintptr_t>(tensors.front().output) / 64;
+  return (lines ^ lines / kRecipes ^ lines / (kRecipes * kRecipes)) % kRecipes;
+}
+
+Recipe::Head Planner::head_of(const Decided& decided) const {
   const Request& first = decided.operations.front()->request;
-  if (first.kind == Kind::barrier) return {};
-  if (first.kind == Kind::allgather) {
-    return lay_out_gathered(*decided.operations.front(), decided.decision, batch);
-  }
-  std::vector<Layout::Tensor> tensors;
+  const bool reduces = first.kind == Kind::allreduce;
+  const bool averages = reduces && first.op == ReduceOp::average;
+  return {.kind = first.kind,
+          .algorithm = decided.algorithm,
+          .segment_bytes = decided.segment_bytes,
+          .shape = shape_of(decided),
+          // What is only moved is moved as bytes.
+          .dtype = reduces ? first.dtype : Dtype::uint8,
+          .op = first.op == ReduceOp::average ? ReduceOp::sum : first.op,
+          .divisor = averages ? world_.size() : 1.0,
+          .prescale = first.prescale,
+          .postscale = reduces ? first.postscale : 1.0};
+}
+
+void Planner::list_tensors(const Decided& decided) {
+  tensors_.clear();
   for (const OperationRef& operation : decided.operations) {
     const Request& request = operation->request;
     for (const TensorRef& tensor : request.tensors) {
       const std::byte* input = tensor.input;
       // Nobody but the root of a broadcast has an input: the others' is never read.
       if (request.kind == Kind::broadcast && request.root != world_.rank) input = tensor.output;
-      tensors.push_back({input, tensor.output,
-                         static_cast<uint64_t>(tensor.elements()) * size_of(request.dtype)});
+      tensors_.push_back({input, tensor.output,
+                          static_cast<uint64_t>(tensor.elements()) * size_of(request.dtype)});
     }
   }
-  const bool whole = decided.decision.algorithm == Algorithm::recursive_doubling ||
-                     decided.decision.algorithm == Algorithm::binomial_broadcast;
-  batch.layout.assign_even(std::move(tensors), decided.decision.segment_bytes,
-                           whole ? 1 : shape.ranks);
+}
+// With tensors_.
+RecipeRef Planner::even_recipe(const Recipe::Head& head) {
+  auto recipe = std::make_shared<Recipe>();
+  recipe->head = head;
+  const bool whole = head.algorithm == Algorithm::recursive_doubling ||
+                     head.algorithm == Algorithm::binomial_broadcast;
+  recipe->layout.assign_even(tensors_, head.segment_bytes, whole ? 1 : head.shape.ranks);
+  add_program(*recipe);
+  return recipe;
+}
+
+// Of an allgather, whose result has memory of its own each time, or of a barrier.
+Status Planner::gathered_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made) {
+  auto recipe = std::make_shared<Recipe>();
+  recipe->head = head;
+  if (head.kind == Kind::allgather) {
+    RC_RETURN_IF_ERROR(lay_out_gathered(decided, recipe->layout));
+    see(recipe->layout.tensors(), recipe->head);
+  }
+  add_program(*recipe);
+  made = std::move(recipe);
   return {};
 }
 
-Status Planner::lay_out_gathered(Operation& operation, const Decision& decision,
-                                 Batch& batch) const {
+Status Planner::lay_out_gathered(const Decided& decided, Layout& layout) const {
+  Operation& operation = *decided.operations.front();
   const Request& request = operation.request;
   const TensorRef& tensor = request.tensors.front();
   std::vector<int64_t> dims = tensor.dims;
   if (dims.empty()) dims = {1};
   uint64_t row = size_of(request.dtype);
   for (std::size_t i = 1; i < dims.size(); ++i) row *= static_cast<uint64_t>(dims[i]);
-  dims.front() = std::accumulate(decision.firsts.begin(), decision.firsts.end(), int64_t{0});
+  dims.front() = std::accumulate(decided.firsts.begin(), decided.firsts.end(), int64_t{0});
   const uint64_t bytes = row * static_cast<uint64_t>(dims.front());
 
   void* output = nullptr;
@@ -101,42 +134,56 @@ Status Planner::lay_out_gathered(Operation& operation, const Decision& decision,
   }
   operation.gathered_dims = dims;
   std::vector<uint64_t> parts;
-  for (int64_t first : decision.firsts) parts.push_back(row * static_cast<uint64_t>(first));
-  batch.layout.assign_ragged({tensor.input, static_cast<std::byte*>(output), 0}, parts, world_.rank,
-                             decision.segment_bytes);
+  for (int64_t first : decided.firsts) parts.push_back(row * static_cast<uint64_t>(first));
+  layout.assign_ragged({tensor.input, static_cast<std::byte*>(output), 0}, parts, world_.rank,
+                       decided.segment_bytes);
   return {};
 }
 
-Placement Planner::place(const Layout& layout) const {
-  Placement placement;
-  bool foreign = layout.bytes() >= one_copy_bytes_;
-  bool is_viewed = false;
-  std::size_t pieces_max = SIZE_MAX;
+// ---- who sees what ----
+
+void Planner::look_around() {
+  around_ = {.is_known = true};
   for (int peer = 0; peer < world_.size(); ++peer) {
     const bool connected = peer != world_.rank && transport_.is_connected(peer);
     const Reach reach = connected ? transport_.reach(peer) : Reach{};
-    placement.views.push_back(reach.views);
-    placement.devices.push_back(!reach.views && !reach.foreign_transfers);
-    if (placement.devices.back()) foreign = false;
+    around_.views.push_back(reach.views);
+    around_.devices.push_back(!reach.views && !reach.foreign_transfers);
+    if (around_.devices.back()) around_.foreign = false;
     if (!reach.views) continue;
-    is_viewed = true;
-    foreign = foreign && reach.foreign_views;
-    pieces_max = std::min(pieces_max, reach.view_pieces_max);
+    around_.is_viewed = true;
+    around_.foreign = around_.foreign && reach.foreign_views;
+    around_.pieces_max = std::min(around_.pieces_max, reach.view_pieces_max);
   }
-  const std::vector<Layout::Tensor>& tensors = layout.tensors();
-  const bool few = tensors.size() <= pieces_max || layout.pieces_max() <= pieces_max;
-  const auto all = [&](auto visible) {
-    return few && std::all_of(tensors.begin(), tensors.end(), visible);
-  };
+}
+
+void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
+  if (!around_.is_known) look_around();
+  uint64_t all_bytes = 0;
+  for (const Layout::Tensor& tensor : tensors) all_bytes += tensor.bytes;
+  const bool foreign = around_.foreign && all_bytes >= one_copy_bytes_;
   const auto visible = [&](const std::byte* data, uint64_t bytes) {
     return foreign || pool_.contains(data, bytes) ||
-           (!is_viewed && transport_.is_pinned({const_cast<std::byte*>(data), bytes}));
+           (!around_.is_viewed && transport_.is_pinned({const_cast<std::byte*>(data), bytes}));
   };
-  placement.input_visible =
+  const auto all = [&](auto is_visible) {
+    return std::all_of(tensors.begin(), tensors.end(), is_visible);
+  };
+  head.input_visible =
       all([&](const Layout::Tensor& tensor) { return visible(tensor.input, tensor.bytes); });
-  placement.output_visible =
+  head.output_visible =
       all([&](const Layout::Tensor& tensor) { return visible(tensor.output, tensor.bytes); });
-  return placement;
+}
+
+void Planner::add_program(Recipe& recipe) {
+  const Recipe::Head& head = recipe.head;
+  if (head.algorithm == Algorithm::none) return;
+  const Layout& layout = recipe.layout;
+  const bool few =
+      layout.tensors().size() <= around_.pieces_max || layout.pieces_max() <= around_.pieces_max;
+  recipe.program = &programs_.prepared(
+      head.algorithm, head.shape,
+      {around_.views, few && head.input_visible, few && head.output_visible, around_.devices});
 }
 
 }  // namespace rdmacoll

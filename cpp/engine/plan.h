@@ -1,7 +1,9 @@
 // From a decision and the operations of this rank to a batch that the executor can run.
 #pragma once
 
+#include <array>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -17,7 +19,10 @@ namespace rdmacoll {
 
 // A decision whose operations were found; what is missing is connections.
 struct Decided {
-  Decision decision;
+  uint64_t sequence = 0;
+  Algorithm algorithm = Algorithm::none;
+  uint64_t segment_bytes = 0;
+  std::vector<int64_t> firsts;  // as in Decision
   std::vector<OperationRef> operations;
 };
 
@@ -32,14 +37,31 @@ class Planner {
   // All peers are connected: the batch, which takes the operations over unless this is an error. An
   // allgather's result is allocated here.
   Status prepare(Decided& decided, Batch& batch);
+  // A peer more: what can be seen may have changed.
+  void connected() { around_.is_known = false; }
   const std::set<int>& asked() const { return asked_; }  // peers that some schedule needs
   std::size_t programs() const { return programs_.made(); }
 
  private:
+  struct Around {  // what peers and devices can see
+    bool is_known = false;
+    std::vector<bool> views, devices;  // as in Placement
+    bool foreign = true;               // memory outside the pool
+    bool is_viewed = false;            // somebody has views
+    std::size_t pieces_max = SIZE_MAX;
+  };
+  static constexpr std::size_t kRecipes = 64;
+
   Shape shape_of(const Decided& decided) const;
-  Status lay_out(const Decided& decided, const Shape& shape, Batch& batch) const;
-  Status lay_out_gathered(Operation& operation, const Decision& decision, Batch& batch) const;
-  Placement place(const Layout& layout) const;
+  Recipe::Head head_of(const Decided& decided) const;
+  void list_tensors(const Decided& decided);
+  static std::size_t index_of(std::span<const Layout::Tensor> tensors);
+  RecipeRef even_recipe(const Recipe::Head& head);
+  Status gathered_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made);
+  Status lay_out_gathered(const Decided& decided, Layout& layout) const;
+  void look_around();
+  void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head);
+  void add_program(Recipe& recipe);
 
   const World& world_;
   Transport& transport_;
@@ -48,6 +70,9 @@ class Planner {
   Programs programs_;
   std::set<int> asked_;
   std::map<std::pair<Algorithm, int>, std::vector<int>> peers_;  // by algorithm and root
+  Around around_;
+  std::array<RecipeRef, kRecipes> recipes_;  // the last ones, by index_of()
+  std::vector<Layout::Tensor> tensors_;      // of the batch that is being prepared
 };
 
 }  // namespace rdmacoll

@@ -3,35 +3,44 @@
 #include <algorithm>
 
 namespace rdmacoll {
+namespace {
+
+// Of a numbered unit: without its number.
+UnitKey key_of(const PlannedUnit& unit, const std::string& descriptor) {
+  if (unit.numbered) return {};
+  return {std::string(descriptor_name(descriptor)), unit.iteration};
+}
+
+}  // namespace
 
 bool PlanMode::begin(const PlanMessage& message) {
   if (phase_ != Phase::log || message.era != era_ + 1) return false;
   named_.clear();
   numbered_.clear();
   numbered_before_.clear();
+  period_.clear();
   for (const PlannedDecision& decision : message.decisions) {
     numbered_before_.push_back(numbered_.size());
+    Agreed& agreed = period_.emplace_back();
+    agreed.decision = {0, decision.algorithm, decision.segment_bytes, {}, {}};
     for (const PlannedUnit& unit : decision.units) {
       const std::string* descriptor = table_.text(unit.descriptor);
       if (descriptor == nullptr) return false;
+      const UnitKey key = key_of(unit, *descriptor);
+      agreed.keys.push_back(key);
+      agreed.decision.units.push_back({{unit.descriptor, {}}, key.iteration});
       if (unit.numbered) {
         numbered_.push_back(*descriptor);
       } else {
-        named_[key(unit, 0)] = *descriptor;
+        named_[key] = *descriptor;
       }
     }
   }
   phase_ = Phase::plan;
   era_ = message.era;
   plan_ = message;
-  next_.keys.clear();
   reports_ = 0;
   return true;
-}
-
-UnitKey PlanMode::key(const PlannedUnit& unit, int64_t number) const {
-  if (unit.numbered) return {"", number};
-  return {std::string(descriptor_name(*table_.text(unit.descriptor))), unit.iteration};
 }
 
 bool PlanMode::fits(const Operation& operation) const {
@@ -46,20 +55,18 @@ bool PlanMode::fits(const Operation& operation) const {
 }
 
 const Agreed& PlanMode::decision(uint64_t sequence) {
-  if (!next_.keys.empty() && next_.decision.sequence == sequence) return next_;
   const uint64_t ahead = sequence - plan_.start;
   const auto place = static_cast<std::size_t>(ahead % period());
   const PlannedDecision& planned = plan_.decisions[place];
   int64_t number = plan_.first_number + static_cast<int64_t>(ahead / period() * numbered_.size() +
                                                              numbered_before_[place]);
-  next_.decision = {sequence, planned.algorithm, planned.segment_bytes, {}, {}};
-  next_.keys.clear();
-  for (const PlannedUnit& unit : planned.units) {
-    next_.keys.push_back(key(unit, number));
-    next_.decision.units.push_back({{unit.descriptor, {}}, next_.keys.back().iteration});
-    if (unit.numbered) ++number;
+  Agreed& agreed = period_[place];
+  agreed.decision.sequence = sequence;
+  for (std::size_t i = 0; i < planned.units.size(); ++i) {
+    if (!planned.units[i].numbered) continue;
+    agreed.keys[i].iteration = agreed.decision.units[i].iteration = number++;
   }
-  return next_;
+  return agreed;
 }
 
 bool PlanMode::report(uint64_t least, uint64_t furthest) {

@@ -53,8 +53,6 @@ class PlanMode {
   void resume(uint32_t era);
 
  private:
-  UnitKey key(const PlannedUnit& unit, int64_t number) const;
-
   const DescriptorTable& table_;
   const std::size_t children_;
   Phase phase_ = Phase::log;
@@ -63,7 +61,7 @@ class PlanMode {
   std::map<UnitKey, std::string> named_;      // descriptors
   std::vector<std::string> numbered_;         // descriptors, in the order of their numbers
   std::vector<std::size_t> numbered_before_;  // by decision of the period
-  Agreed next_;                               // what decision() has made last
+  std::vector<Agreed> period_;                // as decision() has made them last
   std::size_t reports_ = 0;
   uint64_t least_ = 0;
   uint64_t furthest_ = 0;

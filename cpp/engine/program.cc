@@ -24,7 +24,9 @@ Program::Program(Schedule lowered) : schedule(std::move(lowered)) {
     bool touches = is_callers(step.to);
     for (const Slice& source : schedule.sources_of(step)) {
       touches = touches || is_callers(source);
-      if (source.space == Space::view) ++readers[source.slot];
+      if (source.space != Space::view) continue;
+      ++readers[source.slot];
+      has_views = true;
     }
     touches_caller[i] = touches;
     caller_steps += touches ? 1 : 0;

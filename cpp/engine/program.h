@@ -20,6 +20,7 @@ struct Program {
   Schedule schedule;
   std::vector<std::vector<uint16_t>> successors;  // by step: who waits for it
   std::vector<uint16_t> readers;                  // by await step: how many steps read its view
+  bool has_views = false;
   std::vector<bool> touches_caller;  // by step: the caller's memory is in use until it is done
   uint32_t caller_steps = 0;         // how many of those
   struct Traffic {

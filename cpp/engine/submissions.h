@@ -36,12 +36,12 @@ class Submissions {
     return {};
   }
 
-  // Cheap when empty.
-  std::vector<OperationRef> drain() {
-    if (!waiting()) return {};
+  // Into `operations`, which is empty. Cheap when nothing waits.
+  void drain(std::vector<OperationRef>& operations) {
+    if (!waiting()) return;
     const std::lock_guard lock(mutex_);
     waiting_.store(false, std::memory_order_relaxed);
-    return std::exchange(queue_, {});
+    operations.swap(queue_);
   }
   bool waiting() const { return waiting_.load(std::memory_order_seq_cst); }
 
