@@ -55,6 +55,8 @@ struct rc_prepared {
   Session* session;
   OperationRef operation;
   std::vector<rdmacoll::Piece> pinned;
+  rdmacoll::Nanoseconds timeout;
+  char** error;
   bool is_running = false;  // begun, and its end has not been told yet
 };
 
@@ -252,31 +254,34 @@ const void* handle_result(rc_handle* handle, int32_t* ndim, int64_t dims[8]) {
 
 void handle_free(rc_handle* handle) { delete handle; }
 
-int prepare(rc_engine* engine, const rc_request* request, rc_prepared** prepared, char** error) {
+int prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+            rc_prepared** prepared, char** error) {
   OperationRef operation;
   Status status = operation_from(engine, request, operation);
   if (status.ok()) status = check(operation->request, engine->session->world().size());
   if (status.ok()) {
     Session& session = *engine->session;
-    *prepared = new rc_prepared{&session, operation, session.pin(operation->request)};
+    *prepared = new rc_prepared{&session, operation, session.pin(operation->request),
+                                nanoseconds(timeout_ms), error};
   }
   return report(status, error);
 }
 
-int prepared_run(rc_prepared* prepared, int64_t timeout_ms, char** error) {
+int prepared_run(rc_prepared* prepared) {
+  if (is_forked_child()) return kRefused;
   Operation& operation = *prepared->operation;
   Driver& driver = prepared->session->driver();
   // After a timeout the caller comes back for the same run, which may have ended meanwhile.
   if (!prepared->is_running) {
     operation.rearm();
     prepared->is_running = true;
-    const Status status = driver.submit_and_wait(prepared->operation, nanoseconds(timeout_ms));
+    const Status status = driver.submit_and_wait(prepared->operation, prepared->timeout);
     if (!status.ok()) operation.complete(status);
   } else {
-    driver.wait(operation, nanoseconds(timeout_ms));
+    driver.wait(operation, prepared->timeout);
   }
   prepared->is_running = !operation.done();
-  return outcome(operation, operation.done(), error);
+  return outcome(operation, operation.done(), prepared->error);
 }
 
 void prepared_free(rc_prepared* prepared) {

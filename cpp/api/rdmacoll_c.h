@@ -133,11 +133,13 @@ typedef struct rc_api {
   /* Allowed at any time; an unfinished operation goes on. */
   void (*handle_free)(rc_handle* handle);
 
-  /* request: allreduce; pointers stay valid until prepared_free. prepared_run is submit + wait,
-   * with handle_wait's results; the same rc_prepared may not run twice at once. */
-  int (*prepare)(rc_engine* engine, const rc_request* request, rc_prepared** prepared,
-                 char** error);
-  int (*prepared_run)(rc_prepared* prepared, int64_t timeout_ms, char** error);
+  /* request: allreduce; pointers stay valid until prepared_free, `error` as well, which takes the
+   * errors of runs, too. prepared_run is submit + wait for `timeout_ms`, with handle_wait's
+   * results, or 3 in a forked child; the same rc_prepared may not run twice at once. One argument,
+   * since Python takes 0.1 us for each. */
+  int (*prepare)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
+                 rc_prepared** prepared, char** error);
+  int (*prepared_run)(rc_prepared* prepared);
   void (*prepared_free)(rc_prepared* prepared);
 
   /* engine.empty(): memory that needs no copy; NULL when the pool is exhausted. Must be freed

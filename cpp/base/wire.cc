@@ -41,10 +41,4 @@ std::vector<std::byte> Reader::get_bytes(std::size_t bytes_max) {
   return value;
 }
 
-void Reader::take(void* into, std::size_t bytes) {
-  if (bytes > rest_.size()) return fail();
-  std::memcpy(into, rest_.data(), bytes);
-  rest_ = rest_.subspan(bytes);
-}
-
 }  // namespace rdmacoll

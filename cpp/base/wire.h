@@ -72,7 +72,11 @@ class Reader {
   std::size_t left() const { return rest_.size(); }
 
  private:
-  void take(void* into, std::size_t bytes);
+  void take(void* into, std::size_t bytes) {
+    if (bytes > rest_.size()) return fail();
+    std::memcpy(into, rest_.data(), bytes);
+    rest_ = rest_.subspan(bytes);
+  }
 
   std::span<const std::byte> rest_;
   bool ok_ = true;

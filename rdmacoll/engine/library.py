@@ -103,9 +103,9 @@ class _Api(ctypes.Structure):
         ("handle_free", ctypes.CFUNCTYPE(None, _VOID)),
         (
             "prepare",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID, _VOID),
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
         ),
-        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _VOID)),
+        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
         ("prepared_free", ctypes.CFUNCTYPE(None, _VOID)),
         ("memory_allocate", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64)),
         ("memory_free", ctypes.CFUNCTYPE(None, _VOID, _VOID)),

@@ -22,15 +22,18 @@ class PreparedAllreduce:
         self.out = call.outputs[0]
         self._run = engine.library.prepared_run
         self._error = ctypes.c_void_p()
-        self._error_ref = ctypes.addressof(self._error)
         scratch = call.fill()
         engine.hold(id(self))
         scratch.handle.value = None
         if engine.library.prepare(
-            engine.address, scratch.request_address, scratch.handle_ref, scratch.error_ref
+            engine.address,
+            scratch.request_address,
+            SLICE_MS,
+            scratch.handle_ref,
+            ctypes.addressof(self._error),
         ):
             engine.let_go(id(self))
-            raise failure(engine, scratch.error)
+            raise failure(engine, self._error)
         self._prepared = scratch.handle.value or 0
 
     def __call__(self) -> Array:
@@ -39,22 +42,16 @@ class PreparedAllreduce:
         Raises RdmacollError when an earlier call was left by an exception (Ctrl-C): that run still has the
         arrays, and would take this one's place.
         """
-        if self._engine.is_forked:
-            raise refusal()
-        if self._is_interrupted:
-            raise RdmacollError(
-                "this prepared allreduce was interrupted, and its last run may still be in flight: it "
-                "cannot run again. Prepare another one, on other arrays."
-            )
         try:
-            code = self._run(self._prepared, SLICE_MS, self._error_ref)
+            code = self._run(self._prepared)
             while code == abi.TIMEOUT:  # Python's signal handlers run between the slices
-                code = self._run(self._prepared, SLICE_MS, self._error_ref)
+                code = self._run(self._prepared)
         except BaseException:
             self._is_interrupted = True
+            self._run = _refuse_interrupted
             raise
-        if code != abi.DONE:
-            raise failure(self._engine, self._error)
+        if code:
+            raise refusal() if self._engine.is_forked else failure(self._engine, self._error)
         return self.out
 
     def __del__(self) -> None:
@@ -66,3 +63,10 @@ class PreparedAllreduce:
         else:
             engine.library.prepared_free(self._prepared)
         engine.let_go(id(self))
+
+
+def _refuse_interrupted(prepared: int) -> int:
+    raise RdmacollError(
+        "this prepared allreduce was interrupted, and its last run may still be in flight: it cannot run "
+        "again. Prepare another one, on other arrays."
+    )

@@ -174,16 +174,19 @@ RdmaPeer* RdmaTransport::usable(int peer) {
 
 Status RdmaTransport::post_control(int peer, std::span<const std::byte> message) {
   RdmaPeer* to = usable(peer);
+  is_touched_ = true;
   return to == nullptr ? Status() : to->outbound().post_control(message);
 }
 
 Status RdmaTransport::post_send(const Transfer& transfer) {
   RdmaPeer* to = usable(transfer.peer);
+  is_touched_ = true;
   return to == nullptr ? Status() : to->outbound().post_send(transfer);
 }
 
 Status RdmaTransport::post_recv(const Transfer& transfer) {
   RdmaPeer* from = usable(transfer.peer);
+  is_touched_ = true;
   return from == nullptr ? Status() : from->inbound().post_recv(transfer);
 }
 
@@ -207,15 +210,21 @@ bool RdmaTransport::poll(Sink& sink) {
   for (const auto& [peer, cause] : stillborn_) sink.peer_failed(peer, cause);
   stillborn_.clear();
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) moved |= take_completions(rail, sink);
+  bool works = std::exchange(is_touched_, false) || moved;  // most polls find nothing
   if (woken || is_meeting_ || ++polls_ >= kPollsPerClockRead) {
     polls_ = 0;
     const Nanoseconds now = clock_.now();
-    if (woken || is_meeting_ || now - looked_at_ >= kLookInterval) moved |= look_around(now, sink);
+    if (woken || is_meeting_ || now - looked_at_ >= kLookInterval) {
+      moved |= look_around(now, sink);
+      works = true;
+    }
   }
+  if (!works) return false;
   moved |= end_those_who_left(sink);
   for (RdmaPeer* peer : live_) moved |= peer->work(sink);
   forget_failed();
   forget_unpinned();
+  is_touched_ = moved;
   return moved;
 }
 
@@ -324,7 +333,10 @@ bool RdmaTransport::arm() {
   if (!stillborn_.empty()) return false;
   for (RdmaPeer* peer : live_) {
     peer->push();
-    if (!peer->may_sleep()) return false;
+    if (!peer->may_sleep()) {
+      is_touched_ = true;
+      return false;
+    }
   }
   is_armed_ = true;
   bool is_quiet = true;

@@ -1,0 +1,82 @@
+// What steps point to: where their bytes lie, and which number their transfers have.
+#include <algorithm>
+
+#include "engine/executor.h"
+
+namespace rdmacoll {
+
+// All but the views, which are others each time.
+void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) {
+  const Recipe::Head& head = run.recipe->head;
+  const uint64_t bytes = slice_bytes(run, step.to);
+  const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
+  memory.to.clear();
+  memory.sources.clear();
+  memory.operands.assign(sources.size(), {});
+  locate(run, step.to, bytes, memory.to);
+  // First all pieces, then the spans into them: the vector may move while it grows.
+  std::vector<std::size_t> ends;
+  for (const Slice& source : sources) {
+    if (source.space != Space::view) locate(run, source, bytes, memory.sources);
+    ends.push_back(memory.sources.size());
+  }
+  for (std::size_t i = 0, begin = 0; i < sources.size(); begin = ends[i++]) {
+    memory.operands[i].pieces = std::span(memory.sources).subspan(begin, ends[i] - begin);
+  }
+  memory.job = {.dtype = head.dtype, .op = head.op, .to = memory.to, .sources = memory.operands};
+  if (step.prescale) memory.job.factor = head.prescale;
+  if (step.final) {
+    memory.job.divisor = head.divisor;
+    memory.job.factor = head.postscale;
+  }
+  const bool in_place =
+      step.sources == 1 && memory.job.divisor == 1.0 && memory.job.factor == 1.0 &&
+      std::equal(memory.to.begin(), memory.to.end(), memory.sources.begin(), memory.sources.end(),
+                 [](const Piece& a, const Piece& b) { return a.data == b.data; });
+  memory.is_nothing = bytes == 0 || in_place;
+}
+
+uint64_t Executor::sequence(const Run& run, const Step& step) const {
+  const Slot& slot = *run.slot;
+  const Program::Traffic& traffic = program_of(run).traffic.at(step.peer);
+  const bool out = sends(step.verb);
+  const uint64_t base = out ? slot.out[step.peer] : slot.in[step.peer];
+  return base + uint64_t{run.segment} * (out ? traffic.out : traffic.in) + step.ordinal;
+}
+
+Range Executor::range(const Run& run, const Slice& slice) const {
+  return layout_of(*run.slot).range(run.segment, slice.first_part, slice.parts);
+}
+
+uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
+  return range(run, slice).bytes();
+}
+
+void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
+                      std::vector<Piece>& pieces) const {
+  if (bytes == 0) return;
+  const Layout& layout = layout_of(*run.slot);
+  const uint64_t part_bytes = layout.part_bytes_max();
+  switch (slice.space) {
+    case Space::input:
+      layout.append_input(range(run, slice), pieces);
+      return;
+    case Space::output:
+      layout.append_output(range(run, slice), pieces);
+      return;
+    case Space::work:
+      pieces.push_back({run.work + slice.first_part * part_bytes, bytes});
+      return;
+    case Space::scratch: {
+      const Schedule& schedule = program_of(run).schedule;
+      uint64_t before = schedule.uses_work ? schedule.parts : 0;
+      for (int i = 0; i < slice.slot; ++i) before += schedule.scratch[i];
+      pieces.push_back({run.work + before * part_bytes, bytes});
+      return;
+    }
+    case Space::view:
+      RC_ASSERT(false, "a view is not mine to locate");
+  }
+}
+
+}  // namespace rdmacoll
