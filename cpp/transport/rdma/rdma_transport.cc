@@ -224,7 +224,8 @@ bool RdmaTransport::poll(Sink& sink) {
   for (RdmaPeer* peer : live_) moved |= peer->work(sink);
   forget_failed();
   forget_unpinned();
-  is_touched_ = moved;
+  is_touched_ = std::any_of(live_.begin(), live_.end(),
+                            [](const RdmaPeer* peer) { return !peer->may_sleep(); });
   return moved;
 }
 

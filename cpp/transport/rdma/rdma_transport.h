@@ -82,7 +82,7 @@ class RdmaTransport final : public Transport {
   std::vector<std::pair<int, std::string>> stillborn_;  // peers to be reported as failed
   std::vector<rdma::Completion> completions_;           // scratch of a poll
   bool is_armed_ = false;
-  bool is_touched_ = true;  // by posts, or by what the last poll has moved: peers have to work
+  bool is_touched_ = true;  // by posts, or left undone by the last poll: peers have to work
   bool is_meeting_ = false;
   uint32_t polls_ = 0;
   Nanoseconds looked_at_ = 0;
