@@ -12,27 +12,26 @@ enum class Kind : uint8_t { integer, float16, wide_float, moved_only };
 
 struct DtypeRow {
   std::string_view name;
-  uint8_t size;
   Kind kind;
 };
 
 // By number, see Dtype. moved_only: broadcast and allgather take it, no reduction does.
 constexpr std::array<DtypeRow, kDtypes> kDtypeRows = {{
-    {"uint8", 1, Kind::integer},
-    {"int8", 1, Kind::integer},
-    {"int32", 4, Kind::integer},
-    {"int64", 8, Kind::integer},
-    {"float16", 2, Kind::float16},
-    {"bfloat16", 2, Kind::float16},
-    {"float32", 4, Kind::wide_float},
-    {"float64", 8, Kind::wide_float},
-    {"bool", 1, Kind::moved_only},
-    {"uint16", 2, Kind::moved_only},
-    {"uint32", 4, Kind::moved_only},
-    {"uint64", 8, Kind::moved_only},
-    {"int16", 2, Kind::moved_only},
-    {"complex64", 8, Kind::moved_only},
-    {"complex128", 16, Kind::moved_only},
+    {"uint8", Kind::integer},
+    {"int8", Kind::integer},
+    {"int32", Kind::integer},
+    {"int64", Kind::integer},
+    {"float16", Kind::float16},
+    {"bfloat16", Kind::float16},
+    {"float32", Kind::wide_float},
+    {"float64", Kind::wide_float},
+    {"bool", Kind::moved_only},
+    {"uint16", Kind::moved_only},
+    {"uint32", Kind::moved_only},
+    {"uint64", Kind::moved_only},
+    {"int16", Kind::moved_only},
+    {"complex64", Kind::moved_only},
+    {"complex128", Kind::moved_only},
 }};
 
 constexpr std::array<std::string_view, kReduceOps> kReduceOpNames = {"sum", "average", "min", "max",
@@ -46,7 +45,6 @@ const DtypeRow& row(Dtype dtype) {
 
 }  // namespace
 
-std::size_t size_of(Dtype dtype) { return row(dtype).size; }
 std::string_view name_of(Dtype dtype) { return row(dtype).name; }
 bool is_reducible(Dtype dtype) { return row(dtype).kind != Kind::moved_only; }
 bool is_16_bit_float(Dtype dtype) { return row(dtype).kind == Kind::float16; }

@@ -1,6 +1,7 @@
 // Element types and reduction operators, with the numbers they have on the wire and in the C ABI.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -32,7 +33,10 @@ inline constexpr int kDtypes = 15;
 enum class ReduceOp : uint8_t { sum = 0, average = 1, min = 2, max = 3, product = 4 };
 inline constexpr int kReduceOps = 5;
 
-std::size_t size_of(Dtype dtype);
+// By number; a size is asked for in every step of a small collective.
+inline constexpr std::array<uint8_t, kDtypes> kDtypeSizes = {1, 1, 4, 8, 2, 2, 4, 8,
+                                                             1, 2, 4, 8, 2, 8, 16};
+inline std::size_t size_of(Dtype dtype) { return kDtypeSizes.at(static_cast<std::size_t>(dtype)); }
 std::string_view name_of(Dtype dtype);
 std::string_view name_of(ReduceOp op);
 std::optional<Dtype> dtype_from(std::string_view name);

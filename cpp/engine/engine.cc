@@ -369,7 +369,8 @@ void Engine::complete(const OperationRef& operation, const Status& status) {
 // ---- sleeping ----
 
 Status Engine::submit(const OperationRef& operation) {
-  RC_RETURN_IF_ERROR(check(operation->request, world_.size()));
+  if (!operation->is_checked) RC_RETURN_IF_ERROR(check(operation->request, world_.size()));
+  operation->is_checked = true;
   return submissions_.add(operation);
 }
 

@@ -131,7 +131,7 @@ bool Executor::issue_transfers() {
       refused_.push_back(next);
     }
   }
-  transfers_.insert(transfers_.end(), refused_.begin(), refused_.end());
+  if (!refused_.empty()) transfers_.insert(transfers_.end(), refused_.begin(), refused_.end());
   return moved;
 }
 

@@ -75,6 +75,7 @@ class Operation {
   std::vector<int64_t> gathered_dims;
   Nanoseconds taken_at = 0;  // by the engine
   uint64_t sequence = 0;     // of its decision
+  bool is_checked = false;   // its request is; a prepared one comes again and again
   bool stands_in = false;    // for one that this rank's caller never submits
 
   std::string label() const;  // "allreduce 'bucket_0' (conv1/kernel, conv1/bias)"

@@ -220,21 +220,21 @@ bool RdmaTransport::poll(Sink& sink) {
     }
   }
   if (!works) return false;
-  moved |= end_those_who_left(sink);
-  for (RdmaPeer* peer : live_) moved |= peer->work(sink);
-  forget_failed();
+  if (is_ending_) moved |= end_those_who_left(sink);
+  bool has_failed = false;
+  is_touched_ = false;
+  for (RdmaPeer* peer : live_) {
+    moved |= peer->work(sink);
+    has_failed |= peer->has_failed();
+    is_touched_ |= !peer->may_sleep();
+  }
+  if (has_failed) forget_failed();
   forget_unpinned();
-  is_touched_ = std::any_of(live_.begin(), live_.end(),
-                            [](const RdmaPeer* peer) { return !peer->may_sleep(); });
   return moved;
 }
 
 // What a peer sent was acknowledged before it closed its socket: all of it is in the queues by now.
 bool RdmaTransport::end_those_who_left(Sink& sink) {
-  if (std::none_of(live_.begin(), live_.end(),
-                   [](const RdmaPeer* peer) { return peer->has_ended(); })) {
-    return false;
-  }
   bool moved = false;
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
     for (uint32_t i = 0; i < kPollsOfAll && take_completions(rail, sink); ++i) moved = true;
@@ -285,11 +285,13 @@ bool RdmaTransport::look_around(Nanoseconds now, Sink& sink) {
     }
   }
   bool is_meeting = false;
+  is_ending_ = false;
   for (RdmaPeer* peer : live_) {
     if (!peer->is_connected()) peer->look_at_socket(now, sink);
     peer->keep_alive(now, sink);
     moved |= peer->has_failed();
     is_meeting |= !peer->has_failed() && !peer->is_connected();
+    is_ending_ |= peer->has_ended();
   }
   is_meeting_ = is_meeting;
   return moved;
@@ -322,9 +324,7 @@ void RdmaTransport::fail_all(const std::string& cause, Sink& sink) {
 }
 
 void RdmaTransport::forget_failed() {
-  const auto failed = [](const RdmaPeer* peer) { return peer->has_failed(); };
-  if (std::none_of(live_.begin(), live_.end(), failed)) return;
-  std::erase_if(live_, failed);
+  std::erase_if(live_, [](const RdmaPeer* peer) { return peer->has_failed(); });
   for (Port& port : devices_) {
     std::erase_if(port.peers, [](const auto& entry) { return entry.second->has_failed(); });
   }

@@ -82,6 +82,7 @@ class RdmaTransport final : public Transport {
   std::vector<std::pair<int, std::string>> stillborn_;  // peers to be reported as failed
   std::vector<rdma::Completion> completions_;           // scratch of a poll
   bool is_armed_ = false;
+  bool is_ending_ = false;  // some peer's socket has ended
   bool is_touched_ = true;  // by posts, or left undone by the last poll: peers have to work
   bool is_meeting_ = false;
   uint32_t polls_ = 0;
