@@ -106,8 +106,8 @@ std::string PairSession::report(const std::vector<probe::Row>& rows) const {
   for (const rdma::Rail& rail : fabric_->rails()) rails.push_back(json_quote(rail.text()));
   for (const probe::Row& row : rows) texts.push_back(row_json(row));
   return cat("{\"transport\": ", json_quote(fabric_->reach(1 - place_).transport), ", \"rails\": [",
-             join(rails, ", "), "], \"acc_size\": ", fabric_->reach(1 - place_).eager_bytes, ", \"rows\": [",
-             join(texts, ", "), "]}");
+             join(rails, ", "), "], \"acc_size\": ", fabric_->reach(1 - place_).eager_bytes,
+             ", \"rows\": [", join(texts, ", "), "]}");
 }
 
 }  // namespace rdmacoll

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 1
+#define RC_ABI_VERSION 2
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */

@@ -191,7 +191,8 @@ Status Fabric::begin_parts() {
     pool_.shrink(std::min<std::size_t>(pool_.size(), agreement_.pool_bytes));
     note_retries(config, ability_.rails, agreement_.notes);
     RC_RETURN_IF_ERROR(RdmaTransport::open(world_, pool_, clock_, *ability_.verbs, ability_.rails,
-                                           peer_options(config, pool_.size(), world_.size()), rdma_));
+                                           peer_options(config, pool_.size(), world_.size()),
+                                           rdma_));
     parts_.push_back(rdma_.get());
   }
   if (uses("shm")) {

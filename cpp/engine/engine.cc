@@ -323,10 +323,12 @@ void Engine::fail_myself(const Status& status) {
 
 // Between the last read of a peer's memory and the success of an operation, the transport is looked
 // at once more: a peer that fails says so before it gives its memory back, so whoever may have read
-// too late learns it here, and reports the failure instead of a sum that may be wrong.
+// too late learns it here, and reports the failure instead of a sum that may be wrong. And what
+// this turn has posted leaves: peers wait for it, and the caller that drives may go away with its
+// result.
 bool Engine::finish_operations() {
   if (!executor_.has_finished()) return false;
-  if (executor_.has_viewed()) {
+  if (executor_.has_viewed() || transport_.needs_poll()) {
     poll_transport();
     if (!suspects_.empty() && failure_.ok()) return true;  // it ends with them
   }

@@ -116,13 +116,13 @@ class Engine final : public Sink {
   void handle(int peer, ResumeMessage& message);
   void handle(int peer, JoinedMessage& message);
 
-  bool advance();
   using Operations = std::map<UnitKey, OperationRef>;
   struct Found {
     Operations* among = nullptr;
     Operations::iterator at;
   };
 
+  bool advance();
   void notice_gap();
   bool take_submissions();
   void announce(const OperationRef& operation);

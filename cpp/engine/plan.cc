@@ -85,7 +85,8 @@ void Planner::list_tensors(const Decided& decided) {
     }
   }
 }
-// With tensors_.
+
+// Of tensors_.
 RecipeRef Planner::even_recipe(const Recipe::Head& head) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;

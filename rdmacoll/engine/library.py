@@ -12,7 +12,7 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER = 0, 1, 2, 3
 DONE, TIMEOUT, FAILED = 0, 1, 2

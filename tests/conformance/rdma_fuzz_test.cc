@@ -138,6 +138,22 @@ TEST(RdmaFuzz, of_messages_and_writes_ends_well) {
 
 // ---- single kinds of nonsense ----
 
+TEST(RdmaPathRecord, that_is_cut_short_or_too_long_connects_nobody) {
+  for (const std::size_t bytes : {0, 3, 5, 8}) {
+    VerbsFleet fleet({.seed = 61}, {{.adapters = {soft_roce(0)}}}, 2);
+    RdmaPuppet puppet(fleet, {soft_roce(1)});
+    puppet.hear_greeting();
+    puppet.say(rdma::encode(puppet.greeting));
+    puppet.connect_pairs();
+    puppet.say(rdma::GreetingSocket::Word::ready);
+    puppet.settle();
+    const std::vector<std::byte> cut(bytes, std::byte{32});
+    puppet.send_record({.kind = RecordKind::path, .bytes = static_cast<uint32_t>(bytes)}, cut);
+    EXPECT_THAT(fleet.failure(0, 1), HasSubstr(cat("a record of kind 5 with ", bytes, " bytes")));
+    EXPECT_TRUE(fleet.sink(0).peers.empty()) << bytes;
+  }
+}
+
 class RdmaNonsense : public testing::Test {
  protected:
   RdmaNonsense() { puppet_.connect(); }

@@ -55,9 +55,9 @@ class RdmaPuppet {
     for (End& end : ends_) end.queue_pair.reset();
   }
 
-  rdma::Greeting greeting;      // what say_greeting() says
+  rdma::Greeting greeting;       // what say_greeting() says
   uint32_t eager_cut = 8 << 10;  // what its path record says,
-  uint32_t posted = kReceives;  // and how many receives there really are
+  uint32_t posted = kReceives;   // and how many receives there really are
   rdma::Greeting theirs;
   std::vector<std::vector<std::byte>> messages;  // that came on the first rail
   std::vector<uint32_t> immediates;

@@ -18,9 +18,9 @@ TEST(EagerCut, is_where_two_copies_take_as_long_as_the_way_of_a_grant) {
     double copy_speed;
     uint32_t cut;
   };
-  for (const Case& each : {Case{8'192, 8, 32 * kKiB}, Case{8'191, 8, 16 * kKiB},
-                           Case{2'000, 20, 16 * kKiB}, Case{4'096, 16, 32 * kKiB},
-                           Case{4'000, 16, 16 * kKiB}}) {
+  for (const Case& each :
+       {Case{8'192, 8, 32 * kKiB}, Case{8'191, 8, 16 * kKiB}, Case{2'000, 20, 16 * kKiB},
+        Case{4'096, 16, 32 * kKiB}, Case{4'000, 16, 16 * kKiB}}) {
     EXPECT_EQ(eager_cut(each.way, each.copy_speed, kEagerBytesMax), each.cut)
         << each.way << " ns, " << each.copy_speed << " bytes/ns";
   }

@@ -309,9 +309,10 @@ bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::by
     if (is_open_ || (state_ != State::joining && state_ != State::testing)) return false;
     Reader reader(payload);
     their_cut_ = reader.get<uint32_t>();
+    if (!reader.done()) return false;
     is_open_ = true;
     begin_if_ready(sink);
-    return reader.done();
+    return true;
   }
   if (!is_connected()) return false;
   switch (header.kind) {
