@@ -208,6 +208,7 @@ class Engine final : public Sink {
   bool ended_ = false;
   bool leaving_ = false;
   Status departed_;  // the first rank that left: no more collectives in this world
+  LeavingMessage first_gone_;
   uint64_t departed_from_ = UINT64_MAX;  // decisions that a rank which has left takes no part in
   std::set<int> gone_;                   // ranks that have left
   std::map<int, LeavingMessage> said_goodbye_;

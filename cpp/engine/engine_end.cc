@@ -99,6 +99,7 @@ Status Engine::departure(const LeavingMessage& message) const {
 void Engine::depart(const LeavingMessage& message) {
   departed_from_ = std::min(departed_from_, message.started);
   if (!departed_.ok() || leaving_) return;
+  first_gone_ = message;
   departed_ = departure(message);
   if (!undecided_.empty()) log_.error(departed_.message());
   complete_undecided(departed_);
@@ -136,8 +137,11 @@ void Engine::leave(const std::string& said) {
   const bool is_unfinished = in_flight_ > stand_ins_in_flight_;
   const LeavingMessage leaving{world_.rank, is_unfinished, started, cause};
   post_neighbours(leaving, -1);
+  // Who goes because another one has gone names that one: the other's own word may come later.
+  LeavingMessage first = departed_.ok() ? leaving : first_gone_;
+  first.started = std::min(started, departed_from_);
   for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{leaving});
+    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{first});
   }
   complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
 }
