@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := setup
-# Recipes share apt's and pip's locks; what takes time in them runs on all processors anyway.
+# Recipes share apt's and pip's locks. Installing and compiling run side by side by setup's own recipe.
 .NOTPARALLEL:
 .PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma wheel clean
 
@@ -35,7 +35,12 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 REQUIREMENTS_STAMP := $(VENV)/.requirements-$(shell cat requirements.txt | cksum | cut -d' ' -f1)
 INSTALL_STAMP := $(VENV)/.install-$(shell cat setup.py pyproject.toml rdmacoll/engine/version.py | cksum | cut -d' ' -f1)
 
-setup: system $(REQUIREMENTS_STAMP) native $(INSTALL_STAMP)
+# pip needs one processor and the compilers need none of what it installs, so both run at once.
+setup: system
+	@$(MAKE) --no-print-directory native & engine=$$!; \
+	$(MAKE) --no-print-directory $(REQUIREMENTS_STAMP) || { wait $$engine || true; exit 1; }; \
+	wait $$engine
+	@$(MAKE) --no-print-directory $(INSTALL_STAMP)
 
 # Installs with apt what dpkg does not know of the packages $(1).
 define apt_install
@@ -84,7 +89,7 @@ $(REQUIREMENTS_STAMP): requirements.txt | system
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@rm -f $(VENV)/.requirements-* && touch $@
 
-native: | system $(REQUIREMENTS_STAMP)
+native: | system
 	@if [ ! -e $(BUILD)/CMakeCache.txt ]; then \
 	  cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release \
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/rdmacoll/lib >/dev/null; \
@@ -92,7 +97,7 @@ native: | system $(REQUIREMENTS_STAMP)
 	@cmake --build $(BUILD) --parallel $(JOBS) --target rdmacoll rdmacoll_tf
 
 # A development install: Python from this tree, libraries in rdmacoll/lib.
-$(INSTALL_STAMP): | native
+$(INSTALL_STAMP): | native $(REQUIREMENTS_STAMP)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@rm -f $(VENV)/.install-* && touch $@
 

@@ -125,7 +125,7 @@ class Buffer {
   MemoryPool* pool_;
   std::size_t bytes_;
   std::vector<Piece> pieces_;
-  std::vector<std::unique_ptr<std::byte[]>> own_;
+  std::vector<std::vector<std::byte>> own_;
 };
 
 std::vector<std::byte> bytes_of_view(const Recorder::Seen& seen);

@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "multiprocess/local_world.h"
 
@@ -26,50 +27,69 @@ constexpr Setup kSetups[] = {
      "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ALLREDUCE_ALGORITHM=ring\nRDMACOLL_SEGMENT_BYTES=4096\n"},
 };
 
+// The same bits. Compared as a whole: millions of assertions took most of this suite's time.
+template <typename T>
+testing::AssertionResult same(std::span<const T> got, const std::vector<T>& expected) {
+  if (got.size() != expected.size()) {
+    return testing::AssertionFailure() << got.size() << " elements, not " << expected.size();
+  }
+  if (got.empty() || std::memcmp(got.data(), expected.data(), got.size_bytes()) == 0) {
+    return testing::AssertionSuccess();
+  }
+  std::size_t at = 0;
+  while (std::memcmp(&got[at], &expected[at], sizeof(T)) == 0) ++at;
+  return testing::AssertionFailure()
+         << got[at] << ", not " << expected[at] << ", as element " << at << " of " << got.size();
+}
+
 class Collectives : public testing::TestWithParam<std::tuple<int, int>> {
  protected:
   int ranks() const { return std::get<0>(GetParam()); }
   std::string settings() const { return kSetups[std::get<1>(GetParam())].settings; }
 };
 
-int64_t whole(int rank, std::size_t i) {
-  return static_cast<int64_t>(i * 5 + rank * 11) % 101 - 50;
+// Whole numbers, so that floats sum them exactly.
+std::vector<int64_t> data_of(int rank, std::size_t count) {
+  std::vector<int64_t> data(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    data[i] = static_cast<int64_t>(i * 5 + rank * 11) % 101 - 50;
+  }
+  return data;
 }
 
 TEST_P(Collectives, sum_broadcast_and_gather_on_every_rank) {
   LocalWorld world(ranks(), settings());
   if (HasFatalFailure()) return;
   for (std::size_t count : {0u, 1u, 7u, 1000u, 40'000u, 700'001u}) {
+    std::vector<std::vector<int64_t>> inputs;
+    std::vector<float> total(count);
+    std::vector<int64_t> all;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      inputs.push_back(data_of(rank, count));
+      for (std::size_t i = 0; i < count; ++i) total[i] += static_cast<float>(inputs[rank][i]);
+      all.resize(all.size() + count + rank, rank);
+    }
     world.each([&](int rank) {
-      std::vector<float> sum(count);
-      for (std::size_t i = 0; i < count; ++i) sum[i] = static_cast<float>(whole(rank, i));
+      std::vector<float> sum(inputs[rank].begin(), inputs[rank].end());
       Status status = run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, sum));
       ASSERT_TRUE(status.ok()) << status.message();
-      for (std::size_t i = 0; i < count; ++i) {
-        float expected = 0;
-        for (int r = 0; r < ranks(); ++r) expected += static_cast<float>(whole(r, i));
-        ASSERT_EQ(sum[i], expected) << "rank " << rank << " element " << i << " of " << count;
-      }
+      ASSERT_TRUE(same<float>(sum, total)) << " on rank " << rank;
 
-      std::vector<int64_t> copy(count);
-      for (std::size_t i = 0; i < count; ++i) copy[i] = whole(rank, i);
+      std::vector<int64_t> copy = inputs[rank];
       Request broadcast = in_place(Kind::broadcast, Dtype::int64, copy, "weights");
       broadcast.root = ranks() - 1;
       status = run(world.rank(rank), std::move(broadcast));
       ASSERT_TRUE(status.ok()) << status.message();
-      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(copy[i], whole(ranks() - 1, i));
+      ASSERT_TRUE(same<int64_t>(copy, inputs[ranks() - 1])) << " on rank " << rank;
 
       std::vector<int64_t> mine(count + rank, rank);
       Request gather = in_place(Kind::allgather, Dtype::int64, mine);
       const auto gathered = std::make_shared<Operation>(std::move(gather));
       ASSERT_TRUE(world.rank(rank).driver().submit_and_wait(gathered, 60 * kSecond).ok());
       ASSERT_TRUE(gathered->done() && gathered->status().ok()) << gathered->status().message();
+      ASSERT_EQ(gathered->gathered_bytes, all.size() * sizeof(int64_t));
       const auto* values = reinterpret_cast<const int64_t*>(gathered->gathered.get());
-      std::size_t at = 0;
-      for (int r = 0; r < ranks(); ++r) {
-        for (std::size_t i = 0; i < count + r; ++i) ASSERT_EQ(values[at++], r);
-      }
-      ASSERT_EQ(gathered->gathered_bytes, at * sizeof(int64_t));
+      ASSERT_TRUE(same<int64_t>({values, all.size()}, all)) << " on rank " << rank;
 
       Request barrier;
       barrier.kind = Kind::barrier;
@@ -105,7 +125,8 @@ TEST_P(Collectives, many_in_flight_in_another_order_on_each_rank) {
     }
     for (int index = 0; index < kOperations; ++index) {
       const auto expected = static_cast<float>(ranks() * index + ranks() * (ranks() - 1) / 2);
-      for (float value : data[index]) ASSERT_EQ(value, expected) << "operation " << index;
+      const std::vector<float> wanted(data[index].size(), expected);
+      ASSERT_TRUE(same<float>(data[index], wanted)) << " of operation " << index;
     }
   });
 }
@@ -162,6 +183,8 @@ TEST_P(Canonical, sums_have_the_same_bits_over_any_transport_algorithm_and_cut) 
       input.push_back(std::exp2(exponent(random)) * (random() % 2 == 0 ? 1.f : -1.f));
     }
   }
+  std::vector<float> expected;
+  for (std::size_t i = 0; i < kCount; ++i) expected.push_back(tree(inputs, i, 0, ranks));
   for (const char* settings :
        {"RDMACOLL_TRANSPORT=shm\n", "RDMACOLL_TRANSPORT=tcp\n",
         "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ALLREDUCE_ALGORITHM=recursive_doubling\n",
@@ -173,9 +196,7 @@ TEST_P(Canonical, sums_have_the_same_bits_over_any_transport_algorithm_and_cut) 
     world.each([&](int rank) {
       std::vector<float> sum = inputs[rank];
       ASSERT_TRUE(run(world.rank(rank), in_place(Kind::allreduce, Dtype::float32, sum)).ok());
-      for (std::size_t i = 0; i < kCount; ++i) {
-        ASSERT_EQ(sum[i], tree(inputs, i, 0, ranks)) << settings << "element " << i;
-      }
+      ASSERT_TRUE(same<float>(sum, expected)) << " with " << settings;
     });
   }
 }

@@ -56,8 +56,10 @@ def matches_one_process(make: Callable[[], Any], **options: Any) -> None:
         model.set_weights(initial)
     callbacks = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
     fit(model, rdmacoll.DistributedOptimizer(make()), dataset(RANK), BATCH, callbacks, **options)
-    fit(alone, make(), joined(), BATCH * SIZE, **options)
     assert equal_on_all_ranks(model.get_weights())
+    if RANK != 0:
+        return
+    fit(alone, make(), joined(), BATCH * SIZE, **options)
     for mine, wanted in zip(model.get_weights(), alone.get_weights()):
         np.testing.assert_allclose(mine, wanted, atol=TOLERANCE, rtol=TOLERANCE)
     assert max(np.abs(w - b).max() for w, b in zip(alone.get_weights(), initial)) > 10 * TOLERANCE

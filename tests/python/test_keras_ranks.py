@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frame import program
 from ranks import ROOT, run
 from test_tf_ranks import run_checks
 
@@ -50,14 +49,3 @@ def test_without_the_wrapper_the_weights_differ(tmp_path: Path) -> None:
     assert code != 0
     assert not summary["ok"]
     assert not summary["weights_equal"]
-
-
-def test_metrics_that_differ_between_ranks_are_named():
-    body = """
-logs = {"loss": 1.0, "val_loss": 2.0} if me == 0 else {"loss": 1.0}
-rdmacoll.keras.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
-"""
-    for entry in run(program(body), 2).succeeded():
-        assert entry["error"] == "MismatchError", entry
-        for word in ("metrics of epoch 1", "loss", "validation data"):
-            assert word in entry["text"]
