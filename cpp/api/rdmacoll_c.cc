@@ -8,23 +8,19 @@
 
 #include "api/commands.h"
 #include "api/pair_session.h"
+#include "api/requests.h"
 #include "api/session.h"
 #include "base/system_error.h"
 #include "base/text.h"
 #include "bootstrap/rdma_ability.h"
 #include "engine/operation.h"
 
-using rdmacoll::cat;
 using rdmacoll::check;
-using rdmacoll::Code;
 using rdmacoll::Config;
 using rdmacoll::devices_json;
 using rdmacoll::Driver;
-using rdmacoll::Dtype;
 using rdmacoll::environment;
-using rdmacoll::from_seconds;
 using rdmacoll::is_forked_child;
-using rdmacoll::Kind;
 using rdmacoll::kMillisecond;
 using rdmacoll::kNever;
 using rdmacoll::MemoryPool;
@@ -32,9 +28,10 @@ using rdmacoll::Nanoseconds;
 using rdmacoll::Operation;
 using rdmacoll::OperationRef;
 using rdmacoll::PairSession;
+using rdmacoll::plan_from;
 using rdmacoll::read_config;
-using rdmacoll::ReduceOp;
 using rdmacoll::Request;
+using rdmacoll::request_from;
 using rdmacoll::Session;
 using rdmacoll::settings_json;
 using rdmacoll::SettingValue;
@@ -87,51 +84,6 @@ int report(const Status& status, char** error, int code = kFailed) {
 
 Nanoseconds nanoseconds(int64_t milliseconds) {
   return milliseconds < 0 ? kNever : milliseconds * kMillisecond;
-}
-
-// Of a struct that callers fill.
-Status check_size(std::string_view what, uint32_t size, std::size_t expected) {
-  if (size == expected) return {};
-  return {Code::failed, cat("a ", what, " of ", size, " bytes came where ", expected,
-                            " are expected: the parts of rdmacoll are of different versions. "
-                            "Install it anew.")};
-}
-
-Status request_from(const rc_request& from, Request& to) {
-  RC_RETURN_IF_ERROR(check_size("request", from.size, sizeof(rc_request)));
-  to.kind = static_cast<Kind>(from.kind);
-  to.dtype = static_cast<Dtype>(from.dtype);
-  to.op = static_cast<ReduceOp>(from.op);
-  to.root = from.root;
-  to.prescale = from.prescale;
-  to.postscale = from.postscale;
-  if (from.name != nullptr) to.name = from.name;
-  to.iteration = from.iteration;
-  if (from.manifest != nullptr) to.manifest = from.manifest;
-  to.tensors.resize(static_cast<std::size_t>(std::max(from.n_tensors, 0)));
-  for (std::size_t i = 0; i < to.tensors.size(); ++i) {
-    const rc_tensor& tensor = from.tensors[i];
-    if (tensor.ndim < 0 || tensor.ndim > 8) {
-      return {Code::invalid, cat("a tensor has ", tensor.ndim,
-                                 " dimensions; at most 8 are supported: reshape it.")};
-    }
-    to.tensors[i].input = static_cast<const std::byte*>(tensor.input);
-    to.tensors[i].output = static_cast<std::byte*>(tensor.output);
-    to.tensors[i].dims.assign(tensor.dims, tensor.dims + tensor.ndim);
-    if (tensor.label != nullptr) to.tensors[i].label = tensor.label;
-  }
-  if (from.allocate != nullptr) {
-    to.allocate = [allocate = from.allocate,
-                   context = from.context](const std::vector<int64_t>& dims) {
-      return allocate(context, static_cast<int32_t>(dims.size()), dims.data());
-    };
-  }
-  if (from.done != nullptr) {
-    to.done = [done = from.done, context = from.context](const Status& status) {
-      done(context, status.ok() ? nullptr : status.to_json().c_str());
-    };
-  }
-  return {};
 }
 
 Status operation_from(rc_engine* engine, const rc_request* request, OperationRef& operation) {
@@ -354,19 +306,6 @@ int pair_node(rc_pair* pair, const char* const cards[2], int32_t* leader, char**
   const Status status = pair->session->probe_node({cards[0], cards[1]}, found);
   *leader = found;
   return report(status, error);
-}
-
-Status plan_from(const rc_plan& from, Plan& to) {
-  RC_RETURN_IF_ERROR(check_size("plan", from.size, sizeof(rc_plan)));
-  to = {.sizes = {from.bytes, from.bytes + from.n_bytes},
-        .latency = (from.measures & RC_LATENCY) != 0,
-        .exchange = (from.measures & RC_EXCHANGE) != 0,
-        .bandwidth = (from.measures & RC_BANDWIDTH) != 0,
-        .repeats = from.repeats,
-        .burst = from_seconds(from.burst_s),
-        .patience = from_seconds(from.patience_s),
-        .limit = from_seconds(from.limit_s)};
-  return {};
 }
 
 int pair_run(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char** json,

@@ -295,15 +295,6 @@ bool Engine::start_batches() {
   return moved;
 }
 
-Status Engine::missing_peer(const Batch& batch) const {
-  const Program* program = batch.recipe->program;
-  if (program == nullptr) return {};
-  for (const auto& [peer, traffic] : program->traffic) {
-    if (lost_.contains(peer)) return {Code::failed, cat(world_.describe(peer), " has left")};
-  }
-  return {};
-}
-
 bool Engine::execute() {
   const bool moved = executor_.poll();
   const Status& status = executor_.status();
@@ -313,12 +304,6 @@ bool Engine::execute() {
     fail_myself(status);
   }
   return moved;
-}
-
-// Others run the same batch: there is no going on without us.
-void Engine::fail_myself(const Status& status) {
-  const Member& self = world_.members[world_.rank];
-  fail(world_.rank, rank_failed(world_.rank, self.host, self.pid, status.message()));
 }
 
 // Between the last read of a peer's memory and the success of an operation, the transport is looked

@@ -75,6 +75,12 @@ void Engine::fail(int rank, Status status) {
   }
 }
 
+// Others run the same batch: there is no going on without us.
+void Engine::fail_myself(const Status& status) {
+  const Member& self = world_.members[world_.rank];
+  fail(world_.rank, rank_failed(world_.rank, self.host, self.pid, status.message()));
+}
+
 bool Engine::end_failed_world() {
   if (ended_) return false;
   bool quiet = outbox_.empty() && transport_.flushed();
@@ -109,6 +115,15 @@ Status Engine::start_failure() const {
   if (!failure_.ok() || departed_.ok()) return failure_;
   const ErrorDetail& gone = departed_.detail();
   return rank_failed(gone.rank, gone.host, world_.members[gone.rank].pid, gone.cause);
+}
+
+Status Engine::missing_peer(const Batch& batch) const {
+  const Program* program = batch.recipe->program;
+  if (program == nullptr) return {};
+  for (const auto& [peer, traffic] : program->traffic) {
+    if (lost_.contains(peer)) return {Code::failed, cat(world_.describe(peer), " has left")};
+  }
+  return {};
 }
 
 void Engine::complete_undecided(const Status& status) {

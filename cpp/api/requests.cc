@@ -1,0 +1,72 @@
+#include "api/requests.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+// Of a struct that callers fill.
+Status check_size(std::string_view what, uint32_t size, std::size_t expected) {
+  if (size == expected) return {};
+  return {Code::failed, cat("a ", what, " of ", size, " bytes came where ", expected,
+                            " are expected: the parts of rdmacoll are of different versions. "
+                            "Install it anew.")};
+}
+
+}  // namespace
+
+Status request_from(const rc_request& from, Request& to) {
+  RC_RETURN_IF_ERROR(check_size("request", from.size, sizeof(rc_request)));
+  to.kind = static_cast<Kind>(from.kind);
+  to.dtype = static_cast<Dtype>(from.dtype);
+  to.op = static_cast<ReduceOp>(from.op);
+  to.root = from.root;
+  to.prescale = from.prescale;
+  to.postscale = from.postscale;
+  if (from.name != nullptr) to.name = from.name;
+  to.iteration = from.iteration;
+  if (from.manifest != nullptr) to.manifest = from.manifest;
+  to.tensors.resize(static_cast<std::size_t>(std::max(from.n_tensors, 0)));
+  for (std::size_t i = 0; i < to.tensors.size(); ++i) {
+    const rc_tensor& tensor = from.tensors[i];
+    if (tensor.ndim < 0 || tensor.ndim > 8) {
+      return {Code::invalid, cat("a tensor has ", tensor.ndim,
+                                 " dimensions; at most 8 are supported: reshape it.")};
+    }
+    to.tensors[i].input = static_cast<const std::byte*>(tensor.input);
+    to.tensors[i].output = static_cast<std::byte*>(tensor.output);
+    to.tensors[i].dims.assign(tensor.dims, tensor.dims + tensor.ndim);
+    if (tensor.label != nullptr) to.tensors[i].label = tensor.label;
+  }
+  if (from.allocate != nullptr) {
+    to.allocate = [allocate = from.allocate,
+                   context = from.context](const std::vector<int64_t>& dims) {
+      return allocate(context, static_cast<int32_t>(dims.size()), dims.data());
+    };
+  }
+  if (from.done != nullptr) {
+    to.done = [done = from.done, context = from.context](const Status& status) {
+      done(context, status.ok() ? nullptr : status.to_json().c_str());
+    };
+  }
+  return {};
+}
+
+Status plan_from(const rc_plan& from, probe::Plan& to) {
+  RC_RETURN_IF_ERROR(check_size("plan", from.size, sizeof(rc_plan)));
+  to = {.sizes = {from.bytes, from.bytes + from.n_bytes},
+        .latency = (from.measures & RC_LATENCY) != 0,
+        .exchange = (from.measures & RC_EXCHANGE) != 0,
+        .bandwidth = (from.measures & RC_BANDWIDTH) != 0,
+        .repeats = from.repeats,
+        .burst = from_seconds(from.burst_s),
+        .patience = from_seconds(from.patience_s),
+        .limit = from_seconds(from.limit_s)};
+  return {};
+}
+
+}  // namespace rdmacoll

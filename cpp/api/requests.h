@@ -1,0 +1,14 @@
+// What callers of the C interface ask for, in the engine's types.
+#pragma once
+
+#include "api/rdmacoll_c.h"
+#include "base/status.h"
+#include "engine/operation.h"
+#include "probe/pair_probe.h"
+
+namespace rdmacoll {
+
+Status request_from(const rc_request& from, Request& to);
+Status plan_from(const rc_plan& from, probe::Plan& to);
+
+}  // namespace rdmacoll
