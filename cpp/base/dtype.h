@@ -7,6 +7,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/status.h"
+
 namespace rdmacoll {
 
 // Values are part of the C ABI and of the wire: append only.
@@ -36,7 +38,11 @@ inline constexpr int kReduceOps = 5;
 // By number; a size is asked for in every step of a small collective.
 inline constexpr std::array<uint8_t, kDtypes> kDtypeSizes = {1, 1, 4, 8, 2, 2, 4, 8,
                                                              1, 2, 4, 8, 2, 8, 16};
-inline std::size_t size_of(Dtype dtype) { return kDtypeSizes.at(static_cast<std::size_t>(dtype)); }
+inline std::size_t size_of(Dtype dtype) {
+  const auto index = static_cast<std::size_t>(dtype);
+  RC_ASSERT(index < kDtypeSizes.size());
+  return kDtypeSizes[index];
+}
 std::string_view name_of(Dtype dtype);
 std::string_view name_of(ReduceOp op);
 std::optional<Dtype> dtype_from(std::string_view name);

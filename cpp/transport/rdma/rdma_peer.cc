@@ -19,9 +19,6 @@ constexpr std::size_t kPoolShare = 16;
 // Some milliseconds; a failure of the peer's alone has no other cause here.
 constexpr int kLooksForACause = 16;
 
-// Of the messages of all peers together, of whom a rank of a large world talks to this many.
-constexpr int kPeersExpected = 16;
-
 constexpr int kTimedRequests = 16;
 constexpr uint32_t kPathImmediate = UINT32_MAX;  // no slot has this number
 
@@ -45,7 +42,7 @@ uint64_t message_bytes_min(uint64_t accumulation_bytes) {
 }
 
 uint32_t accumulation_that_fits(std::size_t pool_bytes, int ranks) {
-  const auto peers = static_cast<std::size_t>(std::clamp(ranks - 1, 1, kPeersExpected));
+  const auto peers = static_cast<std::size_t>(std::max(ranks - 1, 1));
   uint32_t bytes = kEagerBytesMax;
   while (bytes > kEagerBytesMin &&
          (kReceives + kMessageSlots) * slot_bytes(bytes) * peers > pool_bytes / kPoolShare) {
