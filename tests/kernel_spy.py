@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from rdmacoll.engine import world
-from rdmacoll.engine.library import REQUEST, TENSOR, _Api
+from rdmacoll.engine.library import ABI_VERSION, REQUEST, TENSOR, _Api
 from rdmacoll.ops import _library
 from rdmacoll.ops._arguments import bits
 
@@ -38,7 +38,7 @@ class Spy:
         self._texts: list[Any] = []
         self._jobs: queue.Queue[Any] = queue.Queue()
         self.table = _Api()
-        self.table.abi_version = 1
+        self.table.abi_version = ABI_VERSION
         self.table.size = ctypes.sizeof(_Api)
         fields = dict(_Api._fields_)
         self.table.text_free = fields["text_free"](lambda text: None)
