@@ -212,6 +212,7 @@ int prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
   Status status = operation_from(engine, request, operation);
   if (status.ok()) status = check(operation->request, engine->session->world().size());
   if (status.ok()) {
+    operation->is_checked = true;
     Session& session = *engine->session;
     *prepared = new rc_prepared{&session, operation, session.pin(operation->request),
                                 nanoseconds(timeout_ms), error};

@@ -357,7 +357,6 @@ void Engine::complete(const OperationRef& operation, const Status& status) {
 
 Status Engine::submit(const OperationRef& operation) {
   if (!operation->is_checked) RC_RETURN_IF_ERROR(check(operation->request, world_.size()));
-  operation->is_checked = true;
   return submissions_.add(operation);
 }
 

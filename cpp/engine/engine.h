@@ -194,8 +194,8 @@ class Engine final : public Sink {
   Operations undecided_;         // wait for their decision
   std::deque<Agreed> agreed_;    // decisions whose operations are not all here
   std::deque<Decided> decided_;  // not started yet
-  std::map<int, std::deque<std::vector<std::byte>>>
-      outbox_;  // control messages refused as busy; no empty ones
+  // Control messages refused as busy; no empty ones.
+  std::map<int, std::deque<std::vector<std::byte>>> outbox_;
 
   struct Suspect {
     int rank;
@@ -207,8 +207,8 @@ class Engine final : public Sink {
   Nanoseconds failed_at_ = 0;
   bool ended_ = false;
   bool leaving_ = false;
-  Status departed_;  // the first rank that left: no more collectives in this world
-  LeavingMessage first_gone_;
+  Status departed_;            // the first rank that left: no more collectives in this world
+  LeavingMessage first_gone_;  // what it said
   uint64_t departed_from_ = UINT64_MAX;  // decisions that a rank which has left takes no part in
   std::set<int> gone_;                   // ranks that have left
   std::map<int, LeavingMessage> said_goodbye_;

@@ -155,6 +155,7 @@ class Executor final : public ComputeSink {
   // Steps to issue. Transfers go first: the peer can use what is done while we compute.
   std::deque<uint64_t> transfers_, computes_;
   std::vector<uint64_t> refused_;  // transfers that were busy in this poll
+  std::vector<std::size_t> piece_ends_;
   std::vector<Release> releases_;  // that were busy
   std::vector<OperationRef> finished_;
   bool has_viewed_ = false;

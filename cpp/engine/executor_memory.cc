@@ -1,6 +1,7 @@
 // What steps point to: where their bytes lie, and which number their transfers have.
 #include <algorithm>
 
+#include "compute/job.h"
 #include "engine/executor.h"
 
 namespace rdmacoll {
@@ -15,7 +16,8 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   memory.operands.assign(sources.size(), {});
   locate(run, step.to, bytes, memory.to);
   // First all pieces, then the spans into them: the vector may move while it grows.
-  std::vector<std::size_t> ends;
+  std::vector<std::size_t>& ends = piece_ends_;
+  ends.clear();
   for (const Slice& source : sources) {
     if (source.space != Space::view) locate(run, source, bytes, memory.sources);
     ends.push_back(memory.sources.size());
@@ -30,7 +32,7 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
     memory.job.factor = head.postscale;
   }
   const bool in_place =
-      step.sources == 1 && memory.job.divisor == 1.0 && memory.job.factor == 1.0 &&
+      is_copy(memory.job) &&
       std::equal(memory.to.begin(), memory.to.end(), memory.sources.begin(), memory.sources.end(),
                  [](const Piece& a, const Piece& b) { return a.data == b.data; });
   memory.is_nothing = bytes == 0 || in_place;

@@ -35,8 +35,8 @@ bool Planner::connect(const Decided& decided) {
 Status Planner::prepare(Decided& decided, Batch& batch) {
   batch.sequence = decided.sequence;
   Recipe::Head head = head_of(decided);
-  list_tensors(decided);
   if (head.kind == Kind::allreduce || head.kind == Kind::broadcast) {
+    list_tensors(decided);
     see(tensors_, head);
     RecipeRef& last = recipes_[index_of(tensors_)];
     const bool is_same =

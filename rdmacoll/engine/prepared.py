@@ -16,7 +16,6 @@ class PreparedAllreduce:
 
     def __init__(self, engine: Engine, call: Call) -> None:
         self._prepared = 0
-        self._is_interrupted = False  # the last run may still be in flight
         self._engine = engine
         self._arrays = (call.inputs, call.outputs)
         self.out = call.outputs[0]
@@ -47,8 +46,7 @@ class PreparedAllreduce:
             while code == abi.TIMEOUT:  # Python's signal handlers run between the slices
                 code = self._run(self._prepared)
         except BaseException:
-            self._is_interrupted = True
-            self._run = _refuse_interrupted
+            self._run = _refuse_interrupted  # this one may still be in flight
             raise
         if code:
             raise refusal() if self._engine.is_forked else failure(self._engine, self._error)
@@ -58,7 +56,7 @@ class PreparedAllreduce:
         engine = self._engine
         if not self._prepared or engine.is_forked:
             return
-        if self._is_interrupted and engine.is_open:
+        if self._run is _refuse_interrupted and engine.is_open:
             engine.interrupted.append((self._prepared, self._arrays))
         else:
             engine.library.prepared_free(self._prepared)

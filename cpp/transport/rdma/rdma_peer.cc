@@ -204,7 +204,6 @@ void RdmaPeer::open_path_if_tested(Sink& sink) {
 // Nothing may be sent before our own record of the path: the peer takes nothing else first.
 void RdmaPeer::begin_if_ready(Sink& sink) {
   if (state_ != State::testing || !is_tried_ || !is_open_) return;
-  link_.cuts.eager_bytes = std::min(link_.cuts.eager_bytes, their_cut_);
   link_.outbox.limit(static_cast<uint32_t>(slot_bytes(link_.cuts.eager_bytes)));
   state_ = State::connected;
   ++home_.counters.handshakes;
@@ -305,8 +304,9 @@ bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::by
     // It may overtake the word on the socket that the peer is ready.
     if (is_open_ || (state_ != State::joining && state_ != State::testing)) return false;
     Reader reader(payload);
-    their_cut_ = reader.get<uint32_t>();
+    const auto their_cut = reader.get<uint32_t>();
     if (!reader.done()) return false;
+    link_.cuts.eager_bytes = std::min(link_.cuts.eager_bytes, their_cut);
     is_open_ = true;
     begin_if_ready(sink);
     return true;

@@ -132,9 +132,8 @@ class RdmaPeer {
   uint32_t messages_ = 0;    // received
   uint32_t path_tests_ = 0;  // sent on other rails than the first, and not acknowledged
   WayTimer way_;             // of the first rail
-  uint32_t their_cut_ = 0;
-  bool is_tried_ = false;  // our way to the peer is, and the record that says so is on its way
-  bool is_open_ = false;   // the peer's way to us is
+  bool is_tried_ = false;    // our way to the peer is, and the record that says so is on its way
+  bool is_open_ = false;     // the peer's way to us is
   bool heard_ = false;
   std::string echo_;  // of a failure that is not seen yet, as a cause, or ""
   int looks_left_ = 0;

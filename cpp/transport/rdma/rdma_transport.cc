@@ -162,6 +162,7 @@ Reach RdmaTransport::reach(int peer) const {
 // Posting.
 
 RdmaPeer* RdmaTransport::usable(int peer) {
+  is_touched_ = true;  // whoever asks is about to post
   RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
   RdmaPeer* found = peers_[static_cast<std::size_t>(peer)].get();
   if (found != nullptr && found->has_failed()) return nullptr;
@@ -174,19 +175,16 @@ RdmaPeer* RdmaTransport::usable(int peer) {
 
 Status RdmaTransport::post_control(int peer, std::span<const std::byte> message) {
   RdmaPeer* to = usable(peer);
-  is_touched_ = true;
   return to == nullptr ? Status() : to->outbound().post_control(message);
 }
 
 Status RdmaTransport::post_send(const Transfer& transfer) {
   RdmaPeer* to = usable(transfer.peer);
-  is_touched_ = true;
   return to == nullptr ? Status() : to->outbound().post_send(transfer);
 }
 
 Status RdmaTransport::post_recv(const Transfer& transfer) {
   RdmaPeer* from = usable(transfer.peer);
-  is_touched_ = true;
   return from == nullptr ? Status() : from->inbound().post_recv(transfer);
 }
 
