@@ -54,9 +54,11 @@ class Spy:
         assert not handle
         raw = ctypes.string_at(address, REQUEST.size)
         names = "size kind dtype op root prescale postscale name iteration n tensors"
-        request = dict(zip((names + " allocate done context").split(), REQUEST.unpack(raw)))
-        manifest = ctypes.c_char_p.from_buffer_copy(raw, REQUEST.size - ctypes.sizeof(ctypes.c_char_p)).value
-        request["manifest"] = manifest.decode() if manifest else None
+        request = dict(
+            zip((names + " allocate done context manifest splits n_splits").split(), REQUEST.unpack(raw))
+        )
+        manifest = request["manifest"]
+        request["manifest"] = ctypes.string_at(manifest).decode() if manifest else None
         request["name"] = ctypes.string_at(request["name"]).decode() if request["name"] else None
         request["tensors"] = [self._tensor(request["tensors"] + i * TENSOR.size) for i in range(request["n"])]
         self.requests.append(request)
