@@ -48,9 +48,16 @@ if TYPE_CHECKING:
     from rdmacoll.ops import (
         allgather,
         allreduce,
+        alltoall,
         broadcast,
         broadcast_variables,
+        gather,
+        grouped_allgather,
         grouped_allreduce,
+        grouped_reducescatter,
+        reduce,
+        reducescatter,
+        scatter,
     )
     from rdmacoll.optimizer import DistributedGradientTape, DistributedOptimizer
 
@@ -58,9 +65,16 @@ if TYPE_CHECKING:
 _LAZY = {
     "allgather": "rdmacoll.ops",
     "allreduce": "rdmacoll.ops",
+    "alltoall": "rdmacoll.ops",
     "broadcast": "rdmacoll.ops",
     "broadcast_variables": "rdmacoll.ops",
+    "gather": "rdmacoll.ops",
+    "grouped_allgather": "rdmacoll.ops",
     "grouped_allreduce": "rdmacoll.ops",
+    "grouped_reducescatter": "rdmacoll.ops",
+    "reduce": "rdmacoll.ops",
+    "reducescatter": "rdmacoll.ops",
+    "scatter": "rdmacoll.ops",
     "DistributedGradientTape": "rdmacoll.optimizer",
     "DistributedOptimizer": "rdmacoll.optimizer",
 }
@@ -110,6 +124,7 @@ __all__ = [
     "__version__",
     "allgather",
     "allreduce",
+    "alltoall",
     "broadcast",
     "broadcast_variables",
     "callbacks",
@@ -118,7 +133,10 @@ __all__ = [
     "engine",
     "error_from",
     "errors",
+    "gather",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
     "is_initialized",
     "keras",
@@ -126,6 +144,9 @@ __all__ = [
     "local_size",
     "metrics",
     "rank",
+    "reduce",
+    "reducescatter",
+    "scatter",
     "shutdown",
     "size",
 ]

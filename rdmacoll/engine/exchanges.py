@@ -35,7 +35,7 @@ def allgather(array: Any, name: str | None = None) -> Array:
     """All ranks' arrays, one after the other along the first dimension, by rank.
 
     The first dimension may differ from rank to rank, and be 0; the others and the dtype may not. Scalars
-    give an array of shape (size,).
+    give an array of shape (size,). Of two ranks, allgather([1]) and allgather([2, 3]) give [1, 2, 3].
     """
     result: Array = allgather_async(array, name).wait()
     return result
@@ -109,7 +109,8 @@ def scatter(
 
     array: of one dimension or more; elsewhere than at the root only its dtype and the shape of a row
     count, so `np.empty((0, 3))` will do. splits, read at the root: how many rows each rank gets; without
-    them all get as many, the first ranks one more where that does not come out even.
+    them all get as many, the first ranks one more where that does not come out even. Raises ConfigError as
+    `alltoall`.
     """
     result: Array = scatter_async(array, root_rank, splits, name).wait()
     return result
@@ -147,6 +148,11 @@ def alltoall(
     rank gets, together the first dimension; without them it is cut in equal parts, and must be a multiple
     of the number of ranks. With splits the result is a pair: the rows, and how many of them came from each
     rank (int64).
+
+    Of two ranks, rank 0 calls alltoall([1, 2, 3], [1, 2]) and gets ([1], [1, 0]); rank 1 calls
+    alltoall([4, 5], [0, 2]) and gets ([2, 3, 4, 5], [2, 2]).
+
+    Raises ConfigError for splits that are not as many as ranks, or not together the first dimension.
     """
     result: Array | tuple[Array, Array] = alltoall_async(array, splits, name).wait()
     return result

@@ -94,7 +94,8 @@ def reducescatter(
     """This rank's rows of the reduction of all ranks' arrays.
 
     array: of one dimension or more, the same shape on every rank. It is cut along the first dimension: all
-    ranks get as many rows, the first ones one more where that does not come out even.
+    ranks get as many rows, the first ones one more where that does not come out even. Of two ranks that
+    call reducescatter([1, 2, 3], Sum), rank 0 gets [2, 4] and rank 1 [6].
     """
     result: Array = reducescatter_async(
         array, op, name, prescale_factor=prescale_factor, postscale_factor=postscale_factor
