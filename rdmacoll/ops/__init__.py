@@ -5,9 +5,10 @@ from rdmacoll.ops.allreduce import allreduce, grouped_allreduce
 from rdmacoll.ops.alltoall import alltoall
 from rdmacoll.ops.barrier import barrier
 from rdmacoll.ops.broadcast import broadcast, broadcast_variables
-from rdmacoll.ops.gather import gather, scatter
+from rdmacoll.ops.gather import gather
 from rdmacoll.ops.reduce import reduce
 from rdmacoll.ops.reducescatter import grouped_reducescatter, reducescatter
+from rdmacoll.ops.scatter import scatter
 
 __all__ = [
     "allgather",

@@ -26,22 +26,22 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
     The gradient (of floats; complex has none) is this rank's rows of the sum of all ranks' gradients.
     `name` and errors as for `allreduce`.
     """
-    return gather(as_tensor(tensor), name=name)
+    return allgather_one(as_tensor(tensor), name=name)
 
 
 @not_converted
 def grouped_allgather(tensors: Sequence[Any], name: str | None = None) -> list[Any]:
     """`allgather` of several tensors as one operation for each dtype: cheaper than one by one."""
     inputs = [as_tensor(value) for value in tensors]
-    return in_groups(inputs, name, lambda group, name: gather_group(group, name=name))
+    return in_groups(inputs, name, lambda group, name: allgather_group(group, name=name))
 
 
-def gather(tensor: Any, *, name: str | None, label: str = "") -> Any:
+def allgather_one(tensor: Any, *, name: str | None, label: str = "") -> Any:
     """`allgather` of a tensor, which `label` names in messages."""
-    return gather_group([tensor], name=name, labels=[label] if label else [])[0]
+    return allgather_group([tensor], name=name, labels=[label] if label else [])[0]
 
 
-def gather_group(tensors: Sequence[Any], *, name: str | None, labels: Sequence[str] = ()) -> list[Any]:
+def allgather_group(tensors: Sequence[Any], *, name: str | None, labels: Sequence[str] = ()) -> list[Any]:
     """One op for tensors of one dtype."""
     check_movable(tensors[0].dtype)
     functions = ops()
@@ -60,7 +60,7 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
         return [None] * len(op.inputs)
     totals = reduce_group(filled(grads, op.outputs), op=ReduceOp.SUM, name=None)
     rows = tf.stack([rows_of(mine) for mine in op.inputs])
-    counts = gather(rows[None], name=None)  # by rank and tensor
+    counts = allgather_one(rows[None], name=None)  # by rank and tensor
     begins = tf.reduce_sum(counts[: world.rank()], axis=0)
     return [
         tf.reshape(total[begins[i] : begins[i] + rows[i]], tf.shape(mine))

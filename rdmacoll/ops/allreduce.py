@@ -22,7 +22,7 @@ from rdmacoll.ops._arguments import (
 from rdmacoll.ops._gradients import filled, scales_of
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops.allgather import gather
+from rdmacoll.ops.allgather import allgather_one
 
 
 @not_converted
@@ -129,8 +129,8 @@ def _reduce_slices(
     check_reducible(slices.values.dtype, op)
     prescale_factor, postscale_factor = scales(slices.values.dtype, prescale_factor, postscale_factor)
     values = slices.values if prescale_factor == 1.0 else slices.values * prescale_factor
-    values = gather(values, name=None if name is None else f"{name}.values")
-    indices = gather(slices.indices, name=None if name is None else f"{name}.indices")
+    values = allgather_one(values, name=None if name is None else f"{name}.values")
+    indices = allgather_one(slices.indices, name=None if name is None else f"{name}.indices")
     if op is ReduceOp.AVERAGE:
         values = values / world.size()
     if postscale_factor != 1.0:

@@ -21,7 +21,7 @@ from rdmacoll.ops._arguments import (
 from rdmacoll.ops._gradients import check_linear, filled, treated_alike
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops.allgather import gather_group
+from rdmacoll.ops.allgather import allgather_group
 
 
 @not_converted
@@ -98,7 +98,7 @@ def _scatter_group(
 @tf.RegisterGradient("RdmacollReducescatter")
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     check_linear(op, "reducescatter")
-    gathered = gather_group(filled(grads, op.outputs), name=None)
+    gathered = allgather_group(filled(grads, op.outputs), name=None)
     return [
         tf.ensure_shape(whole, value.shape) for whole, value in zip(treated_alike(op, gathered), op.inputs)
     ]

@@ -15,7 +15,7 @@ from rdmacoll.engine.operators import FLOATS, ReduceOp
 from rdmacoll.ops._arguments import check_compression, reduction
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import next_in_trace
-from rdmacoll.ops.allgather import gather
+from rdmacoll.ops.allgather import allgather_one
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
 
@@ -109,8 +109,8 @@ class GradientReducer:
         values = slices.values
         if self.prescale_factor != 1.0:
             values = values * self.prescale_factor
-        values = gather(values, name=f"{name}/values", label=label)
-        indices = gather(slices.indices, name=f"{name}/indices", label=label)
+        values = allgather_one(values, name=f"{name}/values", label=label)
+        indices = allgather_one(slices.indices, name=f"{name}/indices", label=label)
         scale = self.postscale_factor
         if self.op is ReduceOp.AVERAGE:
             values = values / world.size()

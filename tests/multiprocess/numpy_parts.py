@@ -64,6 +64,11 @@ def scales_and_places(seed: int) -> None:
             if me == root:
                 np.testing.assert_allclose(got, right, rtol=1e-12, atol=1e-12)
     right = reduced(arrays, ReduceOp.SUM)
+    large = all_arrays((150_001, 2), np.dtype(np.float64), seed)  # between nodes by another algorithm
+    for op in (rdmacoll.Sum, rdmacoll.Max):
+        part = engine.reducescatter(large[me], op, prescale_factor=2.0)
+        given = [2.0 * array[rows_of(150_001, me, count)] for array in large]
+        assert wrong_values(part, given, op) == 0
     place, root = arrays[me].copy(), count - 1
     got = engine.reduce(place, root, rdmacoll.Sum, out=place)
     if me == root:
