@@ -94,7 +94,8 @@ std::vector<int64_t> own_rows(const Request& request, int rank, int ranks) {
 
 int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::size_t count = said.empty() ? 0 : said[rank].size();
+    const auto index = static_cast<std::size_t>(rank);
+    const std::size_t count = index < said.size() ? said[index].size() : 0;
     if (count != count_of_own_rows(descriptor, rank, ranks)) return rank;
   }
   return -1;

@@ -159,6 +159,28 @@ TEST(Layout, memory_that_a_rank_does_not_have_is_never_named) {
   EXPECT_DEATH(layout.append_output(layout.range(0, 1), pieces), "no memory of this rank");
 }
 
+TEST(Cut, needs_what_every_rank_has_to_say_and_nothing_else) {
+  Descriptor descriptor;
+  descriptor.shapes = {{-1, 2}};
+  descriptor.root = 1;
+  descriptor.kind = Kind::alltoall;
+  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}, {3, 4}}, 2), -1);
+  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}}, 2), 1);
+  EXPECT_EQ(incomplete_rank(descriptor, {{1}, {3, 4}}, 2), 0);
+  descriptor.kind = Kind::scatter;
+  EXPECT_EQ(incomplete_rank(descriptor, {{}, {3, 4}}, 2), -1);
+  EXPECT_EQ(incomplete_rank(descriptor, {{3, 4}}, 2), 0);
+  EXPECT_EQ(incomplete_rank(descriptor, {}, 2), 1);
+  descriptor.kind = Kind::gather;
+  EXPECT_EQ(incomplete_rank(descriptor, {{7}, {0}}, 2), -1);
+  EXPECT_EQ(incomplete_rank(descriptor, {}, 2), 0);
+  for (const Kind kind : {Kind::allreduce, Kind::reducescatter, Kind::barrier}) {
+    descriptor.kind = kind;
+    EXPECT_EQ(incomplete_rank(descriptor, {}, 2), -1);
+    EXPECT_EQ(incomplete_rank(descriptor, {{}, {1}}, 2), 1);
+  }
+}
+
 TEST(Cut, gives_the_first_ranks_one_row_more) {
   EXPECT_EQ(even_rows(10, 4), (std::vector<int64_t>{3, 3, 2, 2}));
   EXPECT_EQ(even_rows(2, 3), (std::vector<int64_t>{1, 1, 0}));
