@@ -74,8 +74,8 @@ typedef struct rc_request {
   rc_allocate allocate;     /* NULL: the handle owns the results (handle_result_at) */
   rc_done done;             /* NULL: use the handle */
   void* context;            /* for allocate and done */
-  const char* manifest; /* allreduce: describes the list of gradients that this is the first part
-                           of; compared between ranks, and shown where it differs; NULL: none */
+  const char* manifest;  /* allreduce: describes the list of gradients that this is the first part
+                            of; compared between ranks, and shown where it differs; NULL: none */
   const int64_t* splits; /* alltoall, scatter at the root: how many rows each rank gets, as many
                             numbers as ranks; copied. NULL: as many for each, in a scatter one more
                             for the first ranks, as in a reducescatter */
