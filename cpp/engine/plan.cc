@@ -18,7 +18,16 @@ Shape Planner::shape_of(const Decided& decided) const {
           request.kind == Kind::allreduce && request.prescale != 1.0};
 }
 
+// A prepared operation, alone again: nothing about it can have changed but who is connected.
+bool Planner::is_known(const Decided& decided) const {
+  const Operation& first = *decided.operations.front();
+  return first.recipe_look == look_ && decided.operations.size() == 1 &&
+         first.recipe->head.algorithm == decided.algorithm &&
+         first.recipe->head.segment_bytes == decided.segment_bytes;
+}
+
 bool Planner::connect(const Decided& decided) {
+  if (is_known(decided)) return true;
   const Shape shape = shape_of(decided);
   const auto [entry, is_new] = peers_.try_emplace({decided.algorithm, shape.root});
   if (is_new) entry->second = peers_of(make_schedule(decided.algorithm, shape));
@@ -34,6 +43,11 @@ bool Planner::connect(const Decided& decided) {
 
 Status Planner::prepare(Decided& decided, Batch& batch) {
   batch.sequence = decided.sequence;
+  if (is_known(decided)) {
+    batch.recipe = decided.operations.front()->recipe;
+    batch.operations = std::move(decided.operations);
+    return {};
+  }
   Recipe::Head head = head_of(decided);
   if (head.kind == Kind::allreduce || head.kind == Kind::broadcast) {
     list_tensors(decided);
@@ -43,6 +57,10 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
         last != nullptr && last->head == head && last->layout.tensors() == tensors_;
     if (!is_same) last = even_recipe(head);
     batch.recipe = last;
+    if (decided.operations.size() == 1) {
+      decided.operations.front()->recipe = last;
+      decided.operations.front()->recipe_look = look_;
+    }
   } else {
     RC_RETURN_IF_ERROR(gathered_recipe(decided, head, batch.recipe));
   }
@@ -150,7 +168,10 @@ void Planner::look_around() {
     const Reach reach = connected ? transport_.reach(peer) : Reach{};
     around_.views.push_back(reach.views);
     around_.devices.push_back(!reach.views && !reach.foreign_transfers);
-    if (around_.devices.back()) around_.foreign = false;
+    if (around_.devices.back()) {
+      around_.foreign = false;
+      around_.eager_bytes = std::min(around_.eager_bytes, reach.eager_bytes);
+    }
     if (!reach.views) continue;
     around_.is_viewed = true;
     around_.foreign = around_.foreign && reach.foreign_views;
@@ -182,9 +203,9 @@ void Planner::add_program(Recipe& recipe) {
   const Layout& layout = recipe.layout;
   const bool few =
       layout.tensors().size() <= around_.pieces_max || layout.pieces_max() <= around_.pieces_max;
-  recipe.program = &programs_.prepared(
-      head.algorithm, head.shape,
-      {around_.views, few && head.input_visible, few && head.output_visible, around_.devices});
+  Placement placement{around_.views, few && head.input_visible, few && head.output_visible, {}};
+  if (layout.segment_bytes_max() > around_.eager_bytes) placement.devices = around_.devices;
+  recipe.program = &programs_.prepared(head.algorithm, head.shape, placement);
 }
 
 }  // namespace rdmacoll
