@@ -48,7 +48,16 @@ const Planner::Outline& Planner::outline_of(Algorithm algorithm, const Shape& sh
   return entry->second;
 }
 
+// A prepared operation, alone again: nothing about it can have changed but who is connected.
+bool Planner::is_known(const Decided& decided) const {
+  const Operation& first = *decided.operations.front();
+  return first.recipe_look == look_ && decided.operations.size() == 1 &&
+         first.recipe->head.algorithm == decided.algorithm &&
+         first.recipe->head.segment_bytes == decided.segment_bytes;
+}
+
 bool Planner::connect(const Decided& decided) {
+  if (is_known(decided)) return true;
   bool all = true;
   for (int peer : outline_of(decided.algorithm, shape_of(decided)).peers) {
     if (transport_.is_connected(peer)) continue;
@@ -61,6 +70,11 @@ bool Planner::connect(const Decided& decided) {
 
 Status Planner::prepare(Decided& decided, Batch& batch) {
   batch.sequence = decided.sequence;
+  if (is_known(decided)) {
+    batch.recipe = decided.operations.front()->recipe;
+    batch.operations = std::move(decided.operations);
+    return {};
+  }
   Recipe::Head head = head_of(decided);
   if (!row_of(head.kind).makes_result) {
     list_tensors(decided);
@@ -70,6 +84,10 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
         last != nullptr && last->head == head && last->layout.tensors() == tensors_;
     if (!is_same) last = even_recipe(head);
     batch.recipe = last;
+    if (decided.operations.size() == 1) {
+      decided.operations.front()->recipe = last;
+      decided.operations.front()->recipe_look = look_;
+    }
   } else {
     RC_RETURN_IF_ERROR(ragged_recipe(decided, head, batch.recipe));
   }
@@ -182,7 +200,10 @@ void Planner::look_around() {
     const Reach reach = connected ? transport_.reach(peer) : Reach{};
     around_.views.push_back(reach.views);
     around_.devices.push_back(!reach.views && !reach.foreign_transfers);
-    if (around_.devices.back()) around_.foreign = false;
+    if (around_.devices.back()) {
+      around_.foreign = false;
+      around_.eager_bytes = std::min(around_.eager_bytes, reach.eager_bytes);
+    }
     if (!reach.views) continue;
     around_.is_viewed = true;
     around_.foreign = around_.foreign && reach.foreign_views;
@@ -227,9 +248,9 @@ void Planner::add_program(Recipe& recipe) {
   const Layout& layout = recipe.layout;
   const bool few =
       layout.pieces_bound() <= around_.pieces_max || layout.pieces_max() <= around_.pieces_max;
-  recipe.program = &programs_.prepared(
-      head.algorithm, head.shape,
-      {around_.views, few && head.input_visible, few && head.output_visible, around_.devices});
+  Placement placement{around_.views, few && head.input_visible, few && head.output_visible, {}};
+  if (layout.segment_bytes_max() > around_.eager_bytes) placement.devices = around_.devices;
+  recipe.program = &programs_.prepared(head.algorithm, head.shape, placement);
 }
 
 }  // namespace rdmacoll

@@ -46,9 +46,14 @@ std::vector<int> peers_of(const Schedule& schedule) {
 
 const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                                   const Placement& placement) {
-  // Which peers show views does not change once they are connected, so it is not in the key.
-  const Key key{algorithm, shape.root, shape.prescaled, placement.input_visible,
-                placement.output_visible};
+  // Which peers show views, and which are devices, does not change once they are connected, so it
+  // is not in the key.
+  const Key key{algorithm,
+                shape.root,
+                shape.prescaled,
+                placement.input_visible,
+                placement.output_visible,
+                !placement.devices.empty()};
   auto& program = programs_[key];
   if (program == nullptr) {
     program = std::make_unique<Program>(lower(make_schedule(algorithm, shape), placement));

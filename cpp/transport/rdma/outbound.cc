@@ -94,7 +94,11 @@ void Outbound::send_eager(const Transfer& transfer, uint32_t bytes) {
   copy_pieces(transfer.pieces, payload);
   home_.counters.bytes_sent += bytes;
   home_.counters.bytes_copied += bytes;
-  sent_.push_back(transfer.cookie);
+  if (transfer.is_done != nullptr) {
+    *transfer.is_done = true;
+  } else {
+    sent_.push_back(transfer.cookie);
+  }
 }
 
 uint32_t Outbound::begin(Lane lane, uint64_t sequence) {

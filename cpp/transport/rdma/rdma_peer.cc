@@ -248,6 +248,8 @@ void RdmaPeer::handle_sent(const Sent& sent, Sink& sink) {
     case Sent::Kind::timed:
       way_.end(home_.clock.now());
       return open_path_if_tested(sink);
+    case Sent::Kind::tail:
+      return;
   }
 }
 
@@ -384,6 +386,7 @@ void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
     liveness_->spoke(now);
   }
   if (!socket_.is_flushed()) look_at_socket(now, sink);
+  if (is_connected() && echo_.empty()) link_.pairs.front().ask_for_tail();
 }
 
 }  // namespace rdmacoll::rdma
