@@ -44,11 +44,13 @@ from rdmacoll.engine.world import (
 
 if TYPE_CHECKING:
     from rdmacoll import keras
+    from rdmacoll.hooks import BroadcastGlobalVariablesHook
     from rdmacoll.keras import callbacks
     from rdmacoll.ops import (
         allgather,
         allreduce,
         broadcast,
+        broadcast_global_variables,
         broadcast_variables,
         grouped_allreduce,
     )
@@ -56,9 +58,11 @@ if TYPE_CHECKING:
 
 # Name -> module, and whether the name is the module itself.
 _LAZY = {
+    "BroadcastGlobalVariablesHook": "rdmacoll.hooks",
     "allgather": "rdmacoll.ops",
     "allreduce": "rdmacoll.ops",
     "broadcast": "rdmacoll.ops",
+    "broadcast_global_variables": "rdmacoll.ops",
     "broadcast_variables": "rdmacoll.ops",
     "grouped_allreduce": "rdmacoll.ops",
     "DistributedGradientTape": "rdmacoll.optimizer",
@@ -93,6 +97,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Average",
+    "BroadcastGlobalVariablesHook",
     "ConfigError",
     "DistributedGradientTape",
     "DistributedOptimizer",
@@ -111,6 +116,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "broadcast",
+    "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
     "cross_rank",

@@ -43,7 +43,15 @@ DEADLINE_S = 5.0  # five times what is promised
 
 
 @pytest.mark.parametrize(
-    ("how", "where"), [slow("kill", "graph"), ("exception", "eager"), ("kill", "fit"), slow("exit", "fit")]
+    ("how", "where"),
+    [
+        slow("kill", "graph"),
+        ("exception", "eager"),
+        ("kill", "fit"),
+        slow("exit", "fit"),
+        slow("exception", "session"),
+        ("kill", "session"),
+    ],
 )
 def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
     outcome = run(PROGRAMS / "tf_failure.py", 3, arguments=[how, where], deadline_s=200)
@@ -51,7 +59,9 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
     assert ended.code != 0, outcome.text()
     for survivor in survivors:
         assert survivor.code == 1, outcome.text()
-        assert survivor.report["class"] == ("RankFailedError" if where == "eager" else "AbortedError")
+        assert survivor.report["class"] == (
+            "RankFailedError" if where in ("eager", "session") else "AbortedError"
+        )
         assert survivor.report["rank"] == 2
         assert "rank 2" in survivor.report["text"]
         assert survivor.report["at"] - ended.report["ended_at"] < DEADLINE_S
