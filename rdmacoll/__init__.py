@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from rdmacoll.hooks import BroadcastGlobalVariablesHook
     from rdmacoll.keras import callbacks
     from rdmacoll.ops import (
+        Compression,
         allgather,
         allreduce,
         broadcast,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 # Name -> module, and whether the name is the module itself.
 _LAZY = {
+    "Compression": "rdmacoll.ops",
     "BroadcastGlobalVariablesHook": "rdmacoll.hooks",
     "allgather": "rdmacoll.ops",
     "allreduce": "rdmacoll.ops",
@@ -98,6 +100,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "Average",
     "BroadcastGlobalVariablesHook",
+    "Compression",
     "ConfigError",
     "DistributedGradientTape",
     "DistributedOptimizer",

@@ -42,9 +42,11 @@ def DistributedOptimizer(
 
     optimizer: of Keras 3, of Keras 2 (TensorFlow 2.15, `tf_keras`; new or legacy), or of
     `tf.compat.v1.train`, whose `compute_gradients` then returns the reduced gradients. All ranks wrap their
-    optimizers in the same order. op: Average, Sum, Min, Max or Product; gradients are multiplied
-    by `prescale_factor` before and `postscale_factor` after. sparse_as_dense: `tf.IndexedSlices` are
-    summed as dense tensors instead of being gathered. bucket_bytes: instead of RDMACOLL_BUCKET_BYTES.
+    optimizers in the same order. op: Average, Sum, Min, Max or Product; gradients are multiplied by
+    `prescale_factor` before and `postscale_factor` after. compression: `Compression.fp16` or `bf16` lets them
+    travel as 16 bits; under dynamic loss scaling the scale falls until they fit. sparse_as_dense:
+    `tf.IndexedSlices` become dense tensors instead of keeping their rows. bucket_bytes: instead of
+    RDMACOLL_BUCKET_BYTES.
 
     With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
     (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and
