@@ -43,7 +43,7 @@ from rdmacoll.engine.world import (
 )
 
 if TYPE_CHECKING:
-    from rdmacoll import keras
+    from rdmacoll import keras, tensorflow
     from rdmacoll.hooks import BroadcastGlobalVariablesHook
     from rdmacoll.keras import callbacks
     from rdmacoll.ops import (
@@ -70,7 +70,11 @@ _LAZY = {
     "DistributedGradientTape": "rdmacoll.optimizer",
     "DistributedOptimizer": "rdmacoll.optimizer",
 }
-_LAZY_MODULES = {"keras": "rdmacoll.keras", "callbacks": "rdmacoll.keras.callbacks"}
+_LAZY_MODULES = {
+    "keras": "rdmacoll.keras",
+    "callbacks": "rdmacoll.keras.callbacks",
+    "tensorflow": "rdmacoll.tensorflow",
+}
 try:
     _HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 except ImportError:  # from a finder of the program's own, which refuses it
@@ -137,6 +141,7 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "tensorflow",
 ]
 if not _HAS_TENSORFLOW:  # what lists all names (import *, pydoc, inspect) then gets those that are there
     __all__ = [name for name in __all__ if name not in _LAZY and name not in _LAZY_MODULES]
