@@ -36,8 +36,7 @@ def allreduce(
 
     tensor: a tensor, or what becomes one, of any shape up to 8 dimensions; equal shape, dtype and `op`
     on all ranks; uint8, int8, int32, int64, float16, bfloat16, float32 or float64. Also a
-    `tf.IndexedSlices` (Sum and Average), of which ranks may have different numbers of rows: the result has
-    the rows of all, or the sum of each where that is less to send.
+    `tf.IndexedSlices` (Sum and Average): its rows are gathered, so ranks may have different numbers.
     op: Average (floats only), Sum, Min, Max or Product. name: equal on all ranks, one in flight at a
     time; without it ops are matched by their order (eager) or place in the graph (tf.function).
     Inputs are multiplied by `prescale_factor` first, the result by `postscale_factor` last.

@@ -2,6 +2,8 @@
 
 Every rank gets the indices of all, so all know how many rows there are, and choose alike. To gather rows
 each rank receives all the others have; to sum, twice the size of the dense tensor (Patarasu and Yuan 2009).
+Whoever squares rows before adding those of one index (Adam in Keras 3, the norms that clip) gets something
+else from sums, so they are for those who ask for them.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ def reduce_slices(
     postscale_factor: float = 1.0,
     compression: Compressor = Compression.none,
     label: str = "",
+    may_sum: bool = False,
 ) -> Any:
-    """The sum or average as `tf.IndexedSlices`: rows of all ranks in rank order, where one index may be
-    there several times, or each row once with its sum."""
+    """The sum or average as `tf.IndexedSlices`: the rows of all ranks in rank order, where one index may be
+    there several times; if it `may_sum`, and that is less to send, each index once, with its sum."""
     _check(slices, op, label)
     prescale, postscale = scales(slices.values.dtype, prescale_factor, postscale_factor)
 
@@ -63,14 +66,16 @@ def reduce_slices(
         rows, _ = tf.unique(indices)
         return tf.gather(total, rows), rows
 
-    values, rows = gathered() if slices.dense_shape is None else _either(indices, slices, summed, gathered)
+    if may_sum and slices.dense_shape is not None:
+        values, rows = tf.cond(_is_less_summed(indices, slices), summed, gathered)
+    else:
+        values, rows = gathered()
     return tf.IndexedSlices(values, rows, slices.dense_shape)
 
 
-def _either(indices: Any, slices: Any, summed: Any, gathered: Any) -> tuple[Any, Any]:
+def _is_less_summed(indices: Any, slices: Any) -> Any:
     rows = tf.cast(tf.shape(indices)[0], tf.int64)
-    is_less_summed = rows > GATHERED_ROWS_MAX * tf.cast(slices.dense_shape[0], tf.int64)
-    return tuple(tf.cond(is_less_summed, summed, gathered))
+    return rows > GATHERED_ROWS_MAX * tf.cast(slices.dense_shape[0], tf.int64)
 
 
 def _check(slices: Any, op: ReduceOp, label: str) -> None:

@@ -34,7 +34,7 @@ def DistributedOptimizer(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     compression: Any = None,
-    sparse_as_dense: bool = False,
+    sparse_as_dense: bool | str = False,
     bucket_bytes: int | None = None,
 ) -> Any:
     """Makes `optimizer` reduce gradients over all ranks before it clips and applies them; returns the
@@ -44,9 +44,10 @@ def DistributedOptimizer(
     `tf.compat.v1.train`, whose `compute_gradients` then returns the reduced gradients. All ranks wrap their
     optimizers in the same order. op: Average, Sum, Min, Max or Product; gradients are multiplied by
     `prescale_factor` before and `postscale_factor` after. compression: `Compression.fp16` or `bf16` lets them
-    travel as 16 bits; under dynamic loss scaling the scale falls until they fit. sparse_as_dense:
-    `tf.IndexedSlices` become dense tensors instead of keeping their rows. bucket_bytes: instead of
-    RDMACOLL_BUCKET_BYTES.
+    travel as 16 bits; under dynamic loss scaling the scale falls until they fit. sparse_as_dense: False
+    gathers the rows of `tf.IndexedSlices`; True makes them dense; "auto" gathers the rows, or sums those of
+    one index where that is less to send (not the same for Keras 3's Adam, or a clipped norm, which square
+    each row). bucket_bytes: instead of RDMACOLL_BUCKET_BYTES.
 
     With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
     (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and

@@ -33,11 +33,13 @@ class GradientReducer:
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         compression: Any = None,
-        sparse_as_dense: bool = False,
+        sparse_as_dense: bool | str = False,
         bucket_bytes: int | None = None,
     ) -> None:
         if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
             raise ConfigError(f"bucket_bytes={bucket_bytes!r}: a whole number of bytes, at least 1.")
+        if type(sparse_as_dense) is not bool and sparse_as_dense != "auto":
+            raise ConfigError(f'sparse_as_dense={sparse_as_dense!r}: False, True and "auto" are allowed.')
         self.name = name
         self.op = reduction(op)
         self.prescale_factor = scale(prescale_factor, "prescale_factor")
@@ -60,7 +62,7 @@ class GradientReducer:
         labels = _labels(len(result), variables)
         dense, sparse = [], []
         for index in present:
-            if isinstance(result[index], tf.IndexedSlices) and not self.sparse_as_dense:
+            if isinstance(result[index], tf.IndexedSlices) and self.sparse_as_dense is not True:
                 sparse.append(index)
             else:
                 result[index] = tf.convert_to_tensor(result[index])
@@ -109,6 +111,7 @@ class GradientReducer:
             postscale_factor=self.postscale_factor,
             compression=self.compression,
             label=label,
+            may_sum=self.sparse_as_dense == "auto",
         )
 
     def _entry(self, tensor: Any) -> Entry:

@@ -7,11 +7,9 @@ whether they are finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.ops._library import typed_errors
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.subclass import reduced_pairs, subclass
@@ -43,24 +41,3 @@ class Distributed(Copied):
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     """Swaps the class of `optimizer`."""
     optimizer.__class__ = subclass(type(optimizer), Distributed, reducer)
-    _patch_recovery()
-
-
-def _patch_recovery() -> None:
-    """MonitoredTrainingSession takes the status of a rank that failed (aborted) for a preemption, makes a new
-    session and tries again, for ever. So there errors arrive typed, which ends the training."""
-    from tensorflow.python.training.monitored_session import _CoordinatedSession
-
-    for name in ("run", "run_step_fn"):
-        plain = getattr(_CoordinatedSession, name)
-        if not getattr(plain, "is_rdmacoll", False):
-            setattr(_CoordinatedSession, name, _raising_typed(plain))
-
-
-def _raising_typed(plain: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with typed_errors():
-            return plain(*args, **kwargs)
-
-    run.is_rdmacoll = True  # type: ignore[attr-defined]
-    return run

@@ -164,6 +164,18 @@ def slices(rank: int, rows: int, of: int, width: int = 3) -> tuple[np.ndarray, n
     return value(rank, (len(indices), width), salt=rows), indices
 
 
+def reduced_slices(given: Any, **options: Any) -> Any:
+    """Calls whose result is the gradient of a table of which these rows were looked up."""
+    table = tf.Variable(tf.zeros(given.dense_shape))
+
+    def call() -> Any:
+        with rdmacoll.DistributedGradientTape(tf.GradientTape(), **options) as tape:
+            loss = tf.reduce_sum(tf.gather(table, given.indices) * given.values)
+        return tape.gradient(loss, table)
+
+    return call, tf.function(call)
+
+
 def check_rows_are_gathered_or_summed_by_their_number() -> None:
     of = 8
     for rows in (0, 1, 3, 2 * of):
@@ -172,38 +184,50 @@ def check_rows_are_gathered_or_summed_by_their_number() -> None:
         dense = np.zeros((of, 3))
         for values, indices in everything:
             np.add.at(dense, indices, values)
-
-        def reduced(op: int, compression: Any, rows: int = rows) -> Any:
-            given = tf.IndexedSlices(*map(tf.constant, slices(RANK, rows, of)), tf.constant([of, 3]))
-            return rdmacoll.allreduce(given, op=op, compression=compression, postscale_factor=2.0)
-
-        for call in (reduced, tf.function(reduced)):
-            for compression, tolerance_of in ((None, "float32"), (Compression.fp16, "float16")):
-                result = call(rdmacoll.Sum, compression)
-                touched = np.unique(np.concatenate([indices for _, indices in everything]))
-                assert sorted(set(result.indices.numpy())) == list(touched)
-                assert len(result.indices) == (len(touched) if total > 2 * of else total)
-                close(tf.convert_to_tensor(result), 2 * dense, tolerance_of)
-                means = tf.convert_to_tensor(call(rdmacoll.Average, compression))
-                close(means, 2 * dense / SIZE, tolerance_of)
-                assert equal_on_all_ranks([result.values.numpy(), result.indices.numpy(), means.numpy()])
+        touched = np.unique(np.concatenate([indices for _, indices in everything]))
+        given = tf.IndexedSlices(*map(tf.constant, slices(RANK, rows, of)), tf.constant([of, 3]))
+        for compression, tolerance_of in ((None, "float32"), (Compression.fp16, "float16")):
+            options = {"compression": compression, "postscale_factor": 2.0}
+            for op, divisor in ((rdmacoll.Sum, 1), (rdmacoll.Average, SIZE)):
+                for call in reduced_slices(given, op=op, sparse_as_dense="auto", **options):
+                    result = call()
+                    assert isinstance(result, tf.IndexedSlices)
+                    assert sorted(set(result.indices.numpy())) == list(touched)
+                    assert len(result.indices) == (len(touched) if total > 2 * of else total)
+                    close(tf.convert_to_tensor(result), 2 * dense / divisor, tolerance_of)
+                    assert equal_on_all_ranks([result.values.numpy(), result.indices.numpy()])
+            for call in reduced_slices(given, **options):
+                assert len(call().indices) == total
+                close(tf.convert_to_tensor(call()), 2 * dense / SIZE, tolerance_of)
+            for call in reduced_slices(given, sparse_as_dense=True, **options):
+                close(call(), 2 * dense / SIZE, tolerance_of)
+            alone = rdmacoll.allreduce(given, **options)
+            assert len(alone.indices) == total
+            close(tf.convert_to_tensor(alone), 2 * dense / SIZE, tolerance_of)
 
 
 def check_many_rows_cost_no_more_than_sums() -> None:
     values, indices = slices(RANK, 20_000, 100, 16)
     given = tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([100, 16]))
-    total = tf.convert_to_tensor(given)
-    for call in (rdmacoll.allreduce, tf.function(rdmacoll.allreduce)):
-        result = call(given, op=rdmacoll.Sum)
-        assert len(result.indices) == 99
-        sparse = sent_by(lambda c=call: c(given, op=rdmacoll.Sum))
-        assert SIZE == 1 or sparse < SIZE * indices.nbytes + 4 * total.numpy().nbytes < values.nbytes, sparse
+    for call in reduced_slices(given, op=rdmacoll.Sum, sparse_as_dense="auto"):
+        assert len(call().indices) == 99
+        sent = sent_by(call)
+        assert SIZE == 1 or sent < SIZE * indices.nbytes + 4 * 100 * 16 * 4 < values.nbytes, sent
+
+
+def check_how_sparse_is_dense_has_three_answers() -> None:
+    error = raised(
+        rdmacoll.ConfigError,
+        lambda: rdmacoll.DistributedGradientTape(tf.GradientTape(), sparse_as_dense="always"),
+    )
+    assert "auto" in str(error)
 
 
 def check_an_optimizer_leaves_rows_alone_that_nobody_has() -> None:
     for rows in (1, 40):
         table = keras.Variable(np.ones((6, 3), np.float32))
-        optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.5), op=rdmacoll.Sum)
+        optimizer = keras.optimizers.SGD(0.5)
+        rdmacoll.DistributedOptimizer(optimizer, op=rdmacoll.Sum, sparse_as_dense="auto")
         values, indices = slices(RANK, rows, 6)
         gradient = tf.IndexedSlices(tf.constant(values), tf.constant(indices), tf.constant([6, 3]))
         step(optimizer, [table], [gradient])

@@ -78,7 +78,14 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
 
 @pytest.mark.parametrize(
     ("where", "number"),
-    [slow("eager", "SIGINT"), slow("graph", "SIGINT"), ("fit", "SIGINT"), ("graph", "SIGTERM")],
+    [
+        slow("eager", "SIGINT"),
+        slow("graph", "SIGINT"),
+        ("fit", "SIGINT"),
+        slow("session", "SIGINT"),
+        ("graph", "SIGTERM"),
+        slow("session", "SIGTERM"),
+    ],
 )
 def test_a_signal_ends_a_wait_in_tensorflow(where: str, number: str) -> None:
     with Run(PROGRAMS / "tf_interrupt.py", 2, arguments=[where, number]) as started:
