@@ -140,6 +140,31 @@ def check_what_would_not_be_reduced_is_refused() -> None:
     assert "broadcast_variables" in str(error)
 
 
+def check_its_own_variables_and_conditions() -> None:
+    """The last check: there is no way back."""
+    v1.disable_v2_behavior()
+    total = SIZE * (SIZE + 1) / 2
+    for rows in (1, 20):  # gathered, and summed
+        with tf.Graph().as_default():
+            weight = v1.get_variable("weight", initializer=np.float32([RANK + 1.0, 2.0]))
+            table = v1.get_variable("table", initializer=np.ones((4, 2), np.float32))
+            assert "Ref" in type(weight).__name__
+            optimizer = v1.train.MomentumOptimizer(0.5, 0.9)
+            rdmacoll.DistributedOptimizer(optimizer, op=rdmacoll.Sum, sparse_as_dense="auto")
+            picked = tf.gather(table, v1.placeholder_with_default([1] * rows, (None,)))
+            pairs = optimizer.compute_gradients(
+                (tf.reduce_sum(weight) + tf.reduce_sum(picked)) * (RANK + 1.0)
+            )
+            step = optimizer.apply_gradients(pairs)
+            hooks = [rdmacoll.BroadcastGlobalVariablesHook(0)]
+            with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+                _, (_, slices) = session.run([step, [gradient for gradient, _ in pairs]])
+                assert len(slices.indices) == (SIZE if rows == 1 else 1)
+                found = session.run([weight, table])
+        close(found[0], [1.0 - 0.5 * total, 2.0 - 0.5 * total])
+        close(found[1], np.ones((4, 2)) - 0.5 * total * rows * np.eye(4)[1][:, None])
+
+
 if __name__ == "__main__":
     run_all(globals())
     rdmacoll.shutdown()
