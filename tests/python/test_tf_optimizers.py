@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from ranks import ROOT, run
-from test_tf_matrix import cache_folder, old_python as old_python
+from test_tf_matrix import cache_folder, old_python as old_python, run_there
 from test_tf_ranks import run_checks
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "tf_optimizers.py"
@@ -165,3 +165,5 @@ def test_the_table_comes_true_in_loops(tf_keras: Path) -> None:
 @pytest.mark.slow
 def test_the_table_comes_true_in_tensorflow_2_15(old_python: Path) -> None:
     come_true(cells(row for row in ROWS if row[2] != "Keras 3"), python=old_python)
+    for done in run_there(old_python, "tf_v1.py", 2):
+        assert len(done) == 6
