@@ -68,6 +68,7 @@ class Training:
         if self.library == "v1":
             options = {
                 "MomentumOptimizer": {"momentum": 0.9},
+                "AdadeltaOptimizer": {"epsilon": 1e-6},  # the square of its first steps
                 "AdagradDAOptimizer": {"global_step": tf.constant(1, tf.int64)},
             }.get(self.optimizer, {})
             return getattr(v1.train, self.optimizer)(rate, **options)
