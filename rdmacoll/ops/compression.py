@@ -1,7 +1,7 @@
 """16 bits on the wire: floats are rounded before they travel, summed in float32, and get their dtype back.
 
 The names are Horovod's. Gradients are noise to start with; what matters is the range: float16 ends at 65504
-and loses what is below 6e-8, bfloat16 has the range of float32 and three decimal digits fewer.
+and loses what is below 6e-8; bfloat16 has the range of float32, and two decimal digits.
 """
 
 from __future__ import annotations
