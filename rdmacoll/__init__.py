@@ -43,13 +43,16 @@ from rdmacoll.engine.world import (
 )
 
 if TYPE_CHECKING:
-    from rdmacoll import keras
+    from rdmacoll import keras, tensorflow
+    from rdmacoll.hooks import BroadcastGlobalVariablesHook
     from rdmacoll.keras import callbacks
     from rdmacoll.ops import (
+        Compression,
         allgather,
         allreduce,
         alltoall,
         broadcast,
+        broadcast_global_variables,
         broadcast_variables,
         gather,
         grouped_allgather,
@@ -63,10 +66,13 @@ if TYPE_CHECKING:
 
 # Name -> module, and whether the name is the module itself.
 _LAZY = {
+    "Compression": "rdmacoll.ops",
+    "BroadcastGlobalVariablesHook": "rdmacoll.hooks",
     "allgather": "rdmacoll.ops",
     "allreduce": "rdmacoll.ops",
     "alltoall": "rdmacoll.ops",
     "broadcast": "rdmacoll.ops",
+    "broadcast_global_variables": "rdmacoll.ops",
     "broadcast_variables": "rdmacoll.ops",
     "gather": "rdmacoll.ops",
     "grouped_allgather": "rdmacoll.ops",
@@ -78,7 +84,11 @@ _LAZY = {
     "DistributedGradientTape": "rdmacoll.optimizer",
     "DistributedOptimizer": "rdmacoll.optimizer",
 }
-_LAZY_MODULES = {"keras": "rdmacoll.keras", "callbacks": "rdmacoll.keras.callbacks"}
+_LAZY_MODULES = {
+    "keras": "rdmacoll.keras",
+    "callbacks": "rdmacoll.keras.callbacks",
+    "tensorflow": "rdmacoll.tensorflow",
+}
 try:
     _HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 except ImportError:  # from a finder of the program's own, which refuses it
@@ -107,6 +117,8 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
     "ConfigError",
     "DistributedGradientTape",
     "DistributedOptimizer",
@@ -126,6 +138,7 @@ __all__ = [
     "allreduce",
     "alltoall",
     "broadcast",
+    "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
     "cross_rank",
@@ -149,6 +162,7 @@ __all__ = [
     "scatter",
     "shutdown",
     "size",
+    "tensorflow",
 ]
 if not _HAS_TENSORFLOW:  # what lists all names (import *, pydoc, inspect) then gets those that are there
     __all__ = [name for name in __all__ if name not in _LAZY and name not in _LAZY_MODULES]

@@ -202,10 +202,11 @@ void Planner::look_around() {
     around_.devices.push_back(!reach.views && !reach.foreign_transfers);
     if (around_.devices.back()) {
       around_.foreign = false;
-      around_.eager_bytes = std::min(around_.eager_bytes, reach.eager_bytes);
+      around_.device_eager_bytes = std::min(around_.device_eager_bytes, reach.eager_bytes);
     }
     if (!reach.views) continue;
     around_.is_viewed = true;
+    around_.view_eager_bytes = std::min(around_.view_eager_bytes, reach.eager_bytes);
     around_.foreign = around_.foreign && reach.foreign_views;
     around_.pieces_max = std::min(around_.pieces_max, reach.view_pieces_max);
   }
@@ -248,8 +249,13 @@ void Planner::add_program(Recipe& recipe) {
   const Layout& layout = recipe.layout;
   const bool few =
       layout.pieces_bound() <= around_.pieces_max || layout.pieces_max() <= around_.pieces_max;
-  Placement placement{around_.views, few && head.input_visible, few && head.output_visible, {}};
-  if (layout.segment_bytes_max() > around_.eager_bytes) placement.devices = around_.devices;
+  Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
+                      around_.devices};
+  // What is copied on its way needs no memory that others see. Both ends of a transfer know its
+  // size, and come to the same.
+  const uint64_t bytes = layout.segment_bytes_max();
+  if (bytes <= around_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
+  if (bytes <= around_.device_eager_bytes) placement.devices.clear();
   recipe.program = &programs_.prepared(head.algorithm, head.shape, placement);
 }
 

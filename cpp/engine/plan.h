@@ -48,10 +48,11 @@ class Planner {
  private:
   struct Around {  // what peers and devices can see
     bool is_known = false;
-    std::vector<bool> views, devices;    // as in Placement
-    bool foreign = true;                 // memory outside the pool
-    std::size_t eager_bytes = SIZE_MAX;  // devices copy transfers up to here themselves
-    bool is_viewed = false;              // somebody has views
+    std::vector<bool> views, devices;  // as in Placement
+    bool foreign = true;               // memory outside the pool
+    // Transfers up to here are copied by the transport itself, within the node and by devices.
+    std::size_t view_eager_bytes = SIZE_MAX, device_eager_bytes = SIZE_MAX;
+    bool is_viewed = false;  // somebody has views
     std::size_t pieces_max = SIZE_MAX;
   };
   static constexpr std::size_t kRecipes = 64;

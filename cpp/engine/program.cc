@@ -1,5 +1,6 @@
 #include "engine/program.h"
 
+#include <algorithm>
 #include <set>
 
 namespace rdmacoll {
@@ -7,6 +8,10 @@ namespace {
 
 bool is_callers(const Slice& slice) {
   return slice.space == Space::input || slice.space == Space::output;
+}
+
+bool is_any(const std::vector<bool>& flags) {
+  return std::find(flags.begin(), flags.end(), true) != flags.end();
 }
 
 }  // namespace
@@ -46,14 +51,15 @@ std::vector<int> peers_of(const Schedule& schedule) {
 
 const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                                   const Placement& placement) {
-  // Which peers show views, and which are devices, does not change once they are connected, so it
-  // is not in the key.
+  // Which peers show views, and which are devices, does not change once they are connected; whether
+  // any are asked to is in the key.
   const Key key{algorithm,
                 shape.root,
                 shape.prescaled,
                 placement.input_visible,
                 placement.output_visible,
-                !placement.devices.empty()};
+                is_any(placement.views),
+                is_any(placement.devices)};
   auto& program = programs_[key];
   if (program == nullptr) {
     program = std::make_unique<Program>(lower(make_schedule(algorithm, shape), placement));

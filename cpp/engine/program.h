@@ -39,8 +39,8 @@ class Programs {
   std::size_t made() const { return programs_.size(); }
 
  private:
-  // Root, prescaled, visible in and out, whether devices read and write.
-  using Key = std::tuple<Algorithm, int, bool, bool, bool, bool>;
+  // Root, prescaled, visible in and out, views, devices.
+  using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool>;
   std::map<Key, std::unique_ptr<Program>> programs_;
 };
 

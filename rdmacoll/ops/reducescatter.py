@@ -10,7 +10,6 @@ import tensorflow as tf
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import (
     bits,
-    check_compression,
     check_has_rows,
     check_reducible,
     in_groups,
@@ -22,6 +21,7 @@ from rdmacoll.ops._gradients import check_linear, filled, treated_alike
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops.allgather import allgather_group
+from rdmacoll.ops.compression import Compressor, compressor
 
 
 @not_converted
@@ -35,9 +35,9 @@ def reducescatter(
 ) -> Any:
     """This rank's rows of the reduction of all ranks' tensors.
 
-    tensor: of one dimension or more, the same shape on all ranks; dtypes, `op`, `name`, scales and errors
-    as for `allreduce`. It is cut along the first dimension: all ranks get as many rows, the first ones one
-    more where that does not come out even.
+    tensor: of one dimension or more, the same shape on all ranks; dtypes, `op`, `name`, scales,
+    compression and errors as for `allreduce`. It is cut along the first dimension: all ranks get as many
+    rows, the first ones one more where that does not come out even.
 
     The gradient of Sum and Average gathers the ranks' gradients; Min, Max and Product have none.
     """
@@ -54,7 +54,7 @@ def grouped_reducescatter(
     compression: Any = None,
 ) -> list[Any]:
     """`reducescatter` of several tensors as one operation for each dtype: cheaper than one by one."""
-    check_compression(compression)
+    compressed = compressor(compression)
     reduce_op = reduction(op)
     return in_groups(
         [as_tensor(value) for value in tensors],
@@ -65,6 +65,7 @@ def grouped_reducescatter(
             name=name,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
+            compression=compressed,
         ),
     )
 
@@ -76,23 +77,26 @@ def _scatter_group(
     name: str | None,
     prescale_factor: float,
     postscale_factor: float,
+    compression: Compressor,
 ) -> list[Any]:
-    check_reducible(tensors[0].dtype, op)
+    dtype = compression.wire_dtype(tensors[0].dtype)
+    check_reducible(dtype, op)
     for value in tensors:
         check_has_rows(value, "reducescatter")
-    prescale, postscale = scales(tensors[0].dtype, prescale_factor, postscale_factor)
+    prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
+    wire, prescale = compression.packed(tensors, prescale)
     functions = ops()
     with op_scope(), typed_errors():
         results = list(
             functions.rdmacoll_reducescatter(
-                tensors=tensors,
+                tensors=wire,
                 op=int(op),
                 prescale_bits=bits(prescale),
                 postscale_bits=bits(postscale),
                 tensor_name=op_name(name),
             )
         )
-    return must_run(results)
+    return compression.unpacked(must_run(results), tensors)
 
 
 @tf.RegisterGradient("RdmacollReducescatter")

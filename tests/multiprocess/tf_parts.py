@@ -64,6 +64,17 @@ def check_reducescatters_every_op() -> None:
                     close(result, wanted, dtype)
 
 
+def check_sums_travel_as_16_bits() -> None:
+    rows = rows_of(SIZE + 1, RANK, SIZE)
+    for compression, tolerance in ((rdmacoll.Compression.fp16, 1e-2), (rdmacoll.Compression.bf16, 1e-1)):
+        call = functools.partial(reducescatter, op=rdmacoll.Sum, compression=compression)
+        for run in both_ways(call):
+            result = run(mine((SIZE + 1, 2)))
+            assert result.dtype == tf.float32
+            wanted = expected(rdmacoll.Sum, (SIZE + 1, 2), "float32")[rows]
+            np.testing.assert_allclose(result.numpy(), wanted, atol=tolerance * SIZE)
+
+
 def check_reduces_to_the_root() -> None:
     for op in REDUCE:
         for shape in ((), (0,), (5, 2), (20_000,)):

@@ -17,8 +17,8 @@ using rdma::RdmaPeer;
 namespace {
 
 constexpr std::size_t kCompletionsPerPoll = 64;
-// Sockets and events tell of death only: a look per millisecond is enough.
-constexpr Nanoseconds kLookInterval = kMillisecond;
+// Sockets and events tell of death only, and a look is a system call or two.
+constexpr Nanoseconds kLookInterval = 4 * kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
 constexpr int kEventsPerLook = 64;
 constexpr uint32_t kCompletionsMax = 32 << 10;
