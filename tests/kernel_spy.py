@@ -13,13 +13,24 @@ import pytest
 import tensorflow as tf
 
 from rdmacoll.engine import world
-from rdmacoll.engine.library import ABI_VERSION, REQUEST, TENSOR, _Api
+from rdmacoll.engine.library import (
+    ABI_VERSION,
+    ALLGATHER,
+    ALLTOALL,
+    GATHER,
+    REDUCESCATTER,
+    REQUEST,
+    SCATTER,
+    TENSOR,
+    _Api,
+)
 from rdmacoll.ops import _library
 from rdmacoll.ops._arguments import bits
 
 ONE = bits(1.0)
 SUM = 0
 PIECES = 2  # ranks that an allgather is answered for
+MAKE_RESULTS = (ALLGATHER, REDUCESCATTER, ALLTOALL, GATHER, SCATTER)
 
 END_LOAN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 DONE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
@@ -46,6 +57,7 @@ class Spy:
         self.lent: dict[int, Any] = {}  # memory of outputs, by address
         self.lends = True
         self.table.memory_lend = fields["memory_lend"](self._lend)
+        self.table.engine_topology = fields["engine_topology"](lambda engine, out: None)  # rank 0
         self._end_loan = END_LOAN(self._take_back)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -54,9 +66,14 @@ class Spy:
         assert not handle
         raw = ctypes.string_at(address, REQUEST.size)
         names = "size kind dtype op root prescale postscale name iteration n tensors"
-        request = dict(zip((names + " allocate done context").split(), REQUEST.unpack(raw)))
-        manifest = ctypes.c_char_p.from_buffer_copy(raw, REQUEST.size - ctypes.sizeof(ctypes.c_char_p)).value
-        request["manifest"] = manifest.decode() if manifest else None
+        request = dict(
+            zip((names + " allocate done context manifest splits n_splits").split(), REQUEST.unpack(raw))
+        )
+        manifest = request["manifest"]
+        request["manifest"] = ctypes.string_at(manifest).decode() if manifest else None
+        count = request["n_splits"]
+        address = request["splits"]
+        request["splits"] = list((ctypes.c_int64 * count).from_address(address)) if address else None
         request["name"] = ctypes.string_at(request["name"]).decode() if request["name"] else None
         request["tensors"] = [self._tensor(request["tensors"] + i * TENSOR.size) for i in range(request["n"])]
         self.requests.append(request)
@@ -102,15 +119,22 @@ class Spy:
         sizes = (1, 1, 4, 8, 2, 2, 4, 8, 1, 2, 4, 8, 2, 8, 16)
         for tensor in request["tensors"]:
             size = int(np.prod(tensor["shape"], dtype=np.int64)) * sizes[request["dtype"]]
-            if request["kind"] != 2:
-                ctypes.memmove(tensor["output"], tensor["input"], size)
+            if request["kind"] not in MAKE_RESULTS:
+                if tensor["output"]:
+                    ctypes.memmove(tensor["output"], tensor["input"], size)
                 continue
+            pieces = PIECES if request["kind"] == ALLGATHER else 1
             shape = tensor["shape"] or (1,)
-            dims = (ctypes.c_int64 * 8)(PIECES * shape[0], *shape[1:])
-            to = ALLOCATE(request["allocate"])(request["context"], len(shape), dims)
+            allocate = ALLOCATE(request["allocate"])
+            dims = (ctypes.c_int64 * 8)(pieces * shape[0], *shape[1:])
+            to = allocate(request["context"], len(shape), dims)
             assert to
-            for piece in range(PIECES):
+            for piece in range(pieces):
                 ctypes.memmove(to + piece * size, tensor["input"], size)
+            if request["kind"] == ALLTOALL:
+                counts = np.arange(7, 7 + PIECES)
+                to = allocate(request["context"], 1, (ctypes.c_int64 * 8)(PIECES))
+                ctypes.memmove(to, counts.ctypes.data, counts.nbytes)
 
     def close(self) -> None:
         self.hold.set()

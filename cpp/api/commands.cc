@@ -33,23 +33,17 @@ std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, Shape shape
   return forms;
 }
 
-// What a schedule depends on beside the number of ranks: who is the root, or whether inputs are
+// What a schedule depends on beside the number of ranks: who is the root, and whether inputs are
 // scaled first.
 std::vector<Shape> shapes_of(const AlgorithmRow& row, int ranks) {
-  switch (row.result) {
-    case AlgorithmRow::Result::sum:
-      return {{.ranks = ranks}, {.ranks = ranks, .prescaled = true}};
-    case AlgorithmRow::Result::root_value: {
-      std::vector<Shape> shapes;
-      for (int root : std::set{0, 1 % ranks, ranks / 2, ranks - 1}) {
-        shapes.push_back({.ranks = ranks, .root = root});
-      }
-      return shapes;
-    }
-    case AlgorithmRow::Result::concatenation:
-      return {{.ranks = ranks}};
+  std::vector<Shape> shapes;
+  const std::set<int> roots =
+      has_root(row.result) ? std::set{0, 1 % ranks, ranks / 2, ranks - 1} : std::set{0};
+  for (const int root : roots) {
+    shapes.push_back({.ranks = ranks, .root = root});
+    if (is_sum(row.result)) shapes.push_back({.ranks = ranks, .root = root, .prescaled = true});
   }
-  return {};
+  return shapes;
 }
 
 }  // namespace

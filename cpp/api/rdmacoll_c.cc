@@ -197,11 +197,15 @@ int handle_wait(rc_handle* handle, int64_t timeout_ms, char** error) {
 
 int handle_done(rc_handle* handle) { return handle->operation->done() ? 1 : 0; }
 
+const void* handle_result_at(rc_handle* handle, int32_t index, int32_t* ndim, int64_t dims[8]) {
+  const Operation::Result& result = handle->operation->results[static_cast<std::size_t>(index)];
+  *ndim = static_cast<int32_t>(result.dims.size());
+  std::copy(result.dims.begin(), result.dims.end(), dims);
+  return result.memory.get();
+}
+
 const void* handle_result(rc_handle* handle, int32_t* ndim, int64_t dims[8]) {
-  const std::vector<int64_t>& shape = handle->operation->gathered_dims;
-  *ndim = static_cast<int32_t>(shape.size());
-  std::copy(shape.begin(), shape.end(), dims);
-  return handle->operation->gathered.get();
+  return handle_result_at(handle, 0, ndim, dims);
 }
 
 void handle_free(rc_handle* handle) { delete handle; }
@@ -210,7 +214,9 @@ int prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
             rc_prepared** prepared, char** error) {
   OperationRef operation;
   Status status = operation_from(engine, request, operation);
-  if (status.ok()) status = check(operation->request, engine->session->world().size());
+  if (status.ok())
+    status =
+        check(operation->request, engine->session->world().rank, engine->session->world().size());
   if (status.ok()) {
     operation->is_checked = true;
     Session& session = *engine->session;
@@ -325,18 +331,18 @@ int check_descriptors(int32_t needed, char** error) {
   return report(rdmacoll::check_descriptors(needed), error);
 }
 
-const rc_api kApi{RC_ABI_VERSION,   sizeof(rc_api),  RDMACOLL_VERSION,
-                  text_free,        settings,        engine_open,
-                  engine_node,      engine_start,    engine_close,
-                  engine_free,      engine_topology, engine_metrics,
-                  engine_describe,  engine_state,    submit,
-                  handle_wait,      handle_done,     handle_result,
-                  handle_free,      prepare,         prepared_run,
-                  prepared_free,    memory_allocate, memory_free,
-                  verify_schedules, sim_faults,      run,
-                  memory_lend,      devices,         pair_open,
-                  pair_node,        pair_run,        pair_free,
-                  check_descriptors};
+const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),  RDMACOLL_VERSION,
+                  text_free,         settings,        engine_open,
+                  engine_node,       engine_start,    engine_close,
+                  engine_free,       engine_topology, engine_metrics,
+                  engine_describe,   engine_state,    submit,
+                  handle_wait,       handle_done,     handle_result,
+                  handle_free,       prepare,         prepared_run,
+                  prepared_free,     memory_allocate, memory_free,
+                  verify_schedules,  sim_faults,      run,
+                  memory_lend,       devices,         pair_open,
+                  pair_node,         pair_run,        pair_free,
+                  check_descriptors, handle_result_at};
 
 }  // namespace
 

@@ -16,29 +16,42 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 2
+#define RC_ABI_VERSION 3
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
 typedef struct rc_prepared rc_prepared; /* an allreduce that is called again and again */
 typedef struct rc_pair rc_pair;         /* one end of a path that is measured */
 
-enum rc_kind { RC_ALLREDUCE = 0, RC_BROADCAST = 1, RC_ALLGATHER = 2, RC_BARRIER = 3 };
+enum rc_kind {
+  RC_ALLREDUCE = 0,
+  RC_BROADCAST = 1,
+  RC_ALLGATHER = 2,
+  RC_BARRIER = 3,
+  RC_REDUCESCATTER = 4,
+  RC_ALLTOALL = 5,
+  RC_REDUCE = 6,
+  RC_GATHER = 7,
+  RC_SCATTER = 8
+};
 /* dtypes and reduction operators: the numbers in base/dtype.h
  * uint8 0, int8 1, int32 2, int64 3, float16 4, bfloat16 5, float32 6, float64 7, bool 8, uint16 9,
  * uint32 10, uint64 11, int16 12, complex64 13, complex128 14; sum 0, average 1, min 2, max 3,
  * product 4. */
 
 typedef struct rc_tensor {
-  const void* input; /* C-contiguous; broadcast reads it at the root only */
-  void* output;      /* may be `input`; ignored by allgather */
+  const void* input; /* C-contiguous; broadcast and scatter read it at the root only */
+  void* output;      /* allreduce, broadcast, reduce (at the root only); may be `input` */
   int32_t ndim;      /* 0 to 8 */
   int64_t dims[8];
   const char* label; /* names the tensor in messages; may be NULL */
 } rc_tensor;
 
-/* Asked once the ragged size of an allgather is known, on an engine thread: returns memory for the
- * result (C-contiguous, dims given), valid until the operation is done, or NULL to fail it. */
+/* Of allgather, reducescatter, alltoall, gather and scatter, whose results have another shape than
+ * their inputs. Asked for each result in turn, once its size is known, on an engine thread: returns
+ * memory for it (C-contiguous, dims given), valid until the operation is done, or NULL to fail it.
+ * The results are one for each tensor, without rows where the rank gets none (gather elsewhere than
+ * at the root); of an alltoall also how many rows came from each rank: int64, as many as ranks. */
 typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
 /* Called exactly once for an accepted request, on an engine thread or on the thread that drives the
  * engine, never from inside submit(). error_json is NULL on success and valid during the call. */
@@ -48,20 +61,25 @@ typedef struct rc_request {
   uint32_t size; /* sizeof(rc_request) */
   int32_t kind;  /* rc_kind */
   int32_t dtype;
-  int32_t op;               /* allreduce */
-  int32_t root;             /* broadcast */
-  double prescale;          /* allreduce: inputs are multiplied first; 1.0 = untouched */
-  double postscale;         /* allreduce: the result is multiplied last */
+  int32_t op;               /* allreduce, reducescatter, reduce */
+  int32_t root;             /* broadcast, reduce, gather, scatter */
+  double prescale;          /* where op counts: inputs are multiplied first; 1.0 = untouched */
+  double postscale;         /* where op counts: the result is multiplied last */
   const char* name;         /* NULL: unnamed, counted by one counter across all kinds */
   int64_t iteration;        /* tells the iterations of a loop apart; 0 outside. A (name, iteration)
                                that is in flight already is a DuplicateNameError */
-  int32_t n_tensors;        /* >= 1, except barrier (0); several = grouped; allgather takes 1 */
+  int32_t n_tensors;        /* >= 1, except barrier (0); several = grouped; alltoall, gather and
+                               scatter take 1 */
   const rc_tensor* tensors; /* copied before submit() returns; the memory behind it is not */
-  rc_allocate allocate;     /* allgather; NULL: the handle owns the result (handle_result) */
+  rc_allocate allocate;     /* NULL: the handle owns the results (handle_result_at) */
   rc_done done;             /* NULL: use the handle */
   void* context;            /* for allocate and done */
-  const char* manifest; /* allreduce: describes the list of gradients that this is the first part
-                           of; compared between ranks, and shown where it differs; NULL: none */
+  const char* manifest;  /* allreduce: describes the list of gradients that this is the first part
+                            of; compared between ranks, and shown where it differs; NULL: none */
+  const int64_t* splits; /* alltoall, scatter at the root: how many rows each rank gets, as many
+                            numbers as ranks; copied. NULL: as many for each, in a scatter one more
+                            for the first ranks, as in a reducescatter */
+  int32_t n_splits;
 } rc_request;
 
 enum rc_measure { RC_LATENCY = 1, RC_EXCHANGE = 2, RC_BANDWIDTH = 4 };
@@ -128,7 +146,7 @@ typedef struct rc_api {
    * done with an error: *error (which may be NULL: not wanted). */
   int (*handle_wait)(rc_handle* handle, int64_t timeout_ms, char** error);
   int (*handle_done)(rc_handle* handle); /* 1 or 0 */
-  /* Of a successful allgather without `allocate`: the memory, valid until handle_free. */
+  /* handle_result_at of the first result. */
   const void* (*handle_result)(rc_handle* handle, int32_t* ndim, int64_t dims[8]);
   /* Allowed at any time; an unfinished operation goes on. */
   void (*handle_free)(rc_handle* handle);
@@ -194,6 +212,10 @@ typedef struct rc_api {
   /* ConfigError with the limit and the cure when this process may not open so many more
    * descriptors now. */
   int (*check_descriptors)(int32_t needed, char** error);
+
+  /* Of an operation that has succeeded without `allocate`: a result, as in rc_allocate; the memory
+   * is valid until handle_free. */
+  const void* (*handle_result_at)(rc_handle* handle, int32_t index, int32_t* ndim, int64_t dims[8]);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

@@ -30,6 +30,8 @@ Status request_from(const rc_request& from, Request& to) {
   if (from.name != nullptr) to.name = from.name;
   to.iteration = from.iteration;
   if (from.manifest != nullptr) to.manifest = from.manifest;
+  if (from.splits != nullptr)
+    to.splits.assign(from.splits, from.splits + std::max(from.n_splits, 0));
   to.tensors.resize(static_cast<std::size_t>(std::max(from.n_tensors, 0)));
   for (std::size_t i = 0; i < to.tensors.size(); ++i) {
     const rc_tensor& tensor = from.tensors[i];

@@ -18,17 +18,25 @@ enum class Algorithm : uint8_t {
   recursive_doubling = 3,
   binomial_broadcast = 4,
   ring_allgather = 5,
+  ring_reduce_scatter = 10,
+  direct_reduce_scatter = 11,
+  pairwise_alltoall = 12,
+  binomial_reduce = 13,
+  direct_reduce = 14,
+  direct_gather = 15,
+  direct_scatter = 16,
 };
-inline constexpr int kAlgorithms = 6;
 
+// Whether a number from the wire is one of them.
+bool is_known(Algorithm algorithm);
 std::string_view name_of(Algorithm algorithm);
 std::optional<Algorithm> algorithm_from(std::string_view name);
 
 struct Shape {
   int ranks = 1;
   int rank = 0;
-  int root = 0;            // broadcast
-  bool prescaled = false;  // allreduce: every input is multiplied first
+  int root = 0;            // broadcast, reduce, gather, scatter
+  bool prescaled = false;  // sums: every input is multiplied first
 
   bool operator==(const Shape&) const = default;
 };
@@ -53,6 +61,26 @@ Schedule binomial_broadcast(const Shape& shape);
 // Allgather. Part k is the contribution of rank k (parts may have different sizes).
 Schedule ring_allgather(const Shape& shape);
 
+// Reduce-scatter. Rank k ends with the sum of part k (parts may have different sizes): the first
+// half of the allreduce of the same name.
+Schedule ring_reduce_scatter(const Shape& shape);
+Schedule direct_reduce_scatter(const Shape& shape);
+
+// All-to-all. Parts 0 to p-1 are what this rank gives to each rank, parts p to 2p-1 what it gets.
+// In round d everybody sends to the rank d above, so that no rank is hit by all others at once.
+Schedule pairwise_alltoall(const Shape& shape);
+
+// Reduce to `root`. ceil(log2 p) rounds of the whole segment along the canonical tree, where the
+// root takes the place of the first rank in each block that it belongs to.
+Schedule binomial_reduce(const Shape& shape);
+
+// Reduce to `root`, large: direct reduce-scatter, and the sums go to the root.
+Schedule direct_reduce(const Shape& shape);
+
+// Gather and scatter. Part k is rank k's (parts may have different sizes); one message each.
+Schedule direct_gather(const Shape& shape);
+Schedule direct_scatter(const Shape& shape);
+
 Schedule make_schedule(Algorithm algorithm, const Shape& shape);
 
 // One line each: the name, the function, and what it needs. Forcing, choosing, verifying and the
@@ -61,9 +89,23 @@ struct AlgorithmRow {
   Algorithm algorithm;
   std::string_view name;
   Schedule (*make)(const Shape& shape);
-  enum class Result : uint8_t { sum, root_value, concatenation } result;
+  // What the ranks end with: everybody everything (sum, root_value, concatenation), each its own
+  // part (own_sum, own_value: of the root's), the root alone (root_sum, root_concatenation), or
+  // what each has for each (exchange).
+  enum class Result : uint8_t {
+    sum,
+    root_value,
+    concatenation,
+    own_sum,
+    own_value,
+    root_sum,
+    root_concatenation,
+    exchange
+  } result;
   bool canonical;  // evaluates the canonical tree
 };
+bool is_sum(AlgorithmRow::Result result);
+bool has_root(AlgorithmRow::Result result);
 std::span<const AlgorithmRow> algorithm_table();
 
 }  // namespace rdmacoll

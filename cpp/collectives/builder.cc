@@ -19,7 +19,7 @@ bool overlap(const Slice& a, const Slice& b) {
   return a.first_part < b.first_part + b.parts && b.first_part < a.first_part + a.parts;
 }
 
-Builder::Builder(int ranks, int rank, int parts, bool prescaled) : prescaled_(prescaled) {
+Builder::Builder(int ranks, int rank, int parts, bool prescaled, Space scaled) {
   RC_ASSERT(parts > 0 && parts <= std::numeric_limits<uint16_t>::max());
   schedule_.ranks = ranks;
   schedule_.rank = rank;
@@ -27,8 +27,17 @@ Builder::Builder(int ranks, int rank, int parts, bool prescaled) : prescaled_(pr
   if (!prescaled) return;
   for (int part = 0; part < parts; ++part) {
     const Slice from = input(part);
-    add({.verb = Verb::copy, .prescale = true, .to = output(part)}, {&from, 1});
+    scaled_.push_back(scaled == Space::output ? output(part) : scratch(part));
+    add({.verb = Verb::copy, .prescale = true, .to = scaled_.back()}, {&from, 1});
   }
+}
+
+Slice Builder::contribution(int part, int parts) const {
+  if (scaled_.empty()) return input(part, parts);
+  Slice slice = scaled_[part];
+  RC_ASSERT(parts == 1 || slice.space == Space::output, "a scratch slot holds one part");
+  slice.parts = static_cast<uint16_t>(parts);
+  return slice;
 }
 
 Slice Builder::scratch(int part, int parts) {

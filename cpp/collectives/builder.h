@@ -15,16 +15,15 @@ namespace rdmacoll {
 
 class Builder {
  public:
-  // `prescaled`: the input is scaled into the output first, and contribution() is the output.
-  Builder(int ranks, int rank, int parts, bool prescaled = false);
+  // `prescaled`: the input is scaled first, into the output or, where a rank has no output for all
+  // parts, into scratch; contribution() is what came of it.
+  Builder(int ranks, int rank, int parts, bool prescaled = false, Space scaled = Space::output);
 
   Slice input(int part, int parts = 1) const { return slice(Space::input, 0, part, parts); }
   Slice output(int part, int parts = 1) const { return slice(Space::output, 0, part, parts); }
   Slice work(int part, int parts = 1) const { return slice(Space::work, 0, part, parts); }
   Slice scratch(int part, int parts = 1);  // a fresh slot
-  Slice contribution(int part, int parts = 1) const {
-    return prescaled_ ? output(part, parts) : input(part, parts);
-  }
+  Slice contribution(int part, int parts = 1) const;
 
   void send(int peer, const Slice& from) { add({.verb = Verb::send, .peer = peer, .to = from}); }
   void receive(int peer, const Slice& to) { add({.verb = Verb::receive, .peer = peer, .to = to}); }
@@ -59,7 +58,7 @@ class Builder {
   };
 
   Schedule schedule_;
-  bool prescaled_;
+  std::vector<Slice> scaled_;  // by part; empty: not prescaled
   std::map<int, Ordinals> ordinals_;
   std::vector<Bits> ancestors_;  // by step: every step that is done before it
 };

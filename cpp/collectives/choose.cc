@@ -21,21 +21,28 @@ bool rounds_too_early(const Facts& facts, Algorithm algorithm) {
   return facts.canonical && is_16_bit_float(facts.dtype) && algorithm != Algorithm::direct;
 }
 
-Algorithm by_size(const Tuning& tuning, const Facts& facts) {
-  // Partial sums of 16-bit floats are rounded on the way, and may overflow before they are divided.
-  const bool doubles = !is_16_bit_float(facts.dtype) || facts.ranks <= 2;
-  if (facts.one_node) {
-    return doubles && facts.bytes <= tuning.doubling_bytes_shared ? Algorithm::recursive_doubling
-                                                                  : Algorithm::direct;
-  }
-  if (doubles && facts.bytes <= tuning.doubling_bytes_network) {
-    return Algorithm::recursive_doubling;
-  }
+// So small that rounds cost more than bytes. But partial sums of 16-bit floats are rounded on the
+// way, and may overflow before they are divided.
+bool is_short(const Tuning& tuning, const Facts& facts) {
+  if (is_16_bit_float(facts.dtype) && facts.ranks > 2) return false;
+  return facts.bytes <=
+         (facts.one_node ? tuning.doubling_bytes_shared : tuning.doubling_bytes_network);
+}
+
+// Else it goes round a ring.
+bool is_direct(const Tuning& tuning, const Facts& facts) {
   const bool few = facts.ranks <= tuning.direct_ranks_network;
-  if (facts.canonical || (few && facts.bytes <= tuning.direct_bytes_network)) {
-    return Algorithm::direct;
-  }
-  return Algorithm::ring;
+  return facts.one_node || facts.canonical || (few && facts.bytes <= tuning.direct_bytes_network);
+}
+
+Algorithm by_size(const Tuning& tuning, const Facts& facts) {
+  if (is_short(tuning, facts)) return Algorithm::recursive_doubling;
+  return is_direct(tuning, facts) ? Algorithm::direct : Algorithm::ring;
+}
+
+Choice moved(const Tuning& tuning, const Facts& facts, Algorithm algorithm) {
+  if (facts.bytes == 0) return {};
+  return {algorithm, segment_bytes(tuning, facts)};
 }
 
 }  // namespace
@@ -55,8 +62,34 @@ Choice choose_broadcast(const Tuning& tuning, const Facts& facts) {
 }
 
 Choice choose_allgather(const Tuning& tuning, const Facts& facts) {
+  return moved(tuning, facts, Algorithm::ring_allgather);
+}
+
+Choice choose_reduce_scatter(const Tuning& tuning, const Facts& facts) {
   if (facts.bytes == 0) return {};
-  return {Algorithm::ring_allgather, segment_bytes(tuning, facts)};
+  return {
+      is_direct(tuning, facts) ? Algorithm::direct_reduce_scatter : Algorithm::ring_reduce_scatter,
+      reduced_segment_bytes(tuning, facts)};
+}
+
+Choice choose_alltoall(const Tuning& tuning, const Facts& facts) {
+  return moved(tuning, facts, Algorithm::pairwise_alltoall);
+}
+
+Choice choose_reduce(const Tuning& tuning, const Facts& facts) {
+  if (facts.bytes == 0) return {};
+  const bool is_tree =
+      is_short(tuning, facts) && !rounds_too_early(facts, Algorithm::binomial_reduce);
+  return {is_tree ? Algorithm::binomial_reduce : Algorithm::direct_reduce,
+          reduced_segment_bytes(tuning, facts)};
+}
+
+Choice choose_gather(const Tuning& tuning, const Facts& facts) {
+  return moved(tuning, facts, Algorithm::direct_gather);
+}
+
+Choice choose_scatter(const Tuning& tuning, const Facts& facts) {
+  return moved(tuning, facts, Algorithm::direct_scatter);
 }
 
 }  // namespace rdmacoll

@@ -45,5 +45,10 @@ struct Choice {
 Choice choose_allreduce(const Tuning& tuning, const Facts& facts);
 Choice choose_broadcast(const Tuning& tuning, const Facts& facts);
 Choice choose_allgather(const Tuning& tuning, const Facts& facts);
+Choice choose_reduce_scatter(const Tuning& tuning, const Facts& facts);
+Choice choose_alltoall(const Tuning& tuning, const Facts& facts);
+Choice choose_reduce(const Tuning& tuning, const Facts& facts);
+Choice choose_gather(const Tuning& tuning, const Facts& facts);
+Choice choose_scatter(const Tuning& tuning, const Facts& facts);
 
 }  // namespace rdmacoll

@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "collectives/bits.h"
+#include "collectives/outcome.h"
 
 namespace rdmacoll {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 // What a part holds: the sum over [first, last) when it was built in canonical order, and in any
 // case the multiset of contributions.
 struct Value {
-  int part = -1;
+  int content = -1;                    // Outcome::content
   std::vector<uint8_t> contributions;  // how often each rank is in it
   bool canonical = true;
   bool final = false;
@@ -66,8 +67,9 @@ uint64_t cell(const Slice& slice, int i) {
 // One rank's memory, and which of its steps are done.
 class Machine {
  public:
-  Machine(const Schedule& schedule, AlgorithmRow::Result result, int root)
+  Machine(const Schedule& schedule, const Outcome& outcome)
       : schedule_(schedule),
+        outcome_(outcome),
         waits_for_(schedule.steps.size()),
         successors_(schedule.steps.size()),
         unread_(schedule.steps.size(), 0),
@@ -81,17 +83,15 @@ class Machine {
       }
     }
     for (int part = 0; part < schedule.parts; ++part) {
-      const bool has = result == AlgorithmRow::Result::sum ||
-                       (result == AlgorithmRow::Result::root_value && schedule.rank == root) ||
-                       (result == AlgorithmRow::Result::concatenation && schedule.rank == part);
-      if (!has) continue;
-      Value value{part, std::vector<uint8_t>(schedule.ranks, 0), true, false};
+      if (!outcome.begins_with(schedule.rank, part)) continue;
+      Value value{content(part), std::vector<uint8_t>(schedule.ranks, 0), true, false};
       value.contributions[schedule.rank] = 1;
       cells_[cell({.space = Space::input}, part)] = value;
     }
   }
 
   const Schedule& schedule() const { return schedule_; }
+  int content(int part) const { return outcome_.content(schedule_.rank, part); }
   const Step& step(std::size_t index) const { return schedule_.steps[index]; }
   bool is_done(std::size_t index) const { return done_[index]; }
   bool is_ready(std::size_t index) const { return waits_for_[index] == 0; }
@@ -125,9 +125,9 @@ class Machine {
       const std::vector<Value> next = read(source);
       if (next.size() != step.to.parts) return "sources and target differ in parts";
       for (std::size_t i = 0; i < next.size(); ++i) {
-        if (next[i].part != step.to.first_part + static_cast<int>(i)) {
-          return cat("reads part ", next[i].part, " where part ", step.to.first_part + i,
-                     " belongs");
+        const int wanted = content(step.to.first_part + static_cast<int>(i));
+        if (next[i].content != wanted) {
+          return cat("reads part ", next[i].content, " where part ", wanted, " belongs");
         }
         if (next[i].final && (step.verb == Verb::reduce || step.final)) {
           return "adds to a result that was already rounded";
@@ -170,6 +170,7 @@ class Machine {
   }
 
   const Schedule& schedule_;
+  const Outcome& outcome_;
   std::unordered_map<uint64_t, Value> cells_;
   std::vector<uint16_t> waits_for_;
   std::vector<std::vector<std::size_t>> successors_;
@@ -314,25 +315,21 @@ class Execution {
   std::map<std::pair<int, uint16_t>, At> shown_by_;  // by reader and its await
 };
 
-std::string check_result(const Machine& machine, AlgorithmRow::Result result, int root,
-                         bool canonical) {
+std::string check_result(const Machine& machine, const Outcome& outcome, bool canonical) {
   const Schedule& schedule = machine.schedule();
   for (int part = 0; part < schedule.parts; ++part) {
-    Slice slice{Space::output, 0, static_cast<uint16_t>(part), 1};
+    if (!outcome.ends_with(schedule.rank, part)) continue;
+    const Slice slice{Space::output, 0, static_cast<uint16_t>(part), 1};
     const Value value = machine.read(slice).front();
-    std::vector<uint8_t> expected(schedule.ranks, 0);
-    if (result == AlgorithmRow::Result::sum) std::fill(expected.begin(), expected.end(), 1);
-    if (result == AlgorithmRow::Result::root_value) expected[root] = 1;
-    if (result == AlgorithmRow::Result::concatenation) expected[part] = 1;
-    if (value.part != part || value.contributions != expected) {
+    if (value.content != machine.content(part) ||
+        value.contributions != outcome.contributions(part)) {
       std::vector<int> counts(value.contributions.begin(), value.contributions.end());
-      return cat("rank ", schedule.rank, " ends with part ", part, " holding part ", value.part,
+      return cat("rank ", schedule.rank, " ends with part ", part, " holding part ", value.content,
                  " with each rank's contribution ", join(counts, ","), " times");
     }
-    if (result == AlgorithmRow::Result::sum && !value.final) {
-      return cat("rank ", schedule.rank, " never rounds part ", part);
-    }
-    if (result == AlgorithmRow::Result::sum && canonical && !value.canonical) {
+    if (!is_sum(outcome.result())) continue;
+    if (!value.final) return cat("rank ", schedule.rank, " never rounds part ", part);
+    if (canonical && !value.canonical) {
       return cat("rank ", schedule.rank, " sums part ", part,
                  " in another than the canonical order");
     }
@@ -344,16 +341,17 @@ std::string check_result(const Machine& machine, AlgorithmRow::Result result, in
 
 std::string verify(const std::vector<Schedule>& schedules, AlgorithmRow::Result result, int root,
                    bool canonical) {
+  const Outcome outcome(result, static_cast<int>(schedules.size()), root);
   std::vector<Machine> machines;
   machines.reserve(schedules.size());
   for (const Schedule& schedule : schedules) {
     const std::string race = find_race(schedule);
     if (!race.empty()) return cat("rank ", schedule.rank, ": ", race);
-    machines.emplace_back(schedule, result, root);
+    machines.emplace_back(schedule, outcome);
   }
   std::string complaint = Execution(machines).run();
   for (const Machine& machine : machines) {
-    if (complaint.empty()) complaint = check_result(machine, result, root, canonical);
+    if (complaint.empty()) complaint = check_result(machine, outcome, canonical);
   }
   return complaint;
 }

@@ -1,9 +1,9 @@
 #include "engine/decision_log.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/status.h"
+#include "engine/cut.h"
 
 namespace rdmacoll {
 namespace {
@@ -16,20 +16,18 @@ constexpr uint64_t kCutShort = 4;
 DecisionLog::DecisionLog(const World& world, DescriptorTable& table, Rules rules)
     : world_(world), table_(table), rules_(rules) {}
 
-void DecisionLog::offer(ReadyUnit unit) {
+int DecisionLog::offer(ReadyUnit unit) {
   Offer offer{std::move(unit), {}, 0};
   const bool readable = decode_descriptor(offer.unit.descriptor, offer.descriptor);
   RC_ASSERT(readable, "a descriptor that all ranks gave cannot be read");
   offer.bytes = offer.descriptor.bytes();
-  if (offer.descriptor.kind == Kind::allgather) {
-    const auto& shape = offer.descriptor.shapes.front();
-    uint64_t row = size_of(offer.descriptor.dtype);
-    for (std::size_t i = 1; i < shape.size(); ++i) row *= static_cast<uint64_t>(shape[i]);
-    const auto& firsts = offer.unit.firsts;
-    offer.bytes =
-        row * static_cast<uint64_t>(std::accumulate(firsts.begin(), firsts.end(), int64_t{0}));
+  const int incomplete = incomplete_rank(offer.descriptor, offer.unit.rows, world_.size());
+  if (incomplete >= 0) return incomplete;
+  if (row_of(offer.descriptor.kind).makes_result) {
+    offer.bytes = bytes_moved(offer.descriptor, offer.unit.rows, world_.size());
   }
   offered_.push_back(std::move(offer));
+  return -1;
 }
 
 // Only what is summed in the same order in any company may share a batch, else the bits of a result
@@ -56,6 +54,16 @@ Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) co
       return choose_broadcast(rules_.tuning, facts);
     case Kind::allgather:
       return choose_allgather(rules_.tuning, facts);
+    case Kind::reducescatter:
+      return choose_reduce_scatter(rules_.tuning, facts);
+    case Kind::alltoall:
+      return choose_alltoall(rules_.tuning, facts);
+    case Kind::reduce:
+      return choose_reduce(rules_.tuning, facts);
+    case Kind::gather:
+      return choose_gather(rules_.tuning, facts);
+    case Kind::scatter:
+      return choose_scatter(rules_.tuning, facts);
     case Kind::barrier:
       break;
   }
@@ -92,7 +100,7 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   formed.decision.segment_bytes = std::min(choice.segment_bytes, rules_.segment_bytes_max);
   formed.is_cut_short = bytes > formed.decision.segment_bytes &&
                         choice.segment_bytes / kCutShort >= formed.decision.segment_bytes;
-  formed.decision.firsts = first.unit.firsts;
+  formed.decision.rows = first.unit.rows;
   return formed;
 }
 

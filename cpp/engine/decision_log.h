@@ -30,8 +30,9 @@ class DecisionLog {
   };
   DecisionLog(const World& world, DescriptorTable& table, Rules rules);
 
-  // Root: what has become ready, in the order of readiness.
-  void offer(ReadyUnit unit);
+  // Root: what has become ready, in the order of readiness. Returns -1, or a rank whose numbers of
+  // rows do not fit the operation.
+  int offer(ReadyUnit unit);
   // Root: decisions for as many batches as have `room`, with the numbers that they need first.
   struct Formed {
     std::vector<InternMessage> interns;

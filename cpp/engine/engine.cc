@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/text.h"
+#include "engine/cut.h"
 
 namespace rdmacoll {
 namespace {
@@ -107,7 +108,8 @@ void Engine::notice_gap() {
 }
 
 Status Engine::submit(const OperationRef& operation) {
-  if (!operation->is_checked) RC_RETURN_IF_ERROR(check(operation->request, world_.size()));
+  if (!operation->is_checked)
+    RC_RETURN_IF_ERROR(check(operation->request, world_.rank, world_.size()));
   return submissions_.add(operation);
 }
 
@@ -139,10 +141,8 @@ void Engine::announce(const OperationRef& operation) {
       table_.refer(operation->descriptor), request.iteration, world_.rank, is_leaf(), {}};
   if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
   record.age = turned_at_ - operation->taken_at;
-  if (request.kind == Kind::allgather) {
-    const auto& dims = request.tensors.front().dims;
-    record.firsts.emplace_back(world_.rank, dims.empty() ? 1 : dims.front());
-  }
+  std::vector<int64_t> rows = own_rows(request, world_.rank, world_.size());
+  if (!rows.empty()) record.rows.emplace_back(world_.rank, std::move(rows));
   announce(std::move(record));
 }
 
@@ -168,8 +168,8 @@ bool Engine::pass_readiness() {
   ReadyMessage message{{}, plan_.era()};
   std::size_t bytes = 0;
   for (ReadyRecord& record : records) {
-    bytes += record.descriptor.bytes.size() + record.labels.size() + kReadyRecordBytes +
-             record.firsts.size() * sizeof(record.firsts.front());
+    bytes += record.descriptor.bytes.size() + record.labels.size() + kReadyRecordBytes;
+    for (const auto& [rank, rows] : record.rows) bytes += (1 + rows.size()) * sizeof(int64_t);
     message.records.push_back(std::move(record));
     if (bytes < kReadyMessageBytes) continue;
     post(neighbours_.front(), std::exchange(message, {{}, plan_.era()}));
@@ -213,8 +213,8 @@ void Engine::offer_ready() {
   for (ReadyUnit& unit : readiness_.take_ready()) {
     if (catch_up_.names(unit.key)) {
       unit_joined(unit.key);
-    } else {
-      decision_log_.offer(std::move(unit));
+    } else if (const int rank = decision_log_.offer(std::move(unit)); rank >= 0) {
+      return broken_protocol(rank, "numbers of rows that do not fit its operation");
     }
   }
 }
@@ -265,7 +265,7 @@ bool Engine::take_operations(const Agreed& agreed) {
     if (!find_operation(decision.units[i], agreed.keys[i], found_.back())) return false;
   }
   Decided& decided = decided_.emplace_back(
-      Decided{decision.sequence, decision.algorithm, decision.segment_bytes, decision.firsts, {}});
+      Decided{decision.sequence, decision.algorithm, decision.segment_bytes, decision.rows, {}});
   for (const Found& found : found_) {
     OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
     operation->sequence = decision.sequence;

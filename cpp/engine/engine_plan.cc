@@ -220,8 +220,7 @@ void Engine::stand_in(const DecisionUnit& unit, const UnitKey& key) {
     at += static_cast<std::size_t>(tensor.elements()) * size_of(request.dtype);
   }
   auto operation = std::make_shared<Operation>(std::move(request));
-  operation->gathered = std::move(zeros);
-  operation->gathered_bytes = bytes;
+  operation->results.push_back({{}, bytes, std::move(zeros)});
   operation->stands_in = true;
   if (in_flight_++ == 0) busy_since_ = turned_at_;
   ++stand_ins_in_flight_;

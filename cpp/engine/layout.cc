@@ -20,37 +20,68 @@ constexpr uint64_t divide_up(uint64_t value, uint64_t by) { return (value + by -
 void Layout::assign_even(std::vector<Tensor> tensors, uint64_t segment_bytes, int parts) {
   tensors_ = std::move(tensors);
   ragged_.clear();
-  starts_.assign(1, 0);
-  for (const Tensor& tensor : tensors_) starts_.push_back(starts_.back() + tensor.bytes);
+  inputs_.clear();
+  outputs_.clear();
+  bytes_ = 0;
+  for (const Tensor& tensor : tensors_) {
+    if (tensor.bytes == 0) continue;
+    const uint64_t end = bytes_ + tensor.bytes;
+    // Inputs are only ever read; Piece has one kind of pointer.
+    inputs_.push_back({bytes_, end, const_cast<std::byte*>(tensor.input)});
+    outputs_.push_back({bytes_, end, tensor.output});
+    bytes_ = end;
+  }
   parts_ = parts;
-  mine_ = -1;
-  if (bytes() == 0) {
+  if (bytes_ == 0) {
     segments_ = 0;
     return;
   }
   // Equal segments: a short last one would cost a full round for little.
   const uint64_t unit = kCacheLine * static_cast<uint64_t>(parts);
-  segments_ = static_cast<uint32_t>(divide_up(bytes(), std::max<uint64_t>(segment_bytes, unit)));
-  segment_bytes_ = round_up(divide_up(bytes(), segments_), unit);
-  segments_ = static_cast<uint32_t>(divide_up(bytes(), segment_bytes_));
+  segments_ = static_cast<uint32_t>(divide_up(bytes_, std::max<uint64_t>(segment_bytes, unit)));
+  segment_bytes_ = round_up(divide_up(bytes_, segments_), unit);
+  segments_ = static_cast<uint32_t>(divide_up(bytes_, segment_bytes_));
   part_bytes_max_ = round_up(
-      divide_up(std::min(segment_bytes_, bytes()), static_cast<uint64_t>(parts)), kCacheLine);
+      divide_up(std::min(segment_bytes_, bytes_), static_cast<uint64_t>(parts)), kCacheLine);
 }
 
-void Layout::assign_ragged(Tensor tensor, const std::vector<uint64_t>& part_bytes, int mine,
-                           uint64_t segment_bytes) {
+void Layout::assign_ragged(const Cut& cut, const std::vector<std::byte*>& inputs,
+                           const std::vector<std::byte*>& outputs, uint64_t segment_bytes) {
+  tensors_.clear();
   ragged_.assign(1, 0);
-  for (uint64_t part : part_bytes) ragged_.push_back(ragged_.back() + part);
-  parts_ = static_cast<int>(part_bytes.size());
-  mine_ = mine;
-  tensor.bytes = ragged_.back();
-  tensors_ = {tensor};
-  starts_ = {0, tensor.bytes};
-  const uint64_t largest = *std::max_element(part_bytes.begin(), part_bytes.end());
-  const auto parts = static_cast<uint64_t>(parts_);
-  segment_bytes_ = round_up(std::max(segment_bytes / parts, kCacheLine), kCacheLine);
+  for (const std::vector<int64_t>& part : cut.rows) {
+    uint64_t bytes = 0;
+    for (std::size_t tensor = 0; tensor < part.size(); ++tensor) {
+      bytes += static_cast<uint64_t>(part[tensor]) * cut.row_bytes[tensor];
+    }
+    ragged_.push_back(ragged_.back() + bytes);
+  }
+  bytes_ = ragged_.back();
+  place(cut, cut.input, inputs, ragged_, inputs_);
+  place(cut, cut.output, outputs, ragged_, outputs_);
+  parts_ = static_cast<int>(cut.rows.size());
+  const uint64_t largest = cut.part_bytes_max;
+  const uint64_t part_bytes = segment_bytes / static_cast<uint64_t>(parts_);
+  segment_bytes_ = round_up(std::max(part_bytes, kCacheLine), kCacheLine);
   segments_ = static_cast<uint32_t>(divide_up(largest, segment_bytes_));
   part_bytes_max_ = std::min(segment_bytes_, round_up(largest, kCacheLine));
+}
+
+// A part takes, of each tensor, what follows the parts before it.
+void Layout::place(const Cut& cut, const Cut::Span& parts, const std::vector<std::byte*>& tensors,
+                   const std::vector<uint64_t>& starts, Stretches& stretches) {
+  stretches.clear();
+  std::vector<std::byte*> at = tensors;
+  for (int part = parts.first; part < parts.last; ++part) {
+    uint64_t begin = starts[part];
+    for (std::size_t tensor = 0; tensor < at.size(); ++tensor) {
+      const uint64_t bytes = static_cast<uint64_t>(cut.rows[part][tensor]) * cut.row_bytes[tensor];
+      if (bytes == 0) continue;
+      stretches.push_back({begin, begin + bytes, at[tensor]});
+      begin += bytes;
+      at[tensor] += bytes;
+    }
+  }
 }
 
 Range Layout::range(uint32_t segment, int first, int count) const {
@@ -62,7 +93,7 @@ Range Layout::range(uint32_t segment, int first, int count) const {
     return {std::min(begin + skip, end), std::min(begin + skip + segment_bytes_, end)};
   }
   const uint64_t begin = segment * segment_bytes_;
-  const uint64_t end = std::min(begin + segment_bytes_, bytes());
+  const uint64_t end = std::min(begin + segment_bytes_, bytes_);
   // The last segment may be shorter: its parts are then shorter too.
   const uint64_t share =
       round_up(divide_up(end - begin, static_cast<uint64_t>(parts_)), kCacheLine);
@@ -70,43 +101,49 @@ Range Layout::range(uint32_t segment, int first, int count) const {
           std::min(begin + share * static_cast<uint64_t>(first + count), end)};
 }
 
-template <typename Base>
-void Layout::append(const Range& range, std::vector<Piece>& pieces, Base base) const {
+Layout::Stretches::const_iterator Layout::first_after(const Stretches& stretches, uint64_t at) {
+  return std::upper_bound(stretches.begin(), stretches.end(), at,
+                          [](uint64_t place, const Stretch& next) { return place < next.end; });
+}
+
+void Layout::append(const Range& range, const Stretches& stretches, std::vector<Piece>& pieces) {
   if (range.bytes() == 0) return;
-  auto tensor = static_cast<std::size_t>(
-      std::upper_bound(starts_.begin(), starts_.end(), range.begin) - starts_.begin() - 1);
-  for (uint64_t at = range.begin; at < range.end; ++tensor) {
-    const uint64_t end = std::min(range.end, starts_[tensor + 1]);
-    if (end == at) continue;  // an empty tensor
-    pieces.push_back({base(tensors_[tensor]) + (at - starts_[tensor]), end - at});
+  auto stretch = first_after(stretches, range.begin);
+  for (uint64_t at = range.begin; at < range.end; ++stretch) {
+    RC_ASSERT(stretch != stretches.end() && stretch->begin <= at, "no memory of this rank's");
+    const uint64_t end = std::min(range.end, stretch->end);
+    pieces.push_back({stretch->data + (at - stretch->begin), end - at});
     at = end;
   }
 }
 
 void Layout::append_input(const Range& range, std::vector<Piece>& pieces) const {
-  if (!ragged_.empty()) {  // my contribution is an array of its own
-    if (range.bytes() == 0) return;
-    RC_ASSERT(range.begin >= ragged_[mine_] && range.end <= ragged_[mine_ + 1]);
-    auto* data = const_cast<std::byte*>(tensors_[0].input);
-    pieces.push_back({data + (range.begin - ragged_[mine_]), range.bytes()});
-    return;
-  }
-  // Inputs are only ever read; Piece has one kind of pointer.
-  append(range, pieces, [](const Tensor& tensor) { return const_cast<std::byte*>(tensor.input); });
+  append(range, inputs_, pieces);
 }
 
 void Layout::append_output(const Range& range, std::vector<Piece>& pieces) const {
-  append(range, pieces, [](const Tensor& tensor) { return tensor.output; });
+  append(range, outputs_, pieces);
+}
+
+std::vector<Piece> Layout::memory_of(const Stretches& stretches) {
+  std::vector<Piece> memory;
+  for (const Stretch& stretch : stretches) {
+    memory.push_back({stretch.data, stretch.end - stretch.begin});
+  }
+  return memory;
 }
 
 std::size_t Layout::pieces_max() const {
   std::size_t most = 0;
-  std::vector<Piece> pieces;
   for (uint32_t segment = 0; segment < segments_; ++segment) {
     for (int part = 0; part < parts_; ++part) {
-      pieces.clear();
-      append_output(range(segment, part), pieces);
-      most = std::max(most, pieces.size());
+      const Range all = range(segment, part);
+      for (const Stretches* stretches : {&inputs_, &outputs_}) {
+        auto stretch = first_after(*stretches, all.begin);
+        std::size_t count = 0;
+        for (; stretch != stretches->end() && stretch->begin < all.end; ++stretch) ++count;
+        most = std::max(most, count);
+      }
     }
   }
   return most;

@@ -1,11 +1,13 @@
-// Where the bytes of a batch lie: its tensors one after the other, cut in segments, each cut in
-// parts.
+// Where the bytes of a batch lie: in a row, which is cut in segments, each cut in parts. The
+// callers' inputs and outputs hold stretches of the row.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "engine/cut.h"
 #include "memory/piece.h"
 
 namespace rdmacoll {
@@ -27,13 +29,13 @@ class Layout {
     bool operator==(const Tensor&) const = default;
   };
 
-  // Allreduce and broadcast: all tensors in a row, `parts` equal shares of each segment. A share
-  // begins at a multiple of a cache line, so that two ranks never write one line.
+  // Inputs and outputs have one shape: all tensors in a row, `parts` equal shares of each segment.
+  // A share begins at a multiple of a cache line, so that two ranks never write one line.
   void assign_even(std::vector<Tensor> tensors, uint64_t segment_bytes, int parts);
-  // Allgather: part r is what rank r gives; a segment takes the same stretch of every part.
-  // `tensor.input` is my contribution alone, `tensor.output` the whole.
-  void assign_ragged(Tensor tensor, const std::vector<uint64_t>& part_bytes, int mine,
-                     uint64_t segment_bytes);
+  // Inputs and outputs are made of some parts each, as the cut says; the row has all parts one
+  // after the other, and a segment takes the same stretch of every part. By tensor: where it lies.
+  void assign_ragged(const Cut& cut, const std::vector<std::byte*>& inputs,
+                     const std::vector<std::byte*>& outputs, uint64_t segment_bytes);
 
   uint32_t segments() const { return segments_; }
   // Parts [first, first + count) of a segment, in bytes of the row. Consecutive unless ragged.
@@ -41,26 +43,41 @@ class Layout {
   uint64_t part_bytes_max() const { return part_bytes_max_; }  // over all segments and parts
   uint64_t segment_bytes_max() const { return part_bytes_max_ * parts_; }
 
-  // Appends the memory of a range.
+  // Appends the memory of a range, which must be there.
   void append_input(const Range& range, std::vector<Piece>& pieces) const;
   void append_output(const Range& range, std::vector<Piece>& pieces) const;
-  // The most pieces that one part of one segment can have.
+  // The most pieces that one part of one segment can have, and a bound that costs nothing.
   std::size_t pieces_max() const;
-  uint64_t bytes() const { return starts_.empty() ? 0 : starts_.back(); }
-  const std::vector<Tensor>& tensors() const { return tensors_; }
+  std::size_t pieces_bound() const { return std::max(inputs_.size(), outputs_.size()); }
+  uint64_t bytes() const { return bytes_; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }  // if even
+  // The memory that inputs, or outputs, are made of.
+  std::vector<Piece> input_memory() const { return memory_of(inputs_); }
+  std::vector<Piece> output_memory() const { return memory_of(outputs_); }
 
  private:
-  template <typename Base>
-  void append(const Range& range, std::vector<Piece>& pieces, Base base) const;
+  struct Stretch {  // of the row
+    uint64_t begin;
+    uint64_t end;
+    std::byte* data;
+  };
+  using Stretches = std::vector<Stretch>;  // in their order, none of them empty
+
+  static void place(const Cut& cut, const Cut::Span& parts, const std::vector<std::byte*>& tensors,
+                    const std::vector<uint64_t>& starts, Stretches& stretches);
+  static std::vector<Piece> memory_of(const Stretches& stretches);
+  // The first stretch that ends after this place.
+  static Stretches::const_iterator first_after(const Stretches& stretches, uint64_t at);
+  static void append(const Range& range, const Stretches& stretches, std::vector<Piece>& pieces);
 
   std::vector<Tensor> tensors_;
-  std::vector<uint64_t> starts_;  // of each tensor, and the end of the row
+  Stretches inputs_, outputs_;
   std::vector<uint64_t> ragged_;  // start of each part, and the end; empty: even
+  uint64_t bytes_ = 0;            // of the row
   uint64_t segment_bytes_ = 0;    // even: of the row; ragged: of each part
   uint64_t part_bytes_max_ = 0;
   uint32_t segments_ = 0;
   int parts_ = 1;
-  int mine_ = -1;
 };
 
 }  // namespace rdmacoll

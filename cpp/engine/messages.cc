@@ -40,13 +40,21 @@ Status get_status(Reader& reader, int ranks) {
   return {code, std::move(message), std::move(detail)};
 }
 
+std::vector<int64_t> get_rows(Reader& reader) {
+  std::vector<int64_t> rows = reader.get_list<int64_t>(kControlBytesMax / sizeof(int64_t));
+  for (int64_t number : rows) {
+    if (number < 0) reader.fail();
+  }
+  return rows;
+}
+
 void put(Writer& writer, const ReadyMessage& message) {
   writer.put(message.era).put(static_cast<uint32_t>(message.records.size()));
   for (const ReadyRecord& record : message.records) {
     put(writer, record.descriptor);
     writer.put(record.iteration).put(record.origin).put(record.subtree);
-    writer.put(static_cast<uint32_t>(record.firsts.size()));
-    for (const auto& [rank, first] : record.firsts) writer.put(rank).put(first);
+    writer.put(static_cast<uint32_t>(record.rows.size()));
+    for (const auto& [rank, rows] : record.rows) writer.put(rank).put_list(rows);
     writer.put_text(record.labels).put(record.age);
   }
 }
@@ -62,13 +70,12 @@ ReadyMessage get_ready(Reader& reader, int ranks) {
     record.origin = reader.get<int32_t>();
     record.subtree = reader.get<uint8_t>() != 0;
     if (record.origin < 0 || record.origin >= ranks) reader.fail();
-    const auto firsts = reader.get<uint32_t>();
-    if (firsts > static_cast<uint32_t>(ranks)) reader.fail();
-    for (uint32_t j = 0; j < firsts && reader.ok(); ++j) {
+    const auto said = reader.get<uint32_t>();
+    if (said > static_cast<uint32_t>(ranks)) reader.fail();
+    for (uint32_t j = 0; j < said && reader.ok(); ++j) {
       const auto rank = reader.get<int32_t>();
-      const auto first = reader.get<int64_t>();
-      if (rank < 0 || rank >= ranks || first < 0) reader.fail();
-      record.firsts.emplace_back(rank, first);
+      if (rank < 0 || rank >= ranks) reader.fail();
+      record.rows.emplace_back(rank, get_rows(reader));
     }
     record.labels = reader.get_text(kTextBytesMax);
     record.age = reader.get<Nanoseconds>();
@@ -96,7 +103,8 @@ void put(Writer& writer, const Decision& decision) {
     put(writer, unit.descriptor);
     writer.put(unit.iteration);
   }
-  writer.put_list(decision.firsts);
+  writer.put(static_cast<uint32_t>(decision.rows.size()));
+  for (const std::vector<int64_t>& rows : decision.rows) writer.put_list(rows);
 }
 Decision get_decision(Reader& reader, int ranks) {
   Decision decision;
@@ -104,7 +112,7 @@ Decision get_decision(Reader& reader, int ranks) {
   decision.algorithm = reader.get<Algorithm>();
   decision.segment_bytes = reader.get<uint64_t>();
   const auto count = reader.get<uint32_t>();
-  if (count == 0 || count > kRecordsMax || static_cast<int>(decision.algorithm) >= kAlgorithms) {
+  if (count == 0 || count > kRecordsMax || !is_known(decision.algorithm)) {
     reader.fail();
   }
   for (uint32_t i = 0; i < count && reader.ok(); ++i) {
@@ -113,7 +121,9 @@ Decision get_decision(Reader& reader, int ranks) {
     unit.iteration = reader.get<int64_t>();
     decision.units.push_back(std::move(unit));
   }
-  decision.firsts = reader.get_list<int64_t>(static_cast<std::size_t>(ranks));
+  const auto said = reader.get<uint32_t>();
+  if (said > static_cast<uint32_t>(ranks)) reader.fail();
+  for (uint32_t i = 0; i < said && reader.ok(); ++i) decision.rows.push_back(get_rows(reader));
   return decision;
 }
 
@@ -180,7 +190,7 @@ PlanMessage get_plan(Reader& reader) {
     decision.algorithm = reader.get<Algorithm>();
     decision.segment_bytes = reader.get<uint64_t>();
     const auto units = reader.get<uint32_t>();
-    if (units == 0 || units > kRecordsMax || static_cast<int>(decision.algorithm) >= kAlgorithms) {
+    if (units == 0 || units > kRecordsMax || !is_known(decision.algorithm)) {
       reader.fail();
     }
     for (uint32_t j = 0; j < units && reader.ok(); ++j) {

@@ -26,7 +26,8 @@ struct ReadyRecord {
   int64_t iteration = 0;
   int32_t origin = 0;
   bool subtree = false;
-  std::vector<std::pair<int32_t, int64_t>> firsts;  // allgather: rank, its first dimension
+  // What a rank alone knows of its rows (own_rows in cut.h): rank, numbers.
+  std::vector<std::pair<int32_t, std::vector<int64_t>>> rows;
   // Of the tensors, for people: what `origin` calls them. No part of what has to agree. Like the
   // descriptor it is said once: "" when that is a number, but for unnamed operations.
   std::string labels = {};
@@ -53,7 +54,7 @@ struct Decision {
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
   std::vector<DecisionUnit> units;
-  std::vector<int64_t> firsts;  // allgather: by rank
+  std::vector<std::vector<int64_t>> rows;  // by rank, where ranks give or get different numbers
 };
 
 // Downward: the decisions from `start` on are these, over and over, until somebody says otherwise:

@@ -1,11 +1,11 @@
 #include "engine/operation.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/futex.h"
 #include "base/text.h"
 #include "base/wire.h"
+#include "engine/cut.h"
 
 namespace rdmacoll {
 namespace {
@@ -31,7 +31,7 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-Status check_tensor(const Request& request, const TensorRef& tensor) {
+Status check_tensor(const Request& request, const TensorRef& tensor, int rank) {
   if (tensor.dims.size() > kDimensionsMax) {
     return {Code::invalid, cat("tensor '", tensor.label, "' has ", tensor.dims.size(),
                                " dimensions; at most 8 are supported: reshape it.")};
@@ -42,20 +42,72 @@ Status check_tensor(const Request& request, const TensorRef& tensor) {
               cat("tensor '", tensor.label, "' has the negative dimension ", dim, ".")};
     }
   }
-  if (tensor.elements() > 0 && request.kind != Kind::broadcast && tensor.input == nullptr) {
+  const bool is_only_roots = request.kind == Kind::broadcast || request.kind == Kind::scatter;
+  if (tensor.elements() > 0 && tensor.input == nullptr &&
+      (!is_only_roots || (request.kind == Kind::scatter && request.root == rank))) {
     return {Code::invalid, cat("tensor '", tensor.label, "' has no input memory.")};
+  }
+  const bool is_cut = request.kind == Kind::reducescatter || request.kind == Kind::alltoall ||
+                      request.kind == Kind::scatter;
+  if (is_cut && tensor.dims.empty()) {
+    return {Code::invalid, cat(name_of(request.kind),
+                               " cuts tensors along the first dimension, and a scalar has none: "
+                               "reshape it to (1,).")};
+  }
+  return {};
+}
+
+// Of an alltoall, or of a scatter's root, whose tensor has a first dimension.
+Status check_splits(const Request& request, int ranks) {
+  const std::vector<int64_t>& splits = request.splits;
+  const int64_t rows = request.tensors.front().dims.front();
+  if (splits.empty()) {
+    if (request.kind == Kind::scatter || rows % ranks == 0) return {};
+    return {Code::invalid, cat("alltoall cannot cut ", rows, " rows in ", ranks,
+                               " equal parts: say by splits how many rows each rank gets.")};
+  }
+  if (splits.size() != static_cast<std::size_t>(ranks)) {
+    return {Code::invalid,
+            cat("splits has ", splits.size(), " numbers, but there are ", ranks, " ranks.")};
+  }
+  if (*std::min_element(splits.begin(), splits.end()) < 0) {
+    return {Code::invalid, cat("splits (", join(splits, ", "), ") has a negative number of rows.")};
+  }
+  constexpr uint64_t kMost = uint64_t{1} << 63;  // the sum of any numbers stays there
+  uint64_t sum = 0;
+  for (int64_t split : splits) sum = std::min(sum + static_cast<uint64_t>(split), kMost);
+  if (sum != static_cast<uint64_t>(rows)) {
+    return {Code::invalid, cat("splits (", join(splits, ", "), ") are ", sum,
+                               " rows together, but the tensor has ", rows, ".")};
+  }
+  return {};
+}
+
+// What has to be told, the descriptor and the rows that all ranks say, goes in one control message.
+Status check_told(const Request& request, int rank, int ranks) {
+  std::size_t shapes = request.name.size();
+  for (const TensorRef& tensor : request.tensors) {
+    shapes += 1 + sizeof(int64_t) * tensor.dims.size();
+  }
+  if (shapes > kDescriptorBytesMax) {
+    return {Code::invalid,
+            cat("a group of ", request.tensors.size(), " tensors has shapes of ",
+                bytes_text(shapes), " together; at most ", bytes_text(kDescriptorBytesMax),
+                " are supported. Split it into several groups.")};
+  }
+  const std::size_t rows = own_rows(request, rank, ranks).size();
+  const std::size_t table = rows * sizeof(int64_t) * static_cast<std::size_t>(ranks);
+  if (shapes + table > kDescriptorBytesMax) {
+    return {Code::invalid,
+            cat(name_of(request.kind), " of ", request.tensors.size(), " tensors among ", ranks,
+                " ranks has ", rows, " numbers of rows for each, ", bytes_text(table),
+                " together; at most ", bytes_text(kDescriptorBytesMax),
+                " are supported. Take fewer tensors at once, or fewer ranks.")};
   }
   return {};
 }
 
 }  // namespace
-
-std::string_view name_of(Kind kind) {
-  constexpr std::array<std::string_view, 4> kNames{"allreduce", "broadcast", "allgather",
-                                                   "barrier"};
-  const auto index = static_cast<std::size_t>(kind);
-  return index < kNames.size() ? kNames[index] : "unknown";
-}
 
 int64_t TensorRef::elements() const {
   int64_t count = 1;
@@ -83,8 +135,8 @@ std::string Request::labels() const {
   return join(shown, ", ") + more;
 }
 
-Status check(const Request& request, int ranks) {
-  if (static_cast<int>(request.kind) > 3) return {Code::invalid, "unknown kind of collective."};
+Status check(const Request& request, int rank, int ranks) {
+  if (!is_known(request.kind)) return {Code::invalid, "unknown kind of collective."};
   if (static_cast<int>(request.dtype) >= kDtypes || static_cast<int>(request.op) >= kReduceOps) {
     return {Code::invalid, "unknown dtype or reduction operator."};
   }
@@ -96,9 +148,10 @@ Status check(const Request& request, int ranks) {
     return {Code::invalid, cat("a manifest has ", request.manifest.size(), " bytes; at most ",
                                kNameBytesMax, " are supported.")};
   }
-  if (request.kind == Kind::allreduce) {
+  const KindRow& kind = row_of(request.kind);
+  if (kind.reduces) {
     if (!is_reducible(request.dtype)) {
-      return {Code::invalid, cat("allreduce cannot reduce ", name_of(request.dtype),
+      return {Code::invalid, cat(kind.name, " cannot reduce ", name_of(request.dtype),
                                  "; cast it to int32 or float32 first.")};
     }
     if (request.op == ReduceOp::average && is_integer(request.dtype)) {
@@ -106,28 +159,23 @@ Status check(const Request& request, int ranks) {
                                  " is not exact; use op=Sum and divide, or cast to float32.")};
     }
   }
-  if (request.kind == Kind::broadcast && (request.root < 0 || request.root >= ranks)) {
+  if (kind.has_root && (request.root < 0 || request.root >= ranks)) {
     return {Code::invalid,
             cat("root_rank ", request.root, " is not a rank of 0 to ", ranks - 1, ".")};
   }
-  if (request.kind == Kind::allgather && request.tensors.size() != 1) {
-    return {Code::invalid, "allgather takes one tensor."};
-  }
   if (request.kind != Kind::barrier && request.tensors.empty()) {
-    return {Code::invalid, cat(name_of(request.kind), " needs at least one tensor.")};
+    return {Code::invalid, cat(kind.name, " needs at least one tensor.")};
   }
-  std::size_t descriptor_bytes = request.name.size();
+  if (request.kind != Kind::barrier && !kind.takes_groups && request.tensors.size() != 1) {
+    return {Code::invalid, cat(kind.name, " takes one tensor.")};
+  }
   for (const TensorRef& tensor : request.tensors) {
-    RC_RETURN_IF_ERROR(check_tensor(request, tensor));
-    descriptor_bytes += 1 + sizeof(int64_t) * tensor.dims.size();
+    RC_RETURN_IF_ERROR(check_tensor(request, tensor, rank));
   }
-  if (descriptor_bytes > kDescriptorBytesMax) {
-    return {Code::invalid,
-            cat("a group of ", request.tensors.size(), " tensors has shapes of ",
-                bytes_text(descriptor_bytes), " together; at most ",
-                bytes_text(kDescriptorBytesMax), " are supported. Split it into several groups.")};
+  if (request.kind == Kind::alltoall || (request.kind == Kind::scatter && request.root == rank)) {
+    RC_RETURN_IF_ERROR(check_splits(request, ranks));
   }
-  return {};
+  return check_told(request, rank, ranks);
 }
 
 Operation::Operation(Request given)
@@ -171,16 +219,18 @@ std::string Operation::label() const {
 
 std::string encode_descriptor(const Request& request) {
   Writer writer;
-  const bool reduces = request.kind == Kind::allreduce;
+  // Of a kind that does not exist, which check() refuses, nothing has to agree.
+  const KindRow kind = is_known(request.kind) ? row_of(request.kind) : KindRow{};
   writer.put(request.kind).put(request.dtype);
-  writer.put(reduces ? request.op : ReduceOp::sum);
-  writer.put(static_cast<int32_t>(request.kind == Kind::broadcast ? request.root : 0));
-  writer.put(reduces ? request.prescale : 1.0).put(reduces ? request.postscale : 1.0);
+  writer.put(kind.reduces ? request.op : ReduceOp::sum);
+  writer.put(static_cast<int32_t>(kind.has_root ? request.root : 0));
+  writer.put(kind.reduces ? request.prescale : 1.0);
+  writer.put(kind.reduces ? request.postscale : 1.0);
   writer.put_text(request.name);
   writer.put(static_cast<uint32_t>(request.tensors.size()));
   for (const TensorRef& tensor : request.tensors) {
     std::vector<int64_t> dims = tensor.dims;
-    if (request.kind == Kind::allgather && !dims.empty()) dims.front() = -1;  // may be ragged
+    if (kind.first_may_differ && !dims.empty()) dims.front() = -1;
     writer.put(static_cast<uint8_t>(dims.size()));
     for (int64_t dim : dims) writer.put(dim);
   }
@@ -207,7 +257,7 @@ bool decode_descriptor(std::string_view bytes, Descriptor& descriptor) {
     for (int i = 0; i < dims; ++i) shape.push_back(reader.get<int64_t>());
   }
   descriptor.manifest = reader.get_text(kNameBytesMax);
-  return reader.done() && static_cast<int>(descriptor.kind) <= 3 &&
+  return reader.done() && is_known(descriptor.kind) &&
          static_cast<int>(descriptor.dtype) < kDtypes &&
          static_cast<int>(descriptor.op) < kReduceOps;
 }
@@ -236,8 +286,8 @@ namespace {
 // ", average, prescale 0.5": how the values are treated, whatever they are.
 std::string describe_treatment(const Descriptor& d) {
   std::string text;
-  if (d.kind == Kind::allreduce) text += cat(", ", name_of(d.op));
-  if (d.kind == Kind::broadcast) text += cat(", root ", d.root);
+  if (row_of(d.kind).reduces) text += cat(", ", name_of(d.op));
+  if (row_of(d.kind).has_root) text += cat(", root ", d.root);
   if (d.prescale != 1.0) text += cat(", prescale ", d.prescale);
   if (d.postscale != 1.0) text += cat(", postscale ", d.postscale);
   return text;

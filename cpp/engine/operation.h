@@ -11,12 +11,9 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "engine/kind.h"
 
 namespace rdmacoll {
-
-// Values are on the wire and in the C ABI: append only.
-enum class Kind : uint8_t { allreduce = 0, broadcast = 1, allgather = 2, barrier = 3 };
-std::string_view name_of(Kind kind);
 
 struct TensorRef {
   const std::byte* input = nullptr;
@@ -38,7 +35,9 @@ struct Request {
   int64_t iteration = 0;  // of a loop; the running number of an unnamed operation
   std::string manifest;   // of the list of gradients that this is the first part of
   std::vector<TensorRef> tensors;
-  // Allgather: memory for the result, or null to fail. Without it the operation owns the result.
+  std::vector<int64_t> splits;  // alltoall, scatter at the root: rows for each rank; empty: even
+  // Where KindRow::makes_result: memory for each result in turn, or null to fail. Without it the
+  // operation owns the results.
   std::function<void*(const std::vector<int64_t>& dims)> allocate;
   std::function<void(const Status&)> done;
 
@@ -47,8 +46,9 @@ struct Request {
   std::string labels() const;
 };
 
-// Says what is wrong with a request before it is accepted: dtype, op, root, dimensions, sizes.
-Status check(const Request& request, int ranks);
+// Says what is wrong with this rank's request before it is accepted: dtype, op, root, dimensions,
+// sizes, splits.
+Status check(const Request& request, int rank, int ranks);
 
 struct Recipe;
 
@@ -71,10 +71,14 @@ class Operation {
 
   Request request;
   std::string descriptor;  // what all ranks must agree on, encoded
-  // allgather without `allocate`; not filled first, since that would take as long as the gathering
-  std::unique_ptr<std::byte[]> gathered;
-  uint64_t gathered_bytes = 0;
-  std::vector<int64_t> gathered_dims;
+  struct Result {
+    std::vector<int64_t> dims;
+    uint64_t bytes = 0;
+    // Without `allocate`; not filled first, since that would take as long as the operation.
+    std::unique_ptr<std::byte[]> memory;
+  };
+  // Where KindRow::makes_result: one for each tensor, and of an alltoall the rows from each rank.
+  std::vector<Result> results;
   Nanoseconds taken_at = 0;  // by the engine
   uint64_t sequence = 0;     // of its decision
   bool is_checked = false;   // its request is; a prepared one comes again and again
@@ -95,7 +99,7 @@ class Operation {
 using OperationRef = std::shared_ptr<Operation>;
 
 // What must be equal on all ranks, as bytes: kind, dtype, op, root, scales, name, shapes (without
-// the first dimension of an allgather), manifest.
+// the first dimension where it may differ), manifest.
 std::string encode_descriptor(const Request& request);
 std::string_view descriptor_name(std::string_view descriptor);
 // "allreduce of float32 (3, 4), average"

@@ -1,12 +1,32 @@
 #include "engine/plan.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
-#include <numeric>
 
 #include "base/text.h"
 
 namespace rdmacoll {
+namespace {
+
+// Memory for the operation's next result: the caller's, or its own.
+Status make_result(Operation& operation, std::vector<int64_t> dims, uint64_t bytes,
+                   std::byte*& memory) {
+  Operation::Result& result = operation.results.emplace_back();
+  result.bytes = bytes;
+  if (operation.request.allocate) {
+    memory = static_cast<std::byte*>(operation.request.allocate(dims));
+  } else {
+    result.memory.reset(new (std::nothrow) std::byte[bytes + 1]);  // an address if empty, too
+    memory = result.memory.get();
+  }
+  result.dims = std::move(dims);
+  if (memory != nullptr) return {};
+  return {Code::failed,
+          cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
+}
+
+}  // namespace
 
 Planner::Planner(const World& world, Transport& transport, MemoryPool& pool,
                  uint64_t one_copy_bytes)
@@ -14,8 +34,18 @@ Planner::Planner(const World& world, Transport& transport, MemoryPool& pool,
 
 Shape Planner::shape_of(const Decided& decided) const {
   const Request& request = decided.operations.front()->request;
-  return {world_.size(), world_.rank, request.kind == Kind::broadcast ? request.root : 0,
-          request.kind == Kind::allreduce && request.prescale != 1.0};
+  const KindRow& kind = row_of(request.kind);
+  return {world_.size(), world_.rank, kind.has_root ? request.root : 0,
+          kind.reduces && request.prescale != 1.0};
+}
+
+const Planner::Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape) {
+  const auto [entry, is_new] = outlines_.try_emplace({algorithm, shape.root});
+  if (is_new) {
+    const Schedule schedule = make_schedule(algorithm, shape);
+    entry->second = {peers_of(schedule), schedule.parts};
+  }
+  return entry->second;
 }
 
 // A prepared operation, alone again: nothing about it can have changed but who is connected.
@@ -28,11 +58,8 @@ bool Planner::is_known(const Decided& decided) const {
 
 bool Planner::connect(const Decided& decided) {
   if (is_known(decided)) return true;
-  const Shape shape = shape_of(decided);
-  const auto [entry, is_new] = peers_.try_emplace({decided.algorithm, shape.root});
-  if (is_new) entry->second = peers_of(make_schedule(decided.algorithm, shape));
   bool all = true;
-  for (int peer : entry->second) {
+  for (int peer : outline_of(decided.algorithm, shape_of(decided)).peers) {
     if (transport_.is_connected(peer)) continue;
     transport_.connect(peer);
     asked_.insert(peer);
@@ -49,7 +76,7 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
     return {};
   }
   Recipe::Head head = head_of(decided);
-  if (head.kind == Kind::allreduce || head.kind == Kind::broadcast) {
+  if (!row_of(head.kind).makes_result) {
     list_tensors(decided);
     see(tensors_, head);
     RecipeRef& last = recipes_[index_of(tensors_)];
@@ -62,7 +89,7 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
       decided.operations.front()->recipe_look = look_;
     }
   } else {
-    RC_RETURN_IF_ERROR(gathered_recipe(decided, head, batch.recipe));
+    RC_RETURN_IF_ERROR(ragged_recipe(decided, head, batch.recipe));
   }
   batch.operations = std::move(decided.operations);
   return {};
@@ -76,7 +103,7 @@ std::size_t Planner::index_of(std::span<const Layout::Tensor> tensors) {
 
 Recipe::Head Planner::head_of(const Decided& decided) const {
   const Request& first = decided.operations.front()->request;
-  const bool reduces = first.kind == Kind::allreduce;
+  const bool reduces = row_of(first.kind).reduces;
   const bool averages = reduces && first.op == ReduceOp::average;
   return {.kind = first.kind,
           .algorithm = decided.algorithm,
@@ -108,54 +135,59 @@ void Planner::list_tensors(const Decided& decided) {
 RecipeRef Planner::even_recipe(const Recipe::Head& head) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
-  const bool whole = head.algorithm == Algorithm::recursive_doubling ||
-                     head.algorithm == Algorithm::binomial_broadcast;
-  recipe->layout.assign_even(tensors_, head.segment_bytes, whole ? 1 : head.shape.ranks);
+  recipe->layout.assign_even(tensors_, head.segment_bytes,
+                             outline_of(head.algorithm, head.shape).parts);
   add_program(*recipe);
   return recipe;
 }
 
-// Of an allgather, whose result has memory of its own each time, or of a barrier.
-Status Planner::gathered_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made) {
+// Of operations whose results have memory of their own each time.
+Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
-  if (head.kind == Kind::allgather) {
-    RC_RETURN_IF_ERROR(lay_out_gathered(decided, recipe->layout));
-    see(recipe->layout.tensors(), recipe->head);
-  }
+  RC_RETURN_IF_ERROR(lay_out_ragged(decided, recipe->layout));
+  see(recipe->layout, recipe->head);
   add_program(*recipe);
   made = std::move(recipe);
   return {};
 }
 
-Status Planner::lay_out_gathered(const Decided& decided, Layout& layout) const {
+Status Planner::lay_out_ragged(const Decided& decided, Layout& layout) const {
   Operation& operation = *decided.operations.front();
   const Request& request = operation.request;
-  const TensorRef& tensor = request.tensors.front();
-  std::vector<int64_t> dims = tensor.dims;
-  if (dims.empty()) dims = {1};
-  uint64_t row = size_of(request.dtype);
-  for (std::size_t i = 1; i < dims.size(); ++i) row *= static_cast<uint64_t>(dims[i]);
-  dims.front() = std::accumulate(decided.firsts.begin(), decided.firsts.end(), int64_t{0});
-  const uint64_t bytes = row * static_cast<uint64_t>(dims.front());
-
-  void* output = nullptr;
-  if (request.allocate) {
-    output = request.allocate(dims);
-  } else {
-    operation.gathered.reset(new (std::nothrow) std::byte[bytes + 1]);  // an address if empty, too
-    operation.gathered_bytes = bytes;
-    output = operation.gathered.get();
+  Descriptor descriptor;
+  const bool is_readable = decode_descriptor(operation.descriptor, descriptor);
+  RC_ASSERT(is_readable, operation.label());
+  const std::vector<int64_t> mine = own_rows(request, world_.rank, world_.size());
+  const bool fits = incomplete_rank(descriptor, decided.rows, world_.size()) < 0 &&
+                    (mine.empty() || decided.rows[world_.rank] == mine);
+  if (!fits) {
+    return {Code::failed, cat("the decision about ", operation.label(),
+                              " has other numbers of rows than this "
+                              "rank has said.")};
   }
-  if (output == nullptr) {
-    return {Code::failed,
-            cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
+  const Cut cut = cut_of(descriptor, decided.rows, world_.rank, world_.size());
+  std::vector<std::byte*> inputs, outputs;
+  operation.results.clear();
+  for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+    std::vector<int64_t> dims = request.tensors[i].dims;
+    if (dims.empty()) dims = {1};
+    dims.front() = cut.output_rows(i);
+    const uint64_t bytes = cut.row_bytes[i] * static_cast<uint64_t>(dims.front());
+    RC_RETURN_IF_ERROR(make_result(operation, std::move(dims), bytes, outputs.emplace_back()));
+    // Inputs are only ever read; Piece has one kind of pointer.
+    inputs.push_back(const_cast<std::byte*>(request.tensors[i].input));
   }
-  operation.gathered_dims = dims;
-  std::vector<uint64_t> parts;
-  for (int64_t first : decided.firsts) parts.push_back(row * static_cast<uint64_t>(first));
-  layout.assign_ragged({tensor.input, static_cast<std::byte*>(output), 0}, parts, world_.rank,
-                       decided.segment_bytes);
+  if (request.kind == Kind::alltoall) {
+    std::byte* received = nullptr;
+    RC_RETURN_IF_ERROR(
+        make_result(operation, {world_.size()}, sizeof(int64_t) * world_.size(), received));
+    for (int peer = 0; peer < world_.size(); ++peer) {
+      const int64_t rows = decided.rows[peer][world_.rank];
+      std::memcpy(received + sizeof rows * peer, &rows, sizeof rows);
+    }
+  }
+  layout.assign_ragged(cut, inputs, outputs, decided.segment_bytes);
   return {};
 }
 
@@ -180,22 +212,35 @@ void Planner::look_around() {
   }
 }
 
+// Whether peers can see memory of a batch of so many bytes where it lies.
+bool Planner::can_see(const std::byte* data, uint64_t bytes, uint64_t all_bytes) const {
+  const bool foreign = around_.foreign && all_bytes >= one_copy_bytes_;
+  return foreign || pool_.contains(data, bytes) ||
+         (!around_.is_viewed && transport_.is_pinned({const_cast<std::byte*>(data), bytes}));
+}
+
 void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
   if (!around_.is_known) look_around();
   uint64_t all_bytes = 0;
   for (const Layout::Tensor& tensor : tensors) all_bytes += tensor.bytes;
-  const bool foreign = around_.foreign && all_bytes >= one_copy_bytes_;
-  const auto visible = [&](const std::byte* data, uint64_t bytes) {
-    return foreign || pool_.contains(data, bytes) ||
-           (!around_.is_viewed && transport_.is_pinned({const_cast<std::byte*>(data), bytes}));
-  };
-  const auto all = [&](auto is_visible) {
-    return std::all_of(tensors.begin(), tensors.end(), is_visible);
-  };
-  head.input_visible =
-      all([&](const Layout::Tensor& tensor) { return visible(tensor.input, tensor.bytes); });
+  head.input_visible = std::all_of(
+      tensors.begin(), tensors.end(),
+      [&](const Layout::Tensor& tensor) { return can_see(tensor.input, tensor.bytes, all_bytes); });
   head.output_visible =
-      all([&](const Layout::Tensor& tensor) { return visible(tensor.output, tensor.bytes); });
+      std::all_of(tensors.begin(), tensors.end(), [&](const Layout::Tensor& tensor) {
+        return can_see(tensor.output, tensor.bytes, all_bytes);
+      });
+}
+
+void Planner::see(const Layout& layout, Recipe::Head& head) {
+  if (!around_.is_known) look_around();
+  const auto visible = [&](const std::vector<Piece>& memory) {
+    return std::all_of(memory.begin(), memory.end(), [&](const Piece& piece) {
+      return can_see(piece.data, piece.bytes, layout.bytes());
+    });
+  };
+  head.input_visible = visible(layout.input_memory());
+  head.output_visible = visible(layout.output_memory());
 }
 
 void Planner::add_program(Recipe& recipe) {
@@ -203,7 +248,7 @@ void Planner::add_program(Recipe& recipe) {
   if (head.algorithm == Algorithm::none) return;
   const Layout& layout = recipe.layout;
   const bool few =
-      layout.tensors().size() <= around_.pieces_max || layout.pieces_max() <= around_.pieces_max;
+      layout.pieces_bound() <= around_.pieces_max || layout.pieces_max() <= around_.pieces_max;
   Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
                       around_.devices};
   // What is copied on its way needs no memory that others see. Both ends of a transfer know its

@@ -22,7 +22,7 @@ struct Decided {
   uint64_t sequence = 0;
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
-  std::vector<int64_t> firsts;  // as in Decision
+  RowTable rows;  // as in Decision
   std::vector<OperationRef> operations;
 };
 
@@ -34,8 +34,8 @@ class Planner {
 
   // Whether every peer of the schedule is connected; asks for the missing connections.
   bool connect(const Decided& decided);
-  // All peers are connected: the batch, which takes the operations over unless this is an error. An
-  // allgather's result is allocated here.
+  // All peers are connected: the batch, which takes the operations over unless this is an error.
+  // Results whose size was not known before are allocated here.
   Status prepare(Decided& decided, Batch& batch);
   // A peer more: what can be seen may have changed.
   void connected() {
@@ -63,10 +63,12 @@ class Planner {
   void list_tensors(const Decided& decided);
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
   RecipeRef even_recipe(const Recipe::Head& head);
-  Status gathered_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made);
-  Status lay_out_gathered(const Decided& decided, Layout& layout) const;
+  Status ragged_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made);
+  Status lay_out_ragged(const Decided& decided, Layout& layout) const;
   void look_around();
+  bool can_see(const std::byte* data, uint64_t bytes, uint64_t all_bytes) const;
   void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head);
+  void see(const Layout& layout, Recipe::Head& head);
   void add_program(Recipe& recipe);
 
   const World& world_;
@@ -75,7 +77,12 @@ class Planner {
   uint64_t one_copy_bytes_;
   Programs programs_;
   std::set<int> asked_;
-  std::map<std::pair<Algorithm, int>, std::vector<int>> peers_;  // by algorithm and root
+  struct Outline {  // of a schedule
+    std::vector<int> peers;
+    int parts = 1;
+  };
+  const Outline& outline_of(Algorithm algorithm, const Shape& shape);
+  std::map<std::pair<Algorithm, int>, Outline> outlines_;  // by algorithm and root
   Around around_;
   uint64_t look_ = 1;                        // the number of what is in around_
   std::array<RecipeRef, kRecipes> recipes_;  // the last ones, by index_of()

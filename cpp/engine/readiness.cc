@@ -50,7 +50,7 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   pending.contributions.push_back(contribution);
   pending.ranks +=
       record.subtree ? static_cast<int>(tree_subtree(record.origin, world_.size()).size()) : 1;
-  pending.firsts.insert(pending.firsts.end(), record.firsts.begin(), record.firsts.end());
+  pending.rows.insert(pending.rows.end(), record.rows.begin(), record.rows.end());
   note_labels(key, pending, record.labels);
 
   if (pending.piecemeal) {
@@ -72,15 +72,15 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
       ReadyRecord whole = record(key, pending, 0);
       whole.origin = world_.rank;
       whole.subtree = true;
-      whole.firsts = std::move(pending.firsts);
+      whole.rows = std::move(pending.rows);
       upward_.push_back(std::move(whole));
     }
   } else if (pending.variants.size() > 1) {
     if (pending.verdict.ok()) judge(key, pending, mismatch(key, pending));
   } else if (pending.verdict.ok()) {
     ReadyUnit unit{key, pending.variants.front(), {}};
-    if (!pending.firsts.empty()) unit.firsts.assign(world_.size(), 0);
-    for (const auto& [rank, first] : pending.firsts) unit.firsts[rank] = first;
+    if (!pending.rows.empty()) unit.rows.resize(world_.size());
+    for (auto& [rank, rows] : pending.rows) unit.rows[rank] = std::move(rows);
     ready_.push_back(std::move(unit));
   }
   const std::vector<ReadyRecord> held = std::move(pending.held);
@@ -109,10 +109,8 @@ void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) 
     piece.origin = contribution.origin;
     piece.subtree = contribution.subtree;
     const std::vector<int> ranks = ranks_of(contribution.origin, contribution.subtree);
-    for (const auto& first : pending.firsts) {
-      if (std::binary_search(ranks.begin(), ranks.end(), first.first)) {
-        piece.firsts.push_back(first);
-      }
+    for (const auto& said : pending.rows) {
+      if (std::binary_search(ranks.begin(), ranks.end(), said.first)) piece.rows.push_back(said);
     }
     upward_.push_back(std::move(piece));
   }

@@ -30,7 +30,7 @@ struct UnitKey {
 struct ReadyUnit {
   UnitKey key;
   std::string descriptor;
-  std::vector<int64_t> firsts;  // allgather: by rank
+  std::vector<std::vector<int64_t>> rows;  // as in Decision
 };
 
 class Readiness {
@@ -77,7 +77,7 @@ class Readiness {
   struct Pending {
     std::vector<std::string> variants;  // descriptors; more than one is a conflict
     std::vector<Contribution> contributions;
-    std::vector<std::pair<int32_t, int64_t>> firsts;
+    std::vector<std::pair<int32_t, std::vector<int64_t>>> rows;
     std::string labels;  // of the first rank that has said any
     int ranks = 0;
     Nanoseconds since = 0;

@@ -45,7 +45,7 @@ void Recurrence::note(const Decision& decision) {
 // all have started it. (A barrier has no data, the root of a broadcast waits for nobody.)
 std::optional<PlannedDecision> Recurrence::planned(const Decision& decision) {
   PlannedDecision planned{decision.algorithm, decision.segment_bytes, {}};
-  bool is_plannable = decision.algorithm != Algorithm::none && decision.firsts.empty();
+  bool is_plannable = decision.algorithm != Algorithm::none && decision.rows.empty();
   for (const DecisionUnit& unit : decision.units) {
     const std::string* bytes = table_.resolve(unit.descriptor);
     Descriptor descriptor;

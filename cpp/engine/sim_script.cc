@@ -36,8 +36,10 @@ std::vector<int64_t> make_shape(Dice& dice) {
 SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
   SimOperation operation;
   if (!dice.chance(0.3)) operation.name = cat("tensor", index);
-  operation.kind = dice.one_of(std::array{Kind::allreduce, Kind::allreduce, Kind::allreduce,
-                                          Kind::broadcast, Kind::allgather, Kind::barrier});
+  operation.kind =
+      dice.one_of(std::array{Kind::allreduce, Kind::allreduce, Kind::allreduce, Kind::allreduce,
+                             Kind::broadcast, Kind::allgather, Kind::barrier, Kind::reducescatter,
+                             Kind::alltoall, Kind::reduce, Kind::gather, Kind::scatter});
   operation.dtype = dice.one_of(
       std::array{Dtype::float32, Dtype::float32, Dtype::int32, Dtype::float64, Dtype::int64});
   if (operation.kind == Kind::barrier) return operation;
@@ -46,13 +48,24 @@ SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
       std::array{ReduceOp::sum, ReduceOp::sum, ReduceOp::average, ReduceOp::min, ReduceOp::max});
   if (operation.op == ReduceOp::average && is_integer(operation.dtype))
     operation.op = ReduceOp::sum;
-  if (operation.kind == Kind::allreduce && operation.op == ReduceOp::sum && dice.chance(0.1)) {
+  const KindRow& kind = row_of(operation.kind);
+  if (kind.reduces && operation.op == ReduceOp::sum && dice.chance(0.1)) {
     operation.prescale = 2.0;
   }
-  const int64_t tensors = operation.kind == Kind::allgather ? 1 : dice.between(1, 4);
-  for (int64_t i = 0; i < tensors; ++i) operation.shapes.push_back(make_shape(dice));
-  if (operation.kind == Kind::allgather) {
-    for (int rank = 0; rank < ranks; ++rank) operation.firsts.push_back(dice.between(0, 9));
+  const int64_t tensors = kind.takes_groups ? dice.between(1, 4) : 1;
+  for (int64_t i = 0; i < tensors; ++i) {
+    operation.shapes.push_back(make_shape(dice));
+    if (operation.kind == Kind::reducescatter) {
+      operation.shapes.back().insert(operation.shapes.back().begin(), dice.between(0, 40));
+      operation.shapes.back().resize(std::min<std::size_t>(operation.shapes.back().size(), 3));
+    }
+  }
+  if (kind.first_may_differ) {
+    const bool is_split = operation.kind == Kind::alltoall || operation.kind == Kind::scatter;
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto& rows = operation.rows.emplace_back(is_split ? ranks : tensors);
+      for (int64_t& number : rows) number = dice.chance(0.2) ? 0 : dice.between(0, 9);
+    }
   }
   return operation;
 }
@@ -67,7 +80,7 @@ void make_repetitions(Dice& dice, SimScript& script) {
     for (SimOperation& operation : phase) {
       if (only_sums && operation.kind != Kind::allreduce) operation.kind = Kind::allreduce;
       if (operation.kind != Kind::allreduce) continue;
-      operation.firsts.clear();
+      operation.rows.clear();
       if (operation.shapes.empty()) operation.shapes = {{3}};
     }
   }
@@ -108,7 +121,7 @@ void make_fault(Dice& dice, SimScript& script) {
     target.dtype = Dtype::float32;
     target.op = ReduceOp::sum;
     target.shapes = {{dice.between(1, 50)}};
-    target.firsts.clear();
+    target.rows.clear();
   }
   if (script.fault == Fault::missing) {
     // A missing unnamed operation shifts the numbers of all that follow: a mismatch, another story.
@@ -184,33 +197,6 @@ std::string SimScript::text() const {
              algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
              plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "",
              network.views ? ", views" : "", ", segments of ", segment_bytes, " bytes: ", what);
-}
-
-int sim_input(const SimOperation& operation, int rank, int64_t i) {
-  return static_cast<int>((i * 7 + rank * 13 + static_cast<int64_t>(operation.shapes.size())) %
-                          31) -
-         9;
-}
-
-double sim_result(const SimOperation& operation, int ranks, int64_t i) {
-  if (operation.kind == Kind::broadcast) return sim_input(operation, operation.root, i);
-  double sum = 0, least = 1e9, most = -1e9;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const double value = sim_input(operation, rank, i) * operation.prescale;
-    sum += value;
-    least = std::min(least, value);
-    most = std::max(most, value);
-  }
-  switch (operation.op) {
-    case ReduceOp::min:
-      return least;
-    case ReduceOp::max:
-      return most;
-    case ReduceOp::average:
-      return sum / ranks;
-    default:
-      return sum;
-  }
 }
 
 }  // namespace rdmacoll

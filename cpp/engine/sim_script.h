@@ -17,9 +17,11 @@ struct SimOperation {
   Dtype dtype = Dtype::float32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::string name;                          // "": unnamed
-  std::vector<std::vector<int64_t>> shapes;  // allgather: without the first dimension
-  std::vector<int64_t> firsts;               // allgather: by rank
+  std::string name;  // "": unnamed
+  // Without the first dimension where it may differ; that comes from `rows`: by rank, what it gives
+  // of each tensor, or to each rank.
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<std::vector<int64_t>> rows;
   double prescale = 1.0;
 };
 
@@ -46,10 +48,5 @@ struct SimScript {
 };
 
 SimScript make_script(uint64_t seed);
-
-// The value of element `i` of a rank's input, small enough to be exact in every dtype used.
-int sim_input(const SimOperation& operation, int rank, int64_t i);
-// What every rank must have there in the end (not for allgather).
-double sim_result(const SimOperation& operation, int ranks, int64_t i);
 
 }  // namespace rdmacoll

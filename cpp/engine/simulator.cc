@@ -1,8 +1,6 @@
 #include "engine/simulator.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -10,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/sim_parts.h"
 #include "engine/sim_script.h"
+#include "engine/sim_values.h"
 #include "memory/pool.h"
 #include "transport/sim/sim_network.h"
 #include "transport/sim/sim_transport.h"
@@ -41,9 +40,9 @@ class Rank {
     if (exhausted) (void)pool_->allocate(4096);  // nothing is left
     Log log(LogLevel::error, rank);
     log.silence();
-    engine_ = std::make_unique<Engine>(EngineParts{world, config, network.transport(rank), compute_,
-                                                   *pool_, network.clock(), log,
-                                                   Tuning{.one_copy_bytes = 256}});
+    engine_ = std::make_unique<Engine>(
+        EngineParts{world, config, network.transport(rank), compute_, *pool_, network.clock(), log,
+                    Tuning{.direct_bytes_network = 1024, .one_copy_bytes = 256}});
   }
 
   bool awake() const {
@@ -105,7 +104,7 @@ class Rank {
     const SimOperation* script;
     std::size_t phase, index;
     OperationRef operation;
-    std::vector<std::vector<std::byte>> inputs, outputs;
+    SimMemory memory;
   };
 
   void begin_phase() {
@@ -128,30 +127,12 @@ class Rank {
   void submit(std::size_t index) {
     const SimOperation& script = script_.phases[phase_ - 1][index];
     if (script_.victim == rank_ && is_fault_here(index, Fault::missing)) return;
-    auto task = std::make_unique<Task>(Task{&script, phase_ - 1, index, nullptr, {}, {}});
-    Request request;
-    request.kind = script.kind;
-    request.dtype = script.dtype;
-    request.op = script.op;
-    request.root = script.root;
-    request.name = script.name;
-    request.prescale = script.prescale;
-    for (std::vector<int64_t> dims : script.shapes) {
-      if (script.kind == Kind::allgather) dims.insert(dims.begin(), script.firsts[rank_]);
-      if (script_.victim == rank_ && is_fault_here(index, Fault::mismatch)) dims.front() += 1;
-      TensorRef tensor{nullptr, nullptr, dims, ""};
-      const auto bytes = static_cast<std::size_t>(tensor.elements()) * size_of(script.dtype);
-      task->inputs.emplace_back(bytes);
-      for (int64_t i = 0; i < tensor.elements(); ++i) {
-        set_element(script.dtype, task->inputs.back().data() + i * size_of(script.dtype),
-                    sim_input(script, rank_, i));
-      }
-      tensor.input = task->inputs.back().data();
-      const bool in_place = (index + task->inputs.size()) % 2 == 0;
-      task->outputs.emplace_back(in_place || script.kind == Kind::allgather ? 0 : bytes);
-      tensor.output = in_place ? task->inputs.back().data() : task->outputs.back().data();
-      request.tensors.push_back(tensor);
+    auto task = std::make_unique<Task>(Task{&script, phase_ - 1, index, nullptr, {}});
+    SimOperation mine = script;
+    if (script_.victim == rank_ && is_fault_here(index, Fault::mismatch)) {
+      mine.shapes.front().front() += 1;
     }
+    Request request = sim_request(mine, rank_, index % 2 == 1, task->memory);
     task->operation = std::make_shared<Operation>(std::move(request));
     const Status status = engine_->submit(task->operation);
     if (!status.ok()) {
@@ -165,47 +146,18 @@ class Rank {
     const Status& status = task.operation->status();
     if (!status.ok()) {
       judge(task, status);
-    } else if (task.script->kind == Kind::allgather) {
-      check_gathered(task);
     } else {
-      check_values(task);
+      const std::string complaint =
+          sim_complaint(*task.script, script_.ranks, rank_, *task.operation);
+      if (!complaint.empty()) {
+        wrong =
+            cat("rank ", rank_, " phase ", task.phase, " operation ", task.index, ": ", complaint);
+      }
     }
     // Whoever still reads or writes here is caught: by the sanitizer, or by a wrong sum.
-    for (auto& input : task.inputs) std::fill(input.begin(), input.end(), std::byte{0xee});
-    for (auto& output : task.outputs) std::fill(output.begin(), output.end(), std::byte{0xee});
-  }
-
-  void check_values(const Task& task) {
-    for (const TensorRef& tensor : task.operation->request.tensors) {
-      for (int64_t i = 0; i < tensor.elements(); ++i) {
-        const double is =
-            element(task.script->dtype, tensor.output + i * size_of(task.script->dtype));
-        const double should = sim_result(*task.script, script_.ranks, i);
-        if (std::abs(is - should) > 1e-5 * std::max(1.0, std::abs(should))) {
-          wrong = cat("rank ", rank_, " phase ", task.phase, " operation ", task.index, " element ",
-                      i, ": ", is, " instead of ", should);
-          return;
-        }
-      }
-    }
-  }
-
-  void check_gathered(const Task& task) {
-    const SimOperation& script = *task.script;
-    int64_t row = 1;
-    for (int64_t dim : script.shapes.front()) row *= dim;
-    int64_t at = 0;
-    const auto& gathered = task.operation->gathered;
-    for (int rank = 0; rank < script_.ranks; ++rank) {
-      for (int64_t i = 0; i < script.firsts[rank] * row; ++i, ++at) {
-        const auto offset = static_cast<std::size_t>(at) * size_of(script.dtype);
-        if (offset >= task.operation->gathered_bytes ||
-            element(script.dtype, gathered.get() + offset) != sim_input(script, rank, i)) {
-          wrong = cat("rank ", rank_, " gathers a wrong element ", i, " of rank ", rank);
-          return;
-        }
-      }
-    }
+    for (auto& input : task.memory.inputs) std::fill(input.begin(), input.end(), std::byte{0xee});
+    for (auto& output : task.memory.outputs)
+      std::fill(output.begin(), output.end(), std::byte{0xee});
   }
 
   // Is this the error that the fault must bring?

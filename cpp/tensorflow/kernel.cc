@@ -1,9 +1,11 @@
 #include "tensorflow/kernel.h"
 
 #include <bit>
+#include <cstring>
 #include <utility>
 
 #include "tensorflow/attachment.h"
+#include "tensorflow/attributes.h"
 #include "tensorflow/error_text.h"
 #include "tensorflow/waiting.h"
 
@@ -14,90 +16,6 @@ namespace {
 char empty_memory[64];
 
 constexpr int kDimsMax = 8;  // rc_tensor::dims
-
-struct StatusDeleter {
-  void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
-};
-using OwnedStatus = std::unique_ptr<TF_Status, StatusDeleter>;
-
-int32_t dtype_of(TF_DataType type) {
-  switch (type) {
-    case TF_UINT8:
-      return 0;
-    case TF_INT8:
-      return 1;
-    case TF_INT32:
-      return 2;
-    case TF_INT64:
-      return 3;
-    case TF_HALF:
-      return 4;
-    case TF_BFLOAT16:
-      return 5;
-    case TF_FLOAT:
-      return 6;
-    case TF_DOUBLE:
-      return 7;
-    case TF_BOOL:
-      return 8;
-    case TF_UINT16:
-      return 9;
-    case TF_UINT32:
-      return 10;
-    case TF_UINT64:
-      return 11;
-    case TF_INT16:
-      return 12;
-    case TF_COMPLEX64:
-      return 13;
-    case TF_COMPLEX128:
-      return 14;
-  }
-  return -1;
-}
-
-std::size_t size_of_dtype(int32_t dtype) {
-  constexpr uint8_t kSizes[] = {1, 1, 4, 8, 2, 2, 4, 8, 1, 2, 4, 8, 2, 8, 16};
-  return kSizes[dtype];
-}
-
-int64_t attribute_int(TF_OpKernelConstruction* construction, const char* name, TF_Status* status) {
-  int64_t value = 0;
-  if (TF_GetCode(status) == TF_OK) {
-    TF_OpKernelConstruction_GetAttrInt64(construction, name, &value, status);
-  }
-  return value;
-}
-
-std::string attribute_string(TF_OpKernelConstruction* construction, const char* name,
-                             TF_Status* status) {
-  if (TF_GetCode(status) != TF_OK) return "";
-  int32_t list_size = 0;
-  int32_t total_size = 0;
-  TF_OpKernelConstruction_GetAttrSize(construction, name, &list_size, &total_size, status);
-  if (TF_GetCode(status) != TF_OK || total_size <= 0) return "";
-  std::string value(static_cast<std::size_t>(total_size), '\0');
-  TF_OpKernelConstruction_GetAttrString(construction, name, value.data(), value.size(), status);
-  return value;
-}
-
-std::vector<std::string> attribute_strings(TF_OpKernelConstruction* construction, const char* name,
-                                           TF_Status* status) {
-  if (TF_GetCode(status) != TF_OK) return {};
-  int32_t list_size = 0;
-  int32_t total_size = 0;
-  TF_OpKernelConstruction_GetAttrSize(construction, name, &list_size, &total_size, status);
-  if (TF_GetCode(status) != TF_OK || list_size <= 0) return {};
-  std::vector<char*> values(static_cast<std::size_t>(list_size));
-  std::vector<std::size_t> lengths(values.size());
-  std::vector<char> storage(static_cast<std::size_t>(total_size) + 1);
-  TF_OpKernelConstruction_GetAttrStringList(construction, name, values.data(), lengths.data(),
-                                            list_size, storage.data(), storage.size(), status);
-  if (TF_GetCode(status) != TF_OK) return {};
-  std::vector<std::string> result;
-  for (std::size_t i = 0; i < values.size(); ++i) result.emplace_back(values[i], lengths[i]);
-  return result;
-}
 
 // Fresh memory of this size comes from the system, page by page, and goes back there after the
 // step; smaller pieces are recycled by the allocator.
@@ -149,16 +67,16 @@ void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* s
   }
   dtype_ = dtype_of(type_);
   labels_ = attribute_strings(construction, "labels", status);
-  if (kind_ == RC_BROADCAST) {
+  if (kind_ == RC_BROADCAST || kind_ == RC_REDUCE || kind_ == RC_GATHER || kind_ == RC_SCATTER) {
     root_ = static_cast<int32_t>(attribute_int(construction, "root_rank", status));
   }
-  if (kind_ == RC_ALLREDUCE) {
+  if (kind_ == RC_ALLREDUCE || kind_ == RC_REDUCESCATTER || kind_ == RC_REDUCE) {
     reduce_op_ = static_cast<int32_t>(attribute_int(construction, "op", status));
     // TensorFlow's float attributes have 32 bits, so these are the bits of a double.
     prescale_ = std::bit_cast<double>(attribute_int(construction, "prescale_bits", status));
     postscale_ = std::bit_cast<double>(attribute_int(construction, "postscale_bits", status));
-    manifest_ = attribute_string(construction, "manifest", status);
   }
+  if (kind_ == RC_ALLREDUCE) manifest_ = attribute_string(construction, "manifest", status);
   if (TF_GetCode(status) == TF_OK && dtype_ < 0) {
     TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: this dtype cannot be communicated");
   }
@@ -201,13 +119,29 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
 }
 
 bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status) {
-  const auto inputs = static_cast<std::size_t>(TF_NumInputs(context));
+  const bool has_splits = kind_ == RC_ALLTOALL || kind_ == RC_SCATTER;
+  const auto inputs = static_cast<std::size_t>(TF_NumInputs(context)) - (has_splits ? 1 : 0);
+  if (has_splits && !collect_splits(context, static_cast<int>(inputs), pending, status)) {
+    return false;
+  }
+  pending.results = 0;
   pending.tensors.assign(inputs, {});
   pending.borrows.resize(inputs);
   for (std::size_t i = 0; i < inputs; ++i) {
     if (!collect_tensor(context, static_cast<int>(i), pending, status)) return false;
     if (i < labels_.size()) pending.tensors[i].label = labels_[i].c_str();
   }
+  return true;
+}
+
+bool Kernel::collect_splits(TF_OpKernelContext* context, int index, Pending& pending,
+                            TF_Status* status) {
+  TF_Tensor* input = nullptr;
+  TF_GetInput(context, index, &input, status);
+  if (TF_GetCode(status) != TF_OK) return false;
+  const auto* numbers = static_cast<const int64_t*>(TF_TensorData(input));
+  pending.splits.assign(numbers, numbers + TF_TensorByteSize(input) / sizeof(int64_t));
+  TF_DeleteTensor(input);
   return true;
 }
 
@@ -229,7 +163,8 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
     TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: tensors have at most 8 dimensions");
     return false;
   }
-  if (kind_ == RC_ALLGATHER) return true;
+  if (makes_result()) return true;
+  if (kind_ == RC_REDUCE && !is_root()) return zero_output(context, index, tensor, bytes, status);
 
   const bool is_large = bytes >= kBorrowedBytesMin;  // this time: shapes may be dynamic
   if (is_large && pending.borrows[index] > 0) {
@@ -245,6 +180,24 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
   tensor.output = is_empty ? empty_memory : TF_TensorData(output);
   TF_DeleteTensor(output);
   if (is_large) pending.borrows[index] = forwarded < 0 ? kBorrowsInARow : 0;
+  return true;
+}
+
+bool Kernel::is_root() const {
+  int32_t topology[6] = {};
+  const Attachment::Use use = Attachment::instance().use();
+  if (use.api != nullptr) use.api->engine_topology(use.engine, topology);
+  return topology[0] == root_;
+}
+
+// Elsewhere than at the root of a reduction, which the engine gives nothing.
+bool Kernel::zero_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
+                         std::size_t bytes, TF_Status* status) {
+  TF_Tensor* output =
+      TF_AllocateOutput(context, index, type_, tensor.dims, tensor.ndim, bytes, status);
+  if (TF_GetCode(status) != TF_OK) return false;
+  if (bytes > 0) std::memset(TF_TensorData(output), 0, bytes);
+  TF_DeleteTensor(output);
   return true;
 }
 
@@ -307,7 +260,9 @@ std::string Kernel::submit(Pending& pending) {
   request.manifest = manifest_.empty() ? nullptr : manifest_.c_str();
   request.n_tensors = static_cast<int32_t>(pending.tensors.size());
   request.tensors = pending.tensors.data();
-  request.allocate = kind_ == RC_ALLGATHER ? &Kernel::on_allocate : nullptr;
+  request.allocate = makes_result() ? &Kernel::on_allocate : nullptr;
+  request.splits = pending.splits.empty() ? nullptr : pending.splits.data();
+  request.n_splits = static_cast<int32_t>(pending.splits.size());
   request.done = &Kernel::on_done;
   request.context = &pending;
 
@@ -326,11 +281,14 @@ std::string Kernel::submit(Pending& pending) {
 void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
   auto* pending = static_cast<Pending*>(context);
   const Kernel& kernel = *pending->kernel;
-  std::size_t bytes = size_of_dtype(kernel.dtype_);
+  const int index = pending->results++;
+  const bool is_counts = kernel.kind_ == RC_ALLTOALL && index == 1;
+  std::size_t bytes = is_counts ? sizeof(int64_t) : size_of_dtype(kernel.dtype_);
   for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(dims[i]);
   const OwnedStatus status(TF_NewStatus());
   TF_Tensor* output =
-      TF_AllocateOutput(pending->context, 0, kernel.type_, dims, ndim, bytes, status.get());
+      TF_AllocateOutput(pending->context, index, is_counts ? TF_INT64 : kernel.type_, dims, ndim,
+                        bytes, status.get());
   if (TF_GetCode(status.get()) != TF_OK) {
     pending->failure = TF_Message(status.get());
     return nullptr;

@@ -34,6 +34,8 @@ class Kernel {
     Done done;
     uint32_t round = 0;  // of Waiting
     std::vector<rc_tensor> tensors;
+    std::vector<int64_t> splits;
+    int results = 0;               // that memory was asked for
     std::vector<uint8_t> borrows;  // by output: how many calls more borrow before TensorFlow is
                                    // asked again whether an input's memory can be reused
     std::string failure;           // why memory for the result could not be had
@@ -45,7 +47,16 @@ class Kernel {
   void read_attributes(TF_OpKernelConstruction* construction, TF_Status* status);
   void find_place(TF_OpKernelConstruction* construction);
   bool collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status);
+  bool collect_splits(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
   bool collect_tensor(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
+  // The engine asks for memory once it knows how much.
+  bool makes_result() const {
+    return kind_ == RC_ALLGATHER || kind_ == RC_REDUCESCATTER || kind_ == RC_ALLTOALL ||
+           kind_ == RC_GATHER || kind_ == RC_SCATTER;
+  }
+  bool is_root() const;
+  bool zero_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
+                   std::size_t bytes, TF_Status* status);
   void* borrow_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
                       std::size_t bytes, TF_Status* status);
   std::string name_the_unit(TF_OpKernelContext* context, rc_request& request);

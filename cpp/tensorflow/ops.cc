@@ -8,6 +8,7 @@
 #include "tensorflow/attachment.h"
 #include "tensorflow/done.h"
 #include "tensorflow/kernel.h"
+#include "tensorflow/shapes.h"
 #include "tensorflow/tf_c_api.h"
 
 namespace rdmacoll::tensorflow {
@@ -17,46 +18,13 @@ constexpr char kReducible[] = "T: {uint8, int8, int32, int64, half, bfloat16, fl
 constexpr char kMovable[] =
     "T: {uint8, int8, int32, int64, half, bfloat16, float, double, bool, uint16, uint32, uint64, "
     "int16, complex64, complex128}";
-
-void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const int64_t inputs = TF_ShapeInferenceContextNumInputs(context);
-  TF_ShapeHandle* const shape = TF_NewShapeHandle();
-  for (int i = 0; i < inputs && TF_GetCode(status) == TF_OK; ++i) {
-    TF_ShapeInferenceContextGetInput(context, i, shape, status);
-    if (TF_GetCode(status) == TF_OK) TF_ShapeInferenceContextSetOutput(context, i, shape, status);
-  }
-  TF_DeleteShapeHandle(shape);
-}
-
-// An unknown first dimension, then the input's others; a scalar becomes a vector.
-void gathered_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
-  constexpr auto kUnknownDimension = static_cast<std::size_t>(-1);
-  constexpr int64_t kToTheEnd = INT64_MAX;
-  TF_ShapeHandle* const shape = TF_NewShapeHandle();
-  TF_ShapeInferenceContextGetInput(context, 0, shape, status);
-  if (TF_GetCode(status) == TF_OK && TF_ShapeInferenceContextRankKnown(context, shape) == 0) {
-    TF_ShapeInferenceContextSetUnknownShape(context, status);
-  } else if (TF_GetCode(status) == TF_OK) {
-    TF_ShapeHandle* const first =
-        TF_ShapeInferenceContextVectorFromSize(context, kUnknownDimension);
-    TF_ShapeHandle* const others = TF_NewShapeHandle();
-    TF_ShapeInferenceContextSubshape(context, shape, 1, kToTheEnd, others, status);
-    if (TF_GetCode(status) == TF_OK) {
-      TF_ShapeInferenceContextConcatenateShapes(context, first, others, shape, status);
-    }
-    if (TF_GetCode(status) == TF_OK) TF_ShapeInferenceContextSetOutput(context, 0, shape, status);
-    TF_DeleteShapeHandle(first);
-    TF_DeleteShapeHandle(others);
-  }
-  TF_DeleteShapeHandle(shape);
-}
-
-void no_shapes(TF_ShapeInferenceContext*, TF_Status*) {}
+constexpr char kName[] = "tensor_name: string = ''";
+constexpr char kLabels[] = "labels: list(string) = []";
 
 struct OpDefinition {
   const char* name;
-  const char* input;  // null: the op has neither input nor output
-  const char* output;
+  std::initializer_list<const char*> inputs;
+  std::initializer_list<const char*> outputs;
   bool is_stateful;
   void (*shapes)(TF_ShapeInferenceContext*, TF_Status*);
   void* (*create)(TF_OpKernelConstruction*);
@@ -65,45 +33,73 @@ struct OpDefinition {
 
 constexpr OpDefinition kOps[] = {
     {"RdmacollAllreduce",
-     "tensors: N * T",
-     "reduced: N * T",
+     {"tensors: N * T"},
+     {"reduced: N * T"},
      false,
      &same_shapes,
      &Kernel::create<RC_ALLREDUCE>,
      {"N: int >= 1", kReducible, "op: int", "prescale_bits: int", "postscale_bits: int",
-      "manifest: string = ''", "tensor_name: string = ''", "labels: list(string) = []"}},
+      "manifest: string = ''", kName, kLabels}},
+    {"RdmacollReducescatter",
+     {"tensors: N * T"},
+     {"scattered: N * T"},
+     false,
+     &other_rows,
+     &Kernel::create<RC_REDUCESCATTER>,
+     {"N: int >= 1", kReducible, "op: int", "prescale_bits: int", "postscale_bits: int", kName,
+      kLabels}},
+    {"RdmacollReduce",
+     {"tensors: N * T"},
+     {"reduced: N * T"},
+     false,
+     &same_shapes,
+     &Kernel::create<RC_REDUCE>,
+     {"N: int >= 1", kReducible, "op: int", "root_rank: int", "prescale_bits: int",
+      "postscale_bits: int", kName, kLabels}},
     {"RdmacollBroadcast",
-     "tensors: N * T",
-     "copies: N * T",
+     {"tensors: N * T"},
+     {"copies: N * T"},
      false,
      &same_shapes,
      &Kernel::create<RC_BROADCAST>,
-     {"N: int >= 1", kMovable, "root_rank: int", "tensor_name: string = ''",
-      "labels: list(string) = []"}},
+     {"N: int >= 1", kMovable, "root_rank: int", kName, kLabels}},
     {"RdmacollAllgather",
-     "tensor: T",
-     "gathered: T",
+     {"tensors: N * T"},
+     {"gathered: N * T"},
      false,
-     &gathered_shape,
+     &other_rows,
      &Kernel::create<RC_ALLGATHER>,
-     {kMovable, "tensor_name: string = ''", "labels: list(string) = []"}},
-    {"RdmacollBarrier",
-     nullptr,
-     nullptr,
-     true,
-     &no_shapes,
-     &Kernel::create<RC_BARRIER>,
-     {"tensor_name: string = ''"}},
+     {"N: int >= 1", kMovable, kName, kLabels}},
+    {"RdmacollGather",
+     {"tensor: T"},
+     {"gathered: T"},
+     false,
+     &other_rows,
+     &Kernel::create<RC_GATHER>,
+     {kMovable, "root_rank: int", kName, kLabels}},
+    {"RdmacollScatter",
+     {"tensor: T", "splits: int64"},
+     {"scattered: T"},
+     false,
+     &split_rows,
+     &Kernel::create<RC_SCATTER>,
+     {kMovable, "root_rank: int", kName, kLabels}},
+    {"RdmacollAlltoall",
+     {"tensor: T", "splits: int64"},
+     {"exchanged: T", "received_splits: int64"},
+     false,
+     &exchanged_rows,
+     &Kernel::create<RC_ALLTOALL>,
+     {kMovable, kName, kLabels}},
+    {"RdmacollBarrier", {}, {}, true, &no_shapes, &Kernel::create<RC_BARRIER>, {kName}},
 };
 
 // Returns "" or what went wrong.
 std::string register_op(const OpDefinition& op) {
   TF_OpDefinitionBuilder* const definition = TF_NewOpDefinitionBuilder(op.name);
   for (const char* attribute : op.attributes) TF_OpDefinitionBuilderAddAttr(definition, attribute);
-  if (op.input != nullptr) {
-    TF_OpDefinitionBuilderAddInput(definition, op.input);
-    TF_OpDefinitionBuilderAddOutput(definition, op.output);
-  }
+  for (const char* input : op.inputs) TF_OpDefinitionBuilderAddInput(definition, input);
+  for (const char* output : op.outputs) TF_OpDefinitionBuilderAddOutput(definition, output);
   if (op.is_stateful) TF_OpDefinitionBuilderSetIsStateful(definition, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(definition, op.shapes);
   TF_Status* const status = TF_NewStatus();

@@ -40,11 +40,11 @@ class Results:
         self.skipped.append({"case": case, "reason": reason})
 
 
-def _everywhere(problem: str, result: np.ndarray[Any, Any]) -> str:
-    """The first rank's problem, the same text on every rank; or that the ranks' bits differ."""
-    prints = engine.allgather(
-        np.array([references.fingerprint(result), 1 if problem else 0], np.int64).reshape(1, 2)
-    )
+def _everywhere(problem: str, result: np.ndarray[Any, Any] | None = None) -> str:
+    """The first rank's problem, the same text on every rank; or that the ranks' bits differ, where each
+    has the same result."""
+    same = 0 if result is None else references.fingerprint(result)
+    prints = engine.allgather(np.array([same, 1 if problem else 0], np.int64).reshape(1, 2))
     if prints[:, 1].any():
         ranks = ", ".join(str(rank) for rank in np.flatnonzero(prints[:, 1]))
         return f"wrong on ranks {ranks}: {problem}" if problem else f"wrong on ranks {ranks}"
@@ -95,6 +95,71 @@ def _moves(label: str, seed: int, results: Results) -> None:
             problem = "" if gathered.tobytes() == right.tobytes() else "not all ranks' values"
             problem = problem or ("" if gathered.shape == right.shape else "the shape is wrong")
             results.add(f"allgather {dtype.name} {size} {label}", _everywhere(problem, gathered))
+
+
+def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
+    """Collectives in which ranks give or get different parts."""
+    me, count = world.rank(), world.size()
+    for dtype in _dtypes(iter(CODES), results, f"alltoall {label}"):
+        for size in SIZES:
+            root = (seed + size) % count
+            arrays = [references.data_of(rank, (size, 2), dtype, seed) for rank in range(count)]
+            mine = references.rows_of(size, me, count)
+            wanted: dict[str, tuple[Any, Any]] = {
+                "gather": (
+                    engine.gather(arrays[me], root),
+                    np.concatenate(arrays) if me == root else None,
+                ),
+                "scatter": (engine.scatter(arrays[me], root), arrays[root][mine]),
+                "grouped_allgather": (
+                    np.concatenate(engine.grouped_allgather([arrays[me], arrays[me][:1]])),
+                    np.concatenate([*arrays, *[array[:1] for array in arrays]]),
+                ),
+            }
+            splits = [
+                [(rank + peer + seed) % 3 * size // 3 for peer in range(count)] for rank in range(count)
+            ]
+            given = [references.data_of(rank, (sum(splits[rank]), 2), dtype, seed) for rank in range(count)]
+            exchanged, received = engine.alltoall(given[me], splits[me])
+            begins = [sum(splits[rank][:me]) for rank in range(count)]
+            wanted["alltoall"] = (
+                exchanged,
+                np.concatenate([given[r][begins[r] : begins[r] + splits[r][me]] for r in range(count)]),
+            )
+            right = np.array([splits[rank][me] for rank in range(count)], np.int64)
+            wanted["alltoall's received splits"] = (received, right)
+            for name, (got, expected) in wanted.items():
+                wrong = (got is None) != (expected is None) or (
+                    got is not None and (got.shape != expected.shape or got.tobytes() != expected.tobytes())
+                )
+                problem = "other values than were given" if wrong else ""
+                results.add(f"{name} {dtype.name} {size} {label}", _everywhere(problem))
+            if dtype.name in REDUCIBLE:
+                _part_sums(arrays, f"{dtype.name} {size} {label}", root, results, canonical)
+
+
+def _part_sums(
+    arrays: list[np.ndarray[Any, Any]], case: str, root: int, results: Results, canonical: bool
+) -> None:
+    me, count = world.rank(), world.size()
+    mine = references.rows_of(len(arrays[me]), me, count)
+    part = engine.reducescatter(arrays[me], ReduceOp.SUM)
+    (grouped,) = engine.grouped_reducescatter([arrays[me]], ReduceOp.SUM)
+    whole = engine.reduce(arrays[me], root, ReduceOp.SUM)
+    found = {
+        "reducescatter": (part, [array[mine] for array in arrays]),
+        "grouped_reducescatter": (grouped, [array[mine] for array in arrays]),
+        "reduce": (whole, arrays),
+    }
+    for name, (got, given) in found.items():
+        problem = ""
+        if got is not None:
+            wrong = references.wrong_values(got, given, ReduceOp.SUM)
+            problem = f"{wrong} of {got.size} values" if wrong else ""
+            if canonical and got.dtype.name in FLOATS and not problem:
+                exact = references.canonical_sum(given)
+                problem = "" if exact.tobytes() == got.tobytes() else "not the bits of the canonical order"
+        results.add(f"{name} {case}", _everywhere(problem))
 
 
 def _grouped(label: str, seed: int, results: Results) -> None:
@@ -171,12 +236,14 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
                 _in_world(label, settings, results, body)
                 if is_speaker:
                     say(f"{label}: {results.cases} cases, {len(results.failures)} failed so far")
-        _in_world(
-            transport,
-            {"transport": transport},
-            results,
-            lambda transport=transport: _moves(transport, seed, results),  # type: ignore[misc]
-        )
+        for order in ("run", "canonical"):
+
+            def moves(transport: str = transport, order: str = order) -> None:
+                if order == "run":
+                    _moves(transport, seed, results)
+                _parts(f"{transport} {order}", seed, results, order == "canonical")
+
+            _in_world(transport, {"transport": transport, "order": order}, results, moves)
     failed = len(results.failures)
     if is_speaker:
         counts = f"{results.cases} cases, {failed} failed, {len(results.skipped)} skipped"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from rdmacoll.engine.collectives import (
     Handle,
     PreparedAllreduce,
-    allgather,
-    allgather_async,
     allreduce,
     allreduce_async,
     barrier,
@@ -17,8 +15,28 @@ from rdmacoll.engine.collectives import (
     grouped_allreduce_async,
     prepare_allreduce,
 )
+from rdmacoll.engine.exchanges import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    gather,
+    gather_async,
+    grouped_allgather,
+    grouped_allgather_async,
+    scatter,
+    scatter_async,
+)
 from rdmacoll.engine.memory import empty
 from rdmacoll.engine.operators import Average, Max, Min, Product, ReduceOp, Sum
+from rdmacoll.engine.reductions import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reduce,
+    reduce_async,
+    reducescatter,
+    reducescatter_async,
+)
 
 __all__ = [
     "Average",
@@ -33,12 +51,26 @@ __all__ = [
     "allgather_async",
     "allreduce",
     "allreduce_async",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "barrier_async",
     "broadcast",
     "broadcast_async",
     "empty",
+    "gather",
+    "gather_async",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "prepare_allreduce",
+    "reduce",
+    "reduce_async",
+    "reducescatter",
+    "reducescatter_async",
+    "scatter",
+    "scatter_async",
 ]

@@ -18,6 +18,7 @@ from rdmacoll.engine.errors import ConfigError
 Array = np.ndarray[Any, Any]
 _byte_at: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 _address_of = ctypes.addressof
+SPLITS = np.dtype(np.int64)
 
 
 def source(array: Any) -> Array:
@@ -175,6 +176,14 @@ def check_exact(dtype: str, factor: float, label: str) -> None:
         )
 
 
+def scales(dtype: Any, prescale: Any, postscale: Any) -> tuple[float, float]:
+    """Both factors. Raises ConfigError for what is not finite, or would make integers round."""
+    factors = scale(prescale, "prescale_factor"), scale(postscale, "postscale_factor")
+    check_exact(dtype.name, factors[0], "prescale_factor")
+    check_exact(dtype.name, factors[1], "postscale_factor")
+    return factors
+
+
 def root(root_rank: Any, size: int) -> int:
     """The root as a rank of this world."""
     if type(root_rank) is int and 0 <= root_rank < size:
@@ -183,6 +192,29 @@ def root(root_rank: Any, size: int) -> int:
     if number is None or not 0 <= number < size:
         raise ConfigError(f"root_rank={root_rank!r} is no rank of this world: 0 to {size - 1} are.")
     return number
+
+
+def check_has_rows(array: Array, operation: str) -> None:
+    """Raises ConfigError when there is no first dimension."""
+    if array.ndim == 0:
+        raise ConfigError(
+            f"{operation} cuts arrays along the first dimension, and a scalar has none: reshape it to (1,)."
+        )
+
+
+def splits(value: Any, size: int) -> Array:
+    """How many rows each rank gets, as the engine takes them. Whether they fit the array, it says."""
+    try:
+        numbers = [_whole(item) for item in value]
+    except TypeError:
+        numbers = [None]
+    if None in numbers or any(not -(1 << 63) <= int(number or 0) < 1 << 63 for number in numbers):
+        raise ConfigError(
+            f"splits={value!r} is no list of whole numbers: give one number of rows for each rank, or None."
+        )
+    if len(numbers) != size:
+        raise ConfigError(f"splits={value!r} has {len(numbers)} numbers, but there are {size} ranks.")
+    return np.array(numbers, SPLITS)
 
 
 def name(value: Any) -> str:

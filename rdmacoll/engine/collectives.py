@@ -1,4 +1,4 @@
-"""Collective operations on numpy arrays.
+"""Collective operations on numpy arrays; further ones in reductions.py and exchanges.py.
 
 Every rank calls the same operations. Unnamed ones are matched by their order; named ones by name, so their
 order may differ from rank to rank. All of them raise NotInitializedError without a world, MismatchError
@@ -8,7 +8,6 @@ when some ranks never come.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,20 +15,10 @@ import numpy as np
 
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.memory import EngineMemory, array_over
-from rdmacoll.engine.operators import Average, DtypeTable
+from rdmacoll.engine.operators import DTYPES, Average
 from rdmacoll.engine.prepared import PreparedAllreduce
 from rdmacoll.engine.submission import Array, Call, Handle, Operation, perform
 from rdmacoll.engine.world import Engine, current
-
-_DTYPES = DtypeTable()
-
-
-def _scales(dtype: np.dtype[Any], prescale: Any, postscale: Any) -> tuple[float, float]:
-    scales = arguments.scale(prescale, "prescale_factor"), arguments.scale(postscale, "postscale_factor")
-    arguments.check_exact(dtype.name, scales[0], "prescale_factor")
-    arguments.check_exact(dtype.name, scales[1], "postscale_factor")
-    return scales
 
 
 def _allreduce_call(
@@ -48,12 +37,12 @@ def _allreduce_call(
         if target is array:
             source = target
     if prescale_factor != 1.0 or postscale_factor != 1.0:
-        prescale_factor, postscale_factor = _scales(source.dtype, prescale_factor, postscale_factor)
+        prescale_factor, postscale_factor = arguments.scales(source.dtype, prescale_factor, postscale_factor)
     return Call(
         abi.ALLREDUCE,
         (source,),
         (target,),
-        dtype=_DTYPES.reduced(source.dtype, op),
+        dtype=DTYPES.reduced(source.dtype, op),
         op=op,
         prescale=prescale_factor,
         postscale=postscale_factor,
@@ -125,14 +114,14 @@ def _grouped_calls(
         targets.append(target)
     if prescale_factor != 1.0 or postscale_factor != 1.0:
         for dtype in groups:
-            prescale_factor, postscale_factor = _scales(dtype, prescale_factor, postscale_factor)
+            prescale_factor, postscale_factor = arguments.scales(dtype, prescale_factor, postscale_factor)
     calls = []
     for dtype, (inputs, outputs) in groups.items():
         call = Call(
             abi.ALLREDUCE,
             inputs,
             outputs,
-            dtype=_DTYPES.reduced(dtype, op),
+            dtype=DTYPES.reduced(dtype, op),
             op=op,
             prescale=prescale_factor,
             postscale=postscale_factor,
@@ -198,7 +187,7 @@ def _broadcast_call(engine: Engine, array: Any, root_rank: int, name: str | None
         abi.BROADCAST,
         (target if target is array else source,),
         (target,),
-        dtype=_DTYPES.moved(source.dtype),
+        dtype=DTYPES.moved(source.dtype),
         root=arguments.root(root_rank, engine.topology[1]),
         name=name,
     )
@@ -221,40 +210,6 @@ def broadcast_async(array: Any, root_rank: int, name: str | None = None, out: Ar
     engine = current()
     call = _broadcast_call(engine, array, root_rank, name, out)
     return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
-
-
-def _gathered(engine: Engine, operation: Operation, dtype: np.dtype[Any]) -> Array:
-    library = engine.library
-    address, dims = library.handle_result(operation.handle)
-    size = math.prod(dims) * dtype.itemsize
-    if size == 0 or not address:
-        return np.empty(dims, dtype)
-
-    def memory(handle: int) -> EngineMemory:  # goes with the last array over it
-        return EngineMemory(engine, address, size, lambda: library.handle_free(handle))
-
-    return array_over(operation.hand_over(memory), dims, dtype)
-
-
-def allgather_async(array: Any, name: str | None = None) -> Handle:
-    """Like `allgather`, but returns at once: `wait()` gives the result."""
-    engine = current()
-    source = arguments.source(array)
-    if source.ndim == 0:
-        source = source.reshape(1)
-    call = Call(abi.ALLGATHER, (source,), (source,), dtype=_DTYPES.moved(source.dtype), name=name)
-    operation = Operation(engine, call)
-    return Handle([operation], lambda: _gathered(engine, operation, source.dtype))
-
-
-def allgather(array: Any, name: str | None = None) -> Array:
-    """All ranks' arrays, one after the other along the first dimension, by rank.
-
-    The first dimension may differ from rank to rank, and be 0; the others and the dtype may not. Scalars
-    give an array of shape (size,). Every fixed-size dtype is taken, bool and complex too.
-    """
-    result: Array = allgather_async(array, name).wait()
-    return result
 
 
 def barrier_async(name: str | None = None) -> Handle:
@@ -297,8 +252,6 @@ def prepare_allreduce(
 __all__ = [
     "Handle",
     "PreparedAllreduce",
-    "allgather",
-    "allgather_async",
     "allreduce",
     "allreduce_async",
     "barrier",

@@ -12,16 +12,16 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
-ALLREDUCE, BROADCAST, ALLGATHER, BARRIER = 0, 1, 2, 3
+ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER = range(9)
 DONE, TIMEOUT, FAILED = 0, 1, 2
 LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
 # The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
 # size kind dtype op root | prescale postscale | name iteration n_tensors | tensors allocate
-# done context, and a manifest, which is NULL here: only TensorFlow's ops have one
-REQUEST = struct.Struct("@Iiiiidd" + "PqiPPPP" + "8x")
+# done context manifest | splits n_splits
+REQUEST = struct.Struct("@Iiiiidd" + "PqiPPPPP" + "Pi4x")
 # input output ndim dims[8] label
 TENSOR = struct.Struct("@PPi8qP")
 DIMS_MAX = 8
@@ -149,6 +149,12 @@ class _Api(ctypes.Structure):
         ),
         ("pair_free", ctypes.CFUNCTYPE(None, _VOID)),
         ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _TEXT)),
+        (
+            "handle_result_at",
+            ctypes.CFUNCTYPE(
+                _VOID, _VOID, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int64)
+            ),
+        ),
     ]
 
 
@@ -295,10 +301,10 @@ class Library:
         """What is pending, for a person."""
         return self.take_text(self._api.engine_state(engine))
 
-    def handle_result(self, handle: int) -> tuple[int, tuple[int, ...]]:
-        """(address, dims) of a finished allgather's result."""
+    def handle_result_at(self, handle: int, index: int) -> tuple[int, tuple[int, ...]]:
+        """(address, dims) of one of the results of an operation that makes them, and has succeeded."""
         ndim, dims = ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
-        address = self._api.handle_result(handle, ctypes.byref(ndim), dims)
+        address = self._api.handle_result_at(handle, index, ctypes.byref(ndim), dims)
         return address or 0, tuple(dims[: ndim.value])
 
     def verify_schedules(self, first: int, last: int) -> tuple[int, dict[str, Any]]:

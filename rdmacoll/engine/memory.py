@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
@@ -16,33 +16,37 @@ from rdmacoll.engine.world import Engine, current
 _BYTES_MAX = (1 << 63) - 1
 
 
-class EngineMemory:
-    """A block of the engine's memory; an array over it holds this object as its base.
+class Block:
+    """Memory as numpy takes it; an array over it holds this object as its base, and so the memory's owner."""
 
-    Made by one who holds the engine. From then on the block is this object's, and nobody else frees it.
-    """
-
-    def __init__(self, engine: Engine, address: int, size: int, release: Callable[[], Any]) -> None:
+    def __init__(self, owner: object, address: int, size: int) -> None:
+        self.owner = owner
         self.__array_interface__ = {
             "data": (address, False),
             "shape": (size,),
             "typestr": "|u1",
             "version": 3,
         }
+
+
+class _PoolMemory:
+    """Memory of the engine's pool. Made by one who holds the engine; from then on nobody else frees it."""
+
+    def __init__(self, engine: Engine, address: int) -> None:
         self._engine = engine
-        self._release = release
+        self._address = address
         engine.share(id(self))
 
     def __del__(self) -> None:
         engine = self._engine
         if not engine.is_forked:
-            self._release()
+            engine.library.memory_free(engine.address, self._address)
             engine.let_go(id(self))
 
 
-def array_over(memory: EngineMemory, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def array_over(block: Block, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """An array whose bytes are the block's."""
-    return np.asarray(memory).view(dtype).reshape(shape)
+    return np.asarray(block).view(dtype).reshape(shape)
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
@@ -62,18 +66,10 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any
     with engine.held() as owner:
         address = engine.library.memory_allocate(owner, size)
         if address:
-            return _block(engine, address, size, dims, kind)
+            return array_over(Block(_PoolMemory(engine, address), address, size), dims, kind)
     log = Log(engine.values.text("RDMACOLL_LOG"), engine.topology[0])
     log.warning(
         f"empty(): no {size} bytes are left in the engine's pool (RDMACOLL_BUF_SIZE): an ordinary array is "
         "given, which costs a copy."
     )
     return np.empty(dims, kind)
-
-
-def _block(
-    engine: Engine, address: int, size: int, dims: tuple[int, ...], kind: np.dtype[Any]
-) -> np.ndarray[Any, Any]:
-    library, owner = engine.library, engine.address
-    memory = EngineMemory(engine, address, size, lambda: library.memory_free(owner, address))
-    return array_over(memory, dims, kind)

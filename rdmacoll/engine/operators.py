@@ -80,17 +80,17 @@ class DtypeTable:
         self._float: dict[np.dtype[Any], int] = {}
 
     def moved(self, dtype: np.dtype[Any]) -> int:
-        """The number of a dtype that broadcast and allgather take."""
+        """The number of a dtype that collectives take which only move values."""
         code = self._any.get(dtype)
         if code is None:
             code = CODES.get(dtype.name, -1)
             if code < 0 or _is_swapped(dtype):
-                raise ConfigError(f"{dtype} cannot be sent: broadcast and allgather take {', '.join(CODES)}.")
+                raise ConfigError(f"{dtype} cannot be sent: what only moves values takes {', '.join(CODES)}.")
             self._any[dtype] = code
         return code
 
     def reduced(self, dtype: np.dtype[Any], op: int) -> int:
-        """The number of a dtype that allreduce takes with this operator."""
+        """The number of a dtype that reductions take with this operator."""
         if type(op) is not ReduceOp:
             op = reduction(op)
         known = self._float if op is Average else self._reducible
@@ -98,10 +98,13 @@ class DtypeTable:
         if code is not None:
             return code
         if dtype.name not in REDUCIBLE or _is_swapped(dtype):
-            raise ConfigError(f"{dtype} cannot be reduced: allreduce takes {', '.join(REDUCIBLE)}.")
+            raise ConfigError(f"{dtype} cannot be reduced: reductions take {', '.join(REDUCIBLE)}.")
         if op is Average and dtype.name not in FLOATS:
             raise ConfigError(
                 f"Average of {dtype} would have to round: use op=Sum and divide, or a float dtype."
             )
         known[dtype] = CODES[dtype.name]
         return known[dtype]
+
+
+DTYPES = DtypeTable()

@@ -72,7 +72,18 @@ def _name_address(name: str) -> int:
 class Call:
     """One operation before it is submitted: kind, dtype, operator, arrays."""
 
-    __slots__ = ("dtype", "inputs", "kind", "name", "op", "outputs", "postscale", "prescale", "root")
+    __slots__ = (
+        "dtype",
+        "inputs",
+        "kind",
+        "name",
+        "op",
+        "outputs",
+        "postscale",
+        "prescale",
+        "root",
+        "splits",
+    )
 
     def __init__(
         self,
@@ -86,6 +97,7 @@ class Call:
         prescale: float = 1.0,
         postscale: float = 1.0,
         name: str | None = None,
+        splits: Array | None = None,
     ) -> None:
         self.kind = kind
         self.inputs = inputs
@@ -96,6 +108,7 @@ class Call:
         self.prescale = prescale
         self.postscale = postscale
         self.name = name
+        self.splits = splits  # int64, C-contiguous
 
     def fill(self) -> _Scratch:
         """Writes the structs; valid until this thread's next call."""
@@ -137,6 +150,9 @@ class Call:
             0,
             0,
             0,
+            0,
+            0 if self.splits is None else address_of(self.splits),
+            0 if self.splits is None else len(self.splits),
         )
         return scratch
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
 from rdmacoll.engine import world
-from rdmacoll.engine.arguments import check_exact, root, scale
+from rdmacoll.engine.arguments import root, scales as scales
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, reduction as reduction
 
@@ -31,18 +32,10 @@ def from_bits(pattern: int) -> float:
     return float(struct.unpack("<d", struct.pack("<q", pattern))[0])
 
 
-def scales(dtype: Any, prescale: Any, postscale: Any) -> tuple[float, float]:
-    """Both factors. Raises ConfigError for what is not finite, or would make integers round."""
-    factors = scale(prescale, "prescale_factor"), scale(postscale, "postscale_factor")
-    check_exact(dtype.name, factors[0], "prescale_factor")
-    check_exact(dtype.name, factors[1], "postscale_factor")
-    return factors
-
-
 def check_reducible(dtype: Any, op: ReduceOp) -> None:
-    """Raises ConfigError when allreduce does not take this dtype with this operator."""
+    """Raises ConfigError when reductions do not take this dtype with this operator."""
     if dtype.name not in REDUCIBLE:
-        raise ConfigError(f"{dtype.name} cannot be reduced: allreduce takes {', '.join(REDUCIBLE)}.")
+        raise ConfigError(f"{dtype.name} cannot be reduced: reductions take {', '.join(REDUCIBLE)}.")
     if op is ReduceOp.AVERAGE and dtype.name not in FLOATS:
         raise ConfigError(
             f"Average of {dtype.name} would have to round: use op=rdmacoll.Sum and divide, or cast to "
@@ -51,9 +44,9 @@ def check_reducible(dtype: Any, op: ReduceOp) -> None:
 
 
 def check_movable(dtype: Any) -> None:
-    """Raises ConfigError when broadcast and allgather do not take this dtype."""
+    """Raises ConfigError when collectives that move values do not take this dtype."""
     if dtype.name not in CODES:
-        raise ConfigError(f"{dtype.name} cannot be sent: broadcast and allgather take {', '.join(CODES)}.")
+        raise ConfigError(f"{dtype.name} cannot be sent: what only moves values takes {', '.join(CODES)}.")
 
 
 def check_root(root_rank: int) -> int:
@@ -61,12 +54,55 @@ def check_root(root_rank: int) -> int:
     return root(root_rank, world.size())
 
 
-def by_dtype(tensors: list[Any]) -> dict[Any, list[int]]:
+def by_dtype(tensors: Sequence[Any]) -> dict[Any, list[int]]:
     """The positions of each dtype, in order of first appearance: an op takes one dtype."""
     groups: dict[Any, list[int]] = {}
     for index, tensor in enumerate(tensors):
         groups.setdefault(tensor.dtype.base_dtype, []).append(index)
     return groups
+
+
+def in_groups(
+    tensors: Sequence[Any], name: str | None, call: Callable[[list[Any], str | None], list[Any]]
+) -> list[Any]:
+    """The results of `call(the tensors of a dtype, the op's name)`, in the order of `tensors`."""
+    outputs: list[Any] = [None] * len(tensors)
+    groups = by_dtype(tensors)
+    for dtype, indices in groups.items():
+        group_name = name if name is None or len(groups) == 1 else f"{name}.{dtype.name}"
+        results = call([tensors[index] for index in indices], group_name)
+        for index, result in zip(indices, results):
+            outputs[index] = result
+    return outputs
+
+
+def check_has_rows(value: Any, operation: str) -> None:
+    """Raises ConfigError when a tensor is known to have no first dimension."""
+    if value.shape.rank == 0:
+        raise ConfigError(
+            f"{operation} cuts tensors along the first dimension, and a scalar has none: reshape it to (1,)."
+        )
+
+
+def rows_of(value: Any) -> Any:
+    """The first dimension, as int64; of a scalar 1."""
+    return tf.constant(1, tf.int64) if value.shape.rank == 0 else tf.shape(value, out_type=tf.int64)[0]
+
+
+def as_splits(splits: Any) -> Any:
+    """Numbers of rows as the ops take them; none where they are to be equal. Raises ConfigError."""
+    if splits is None:
+        return tf.zeros((0,), tf.int64)
+    numbers = tf.convert_to_tensor(splits)
+    if (
+        not numbers.dtype.is_integer
+        or numbers.shape.rank not in (None, 1)
+        or numbers.shape.num_elements() == 0
+    ):
+        raise ConfigError(
+            f"splits={splits!r} is no list of whole numbers: give one number of rows for each rank, or None."
+        )
+    return tf.cast(numbers, tf.int64)
 
 
 def tensor(value: Any) -> Any:

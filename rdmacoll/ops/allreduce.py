@@ -11,13 +11,13 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import (
     bits,
-    by_dtype,
     check_reducible,
-    from_bits,
+    in_groups,
     reduction,
     scales,
     tensor as as_tensor,
 )
+from rdmacoll.ops._gradients import filled, scales_of
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops.compression import Compression, Compressor, compressor
@@ -76,21 +76,18 @@ def grouped_allreduce(
     Shapes, dtypes, gradients and errors as `allreduce`; the list must be the same on all ranks.
     """
     compressed = compressor(compression)
-    inputs = [as_tensor(value) for value in tensors]
-    outputs: list[Any] = [None] * len(inputs)
-    groups = by_dtype(inputs)
-    for dtype, indices in groups.items():
-        results = reduce_group(
-            [inputs[index] for index in indices],
+    return in_groups(
+        [as_tensor(value) for value in tensors],
+        name,
+        lambda inputs, name: reduce_group(
+            inputs,
             op=reduction(op),
-            name=name if name is None or len(groups) == 1 else f"{name}.{dtype.name}",
+            name=name,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
             compression=compressed,
-        )
-        for index, result in zip(indices, results):
-            outputs[index] = result
-    return outputs
+        ),
+    )
 
 
 def reduce_group(
@@ -126,19 +123,12 @@ def reduce_group(
     return compression.unpacked(must_run(results), tensors)
 
 
-def _filled(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-    return [
-        tf.zeros_like(output) if grad is None else tf.convert_to_tensor(grad)
-        for grad, output in zip(grads, outputs)
-    ]
-
-
 @tf.RegisterGradient("RdmacollAllreduce")
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     reduce_op = ReduceOp(op.get_attr("op"))
-    incoming = _filled(grads, op.outputs)
+    incoming = filled(grads, op.outputs)
     if reduce_op in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        prescale, postscale = _scales(op)
+        prescale, postscale = scales_of(op)
         return reduce_group(
             incoming,
             op=reduce_op,
@@ -153,12 +143,8 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
     return _extremum_gradient(op, incoming)
 
 
-def _scales(op: Any) -> tuple[float, float]:
-    return from_bits(op.get_attr("prescale_bits")), from_bits(op.get_attr("postscale_bits"))
-
-
 def _extremum_gradient(op: Any, incoming: list[Any]) -> list[Any]:
-    prescale, postscale = _scales(op)
+    prescale, postscale = scales_of(op)
     if prescale != 1.0 or postscale != 1.0:
         raise ConfigError("allreduce with op=Min or Max and scaling has no gradient: scale outside.")
     hits = [

@@ -11,6 +11,7 @@ from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import by_dtype, check_movable, check_root, tensor as as_tensor
+from rdmacoll.ops._gradients import filled, zeros_that_wait
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 
@@ -96,18 +97,7 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
 
     if not op.inputs[0].dtype.is_floating:
         return [None] * len(op.inputs)
-    incoming = [
-        tf.zeros_like(output) if grad is None else tf.convert_to_tensor(grad)
-        for grad, output in zip(grads, op.outputs)
-    ]
-    totals = reduce_group(incoming, op=ReduceOp.SUM, name=None)
+    totals = reduce_group(filled(grads, op.outputs), op=ReduceOp.SUM, name=None)
     if world.rank() == op.get_attr("root_rank"):
         return totals
-    return [_zeros_that_wait(total) for total in totals]
-
-
-def _zeros_that_wait(total: Any) -> Any:
-    # Zeros that TensorFlow's optimizer does not know to be zeros: were they constant, it would drop
-    # the sum from this rank's graph, and the other ranks would wait for it.
-    zeros = tf.zeros_like(total)
-    return tf.where(tf.math.is_nan(total), zeros, tf.minimum(tf.abs(total), zeros))
+    return [zeros_that_wait(total) for total in totals]

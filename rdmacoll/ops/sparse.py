@@ -16,7 +16,7 @@ from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import FLOATS, ReduceOp
 from rdmacoll.ops._arguments import scales
-from rdmacoll.ops.allgather import gather
+from rdmacoll.ops.allgather import allgather_one
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import Compression, Compressor
 
@@ -43,11 +43,11 @@ def reduce_slices(
     def part(what: str) -> str | None:
         return None if name is None else f"{name}/{what}"
 
-    indices = gather(slices.indices, name=part("indices"), label=label)
+    indices = allgather_one(slices.indices, name=part("indices"), label=label)
 
     def gathered() -> tuple[Any, Any]:
         wire, left = compression.packed([slices.values], prescale)
-        rows = gather(wire[0], name=part("values"), label=label)
+        rows = allgather_one(wire[0], name=part("values"), label=label)
         (values,) = compression.unpacked([rows], [slices.values])
         if left * postscale != 1.0:
             values = values * left * postscale

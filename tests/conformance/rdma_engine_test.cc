@@ -2,6 +2,8 @@
 #include "compute/inline.h"
 #include "conformance/verbs_fleet.h"
 #include "engine/engine.h"
+#include "engine/sim_values.h"
+#include "every_kind.h"
 
 namespace rdmacoll::conformance {
 namespace {
@@ -68,6 +70,28 @@ TEST_F(RdmaEngines, what_a_rank_passes_on_is_on_its_way_when_its_own_part_is_don
   EXPECT_FALSE(fleet_.at(2).needs_poll());
   EXPECT_TRUE(drive({0, 1, 3}, operations[3])) << "has it from rank 2";
   EXPECT_EQ(values[3], values[0]);
+}
+
+// Eager and by rendezvous: parts that are empty, short, and longer than a chunk of the simulation.
+TEST_F(RdmaEngines, every_kind_has_its_results) {
+  const int ranks = fleet_.size();
+  for (const int64_t rows : {0, 3, 3000, 100'000}) {
+    for (const SimOperation& operation : every_kind(ranks, rows, rows == 3000)) {
+      SCOPED_TRACE(cat(name_of(operation.kind), " of ", rows, " rows"));
+      std::vector<SimMemory> memory(ranks);
+      std::vector<OperationRef> operations;
+      for (int rank = 0; rank < ranks; ++rank) {
+        operations.push_back(
+            std::make_shared<Operation>(sim_request(operation, rank, rank % 2 == 0, memory[rank])));
+        ASSERT_TRUE(engines_[rank]->submit(operations.back()).ok());
+      }
+      for (int rank = 0; rank < ranks; ++rank) {
+        ASSERT_TRUE(drive({0, 1, 2, 3}, operations[rank])) << engines_[rank]->state();
+        ASSERT_TRUE(operations[rank]->status().ok()) << operations[rank]->status().message();
+        EXPECT_EQ(sim_complaint(operation, ranks, rank, *operations[rank]), "") << "rank " << rank;
+      }
+    }
+  }
 }
 
 }  // namespace

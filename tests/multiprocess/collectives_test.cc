@@ -8,6 +8,8 @@
 #include <random>
 #include <span>
 
+#include "engine/sim_values.h"
+#include "every_kind.h"
 #include "multiprocess/local_world.h"
 
 namespace rdmacoll {
@@ -87,13 +89,39 @@ TEST_P(Collectives, sum_broadcast_and_gather_on_every_rank) {
       const auto gathered = std::make_shared<Operation>(std::move(gather));
       ASSERT_TRUE(world.rank(rank).driver().submit_and_wait(gathered, 60 * kSecond).ok());
       ASSERT_TRUE(gathered->done() && gathered->status().ok()) << gathered->status().message();
-      ASSERT_EQ(gathered->gathered_bytes, all.size() * sizeof(int64_t));
-      const auto* values = reinterpret_cast<const int64_t*>(gathered->gathered.get());
+      ASSERT_EQ(gathered->results[0].bytes, all.size() * sizeof(int64_t));
+      const auto* values = reinterpret_cast<const int64_t*>(gathered->results[0].memory.get());
       ASSERT_TRUE(same<int64_t>({values, all.size()}, all)) << " on rank " << rank;
 
       Request barrier;
       barrier.kind = Kind::barrier;
       ASSERT_TRUE(run(world.rank(rank), std::move(barrier)).ok());
+    });
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(Collectives, every_kind_has_its_results_and_many_kinds_at_once) {
+  LocalWorld world(ranks(), settings());
+  if (HasFatalFailure()) return;
+  for (const int64_t rows : {0, 1, 50, 20'000}) {
+    const std::vector<SimOperation> kinds = every_kind(ranks(), rows, rows == 50);
+    world.each([&](int rank) {
+      std::vector<SimMemory> memory(kinds.size());
+      std::vector<OperationRef> operations;
+      for (std::size_t i = 0; i < kinds.size(); ++i) {
+        operations.push_back(
+            std::make_shared<Operation>(sim_request(kinds[i], rank, i % 2 == 0, memory[i])));
+        const Status status = world.rank(rank).driver().submit(operations.back());
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+      for (std::size_t i = 0; i < kinds.size(); ++i) {
+        ASSERT_TRUE(world.rank(rank).driver().wait(*operations[i], 60 * kSecond))
+            << world.rank(rank).state();
+        ASSERT_TRUE(operations[i]->status().ok()) << operations[i]->status().message();
+        ASSERT_EQ(sim_complaint(kinds[i], ranks(), rank, *operations[i]), "")
+            << kinds[i].name << " of " << rows << " rows on rank " << rank;
+      }
     });
     if (HasFailure()) return;
   }

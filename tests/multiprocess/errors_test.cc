@@ -37,6 +37,104 @@ TEST(Mismatch, of_an_unnamed_allreduce_with_a_broadcast_is_found) {
   });
 }
 
+struct Disagreement {
+  Kind kind;
+  const char* name;
+  void (*change)(Request& request);
+  std::vector<const char*> said;
+};
+
+TEST(Mismatch, of_what_must_be_equal_is_found_for_every_kind) {
+  const std::vector<Disagreement> cases{
+      {Kind::reducescatter,
+       "rows",
+       [](Request& request) {
+         request.tensors[0].dims = {2, 2};
+       },
+       {"reducescatter of float32 (4, 1), sum", "(2, 2)"}},
+      {Kind::reducescatter,
+       "op",
+       [](Request& request) { request.op = ReduceOp::max; },
+       {"sum", "max"}},
+      {Kind::reduce, "root", [](Request& request) { request.root = 1; }, {"root 0", "root 1"}},
+      {Kind::reduce,
+       "scale",
+       [](Request& request) { request.prescale = 0.5; },
+       {"rank 0 has reduce", "prescale 0.5"}},
+      {Kind::alltoall,
+       "row",
+       [](Request& request) {
+         request.tensors[0].dims = {2, 2};
+       },
+       {"alltoall of float32 (-1, 1)", "(-1, 2)"}},
+      {Kind::alltoall,
+       "kind",
+       [](Request& request) { request.kind = Kind::allgather; },
+       {"alltoall of", "allgather of"}},
+      {Kind::gather, "root", [](Request& request) { request.root = 1; }, {"root 0", "root 1"}},
+      {Kind::gather,
+       "dimensions",
+       [](Request& request) { request.tensors[0].dims = {4}; },
+       {"(-1, 1)", "(-1,)"}},
+      {Kind::scatter,
+       "dtype",
+       [](Request& request) { request.dtype = Dtype::int32; },
+       {"scatter of float32", "scatter of int32"}},
+  };
+  LocalWorld world(2, "RDMACOLL_LOG=error\n");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    for (const Disagreement& disagreement : cases) {
+      std::vector<float> values(4, 1.f);
+      Request request = in_place(disagreement.kind, Dtype::float32, values, disagreement.name);
+      request.tensors[0].dims = {4, 1};
+      if (rank == 1) disagreement.change(request);
+      const Status status = run(world.rank(rank), std::move(request));
+      EXPECT_EQ(status.code(), Code::mismatch) << disagreement.name;
+      for (const char* part : disagreement.said) {
+        EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+      }
+    }
+  });
+}
+
+TEST(Splits, that_do_not_fit_are_refused_with_the_numbers) {
+  LocalWorld world(1, "RDMACOLL_LOG=error\n");
+  if (HasFatalFailure()) return;
+  const auto refused = [&](Kind kind, std::vector<int64_t> dims, std::vector<int64_t> splits) {
+    std::vector<float> values(64, 1.f);
+    Request request = in_place(kind, Dtype::float32, values);
+    request.tensors[0].dims = std::move(dims);
+    request.splits = std::move(splits);
+    const Status status = check(request, 0, 3);
+    EXPECT_EQ(status.code(), Code::invalid);
+    return status.message();
+  };
+  for (const Kind kind : {Kind::alltoall, Kind::scatter}) {
+    EXPECT_EQ(refused(kind, {6, 2}, {1, 2, 4}),
+              "splits (1, 2, 4) are 7 rows together, but the tensor has 6.");
+    EXPECT_EQ(refused(kind, {6}, {7, -1, 0}), "splits (7, -1, 0) has a negative number of rows.");
+    EXPECT_EQ(refused(kind, {6}, {3, 3}), "splits has 2 numbers, but there are 3 ranks.");
+    EXPECT_NE(refused(kind, {2, 0}, {INT64_MAX, INT64_MAX, 4}).find("but the tensor has 2"),
+              std::string::npos);
+    EXPECT_NE(refused(kind, {}, {}).find("a scalar has none: reshape it to (1,)"),
+              std::string::npos);
+  }
+  EXPECT_NE(refused(Kind::alltoall, {7}, {}).find("cannot cut 7 rows in 3 equal parts"),
+            std::string::npos);
+  EXPECT_NE(refused(Kind::reducescatter, {}, {}).find("a scalar has none"), std::string::npos);
+}
+
+TEST(Rows, that_would_not_fit_in_a_message_are_refused) {
+  std::vector<float> values(1000, 1.f);
+  Request request = in_place(Kind::alltoall, Dtype::float32, values);
+  EXPECT_TRUE(check(request, 0, 200).ok());
+  const Status status = check(request, 0, 1000);
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("alltoall of 1 tensors among 1000 ranks"), std::string::npos)
+      << status.message();
+}
+
 TEST(Names, may_be_in_flight_once_only) {
   LocalWorld world(1, "");
   if (HasFatalFailure()) return;

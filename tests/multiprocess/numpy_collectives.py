@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import numpy_parts
 from ranks import report
 
 import rdmacoll
@@ -226,6 +227,7 @@ def main() -> None:
         engine_memory,
     ):
         part()
+    cases += numpy_parts.check_all(SEED)
     metrics = rdmacoll.metrics()
     report(
         {

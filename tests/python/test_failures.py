@@ -41,6 +41,32 @@ while True:
         assert f"rank {victim}" in outcome.ranks[rank].output, "said at detection, whoever waits"
 
 
+@pytest.mark.parametrize(
+    ("call", "transport"),
+    [
+        ("reducescatter(big, rdmacoll.Sum)", "tcp"),
+        ("alltoall(big)", "shm"),
+        ("alltoall(big)", "tcp"),
+        ("reduce(big, 0, rdmacoll.Sum)", "shm"),
+    ],
+)
+def test_a_killed_rank_is_named_where_ranks_have_parts_of_their_own(call, transport):
+    body = f"""
+big = np.ones(1_200_000, np.float32)
+while True:
+    engine.{call}
+"""
+    with Run(program(body, after="sys.exit(3)"), 3, env={"RDMACOLL_TRANSPORT": transport}) as started:
+        started.wait_for_reports(range(3))
+        time.sleep(0.5)
+        killed = time.time()
+        os.kill(started.pid(1), signal.SIGKILL)
+        for entry in wait_done(started, (0, 2), 20):
+            assert entry["error"] == "RankFailedError", entry
+            assert entry["attributes"]["rank"] == 1
+            assert entry["at"] - killed < 5, entry
+
+
 def test_a_killed_rank_is_named_though_a_forked_child_keeps_its_sockets():
     body = """
 if me == 1 and os.fork() == 0:

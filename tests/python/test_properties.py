@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as extra
 
 import rdmacoll
 from rdmacoll import engine
-from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, wrong_values
+from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, rows_of, wrong_values
 from rdmacoll.engine import channel, library
 from rdmacoll.engine.errors import error_from, error_from_json
 from rdmacoll.engine.launch import first_host, split_address
@@ -66,6 +66,34 @@ def test_everything_moves_as_it_is(shape, name, seed):
         assert gathered.tobytes() == values.tobytes()
 
 
+@settings(deadline=None, max_examples=150)
+@given(SHAPES.filter(bool), st.sampled_from(sorted(CODES)), st.integers(0, 2**31))
+def test_what_is_cut_comes_back_as_it_is(shape, name, seed):
+    values = data_of(0, shape, dtype_of(name), seed)
+    for array in layouts(values):
+        exchanged, received = engine.alltoall(array, [shape[0]])
+        assert received.tolist() == [shape[0]]
+        results = [exchanged, engine.alltoall(array), engine.gather(array, 0), engine.scatter(array, 0)]
+        results += engine.grouped_allgather([array, array])
+        if name in REDUCIBLE:
+            results += engine.grouped_reducescatter([array, array], rdmacoll.Sum)
+            results += [engine.reduce(array, 0, rdmacoll.Max), engine.reducescatter(array, rdmacoll.Min)]
+        for got in results:
+            assert got.shape == shape
+            assert got.dtype == values.dtype
+            assert got.tobytes() == values.tobytes()
+
+
+@given(st.integers(0, 1000), st.integers(1, 70))
+def test_rows_are_cut_without_a_gap_and_nearly_even(rows, count):
+    cut = [rows_of(rows, rank, count) for rank in range(count)]
+    assert [part.start for part in cut] == [0, *[part.stop for part in cut[:-1]]]
+    assert cut[-1].stop == rows
+    sizes = [part.stop - part.start for part in cut]
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) - min(sizes) <= 1
+
+
 @given(SHAPES, st.sampled_from(sorted(CODES)))
 def test_addresses_are_numpys(shape, name):
     array = np.zeros(shape, dtype_of(name))
@@ -108,6 +136,8 @@ def test_the_structs_are_as_long_as_the_library_says():
             ("iteration", ctypes.c_int64),
             ("n_tensors", ctypes.c_int32),
             *[(name, ctypes.c_void_p) for name in ("tensors", "allocate", "done", "context", "manifest")],
+            ("splits", ctypes.c_void_p),
+            ("n_splits", ctypes.c_int32),
         ]
 
     class Tensor(ctypes.Structure):

@@ -143,7 +143,7 @@ ALL = REDUCIBLE + " bool uint16 uint32 uint64 int16 complex64 complex128"
 def test_dtypes_have_the_numbers_of_the_c_interface(ops: Any, spy: Spy, number: int, name: str) -> None:
     value = tf.cast(tf.constant([0, 1, 1]), name)
     (copy,) = ops.rdmacoll_broadcast(tensors=[value], root_rank=3)
-    gathered = ops.rdmacoll_allgather(tensor=value)
+    gathered = ops.rdmacoll_allgather(tensors=[value])[0]
     assert copy.dtype.name == gathered.dtype.name == name
     np.testing.assert_array_equal(copy.numpy(), value.numpy())
     np.testing.assert_array_equal(gathered.numpy(), np.concatenate([value.numpy()] * PIECES))
@@ -157,9 +157,37 @@ def test_dtypes_have_the_numbers_of_the_c_interface(ops: Any, spy: Spy, number: 
             allreduce(ops, [value])
 
 
+def test_splits_and_roots_reach_the_engine(ops: Any, spy: Spy) -> None:
+    value = tf.reshape(tf.range(6.0), (3, 2))
+    exchanged, received = ops.rdmacoll_alltoall(tensor=value, splits=tf.constant([1, 2], tf.int64))
+    assert received.numpy().tolist() == [7, 8]
+    results = [
+        exchanged,
+        ops.rdmacoll_scatter(tensor=value, splits=tf.zeros((0,), tf.int64), root_rank=1),
+        ops.rdmacoll_gather(tensor=value, root_rank=1),
+    ]
+    for result in results:
+        np.testing.assert_array_equal(result.numpy(), value.numpy())
+    found = [(request["kind"], request["root"], request["splits"]) for request in spy.requests]
+    assert found == [(5, 0, [1, 2]), (8, 1, None), (7, 1, None)]
+
+
+def test_a_reduction_leaves_zeros_but_at_the_root(ops: Any, spy: Spy) -> None:
+    scales = {"op": 0, "prescale_bits": bits(0.5), "postscale_bits": bits(3.0)}
+    for root in (0, 1):
+        for size in (0, 3, 40_000):
+            step = tf.function(
+                lambda x, root=root: ops.rdmacoll_reduce(tensors=[x + 1.0], root_rank=root, **scales)[0]
+            )
+            result = step(tf.ones((size, 2)))
+            assert (result.numpy() == (2.0 if root == 0 else 0.0)).all()
+            assert [tensor["output"] == 0 for tensor in spy.requests[-1]["tensors"]] == [root != 0]
+            assert (spy.requests[-1]["prescale"], spy.requests[-1]["postscale"]) == (0.5, 3.0)
+
+
 def test_strings_are_refused(ops: Any, spy: Spy) -> None:
     with pytest.raises((TypeError, tf.errors.InvalidArgumentError)):
-        ops.rdmacoll_allgather(tensor=tf.constant(["a"]))
+        ops.rdmacoll_allgather(tensors=[tf.constant(["a"])])
     assert spy.requests == []
 
 
@@ -172,14 +200,14 @@ def test_more_than_8_dimensions_are_refused(ops: Any, spy: Spy) -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (0, 5), (2, 0)])
 def test_an_allgather_gets_its_memory_late(ops: Any, spy: Spy, shape: tuple[int, ...]) -> None:
     value = tf.random.stateless_uniform(shape, seed=(1, 2))
-    gathered = tf.function(lambda x: ops.rdmacoll_allgather(tensor=x, tensor_name="g"))(value)
+    gathered = tf.function(lambda x: ops.rdmacoll_allgather(tensors=[x], tensor_name="g")[0])(value)
     pieces = [value.numpy().reshape(shape or (1,))] * PIECES
     np.testing.assert_array_equal(gathered.numpy(), np.concatenate(pieces))
 
 
 def test_shapes_are_known_while_tracing(ops: Any, spy: Spy) -> None:
     def shapes(x: Any) -> tuple[Any, Any]:
-        gathered = ops.rdmacoll_allgather(tensor=x, tensor_name="g")
+        gathered = ops.rdmacoll_allgather(tensors=[x], tensor_name="g")[0]
         return gathered, ops.rdmacoll_broadcast(tensors=[x, x], root_rank=0, tensor_name="b")[1]
 
     for spec, gathered in (([4, 3], [None, 3]), ([], [None]), ([None, 2], [None, 2])):

@@ -61,5 +61,7 @@ def test_all_of_keras_2_works_in_tensorflow_2_15(old_python: Path) -> None:
 def test_all_ops_work_in_tensorflow_2_15(old_python: Path, inter_op_threads: int) -> None:
     for done in run_there(old_python, "tf_ops.py", 2, str(inter_op_threads)):
         assert len(done) > 12
+    for done in run_there(old_python, "tf_parts.py", 2, str(inter_op_threads)):
+        assert len(done) > 8
     for done in run_there(old_python, "tf_refusals.py", 2, str(inter_op_threads)):
         assert len(done) > 4

@@ -13,6 +13,7 @@ OPS = "allreduce allgather broadcast broadcast_variables broadcast_global_variab
 OPERATORS = "Average Sum Min Max Product"
 NAMES = {
     "rdmacoll.tensorflow": f"{WORLD} {OPS} {OPERATORS} cross_rank cross_size grouped_allreduce "
+    "alltoall reducescatter grouped_allgather grouped_reducescatter "
     "DistributedOptimizer DistributedGradientTape BroadcastGlobalVariablesHook",
     "rdmacoll.keras": f"{WORLD} {OPS} {OPERATORS} DistributedOptimizer callbacks",
 }

@@ -34,6 +34,11 @@ def test_ops_are_right_on_every_rank(ranks: int, launcher: str, inter_op_threads
     run_checks("tf_ops.py", ranks, launcher=launcher, arguments=[str(inter_op_threads)])
 
 
+@pytest.mark.parametrize(("ranks", "inter_op_threads"), [slow(1, 1), slow(4, 2), (3, 1)])
+def test_ops_that_give_or_get_parts_are_right(ranks: int, inter_op_threads: int) -> None:
+    run_checks("tf_parts.py", ranks, arguments=[str(inter_op_threads)])
+
+
 @pytest.mark.parametrize(("ranks", "inter_op_threads"), [slow(2, 2), (3, 1)])
 def test_what_is_wrong_is_refused_on_every_rank(ranks: int, inter_op_threads: int) -> None:
     run_checks("tf_refusals.py", ranks, arguments=[str(inter_op_threads)])

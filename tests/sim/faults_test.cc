@@ -37,6 +37,18 @@ TEST(SimulatedFaults, cover_every_fault_and_several_world_sizes) {
   EXPECT_GE(ranks.size(), 7u);
 }
 
+TEST(SimulatedFaults, cover_every_kind) {
+  std::set<Kind> kinds;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    for (const auto& phase : make_script(seed).phases) {
+      for (const SimOperation& operation : phase) kinds.insert(operation.kind);
+    }
+  }
+  for (uint8_t number = 0; is_known(static_cast<Kind>(number)); ++number) {
+    EXPECT_TRUE(kinds.contains(static_cast<Kind>(number))) << int{number};
+  }
+}
+
 TEST(SimulatedFaults, replay_to_the_same_story) {
   for (uint64_t seed : {3u, 17u, 42u}) {
     EXPECT_EQ(make_script(seed).text(), make_script(seed).text());

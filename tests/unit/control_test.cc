@@ -16,19 +16,20 @@ constexpr uint32_t kEpoch = 3;
 
 std::vector<Message> examples() {
   ErrorDetail detail{2, "node7", "connection reset", "layer/kernel", {2, 3}};
-  return {ReadyMessage{
-              {{{0, "descriptor"}, 5, 1, true, {{1, 9}}, "a, b"}, {{4, ""}, 0, 2, false, {}}}, 6},
-          InternMessage{7, "bytes"},
-          Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {1, 2, 3}},
-          VerdictMessage{"name", 2, {0, 3}, Status(Code::mismatch, "they differ", detail)},
-          FailureMessage{2, Status(Code::rank_failed, "rank 2 is gone", detail)},
-          LeavingMessage{1, true, 17, "ValueError"},
-          GoodbyeMessage{{1, false, 4, ""}},
-          PlanMessage{3, 900, 12, {{Algorithm::direct, 4096, {{7, false, 5}, {8, true, 0}}}}},
-          FreezeMessage{3},
-          FrozenMessage{3, 901, 905},
-          ResumeMessage{4, 901, 905},
-          JoinedMessage{904}};
+  return {
+      ReadyMessage{
+          {{{0, "descriptor"}, 5, 1, true, {{1, {9, 0}}}, "a, b"}, {{4, ""}, 0, 2, false, {}}}, 6},
+      InternMessage{7, "bytes"},
+      Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {{1, 2}, {}, {3}}},
+      VerdictMessage{"name", 2, {0, 3}, Status(Code::mismatch, "they differ", detail)},
+      FailureMessage{2, Status(Code::rank_failed, "rank 2 is gone", detail)},
+      LeavingMessage{1, true, 17, "ValueError"},
+      GoodbyeMessage{{1, false, 4, ""}},
+      PlanMessage{3, 900, 12, {{Algorithm::direct, 4096, {{7, false, 5}, {8, true, 0}}}}},
+      FreezeMessage{3},
+      FrozenMessage{3, 901, 905},
+      ResumeMessage{4, 901, 905},
+      JoinedMessage{904}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {
@@ -52,6 +53,26 @@ TEST(Messages, with_ranks_outside_the_world_are_refused) {
   Message read;
   EXPECT_FALSE(decode(kEpoch, 2, encode(kEpoch, LeavingMessage{2, false, 0, ""}), read));
   EXPECT_FALSE(decode(kEpoch, 2, encode(kEpoch, ReadyMessage{{{{1, ""}, 0, -1, true, {}}}}), read));
+  EXPECT_FALSE(
+      decode(kEpoch, 2, encode(kEpoch, ReadyMessage{{{{1, ""}, 0, 1, true, {{2, {1}}}}}}), read));
+}
+
+TEST(Messages, with_a_negative_number_of_rows_are_refused) {
+  Message read;
+  EXPECT_FALSE(decode(kEpoch, 2,
+                      encode(kEpoch, ReadyMessage{{{{1, ""}, 0, 1, true, {{1, {3, -1}}}}}}), read));
+  EXPECT_FALSE(decode(
+      kEpoch, 2, encode(kEpoch, Decision{0, Algorithm::direct, 64, {{{1, ""}, 0}}, {{-1}}}), read));
+}
+
+TEST(Messages, with_an_algorithm_that_does_not_exist_are_refused) {
+  Message read;
+  for (int number = 0; number < 256; ++number) {
+    const auto algorithm = static_cast<Algorithm>(number);
+    const bool exists = algorithm == Algorithm::none || algorithm_from(name_of(algorithm));
+    const auto bytes = encode(kEpoch, Decision{0, algorithm, 64, {{{1, ""}, 0}}, {}});
+    EXPECT_EQ(decode(kEpoch, 2, bytes, read), exists) << number;
+  }
 }
 
 TEST(Messages, that_are_cut_or_have_a_tail_are_refused) {
@@ -303,6 +324,22 @@ TEST_F(Decisions, a_pool_that_cuts_segments_short_is_noticed) {
   }
 }
 
+TEST_F(Decisions, numbers_of_rows_that_do_not_fit_name_the_rank) {
+  Request request;
+  request.kind = Kind::alltoall;
+  request.tensors = {{nullptr, nullptr, {6, 2}, ""}};
+  DecisionLog log(world_, table_, {});
+  const std::vector<int64_t> four{1, 2, 0, 3};
+  ReadyUnit unit{{"a", 0}, encode_descriptor(request), {four, four, {1, 2}, four}};
+  EXPECT_EQ(log.offer(unit), 2);
+  unit.rows.clear();
+  EXPECT_EQ(log.offer(unit), 0);
+  EXPECT_FALSE(log.waiting());
+  unit.rows.assign(4, four);
+  EXPECT_EQ(log.offer(unit), -1);
+  EXPECT_EQ(log.form(true)->decision.rows, unit.rows);
+}
+
 TEST_F(Decisions, a_gap_in_the_sequence_is_refused) {
   DecisionLog log(world_, table_, {});
   EXPECT_TRUE(log.accept(Decision{0, Algorithm::none, 0, {}, {}}));
@@ -313,13 +350,16 @@ TEST_F(Decisions, canonical_order_never_chooses_what_rounds_too_early) {
   for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16, Dtype::float32}) {
     for (uint64_t bytes = 1; bytes < (1u << 28); bytes *= 3) {
       for (const bool one_node : {false, true}) {
-        const Choice choice = choose_allreduce(
-            {},
-            {.ranks = 5, .one_node = one_node, .bytes = bytes, .dtype = dtype, .canonical = true});
+        const Facts facts{
+            .ranks = 5, .one_node = one_node, .bytes = bytes, .dtype = dtype, .canonical = true};
+        const Choice choice = choose_allreduce({}, facts);
         EXPECT_NE(choice.algorithm, Algorithm::ring);
         if (is_16_bit_float(dtype)) {
           EXPECT_EQ(choice.algorithm, Algorithm::direct);
         }
+        EXPECT_EQ(choose_reduce_scatter({}, facts).algorithm, Algorithm::direct_reduce_scatter);
+        EXPECT_EQ(choose_reduce({}, facts).algorithm == Algorithm::binomial_reduce,
+                  choice.algorithm == Algorithm::recursive_doubling);
       }
     }
   }

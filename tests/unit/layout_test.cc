@@ -62,27 +62,139 @@ TEST(Layout, offsets_beyond_2_to_the_32_are_exact) {
   EXPECT_EQ(pieces[0].data, address((1 << 21) + last.begin - 12));
 }
 
-TEST(Layout, ragged_parts_of_any_size_are_covered) {
+// Every part of every cut, as the executor would find it: inputs and outputs are made of the parts
+// that the cut says, each byte once and in order.
+void check_cut(const Cut& cut, uint64_t segment_bytes) {
+  const std::size_t tensors = cut.row_bytes.size();
+  std::vector<std::byte*> inputs, outputs;
+  for (std::size_t t = 0; t < tensors; ++t) {
+    inputs.push_back(address((t + 1) << 32));
+    outputs.push_back(address((t + 100) << 32));
+  }
   Layout layout;
-  const std::vector<uint64_t> parts{1000, 0, 70000, 8};
-  layout.assign_ragged({address(4096), address(1 << 20), 0}, parts, 2, 4096);
-  std::vector<uint64_t> covered(4, 0);
-  for (uint32_t segment = 0; segment < layout.segments(); ++segment) {
-    for (int part = 0; part < 4; ++part) covered[part] += layout.range(segment, part).bytes();
-    std::vector<Piece> pieces;
-    layout.append_input(layout.range(segment, 2), pieces);
-    if (!pieces.empty()) {
-      EXPECT_EQ(pieces[0].data, address(4096 + layout.range(segment, 2).begin - 1000));
+  layout.assign_ragged(cut, inputs, outputs, segment_bytes);
+  for (const bool in : {true, false}) {
+    const Cut::Span& span = in ? cut.input : cut.output;
+    std::vector<std::byte*> at = in ? inputs : outputs;
+    for (int part = 0; part < static_cast<int>(cut.rows.size()); ++part) {
+      std::vector<Piece> all;
+      for (uint32_t segment = 0; segment < layout.segments(); ++segment) {
+        const Range range = layout.range(segment, part);
+        ASSERT_LE(range.bytes(), layout.part_bytes_max());
+        if (part < span.first || part >= span.last) continue;
+        std::vector<Piece> pieces;
+        if (in) layout.append_input(range, pieces);
+        if (!in) layout.append_output(range, pieces);
+        ASSERT_EQ(total_bytes(pieces), range.bytes());
+        ASSERT_LE(pieces.size(), layout.pieces_max());
+        all.insert(all.end(), pieces.begin(), pieces.end());
+      }
+      if (part < span.first || part >= span.last) continue;
+      auto piece = all.begin();
+      for (std::size_t t = 0; t < tensors; ++t) {
+        const std::byte* end = at[t] + static_cast<uint64_t>(cut.rows[part][t]) * cut.row_bytes[t];
+        for (; at[t] < end; at[t] += piece++->bytes) {
+          ASSERT_TRUE(piece != all.end());
+          ASSERT_EQ(piece->data, at[t]);
+        }
+        ASSERT_EQ(at[t], end);
+      }
+      ASSERT_TRUE(piece == all.end());
     }
   }
-  EXPECT_EQ(covered, parts);
+}
+
+TEST(Layout, every_cut_finds_every_byte_once) {
+  constexpr Kind kKinds[] = {Kind::allgather, Kind::reducescatter, Kind::alltoall, Kind::gather,
+                             Kind::scatter};
+  for (unsigned seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const int ranks = 1 + static_cast<int>(random() % 6);
+    Descriptor descriptor;
+    descriptor.kind = kKinds[random() % std::size(kKinds)];
+    descriptor.dtype = Dtype::float64;
+    descriptor.root = static_cast<int>(random() % ranks);
+    const bool groups = row_of(descriptor.kind).takes_groups;
+    const std::size_t tensors = groups ? 1 + random() % 4 : 1;
+    const auto rows = [&] { return static_cast<int64_t>(random() % 3 == 0 ? 0 : random() % 40); };
+    for (std::size_t t = 0; t < tensors; ++t) {
+      descriptor.shapes.push_back({descriptor.kind == Kind::reducescatter ? rows() : -1,
+                                   static_cast<int64_t>(random() % 30)});
+    }
+    RowTable said(row_of(descriptor.kind).first_may_differ ? ranks : 0);
+    for (int rank = 0; rank < static_cast<int>(said.size()); ++rank) {
+      const bool is_split = descriptor.kind == Kind::alltoall || descriptor.kind == Kind::scatter;
+      said[rank].resize(is_split ? ranks : tensors);
+      if (descriptor.kind == Kind::scatter && rank != descriptor.root) said[rank].clear();
+      for (int64_t& number : said[rank]) number = rows();
+    }
+    ASSERT_EQ(incomplete_rank(descriptor, said, ranks), -1);
+    uint32_t segments = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Cut cut = cut_of(descriptor, said, rank, ranks);
+      check_cut(cut, 64 + random() % 4000);
+      if (HasFatalFailure()) return;
+      Layout layout;  // all ranks cut the same segments, whatever they have of them
+      const std::vector<std::byte*> anywhere(tensors, address(4096));
+      layout.assign_ragged(cut, anywhere, anywhere, 640);
+      if (rank > 0) {
+        ASSERT_EQ(layout.segments(), segments);
+      }
+      segments = layout.segments();
+    }
+  }
+}
+
+TEST(Layout, memory_that_a_rank_does_not_have_is_never_named) {
+  Descriptor gather;
+  gather.kind = Kind::gather;
+  gather.dtype = Dtype::uint8;
+  gather.shapes = {{-1}};
+  Layout layout;
+  layout.assign_ragged(cut_of(gather, {{100}, {100}}, 1, 2), {address(4096)}, {nullptr}, 4096);
+  std::vector<Piece> pieces;
+  layout.append_input(layout.range(0, 1), pieces);
+  EXPECT_EQ(pieces.front().data, address(4096));
+  EXPECT_DEATH(layout.append_output(layout.range(0, 1), pieces), "no memory of this rank");
+}
+
+TEST(Cut, needs_what_every_rank_has_to_say_and_nothing_else) {
+  Descriptor descriptor;
+  descriptor.shapes = {{-1, 2}};
+  descriptor.root = 1;
+  descriptor.kind = Kind::alltoall;
+  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}, {3, 4}}, 2), -1);
+  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}}, 2), 1);
+  EXPECT_EQ(incomplete_rank(descriptor, {{1}, {3, 4}}, 2), 0);
+  descriptor.kind = Kind::scatter;
+  EXPECT_EQ(incomplete_rank(descriptor, {{}, {3, 4}}, 2), -1);
+  EXPECT_EQ(incomplete_rank(descriptor, {{3, 4}}, 2), 0);
+  EXPECT_EQ(incomplete_rank(descriptor, {}, 2), 1);
+  descriptor.kind = Kind::gather;
+  EXPECT_EQ(incomplete_rank(descriptor, {{7}, {0}}, 2), -1);
+  EXPECT_EQ(incomplete_rank(descriptor, {}, 2), 0);
+  for (const Kind kind : {Kind::allreduce, Kind::reducescatter, Kind::barrier}) {
+    descriptor.kind = kind;
+    EXPECT_EQ(incomplete_rank(descriptor, {}, 2), -1);
+    EXPECT_EQ(incomplete_rank(descriptor, {{}, {1}}, 2), 1);
+  }
+}
+
+TEST(Cut, gives_the_first_ranks_one_row_more) {
+  EXPECT_EQ(even_rows(10, 4), (std::vector<int64_t>{3, 3, 2, 2}));
+  EXPECT_EQ(even_rows(2, 3), (std::vector<int64_t>{1, 1, 0}));
+  EXPECT_EQ(even_rows(0, 2), (std::vector<int64_t>{0, 0}));
 }
 
 TEST(Layout, nothing_to_move_has_no_segments) {
   Layout layout;
   layout.assign_even({{address(0), address(0), 0}}, 1 << 20, 4);
   EXPECT_EQ(layout.segments(), 0u);
-  layout.assign_ragged({nullptr, nullptr, 0}, {0, 0}, 0, 1 << 20);
+  Cut cut;
+  cut.rows = {{0}, {0}};
+  cut.row_bytes = {4};
+  layout.assign_ragged(cut, {nullptr}, {nullptr}, 1 << 20);
   EXPECT_EQ(layout.segments(), 0u);
 }
 

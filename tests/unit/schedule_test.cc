@@ -36,8 +36,20 @@ TEST_P(EveryAlgorithm, is_right_for_1_to_64_ranks) {
   }
 }
 
+TEST_P(EveryAlgorithm, is_right_for_every_root) {
+  if (!has_root(row().result)) return;
+  for (int ranks = 1; ranks <= 64; ranks += ranks < 20 ? 1 : 11) {
+    for (int root = 0; root < ranks; ++root) {
+      for (const bool prescaled : {false, is_sum(row().result)}) {
+        ASSERT_EQ(verified(row(), schedules_of(row(), ranks, root, prescaled), root), "")
+            << row().name << " with " << ranks << " ranks, root " << root;
+      }
+    }
+  }
+}
+
 TEST_P(EveryAlgorithm, is_right_when_the_input_is_scaled_first) {
-  if (row().result != AlgorithmRow::Result::sum) return;  // only sums are scaled
+  if (!is_sum(row().result)) return;  // only sums are scaled
   for (int ranks = 1; ranks <= 17; ++ranks) {
     ASSERT_EQ(verified(row(), schedules_of(row(), ranks, 0, true), 0), "") << ranks;
   }
@@ -46,9 +58,11 @@ TEST_P(EveryAlgorithm, is_right_when_the_input_is_scaled_first) {
 TEST_P(EveryAlgorithm, stays_right_when_lowered_for_any_placement) {
   for (int ranks = 1; ranks <= 13; ++ranks) {
     for (int per_node : {1, 2, 3, ranks}) {
-      for (int form = 0; form < 8; ++form) {
+      for (int form = 0; form < 16; ++form) {
+        const int root = form & 8 ? ranks / 2 : 0;
+        const bool prescaled = is_sum(row().result) && form & 8;
         std::vector<Schedule> lowered;
-        for (const Schedule& schedule : schedules_of(row(), ranks, 0, false)) {
+        for (const Schedule& schedule : schedules_of(row(), ranks, root, prescaled)) {
           Placement placement;
           for (int peer = 0; peer < ranks; ++peer) {
             placement.views.push_back(peer / per_node == schedule.rank / per_node);
@@ -58,9 +72,10 @@ TEST_P(EveryAlgorithm, stays_right_when_lowered_for_any_placement) {
           placement.devices.assign(ranks, form & 4);
           lowered.push_back(lower(schedule, placement));
         }
-        ASSERT_EQ(verified(row(), lowered, 0), "") << row().name << ", " << ranks << " ranks, "
-                                                   << per_node << " a node, form " << form << "\n"
-                                                   << to_text(lowered[0]);
+        ASSERT_EQ(verified(row(), lowered, root), "")
+            << row().name << ", " << ranks << " ranks, " << per_node << " a node, form " << form
+            << "\n"
+            << to_text(lowered[0]);
       }
     }
   }
@@ -161,6 +176,29 @@ TEST_F(Verifier, finds_two_that_wait_for_each_others_views) {
     schedules.push_back(program.finish());
   }
   EXPECT_NE(check(schedules).find("never gets past"), std::string::npos);
+}
+
+TEST_F(Verifier, finds_what_goes_to_the_wrong_rank) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < 3; ++rank) {
+    schedules.push_back(pairwise_alltoall({.ranks = 3, .rank = rank}));
+  }
+  const auto exchange = [&] { return verify(schedules, AlgorithmRow::Result::exchange, 0, true); };
+  EXPECT_EQ(exchange(), "");
+  for (Step& step : schedules[1].steps) {
+    if (step.verb == Verb::send) step.to.first_part = step.peer == 0 ? 2 : 0;
+  }
+  EXPECT_NE(exchange(), "");
+}
+
+TEST_F(Verifier, finds_a_sum_at_another_rank_than_the_root) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < 4; ++rank) {
+    schedules.push_back(binomial_reduce({.ranks = 4, .rank = rank, .root = 2}));
+  }
+  EXPECT_EQ(verify(schedules, AlgorithmRow::Result::root_sum, 2, true), "");
+  EXPECT_NE(verify(schedules, AlgorithmRow::Result::root_sum, 1, true), "");
+  EXPECT_NE(verify(schedules, AlgorithmRow::Result::sum, 2, true), "");
 }
 
 TEST_F(Verifier, finds_a_sum_out_of_canonical_order) {

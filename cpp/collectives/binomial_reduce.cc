@@ -1,0 +1,44 @@
+#include <algorithm>
+
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace rdmacoll {
+
+Schedule binomial_reduce(const Shape& shape) {
+  const int ranks = shape.ranks;
+  const int rank = shape.rank;
+  // The one of a block of ranks, from `begin` on, that has its sum.
+  const auto holder = [&](int begin, int block) {
+    const int end = std::min(begin + block, ranks);
+    return begin <= shape.root && shape.root < end ? shape.root : begin;
+  };
+
+  Builder program(ranks, rank, 1, shape.prescaled, Space::scratch);
+  Slice mine = program.contribution(0);  // the sum over my block
+  for (int block = 1; block < ranks; block *= 2) {
+    const int begin = rank / block * block;
+    const bool lower = begin / block % 2 == 0;
+    const int sibling = lower ? begin + block : begin - block;
+    if (sibling >= ranks) continue;  // nobody there: my block waits for a larger sibling
+    const int both = holder(std::min(begin, sibling), 2 * block);
+    if (both != rank) {
+      program.send(both, mine);
+      return program.finish();
+    }
+    const Slice theirs = program.scratch(0);
+    program.receive(holder(sibling, block), theirs);
+    const bool last = block * 2 >= ranks;
+    const Slice sum = last ? program.output(0) : program.scratch(0);
+    if (lower) {
+      program.reduce(sum, {mine, theirs}, last);
+    } else {
+      program.reduce(sum, {theirs, mine}, last);
+    }
+    mine = sum;
+  }
+  if (ranks == 1) program.copy(program.output(0), mine, true);
+  return program.finish();
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,24 @@
+#include <vector>
+
+#include "collectives/halves.h"
+
+namespace rdmacoll {
+
+void direct_sums(Builder& program, const Shape& shape, const Slice& sum) {
+  const int ranks = shape.ranks;
+  const int rank = shape.rank;
+  // Everybody begins with another partner, so that no rank is hit by all others at once.
+  const auto partner = [&](int distance) { return (rank + distance) % ranks; };
+
+  for (int d = 1; d < ranks; ++d) program.send(partner(d), program.contribution(partner(d)));
+  std::vector<Slice> sources(ranks);
+  sources[rank] = program.contribution(rank);
+  for (int d = 1; d < ranks; ++d) {
+    const int peer = partner(ranks - d);
+    sources[peer] = program.scratch(rank);
+    program.receive(peer, sources[peer]);
+  }
+  program.reduce(sum, sources, true);
+}
+
+}  // namespace rdmacoll

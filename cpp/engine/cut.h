@@ -1,0 +1,44 @@
+// How the rows of an operation (along the first dimension) are cut, where ranks give or get
+// different numbers of them. Pure: from the descriptor, which is the same everywhere, and what each
+// rank said.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/operation.h"
+
+namespace rdmacoll {
+
+// Numbers of rows: by rank, what each has said of them (own_rows); or by part and tensor.
+using RowTable = std::vector<std::vector<int64_t>>;
+
+// So many for each rank; the first ones have one more.
+std::vector<int64_t> even_rows(int64_t rows, int ranks);
+
+// What this rank alone knows and all have to: how many rows of each tensor it gives (allgather,
+// gather), or how many to each rank (alltoall, scatter at the root). The others say nothing.
+std::vector<int64_t> own_rows(const Request& request, int rank, int ranks);
+// The first rank that has not said as many numbers as it should, or -1.
+int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks);
+
+// Parts as the algorithms name them: those of rank 0 to p-1; in an alltoall first those that this
+// rank gives, then those that it gets.
+struct Cut {
+  struct Span {  // parts [first, last)
+    int first = 0;
+    int last = 0;
+  };
+  RowTable rows;                    // by part and tensor
+  std::vector<uint64_t> row_bytes;  // by tensor
+  Span input, output;               // what each tensor of the caller is made of, part after part
+  uint64_t part_bytes_max = 0;      // of any rank: all cut their segments alike
+
+  int64_t output_rows(std::size_t tensor) const;
+};
+Cut cut_of(const Descriptor& descriptor, const RowTable& said, int rank, int ranks);
+
+// Of all that is given: what a choice of algorithms goes by.
+uint64_t bytes_moved(const Descriptor& descriptor, const RowTable& said, int ranks);
+
+}  // namespace rdmacoll

@@ -1,0 +1,29 @@
+// What a node says of its op, and TensorFlow's types as the engine's numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow/tf_c_api.h"
+
+namespace rdmacoll::tensorflow {
+
+struct StatusDeleter {
+  void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
+};
+using OwnedStatus = std::unique_ptr<TF_Status, StatusDeleter>;
+
+int32_t dtype_of(TF_DataType type);  // -1: it cannot be communicated
+std::size_t size_of_dtype(int32_t dtype);
+
+// Once a status is not ok, attributes are empty, and it stays as it is.
+int64_t attribute_int(TF_OpKernelConstruction* construction, const char* name, TF_Status* status);
+std::string attribute_string(TF_OpKernelConstruction* construction, const char* name,
+                             TF_Status* status);
+std::vector<std::string> attribute_strings(TF_OpKernelConstruction* construction, const char* name,
+                                           TF_Status* status);
+
+}  // namespace rdmacoll::tensorflow

@@ -1,0 +1,18 @@
+// Shape functions: what TensorFlow knows of an op's outputs before it runs.
+#pragma once
+
+#include "tensorflow/tf_c_api.h"
+
+namespace rdmacoll::tensorflow {
+
+void no_shapes(TF_ShapeInferenceContext* context, TF_Status* status);
+// Every output has the shape of its input.
+void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status);
+// ... but for the first dimension, which is unknown; a scalar becomes a vector.
+void other_rows(TF_ShapeInferenceContext* context, TF_Status* status);
+// The same of one tensor, whose splits are the second input.
+void split_rows(TF_ShapeInferenceContext* context, TF_Status* status);
+// And the second output has a number for each rank.
+void exchanged_rows(TF_ShapeInferenceContext* context, TF_Status* status);
+
+}  // namespace rdmacoll::tensorflow

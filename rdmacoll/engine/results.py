@@ -1,0 +1,40 @@
+"""Results that the engine made, as numpy arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rdmacoll.engine.memory import Block, array_over
+from rdmacoll.engine.submission import Array, Operation
+from rdmacoll.engine.world import Engine
+
+
+class Results:
+    """The results of an operation that has succeeded. Their memory goes with the last array over it."""
+
+    def __init__(self, engine: Engine, handle: int) -> None:
+        self._engine = engine
+        self._handle = handle
+        engine.share(id(self))
+
+    def array(self, index: int, dtype: np.dtype[Any]) -> Array:
+        """One of them, by its place."""
+        address, dims = self._engine.library.handle_result_at(self._handle, index)
+        size = math.prod(dims) * dtype.itemsize
+        if size == 0:
+            return np.empty(dims, dtype)
+        return array_over(Block(self, address, size), dims, dtype)
+
+    def __del__(self) -> None:
+        engine = self._engine
+        if not engine.is_forked:
+            engine.library.handle_free(self._handle)
+            engine.let_go(id(self))
+
+
+def results_of(engine: Engine, operation: Operation) -> Results:
+    """Takes them from an operation, which is then over."""
+    return operation.hand_over(lambda handle: Results(engine, handle))

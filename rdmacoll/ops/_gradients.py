@@ -1,0 +1,52 @@
+"""What the gradients of several ops need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine import world
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.ops._arguments import from_bits
+
+
+def filled(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
+    """The incoming gradients, zeros where there is none: every rank has to send something."""
+    return [
+        tf.zeros_like(output) if grad is None else tf.convert_to_tensor(grad)
+        for grad, output in zip(grads, outputs)
+    ]
+
+
+def scales_of(op: Any) -> tuple[float, float]:
+    """Both factors of an op that reduces."""
+    return from_bits(op.get_attr("prescale_bits")), from_bits(op.get_attr("postscale_bits"))
+
+
+def check_linear(op: Any, kind: str) -> None:
+    """Raises ConfigError when the reduction has no gradient."""
+    reduce_op = ReduceOp(op.get_attr("op"))
+    if reduce_op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        raise ConfigError(
+            f"{kind} with op={reduce_op} has no gradient: use Sum or Average, or tf.stop_gradient()."
+        )
+
+
+def treated_alike(op: Any, values: Sequence[Any]) -> list[Any]:
+    """`values` scaled and divided as the op does it with a sum."""
+    prescale, postscale = scales_of(op)
+    if prescale * postscale != 1.0:
+        values = [value * tf.cast(prescale * postscale, value.dtype) for value in values]
+    if ReduceOp(op.get_attr("op")) is ReduceOp.AVERAGE:
+        values = [value / tf.cast(world.size(), value.dtype) for value in values]
+    return list(values)
+
+
+def zeros_that_wait(value: Any) -> Any:
+    """Zeros that TensorFlow's optimizer does not know to be zeros: were they constant, it would drop the op
+    behind `value` from this rank's graph, and the other ranks would wait for it."""
+    zeros = tf.zeros_like(value)
+    return tf.where(tf.math.is_nan(value), zeros, tf.minimum(tf.abs(value), zeros))

@@ -1,0 +1,48 @@
+"""alltoall: every rank gives each rank some of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, tensor as as_tensor
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
+from rdmacoll.ops._names import op_name
+
+
+@not_converted
+def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
+    """Gives each rank some rows of `tensor`, and returns those that the ranks have for this one, by rank.
+
+    tensor: of one dimension or more; the first may differ between ranks. splits: how many rows each rank
+    gets, together the first dimension; without them it is cut in equal parts, and must be a multiple of the
+    number of ranks. With splits the result is a pair: the rows, and how many of them came from each rank
+    (int64). Dtypes, `name` and errors as for `allgather`.
+
+    The gradient (of floats; complex has none) sends each row's back to where it came from.
+    """
+    value = as_tensor(tensor)
+    check_has_rows(value, "alltoall")
+    exchanged, received = _exchange(value, as_splits(splits), name)
+    return exchanged if splits is None else (exchanged, received)
+
+
+def _exchange(value: Any, splits: Any, name: str | None) -> list[Any]:
+    check_movable(value.dtype)
+    functions = ops()
+    with op_scope(), typed_errors():
+        results = functions.rdmacoll_alltoall(tensor=value, splits=splits, tensor_name=op_name(name))
+    return must_run(list(results))
+
+
+@tf.RegisterGradient("RdmacollAlltoall")
+def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
+    given = op.inputs[0]
+    if not given.dtype.is_floating:
+        return None, None
+    exchanged, received = op.outputs
+    incoming = tf.zeros_like(exchanged) if grads[0] is None else tf.convert_to_tensor(grads[0])
+    returned, _ = _exchange(incoming, received, None)
+    return tf.ensure_shape(returned, given.shape), None

@@ -1,0 +1,46 @@
+"""gather: the root gets all ranks' tensors, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.ops._arguments import check_movable, check_root, rows_of, tensor as as_tensor
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
+from rdmacoll.ops._names import op_name
+
+
+@not_converted
+def gather(tensor: Any, root_rank: int, name: str | None = None) -> Any:
+    """At rank `root_rank` all ranks' tensors, one after the other along the first dimension, by rank;
+    elsewhere a tensor without rows.
+
+    tensor, name, errors: as for `allgather`. The gradient (of floats) scatters the root's; it runs on all
+    ranks or none: let every rank's loss depend on the result, which costs nothing where that is empty.
+    """
+    return gather_one(as_tensor(tensor), root_rank, name)
+
+
+def gather_one(value: Any, root_rank: int, name: str | None) -> Any:
+    """`gather` of a tensor."""
+    check_movable(value.dtype)
+    root = check_root(root_rank)
+    functions = ops()
+    with op_scope(), typed_errors():
+        gathered = functions.rdmacoll_gather(tensor=value, root_rank=root, tensor_name=op_name(name))
+    return must_run([gathered])[0]
+
+
+@tf.RegisterGradient("RdmacollGather")
+def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
+    (mine,) = op.inputs
+    if not mine.dtype.is_floating:
+        return None
+    from rdmacoll.ops.scatter import scatter_one
+
+    root = op.get_attr("root_rank")
+    counts = gather_one(rows_of(mine), root, None)
+    part = scatter_one(tf.convert_to_tensor(grads[0]), root, counts, None)
+    return tf.reshape(part, tf.shape(mine))

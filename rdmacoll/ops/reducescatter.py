@@ -1,0 +1,108 @@
+"""reducescatter: every rank gets its rows of the reduction of all ranks' tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.ops._arguments import (
+    bits,
+    check_has_rows,
+    check_reducible,
+    in_groups,
+    reduction,
+    scales,
+    tensor as as_tensor,
+)
+from rdmacoll.ops._gradients import check_linear, filled, treated_alike
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
+from rdmacoll.ops._names import op_name
+from rdmacoll.ops.allgather import allgather_group
+from rdmacoll.ops.compression import Compressor, compressor
+
+
+@not_converted
+def reducescatter(
+    tensor: Any,
+    op: int = ReduceOp.AVERAGE,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Any = None,
+) -> Any:
+    """This rank's rows of the reduction of all ranks' tensors.
+
+    tensor: of one dimension or more, the same shape on all ranks; dtypes, `op`, `name`, scales,
+    compression and errors as for `allreduce`. It is cut along the first dimension: all ranks get as many
+    rows, the first ones one more where that does not come out even.
+
+    The gradient of Sum and Average gathers the ranks' gradients; Min, Max and Product have none.
+    """
+    return grouped_reducescatter([tensor], op, name, prescale_factor, postscale_factor, compression)[0]
+
+
+@not_converted
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    op: int = ReduceOp.AVERAGE,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Any = None,
+) -> list[Any]:
+    """`reducescatter` of several tensors as one operation for each dtype: cheaper than one by one."""
+    compressed = compressor(compression)
+    reduce_op = reduction(op)
+    return in_groups(
+        [as_tensor(value) for value in tensors],
+        name,
+        lambda inputs, name: _scatter_group(
+            inputs,
+            op=reduce_op,
+            name=name,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            compression=compressed,
+        ),
+    )
+
+
+def _scatter_group(
+    tensors: Sequence[Any],
+    *,
+    op: ReduceOp,
+    name: str | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    compression: Compressor,
+) -> list[Any]:
+    dtype = compression.wire_dtype(tensors[0].dtype)
+    check_reducible(dtype, op)
+    for value in tensors:
+        check_has_rows(value, "reducescatter")
+    prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
+    wire, prescale = compression.packed(tensors, prescale)
+    functions = ops()
+    with op_scope(), typed_errors():
+        results = list(
+            functions.rdmacoll_reducescatter(
+                tensors=wire,
+                op=int(op),
+                prescale_bits=bits(prescale),
+                postscale_bits=bits(postscale),
+                tensor_name=op_name(name),
+            )
+        )
+    return compression.unpacked(must_run(results), tensors)
+
+
+@tf.RegisterGradient("RdmacollReducescatter")
+def _gradient(op: Any, *grads: Any) -> list[Any]:
+    check_linear(op, "reducescatter")
+    gathered = allgather_group(filled(grads, op.outputs), name=None)
+    return [
+        tf.ensure_shape(whole, value.shape) for whole, value in zip(treated_alike(op, gathered), op.inputs)
+    ]

@@ -1,0 +1,54 @@
+"""scatter: every rank gets its rows of the root's tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine import world
+from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, check_root, tensor as as_tensor
+from rdmacoll.ops._gradients import zeros_that_wait
+from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
+from rdmacoll.ops._names import op_name
+from rdmacoll.ops.gather import gather_one
+
+
+@not_converted
+def scatter(tensor: Any, root_rank: int, splits: Any = None, name: str | None = None) -> Any:
+    """This rank's rows of rank `root_rank`'s tensor.
+
+    tensor: of one dimension or more; elsewhere than at the root only its dtype and the shape of a row
+    count. splits, read at the root: how many rows each rank gets; without them all get as many, the first
+    ranks one more where that does not come out even. Dtypes, `name` and errors as for `allgather`.
+
+    The gradient (of floats), at the root, gathers all ranks' gradients; elsewhere zero.
+    """
+    value = as_tensor(tensor)
+    check_has_rows(value, "scatter")
+    return scatter_one(value, root_rank, as_splits(splits), name)
+
+
+def scatter_one(value: Any, root_rank: int, splits: Any, name: str | None) -> Any:
+    """`scatter` of a tensor; `splits` as the op takes them."""
+    check_movable(value.dtype)
+    root = check_root(root_rank)
+    functions = ops()
+    with op_scope(), typed_errors():
+        scattered = functions.rdmacoll_scatter(
+            tensor=value, splits=splits, root_rank=root, tensor_name=op_name(name)
+        )
+    return must_run([scattered])[0]
+
+
+@tf.RegisterGradient("RdmacollScatter")
+def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
+    whole = op.inputs[0]
+    if not whole.dtype.is_floating:
+        return None, None
+    root = op.get_attr("root_rank")
+    gathered = gather_one(tf.convert_to_tensor(grads[0]), root, None)
+    if world.rank() == root:
+        return tf.ensure_shape(gathered, whole.shape), None
+    return tf.zeros_like(whole) + zeros_that_wait(tf.reduce_sum(gathered)), None
