@@ -282,8 +282,8 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
   if (config.canonical && config.allreduce_algorithm == "ring") {
     return Status(Code::invalid,
                   "RDMACOLL_ORDER=canonical and RDMACOLL_ALLREDUCE_ALGORITHM=ring exclude each "
-                  "other: a ring adds each part in another order. Take direct, recursive_doubling "
-                  "or auto.");
+                  "other: a ring adds each part in another order. Take direct, recursive_doubling, "
+                  "halving_doubling or auto.");
   }
   const bool names_rdma = std::find(config.transports.begin(), config.transports.end(), "rdma") !=
                           config.transports.end();

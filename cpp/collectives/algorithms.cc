@@ -18,6 +18,12 @@ constexpr std::array kTable{
                  Result::root_value, true},
     AlgorithmRow{Algorithm::ring_allgather, "ring_allgather", ring_allgather, Result::concatenation,
                  true},
+    AlgorithmRow{Algorithm::halving_doubling, "halving_doubling", halving_doubling_allreduce,
+                 Result::sum, true},
+    AlgorithmRow{Algorithm::pipelined_tree, "pipelined_tree", pipelined_tree_broadcast,
+                 Result::root_value, true},
+    AlgorithmRow{Algorithm::doubling_allgather, "doubling_allgather", doubling_allgather,
+                 Result::concatenation, true},
 };
 
 }  // namespace

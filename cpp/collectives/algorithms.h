@@ -18,8 +18,11 @@ enum class Algorithm : uint8_t {
   recursive_doubling = 3,
   binomial_broadcast = 4,
   ring_allgather = 5,
+  halving_doubling = 6,
+  pipelined_tree = 8,
+  doubling_allgather = 9,
 };
-inline constexpr int kAlgorithms = 6;
+inline constexpr int kAlgorithms = 10;
 
 std::string_view name_of(Algorithm algorithm);
 std::optional<Algorithm> algorithm_from(std::string_view name);
@@ -47,11 +50,30 @@ Schedule direct_allreduce(const Shape& shape);
 // 2005.
 Schedule recursive_doubling_allreduce(const Shape& shape);
 
+// Allreduce. Segment cut in as many parts as the largest power of two within p; reduce-scatter by
+// halving the vector, allgather by doubling it: 2 log2 p rounds, for any p, in canonical order.
+// Rabenseifner, "Optimization of collective reduction operations", 2004; the blocks for other
+// numbers than powers of two: Rabenseifner and Traeff, "More efficient reduction algorithms for
+// non-power-of-two number of processors in message-passing parallel systems", 2004.
+Schedule halving_doubling_allreduce(const Shape& shape);
+
 // Broadcast of the whole segment along a binomial tree from `root`; segments follow each other.
 Schedule binomial_broadcast(const Shape& shape);
 
+// Broadcast of large messages: one half of each segment goes along one binary tree, the other half
+// along another, in which inner nodes of the first are leaves, so that nobody but the root sends
+// more than it receives while segments follow each other, where the root of a binomial tree sends
+// everything log2 p times.
+// Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+// scan", 2009.
+Schedule pipelined_tree_broadcast(const Shape& shape);
+
 // Allgather. Part k is the contribution of rank k (parts may have different sizes).
 Schedule ring_allgather(const Shape& shape);
+
+// Allgather. ceil(log2 p) rounds for any p: blocks of ranks double as in recursive doubling, and
+// what a block has lies together. Thakur, Rabenseifner and Gropp, 2005.
+Schedule doubling_allgather(const Shape& shape);
 
 Schedule make_schedule(Algorithm algorithm, const Shape& shape);
 

@@ -50,13 +50,17 @@ Choice choose_allreduce(const Tuning& tuning, const Facts& facts) {
 Choice choose_broadcast(const Tuning& tuning, const Facts& facts) {
   if (facts.bytes == 0) return {};
   // Segments follow one another down the tree, so they are shorter than those of a sum.
-  return {Algorithm::binomial_broadcast,
-          facts.segment_bytes.value_or(segment_bytes(tuning, facts) / 4)};
+  const uint64_t segment = facts.segment_bytes.value_or(segment_bytes(tuning, facts) / 4);
+  const bool is_large =
+      !facts.one_node && facts.ranks > 2 && facts.bytes > tuning.binomial_bytes_network;
+  return {is_large ? Algorithm::pipelined_tree : Algorithm::binomial_broadcast, segment};
 }
 
 Choice choose_allgather(const Tuning& tuning, const Facts& facts) {
   if (facts.bytes == 0) return {};
-  return {Algorithm::ring_allgather, segment_bytes(tuning, facts)};
+  const bool is_small = !facts.one_node && facts.bytes <= tuning.gather_bytes_network;
+  return {is_small ? Algorithm::doubling_allgather : Algorithm::ring_allgather,
+          segment_bytes(tuning, facts)};
 }
 
 }  // namespace rdmacoll

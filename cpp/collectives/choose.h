@@ -18,6 +18,8 @@ struct Tuning {
   uint64_t doubling_bytes_network = 16 << 10;  // ... and between nodes
   int direct_ranks_network = 8;                // above: ring, since p-1 senders meet at one port
   uint64_t direct_bytes_network = 1 << 20;
+  uint64_t binomial_bytes_network = 64 << 10;  // broadcast: above, the two trees
+  uint64_t gather_bytes_network = 32 << 10;    // allgather by doubling up to here, of all ranks
   // In one node callers' memory is packed into shared memory, where it is still in the cache when
   // the peer reads it, or from one_copy_bytes on read where it lies. A small sum is one segment.
   uint64_t one_copy_bytes = 32 << 20;

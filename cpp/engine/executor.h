@@ -141,8 +141,8 @@ class Executor final : public ComputeSink {
   void release_views(Run& run, const Step& step);
   void end_of_caller_memory(Slot& slot);
 
-  Range range(const Run& run, const Slice& slice) const;
   void locate(const Run& run, const Slice& slice, uint64_t bytes, std::vector<Piece>& pieces) const;
+  void locate_work(const Run& run, const Slice& slice, std::vector<Piece>& pieces) const;
   uint64_t slice_bytes(const Run& run, const Slice& slice) const;
   uint64_t sequence(const Run& run, const Step& step) const;
   Lane lane(const Slot& slot) const { return static_cast<Lane>(&slot - slots_.data()); }

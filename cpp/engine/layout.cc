@@ -53,9 +53,10 @@ void Layout::assign_ragged(Tensor tensor, const std::vector<uint64_t>& part_byte
   part_bytes_max_ = std::min(segment_bytes_, round_up(largest, kCacheLine));
 }
 
-Range Layout::range(uint32_t segment, int first, int count) const {
+Range Layout::ranges_of(uint32_t segment, int first, int count) const {
   RC_ASSERT(segment < segments_ && first >= 0 && first + count <= parts_);
   if (!ragged_.empty()) {
+    if (segments_ == 1) return {ragged_[first], ragged_[first + count]};
     RC_ASSERT(count == 1, "ragged parts do not lie one after the other");
     const uint64_t begin = ragged_[first], end = ragged_[first + 1];
     const uint64_t skip = segment * segment_bytes_;
@@ -68,6 +69,17 @@ Range Layout::range(uint32_t segment, int first, int count) const {
       round_up(divide_up(end - begin, static_cast<uint64_t>(parts_)), kCacheLine);
   return {std::min(begin + share * static_cast<uint64_t>(first), end),
           std::min(begin + share * static_cast<uint64_t>(first + count), end)};
+}
+
+uint64_t Layout::slice_bytes(uint32_t segment, int first, int count) const {
+  uint64_t bytes = 0;
+  each_range(segment, first, count, [&](const Range& range) { bytes += range.bytes(); });
+  return bytes;
+}
+
+uint64_t Layout::image_offset(uint32_t segment, int part) const {
+  if (!is_in_a_row()) return part_bytes_max_ * static_cast<uint64_t>(part);
+  return range(segment, part).begin - segment * segment_bytes_;
 }
 
 template <typename Base>
@@ -99,13 +111,14 @@ void Layout::append_output(const Range& range, std::vector<Piece>& pieces) const
   append(range, pieces, [](const Tensor& tensor) { return tensor.output; });
 }
 
-std::size_t Layout::pieces_max() const {
+std::size_t Layout::pieces_max(int parts_at_once) const {
+  const int count = std::min(parts_at_once, parts_);
   std::size_t most = 0;
   std::vector<Piece> pieces;
   for (uint32_t segment = 0; segment < segments_; ++segment) {
-    for (int part = 0; part < parts_; ++part) {
+    for (int first = 0; first + count <= parts_; ++first) {
       pieces.clear();
-      append_output(range(segment, part), pieces);
+      each_range(segment, first, count, [&](const Range& one) { append_output(one, pieces); });
       most = std::max(most, pieces.size());
     }
   }

@@ -36,20 +36,32 @@ class Layout {
                      uint64_t segment_bytes);
 
   uint32_t segments() const { return segments_; }
-  // Parts [first, first + count) of a segment, in bytes of the row. Consecutive unless ragged.
-  Range range(uint32_t segment, int first, int count = 1) const;
+  // One part of a segment, in bytes of the row.
+  Range range(uint32_t segment, int part) const { return ranges_of(segment, part, 1); }
+  // Parts [first, first + count), in order: one range where they lie one after the other.
+  template <typename Visit>
+  void each_range(uint32_t segment, int first, int count, Visit visit) const {
+    if (is_in_a_row()) return visit(ranges_of(segment, first, count));
+    for (int part = first; part < first + count; ++part) visit(range(segment, part));
+  }
+  uint64_t slice_bytes(uint32_t segment, int first, int count) const;
+  // Where a part begins in an image of the segment, in which each_range() gives one range, too.
+  uint64_t image_offset(uint32_t segment, int part) const;
   uint64_t part_bytes_max() const { return part_bytes_max_; }  // over all segments and parts
   uint64_t segment_bytes_max() const { return part_bytes_max_ * parts_; }
 
   // Appends the memory of a range.
   void append_input(const Range& range, std::vector<Piece>& pieces) const;
   void append_output(const Range& range, std::vector<Piece>& pieces) const;
-  // The most pieces that one part of one segment can have.
-  std::size_t pieces_max() const;
+  // The most pieces that so many parts of one segment, one after the other, can have.
+  std::size_t pieces_max(int parts_at_once) const;
   uint64_t bytes() const { return starts_.empty() ? 0 : starts_.back(); }
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
  private:
+  // The parts of an allgather lie apart when they are cut in several segments.
+  bool is_in_a_row() const { return ragged_.empty() || segments_ == 1; }
+  Range ranges_of(uint32_t segment, int first, int count) const;
   template <typename Base>
   void append(const Range& range, std::vector<Piece>& pieces, Base base) const;
 

@@ -18,12 +18,16 @@ Shape Planner::shape_of(const Decided& decided) const {
           request.kind == Kind::allreduce && request.prescale != 1.0};
 }
 
+const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape) {
+  const std::pair key(algorithm, shape.root);
+  const auto found = outlines_.find(key);
+  if (found != outlines_.end()) return found->second;
+  return outlines_.emplace(key, make_schedule(algorithm, shape)).first->second;
+}
+
 bool Planner::connect(const Decided& decided) {
-  const Shape shape = shape_of(decided);
-  const auto [entry, is_new] = peers_.try_emplace({decided.algorithm, shape.root});
-  if (is_new) entry->second = peers_of(make_schedule(decided.algorithm, shape));
   bool all = true;
-  for (int peer : entry->second) {
+  for (int peer : outline_of(decided.algorithm, shape_of(decided)).peers) {
     if (transport_.is_connected(peer)) continue;
     transport_.connect(peer);
     asked_.insert(peer);
@@ -90,9 +94,8 @@ void Planner::list_tensors(const Decided& decided) {
 RecipeRef Planner::even_recipe(const Recipe::Head& head) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
-  const bool whole = head.algorithm == Algorithm::recursive_doubling ||
-                     head.algorithm == Algorithm::binomial_broadcast;
-  recipe->layout.assign_even(tensors_, head.segment_bytes, whole ? 1 : head.shape.ranks);
+  recipe->layout.assign_even(tensors_, head.segment_bytes,
+                             outline_of(head.algorithm, head.shape).parts);
   add_program(*recipe);
   return recipe;
 }
@@ -180,8 +183,9 @@ void Planner::add_program(Recipe& recipe) {
   const Recipe::Head& head = recipe.head;
   if (head.algorithm == Algorithm::none) return;
   const Layout& layout = recipe.layout;
-  const bool few =
-      layout.tensors().size() <= around_.pieces_max || layout.pieces_max() <= around_.pieces_max;
+  const int parts_at_once = outline_of(head.algorithm, head.shape).parts_at_once;
+  const bool few = layout.tensors().size() <= around_.pieces_max ||
+                   layout.pieces_max(parts_at_once) <= around_.pieces_max;
   recipe.program = &programs_.prepared(
       head.algorithm, head.shape,
       {around_.views, few && head.input_visible, few && head.output_visible, around_.devices});

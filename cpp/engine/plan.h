@@ -53,6 +53,7 @@ class Planner {
   static constexpr std::size_t kRecipes = 64;
 
   Shape shape_of(const Decided& decided) const;
+  const Outline& outline_of(Algorithm algorithm, const Shape& shape);
   Recipe::Head head_of(const Decided& decided) const;
   void list_tensors(const Decided& decided);
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
@@ -69,7 +70,7 @@ class Planner {
   uint64_t one_copy_bytes_;
   Programs programs_;
   std::set<int> asked_;
-  std::map<std::pair<Algorithm, int>, std::vector<int>> peers_;  // by algorithm and root
+  std::map<std::pair<Algorithm, int>, Outline> outlines_;  // by algorithm and root
   Around around_;
   std::array<RecipeRef, kRecipes> recipes_;  // the last ones, by index_of()
   std::vector<Layout::Tensor> tensors_;      // of the batch that is being prepared

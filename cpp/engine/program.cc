@@ -1,5 +1,6 @@
 #include "engine/program.h"
 
+#include <algorithm>
 #include <set>
 
 namespace rdmacoll {
@@ -36,12 +37,13 @@ Program::Program(Schedule lowered) : schedule(std::move(lowered)) {
   for (uint16_t parts : schedule.scratch) scratch_parts += parts;
 }
 
-std::vector<int> peers_of(const Schedule& schedule) {
-  std::set<int> peers;
+Outline::Outline(const Schedule& schedule) : parts(schedule.parts) {
+  std::set<int> found;
   for (const Step& step : schedule.steps) {
-    if (step.peer >= 0) peers.insert(step.peer);
+    if (step.peer >= 0) found.insert(step.peer);
+    parts_at_once = std::max<int>(parts_at_once, step.to.parts);
   }
-  return {peers.begin(), peers.end()};
+  peers.assign(found.begin(), found.end());
 }
 
 const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/text.h"
+#include "collectives/algorithms.h"
 
 namespace rdmacoll {
 namespace {
@@ -55,6 +56,16 @@ SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
     for (int rank = 0; rank < ranks; ++rank) operation.firsts.push_back(dice.between(0, 9));
   }
   return operation;
+}
+
+// Automatic, or any one that sums.
+std::string make_algorithm(Dice& dice) {
+  std::vector<std::string> names = {""};
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result == AlgorithmRow::Result::sum) names.emplace_back(row.name);
+  }
+  const auto last = static_cast<int64_t>(names.size()) - 1;
+  return names[static_cast<std::size_t>(dice.between(0, last))];
 }
 
 // A training: a few phases over and over, most of them sums alone, so that ranks follow a plan; now
@@ -130,8 +141,7 @@ SimScript make_script(uint64_t seed) {
   script.network.views = dice.chance(0.6);
   script.network.foreign_views = dice.chance(0.5);
   script.network.mapped = dice.chance(0.5);
-  script.algorithm =
-      dice.one_of(std::array<std::string, 4>{"", "ring", "direct", "recursive_doubling"});
+  script.algorithm = make_algorithm(dice);
   script.canonical = script.algorithm != "ring" && dice.chance(0.3);
   script.segment_bytes =
       static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{64, 1000, 16 << 10, 4 << 20}));
