@@ -39,7 +39,7 @@ constexpr Setting kSettings[] = {
      "auto, or a comma list of shm, tcp, rdma", "What may carry data.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.transports = split_list(value.text); }},
     {"RDMACOLL_ALLREDUCE_ALGORITHM", "", "auto", Unit::choice, Scope::world,
-     "auto, ring, direct, recursive_doubling or halving_doubling",
+     "auto, ring, direct, recursive_doubling, halving_doubling or two_level",
      "Forces one algorithm for every allreduce.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.allreduce_algorithm = value.text; }},
     {"RDMACOLL_ORDER", "", "run", Unit::choice, Scope::world, "run or canonical",

@@ -19,6 +19,7 @@ enum class Algorithm : uint8_t {
   binomial_broadcast = 4,
   ring_allgather = 5,
   halving_doubling = 6,
+  two_level = 7,
   pipelined_tree = 8,
   doubling_allgather = 9,
 };
@@ -32,9 +33,15 @@ struct Shape {
   int rank = 0;
   int root = 0;            // broadcast
   bool prescaled = false;  // allreduce: every input is multiplied first
+  // The node of each rank; empty: every rank has one of its own. Whoever makes a shape owns it.
+  std::span<const int> nodes = {};
 
-  bool operator==(const Shape&) const = default;
+  int node_of(int which) const { return nodes.empty() ? which : nodes[which]; }
+  bool operator==(const Shape& other) const;
 };
+
+// So many nodes of consecutive ranks, as even as can be, the larger ones first: for Shape::nodes.
+std::vector<int> even_nodes(int ranks, int nodes);
 
 // Allreduce. Segment cut in `ranks` parts; 2(p-1) rounds with the neighbours only.
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
@@ -56,6 +63,15 @@ Schedule recursive_doubling_allreduce(const Shape& shape);
 // numbers than powers of two: Rabenseifner and Traeff, "More efficient reduction algorithms for
 // non-power-of-two number of processors in message-passing parallel systems", 2004.
 Schedule halving_doubling_allreduce(const Shape& shape);
+
+// Allreduce where nodes have several ranks. Those of a node sum what each of them owns, the owners
+// of a share in all nodes sum by halving and doubling, and the result goes round in the nodes:
+// between nodes moves no more than if each had one rank, and all ranks of a node take part in that.
+// Canonical where nodes are consecutive ranks and as many as a power of two (the last one may be
+// smaller). The scheme of Jia et al., "Highly scalable deep learning training system with
+// mixed-precision", 2018, with shares so that nodes of different sizes have nobody who carries it
+// all.
+Schedule two_level_allreduce(const Shape& shape);
 
 // Broadcast of the whole segment along a binomial tree from `root`; segments follow each other.
 Schedule binomial_broadcast(const Shape& shape);
@@ -84,8 +100,10 @@ struct AlgorithmRow {
   std::string_view name;
   Schedule (*make)(const Shape& shape);
   enum class Result : uint8_t { sum, root_value, concatenation } result;
-  bool canonical;  // evaluates the canonical tree
+  bool (*is_canonical)(const Shape& shape);  // evaluates the canonical tree
+  bool by_node = false;                      // looks at Shape::nodes
 };
 std::span<const AlgorithmRow> algorithm_table();
+bool is_canonical(Algorithm algorithm, const Shape& shape);
 
 }  // namespace rdmacoll

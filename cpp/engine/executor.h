@@ -30,7 +30,6 @@ struct Batch {
 
 // A batch needs a slot; slot = lane, so that batches in flight never share a sequence space.
 inline constexpr int kBatchesInFlight = 4;
-inline constexpr int kSegmentsInFlight = 4;
 
 class Executor final : public ComputeSink {
  public:

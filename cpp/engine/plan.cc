@@ -10,12 +10,16 @@ namespace rdmacoll {
 
 Planner::Planner(const World& world, Transport& transport, MemoryPool& pool,
                  uint64_t one_copy_bytes)
-    : world_(world), transport_(transport), pool_(pool), one_copy_bytes_(one_copy_bytes) {}
+    : world_(world),
+      nodes_(world.nodes()),
+      transport_(transport),
+      pool_(pool),
+      one_copy_bytes_(one_copy_bytes) {}
 
 Shape Planner::shape_of(const Decided& decided) const {
   const Request& request = decided.operations.front()->request;
   return {world_.size(), world_.rank, request.kind == Kind::broadcast ? request.root : 0,
-          request.kind == Kind::allreduce && request.prescale != 1.0};
+          request.kind == Kind::allreduce && request.prescale != 1.0, nodes_};
 }
 
 const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape) {

@@ -65,6 +65,7 @@ class Planner {
   void add_program(Recipe& recipe);
 
   const World& world_;
+  std::vector<int> nodes_;  // of each rank
   Transport& transport_;
   MemoryPool& pool_;
   uint64_t one_copy_bytes_;

@@ -48,7 +48,8 @@ Outline::Outline(const Schedule& schedule) : parts(schedule.parts) {
 
 const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                                   const Placement& placement) {
-  // Which peers show views does not change once they are connected, so it is not in the key.
+  // Which peers show views does not change once they are connected, and neither does who is on
+  // which node: they are not in the key.
   const Key key{algorithm, shape.root, shape.prescaled, placement.input_visible,
                 placement.output_visible};
   auto& program = programs_[key];

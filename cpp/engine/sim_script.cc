@@ -139,6 +139,7 @@ SimScript make_script(uint64_t seed) {
   script.network.delay_max = dice.one_of(std::array<Nanoseconds, 3>{5, 50, 1000}) * kMicrosecond;
   script.network.busy = dice.chance(0.5) ? 0.2 : 0;
   script.network.views = dice.chance(0.6);
+  script.network.node_ranks = static_cast<int>(dice.one_of(std::array<int64_t, 5>{0, 0, 1, 2, 3}));
   script.network.foreign_views = dice.chance(0.5);
   script.network.mapped = dice.chance(0.5);
   script.algorithm = make_algorithm(dice);
@@ -193,7 +194,9 @@ std::string SimScript::text() const {
   return cat(ranks, " ranks, ", phases.size(), " phases, ",
              algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
              plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "",
-             network.views ? ", views" : "", ", segments of ", segment_bytes, " bytes: ", what);
+             network.views ? ", views" : "",
+             network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
+             segment_bytes, " bytes: ", what);
 }
 
 int sim_input(const SimOperation& operation, int rank, int64_t i) {

@@ -28,7 +28,9 @@ class Rank {
   Rank(const SimScript& script, SimNetwork& network, int rank)
       : script_(script), network_(network), rank_(rank), compute_(network, script.slow_compute) {
     World world{"simulation", 7, rank, {}};
-    for (int r = 0; r < script.ranks; ++r) world.members.push_back({cat("host", r), 100 + r, 0});
+    for (int r = 0; r < script.ranks; ++r) {
+      world.members.push_back({cat("host", r), 100 + r, script.network.node_of(r)});
+    }
     Config config;
     config.allreduce_algorithm = script.algorithm;
     config.canonical = script.canonical;
