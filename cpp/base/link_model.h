@@ -23,4 +23,20 @@ struct LinkModel {
   double reduce_bytes_per_us = 1;  // of each source but the first
 };
 
+// Usual figures, to reason with: a node of today, and what joins it to others.
+inline constexpr Link kNodeLink{.latency_us = 0.3, .overhead_us = 0.2, .bytes_per_us = 10'000};
+inline constexpr LinkModel kRdmaLinks{
+    .node = kNodeLink,
+    .network = {.latency_us = 1.2, .overhead_us = 0.3, .gap_us = 0.1, .bytes_per_us = 12'000},
+    .is_by_device = true,
+    .step_us = 0.1,
+    .copy_bytes_per_us = 12'000,
+    .reduce_bytes_per_us = 8'000};  // 100 Gbit/s
+inline constexpr LinkModel kTcpLinks{
+    .node = kNodeLink,
+    .network = {.latency_us = 15, .overhead_us = 4, .gap_us = 1, .bytes_per_us = 1'150},
+    .step_us = 0.1,
+    .copy_bytes_per_us = 12'000,
+    .reduce_bytes_per_us = 8'000};  // 10 Gbit/s
+
 }  // namespace rdmacoll

@@ -11,8 +11,9 @@
 namespace rdmacoll {
 namespace {
 
-// More shares than this would be short messages where the sizes of nodes have no small multiple.
-constexpr int kSharesMax = 64;
+// More shares than this would be short messages where the sizes of nodes have no small multiple,
+// and more parts than that are not to be numbered.
+constexpr int kSharesMax = 64, kPartsMax = 1 << 14;
 
 struct Range {
   int begin = 0, end = 0;
@@ -40,7 +41,7 @@ class Nodes {
       most = std::max(most, size);
       shares_ = std::min(std::lcm(shares_, size), kSharesMax + 1);
     }
-    if (shares_ > kSharesMax) shares_ = most;
+    if (shares_ > std::min(kSharesMax, kPartsMax / binary_block_parts(count()))) shares_ = most;
   }
 
   int count() const { return static_cast<int>(members_.size()); }

@@ -32,7 +32,7 @@ class Rank {
       world.members.push_back({cat("host", r), 100 + r, script.network.node_of(r)});
     }
     Config config;
-    config.allreduce_algorithm = script.algorithm;
+    if (!script.algorithm.empty()) config.allreduce_algorithms = {{script.algorithm}};
     config.canonical = script.canonical;
     config.segment_bytes = script.segment_bytes;
     config.plan_repeats = script.plan_repeats;

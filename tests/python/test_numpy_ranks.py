@@ -47,7 +47,10 @@ def test_collectives_equal_numpy_under_mpirun(size):
     assert {entry["local_size"] for entry in found} == {size}
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "direct", "recursive_doubling", "halving_doubling"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["ring", "direct", "recursive_doubling", "halving_doubling", "recursive_doubling:1k:two_level"],
+)
 @pytest.mark.parametrize("size", [3, 5])
 def test_every_algorithm_equals_numpy(size, algorithm):
     environ = {"RDMACOLL_ALLREDUCE_ALGORITHM": algorithm, "RDMACOLL_SEGMENT_BYTES": "16384"}
