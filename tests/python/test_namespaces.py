@@ -81,10 +81,16 @@ def test_collectives_equal_numpy_across_hosts(hosts, address):
     assert {entry["cross_size"] for entry in found} == {3}
 
 
-# Two nodes of two ranks, where the order is canonical; unequal ones, and ranks that lie crosswise.
+# Nodes of powers of two, where the order is canonical; unequal ones, and ranks that lie crosswise.
 @pytest.mark.parametrize(
     ("host_of", "order"),
-    [([0, 0, 1, 1], "canonical"), ([0, 0, 1, 2], "run"), ([0, 1, 0, 1, 0], "run"), ([0, 0, 1], "canonical")],
+    [
+        ([0, 0, 1], "canonical"),
+        ([0, 0, 1, 1], "canonical"),
+        ([0, 0, 0, 0, 1, 1, 1, 1], "canonical"),
+        ([0, 0, 1, 2], "run"),
+        ([0, 1, 0, 1, 0], "run"),
+    ],
 )
 def test_sums_by_nodes_equal_numpy(hosts, host_of, order):
     environ = {"RDMACOLL_ALLREDUCE_ALGORITHM": "two_level", "RDMACOLL_ORDER": order}
