@@ -43,12 +43,15 @@ from rdmacoll.engine.world import (
 )
 
 if TYPE_CHECKING:
-    from rdmacoll import keras
+    from rdmacoll import keras, tensorflow
+    from rdmacoll.hooks import BroadcastGlobalVariablesHook
     from rdmacoll.keras import callbacks
     from rdmacoll.ops import (
+        Compression,
         allgather,
         allreduce,
         broadcast,
+        broadcast_global_variables,
         broadcast_variables,
         grouped_allreduce,
     )
@@ -56,15 +59,22 @@ if TYPE_CHECKING:
 
 # Name -> module, and whether the name is the module itself.
 _LAZY = {
+    "Compression": "rdmacoll.ops",
+    "BroadcastGlobalVariablesHook": "rdmacoll.hooks",
     "allgather": "rdmacoll.ops",
     "allreduce": "rdmacoll.ops",
     "broadcast": "rdmacoll.ops",
+    "broadcast_global_variables": "rdmacoll.ops",
     "broadcast_variables": "rdmacoll.ops",
     "grouped_allreduce": "rdmacoll.ops",
     "DistributedGradientTape": "rdmacoll.optimizer",
     "DistributedOptimizer": "rdmacoll.optimizer",
 }
-_LAZY_MODULES = {"keras": "rdmacoll.keras", "callbacks": "rdmacoll.keras.callbacks"}
+_LAZY_MODULES = {
+    "keras": "rdmacoll.keras",
+    "callbacks": "rdmacoll.keras.callbacks",
+    "tensorflow": "rdmacoll.tensorflow",
+}
 try:
     _HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 except ImportError:  # from a finder of the program's own, which refuses it
@@ -93,6 +103,8 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
     "ConfigError",
     "DistributedGradientTape",
     "DistributedOptimizer",
@@ -111,6 +123,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "broadcast",
+    "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
     "cross_rank",
@@ -128,6 +141,7 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "tensorflow",
 ]
 if not _HAS_TENSORFLOW:  # what lists all names (import *, pydoc, inspect) then gets those that are there
     __all__ = [name for name in __all__ if name not in _LAZY and name not in _LAZY_MODULES]

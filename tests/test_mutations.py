@@ -14,7 +14,14 @@ PATCHES = sorted((ROOT / "tests" / "mutations").glob("*.patch"))
 FOLDER = ROOT / "build" / "mutations"
 TREE = FOLDER / "tree"
 # What is copied, and what is built of it.
-SOURCES = ("CMakeLists.txt", "cpp", "tests/test_headers.cc", "tests/conformance", "tests/verbs_sim")
+SOURCES = (
+    "CMakeLists.txt",
+    "cpp",
+    "tests/test_headers.cc",
+    "tests/conformance",
+    "tests/unit/no_descriptors.h",
+    "tests/verbs_sim",
+)
 PROGRAM = "conformance_tests"
 TESTS = "Rdma*:*/verbs_*"
 # A hang is a failure too, and most say so themselves after a minute.

@@ -45,6 +45,9 @@ class Compute {
  public:
   virtual ~Compute() = default;
   virtual Status submit(const ComputeJob& job) = 0;  // busy: poll, then offer it again
+  // Performs a job whose operands have been measured (`bytes` each) on the calling thread and
+  // reports it by its result, where that takes less time than handing it over. Busy: submit it.
+  virtual Status perform_at_once(const ComputeJob& job, std::size_t bytes) = 0;
   virtual bool poll(ComputeSink& sink) = 0;
   // A sleeper must be woken through its Waker when a job ends on another thread.
   virtual bool arm() = 0;

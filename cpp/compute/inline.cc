@@ -6,10 +6,14 @@ Status InlineCompute::submit(const ComputeJob& job) {
   if (count_ == kDoneMax) return Status::busy();
   std::size_t bytes = 0;
   Status status = measure(job, bytes);
-  if (status.ok()) status = perform(job, 0, bytes, workspace_);
-  if (job.sources.size() == 1) bytes_copied_ += bytes;
+  if (status.ok()) status = perform_at_once(job, bytes);
   done_[count_++] = {job.cookie, std::move(status)};
   return {};
+}
+
+Status InlineCompute::perform_at_once(const ComputeJob& job, std::size_t bytes) {
+  if (job.sources.size() == 1) bytes_copied_ += bytes;
+  return perform(job, 0, bytes, workspace_);
 }
 
 bool InlineCompute::poll(ComputeSink& sink) {

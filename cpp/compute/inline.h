@@ -13,6 +13,7 @@ namespace rdmacoll {
 class InlineCompute final : public Compute {
  public:
   Status submit(const ComputeJob& job) override;
+  Status perform_at_once(const ComputeJob& job, std::size_t bytes) override;
   bool poll(ComputeSink& sink) override;
   bool arm() override { return count_ == 0; }
   uint64_t bytes_copied() const override { return bytes_copied_; }

@@ -75,8 +75,7 @@ Status WorkerCompute::submit(const ComputeJob& job) {
   if (job.sources.size() == 1) bytes_copied_ += bytes;
   Slot& slot = slots_[index];
   slot = {job, bytes, 0, 0, status};
-  const bool by_hand = threads_.empty() || bytes * (job.sources.size() + 1) <= inline_bytes_max_;
-  if (bytes == 0 || !status.ok() || by_hand) {
+  if (bytes == 0 || !status.ok() || is_small(job, bytes)) {
     lock.unlock();  // nobody else knows the slot
     if (status.ok()) slot.status = perform(job, 0, bytes, workspace_);
     lock.lock();
@@ -92,6 +91,12 @@ Status WorkerCompute::submit(const ComputeJob& job) {
     work_to_do_.notify_one();
   }
   return {};
+}
+
+Status WorkerCompute::perform_at_once(const ComputeJob& job, std::size_t bytes) {
+  if (!is_small(job, bytes)) return Status::busy();
+  if (job.sources.size() == 1) bytes_copied_ += bytes;
+  return perform(job, 0, bytes, workspace_);
 }
 
 void WorkerCompute::work() {

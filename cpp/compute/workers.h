@@ -32,6 +32,7 @@ class WorkerCompute final : public Compute {
   WorkerCompute& operator=(const WorkerCompute&) = delete;
 
   Status submit(const ComputeJob& job) override;
+  Status perform_at_once(const ComputeJob& job, std::size_t bytes) override;
   bool poll(ComputeSink& sink) override;
   bool arm() override;
   uint64_t bytes_copied() const override { return bytes_copied_; }
@@ -62,6 +63,9 @@ class WorkerCompute final : public Compute {
     std::size_t count_ = 0;
   };
 
+  bool is_small(const ComputeJob& job, std::size_t bytes) const {
+    return threads_.empty() || bytes * (job.sources.size() + 1) <= inline_bytes_max_;
+  }
   void work();
   void finish_grain(Slot& slot, uint16_t index, Status status, std::unique_lock<std::mutex>& lock);
 

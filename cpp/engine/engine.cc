@@ -8,8 +8,6 @@
 namespace rdmacoll {
 namespace {
 
-constexpr Nanoseconds kFlushInterval = kMillisecond;
-
 // A message of records is closed at this size; the last record may be as large as a descriptor.
 constexpr std::size_t kReadyMessageBytes = 256 << 10;
 constexpr std::size_t kReadyRecordBytes = 32;  // without what varies
@@ -78,15 +76,23 @@ bool Engine::advance() {
   if (!suspects_.empty() && failure_.ok()) moved |= judge_suspects();
   if (!failure_.ok()) return end_failed_world() || moved;
   if (!suspects_.empty()) return moved;
-  moved |= pass_readiness();     // readiness goes up; the root collects it
-  moved |= decide();             // the root's decisions go down
-  moved |= follow_plan();        // or each rank takes them from the plan
-  moved |= gather_operations();  // what is decided finds its operations
-  moved |= start_batches();      // decided operations become batches
+  if (has_to_agree()) {
+    moved |= pass_readiness();     // readiness goes up; the root collects it
+    moved |= decide();             // the root's decisions go down
+    moved |= follow_plan();        // or each rank takes them from the plan
+    moved |= gather_operations();  // what is decided finds its operations
+    moved |= start_batches();      // decided operations become batches
+  }
   moved |= execute();            // steps that can run do
   moved |= finish_operations();  // callers get their memory back
   moved |= end_deserted();       // what a rank that has left will never join in
   return flush_outbox() || moved;
+}
+
+// In a plan, with nothing but what is under way already, there is nothing to agree on.
+bool Engine::has_to_agree() const {
+  return turned_at_ - checked_at_ >= kCheckInterval || readiness_.has_news() ||
+         decision_log_.waiting() || !undecided_.empty() || !agreed_.empty() || !decided_.empty();
 }
 
 // Heartbeats are due five times in the time after which a silent peer has failed, so a loop that is
@@ -100,6 +106,11 @@ void Engine::notice_gap() {
   turned_at_ = now;
 }
 
+Status Engine::submit(const OperationRef& operation) {
+  if (!operation->is_checked) RC_RETURN_IF_ERROR(check(operation->request, world_.size()));
+  return submissions_.add(operation);
+}
+
 bool Engine::take_submissions() {
   submissions_.drain(submitted_);
   if (submitted_.empty()) return false;
@@ -110,6 +121,7 @@ bool Engine::take_submissions() {
       continue;
     }
     operation->taken_at = turned_at_;
+    if (starts_at_once(operation)) continue;
     undecided_[{operation->request.name, operation->request.iteration}] = operation;
     if (plan_.phase() == PlanMode::Phase::log) {
       announce(operation);
@@ -274,25 +286,28 @@ bool Engine::find_operation(const DecisionUnit& unit, const UnitKey& key, Found&
 
 bool Engine::start_batches() {
   bool moved = false;
-  while (!decided_.empty() && failure_.ok()) {
+  for (; !decided_.empty() && failure_.ok(); moved = true) {
     Decided& next = decided_.front();
     if (!executor_.has_room(next.sequence) || !planner_.connect(next)) break;
-    Batch batch;
-    Status status = planner_.prepare(next, batch);
-    if (status.ok()) status = missing_peer(batch);
-    if (!status.ok()) {
-      if (!batch.operations.empty()) next.operations = std::move(batch.operations);
-    } else {
-      decided_.pop_front();
-      status = executor_.start(std::move(batch));
-    }
-    if (!status.ok()) {
-      fail_myself(status);  // the operations end with the world
-      return true;
-    }
-    moved = true;
+    if (start_batch(next)) decided_.pop_front();
   }
   return moved;
+}
+
+// Its peers are connected, and the executor has room. False: it has failed, and what it consists of
+// is still there, to end with the world.
+bool Engine::start_batch(Decided& decided) {
+  Batch batch;
+  Status status = planner_.prepare(decided, batch);
+  if (status.ok()) status = missing_peer(batch);
+  const bool is_ready = status.ok();
+  if (is_ready) {
+    status = executor_.start(std::move(batch));
+  } else if (!batch.operations.empty()) {
+    decided.operations = std::move(batch.operations);
+  }
+  if (!status.ok()) fail_myself(status);
+  return is_ready;
 }
 
 bool Engine::execute() {
@@ -351,45 +366,6 @@ void Engine::complete(const OperationRef& operation, const Status& status) {
   if (--in_flight_ == 0) busy_ += turned_at_ - busy_since_;
   submissions_.forget(*operation);
   operation->complete(status);
-}
-
-// ---- sleeping ----
-
-Status Engine::submit(const OperationRef& operation) {
-  if (!operation->is_checked) RC_RETURN_IF_ERROR(check(operation->request, world_.size()));
-  return submissions_.add(operation);
-}
-
-bool Engine::arm() {
-  // What the last step has released (a slot, say) may let another operation go on.
-  if (!settled_) return false;
-  if (!outbox_.empty()) return false;
-  if (executor_.has_steps()) return false;
-  return compute_.arm() && transport_.arm() && !submissions_.waiting();
-}
-
-Nanoseconds Engine::next_deadline() const {
-  Nanoseconds next = std::min(transport_.next_deadline(), readiness_.next_deadline());
-  if (plan_.phase() == PlanMode::Phase::plan && in_flight_ > 0) {
-    next = std::min(next, turned_at_ + kPlanPatience);
-  }
-  for (const Suspect& suspect : suspects_) next = std::min(next, suspect.due);
-  // That the last bytes have left is no event: it has to be looked for.
-  if ((!failure_.ok() || leaving_) && !ended_) {
-    next = std::min(next, clock_.now() + kFlushInterval);
-  }
-  return next;
-}
-
-bool Engine::needs_driver() const {
-  if (ended_) return false;
-  return in_flight_ > 0 || submissions_.waiting() || !outbox_.empty() || executor_.has_to_issue() ||
-         transport_.needs_poll() || leaving_ || !failure_.ok();
-}
-
-bool Engine::started() const {
-  return std::all_of(neighbours_.begin(), neighbours_.end(),
-                     [&](int peer) { return transport_.is_connected(peer); });
 }
 
 }  // namespace rdmacoll

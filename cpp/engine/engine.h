@@ -137,6 +137,8 @@ class Engine final : public Sink {
 
   // Plan mode: engine_plan.cc.
   bool follow_plan();
+  bool has_to_agree() const;
+  bool starts_at_once(const OperationRef& operation);
   void start_plan();
   void begin_plan(const PlanMessage& message);
   bool is_plan_stuck();
@@ -149,6 +151,7 @@ class Engine final : public Sink {
   bool judge_started(const UnitKey& key, const Status& verdict);
   Agreed agreed_of(Decision decision) const;
   bool start_batches();
+  bool start_batch(Decided& decided);
   Status missing_peer(const Batch& batch) const;
   bool execute();
   bool finish_operations();

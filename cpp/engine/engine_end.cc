@@ -119,7 +119,7 @@ Status Engine::start_failure() const {
 
 Status Engine::missing_peer(const Batch& batch) const {
   const Program* program = batch.recipe->program;
-  if (program == nullptr) return {};
+  if (program == nullptr || lost_.empty()) return {};
   for (const auto& [peer, traffic] : program->traffic) {
     if (lost_.contains(peer)) return {Code::failed, cat(world_.describe(peer), " has left")};
   }

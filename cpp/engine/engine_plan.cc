@@ -68,6 +68,22 @@ bool Engine::follow_plan() {
   return moved;
 }
 
+// The next operation of a plan goes straight into its batch, where nothing else waits.
+bool Engine::starts_at_once(const OperationRef& operation) {
+  const uint64_t sequence = decision_log_.accepted();
+  const bool waits = !undecided_.empty() || !decided_.empty() || !agreed_.empty() ||
+                     !stand_ins_.empty() || !executor_.has_room(sequence);
+  if (waits || plan_.phase() != PlanMode::Phase::plan) return false;
+  const Agreed& next = plan_.decision(sequence);
+  if (!plan_.is_about(next, *operation)) return false;
+  operation->sequence = sequence;
+  decision_log_.accept(next.decision);
+  plan_moved_at_ = turned_at_;
+  Decided decided{sequence, next.decision.algorithm, next.decision.segment_bytes, {}, {operation}};
+  if (!planner_.connect(decided) || !start_batch(decided)) decided_.push_back(std::move(decided));
+  return true;
+}
+
 bool Engine::is_plan_stuck() {
   if (turned_at_ - plan_moved_at_ >= kPlanSilence) return true;
   if (!decided_.empty() || !executor_.has_room(decision_log_.accepted())) return false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "compute/job.h"
 #include "memory/placement.h"
 
 namespace rdmacoll {
@@ -92,7 +93,7 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
   run.left = static_cast<uint32_t>(schedule.steps.size());
   run.caller_left = program.caller_steps;
   run.waiting.resize(schedule.steps.size());
-  run.readers = program.readers;
+  if (program.has_views) run.readers = program.readers;
   for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
     run.waiting[step] = schedule.steps[step].afters;
     if (run.waiting[step] == 0) make_ready(cookie(lane(slot), index, step));
@@ -101,7 +102,8 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
 }
 
 bool Executor::poll() {
-  bool moved = compute_.poll(*this);
+  bool moved = jobs_ > 0 && compute_.poll(*this);
+  if (!has_steps()) return moved;
   for (std::size_t i = 0; i < releases_.size();) {
     const Release& release = releases_[i];
     if (!transport_.release(release.peer, release.lane, release.sequence).ok()) break;
@@ -143,13 +145,16 @@ bool Executor::issue_computes() {
     Run& run = run_of(next);
     const Step& step = step_of(next);
     const uint64_t step_bytes = slice_bytes(run, step.to);  // the run may be another's afterwards
-    if (!compute(run, step, next)) break;
     computes_.pop_front();
+    if (!compute(run, step, next)) {
+      computes_.push_front(next);
+      break;
+    }
     bytes += step_bytes;
     --unissued_;
     moved = true;
   }
-  return compute_.poll(*this) || moved;
+  return (jobs_ > 0 && compute_.poll(*this)) || moved;
 }
 
 bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
@@ -163,9 +168,13 @@ bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
     locate(run, step.to, slice_bytes(run, step.to), memory.to);
   }
   transfer.pieces = memory.to;
+  bool is_done = false;
   switch (step.verb) {
     case Verb::send:
-      return transport_.post_send(transfer).ok();
+      transfer.is_done = &is_done;
+      if (!transport_.post_send(transfer).ok()) return false;
+      if (is_done) finish(cookie);
+      return true;
     case Verb::receive:
       return transport_.post_recv(transfer).ok();
     default:
@@ -180,6 +189,24 @@ bool Executor::compute(Run& run, const Step& step, uint64_t cookie) {
     finish(cookie);
     return true;
   }
+  memory.job.cookie = cookie;
+  std::size_t bytes = memory.bytes;
+  Status status;
+  if (memory.has_views) {
+    look_at_views(run, step, memory);
+    status = measure(memory.job, bytes);  // a peer may have said anything
+  }
+  if (status.ok()) status = compute_.perform_at_once(memory.job, bytes);
+  if (!status.is_busy()) {
+    end_job(cookie, status);
+    return true;
+  }
+  if (!compute_.submit(memory.job).ok()) return false;
+  ++jobs_;
+  return true;
+}
+
+void Executor::look_at_views(const Run& run, const Step& step, StepMemory& memory) {
   const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].space != Space::view) continue;
@@ -187,10 +214,6 @@ bool Executor::compute(Run& run, const Step& step, uint64_t cookie) {
     memory.operands[i].remote = seen.pieces;
     memory.operands[i].reader = seen.reader;
   }
-  memory.job.cookie = cookie;
-  if (!compute_.submit(memory.job).ok()) return false;
-  ++jobs_;
-  return true;
 }
 
 void Executor::transferred(uint64_t cookie) { finish(cookie); }
@@ -204,12 +227,15 @@ void Executor::viewed(uint64_t cookie, const View& view) {
 
 void Executor::computed(uint64_t cookie, const Status& status) {
   --jobs_;
-  if (halted_) return;
-  if (!status.ok()) {
-    if (status_.ok()) status_ = status;
-    return;  // the step is never done: the world ends before
+  if (!halted_) end_job(cookie, status);
+}
+
+void Executor::end_job(uint64_t cookie, const Status& status) {
+  if (status.ok()) {
+    finish(cookie);
+  } else if (status_.ok()) {
+    status_ = status;  // the step is never done: the world ends before
   }
-  finish(cookie);
 }
 
 void Executor::finish(uint64_t cookie) {
@@ -244,6 +270,7 @@ void Executor::finish(uint64_t cookie) {
 
 void Executor::release_views(Run& run, const Step& step) {
   const Program& program = program_of(run);
+  if (!program.has_views) return;
   for (const Slice& source : program.schedule.sources_of(step)) {
     if (source.space != Space::view || --run.readers[source.slot] > 0) continue;
     const Step& await = program.schedule.steps[source.slot];

@@ -78,6 +78,8 @@ class Executor final : public ComputeSink {
   struct StepMemory {
     bool is_located = false;
     bool is_nothing = false;  // a job that would copy memory onto itself
+    bool has_views = false;   // a job with operands that are others each time
+    uint64_t bytes = 0;       // of each operand
     std::vector<Piece> to;
     std::vector<Piece> sources;
     std::vector<Operand> operands;
@@ -136,6 +138,8 @@ class Executor final : public ComputeSink {
   bool transfer(Run& run, const Step& step, uint64_t cookie);
   bool compute(Run& run, const Step& step, uint64_t cookie);
   void locate_job(const Run& run, const Step& step, StepMemory& memory);
+  void look_at_views(const Run& run, const Step& step, StepMemory& memory);
+  void end_job(uint64_t cookie, const Status& status);
   void finish(uint64_t cookie);
   void release_views(Run& run, const Step& step);
   void end_of_caller_memory(Slot& slot);

@@ -18,8 +18,14 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   // First all pieces, then the spans into them: the vector may move while it grows.
   std::vector<std::size_t>& ends = piece_ends_;
   ends.clear();
+  memory.bytes = bytes;
+  memory.has_views = false;
   for (const Slice& source : sources) {
-    if (source.space != Space::view) locate(run, source, bytes, memory.sources);
+    if (source.space != Space::view) {
+      locate(run, source, bytes, memory.sources);
+    } else {
+      memory.has_views = true;
+    }
     ends.push_back(memory.sources.size());
   }
   for (std::size_t i = 0, begin = 0; i < sources.size(); begin = ends[i++]) {

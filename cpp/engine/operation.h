@@ -50,6 +50,8 @@ struct Request {
 // Says what is wrong with a request before it is accepted: dtype, op, root, dimensions, sizes.
 Status check(const Request& request, int ranks);
 
+struct Recipe;
+
 // Shared by the caller's handle and the engine: whoever lets go last frees it.
 class Operation {
  public:
@@ -77,6 +79,9 @@ class Operation {
   uint64_t sequence = 0;     // of its decision
   bool is_checked = false;   // its request is; a prepared one comes again and again
   bool stands_in = false;    // for one that this rank's caller never submits
+  // The planner's: what was done the last time, and when it had last looked around by then.
+  std::shared_ptr<const Recipe> recipe;
+  uint64_t recipe_look = 0;
 
   std::string label() const;  // "allreduce 'bucket_0' (conv1/kernel, conv1/bias)"
 

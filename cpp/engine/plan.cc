@@ -29,7 +29,16 @@ const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape) {
   return outlines_.emplace(key, make_schedule(algorithm, shape)).first->second;
 }
 
+// A prepared operation, alone again: nothing about it can have changed but who is connected.
+bool Planner::is_known(const Decided& decided) const {
+  const Operation& first = *decided.operations.front();
+  return first.recipe_look == look_ && decided.operations.size() == 1 &&
+         first.recipe->head.algorithm == decided.algorithm &&
+         first.recipe->head.segment_bytes == decided.segment_bytes;
+}
+
 bool Planner::connect(const Decided& decided) {
+  if (is_known(decided)) return true;
   bool all = true;
   for (int peer : outline_of(decided.algorithm, shape_of(decided)).peers) {
     if (transport_.is_connected(peer)) continue;
@@ -42,6 +51,11 @@ bool Planner::connect(const Decided& decided) {
 
 Status Planner::prepare(Decided& decided, Batch& batch) {
   batch.sequence = decided.sequence;
+  if (is_known(decided)) {
+    batch.recipe = decided.operations.front()->recipe;
+    batch.operations = std::move(decided.operations);
+    return {};
+  }
   Recipe::Head head = head_of(decided);
   if (head.kind == Kind::allreduce || head.kind == Kind::broadcast) {
     list_tensors(decided);
@@ -51,6 +65,10 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
         last != nullptr && last->head == head && last->layout.tensors() == tensors_;
     if (!is_same) last = even_recipe(head);
     batch.recipe = last;
+    if (decided.operations.size() == 1) {
+      decided.operations.front()->recipe = last;
+      decided.operations.front()->recipe_look = look_;
+    }
   } else {
     RC_RETURN_IF_ERROR(gathered_recipe(decided, head, batch.recipe));
   }
@@ -157,9 +175,13 @@ void Planner::look_around() {
     const Reach reach = connected ? transport_.reach(peer) : Reach{};
     around_.views.push_back(reach.views);
     around_.devices.push_back(!reach.views && !reach.foreign_transfers);
-    if (around_.devices.back()) around_.foreign = false;
+    if (around_.devices.back()) {
+      around_.foreign = false;
+      around_.device_eager_bytes = std::min(around_.device_eager_bytes, reach.eager_bytes);
+    }
     if (!reach.views) continue;
     around_.is_viewed = true;
+    around_.view_eager_bytes = std::min(around_.view_eager_bytes, reach.eager_bytes);
     around_.foreign = around_.foreign && reach.foreign_views;
     around_.pieces_max = std::min(around_.pieces_max, reach.view_pieces_max);
   }
@@ -190,9 +212,14 @@ void Planner::add_program(Recipe& recipe) {
   const int parts_at_once = outline_of(head.algorithm, head.shape).parts_at_once;
   const bool few = layout.tensors().size() <= around_.pieces_max ||
                    layout.pieces_max(parts_at_once) <= around_.pieces_max;
-  recipe.program = &programs_.prepared(
-      head.algorithm, head.shape,
-      {around_.views, few && head.input_visible, few && head.output_visible, around_.devices});
+  Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
+                      around_.devices};
+  // What is copied on its way needs no memory that others see. Both ends of a transfer know its
+  // size, and come to the same.
+  const uint64_t bytes = layout.segment_bytes_max();
+  if (bytes <= around_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
+  if (bytes <= around_.device_eager_bytes) placement.devices.clear();
+  recipe.program = &programs_.prepared(head.algorithm, head.shape, placement);
 }
 
 }  // namespace rdmacoll

@@ -38,7 +38,10 @@ class Planner {
   // allgather's result is allocated here.
   Status prepare(Decided& decided, Batch& batch);
   // A peer more: what can be seen may have changed.
-  void connected() { around_.is_known = false; }
+  void connected() {
+    around_.is_known = false;
+    ++look_;
+  }
   const std::set<int>& asked() const { return asked_; }  // peers that some schedule needs
   std::size_t programs() const { return programs_.made(); }
 
@@ -47,11 +50,14 @@ class Planner {
     bool is_known = false;
     std::vector<bool> views, devices;  // as in Placement
     bool foreign = true;               // memory outside the pool
-    bool is_viewed = false;            // somebody has views
+    // Transfers up to here are copied by the transport itself, within the node and by devices.
+    std::size_t view_eager_bytes = SIZE_MAX, device_eager_bytes = SIZE_MAX;
+    bool is_viewed = false;  // somebody has views
     std::size_t pieces_max = SIZE_MAX;
   };
   static constexpr std::size_t kRecipes = 64;
 
+  bool is_known(const Decided& decided) const;
   Shape shape_of(const Decided& decided) const;
   const Outline& outline_of(Algorithm algorithm, const Shape& shape);
   Recipe::Head head_of(const Decided& decided) const;
@@ -73,6 +79,7 @@ class Planner {
   std::set<int> asked_;
   std::map<std::pair<Algorithm, int>, Outline> outlines_;  // by algorithm and root
   Around around_;
+  uint64_t look_ = 1;                        // the number of what is in around_
   std::array<RecipeRef, kRecipes> recipes_;  // the last ones, by index_of()
   std::vector<Layout::Tensor> tensors_;      // of the batch that is being prepared
 };

@@ -69,6 +69,13 @@ const Agreed& PlanMode::decision(uint64_t sequence) {
   return agreed;
 }
 
+bool PlanMode::is_about(const Agreed& agreed, const Operation& operation) const {
+  if (agreed.keys.size() != 1) return false;
+  const UnitKey& key = agreed.keys.front();
+  return key.iteration == operation.request.iteration && key.name == operation.request.name &&
+         *table_.text(agreed.decision.units.front().descriptor.id) == operation.descriptor;
+}
+
 bool PlanMode::report(uint64_t least, uint64_t furthest) {
   least_ = reports_ == 0 ? least : std::min(least_, least);
   furthest_ = reports_ == 0 ? furthest : std::max(furthest_, furthest);

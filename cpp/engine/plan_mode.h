@@ -43,6 +43,8 @@ class PlanMode {
   bool fits(const Operation& operation) const;
   // The decision of this sequence, which is not before the plan's start.
   const Agreed& decision(uint64_t sequence);
+  // Whether that is about this operation and no other.
+  bool is_about(const Agreed& agreed, const Operation& operation) const;
 
   void freeze() { phase_ = Phase::frozen; }
   // How far a child's subtree, or this rank, has come. True when all have said it: see range().

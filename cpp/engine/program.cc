@@ -10,6 +10,10 @@ bool is_callers(const Slice& slice) {
   return slice.space == Space::input || slice.space == Space::output;
 }
 
+bool is_any(const std::vector<bool>& flags) {
+  return std::find(flags.begin(), flags.end(), true) != flags.end();
+}
+
 }  // namespace
 
 Program::Program(Schedule lowered) : schedule(std::move(lowered)) {
@@ -48,10 +52,15 @@ Outline::Outline(const Schedule& schedule) : parts(schedule.parts) {
 
 const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                                   const Placement& placement) {
-  // Which peers show views does not change once they are connected, and neither does who is on
-  // which node: they are not in the key.
-  const Key key{algorithm, shape.root, shape.prescaled, placement.input_visible,
-                placement.output_visible};
+  // Which peers show views, which are devices and who is on which node does not change once they
+  // are connected; whether any are asked to show or to be devices is in the key.
+  const Key key{algorithm,
+                shape.root,
+                shape.prescaled,
+                placement.input_visible,
+                placement.output_visible,
+                is_any(placement.views),
+                is_any(placement.devices)};
   auto& program = programs_[key];
   if (program == nullptr) {
     program = std::make_unique<Program>(lower(make_schedule(algorithm, shape), placement));

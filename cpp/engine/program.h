@@ -45,7 +45,8 @@ class Programs {
   std::size_t made() const { return programs_.size(); }
 
  private:
-  using Key = std::tuple<Algorithm, int, bool, bool, bool>;  // root, prescaled, visible in/out
+  // Root, prescaled, visible in and out, views, devices.
+  using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool>;
   std::map<Key, std::unique_ptr<Program>> programs_;
 };
 

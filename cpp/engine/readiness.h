@@ -49,7 +49,7 @@ class Readiness {
   void check(Nanoseconds now);
   Nanoseconds next_deadline() const;
 
-  bool has_news() const { return !verdicts_.empty() || !upward_.empty(); }
+  bool has_news() const { return !verdicts_.empty() || !upward_.empty() || !ready_.empty(); }
   std::vector<ReadyRecord> take_upward() { return std::exchange(upward_, {}); }  // not at the root
   std::vector<ReadyUnit> take_ready() { return std::exchange(ready_, {}); }      // at the root
   std::vector<VerdictMessage> take_verdicts() { return std::exchange(verdicts_, {}); }

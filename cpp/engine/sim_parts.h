@@ -19,6 +19,9 @@ class SlowCompute final : public Compute {
     jobs_.push_back(job);
     return {};
   }
+  Status perform_at_once(const ComputeJob& job, std::size_t bytes) override {
+    return slow_ ? Status::busy() : inline_.perform_at_once(job, bytes);
+  }
   bool poll(ComputeSink& sink) override {
     bool any = false;
     for (std::size_t i = 0; i < jobs_.size();) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "base/status.h"
@@ -37,6 +38,22 @@ inline std::size_t total_bytes(std::span<const Piece> pieces) {
   std::size_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.bytes;
   return bytes;
+}
+
+// From the pieces, all of them.
+inline void gather(std::span<const Piece> from, std::byte* into) {
+  for (const Piece& piece : from) {
+    if (piece.bytes > 0) std::memcpy(into, piece.data, piece.bytes);
+    into += piece.bytes;
+  }
+}
+
+// Into the pieces, all of them.
+inline void scatter(const std::byte* from, std::span<const Piece> into) {
+  for (const Piece& piece : into) {
+    if (piece.bytes > 0) std::memcpy(piece.data, from, piece.bytes);
+    from += piece.bytes;
+  }
 }
 
 }  // namespace rdmacoll

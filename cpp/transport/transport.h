@@ -42,6 +42,9 @@ struct Transfer {
   uint64_t sequence = 0;
   std::span<const Piece> pieces;
   uint64_t cookie = 0;
+  // Where it is not null, a send that is done already when it is posted says so here, and there is
+  // no Sink::sent for it.
+  bool* is_done = nullptr;
 };
 
 struct View {

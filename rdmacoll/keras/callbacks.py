@@ -15,7 +15,21 @@ from rdmacoll.ops.allreduce import allreduce
 from rdmacoll.ops.broadcast import broadcast_variables
 
 
-class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+class _Callback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Serves every Keras, also `tf_keras` beside Keras 3: what runs callbacks in Keras 2 asks them for more
+    than those of Keras 3 have."""
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
+
+class BroadcastGlobalVariablesCallback(_Callback):
     """Gives all ranks the variables of rank `root_rank`, before the first batch of each `fit`.
 
     All of them: weights, statistics of batch normalisation, states of seed generators, and the
@@ -27,6 +41,9 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         super().__init__()
         self.root_rank = check_root(root_rank)
         self._is_done = False
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Keras has built the model by now, when it can."""
@@ -57,7 +74,7 @@ def _variables(owner: Any) -> list[Any]:
     return list(variables() if callable(variables) else variables)
 
 
-class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+class MetricAverageCallback(_Callback):
     """Averages the metrics of each epoch over all ranks, for the callbacks that come after this one
     (schedules, early stopping, checkpoints: their decisions then agree).
 

@@ -61,12 +61,6 @@ def check_root(root_rank: int) -> int:
     return root(root_rank, world.size())
 
 
-def check_compression(compression: Any) -> None:
-    """Raises ConfigError: nothing but None is there yet."""
-    if compression is not None:
-        raise ConfigError(f"compression={compression!r}: only None is available in this version.")
-
-
 def by_dtype(tensors: list[Any]) -> dict[Any, list[int]]:
     """The positions of each dtype, in order of first appearance: an op takes one dtype."""
     groups: dict[Any, list[int]] = {}

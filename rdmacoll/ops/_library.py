@@ -59,6 +59,9 @@ def _load() -> Any:
                 f"{path} and {library.library_path()} come from different builds. Install the package again."
             )
 
+    from rdmacoll.ops import _sessions
+
+    _sessions.let_errors_end_them()
     world.on_change(attach)
     world.on_change(Watch(shared).attach)
     return module

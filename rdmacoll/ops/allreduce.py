@@ -7,13 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import (
     bits,
     by_dtype,
-    check_compression,
     check_reducible,
     from_bits,
     reduction,
@@ -22,7 +20,7 @@ from rdmacoll.ops._arguments import (
 )
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
-from rdmacoll.ops.allgather import gather
+from rdmacoll.ops.compression import Compression, Compressor, compressor
 
 
 @not_converted
@@ -42,6 +40,7 @@ def allreduce(
     op: Average (floats only), Sum, Min, Max or Product. name: equal on all ranks, one in flight at a
     time; without it ops are matched by their order (eager) or place in the graph (tf.function).
     Inputs are multiplied by `prescale_factor` first, the result by `postscale_factor` last.
+    compression: `Compression.fp16` or `bf16` lets float32 and float64 travel as 16 bits, their gradients too.
 
     The gradient of Sum and Average is the allreduce of the gradient with the same op; of Min and Max
     the sum goes to the elements that are the result, shared evenly; Product has none.
@@ -49,16 +48,18 @@ def allreduce(
     Raises ConfigError, MismatchError, DuplicateNameError, RankFailedError, StalledError, ShutdownError;
     in a graph TensorFlow's classes (`rdmacoll.error_from` gives the typed one).
     """
-    check_compression(compression)
+    options: dict[str, Any] = {
+        "op": reduction(op),
+        "name": name,
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+        "compression": compressor(compression),
+    }
     if isinstance(tensor, tf.IndexedSlices):
-        return _reduce_slices(tensor, reduction(op), name, prescale_factor, postscale_factor)
-    return reduce_group(
-        [as_tensor(tensor)],
-        op=reduction(op),
-        name=name,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )[0]
+        from rdmacoll.ops.sparse import reduce_slices
+
+        return reduce_slices(tensor, **options)
+    return reduce_group([as_tensor(tensor)], **options)[0]
 
 
 @not_converted
@@ -74,7 +75,7 @@ def grouped_allreduce(
 
     Shapes, dtypes, gradients and errors as `allreduce`; the list must be the same on all ranks.
     """
-    check_compression(compression)
+    compressed = compressor(compression)
     inputs = [as_tensor(value) for value in tensors]
     outputs: list[Any] = [None] * len(inputs)
     groups = by_dtype(inputs)
@@ -85,6 +86,7 @@ def grouped_allreduce(
             name=name if name is None or len(groups) == 1 else f"{name}.{dtype.name}",
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
+            compression=compressed,
         )
         for index, result in zip(indices, results):
             outputs[index] = result
@@ -98,18 +100,21 @@ def reduce_group(
     name: str | None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    compression: Compressor = Compression.none,
     labels: Sequence[str] = (),
     manifest: str = "",
 ) -> list[Any]:
-    """One op for tensors of one dtype. `labels` name the tensors in messages; `manifest` describes the
-    list that they are the first part of, and has to be equal on all ranks."""
-    check_reducible(tensors[0].dtype, op)
-    prescale, postscale = scales(tensors[0].dtype, prescale_factor, postscale_factor)
+    """One op for tensors that travel as one dtype. `labels` name the tensors in messages; `manifest`
+    describes the list that they are the first part of, and has to be equal on all ranks."""
+    dtype = compression.wire_dtype(tensors[0].dtype)
+    check_reducible(dtype, op)
+    prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
+    wire, prescale = compression.packed(tensors, prescale)
     functions = ops()
     with op_scope(), typed_errors():
         results = list(
             functions.rdmacoll_allreduce(
-                tensors=tensors,
+                tensors=wire,
                 op=int(op),
                 prescale_bits=bits(prescale),
                 postscale_bits=bits(postscale),
@@ -118,27 +123,7 @@ def reduce_group(
                 manifest=manifest,
             )
         )
-    return must_run(results)
-
-
-def _reduce_slices(
-    slices: Any, op: ReduceOp, name: str | None, prescale_factor: float, postscale_factor: float
-) -> Any:
-    if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-        raise ConfigError(
-            f"op={op} of tf.IndexedSlices: only Sum and Average are defined for sparse tensors. Use "
-            "tf.convert_to_tensor() first."
-        )
-    check_reducible(slices.values.dtype, op)
-    prescale_factor, postscale_factor = scales(slices.values.dtype, prescale_factor, postscale_factor)
-    values = slices.values if prescale_factor == 1.0 else slices.values * prescale_factor
-    values = gather(values, name=None if name is None else f"{name}.values")
-    indices = gather(slices.indices, name=None if name is None else f"{name}.indices")
-    if op is ReduceOp.AVERAGE:
-        values = values / world.size()
-    if postscale_factor != 1.0:
-        values = values * postscale_factor
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
+    return compression.unpacked(must_run(results), tensors)
 
 
 def _filled(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:

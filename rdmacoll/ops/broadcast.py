@@ -27,12 +27,13 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
 
 
 @not_converted
-def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
+def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
     """Assigns rank `root_rank`'s values to the variables of all ranks, as one operation for each dtype.
 
     variables: `tf.Variable` or `keras.Variable` objects, the same list on all ranks, of any fixed-size
-    dtype (booleans, counters and the states of seed generators too). Raises ConfigError for what is no
-    variable, and the errors of `allreduce`.
+    dtype (booleans, counters and the states of seed generators too). In a graph of TensorFlow 1 this
+    builds and returns the op that does it, to be run once they are initialised; elsewhere it is done, and
+    None is returned. Raises ConfigError for what is no variable, and the errors of `allreduce`.
     """
     targets = list(variables)
     for position, variable in enumerate(targets):
@@ -42,6 +43,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
                 "variables, or use broadcast() for tensors."
             )
     values = [as_tensor(variable) for variable in targets]
+    assignments = []
     for indices in by_dtype(values).values():
         copies = send_group(
             [values[index] for index in indices],
@@ -49,8 +51,24 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> None:
             name=None,
             labels=[str(getattr(targets[index], "name", "")) for index in indices],
         )
-        for index, copy in zip(indices, copies):
-            targets[index].assign(copy)
+        assignments += [targets[index].assign(copy) for index, copy in zip(indices, copies)]
+    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
+        return None
+    return tf.group(*assignments)
+
+
+def broadcast_global_variables(root_rank: int = 0) -> Any:
+    """In a graph of TensorFlow 1: an op that gives rank `root_rank`'s values to all global variables there
+    are now. Run it in a session, after the initialisation; `BroadcastGlobalVariablesHook` does that in a
+    MonitoredTrainingSession. Raises ConfigError elsewhere, where nothing keeps a list of all variables.
+    """
+    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
+        raise ConfigError(
+            "broadcast_global_variables() outside a graph of TensorFlow 1, where there is no list of all "
+            "variables. Use broadcast_variables(model.variables), or in fit "
+            "keras.callbacks.BroadcastGlobalVariablesCallback."
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
 def send_group(

@@ -34,16 +34,20 @@ def DistributedOptimizer(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     compression: Any = None,
-    sparse_as_dense: bool = False,
+    sparse_as_dense: bool | str = False,
     bucket_bytes: int | None = None,
 ) -> Any:
     """Makes `optimizer` reduce gradients over all ranks before it clips and applies them; returns the
     same object.
 
-    optimizer: of Keras 3, or of Keras 2 (TensorFlow 2.15, `tf_keras`), new or legacy. All ranks wrap
-    their optimizers in the same order. op: Average, Sum, Min, Max or Product; gradients are multiplied
-    by `prescale_factor` before and `postscale_factor` after. sparse_as_dense: `tf.IndexedSlices` are
-    summed as dense tensors instead of being gathered. bucket_bytes: instead of RDMACOLL_BUCKET_BYTES.
+    optimizer: of Keras 3, of Keras 2 (TensorFlow 2.15, `tf_keras`; new or legacy), or of
+    `tf.compat.v1.train`, whose `compute_gradients` then returns the reduced gradients. All ranks wrap their
+    optimizers in the same order. op: Average, Sum, Min, Max or Product; gradients are multiplied by
+    `prescale_factor` before and `postscale_factor` after. compression: `Compression.fp16` or `bf16` lets them
+    travel as 16 bits; under dynamic loss scaling the scale falls until they fit. sparse_as_dense: False
+    gathers the rows of `tf.IndexedSlices`; True makes them dense; "auto" gathers the rows, or sums those of
+    one index where that is less to send (not the same for Keras 3's Adam, or a clipped norm, which square
+    each row). bucket_bytes: instead of RDMACOLL_BUCKET_BYTES.
 
     With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
     (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and
@@ -66,7 +70,6 @@ def DistributedOptimizer(
 
 def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
     """The same optimizer, wrapped; `label` and a number become the name of what it reduces."""
-    from rdmacoll.optimizer import keras2, keras3
     from rdmacoll.optimizer.reduce import GradientReducer
 
     parts = _with_inner(optimizer)
@@ -76,7 +79,7 @@ def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
                 f"this {type(optimizer).__name__} is wrapped already, or a part of it, or what is around it: "
                 "its gradients would be reduced twice. Wrap an optimizer once."
             )
-    family = keras3 if _keras_version(optimizer) >= 3 else keras2
+    family = _family(optimizer)
     number = next(_NUMBERS.setdefault(label, itertools.count()))
     family.wrap(optimizer, GradientReducer(name=f"{label}_{number}", **options))
     for part in parts[1:]:
@@ -85,27 +88,38 @@ def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
 
 
 def _with_inner(optimizer: Any) -> list[Any]:
-    """The optimizer, and what Keras's loss scaling has inside."""
+    """The optimizer, and what loss scaling has inside (of Keras, and of TensorFlow 1)."""
     parts = [optimizer]
-    while (inner := getattr(parts[-1], "inner_optimizer", None)) is not None:
+    while True:
+        outer = parts[-1]
+        inner = getattr(outer, "inner_optimizer", None) or getattr(outer, "_optimizer", None)
+        if inner is None:
+            return parts
         parts.append(inner)
-    return parts
 
 
 def bucket_count(optimizer: Any) -> int:
     """How many buckets the gradients of a wrapped optimizer were cut into when they were last traced."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    reducer: GradientReducer | None = getattr(type(inner), "_rdmacoll_reduce", None)
-    return len(reducer.buckets) if reducer is not None else 0
+    for part in _with_inner(optimizer):
+        reducer: GradientReducer | None = getattr(type(part), "_rdmacoll_reduce", None)
+        if reducer is not None:
+            return len(reducer.buckets)
+    return 0
 
 
-def _keras_version(optimizer: Any) -> int:
-    """The major version of the Keras that `optimizer` is built on, by its base classes' packages."""
+def _family(optimizer: Any) -> Any:
+    """The module that wraps optimizers like this one, by its base classes' packages."""
+    from rdmacoll.optimizer import keras2, keras3, v1
+
     packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
     for package in ("keras", "tf_keras"):
-        if package in packages and (hasattr(optimizer, "apply_gradients")):
-            return int(sys.modules[package].__version__.partition(".")[0])
+        if package in packages and hasattr(optimizer, "apply_gradients"):
+            version = int(sys.modules[package].__version__.partition(".")[0])
+            return keras3 if version >= 3 else keras2
+    if "tensorflow" in packages and hasattr(optimizer, "compute_gradients"):
+        return v1
     raise ConfigError(
-        f"DistributedOptimizer takes a Keras optimizer, not {type(optimizer).__name__} of "
-        f"{type(optimizer).__module__}; for other training loops there is DistributedGradientTape."
+        f"DistributedOptimizer takes an optimizer of Keras or tf.compat.v1.train, not "
+        f"{type(optimizer).__name__} of {type(optimizer).__module__}; for other training loops there is "
+        "DistributedGradientTape."
     )

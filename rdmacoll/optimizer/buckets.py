@@ -74,12 +74,14 @@ def manifest(
     first dimension is left out.
 
     >>> manifest(2, {1: Entry("float32", (2,), 8)}, {}, [Bucket("float32", (1,))])
-    '2 gradients (1 dense of 8 bytes in 1 bucket, 0 sparse, 1 None; digest de013607)'
+    '2 gradients (1 dense of 8 bytes in 1 bucket of float32, 0 sparse, 1 None; digest de013607)'
     """
     listing = repr((count, sorted(dense.items()), sorted(sparse.items()), list(buckets)))
     known = sum(entry.bytes or 0 for entry in dense.values())
+    dtypes = ", ".join(sorted({bucket.dtype for bucket in buckets}))
     return (
         f"{count} gradient{'' if count == 1 else 's'} ({len(dense)} dense of {known} bytes in "
-        f"{len(buckets)} bucket{'' if len(buckets) == 1 else 's'}, {len(sparse)} sparse, "
+        f"{len(buckets)} bucket{'' if len(buckets) == 1 else 's'}{f' of {dtypes}' if dtypes else ''}, "
+        f"{len(sparse)} sparse, "
         f"{count - len(dense) - len(sparse)} None; digest {zlib.crc32(listing.encode()):08x})"
     )

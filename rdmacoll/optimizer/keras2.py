@@ -6,6 +6,7 @@ from typing import Any
 
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.subclass import reduced_pairs, subclass
 
 
 class Distributed(Copied):
@@ -16,29 +17,16 @@ class Distributed(Copied):
 
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
         """New optimizers."""
-        return self._rdmacoll_pairs(grads_and_vars)
+        return reduced_pairs(self._rdmacoll_reduce, grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars: Any) -> Any:
         # Legacy optimizers.
-        return self._rdmacoll_pairs(grads_and_vars)
-
-    def _rdmacoll_pairs(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
-        pairs = list(grads_and_vars)
-        variables = [variable for _, variable in pairs]
-        reduced = self._rdmacoll_reduce([gradient for gradient, _ in pairs], variables)
-        return list(zip(reduced, variables))
+        return reduced_pairs(self._rdmacoll_reduce, grads_and_vars)
 
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
-    """Swaps the class of `optimizer` for a subclass with the same name and module."""
-    plain = type(optimizer)
-    optimizer.__class__ = type(
-        plain.__name__,
-        (Distributed, plain),
-        {
-            "__module__": plain.__module__,
-            "__qualname__": plain.__qualname__,
-            "__doc__": plain.__doc__,
-            "_rdmacoll_reduce": reducer,
-        },
-    )
+    """Swaps the class of `optimizer`, or of what Keras's loss scaling has inside: that is what it asks to
+    aggregate."""
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
+    optimizer.__class__ = subclass(type(optimizer), Distributed, reducer)

@@ -1,8 +1,4 @@
-"""Keras 3: the given optimizer gets a subclass of its own class that reduces before it applies.
-
-The subclass has the name and module of the plain class, so that saved files hold the plain optimizer
-and load where there is no rdmacoll.
-"""
+"""Keras 3: the given optimizer gets a subclass of its own class that reduces before it applies."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from typing import Any
 
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.subclass import subclass
 
 
 class Distributed(Copied):
@@ -39,16 +36,7 @@ class Distributed(Copied):
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     """Swaps the class of `optimizer`."""
     plain = type(optimizer)
-    distributed = type(
-        plain.__name__,
-        (Distributed, plain),
-        {
-            "__module__": plain.__module__,
-            "__qualname__": plain.__qualname__,
-            "__doc__": plain.__doc__,
-            "_rdmacoll_reduce": reducer,
-        },
-    )
+    distributed = subclass(plain, Distributed, reducer)
     _save_as(plain, distributed)
     _patch_loss_scaling()
     _patch_jit()

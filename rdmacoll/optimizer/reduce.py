@@ -1,4 +1,4 @@
-"""Reduces a list of gradients: one grouped op for each bucket, sparse ones by gathering."""
+"""Reduces a list of gradients: one grouped op for each bucket, sparse ones one by one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import tensorflow as tf
 from rdmacoll.engine import world
 from rdmacoll.engine.arguments import scale
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import FLOATS, ReduceOp
-from rdmacoll.ops._arguments import check_compression, reduction
+from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.ops._arguments import reduction
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import next_in_trace
-from rdmacoll.ops.allgather import gather
 from rdmacoll.ops.allreduce import reduce_group
+from rdmacoll.ops.compression import compressor
+from rdmacoll.ops.sparse import reduce_slices
 from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
 
 
@@ -32,16 +33,18 @@ class GradientReducer:
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         compression: Any = None,
-        sparse_as_dense: bool = False,
+        sparse_as_dense: bool | str = False,
         bucket_bytes: int | None = None,
     ) -> None:
-        check_compression(compression)
         if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
             raise ConfigError(f"bucket_bytes={bucket_bytes!r}: a whole number of bytes, at least 1.")
+        if type(sparse_as_dense) is not bool and sparse_as_dense != "auto":
+            raise ConfigError(f'sparse_as_dense={sparse_as_dense!r}: False, True and "auto" are allowed.')
         self.name = name
         self.op = reduction(op)
         self.prescale_factor = scale(prescale_factor, "prescale_factor")
         self.postscale_factor = scale(postscale_factor, "postscale_factor")
+        self.compression = compressor(compression)
         self.sparse_as_dense = sparse_as_dense
         self.bucket_bytes = bucket_bytes
         self.buckets: list[Bucket] = []  # of the last list that was reduced
@@ -49,7 +52,7 @@ class GradientReducer:
     def options(self) -> dict[str, Any]:
         """What makes another one like this."""
         names = ("name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes")
-        return {name: getattr(self, name) for name in names}
+        return {"compression": self.compression, **{name: getattr(self, name) for name in names}}
 
     @not_converted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
@@ -59,16 +62,16 @@ class GradientReducer:
         labels = _labels(len(result), variables)
         dense, sparse = [], []
         for index in present:
-            if isinstance(result[index], tf.IndexedSlices) and not self.sparse_as_dense:
+            if isinstance(result[index], tf.IndexedSlices) and self.sparse_as_dense is not True:
                 sparse.append(index)
             else:
                 result[index] = tf.convert_to_tensor(result[index])
                 dense.append(index)
         prefix = f"{self.name}/step_{next_in_trace(self.name)}"
-        entries = {index: _entry(result[index]) for index in dense}
+        entries = {index: self._entry(result[index]) for index in dense}
         self.buckets = cut(list(entries.values()), bucket_bytes=self._bucket_bytes())
         parts = [[dense[position] for position in bucket.indices] for bucket in self.buckets]
-        rows = {index: _entry_of_slices(result[index]) for index in sparse}
+        rows = {index: self._entry_of_slices(result[index]) for index in sparse}
         checked = manifest(len(result), entries, rows, self.buckets)
         first, *others = parts or [[]]
         agreed = self._reduce_dense(result, first, labels, f"{prefix}/bucket_0", checked)
@@ -91,6 +94,7 @@ class GradientReducer:
             name=name,
             prescale_factor=self.prescale_factor,
             postscale_factor=self.postscale_factor,
+            compression=self.compression,
             labels=[labels[index] for index in indices],
             manifest=checked,
         )
@@ -99,41 +103,32 @@ class GradientReducer:
         return reduced
 
     def _reduce_sparse(self, slices: Any, name: str, label: str) -> Any:
-        if self.op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
-            raise ConfigError(
-                f"op={self.op} with sparse gradients ({label}): only Sum and Average are defined. "
-                "Pass sparse_as_dense=True."
-            )
-        if slices.values.dtype.name not in FLOATS:
-            raise ConfigError(f"gradients of {slices.values.dtype.name} ({label}) cannot be averaged.")
-        values = slices.values
-        if self.prescale_factor != 1.0:
-            values = values * self.prescale_factor
-        values = gather(values, name=f"{name}/values", label=label)
-        indices = gather(slices.indices, name=f"{name}/indices", label=label)
-        scale = self.postscale_factor
-        if self.op is ReduceOp.AVERAGE:
-            values = values / world.size()
-        if scale != 1.0:
-            values = values * scale
-        return tf.IndexedSlices(values, indices, slices.dense_shape)
+        return reduce_slices(
+            slices,
+            op=self.op,
+            name=name,
+            prescale_factor=self.prescale_factor,
+            postscale_factor=self.postscale_factor,
+            compression=self.compression,
+            label=label,
+            may_sum=self.sparse_as_dense == "auto",
+        )
+
+    def _entry(self, tensor: Any) -> Entry:
+        dtype = self.compression.wire_dtype(tensor.dtype)
+        shape = tuple(tensor.shape.as_list()) if tensor.shape.rank is not None else (None,)
+        known = None if None in shape else math.prod(shape) * dtype.size
+        return Entry(dtype.name, shape, known)
+
+    def _entry_of_slices(self, slices: Any) -> Entry:
+        """Without the number of rows, which may differ between ranks."""
+        values = self._entry(slices.values)
+        return Entry(values.dtype, values.shape[1:], None)
 
     def _bucket_bytes(self) -> int:
         if self.bucket_bytes is not None:
             return self.bucket_bytes
         return int(world.current().values.number("RDMACOLL_BUCKET_BYTES"))
-
-
-def _entry(tensor: Any) -> Entry:
-    shape = tuple(tensor.shape.as_list()) if tensor.shape.rank is not None else (None,)
-    known = None if None in shape else math.prod(shape) * tensor.dtype.size
-    return Entry(tensor.dtype.name, shape, known)
-
-
-def _entry_of_slices(slices: Any) -> Entry:
-    """Without the number of rows, which may differ between ranks."""
-    values = _entry(slices.values)
-    return Entry(values.dtype, values.shape[1:], None)
 
 
 def _labels(count: int, variables: Sequence[Any] | None) -> list[str]:

@@ -38,7 +38,7 @@ def DistributedGradientTape(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     compression: Any = None,
-    sparse_as_dense: bool = False,
+    sparse_as_dense: bool | str = False,
     bucket_bytes: int | None = None,
 ) -> Any:
     """Makes `tape.gradient()` return gradients that are reduced over all ranks; returns the same tape.

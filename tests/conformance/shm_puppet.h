@@ -104,6 +104,11 @@ class Puppet {
     header.bytes = static_cast<uint32_t>(pieces.size() * sizeof(PieceRecord));
     write(header, std::as_bytes(std::span(pieces)));
   }
+  void write_data(std::size_t bytes) {
+    RecordHeader header = record(RecordKind::data);
+    header.bytes = static_cast<uint32_t>(bytes);
+    write(header, std::vector<std::byte>(bytes));
+  }
   static RecordHeader record(RecordKind kind, uint64_t sequence = 0) {
     RecordHeader header;
     header.kind = kind;

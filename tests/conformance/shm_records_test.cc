@@ -56,6 +56,8 @@ std::vector<Lie> lies() {
   long_list.extra = 8;
   RecordHeader other_space = publication(0);
   other_space.traffic = static_cast<Traffic>(2);
+  RecordHeader data_as_view = Puppet::record(RecordKind::data);
+  data_as_view.traffic = Traffic::view;
   return {
       {"epoch", "epoch 4 instead of 3", header(other_epoch)},
       {"kind", "kind 99", header(Puppet::record(static_cast<RecordKind>(99)))},
@@ -87,6 +89,30 @@ std::vector<Lie> lies() {
          EXPECT_TRUE(puppet.transport->post_recv({.peer = 1, .pieces = {&piece, 1}}).ok());
          puppet.write_pieces(publication(1, Traffic::transfer), {{0, 8 | shm::kInPool}});
        }},
+      {"data_of_wrong_size", "6 bytes where 7 were expected",
+       [](Puppet& puppet) {
+         static std::byte target[7];
+         const Piece piece{target, 7};
+         EXPECT_TRUE(puppet.transport->post_recv({.peer = 1, .pieces = {&piece, 1}}).ok());
+         puppet.write_data(6);
+       }},
+      {"data_before_its_receive_of_wrong_size", "6 bytes where 7 were expected",
+       [](Puppet& puppet) {
+         static std::byte target[7];
+         const Piece piece{target, 7};
+         puppet.write_data(6);
+         EXPECT_TRUE(puppet.sink.failures.empty());
+         EXPECT_TRUE(puppet.transport->post_recv({.peer = 1, .pieces = {&piece, 1}}).ok());
+       }},
+      {"data_twice", "twice: transfer",
+       [](Puppet& puppet) {
+         puppet.write_data(6);
+         EXPECT_TRUE(puppet.sink.failures.empty());
+         puppet.write_data(6);
+       }},
+      {"long_data", "4097 bytes in a record",
+       [](Puppet& puppet) { puppet.write_data(shm::kDataBytesMax + 1); }},
+      {"data_as_a_view", "a transfer of 0 bytes in a record", header(data_as_view)},
       {"unreadable_source", "is not there",
        [](Puppet& puppet) {
          static std::byte target[8];

@@ -1,5 +1,5 @@
 """The last rank ends in the middle of training. Arguments: how (kill, exception or exit), and what the
-others are in (graph, eager or fit). They report the error and when it came."""
+others are in (graph, eager, fit or session). They report the error and when it came."""
 
 from __future__ import annotations
 
@@ -36,6 +36,20 @@ class EndEarly(keras.callbacks.Callback):
             end()
 
 
+def train_in_a_session() -> None:
+    """Which takes such a failure for a preemption by itself, and begins again, for ever."""
+    with tf.Graph().as_default():
+        weights = tf.compat.v1.get_variable("weights", (4, 2))
+        optimizer = rdmacoll.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+        step = optimizer.minimize(tf.reduce_mean(weights**2))
+        hooks = [rdmacoll.BroadcastGlobalVariablesHook(0)]
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            for number in range(100_000):
+                if RANK == SIZE - 1 and number == 5:
+                    end()
+                session.run(step)
+
+
 def train() -> None:
     if WHERE == "fit":
         model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
@@ -43,6 +57,9 @@ def train() -> None:
         callbacks = [rdmacoll.callbacks.BroadcastGlobalVariablesCallback(0), EndEarly()]
         data = np.ones((8000, 4)), np.ones((8000, 2))
         model.fit(*data, batch_size=4, epochs=3, verbose=0, callbacks=callbacks)
+        return
+    if WHERE == "session":
+        train_in_a_session()
         return
     step = rdmacoll.allreduce if WHERE == "eager" else tf.function(rdmacoll.allreduce)
     for number in range(100_000):

@@ -1,5 +1,5 @@
 """A rank waits in TensorFlow for one that does not come, and is sent a signal. Arguments: what it is in
-(eager, graph or fit) and the signal (SIGINT, or SIGTERM, which has a handler)."""
+(eager, graph, fit or session) and the signal (SIGINT, or SIGTERM, which has a handler)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,7 +24,18 @@ if SIGNAL == "SIGTERM":
 
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
 model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+
+
+def session() -> Any:
+    """What its own retries must not keep from ending."""
+    with tf.Graph().as_default():
+        total = rdmacoll.allreduce(tf.compat.v1.get_variable("x", (3,)))
+        running = tf.compat.v1.train.MonitoredTrainingSession()
+    return lambda: running.run(total)
+
+
 STEP = {
+    "session": session() if WHERE == "session" else None,
     "eager": lambda: rdmacoll.allreduce(tf.ones(3)),
     "graph": tf.function(lambda: rdmacoll.allreduce(tf.ones(3))),
     "fit": lambda: model.fit(tf.ones((4, 4)), tf.ones((4, 2)), verbose=0),

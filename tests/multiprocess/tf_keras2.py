@@ -1,9 +1,11 @@
-"""Keras 2.15 on real ranks: tape, new and legacy optimizers, loss scaling, callback. With `smoke` as
-argument the first two checks only."""
+"""Keras 2 on real ranks: tape, new and legacy optimizers, loss scaling, callback, files. With `smoke` as
+argument the first two checks only. Newer TensorFlow has it with TF_USE_LEGACY_KERAS=1, by `tf_keras`."""
 
 from __future__ import annotations
 
+import pathlib
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +150,41 @@ def check_a_second_wrap_is_an_error() -> None:
         assert isinstance(optimizer, make)
         assert make().get_config() == optimizer.get_config()
         raised(rdmacoll.ConfigError, lambda optimizer=optimizer: rdmacoll.DistributedOptimizer(optimizer))
+
+
+def check_loss_scaling_can_be_inside_and_outside() -> None:
+    scaling = keras.mixed_precision.LossScaleOptimizer
+    for make in (keras.optimizers.SGD, keras.optimizers.legacy.SGD):
+        for wrap in (
+            lambda optimizer: rdmacoll.DistributedOptimizer(scaling(optimizer)),
+            lambda optimizer: scaling(rdmacoll.DistributedOptimizer(optimizer)),
+        ):
+            optimizer, weights = wrap(make(0.25)), [tf.Variable([1.0, 2.0]), tf.Variable([3.0])]
+            # The last rank's gradients are not finite in the second step, which all leave out.
+            for factor in (1.0, np.inf if RANK == SIZE - 1 else 1.0, 1.0):
+                gradients = [tf.fill(w.shape, factor * RANK * optimizer.loss_scale) for w in weights]
+                optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients(gradients), weights))
+            moved = 2 * 0.25 * (SIZE - 1) / 2
+            np.testing.assert_array_equal(weights[0].numpy(), [1.0 - moved, 2.0 - moved])
+            np.testing.assert_array_equal(weights[1].numpy(), [3.0 - moved])
+            raised(rdmacoll.ConfigError, lambda o=optimizer: rdmacoll.DistributedOptimizer(o))
+            raised(rdmacoll.ConfigError, lambda o=optimizer: rdmacoll.DistributedOptimizer(o.inner_optimizer))
+
+
+def check_files_hold_the_plain_optimizer() -> None:
+    for make in (keras.optimizers.Adam, keras.optimizers.legacy.Adam):
+        plain, ours = make(0.125), rdmacoll.DistributedOptimizer(make(0.125))
+        assert keras.saving.serialize_keras_object(ours) == keras.saving.serialize_keras_object(plain)
+        model = network()
+        fit(model, ours, dataset(RANK), BATCH)
+        for suffix in ("keras", "h5") if make is keras.optimizers.Adam else ("h5",):
+            with tempfile.TemporaryDirectory() as folder:
+                path = str(pathlib.Path(folder) / f"model.{suffix}")
+                model.save(path)
+                loaded = keras.models.load_model(path)
+            assert type(loaded.optimizer) is make, type(loaded.optimizer).__mro__
+            assert int(loaded.optimizer.iterations.numpy()) == STEPS * 2
+            rdmacoll.DistributedOptimizer(loaded.optimizer)
 
 
 if __name__ == "__main__":

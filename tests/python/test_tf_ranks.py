@@ -39,11 +39,26 @@ def test_what_is_wrong_is_refused_on_every_rank(ranks: int, inter_op_threads: in
     run_checks("tf_refusals.py", ranks, arguments=[str(inter_op_threads)])
 
 
+@pytest.mark.parametrize(
+    ("ranks", "transport"), [slow(1, "shm"), slow(2, "tcp"), (3, "shm"), slow(3, "tcp"), slow(4, "shm")]
+)
+def test_gradients_travel_as_16_bits_and_by_rows(ranks: int, transport: str) -> None:
+    run_checks("tf_gradients.py", ranks, env={"RDMACOLL_TRANSPORT": transport})
+
+
 DEADLINE_S = 5.0  # five times what is promised
 
 
 @pytest.mark.parametrize(
-    ("how", "where"), [slow("kill", "graph"), ("exception", "eager"), ("kill", "fit"), slow("exit", "fit")]
+    ("how", "where"),
+    [
+        slow("kill", "graph"),
+        ("exception", "eager"),
+        ("kill", "fit"),
+        slow("exit", "fit"),
+        slow("exception", "session"),
+        ("kill", "session"),
+    ],
 )
 def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
     outcome = run(PROGRAMS / "tf_failure.py", 3, arguments=[how, where], deadline_s=200)
@@ -51,7 +66,9 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
     assert ended.code != 0, outcome.text()
     for survivor in survivors:
         assert survivor.code == 1, outcome.text()
-        assert survivor.report["class"] == ("RankFailedError" if where == "eager" else "AbortedError")
+        assert survivor.report["class"] == (
+            "RankFailedError" if where in ("eager", "session") else "AbortedError"
+        )
         assert survivor.report["rank"] == 2
         assert "rank 2" in survivor.report["text"]
         assert survivor.report["at"] - ended.report["ended_at"] < DEADLINE_S
@@ -61,7 +78,14 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
 
 @pytest.mark.parametrize(
     ("where", "number"),
-    [slow("eager", "SIGINT"), slow("graph", "SIGINT"), ("fit", "SIGINT"), ("graph", "SIGTERM")],
+    [
+        slow("eager", "SIGINT"),
+        slow("graph", "SIGINT"),
+        ("fit", "SIGINT"),
+        slow("session", "SIGINT"),
+        ("graph", "SIGTERM"),
+        slow("session", "SIGTERM"),
+    ],
 )
 def test_a_signal_ends_a_wait_in_tensorflow(where: str, number: str) -> None:
     with Run(PROGRAMS / "tf_interrupt.py", 2, arguments=[where, number]) as started:

@@ -13,13 +13,6 @@ namespace {
 // Control messages that wait: an engine that hears `busy` keeps them itself.
 constexpr std::size_t kControlBacklogBytes = std::size_t{4} << 20;
 
-void copy_pieces(std::span<const Piece> pieces, std::byte* into) {
-  for (const Piece& piece : pieces) {
-    if (piece.bytes > 0) std::memcpy(into, piece.data, piece.bytes);
-    into += piece.bytes;
-  }
-}
-
 }  // namespace
 
 // Control messages.
@@ -91,10 +84,14 @@ void Outbound::send_eager(const Transfer& transfer, uint32_t bytes) {
                                             .lane = transfer.lane,
                                             .bytes = bytes,
                                             .sequence = transfer.sequence});
-  copy_pieces(transfer.pieces, payload);
+  rdmacoll::gather(transfer.pieces, payload);
   home_.counters.bytes_sent += bytes;
   home_.counters.bytes_copied += bytes;
-  sent_.push_back(transfer.cookie);
+  if (transfer.is_done != nullptr) {
+    *transfer.is_done = true;
+  } else {
+    sent_.push_back(transfer.cookie);
+  }
 }
 
 uint32_t Outbound::begin(Lane lane, uint64_t sequence) {

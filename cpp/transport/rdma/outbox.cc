@@ -1,12 +1,18 @@
 #include "transport/rdma/outbox.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rdmacoll::rdma {
 namespace {
 
 // While so many messages are on their way, what comes meanwhile shares the next one.
-constexpr uint32_t kMessagesInFlight = 4;
+constexpr uint32_t kMessagesInFlight = 8;
+// A completion costs both ends of a device, and says nothing that has to be known at once. One in
+// so many is early enough for what is counted above; control messages have theirs, since ranks that
+// leave wait for it.
+constexpr uint32_t kMessagesPerCompletion = 4;
+static_assert(kMessagesPerCompletion < kMessagesInFlight);
 constexpr uint32_t kCreditsKept = 1;
 
 }  // namespace
@@ -35,6 +41,7 @@ std::byte* Outbox::append(const RecordHeader& header) {
     free_.pop_back();
     open_bytes_ = kMessageHeaderBytes;
   }
+  open_has_control_ |= header.kind == RecordKind::control || header.kind == RecordKind::path;
   std::byte* record = slot(open_slot_) + open_bytes_;
   encode(header, record);
   open_bytes_ += static_cast<uint32_t>(bytes);
@@ -43,7 +50,7 @@ std::byte* Outbox::append(const RecordHeader& header) {
 
 void Outbox::close_open() {
   if (open_bytes_ == 0) return;
-  closed_.push({open_slot_, open_bytes_});
+  closed_.push({open_slot_, open_bytes_, std::exchange(open_has_control_, false)});
   open_bytes_ = 0;
 }
 
@@ -53,7 +60,9 @@ void Outbox::flush(std::span<Pair> pairs) {
   while (!closed_.empty() && pair.has_room() && pair.has_credit(kCreditsKept)) {
     const Closed next = closed_.front();
     closed_.pop();
-    post(pairs, next.slot, next.bytes);
+    const bool is_awaited = next.has_control || ++unawaited_ >= kMessagesPerCompletion;
+    if (is_awaited) unawaited_ = 0;
+    post(pairs, next.slot, next.bytes, is_awaited);
   }
 }
 
@@ -66,10 +75,10 @@ void Outbox::return_credits(std::span<Pair> pairs) {
   const uint32_t kept = pair.owes_much() ? 0 : kCreditsKept;
   if (!due || !credit_slot_is_free_ || !pair.has_room() || !pair.has_credit(kept)) return;
   credit_slot_is_free_ = false;
-  post(pairs, credit_slot_, kMessageHeaderBytes);
+  post(pairs, credit_slot_, kMessageHeaderBytes, true);
 }
 
-void Outbox::post(std::span<Pair> pairs, uint32_t index, uint32_t bytes) {
+void Outbox::post(std::span<Pair> pairs, uint32_t index, uint32_t bytes, bool is_awaited) {
   Pair& pair = pairs.front();
   MessageHeader header{.epoch = epoch_, .number = number_++, .bytes = bytes};
   for (std::size_t rail = 0; rail < pairs.size(); ++rail) {
@@ -78,7 +87,8 @@ void Outbox::post(std::span<Pair> pairs, uint32_t index, uint32_t bytes) {
   encode(header, slot(index));
   const Sge piece{slot(index), bytes, local_key_};
   pair.add({.kind = SendKind::send, .is_inline = bytes <= pair.inline_bytes_max()},
-           std::span(&piece, 1), {.kind = Sent::Kind::message, .index = index});
+           std::span(&piece, 1),
+           {.kind = Sent::Kind::message, .is_awaited = is_awaited, .index = index});
   ++in_flight_;
 }
 
@@ -94,7 +104,8 @@ void Outbox::free(uint32_t index) {
 void Outbox::clear() {
   free_.clear();
   closed_.clear();
-  open_bytes_ = in_flight_ = 0;
+  open_bytes_ = in_flight_ = unawaited_ = 0;
+  open_has_control_ = false;
 }
 
 }  // namespace rdmacoll::rdma

@@ -41,7 +41,7 @@ class Outbox {
  private:
   std::byte* slot(uint32_t index) { return memory_ + std::size_t{index} * slot_bytes_; }
   void close_open();
-  void post(std::span<Pair> pairs, uint32_t slot, uint32_t bytes);
+  void post(std::span<Pair> pairs, uint32_t slot, uint32_t bytes, bool is_awaited);
 
   uint32_t epoch_;
   std::byte* memory_ = nullptr;
@@ -52,15 +52,18 @@ class Outbox {
   uint32_t credit_slot_ = 0;  // the last one: messages without records
   bool credit_slot_is_free_ = true;
   uint32_t in_flight_ = 0;
+  uint32_t unawaited_ = 0;  // since the last one whose completion is waited for
 
   struct Closed {
     uint32_t slot = 0;
     uint32_t bytes = 0;
+    bool has_control = false;
   };
   std::vector<uint32_t> free_;
   RingQueue<Closed> closed_;
   uint32_t open_slot_ = 0;
   uint32_t open_bytes_ = 0;  // 0: none is open
+  bool open_has_control_ = false;
 };
 
 }  // namespace rdmacoll::rdma

@@ -1,6 +1,7 @@
 #include "transport/rdma/pair.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 
@@ -62,7 +63,15 @@ void Pair::add(SendRequest request, std::span<const Sge> pieces, Sent sent) {
   added.request = request;
   added.count = pieces.size();
   std::copy(pieces.begin(), pieces.end(), added.pieces.begin());
+  added.is_awaited = sent.is_awaited;
   in_flight_.push(sent);
+}
+
+void Pair::ask_for_tail() {
+  const bool rests = std::exchange(tail_at_last_ask_, next_id_) == next_id_;
+  if (rests && unsignalled_ > 0 && has_room()) {
+    add({.kind = SendKind::write}, {}, {.kind = Sent::Kind::tail});
+  }
 }
 
 Status Pair::flush() {
@@ -73,8 +82,11 @@ Status Pair::flush() {
     SendRequest& request = requests_.emplace_back(added.request);
     request.pieces = std::span(added.pieces).first(added.count);
     const bool is_last = requests_.size() == chain_.size();
-    request.is_signalled = is_last || ++unsignalled_ >= kUnsignalledMax;
-    if (request.is_signalled) unsignalled_ = 0;
+    is_awaited_ |= added.is_awaited;
+    request.is_signalled = (is_last && is_awaited_) || ++unsignalled_ >= kUnsignalledMax;
+    if (!request.is_signalled) continue;
+    unsignalled_ = 0;
+    is_awaited_ = false;
   }
   Status status;
   const std::size_t taken = queue_pair_->post_sends(requests_, status);

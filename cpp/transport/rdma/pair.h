@@ -19,10 +19,11 @@ inline constexpr std::size_t kSgesMax = 8;
 
 // What a finished send request gives back to whoever added it.
 struct Sent {
-  enum class Kind : uint8_t { message, write, path_test, timed };
+  enum class Kind : uint8_t { message, write, path_test, timed, tail };
   Kind kind = Kind::message;
-  uint16_t stage = 0;  // write: the staging buffer, + 1
-  uint32_t index = 0;  // message: its slot; write: its transfer
+  bool is_awaited = true;  // else a later request's completion is early enough
+  uint16_t stage = 0;      // write: the staging buffer, + 1
+  uint32_t index = 0;      // message: its slot; write: its transfer
 };
 
 class Pair {
@@ -46,6 +47,9 @@ class Pair {
   bool has_room() const { return in_flight_.size() < sizes_.sends; }
   bool has_credit(uint32_t reserve) const { return credits_ > reserve; }
   std::size_t in_flight() const { return in_flight_.size(); }
+  // Asks for a completion where requests without one are all that is on its way, and were so at the
+  // last call, too.
+  void ask_for_tail();
   // What was added leaves with the next flush(). At most kSgesMax pieces.
   void add(SendRequest request, std::span<const Sge> pieces, Sent sent);
   // Gives receives and sends to the device, as far as it takes them.
@@ -83,6 +87,7 @@ class Pair {
     SendRequest request;
     std::array<Sge, kSgesMax> pieces;
     std::size_t count = 0;
+    bool is_awaited = true;
   };
 
   Status flush_receives();
@@ -101,7 +106,9 @@ class Pair {
 
   uint64_t first_id_ = 0;  // of in_flight_.front()
   uint64_t next_id_ = 0;
-  uint32_t unsignalled_ = 0;
+  uint32_t unsignalled_ = 0;  // since the last signalled one
+  bool is_awaited_ = false;   // one of those
+  uint64_t tail_at_last_ask_ = 0;
   RingQueue<Sent> in_flight_;  // added and not retired
   std::vector<Added> chain_;
   std::vector<SendRequest> requests_;  // of chain_, as the device wants them

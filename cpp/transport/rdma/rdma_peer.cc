@@ -17,7 +17,7 @@ constexpr uint32_t kRecordBytesMin = 1024;
 constexpr std::size_t kPoolShare = 16;
 
 // Some milliseconds; a failure of the peer's alone has no other cause here.
-constexpr int kLooksForACause = 16;
+constexpr int kLooksForACause = 4;
 
 constexpr int kTimedRequests = 16;
 constexpr uint32_t kPathImmediate = UINT32_MAX;  // no slot has this number
@@ -248,6 +248,8 @@ void RdmaPeer::handle_sent(const Sent& sent, Sink& sink) {
     case Sent::Kind::timed:
       way_.end(home_.clock.now());
       return open_path_if_tested(sink);
+    case Sent::Kind::tail:
+      return;
   }
 }
 
@@ -384,6 +386,7 @@ void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
     liveness_->spoke(now);
   }
   if (!socket_.is_flushed()) look_at_socket(now, sink);
+  if (is_connected() && echo_.empty()) link_.pairs.front().ask_for_tail();
 }
 
 }  // namespace rdmacoll::rdma

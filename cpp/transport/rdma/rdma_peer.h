@@ -86,7 +86,9 @@ class RdmaPeer {
 
   // Nothing is left to do until the device or the socket says something.
   bool may_sleep() const;
-  bool needs_poll() const;
+  bool needs_poll() const { return !may_sleep() || has_more(); }
+  // What may_sleep() does not wait for, since an event will come.
+  bool has_more() const;
   bool is_flushed() const;
   // Devices may read or write memory of transfers.
   bool has_transfers() const { return outbound_.awaits_grants() || inbound_.has_transfers(); }

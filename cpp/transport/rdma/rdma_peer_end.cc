@@ -51,10 +51,9 @@ bool RdmaPeer::may_sleep() const {
          !inbound_.has_report() && link_.fault.empty();
 }
 
-bool RdmaPeer::needs_poll() const {
-  if (has_ended()) return !may_sleep();
-  return !may_sleep() || !link_.outbox.is_empty() || outbound_.has_work() ||
-         outbound_.awaits_grants() || inbound_.has_work();
+bool RdmaPeer::has_more() const {
+  return !has_ended() && (!link_.outbox.is_empty() || outbound_.has_work() ||
+                          outbound_.awaits_grants() || inbound_.has_work());
 }
 
 // A send that was never granted cannot leave and does not count.

@@ -17,8 +17,8 @@ using rdma::RdmaPeer;
 namespace {
 
 constexpr std::size_t kCompletionsPerPoll = 64;
-// Sockets and events tell of death only: a look per millisecond is enough.
-constexpr Nanoseconds kLookInterval = kMillisecond;
+// Sockets and events tell of death only, and a look is a system call or two.
+constexpr Nanoseconds kLookInterval = 4 * kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
 constexpr int kEventsPerLook = 64;
 constexpr uint32_t kCompletionsMax = 32 << 10;
@@ -220,11 +220,13 @@ bool RdmaTransport::poll(Sink& sink) {
   if (!works) return false;
   if (is_ending_) moved |= end_those_who_left(sink);
   bool has_failed = false;
-  is_touched_ = false;
+  is_touched_ = has_work_ = false;
   for (RdmaPeer* peer : live_) {
     moved |= peer->work(sink);
     has_failed |= peer->has_failed();
-    is_touched_ |= !peer->may_sleep();
+    const bool works_on = !peer->may_sleep();
+    is_touched_ |= works_on;
+    has_work_ |= works_on || peer->has_more();
   }
   if (has_failed) forget_failed();
   forget_unpinned();
@@ -330,8 +332,10 @@ void RdmaTransport::forget_failed() {
 
 bool RdmaTransport::arm() {
   if (!stillborn_.empty()) return false;
+  has_work_ = false;
   for (RdmaPeer* peer : live_) {
     peer->push();
+    has_work_ |= peer->needs_poll();
     if (!peer->may_sleep()) {
       is_touched_ = true;
       return false;
@@ -362,12 +366,13 @@ void RdmaTransport::fail(int peer) {
   if (found == nullptr) return;
   found->close();
   forget_failed();
+  is_touched_ = true;
 }
 
 bool RdmaTransport::needs_poll() const {
-  return is_meeting_ || !stillborn_.empty() ||
-         std::any_of(live_.begin(), live_.end(),
-                     [](const RdmaPeer* peer) { return peer->needs_poll(); });
+  if (is_meeting_ || !stillborn_.empty() || has_work_) return true;
+  return is_touched_ && std::any_of(live_.begin(), live_.end(),
+                                    [](const RdmaPeer* peer) { return peer->needs_poll(); });
 }
 
 bool RdmaTransport::flushed() const {

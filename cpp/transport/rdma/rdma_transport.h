@@ -84,6 +84,7 @@ class RdmaTransport final : public Transport {
   bool is_armed_ = false;
   bool is_ending_ = false;  // some peer's socket has ended
   bool is_touched_ = true;  // by posts, or left undone by the last poll: peers have to work
+  bool has_work_ = false;   // some peer needed polling when they were last looked at
   bool is_meeting_ = false;
   uint32_t polls_ = 0;
   Nanoseconds looked_at_ = 0;

@@ -14,6 +14,12 @@ std::string text(const Key& key) {
              ", sequence ", key.sequence);
 }
 
+Status fits(const Key& key, std::span<const Piece> into, std::size_t bytes) {
+  const std::size_t wanted = total_bytes(into);
+  if (bytes == wanted) return {};
+  return nonsense(cat(bytes, " bytes where ", wanted, " were expected (", text(key), ")"));
+}
+
 }  // namespace
 
 void Incoming::close() {
@@ -42,7 +48,7 @@ Status Incoming::receive(const Transfer& transfer) {
   Arrival* arrival = arrivals_.find(key);
   if (arrival == nullptr) {
     // A peer that has to stage waits for this word.
-    if (!remote_.one_copy()) {
+    if (!remote_.one_copy() && total_bytes(transfer.pieces) > kDataBytesMax) {
       if (Status granted = outgoing_.grant(key); !granted.ok()) return granted;
     }
     arrival = &arrivals_.insert(key);
@@ -75,10 +81,8 @@ Status Incoming::published(const RecordHeader& header, const std::byte* payload,
   }
   Arrival* arrival = arrivals_.find(key);
   if (arrival == nullptr) {
-    if (unclaimed_ == kUnclaimedMax) return nonsense("more publications than anybody asks for");
-    ++unclaimed_;
-    arrival = &arrivals_.insert(key);
-    arrival->state = State::arrived;
+    arrival = unclaimed(key);
+    if (arrival == nullptr) return nonsense("more publications than anybody asks for");
     return fill(*arrival, header, payload);
   }
   if (arrival->state != State::posted) return nonsense(cat("twice: ", text(key)));
@@ -86,9 +90,46 @@ Status Incoming::published(const RecordHeader& header, const std::byte* payload,
   return deliver(key, *arrival, sink);
 }
 
+Incoming::Arrival* Incoming::unclaimed(const Key& key) {
+  if (unclaimed_ == kUnclaimedMax) return nullptr;
+  ++unclaimed_;
+  Arrival& arrival = arrivals_.insert(key);
+  arrival.state = State::arrived;
+  return &arrival;
+}
+
+Status Incoming::data(const RecordHeader& header, const std::byte* payload, Sink& sink) {
+  const Key key{Traffic::transfer, header.lane, header.sequence};
+  if (header.traffic != Traffic::transfer || header.bytes > kDataBytesMax) {
+    return nonsense(cat("a transfer of ", header.bytes, " bytes in a record"));
+  }
+  Arrival* arrival = arrivals_.find(key);
+  if (arrival != nullptr) {
+    if (arrival->state != State::posted) return nonsense(cat("twice: ", text(key)));
+    return deliver_data(key, *arrival, {payload, header.bytes}, sink);
+  }
+  arrival = unclaimed(key);
+  if (arrival == nullptr) return nonsense("more transfers than anybody asks for");
+  arrival->is_data = true;
+  arrival->data.assign(payload, payload + header.bytes);
+  return {};
+}
+
+Status Incoming::deliver_data(const Key& key, const Arrival& arrival,
+                              std::span<const std::byte> bytes, Sink& sink) {
+  RC_RETURN_IF_ERROR(fits(key, arrival.into, bytes.size()));
+  counters_.bytes_received += bytes.size();
+  counters_.bytes_copied += bytes.size();
+  scatter(bytes.data(), arrival.into);
+  sink.received(arrival.cookie);
+  arrivals_.erase(key);
+  return {};
+}
+
 Status Incoming::fill(Arrival& arrival, const RecordHeader& header, const std::byte* payload) {
   const std::size_t count = header.count;
   arrival.pieces.clear();
+  arrival.is_data = false;
   arrival.bytes = 0;
   arrival.mapped = true;
   const bool listed = header.extra != 0;
@@ -123,17 +164,14 @@ Status Incoming::fill(Arrival& arrival, const RecordHeader& header, const std::b
 }
 
 Status Incoming::deliver(const Key& key, Arrival& arrival, Sink& sink) {
+  if (arrival.is_data) return deliver_data(key, arrival, arrival.data, sink);
   counters_.bytes_received += arrival.bytes;
   if (key.traffic == Traffic::view) {
     arrival.state = State::shown;
     sink.viewed(arrival.cookie, {arrival.pieces, arrival.mapped ? nullptr : &remote_});
     return {};
   }
-  const std::size_t wanted = total_bytes(arrival.into);
-  if (arrival.bytes != wanted) {
-    return nonsense(
-        cat(arrival.bytes, " bytes where ", wanted, " were expected (", text(key), ")"));
-  }
+  RC_RETURN_IF_ERROR(fits(key, arrival.into, arrival.bytes));
   RC_RETURN_IF_ERROR(copy(arrival));
   outgoing_.release_when_possible(key);
   sink.received(arrival.cookie);

@@ -27,6 +27,7 @@ class Incoming {
 
   // What the peer says; `payload` is memory that the peer can still change.
   Status published(const RecordHeader& header, const std::byte* payload, Sink& sink);
+  Status data(const RecordHeader& header, const std::byte* payload, Sink& sink);
   Status control(const RecordHeader& header, const std::byte* payload, int peer, Sink& sink);
 
   // Publications that were there before they were asked for.
@@ -41,8 +42,14 @@ class Incoming {
     std::size_t bytes = 0;
     bool mapped = true;               // every piece is
     std::vector<RemotePiece> pieces;  // arrived, ready, shown
-    std::vector<Piece> into;          // a receive
+    std::vector<std::byte> data;      // arrived, ready: a transfer in a record
+    bool is_data = false;
+    std::vector<Piece> into;  // a receive
   };
+  // The arrival of what was not asked for yet; null when there are too many.
+  Arrival* unclaimed(const Key& key);
+  Status deliver_data(const Key& key, const Arrival& arrival, std::span<const std::byte> bytes,
+                      Sink& sink);
   Status fill(Arrival& arrival, const RecordHeader& header, const std::byte* payload);
   Status deliver(const Key& key, Arrival& arrival, Sink& sink);
   Status copy(const Arrival& arrival);

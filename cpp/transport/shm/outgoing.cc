@@ -177,8 +177,25 @@ Status Outgoing::publish(const Transfer& transfer) {
   return write_publication(key, transfer, encoded.bytes);
 }
 
+Status Outgoing::send_data(const Key& key, const Transfer& transfer, std::size_t bytes) {
+  std::byte* place = ring_.reserve(bytes);
+  if (place == nullptr) return Status::busy();
+  gather(transfer.pieces, place);
+  commit(header(RecordKind::data, key, bytes));
+  counters_.bytes_sent += bytes;
+  counters_.bytes_copied += bytes;
+  if (transfer.is_done != nullptr) {
+    *transfer.is_done = true;
+  } else {
+    staged_.push_back(transfer.cookie);
+  }
+  return {};
+}
+
 Status Outgoing::send(const Transfer& transfer) {
   const Key key{Traffic::transfer, transfer.lane, transfer.sequence};
+  const std::size_t bytes = total_bytes(transfer.pieces);
+  if (bytes <= kDataBytesMax) return send_data(key, transfer, bytes);
   Send* known = sends_.find(key);
   const bool granted = known != nullptr && known->stage == Stage::granted_early;
   RC_ASSERT(known == nullptr || granted, cat("sent twice: sequence ", key.sequence));
@@ -232,11 +249,7 @@ Outgoing::Staged Outgoing::stage(const Key& key, Send& send, std::span<const Pie
   }
   if (memory == nullptr) return Staged::no_memory;
 
-  std::byte* to = memory;
-  for (const Piece& piece : pieces) {
-    if (piece.bytes > 0) std::memcpy(to, piece.data, piece.bytes);
-    to += piece.bytes;
-  }
+  gather(pieces, memory);
   const PieceRecord whole{static_cast<uint64_t>(memory - pool_.base()), send.bytes | kInPool};
   std::memcpy(place, &whole, sizeof whole);
   send.stage = Stage::published;

@@ -81,6 +81,7 @@ class Outgoing {
     bool in_pool = true;
   };
   Encoded encode(std::span<const Piece> pieces);  // into wire_
+  Status send_data(const Key& key, const Transfer& transfer, std::size_t bytes);
   Status write_publication(const Key& key, const Transfer& transfer, std::size_t bytes);
   Staged stage(const Key& key, Send& send, std::span<const Piece> pieces, bool may_use_reserve);
   void unstage(Send& send);

@@ -23,6 +23,7 @@ enum class RecordKind : uint8_t {
   release,      // ... and has done so
   grant,        // a receive is posted (only between ranks that need staging)
   heartbeat,
+  data,  // a whole small transfer: no grant, no release
 };
 
 // Sends and publications are matched in spaces of their own.
@@ -51,6 +52,9 @@ inline constexpr uint64_t kInPool = uint64_t{1} << 63;
 
 inline constexpr std::size_t kPiecesMax = 128;
 static_assert(sizeof(RecordHeader) + kPiecesMax * sizeof(PieceRecord) <= kRecordBytesMax);
+// Transfers up to here go as data.
+inline constexpr std::size_t kDataBytesMax = 4096;
+static_assert(sizeof(RecordHeader) + kDataBytesMax <= kRecordBytesMax);
 inline constexpr std::size_t kControlFragmentMax = kRecordBytesMax - sizeof(RecordHeader);
 // More pieces than this in one transfer, or more things in flight, are a broken peer's.
 inline constexpr std::size_t kListedPiecesMax = std::size_t{1} << 20;

@@ -229,6 +229,8 @@ Status ShmPeer::handle(const RecordHeader& header, const std::byte* payload, Sin
       return outgoing_.granted(key);
     case RecordKind::heartbeat:
       return {};
+    case RecordKind::data:
+      return incoming_.data(header, payload, sink);
   }
   return Status(Code::failed, cat("it sent a record of kind ", static_cast<int>(header.kind)));
 }

@@ -86,7 +86,8 @@ Reach ShmTransport::reach(int peer) const {
           .views = true,
           .foreign_views = one_copy,
           .view_pieces_max = shm::kPiecesMax,
-          .transfer_bytes_max = one_copy ? shm::kTransferBytesMax : shm::kStagedBytesMax};
+          .transfer_bytes_max = one_copy ? shm::kTransferBytesMax : shm::kStagedBytesMax,
+          .eager_bytes = shm::kDataBytesMax};
 }
 
 ShmPeer* ShmTransport::usable(int peer) {

@@ -1,0 +1,45 @@
+// What whoever drives the engine asks before sleeping, and before leaving it.
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr Nanoseconds kFlushInterval = kMillisecond;
+
+}  // namespace
+
+bool Engine::arm() {
+  // What the last step has released (a slot, say) may let another operation go on.
+  if (!settled_) return false;
+  if (!outbox_.empty()) return false;
+  if (executor_.has_steps()) return false;
+  return compute_.arm() && transport_.arm() && !submissions_.waiting();
+}
+
+Nanoseconds Engine::next_deadline() const {
+  Nanoseconds next = std::min(transport_.next_deadline(), readiness_.next_deadline());
+  if (plan_.phase() == PlanMode::Phase::plan && in_flight_ > 0) {
+    next = std::min(next, turned_at_ + kPlanPatience);
+  }
+  for (const Suspect& suspect : suspects_) next = std::min(next, suspect.due);
+  // That the last bytes have left is no event: it has to be looked for.
+  if ((!failure_.ok() || leaving_) && !ended_) {
+    next = std::min(next, clock_.now() + kFlushInterval);
+  }
+  return next;
+}
+
+bool Engine::needs_driver() const {
+  if (ended_) return false;
+  return in_flight_ > 0 || submissions_.waiting() || !outbox_.empty() || executor_.has_to_issue() ||
+         transport_.needs_poll() || leaving_ || !failure_.ok();
+}
+
+bool Engine::started() const {
+  return std::all_of(neighbours_.begin(), neighbours_.end(),
+                     [&](int peer) { return transport_.is_connected(peer); });
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,28 @@
+"""MonitoredTrainingSession, which makes itself anew after what it takes for a preemption."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from rdmacoll.ops._library import typed_errors
+
+
+def let_errors_end_them() -> None:
+    """The status of a rank that failed is one of those: such a session would begin again, for ever. With
+    this, errors of ours arrive typed from its `run`, and end the training."""
+    # TensorFlow's own affair, the same from 2.15 to 2.21.
+    with contextlib.suppress(ImportError, AttributeError):
+        from tensorflow.python.training.monitored_session import _CoordinatedSession
+
+        for name in ("run", "run_step_fn"):
+            setattr(_CoordinatedSession, name, _raising_typed(getattr(_CoordinatedSession, name)))
+
+
+def _raising_typed(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with typed_errors():
+            return plain(*args, **kwargs)
+
+    return run

@@ -1,0 +1,89 @@
+"""allreduce of `tf.IndexedSlices`: the rows of all ranks, or sums where that is less to send.
+
+Every rank gets the indices of all, so all know how many rows there are, and choose alike. To gather rows
+each rank receives all the others have; to sum, twice the size of the dense tensor (Patarasu and Yuan 2009).
+Whoever squares rows before adding those of one index (Adam in Keras 3, the norms that clip) gets something
+else from sums, so they are for those who ask for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine import world
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.operators import FLOATS, ReduceOp
+from rdmacoll.ops._arguments import scales
+from rdmacoll.ops.allgather import gather
+from rdmacoll.ops.allreduce import reduce_group
+from rdmacoll.ops.compression import Compression, Compressor
+
+# Rows that are gathered, for each row of the dense tensor: above, sums are less to send.
+GATHERED_ROWS_MAX = 2
+
+
+def reduce_slices(
+    slices: Any,
+    *,
+    op: ReduceOp,
+    name: str | None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    compression: Compressor = Compression.none,
+    label: str = "",
+    may_sum: bool = False,
+) -> Any:
+    """The sum or average as `tf.IndexedSlices`: the rows of all ranks in rank order, where one index may be
+    there several times; if it `may_sum`, and that is less to send, each index once, with its sum."""
+    _check(slices, op, label)
+    prescale, postscale = scales(slices.values.dtype, prescale_factor, postscale_factor)
+
+    def part(what: str) -> str | None:
+        return None if name is None else f"{name}/{what}"
+
+    indices = gather(slices.indices, name=part("indices"), label=label)
+
+    def gathered() -> tuple[Any, Any]:
+        wire, left = compression.packed([slices.values], prescale)
+        rows = gather(wire[0], name=part("values"), label=label)
+        (values,) = compression.unpacked([rows], [slices.values])
+        if left * postscale != 1.0:
+            values = values * left * postscale
+        return (values / world.size() if op is ReduceOp.AVERAGE else values), indices
+
+    def summed() -> tuple[Any, Any]:
+        (total,) = reduce_group(
+            [tf.convert_to_tensor(slices)],
+            op=op,
+            name=part("sum"),
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+            labels=[label] if label else [],
+            compression=compression,
+        )
+        rows, _ = tf.unique(indices)
+        return tf.gather(total, rows), rows
+
+    if may_sum and slices.dense_shape is not None:
+        values, rows = tf.cond(_is_less_summed(indices, slices), summed, gathered)
+    else:
+        values, rows = gathered()
+    return tf.IndexedSlices(values, rows, slices.dense_shape)
+
+
+def _is_less_summed(indices: Any, slices: Any) -> Any:
+    rows = tf.cast(tf.shape(indices)[0], tf.int64)
+    return rows > GATHERED_ROWS_MAX * tf.cast(slices.dense_shape[0], tf.int64)
+
+
+def _check(slices: Any, op: ReduceOp, label: str) -> None:
+    what = f"tf.IndexedSlices{f' ({label})' if label else ''}"
+    if op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        raise ConfigError(
+            f"op={op} of {what}: only Sum and Average are defined for sparse tensors. Make it dense first, "
+            "by tf.convert_to_tensor() or sparse_as_dense=True."
+        )
+    if slices.values.dtype.name not in FLOATS and op is ReduceOp.AVERAGE:
+        raise ConfigError(f"{what} of {slices.values.dtype.name} cannot be averaged: use op=rdmacoll.Sum.")

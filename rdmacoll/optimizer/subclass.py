@@ -1,0 +1,33 @@
+"""An optimizer becomes distributed by getting a subclass of its own class: it stays the same object, and
+with the name and module of the plain class saved files hold the plain optimizer, which loads where there
+is no rdmacoll."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rdmacoll.optimizer.reduce import GradientReducer
+
+
+def subclass(plain: type, mixin: type, reducer: GradientReducer) -> type:
+    """`mixin` before `plain`, looking like `plain`."""
+    # By these Keras 2 knows how an object of its own is called in a saved file.
+    names = {name: value for name, value in vars(plain).items() if name.endswith("_api_names")}
+    return type(
+        plain.__name__,
+        (mixin, plain),
+        {
+            "__module__": plain.__module__,
+            "__qualname__": plain.__qualname__,
+            "__doc__": plain.__doc__,
+            "_rdmacoll_reduce": reducer,
+            **names,
+        },
+    )
+
+
+def reduced_pairs(reducer: GradientReducer, grads_and_vars: Any) -> list[tuple[Any, Any]]:
+    """(gradient, variable) pairs, the gradients reduced."""
+    pairs = list(grads_and_vars)
+    variables = [variable for _, variable in pairs]
+    return list(zip(reducer([gradient for gradient, _ in pairs], variables), variables))

@@ -1,0 +1,55 @@
+"""Horovod's place for these names: `import rdmacoll.tensorflow as hvd`."""
+
+from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
+from rdmacoll.engine.world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from rdmacoll.hooks import BroadcastGlobalVariablesHook
+from rdmacoll.ops import (
+    Compression,
+    allgather,
+    allreduce,
+    barrier,
+    broadcast,
+    broadcast_global_variables,
+    broadcast_variables,
+    grouped_allreduce,
+)
+from rdmacoll.optimizer import DistributedOptimizer
+from rdmacoll.optimizer.tape import DistributedGradientTape
+
+__all__ = [
+    "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_variables",
+    "cross_rank",
+    "cross_size",
+    "grouped_allreduce",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+]

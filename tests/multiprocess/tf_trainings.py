@@ -1,0 +1,280 @@
+"""The same small training in every way that TensorFlow has: `fit`, a loop of one's own, sessions.
+
+A way takes a `Training` and gives the weights after it. Its data hold, for "mixed_precision", a batch that
+overflows on the last rank.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_common import value
+
+import rdmacoll
+
+BATCH, STEPS = 4, 6
+RATE = {"SGD": 0.5, "GradientDescent": 0.5, "ProximalGradientDescent": 0.5, "Adadelta": 5.0}
+CLIP_NORM = 0.2
+v1 = tf.compat.v1
+
+
+@dataclass(frozen=True)
+class Training:
+    """library: "Keras 3", "Keras 2", "Keras 2 legacy" or "v1". wrapper: "optimizer", "tape"
+    or "none". data: (x, y), cut in `STEPS` batches."""
+
+    way: str
+    wrapper: str
+    library: str
+    optimizer: str
+    column: str
+    data: tuple[np.ndarray, np.ndarray]
+    initial: list[np.ndarray]
+    is_distributed: bool
+
+    @property
+    def batch(self) -> int:
+        return len(self.data[0]) // STEPS
+
+    def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for begin in range(0, len(self.data[0]), self.batch):
+            yield self.data[0][begin : begin + self.batch], self.data[1][begin : begin + self.batch]
+
+    def keras(self) -> Any:
+        """The Keras that is meant."""
+        if self.library == "Keras 3":
+            import keras
+
+            return keras
+        if tf.__version__.startswith("2.15"):
+            return tf.keras
+        import tf_keras
+
+        return tf_keras
+
+    def plain(self) -> Any:
+        """The optimizer as its library makes it."""
+        rate = RATE.get(self.optimizer.removesuffix("Optimizer"), 0.05)
+        if self.library == "v1":
+            options = {
+                "MomentumOptimizer": {"momentum": 0.9},
+                "AdadeltaOptimizer": {"epsilon": 1e-6},  # the square of its first steps
+                "AdagradDAOptimizer": {"global_step": tf.constant(1, tf.int64)},
+            }.get(self.optimizer, {})
+            return getattr(v1.train, self.optimizer)(rate, **options)
+        options: dict[str, Any] = {"momentum": 0.9} if self.optimizer == "SGD" else {}
+        if self.column == "clipping":
+            options["global_clipnorm"] = CLIP_NORM
+        if self.column == "accumulation" and self.way == "fit":
+            options["gradient_accumulation_steps"] = 2
+        optimizers = self.keras().optimizers
+        home = optimizers.legacy if self.library == "Keras 2 legacy" else optimizers
+        if self.optimizer == "MultiOptimizer":
+            biases, kernels = optimizers.SGD(0.5, **options), optimizers.Adam(rate, **options)
+            return optimizers.MultiOptimizer(lambda v: biases if v.path.endswith("bias") else kernels)
+        return getattr(home, self.optimizer)(rate, **options)
+
+    def made(self) -> Any:
+        """The optimizer of this training."""
+        optimizer = self.plain()
+        if self.is_distributed and self.wrapper == "optimizer":
+            wrapped = rdmacoll.DistributedOptimizer(optimizer)
+            assert wrapped is optimizer
+        return optimizer
+
+    def tape(self) -> Any:
+        """The tape of this training."""
+        tape = tf.GradientTape()
+        if self.is_distributed and self.wrapper == "tape":
+            assert rdmacoll.DistributedGradientTape(tape) is tape
+        return tape
+
+
+def dataset(rank: int, column: str, *, is_last: bool) -> tuple[np.ndarray, np.ndarray]:
+    x = value(rank, (BATCH * STEPS, 3), salt=3)
+    y = np.sin(x.sum(axis=1, keepdims=True)).astype(np.float32)
+    if column == "mixed_precision" and is_last:
+        x[BATCH : 2 * BATCH] = np.inf
+    return x, y
+
+
+def initial_weights(rank: int) -> list[np.ndarray]:
+    return [0.5 * value(rank, shape, salt=i) for i, shape in enumerate([(3, 4), (4,), (4, 1), (1,)])]
+
+
+@contextlib.contextmanager
+def _policy(training: Training) -> Iterator[Any]:
+    keras = training.keras()
+    keras.mixed_precision.set_global_policy(
+        "mixed_float16" if training.column == "mixed_precision" else "float32"
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield keras
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+        keras.backend.clear_session()
+
+
+def _network(keras: Any, training: Training) -> Any:
+    layers = [keras.layers.Input((3,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential([*layers, keras.layers.Activation("linear", dtype="float32")])
+    model.set_weights(training.initial)
+    return model
+
+
+def fit(training: Training) -> list[np.ndarray]:
+    column = training.column
+    options = {
+        "eager": {"run_eagerly": True},
+        "steps_per_execution": {"steps_per_execution": 2},
+        "jit_compile": {"jit_compile": True},
+    }.get(column, {})
+    with _policy(training) as keras:
+        model = _network(keras, training)
+        model.compile(training.made(), "mse", **options)
+        callbacks = []
+        if training.is_distributed:
+            callbacks.append(rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0))
+        elif training.library == "Keras 3":
+            # As that one does. ScheduleFreeAdamW begins with copies of the weights, which are zeros where
+            # Keras builds it while it traces.
+            build = lambda logs: model.optimizer.build(model.trainable_variables)  # noqa: E731
+            callbacks.append(keras.callbacks.LambdaCallback(on_train_begin=build))
+        if column == "jit_compile" and (training.library, training.wrapper) == ("Keras 3", "optimizer"):
+            assert model.jit_compile is not training.is_distributed  # off, and Keras has said so
+        model.fit(*training.data, training.batch, 1, 0, callbacks=callbacks, shuffle=False)
+        return [np.array(w) for w in model.get_weights()]
+
+
+def loop(training: Training) -> list[np.ndarray]:
+    with _policy(training) as keras:
+        model = _network(keras, training)
+        if training.is_distributed:
+            rdmacoll.broadcast_variables(model.variables)
+        step = _step(keras, model, training)
+        batches = list(training.batches())
+        if training.column in ("accumulation", "steps_per_execution"):
+            batches = [tuple(map(np.stack, zip(*batches[i : i + 2]))) for i in range(0, STEPS, 2)]
+        for x, y in batches:
+            step(tf.constant(x), tf.constant(y))
+        return [np.array(w) for w in model.get_weights()]
+
+
+def _step(keras: Any, model: Any, training: Training) -> Callable[[Any, Any], None]:
+    """What such a loop calls for each batch, or for each two."""
+    optimizer, variables = training.made(), model.trainable_variables
+    scaled = unscaled = lambda values: values
+    if training.column == "mixed_precision":
+        optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
+        if training.library == "Keras 3":
+            scaled = optimizer.scale_loss
+        else:
+            scaled, unscaled = optimizer.get_scaled_loss, optimizer.get_unscaled_gradients
+
+    def gradients(x: Any, y: Any) -> list[Any]:
+        with training.tape() as tape:
+            loss = scaled(tf.reduce_mean((model(x, training=True) - y) ** 2))
+        return unscaled(tape.gradient(loss, variables))
+
+    def step(x: Any, y: Any) -> None:
+        optimizer.apply_gradients(zip(gradients(x, y), variables))
+
+    def step_of_two_batches(x: Any, y: Any) -> None:
+        both = zip(gradients(x[0], y[0]), gradients(x[1], y[1]))
+        optimizer.apply_gradients(zip([(a + b) / 2.0 for a, b in both], variables))
+
+    def two_steps(x: Any, y: Any) -> None:
+        for i in tf.range(2):
+            step(x[i], y[i])
+
+    call = {"accumulation": step_of_two_batches, "steps_per_execution": two_steps}.get(training.column, step)
+    if training.column == "eager":
+        return call
+    return tf.function(call, jit_compile=training.column == "jit_compile")
+
+
+def _forward(weights: list[Any], x: Any, y: Any) -> Any:
+    first, first_bias, last, last_bias = weights
+    return tf.reduce_mean((tf.tanh(x @ first + first_bias) @ last + last_bias - y) ** 2)
+
+
+def eager_v1(training: Training) -> list[np.ndarray]:
+    """`minimize` of a function."""
+    weights = [tf.Variable(w) for w in training.initial]
+    if training.is_distributed:
+        rdmacoll.broadcast_variables(weights)
+    optimizer = training.made()
+    for x, y in training.batches():
+        optimizer.minimize(functools.partial(_forward, weights, x, y), var_list=weights)
+    return [w.numpy() for w in weights]
+
+
+def session(training: Training, *, is_monitored: bool) -> list[np.ndarray]:
+    column = training.column
+    if column == "eager":
+        return eager_v1(training)
+    with tf.Graph().as_default():
+        weights = [
+            v1.get_variable(f"weight_{i}", initializer=tf.constant(w)) for i, w in enumerate(training.initial)
+        ]
+        optimizer = training.made()
+        if column == "mixed_precision":
+            optimizer = v1.mixed_precision.MixedPrecisionLossScaleOptimizer(
+                optimizer, v1.mixed_precision.DynamicLossScale()
+            )
+        places = [v1.placeholder(tf.float32, (None, columns)) for columns in (3, 1)]
+        loss = _forward(weights, *places)
+        operations = _operations(optimizer, loss, weights, column)
+        start = v1.global_variables_initializer()
+        if is_monitored:
+            hooks = [rdmacoll.BroadcastGlobalVariablesHook(0)] if training.is_distributed else []
+            opened = v1.train.MonitoredTrainingSession(hooks=hooks)
+        else:
+            broadcast = rdmacoll.broadcast_global_variables(0) if training.is_distributed else tf.no_op()
+            opened = v1.Session()
+        with opened as running:
+            if not is_monitored:
+                running.run(start)
+                running.run(broadcast)
+            for number, batch in enumerate(training.batches()):
+                running.run(operations[number % len(operations)], dict(zip(places, batch)))
+            return list(running.run(weights))
+
+
+def _operations(optimizer: Any, loss: Any, weights: list[Any], column: str) -> list[Any]:
+    """What is run in each step, in turn."""
+    if column == "jit_compile":
+        return [tf.xla.experimental.compile(lambda: optimizer.minimize(loss), [])]
+    if column not in ("accumulation", "clipping"):
+        return [optimizer.minimize(loss)]
+    found = [gradient for gradient, _ in optimizer.compute_gradients(loss, weights)]
+    if column == "clipping":
+        clipped, _ = tf.clip_by_global_norm(found, CLIP_NORM)
+        return [optimizer.apply_gradients(zip(clipped, weights))]
+    kept = [
+        v1.get_variable(f"kept_{i}", initializer=tf.zeros(w.shape), trainable=False)
+        for i, w in enumerate(weights)
+    ]
+    means = [(a + b) / 2.0 for a, b in zip(kept, found)]
+    keep = tf.group(*(a.assign(gradient) for a, gradient in zip(kept, found)))
+    return [keep, optimizer.apply_gradients(zip(means, weights))]
+
+
+WAYS: dict[str, Callable[[Training], list[np.ndarray]]] = {
+    "fit": fit,
+    "loop": loop,
+    "Session": functools.partial(session, is_monitored=False),
+    "MonitoredTrainingSession": functools.partial(session, is_monitored=True),
+}

@@ -1,0 +1,169 @@
+"""Every optimizer that TensorFlow has, in every way to train: what comes of it, as a table.
+
+Ranks have other data and other initial weights. "same": after the training the weights have the same bits
+on all ranks, and are those of one process that trains on the joined batches. In the column of mixed
+precision a batch overflows on the last rank alone, and is left out by all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from ranks import ROOT, run
+from test_tf_matrix import cache_folder, old_python as old_python, run_there
+from test_tf_ranks import run_checks
+
+PROGRAM = ROOT / "tests" / "multiprocess" / "tf_optimizers.py"
+COLUMNS = ("graph", "eager", "accumulation", "mixed_precision", "clipping")
+COLUMNS += ("steps_per_execution", "jit_compile")
+# way: `fit`, a loop of one's own, sessions. What is wrapped: the optimizer, the gradient tape, or nothing.
+TABLE = """
+way                       wrapped    library         graph   eager   accum.   mixed   clip    steps   jit
+fit                       optimizer  Keras 3         same    same    same     same    same    same    same
+fit                       optimizer  Keras 2         same    same    unknown  same    same    same    xla
+fit                       optimizer  Keras 2 legacy  same    same    unknown  same    same    same    xla
+loop                      optimizer  Keras 3         same    same    same     same    same    same    xla
+loop                      optimizer  Keras 2         same    same    same     same    same    same    xla
+loop                      optimizer  Keras 2 legacy  same    same    same     same    same    same    xla
+loop                      tape       Keras 3         same    same    same     same    same    same    xla
+loop                      tape       Keras 2         same    same    same     same    same    same    xla
+loop                      tape       Keras 2 legacy  same    same    same     same    same    same    xla
+Session                   optimizer  v1              same    same    same     same    same    -       xla
+MonitoredTrainingSession  optimizer  v1              same    -       same     same    same    -       xla
+fit                       none       Keras 3         differ  differ  differ   differ  differ  differ  differ
+fit                       none       Keras 2         differ  differ  unknown  differ  differ  differ  differ
+loop                      none       Keras 2         differ  differ  differ   differ  differ  differ  differ
+Session                   none       v1              differ  differ  differ   differ  differ  -       differ
+"""
+# "same" and "differ" are all that is said; of an error this is a part. "-": there is no such thing.
+OUTCOMES = {
+    "same": "same",
+    "differ": "ranks differ",
+    "unknown": "TypeError: ",  # Keras 2 knows no gradient_accumulation_steps: accumulate in a loop
+    "xla": "ConfigError: a collective cannot be compiled by XLA, and this function is traced with "
+    "jit_compile=True. Leave jit_compile off where you call rdmacoll; ",
+}
+OPTIMIZERS = {
+    "Keras 3": "SGD RMSprop Adam AdamW Adadelta Adagrad Adamax Adafactor Nadam Ftrl Lion Lamb Muon "
+    "ScheduleFreeAdamW MultiOptimizer",
+    "Keras 2": "SGD RMSprop Adam AdamW Adadelta Adagrad Adamax Adafactor Nadam Ftrl Lion",
+    "Keras 2 legacy": "SGD RMSprop Adam Adadelta Adagrad Adamax Nadam Ftrl",
+    "v1": "GradientDescentOptimizer MomentumOptimizer AdamOptimizer RMSPropOptimizer AdagradOptimizer "
+    "AdadeltaOptimizer FtrlOptimizer ProximalGradientDescentOptimizer ProximalAdagradOptimizer "
+    "AdagradDAOptimizer",
+}
+ONE_OF = {"Keras 3": "Adam", "Keras 2": "Adam", "Keras 2 legacy": "Adam", "v1": "AdamOptimizer"}
+ROWS = [tuple(part.strip() for part in line.split("  ") if part) for line in TABLE.splitlines()[2:]]
+Row = tuple[str, ...]
+Cell = tuple[list[str], str]  # what the program takes, and the word in the table
+
+
+@pytest.fixture(scope="session")
+def tf_keras() -> Path:
+    """A folder with `tf_keras`, downloaded when it is missing. Without what it depends on: that is
+    the package `tensorflow`, and `tensorflow-cpu` is here."""
+    wanted = "tf_keras==2.21.*"
+    folder = cache_folder() / "tf_keras-2.21"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade"]
+            subprocess.run([*pip, "--target", str(folder), wanted], check=True, timeout=600)
+            (folder / "complete").touch()
+    return folder
+
+
+def path_of(*folders: Path) -> str:
+    """PYTHONPATH of ranks that need more than the tree."""
+    return os.pathsep.join(map(str, (ROOT, ROOT / "tests", *folders)))
+
+
+def cells(rows: Iterable[Row], *, of_each: bool = False) -> list[Cell]:
+    """The cells of these rows, for one optimizer or for each."""
+    return [
+        ([way, wrapper, library, optimizer, column], word)
+        for way, wrapper, library, *words in rows
+        for optimizer in (OPTIMIZERS[library].split() if of_each else [ONE_OF[library]])
+        for column, word in zip(COLUMNS, words)
+        if word != "-"
+    ]
+
+
+def come_true(wanted: list[Cell], folder: Path | None = None, python: Path | None = None) -> None:
+    """Trains in all these cells on two ranks, and compares what comes of it with the table."""
+    command = [str(python or sys.executable), str(PROGRAM), json.dumps([cell for cell, _ in wanted])]
+    outcome = run(
+        f"import os\nos.execv({command[0]!r}, {command!r})\n",
+        2,
+        launcher="mpirun",
+        env={"PYTHONPATH": path_of(*([folder] if folder else []))},
+        deadline_s=1200,
+    )
+    wrong = []
+    for (cell, word), *found in zip(wanted, *outcome.succeeded()):
+        said = [text for text in found if text is not None]
+        is_text = word in ("same", "differ")
+        good = [text == OUTCOMES[word] if is_text else OUTCOMES[word] in text for text in said]
+        if not good or not all(good) or len(said) < (1 if word == "same" else 2):
+            wrong.append(f"{' '.join(cell)}: {word} was expected, not {found}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_has_every_cell() -> None:
+    assert len(ROWS) == 15
+    for row in ROWS:
+        assert len(row) == 3 + len(COLUMNS)
+        assert set(row[3:]) <= {*OUTCOMES, "-"}
+
+
+# What is not tried elsewhere in `make test`: Keras 3 is in test_keras_ranks.py.
+FEW = [row for row in ROWS if row[0] == "Session" or row[:3] == ("fit", "optimizer", "Keras 2")]
+
+
+def test_the_table_comes_true_for_one_optimizer(tf_keras: Path) -> None:
+    come_true(cells(FEW), tf_keras)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [row for row in ROWS if row[0] != "loop"], ids=" ".join)
+def test_the_table_comes_true_for_each_optimizer(tf_keras: Path, row: Row) -> None:
+    come_true(cells([row], of_each=row[1] != "none"), tf_keras)
+
+
+@pytest.mark.slow
+def test_all_of_keras_2_works_with_tf_keras(tf_keras: Path) -> None:
+    env = {"TF_USE_LEGACY_KERAS": "1", "PYTHONPATH": path_of(tf_keras)}
+    run_checks("tf_keras2.py", 2, launcher="mpirun", env=env)
+
+
+def test_what_is_special_in_tensorflow_1() -> None:
+    run_checks("tf_v1.py", 2, launcher="mpirun")
+
+
+@pytest.mark.slow
+def test_the_example_of_tensorflow_1_learns_and_goes_on(tmp_path: Path) -> None:
+    program = ROOT / "examples" / "02_monitored_session.py"
+    for steps, options in ((400, ()), (800, ("--fp16",))):
+        arguments = ["--checkpoints", str(tmp_path), *options]
+        outcome = run(program, 2, launcher="mpirun", arguments=arguments, deadline_s=300)
+        assert outcome.ranks[0].code == 0, outcome.text()
+        assert f"after {steps} steps; weights of all ranks are equal" in outcome.text()
+
+
+@pytest.mark.slow
+def test_the_table_comes_true_in_loops(tf_keras: Path) -> None:
+    come_true(cells(row for row in ROWS if row[0] == "loop"), tf_keras)
+
+
+@pytest.mark.slow
+def test_the_table_comes_true_in_tensorflow_2_15(old_python: Path) -> None:
+    come_true(cells(row for row in ROWS if row[2] != "Keras 3"), python=old_python)
+    for done in run_there(old_python, "tf_v1.py", 2):
+        assert len(done) == 6
