@@ -1,5 +1,6 @@
 #include "api/commands.h"
 
+#include <bit>
 #include <set>
 #include <vector>
 
@@ -33,17 +34,42 @@ std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, Shape shape
   return forms;
 }
 
-// What a schedule depends on beside the number of ranks: who is the root, and whether inputs are
-// scaled first.
-std::vector<Shape> shapes_of(const AlgorithmRow& row, int ranks) {
-  std::vector<Shape> shapes;
+struct Case {
+  Shape shape;
+  std::vector<int> nodes;
+};
+
+// Consecutive ranks in nodes of one, two and more, sizes that differ, and ranks dealt out in turn.
+std::vector<std::vector<int>> nodes_of(const AlgorithmRow& row, int ranks) {
+  if (!row.by_node) return {{}};
+  std::vector<std::vector<int>> found = {{}};
+  for (const int nodes : std::set{1, (ranks + 2) / 3, (ranks + 1) / 2}) {
+    found.push_back(even_nodes(ranks, nodes));
+  }
+  std::vector<int> dealt, growing;
+  for (int rank = 0; rank < ranks; ++rank) {
+    dealt.push_back(rank % 3);
+    growing.push_back(std::bit_width(static_cast<unsigned>(rank)));
+  }
+  found.push_back(dealt);
+  found.push_back(growing);
+  return found;
+}
+
+// What a schedule depends on beside the number of ranks: who is the root, whether inputs are
+// scaled first, who shares a node.
+std::vector<Case> cases_of(const AlgorithmRow& row, int ranks) {
+  std::vector<Case> cases;
   const std::set<int> roots =
       has_root(row.result) ? std::set{0, 1 % ranks, ranks / 2, ranks - 1} : std::set{0};
-  for (const int root : roots) {
-    shapes.push_back({.ranks = ranks, .root = root});
-    if (is_sum(row.result)) shapes.push_back({.ranks = ranks, .root = root, .prescaled = true});
+  for (const std::vector<int>& nodes : nodes_of(row, ranks)) {
+    for (const int root : roots) {
+      cases.push_back({{.ranks = ranks, .root = root}, nodes});
+      if (!is_sum(row.result)) continue;
+      cases.push_back({{.ranks = ranks, .root = root, .prescaled = true}, nodes});
+    }
   }
-  return shapes;
+  return cases;
 }
 
 }  // namespace
@@ -53,10 +79,13 @@ std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok) {
   std::vector<std::string> failures;
   for (const AlgorithmRow& row : algorithm_table()) {
     for (int ranks = ranks_first; ranks <= ranks_last; ++ranks) {
-      for (const Shape& shape : shapes_of(row, ranks)) {
+      for (Case& one : cases_of(row, ranks)) {
+        Shape& shape = one.shape;
+        shape.nodes = one.nodes;
         for (const std::vector<Schedule>& form : forms_of(row, shape)) {
           schedules += form.size();
-          const std::string complaint = verify(form, row.result, shape.root, row.canonical);
+          const std::string complaint =
+              verify(form, row.result, shape.root, row.is_canonical(shape));
           if (!complaint.empty()) {
             failures.push_back(
                 json_quote(cat(row.name, " with ", ranks, " ranks, root ", shape.root,

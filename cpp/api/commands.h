@@ -5,7 +5,10 @@
 #include <span>
 #include <string>
 
+#include "base/config.h"
+#include "base/link_model.h"
 #include "base/status.h"
+#include "engine/operation.h"
 #include "transport/rdma/choose_device.h"
 #include "transport/rdma/verbs.h"
 
@@ -13,6 +16,20 @@ namespace rdmacoll {
 
 std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok);
 std::string sim_faults_json(uint64_t seed_begin, uint64_t seed_end, bool verbose, bool& ok);
+
+// What would run, and why. The bytes of an allgather are those of all ranks together.
+struct PlanQuestion {
+  static constexpr int kRanksMax = 256;
+
+  Kind kind = Kind::allreduce;
+  int ranks = 1;
+  int nodes = 1;  // of consecutive ranks, as even as can be
+  uint64_t bytes = 0;
+  int rank = 0;           // whose schedule is shown
+  std::string algorithm;  // of which; "": the one that is chosen
+  LinkModel links;
+};
+Status plan_json(const PlanQuestion& question, const Config& config, std::string& json);
 
 // Of this machine, and of a machine that is known (or, as `known` says, not known).
 std::string devices_json(const rdma::Wish& wish);

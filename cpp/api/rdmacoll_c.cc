@@ -29,6 +29,9 @@ using rdmacoll::Operation;
 using rdmacoll::OperationRef;
 using rdmacoll::PairSession;
 using rdmacoll::plan_from;
+using rdmacoll::plan_json;
+using rdmacoll::PlanQuestion;
+using rdmacoll::question_from;
 using rdmacoll::read_config;
 using rdmacoll::Request;
 using rdmacoll::request_from;
@@ -284,6 +287,18 @@ int sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json) {
   return ok ? 0 : 1;
 }
 
+int explain(const rc_question* question, const char* arguments, char** json, char** error) {
+  Config config;
+  std::vector<SettingValue> values;
+  PlanQuestion asked;
+  std::string text;
+  Status status = read_config(arguments == nullptr ? "" : arguments, environment, config, values);
+  if (status.ok()) status = question_from(*question, asked);
+  if (status.ok()) status = plan_json(asked, config, text);
+  if (status.ok()) *json = copy_text(text);
+  return report(status, error);
+}
+
 int devices(const char* arguments, char** json, char** error) {
   Config config;
   std::vector<SettingValue> values;
@@ -331,18 +346,18 @@ int check_descriptors(int32_t needed, char** error) {
   return report(rdmacoll::check_descriptors(needed), error);
 }
 
-const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),  RDMACOLL_VERSION,
-                  text_free,         settings,        engine_open,
-                  engine_node,       engine_start,    engine_close,
-                  engine_free,       engine_topology, engine_metrics,
-                  engine_describe,   engine_state,    submit,
-                  handle_wait,       handle_done,     handle_result,
-                  handle_free,       prepare,         prepared_run,
-                  prepared_free,     memory_allocate, memory_free,
-                  verify_schedules,  sim_faults,      run,
-                  memory_lend,       devices,         pair_open,
-                  pair_node,         pair_run,        pair_free,
-                  check_descriptors, handle_result_at};
+const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
+                  text_free,         settings,         engine_open,
+                  engine_node,       engine_start,     engine_close,
+                  engine_free,       engine_topology,  engine_metrics,
+                  engine_describe,   engine_state,     submit,
+                  handle_wait,       handle_done,      handle_result,
+                  handle_free,       prepare,          prepared_run,
+                  prepared_free,     memory_allocate,  memory_free,
+                  verify_schedules,  sim_faults,       run,
+                  memory_lend,       devices,          pair_open,
+                  pair_node,         pair_run,         pair_free,
+                  check_descriptors, handle_result_at, explain};
 
 }  // namespace
 

@@ -95,6 +95,19 @@ typedef struct rc_plan { /* the same at both ends */
   double limit_s;    /* of pair_run, which takes at most this to connect and this to measure */
 } rc_plan;
 
+typedef struct rc_question {
+  uint32_t size; /* sizeof(rc_question) */
+  int32_t kind;  /* rc_kind: allreduce, broadcast or allgather */
+  int32_t ranks;
+  int32_t nodes;         /* of consecutive ranks, as even as can be */
+  uint64_t bytes;        /* allgather: of all ranks together */
+  int32_t rank;          /* whose schedule is shown */
+  const char* algorithm; /* of which; NULL: of the one that is chosen */
+  int32_t is_rdma;       /* between nodes; 0: TCP */
+  double latency_us;     /* of that network; 0: what is usual */
+  double gbit_per_s;     /* 0: what is usual */
+} rc_question;
+
 typedef struct rc_api {
   uint32_t abi_version; /* RC_ABI_VERSION */
   uint32_t size;        /* sizeof(rc_api) */
@@ -216,6 +229,12 @@ typedef struct rc_api {
   /* Of an operation that has succeeded without `allocate`: a result, as in rc_allocate; the memory
    * is valid until handle_free. */
   const void* (*handle_result_at)(rc_handle* handle, int32_t index, int32_t* ndim, int64_t dims[8]);
+  /* What would run, and why, under these settings (arguments as in settings(), with its errors).
+   * {"algorithm": the one that is chosen, "reason", "shown": whose schedule follows, "nodes": of
+   * each rank, "costs": by algorithm [{"algorithm", "time_us", "messages": that the busiest rank
+   * sends, "network_bytes": that the busiest node sends, "segment_bytes", "segments", "parts",
+   * "canonical"}], "schedule": as the algorithm writes it, "lowered": as it runs} */
+  int (*explain)(const rc_question* question, const char* arguments, char** json, char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

@@ -71,4 +71,19 @@ Status plan_from(const rc_plan& from, probe::Plan& to) {
   return {};
 }
 
+Status question_from(const rc_question& from, PlanQuestion& to) {
+  RC_RETURN_IF_ERROR(check_size("question", from.size, sizeof(rc_question)));
+  to = {.kind = static_cast<Kind>(from.kind),
+        .ranks = from.ranks,
+        .nodes = from.nodes,
+        .bytes = from.bytes,
+        .rank = from.rank,
+        .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
+        .links = from.is_rdma != 0 ? kRdmaLinks : kTcpLinks};
+  constexpr double kBytesPerUsOfGbit = 125;
+  if (from.latency_us > 0) to.links.network.latency_us = from.latency_us;
+  if (from.gbit_per_s > 0) to.links.network.bytes_per_us = from.gbit_per_s * kBytesPerUsOfGbit;
+  return {};
+}
+
 }  // namespace rdmacoll

@@ -1,6 +1,7 @@
 // What callers of the C interface ask for, in the engine's types.
 #pragma once
 
+#include "api/commands.h"
 #include "api/rdmacoll_c.h"
 #include "base/status.h"
 #include "engine/operation.h"
@@ -10,5 +11,7 @@ namespace rdmacoll {
 
 Status request_from(const rc_request& from, Request& to);
 Status plan_from(const rc_plan& from, probe::Plan& to);
+
+Status question_from(const rc_question& from, PlanQuestion& to);
 
 }  // namespace rdmacoll

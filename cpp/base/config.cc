@@ -16,20 +16,6 @@
 namespace rdmacoll {
 namespace {
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
-
-std::string_view trim(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const auto first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
-
 // The words of "auto, ring or direct": what a choice may be is what its error message says.
 std::vector<std::string> words_of(std::string_view allowed) {
   std::string text(allowed);
@@ -56,22 +42,12 @@ bool parse_flag(std::string_view text, ParsedValue& value) {
   return value.flag || is_one_of({"false", "0", "no", "off"});
 }
 
-// "4194304", "4096K", "4MiB": a unit is a power of 1024, in words as in letters.
 bool parse_integer(const Setting& setting, std::string_view text, ParsedValue& value) {
-  const char* end = text.data() + text.size();
-  const auto [rest, problem] = std::from_chars(text.data(), end, value.integer);
-  if (problem != std::errc()) return false;
-  std::string suffix = lower(trim({rest, static_cast<std::size_t>(end - rest)}));
-  if (!suffix.empty()) {
-    if (setting.unit != Unit::bytes) return false;
-    if (suffix.size() == 3 && suffix.ends_with("ib")) suffix.resize(1);
-    constexpr std::string_view kLetters = "bkmgt";
-    const auto power = kLetters.find(suffix);
-    if (suffix.size() != 1 || power == std::string_view::npos) return false;
-    const unsigned shift = static_cast<unsigned>(power) * 10;
-    if (value.integer > std::numeric_limits<uint64_t>::max() >> shift) return false;
-    value.integer <<= shift;
-  }
+  const bool is_plain =
+      std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  const std::optional<uint64_t> integer = bytes_from(text);
+  if (!integer || (setting.unit != Unit::bytes && !is_plain)) return false;
+  value.integer = *integer;
   value.text = cat(value.integer);
   return is_in_range(setting, static_cast<double>(value.integer));
 }
@@ -98,8 +74,18 @@ bool parse_transports(std::string_view text, ParsedValue& value) {
   return !found.empty() && text.back() != ',';
 }
 
+bool parse_algorithms(std::string_view text, ParsedValue& value) {
+  std::optional<AlgorithmRanges> found = algorithm_ranges_from(text);
+  if (!found) return false;
+  value.text = found->text();
+  value.note = std::move(found->note);
+  value.algorithms = std::move(found->ranges);
+  return true;
+}
+
 bool parse_choice(const Setting& setting, std::string_view text, ParsedValue& value) {
   if (setting.name == "RDMACOLL_TRANSPORT") return parse_transports(text, value);
+  if (setting.name == "RDMACOLL_ALLREDUCE_ALGORITHM") return parse_algorithms(text, value);
   const std::vector<std::string> words = words_of(setting.allowed);
   value.text = lower(text);
   return std::find(words.begin(), words.end(), value.text) != words.end();
@@ -259,6 +245,7 @@ Status read_setting(const Setting& setting, const std::vector<Given>& given, Con
   value.value = parsed.automatic ? "" : parsed.text;
   value.source = parsed.automatic ? "automatic" : given[0].source;
   if (!parsed.automatic && setting.store != nullptr) setting.store(config, parsed);
+  add_note(value, parsed.note);
   for (std::size_t i = 1; i < given.size(); ++i) {
     ParsedValue other;
     if (given[i].name == given[0].name)
@@ -279,11 +266,15 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
     const std::string& source = value_of(name).source;
     return source == "environment" || source == "argument";
   };
-  if (config.canonical && config.allreduce_algorithm == "ring") {
+  const bool names_ring =
+      std::any_of(config.allreduce_algorithms.begin(), config.allreduce_algorithms.end(),
+                  [](const AlgorithmRange& range) { return range.algorithm == "ring"; });
+  if (config.canonical && names_ring) {
     return Status(Code::invalid,
-                  "RDMACOLL_ORDER=canonical and RDMACOLL_ALLREDUCE_ALGORITHM=ring exclude each "
-                  "other: a ring adds each part in another order. Take direct, recursive_doubling "
-                  "or auto.");
+                  cat("RDMACOLL_ORDER=canonical and RDMACOLL_ALLREDUCE_ALGORITHM=",
+                      value_of("RDMACOLL_ALLREDUCE_ALGORITHM").value,
+                      " exclude each other: a ring adds each part in another order. Take another "
+                      "algorithm, or auto."));
   }
   const bool names_rdma = std::find(config.transports.begin(), config.transports.end(), "rdma") !=
                           config.transports.end();

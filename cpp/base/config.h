@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/algorithm_ranges.h"
 #include "base/log.h"
 #include "base/status.h"
 
@@ -27,6 +28,8 @@ struct ParsedValue {
   bool flag = false;
   uint64_t integer = 0;  // bytes and count
   double seconds = 0;    // in the unit of the name: _S or _US
+  std::vector<AlgorithmRange> algorithms;
+  std::string note;  // what is not as it was written
 };
 
 struct Setting {
@@ -49,8 +52,8 @@ std::vector<std::string_view> names_of(const Setting& setting);
 struct Config {
   std::vector<std::string> transports;  // RDMACOLL_TRANSPORT; empty = auto
   bool allows(std::string_view transport) const;
-  std::string allreduce_algorithm;  // "" = auto
-  bool canonical = false;           // RDMACOLL_ORDER
+  std::vector<AlgorithmRange> allreduce_algorithms;  // empty = auto
+  bool canonical = false;                            // RDMACOLL_ORDER
   uint64_t bucket_bytes = 26'214'400;
   std::string interface;  // "" = automatic
   double start_timeout_s = 60;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <charconv>
+#include <limits>
 #include <utility>
 
 namespace rdmacoll {
@@ -13,6 +16,36 @@ std::string bytes_text(uint64_t bytes) {
     if (bytes >= unit && bytes % unit == 0) return cat(bytes / unit, " ", kUnits[i]);
   }
   return cat(bytes, " B");
+}
+
+std::optional<uint64_t> bytes_from(std::string_view text) {
+  uint64_t bytes = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, problem] = std::from_chars(text.data(), end, bytes);
+  if (problem != std::errc()) return std::nullopt;
+  std::string suffix = lower(trim({rest, static_cast<std::size_t>(end - rest)}));
+  if (suffix.empty()) return bytes;
+  if (suffix.size() == 3 && suffix.ends_with("ib")) suffix.resize(1);
+  constexpr std::string_view kLetters = "bkmgt";
+  const auto power = kLetters.find(suffix);
+  if (suffix.size() != 1 || power == std::string_view::npos) return std::nullopt;
+  const unsigned shift = static_cast<unsigned>(power) * 10;
+  if (bytes > std::numeric_limits<uint64_t>::max() >> shift) return std::nullopt;
+  return bytes << shift;
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const auto first = text.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -32,6 +33,12 @@ std::string join(const Range& values, std::string_view separator) {
 
 // 4194304 -> "4 MiB", 1500 -> "1500 B"
 std::string bytes_text(uint64_t bytes);
+
+// "4194304", "4096K", "4MiB", "64b": a unit is a power of 1024, in words as in letters.
+std::optional<uint64_t> bytes_from(std::string_view text);
+
+std::string lower(std::string_view text);
+std::string_view trim(std::string_view text);  // without blanks at its ends
 
 // How many letters are changed, added or left out from one to the other.
 std::size_t edit_distance(std::string_view a, std::string_view b);

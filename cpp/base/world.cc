@@ -35,6 +35,12 @@ int World::cross_size() const {
   return static_cast<int>(nodes.size());
 }
 
+std::vector<int> World::nodes() const {
+  std::vector<int> nodes;
+  for (const Member& member : members) nodes.push_back(member.node);
+  return nodes;
+}
+
 int World::number(int which) const {
   return members[which].number < 0 ? which : members[which].number;
 }

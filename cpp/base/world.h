@@ -26,6 +26,7 @@ struct World {
   int local_size() const;
   int cross_rank() const;  // position of my node among the nodes, by first appearance
   int cross_size() const;
+  std::vector<int> nodes() const;        // of each rank
   int number(int rank) const;            // what sentences call it
   std::string describe(int rank) const;  // "rank 3 (node7, pid 4711)"
 };

@@ -1,6 +1,9 @@
 #include "collectives/algorithms.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <set>
 
 #include "base/status.h"
 
@@ -9,29 +12,61 @@ namespace {
 
 using Result = AlgorithmRow::Result;
 
+bool always(const Shape&) { return true; }
+bool never(const Shape&) { return false; }
+
+// Then each node sums a node of the canonical tree, which is cut at powers of two.
+bool is_by_powers_of_two(const Shape& shape) {
+  int size = 0;  // of the first node
+  while (size < shape.ranks && shape.node_of(size) == shape.node_of(0)) ++size;
+  std::set<int> begun;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    const bool begins = rank == 0 || shape.node_of(rank) != shape.node_of(rank - 1);
+    if (begins != (rank % size == 0)) return false;
+    if (begins && !begun.insert(shape.node_of(rank)).second) return false;  // it goes on elsewhere
+  }
+  return std::has_single_bit(static_cast<unsigned>(size)) || begun.size() == 1;
+}
+
 constexpr std::array kTable{
-    AlgorithmRow{Algorithm::ring, "ring", ring_allreduce, Result::sum, false},
-    AlgorithmRow{Algorithm::direct, "direct", direct_allreduce, Result::sum, true},
+    AlgorithmRow{Algorithm::ring, "ring", ring_allreduce, Result::sum, never},
+    AlgorithmRow{Algorithm::direct, "direct", direct_allreduce, Result::sum, always},
     AlgorithmRow{Algorithm::recursive_doubling, "recursive_doubling", recursive_doubling_allreduce,
-                 Result::sum, true},
+                 Result::sum, always},
+    AlgorithmRow{Algorithm::halving_doubling, "halving_doubling", halving_doubling_allreduce,
+                 Result::sum, always},
+    AlgorithmRow{Algorithm::two_level, "two_level", two_level_allreduce, Result::sum,
+                 is_by_powers_of_two, true},
     AlgorithmRow{Algorithm::binomial_broadcast, "binomial_broadcast", binomial_broadcast,
-                 Result::root_value, true},
+                 Result::root_value, always},
+    AlgorithmRow{Algorithm::pipelined_tree, "pipelined_tree", pipelined_tree_broadcast,
+                 Result::root_value, always},
     AlgorithmRow{Algorithm::ring_allgather, "ring_allgather", ring_allgather, Result::concatenation,
-                 true},
+                 always},
+    AlgorithmRow{Algorithm::doubling_allgather, "doubling_allgather", doubling_allgather,
+                 Result::concatenation, always},
     AlgorithmRow{Algorithm::ring_reduce_scatter, "ring_reduce_scatter", ring_reduce_scatter,
-                 Result::own_sum, false},
+                 Result::own_sum, never},
     AlgorithmRow{Algorithm::direct_reduce_scatter, "direct_reduce_scatter", direct_reduce_scatter,
-                 Result::own_sum, true},
+                 Result::own_sum, always},
     AlgorithmRow{Algorithm::pairwise_alltoall, "pairwise_alltoall", pairwise_alltoall,
-                 Result::exchange, true},
+                 Result::exchange, always},
     AlgorithmRow{Algorithm::binomial_reduce, "binomial_reduce", binomial_reduce, Result::root_sum,
-                 true},
-    AlgorithmRow{Algorithm::direct_reduce, "direct_reduce", direct_reduce, Result::root_sum, true},
+                 always},
+    AlgorithmRow{Algorithm::direct_reduce, "direct_reduce", direct_reduce, Result::root_sum,
+                 always},
     AlgorithmRow{Algorithm::direct_gather, "direct_gather", direct_gather,
-                 Result::root_concatenation, true},
+                 Result::root_concatenation, always},
     AlgorithmRow{Algorithm::direct_scatter, "direct_scatter", direct_scatter, Result::own_value,
-                 true},
+                 always},
 };
+
+const AlgorithmRow* row_of(Algorithm algorithm) {
+  const auto* row = std::find_if(kTable.begin(), kTable.end(), [algorithm](const auto& candidate) {
+    return candidate.algorithm == algorithm;
+  });
+  return row == kTable.end() ? nullptr : row;
+}
 
 }  // namespace
 
@@ -47,14 +82,27 @@ bool has_root(Result result) {
 }
 
 bool is_known(Algorithm algorithm) {
-  return algorithm == Algorithm::none || name_of(algorithm) != name_of(Algorithm::none);
+  return algorithm == Algorithm::none || row_of(algorithm) != nullptr;
+}
+
+bool Shape::operator==(const Shape& other) const {
+  return ranks == other.ranks && rank == other.rank && root == other.root &&
+         prescaled == other.prescaled &&
+         std::equal(nodes.begin(), nodes.end(), other.nodes.begin(), other.nodes.end());
+}
+
+std::vector<int> even_nodes(int ranks, int nodes) {
+  std::vector<int> node_of;
+  for (int node = 0; node < nodes; ++node) {
+    const int size = ranks / nodes + (node < ranks % nodes ? 1 : 0);
+    node_of.insert(node_of.end(), static_cast<std::size_t>(size), node);
+  }
+  return node_of;
 }
 
 std::string_view name_of(Algorithm algorithm) {
-  for (const AlgorithmRow& row : kTable) {
-    if (row.algorithm == algorithm) return row.name;
-  }
-  return "none";
+  const AlgorithmRow* row = row_of(algorithm);
+  return row == nullptr ? "none" : row->name;
 }
 
 std::optional<Algorithm> algorithm_from(std::string_view name) {
@@ -64,10 +112,13 @@ std::optional<Algorithm> algorithm_from(std::string_view name) {
   return std::nullopt;
 }
 
+bool is_canonical(Algorithm algorithm, const Shape& shape) {
+  const AlgorithmRow* row = row_of(algorithm);
+  return row == nullptr || row->is_canonical(shape);
+}
+
 Schedule make_schedule(Algorithm algorithm, const Shape& shape) {
-  for (const AlgorithmRow& row : kTable) {
-    if (row.algorithm == algorithm) return row.make(shape);
-  }
+  if (const AlgorithmRow* row = row_of(algorithm)) return row->make(shape);
   RC_ASSERT(algorithm == Algorithm::none);
   Schedule empty;
   empty.ranks = shape.ranks;

@@ -18,6 +18,10 @@ enum class Algorithm : uint8_t {
   recursive_doubling = 3,
   binomial_broadcast = 4,
   ring_allgather = 5,
+  halving_doubling = 6,
+  two_level = 7,
+  pipelined_tree = 8,
+  doubling_allgather = 9,
   ring_reduce_scatter = 10,
   direct_reduce_scatter = 11,
   pairwise_alltoall = 12,
@@ -37,9 +41,15 @@ struct Shape {
   int rank = 0;
   int root = 0;            // broadcast, reduce, gather, scatter
   bool prescaled = false;  // sums: every input is multiplied first
+  // The node of each rank; empty: every rank has one of its own. Whoever makes a shape owns it.
+  std::span<const int> nodes = {};
 
-  bool operator==(const Shape&) const = default;
+  int node_of(int which) const { return nodes.empty() ? which : nodes[which]; }
+  bool operator==(const Shape& other) const;
 };
+
+// So many nodes of consecutive ranks, as even as can be, the larger ones first: for Shape::nodes.
+std::vector<int> even_nodes(int ranks, int nodes);
 
 // Allreduce. Segment cut in `ranks` parts; 2(p-1) rounds with the neighbours only.
 // Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
@@ -55,12 +65,39 @@ Schedule direct_allreduce(const Shape& shape);
 // 2005.
 Schedule recursive_doubling_allreduce(const Shape& shape);
 
+// Allreduce. Segment cut in as many parts as the largest power of two within p; reduce-scatter by
+// halving the vector, allgather by doubling it: 2 log2 p rounds, for any p, in canonical order.
+// Rabenseifner, "Optimization of collective reduction operations", 2004; the blocks for other
+// numbers than powers of two: Rabenseifner and Traeff, "More efficient reduction algorithms for
+// non-power-of-two number of processors in message-passing parallel systems", 2004.
+Schedule halving_doubling_allreduce(const Shape& shape);
+
+// Allreduce where nodes have several ranks. Those of a node sum what each of them owns, the owners
+// of a share in all nodes sum by halving and doubling, and the result goes round in the nodes:
+// between nodes moves no more than if each had one rank, and all ranks of a node take part in that.
+// Canonical where nodes are consecutive ranks and as many as a power of two (the last one may be
+// smaller). The scheme of Jia et al., "Highly scalable deep learning training system with
+// mixed-precision", 2018, with shares so that nodes of different sizes have nobody who carries it
+// all.
+Schedule two_level_allreduce(const Shape& shape);
+
 // Broadcast of the whole segment along a binomial tree from `root`; segments follow each other.
 Schedule binomial_broadcast(const Shape& shape);
+
+// Broadcast of large messages: one half of each segment goes along one binary tree, the other half
+// along another, in which inner nodes of the first are leaves, so that nobody but the root sends
+// more than it receives while segments follow each other, where the root of a binomial tree sends
+// everything log2 p times.
+// Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+// scan", 2009.
+Schedule pipelined_tree_broadcast(const Shape& shape);
 
 // Allgather. Part k is the contribution of rank k (parts may have different sizes).
 Schedule ring_allgather(const Shape& shape);
 
+// Allgather. ceil(log2 p) rounds for any p: blocks of ranks double as in recursive doubling, and
+// what a block has lies together. Thakur, Rabenseifner and Gropp, 2005.
+Schedule doubling_allgather(const Shape& shape);
 // Reduce-scatter. Rank k ends with the sum of part k (parts may have different sizes): the first
 // half of the allreduce of the same name.
 Schedule ring_reduce_scatter(const Shape& shape);
@@ -102,10 +139,12 @@ struct AlgorithmRow {
     root_concatenation,
     exchange
   } result;
-  bool canonical;  // evaluates the canonical tree
+  bool (*is_canonical)(const Shape& shape);  // evaluates the canonical tree
+  bool by_node = false;                      // looks at Shape::nodes
 };
 bool is_sum(AlgorithmRow::Result result);
 bool has_root(AlgorithmRow::Result result);
 std::span<const AlgorithmRow> algorithm_table();
+bool is_canonical(Algorithm algorithm, const Shape& shape);
 
 }  // namespace rdmacoll

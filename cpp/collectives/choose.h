@@ -4,20 +4,29 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <span>
+#include <string_view>
 
 #include "base/dtype.h"
 #include "collectives/algorithms.h"
 
 namespace rdmacoll {
 
-// Cuts in bytes. Those within a node are measured (2 to 4 ranks on 2 cores), the others first
-// values, until a measurement of the fabric replaces them.
+// Cuts in bytes. Those within a node are measured (2 to 4 ranks on 2 cores). Those between nodes
+// are the cost model's for RDMA of 100 Gbit/s and TCP of 10, where both can live with one number
+// (`rdmacoll plan` shows it), until a measurement of the fabric replaces them.
 struct Tuning {
   uint64_t doubling_bytes_shared = 8 << 10;    // recursive doubling up to here, in one node
-  uint64_t doubling_bytes_network = 16 << 10;  // ... and between nodes
-  int direct_ranks_network = 8;                // above: ring, since p-1 senders meet at one port
-  uint64_t direct_bytes_network = 1 << 20;
+  uint64_t doubling_bytes_network = 8 << 10;   // ... between nodes
+  uint64_t doubling_bytes_pair = 16 << 10;     // ... between two ranks, where nothing goes twice
+  uint64_t doubling_bytes_port = 32 << 10;     // ... of all ranks of a node, which send all at once
+  int direct_ranks_network = 8;                // above, p-1 messages each are too many
+  uint64_t direct_bytes_network = 1 << 20;     // above, a ring adds while it moves
+  uint64_t halving_bytes_network = 1 << 20;    // where direct has too many ranks
+  uint64_t binomial_bytes_network = 32 << 10;  // broadcast: above, the two trees
+  // Allgather by doubling: of each rank, and of all together where they share ports.
+  uint64_t gather_bytes_rank = 32 << 10;
+  uint64_t gather_bytes_port = 16 << 10;
   // In one node callers' memory is packed into shared memory, where it is still in the cache when
   // the peer reads it, or from one_copy_bytes on read where it lies. A small sum is one segment.
   uint64_t one_copy_bytes = 32 << 20;
@@ -25,6 +34,27 @@ struct Tuning {
   uint64_t packed_segment_bytes_shared = 256 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
   uint64_t segment_bytes_network = 4 << 20;
+  uint64_t segment_bytes_two_level = 512 << 10;  // its three stages work at the same time
+  uint64_t segment_bytes_trees_least = 16 << 10;
+  uint64_t segment_bytes_trees = 128 << 10;  // a segment has to get to the leaves
+};
+
+// RDMACOLL_ALLREDUCE_ALGORITHM: by growing size, the last one for the rest.
+struct Forced {
+  std::optional<Algorithm> algorithm;  // none: as if nothing were forced
+  uint64_t bytes_max = UINT64_MAX;
+
+  bool operator==(const Forced&) const = default;
+};
+
+// How ranks are spread over nodes.
+struct Spread {
+  bool shares_nodes = false;         // several nodes, and more ranks than nodes
+  int ranks_of_node = 1;             // the most
+  bool is_canonical_by_node = true;  // two_level adds in canonical order
+
+  Spread() = default;
+  explicit Spread(const Shape& shape);
 };
 
 struct Facts {
@@ -33,13 +63,15 @@ struct Facts {
   uint64_t bytes = 0;
   Dtype dtype = Dtype::float32;
   bool canonical = false;
-  std::optional<Algorithm> forced;        // RDMACOLL_ALLREDUCE_ALGORITHM
+  std::span<const Forced> forced = {};
   std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES
+  Spread spread = {};
 };
 
 struct Choice {
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
+  std::string_view reason = "there is nothing to move";
 };
 
 Choice choose_allreduce(const Tuning& tuning, const Facts& facts);
@@ -50,5 +82,11 @@ Choice choose_alltoall(const Tuning& tuning, const Facts& facts);
 Choice choose_reduce(const Tuning& tuning, const Facts& facts);
 Choice choose_gather(const Tuning& tuning, const Facts& facts);
 Choice choose_scatter(const Tuning& tuning, const Facts& facts);
+
+// How large a segment is with this algorithm.
+uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts& facts);
+
+// Whether the choice adds in canonical order here.
+bool adds_in_canonical_order(const Choice& choice, const Facts& facts);
 
 }  // namespace rdmacoll

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/status.h"
 #include "collectives/builder.h"
 
 namespace rdmacoll {
@@ -36,8 +35,30 @@ class Lowering {
       if (step.peer < 0 || step.to.space != Space::output) continue;
       const bool is_shown = sends(step.verb) && placement_.views[step.peer] && !is_exchanged(i);
       if (!is_shown && !by_device(step)) continue;
-      for (int part = 0; part < step.to.parts; ++part) in_work_[step.to.first_part + part] = true;
+      mark(step.to);
     }
+    // A slice is in one place as a whole, and so is what shares a part with it.
+    for (bool grows = true; grows;) {
+      grows = false;
+      for (const Step& step : from_.steps) {
+        grows = spread(step.to) || grows;
+        for (const Slice& source : from_.sources_of(step)) grows = spread(source) || grows;
+      }
+    }
+  }
+
+  void mark(const Slice& slice) {
+    std::fill_n(in_work_.begin() + slice.first_part, slice.parts, true);
+  }
+
+  // Marks all of an output slice of which some is marked. Whether that was news.
+  bool spread(const Slice& slice) {
+    if (slice.space != Space::output) return false;
+    const auto begin = in_work_.begin() + slice.first_part;
+    const auto marked = std::count(begin, begin + slice.parts, true);
+    if (marked == 0 || marked == slice.parts) return false;
+    mark(slice);
+    return true;
   }
 
   bool by_device(const Step& step) const {
@@ -84,7 +105,7 @@ class Lowering {
 
   // Where a slice of the original schedule is now.
   Slice moved(const Slice& slice) {
-    if (slice.space == Space::output && all_in_work(slice)) {
+    if (slice.space == Space::output && is_in_work(slice)) {
       return to_.work(slice.first_part, slice.parts);
     }
     if (slice.space == Space::scratch) {
@@ -130,17 +151,22 @@ class Lowering {
     return work;
   }
 
-  bool all_in_work(const Slice& slice) const {
-    const auto begin = in_work_.begin() + slice.first_part;
-    const bool all = std::all_of(begin, begin + slice.parts, [](bool in) { return in; });
-    const bool any = std::any_of(begin, begin + slice.parts, [](bool in) { return in; });
-    RC_ASSERT(all == any, "an algorithm mixes forwarded and kept parts in one slice");
-    return all;
-  }
+  // Of a slice of the output: all of it is, or nothing.
+  bool is_in_work(const Slice& slice) const { return in_work_[slice.first_part]; }
 
+  // Parts that come together are unpacked together.
   void unpack_results() {
-    for (int part = 0; part < from_.parts; ++part) {
-      if (in_work_[part]) to_.unpack(to_.output(part), to_.work(part));
+    std::vector<std::size_t> written_by(from_.parts, 0);
+    for (std::size_t i = 0; i < from_.steps.size(); ++i) {
+      const Slice& to = from_.steps[i].to;
+      if (sends(from_.steps[i].verb) || to.space != Space::output) continue;
+      std::fill_n(written_by.begin() + to.first_part, to.parts, i);
+    }
+    for (int part = 0, end = 0; part < from_.parts; part = end) {
+      end = part + 1;
+      if (!in_work_[part]) continue;
+      while (end < from_.parts && in_work_[end] && written_by[end] == written_by[part]) ++end;
+      to_.unpack(to_.output(part, end - part), to_.work(part, end - part));
     }
   }
 

@@ -10,6 +10,8 @@
 
 namespace rdmacoll {
 
+inline constexpr int kSegmentsInFlight = 4;  // of one message
+
 // send, receive, reduce and copy come from the algorithms; the others from lower().
 //   send     to.peer gets the bytes of `to`; done when they may be overwritten
 //   receive  the next bytes that the peer sends us land in `to`

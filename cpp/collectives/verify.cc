@@ -154,18 +154,18 @@ class Machine {
   }
 
   // An n-ary reduce evaluates its own tree over its sources: canonical when these are all the
-  // single ranks in order.
+  // single ranks below one of its nodes, in order.
   void check_tree(const Step& step, std::vector<Value>& sum) {
-    for (Value& value : sum) value.canonical = true;
-    int expected = 0;
-    for (const Slice& source : schedule_.sources_of(step)) {
-      for (const Value& value : read(source)) {
-        const auto range = range_of(value);
-        if (!range || *range != std::pair(expected, expected + 1)) {
-          for (Value& result : sum) result.canonical = false;
-        }
+    const std::span<const Slice> sources = schedule_.sources_of(step);
+    const auto all = range_of(sum.front());
+    const bool is_node = all && is_tree_node(all->first, all->second, 0, schedule_.ranks);
+    for (Value& value : sum) value.canonical = is_node;
+    for (std::size_t i = 0; is_node && i < sources.size(); ++i) {
+      const int rank = all->first + static_cast<int>(i);
+      for (const Value& value : read(sources[i])) {
+        if (range_of(value) == std::pair(rank, rank + 1)) continue;
+        for (Value& result : sum) result.canonical = false;
       }
-      ++expected;
     }
   }
 

@@ -14,7 +14,10 @@ constexpr uint64_t kCutShort = 4;
 }  // namespace
 
 DecisionLog::DecisionLog(const World& world, DescriptorTable& table, Rules rules)
-    : world_(world), table_(table), rules_(rules) {}
+    : world_(world), table_(table), rules_(std::move(rules)) {
+  const std::vector<int> nodes = world.nodes();
+  spread_ = Spread({.ranks = world.size(), .rank = world.rank, .nodes = nodes});
+}
 
 int DecisionLog::offer(ReadyUnit unit) {
   Offer offer{std::move(unit), {}, 0};
@@ -31,10 +34,15 @@ int DecisionLog::offer(ReadyUnit unit) {
 }
 
 // Only what is summed in the same order in any company may share a batch, else the bits of a result
-// would depend on timing: the canonical algorithms, and no type that is rounded on the way.
-bool DecisionLog::fuses(const Offer& offer) const {
-  return offer.descriptor.kind == Kind::allreduce && offer.bytes <= rules_.fuse_unit_bytes &&
-         !is_16_bit_float(offer.descriptor.dtype) && rules_.forced != Algorithm::ring;
+// would depend on timing: in canonical order alone and in a batch of `bytes`, and no type that is
+// rounded on the way.
+bool DecisionLog::fuses(const Offer& offer, uint64_t bytes, bool one_node) const {
+  if (offer.descriptor.kind != Kind::allreduce || offer.bytes > rules_.fuse_unit_bytes ||
+      bytes > rules_.fuse_batch_bytes || is_16_bit_float(offer.descriptor.dtype)) {
+    return false;
+  }
+  const Facts facts = facts_of(offer, bytes, one_node);
+  return adds_in_canonical_order(choose_allreduce(rules_.tuning, facts), facts);
 }
 
 bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
@@ -43,10 +51,14 @@ bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
          x.postscale == y.postscale;
 }
 
+Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) const {
+  return {world_.size(),          one_node,         bytes,
+          offer.descriptor.dtype, rules_.canonical, rules_.forced,
+          rules_.segment_bytes,   spread_};
+}
+
 Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {
-  const Facts facts{world_.size(),          one_node,         bytes,
-                    offer.descriptor.dtype, rules_.canonical, rules_.forced,
-                    rules_.segment_bytes};
+  const Facts facts = facts_of(offer, bytes, one_node);
   switch (offer.descriptor.kind) {
     case Kind::allreduce:
       return choose_allreduce(rules_.tuning, facts);
@@ -87,9 +99,10 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
     bytes += offer.bytes;
   };
   take(first);
-  while (fuses(first) && !offered_.empty()) {
+  while (!offered_.empty() && fuses(first, first.bytes, one_node)) {
     const Offer& next = offered_.front();
-    if (!fuses(next) || !may_share(first, next) || bytes + next.bytes > rules_.fuse_batch_bytes) {
+    if (!fuses(next, next.bytes, one_node) || !may_share(first, next) ||
+        !fuses(first, bytes + next.bytes, one_node)) {
       break;
     }
     take(next);

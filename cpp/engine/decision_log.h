@@ -21,7 +21,7 @@ class DecisionLog {
   struct Rules {
     Tuning tuning;
     bool canonical = false;
-    std::optional<Algorithm> forced;
+    std::vector<Forced> forced;
     std::optional<uint64_t> segment_bytes;
     uint64_t segment_bytes_max = UINT64_MAX;
     // Loose operations up to this size share a batch, up to that many bytes together.
@@ -55,11 +55,13 @@ class DecisionLog {
     Descriptor descriptor;
     uint64_t bytes;
   };
-  bool fuses(const Offer& offer) const;
+  bool fuses(const Offer& offer, uint64_t bytes, bool one_node) const;
   bool may_share(const Offer& a, const Offer& b) const;
+  Facts facts_of(const Offer& offer, uint64_t bytes, bool one_node) const;
   Choice choose(const Offer& offer, uint64_t bytes, bool one_node) const;
 
   const World& world_;
+  Spread spread_;
   DescriptorTable& table_;
   Rules rules_;
   std::deque<Offer> offered_;

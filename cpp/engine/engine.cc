@@ -33,8 +33,8 @@ DecisionLog::Rules rules_of(const Config& config, const Tuning& tuning, uint64_t
   rules.tuning = tuning;
   rules.segment_bytes_max = segment_bytes;
   rules.canonical = config.canonical;
-  if (!config.allreduce_algorithm.empty()) {
-    rules.forced = algorithm_from(config.allreduce_algorithm);
+  for (const AlgorithmRange& range : config.allreduce_algorithms) {
+    rules.forced.push_back({algorithm_from(range.algorithm), range.bytes_max});
   }
   rules.segment_bytes = config.segment_bytes;
   return rules;

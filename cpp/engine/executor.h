@@ -30,7 +30,6 @@ struct Batch {
 
 // A batch needs a slot; slot = lane, so that batches in flight never share a sequence space.
 inline constexpr int kBatchesInFlight = 4;
-inline constexpr int kSegmentsInFlight = 4;
 
 class Executor final : public ComputeSink {
  public:
@@ -145,8 +144,8 @@ class Executor final : public ComputeSink {
   void release_views(Run& run, const Step& step);
   void end_of_caller_memory(Slot& slot);
 
-  Range range(const Run& run, const Slice& slice) const;
   void locate(const Run& run, const Slice& slice, uint64_t bytes, std::vector<Piece>& pieces) const;
+  void locate_work(const Run& run, const Slice& slice, std::vector<Piece>& pieces) const;
   uint64_t slice_bytes(const Run& run, const Slice& slice) const;
   uint64_t sequence(const Run& run, const Step& step) const;
   Lane lane(const Slot& slot) const { return static_cast<Lane>(&slot - slots_.data()); }

@@ -52,39 +52,46 @@ uint64_t Executor::sequence(const Run& run, const Step& step) const {
   return base + uint64_t{run.segment} * (out ? traffic.out : traffic.in) + step.ordinal;
 }
 
-Range Executor::range(const Run& run, const Slice& slice) const {
-  return layout_of(*run.slot).range(run.segment, slice.first_part, slice.parts);
-}
-
 uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
-  return range(run, slice).bytes();
+  return layout_of(*run.slot).slice_bytes(run.segment, slice.first_part, slice.parts);
 }
 
 void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
                       std::vector<Piece>& pieces) const {
   if (bytes == 0) return;
   const Layout& layout = layout_of(*run.slot);
-  const uint64_t part_bytes = layout.part_bytes_max();
+  const auto each_range = [&](auto visit) {
+    layout.each_range(run.segment, slice.first_part, slice.parts, visit);
+  };
   switch (slice.space) {
     case Space::input:
-      layout.append_input(range(run, slice), pieces);
+      each_range([&](const Range& range) { layout.append_input(range, pieces); });
       return;
     case Space::output:
-      layout.append_output(range(run, slice), pieces);
+      each_range([&](const Range& range) { layout.append_output(range, pieces); });
       return;
     case Space::work:
-      pieces.push_back({run.work + slice.first_part * part_bytes, bytes});
+      locate_work(run, slice, pieces);
       return;
     case Space::scratch: {
       const Schedule& schedule = program_of(run).schedule;
       uint64_t before = schedule.uses_work ? schedule.parts : 0;
       for (int i = 0; i < slice.slot; ++i) before += schedule.scratch[i];
-      pieces.push_back({run.work + before * part_bytes, bytes});
+      pieces.push_back({run.work + before * layout.part_bytes_max(), bytes});
       return;
     }
     case Space::view:
       RC_ASSERT(false, "a view is not mine to locate");
   }
+}
+
+void Executor::locate_work(const Run& run, const Slice& slice, std::vector<Piece>& pieces) const {
+  const Layout& layout = layout_of(*run.slot);
+  int part = slice.first_part;
+  layout.each_range(run.segment, slice.first_part, slice.parts, [&](const Range& range) {
+    std::byte* data = run.work + layout.image_offset(run.segment, part++);
+    if (range.bytes() > 0) pieces.push_back({data, range.bytes()});
+  });
 }
 
 }  // namespace rdmacoll

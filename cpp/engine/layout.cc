@@ -84,9 +84,10 @@ void Layout::place(const Cut& cut, const Cut::Span& parts, const std::vector<std
   }
 }
 
-Range Layout::range(uint32_t segment, int first, int count) const {
+Range Layout::ranges_of(uint32_t segment, int first, int count) const {
   RC_ASSERT(segment < segments_ && first >= 0 && first + count <= parts_);
   if (!ragged_.empty()) {
+    if (segments_ == 1) return {ragged_[first], ragged_[first + count]};
     RC_ASSERT(count == 1, "ragged parts do not lie one after the other");
     const uint64_t begin = ragged_[first], end = ragged_[first + 1];
     const uint64_t skip = segment * segment_bytes_;
@@ -104,6 +105,17 @@ Range Layout::range(uint32_t segment, int first, int count) const {
 Layout::Stretches::const_iterator Layout::first_after(const Stretches& stretches, uint64_t at) {
   return std::upper_bound(stretches.begin(), stretches.end(), at,
                           [](uint64_t place, const Stretch& next) { return place < next.end; });
+}
+
+uint64_t Layout::slice_bytes(uint32_t segment, int first, int count) const {
+  uint64_t bytes = 0;
+  each_range(segment, first, count, [&](const Range& range) { bytes += range.bytes(); });
+  return bytes;
+}
+
+uint64_t Layout::image_offset(uint32_t segment, int part) const {
+  if (!is_in_a_row()) return part_bytes_max_ * static_cast<uint64_t>(part);
+  return range(segment, part).begin - segment * segment_bytes_;
 }
 
 void Layout::append(const Range& range, const Stretches& stretches, std::vector<Piece>& pieces) {
@@ -133,16 +145,18 @@ std::vector<Piece> Layout::memory_of(const Stretches& stretches) {
   return memory;
 }
 
-std::size_t Layout::pieces_max() const {
+std::size_t Layout::pieces_max(int parts_at_once) const {
+  const int count = std::min(parts_at_once, parts_);
   std::size_t most = 0;
   for (uint32_t segment = 0; segment < segments_; ++segment) {
-    for (int part = 0; part < parts_; ++part) {
-      const Range all = range(segment, part);
+    for (int first = 0; first + count <= parts_; ++first) {
       for (const Stretches* stretches : {&inputs_, &outputs_}) {
-        auto stretch = first_after(*stretches, all.begin);
-        std::size_t count = 0;
-        for (; stretch != stretches->end() && stretch->begin < all.end; ++stretch) ++count;
-        most = std::max(most, count);
+        std::size_t found = 0;
+        each_range(segment, first, count, [&](const Range& one) {
+          auto stretch = first_after(*stretches, one.begin);
+          for (; stretch != stretches->end() && stretch->begin < one.end; ++stretch) ++found;
+        });
+        most = std::max(most, found);
       }
     }
   }

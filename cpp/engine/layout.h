@@ -38,16 +38,26 @@ class Layout {
                      const std::vector<std::byte*>& outputs, uint64_t segment_bytes);
 
   uint32_t segments() const { return segments_; }
-  // Parts [first, first + count) of a segment, in bytes of the row. Consecutive unless ragged.
-  Range range(uint32_t segment, int first, int count = 1) const;
+  // One part of a segment, in bytes of the row.
+  Range range(uint32_t segment, int part) const { return ranges_of(segment, part, 1); }
+  // Parts [first, first + count), in order: one range where they lie one after the other.
+  template <typename Visit>
+  void each_range(uint32_t segment, int first, int count, Visit visit) const {
+    if (is_in_a_row()) return visit(ranges_of(segment, first, count));
+    for (int part = first; part < first + count; ++part) visit(range(segment, part));
+  }
+  uint64_t slice_bytes(uint32_t segment, int first, int count) const;
+  // Where a part begins in an image of the segment, in which each_range() gives one range, too.
+  uint64_t image_offset(uint32_t segment, int part) const;
   uint64_t part_bytes_max() const { return part_bytes_max_; }  // over all segments and parts
   uint64_t segment_bytes_max() const { return part_bytes_max_ * parts_; }
 
   // Appends the memory of a range, which must be there.
   void append_input(const Range& range, std::vector<Piece>& pieces) const;
   void append_output(const Range& range, std::vector<Piece>& pieces) const;
-  // The most pieces that one part of one segment can have, and a bound that costs nothing.
-  std::size_t pieces_max() const;
+  // The most pieces that so many parts of one segment, one after the other, can have, and a bound
+  // that costs nothing.
+  std::size_t pieces_max(int parts_at_once) const;
   std::size_t pieces_bound() const { return std::max(inputs_.size(), outputs_.size()); }
   uint64_t bytes() const { return bytes_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }  // if even
@@ -63,6 +73,9 @@ class Layout {
   };
   using Stretches = std::vector<Stretch>;  // in their order, none of them empty
 
+  // The parts of a ragged row lie apart when they are cut in several segments.
+  bool is_in_a_row() const { return ragged_.empty() || segments_ == 1; }
+  Range ranges_of(uint32_t segment, int first, int count) const;
   static void place(const Cut& cut, const Cut::Span& parts, const std::vector<std::byte*>& tensors,
                     const std::vector<uint64_t>& starts, Stretches& stretches);
   static std::vector<Piece> memory_of(const Stretches& stretches);

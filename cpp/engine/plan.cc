@@ -30,22 +30,24 @@ Status make_result(Operation& operation, std::vector<int64_t> dims, uint64_t byt
 
 Planner::Planner(const World& world, Transport& transport, MemoryPool& pool,
                  uint64_t one_copy_bytes)
-    : world_(world), transport_(transport), pool_(pool), one_copy_bytes_(one_copy_bytes) {}
+    : world_(world),
+      nodes_(world.nodes()),
+      transport_(transport),
+      pool_(pool),
+      one_copy_bytes_(one_copy_bytes) {}
 
 Shape Planner::shape_of(const Decided& decided) const {
   const Request& request = decided.operations.front()->request;
   const KindRow& kind = row_of(request.kind);
   return {world_.size(), world_.rank, kind.has_root ? request.root : 0,
-          kind.reduces && request.prescale != 1.0};
+          kind.reduces && request.prescale != 1.0, nodes_};
 }
 
-const Planner::Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape) {
-  const auto [entry, is_new] = outlines_.try_emplace({algorithm, shape.root});
-  if (is_new) {
-    const Schedule schedule = make_schedule(algorithm, shape);
-    entry->second = {peers_of(schedule), schedule.parts};
-  }
-  return entry->second;
+const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape) {
+  const std::pair key(algorithm, shape.root);
+  const auto found = outlines_.find(key);
+  if (found != outlines_.end()) return found->second;
+  return outlines_.emplace(key, make_schedule(algorithm, shape)).first->second;
 }
 
 // A prepared operation, alone again: nothing about it can have changed but who is connected.
@@ -247,8 +249,9 @@ void Planner::add_program(Recipe& recipe) {
   const Recipe::Head& head = recipe.head;
   if (head.algorithm == Algorithm::none) return;
   const Layout& layout = recipe.layout;
-  const bool few =
-      layout.pieces_bound() <= around_.pieces_max || layout.pieces_max() <= around_.pieces_max;
+  const int parts_at_once = outline_of(head.algorithm, head.shape).parts_at_once;
+  const bool few = layout.pieces_bound() <= around_.pieces_max ||
+                   layout.pieces_max(parts_at_once) <= around_.pieces_max;
   Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
                       around_.devices};
   // What is copied on its way needs no memory that others see. Both ends of a transfer know its

@@ -59,6 +59,7 @@ class Planner {
 
   bool is_known(const Decided& decided) const;
   Shape shape_of(const Decided& decided) const;
+  const Outline& outline_of(Algorithm algorithm, const Shape& shape);
   Recipe::Head head_of(const Decided& decided) const;
   void list_tensors(const Decided& decided);
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
@@ -72,16 +73,12 @@ class Planner {
   void add_program(Recipe& recipe);
 
   const World& world_;
+  std::vector<int> nodes_;  // of each rank
   Transport& transport_;
   MemoryPool& pool_;
   uint64_t one_copy_bytes_;
   Programs programs_;
   std::set<int> asked_;
-  struct Outline {  // of a schedule
-    std::vector<int> peers;
-    int parts = 1;
-  };
-  const Outline& outline_of(Algorithm algorithm, const Shape& shape);
   std::map<std::pair<Algorithm, int>, Outline> outlines_;  // by algorithm and root
   Around around_;
   uint64_t look_ = 1;                        // the number of what is in around_

@@ -41,18 +41,19 @@ Program::Program(Schedule lowered) : schedule(std::move(lowered)) {
   for (uint16_t parts : schedule.scratch) scratch_parts += parts;
 }
 
-std::vector<int> peers_of(const Schedule& schedule) {
-  std::set<int> peers;
+Outline::Outline(const Schedule& schedule) : parts(schedule.parts) {
+  std::set<int> found;
   for (const Step& step : schedule.steps) {
-    if (step.peer >= 0) peers.insert(step.peer);
+    if (step.peer >= 0) found.insert(step.peer);
+    parts_at_once = std::max<int>(parts_at_once, step.to.parts);
   }
-  return {peers.begin(), peers.end()};
+  peers.assign(found.begin(), found.end());
 }
 
 const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                                   const Placement& placement) {
-  // Which peers show views, and which are devices, does not change once they are connected; whether
-  // any are asked to is in the key.
+  // Which peers show views, which are devices and who is on which node does not change once they
+  // are connected; whether any are asked to show or to be devices is in the key.
   const Key key{algorithm,
                 shape.root,
                 shape.prescaled,

@@ -30,8 +30,14 @@ struct Program {
   uint16_t scratch_parts = 0;      // of all slots together
 };
 
-// The peers of a schedule, each once.
-std::vector<int> peers_of(const Schedule& schedule);
+// What has to be known of a schedule before it is lowered.
+struct Outline {
+  std::vector<int> peers;  // each once
+  int parts = 1;           // that a segment is cut into
+  int parts_at_once = 1;   // the most in one step
+
+  explicit Outline(const Schedule& schedule);
+};
 
 class Programs {
  public:

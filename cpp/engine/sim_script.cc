@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/text.h"
+#include "collectives/algorithms.h"
 
 namespace rdmacoll {
 namespace {
@@ -68,6 +69,16 @@ SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
     }
   }
   return operation;
+}
+
+// Automatic, or any one that sums.
+std::string make_algorithm(Dice& dice) {
+  std::vector<std::string> names = {""};
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result == AlgorithmRow::Result::sum) names.emplace_back(row.name);
+  }
+  const auto last = static_cast<int64_t>(names.size()) - 1;
+  return names[static_cast<std::size_t>(dice.between(0, last))];
 }
 
 // A training: a few phases over and over, most of them sums alone, so that ranks follow a plan; now
@@ -141,10 +152,10 @@ SimScript make_script(uint64_t seed) {
   script.network.delay_max = dice.one_of(std::array<Nanoseconds, 3>{5, 50, 1000}) * kMicrosecond;
   script.network.busy = dice.chance(0.5) ? 0.2 : 0;
   script.network.views = dice.chance(0.6);
+  script.network.node_ranks = static_cast<int>(dice.one_of(std::array<int64_t, 5>{0, 0, 1, 2, 3}));
   script.network.foreign_views = dice.chance(0.5);
   script.network.mapped = dice.chance(0.5);
-  script.algorithm =
-      dice.one_of(std::array<std::string, 4>{"", "ring", "direct", "recursive_doubling"});
+  script.algorithm = make_algorithm(dice);
   script.canonical = script.algorithm != "ring" && dice.chance(0.3);
   script.segment_bytes =
       static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{64, 1000, 16 << 10, 4 << 20}));
@@ -196,7 +207,9 @@ std::string SimScript::text() const {
   return cat(ranks, " ranks, ", phases.size(), " phases, ",
              algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
              plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "",
-             network.views ? ", views" : "", ", segments of ", segment_bytes, " bytes: ", what);
+             network.views ? ", views" : "",
+             network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
+             segment_bytes, " bytes: ", what);
 }
 
 }  // namespace rdmacoll

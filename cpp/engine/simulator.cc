@@ -27,9 +27,11 @@ class Rank {
   Rank(const SimScript& script, SimNetwork& network, int rank)
       : script_(script), network_(network), rank_(rank), compute_(network, script.slow_compute) {
     World world{"simulation", 7, rank, {}};
-    for (int r = 0; r < script.ranks; ++r) world.members.push_back({cat("host", r), 100 + r, 0});
+    for (int r = 0; r < script.ranks; ++r) {
+      world.members.push_back({cat("host", r), 100 + r, script.network.node_of(r)});
+    }
     Config config;
-    config.allreduce_algorithm = script.algorithm;
+    if (!script.algorithm.empty()) config.allreduce_algorithms = {{script.algorithm}};
     config.canonical = script.canonical;
     config.segment_bytes = script.segment_bytes;
     config.plan_repeats = script.plan_repeats;

@@ -12,6 +12,7 @@ from rdmacoll.cli.bench_pair import pair
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
 from rdmacoll.cli.doctor import doctor
+from rdmacoll.cli.plan import plan
 from rdmacoll.cli.report import is_speaker
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.engine.version import __version__
@@ -29,6 +30,7 @@ def commands() -> None:
 commands.add_command(config)
 commands.add_command(doctor)
 commands.add_command(verify_schedules)
+commands.add_command(plan)
 commands.add_command(selftest)
 commands.add_command(sim)
 bench.add_command(pair)

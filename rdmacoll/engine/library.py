@@ -155,6 +155,7 @@ class _Api(ctypes.Structure):
                 _VOID, _VOID, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int64)
             ),
         ),
+        ("explain", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_char_p, _TEXT, _TEXT)),
     ]
 
 
@@ -318,6 +319,14 @@ class Library:
         text = _VOID()
         code = self._api.sim_faults(begin, end, int(verbose), ctypes.byref(text))
         return code, json.loads(self.take_text(text.value))
+
+    def explain(self, question: ctypes.Structure, arguments: str = "") -> dict[str, Any]:
+        """What would run, and why (`rdmacoll.engine.question`); keys in rdmacoll_c.h. Raises ConfigError."""
+        text, error = _VOID(), _VOID()
+        asked = (ctypes.byref(question), arguments.encode())
+        self._check(self._api.explain(*asked, ctypes.byref(text), ctypes.byref(error)), error)
+        found: dict[str, Any] = json.loads(self.take_text(text.value))
+        return found
 
     def devices(self, arguments: str = "") -> dict[str, Any]:
         """RDMA devices and the choice among them; keys in rdmacoll_c.h. Raises ConfigError."""

@@ -8,6 +8,7 @@
 #include <random>
 #include <span>
 
+#include "collectives/algorithms.h"
 #include "engine/sim_values.h"
 #include "every_kind.h"
 #include "multiprocess/local_world.h"
@@ -213,12 +214,17 @@ TEST_P(Canonical, sums_have_the_same_bits_over_any_transport_algorithm_and_cut) 
   }
   std::vector<float> expected;
   for (std::size_t i = 0; i < kCount; ++i) expected.push_back(tree(inputs, i, 0, ranks));
-  for (const char* settings :
-       {"RDMACOLL_TRANSPORT=shm\n", "RDMACOLL_TRANSPORT=tcp\n",
-        "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ALLREDUCE_ALGORITHM=recursive_doubling\n",
-        "RDMACOLL_TRANSPORT=tcp\nRDMACOLL_ALLREDUCE_ALGORITHM=direct\nRDMACOLL_SEGMENT_BYTES="
-        "4096\n",
-        "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ONE_COPY=false\nRDMACOLL_SEGMENT_BYTES=8192\n"}) {
+  std::vector<std::string> setups = {
+      "RDMACOLL_TRANSPORT=shm\n", "RDMACOLL_TRANSPORT=tcp\n",
+      "RDMACOLL_TRANSPORT=shm\nRDMACOLL_ONE_COPY=false\nRDMACOLL_SEGMENT_BYTES=8192\n"};
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result != AlgorithmRow::Result::sum || row.algorithm == Algorithm::ring) continue;
+    for (const char* transport : {"shm", "tcp\nRDMACOLL_SEGMENT_BYTES=7000"}) {
+      setups.push_back(
+          cat("RDMACOLL_ALLREDUCE_ALGORITHM=", row.name, "\nRDMACOLL_TRANSPORT=", transport, "\n"));
+    }
+  }
+  for (const std::string& settings : setups) {
     LocalWorld world(ranks, cat("RDMACOLL_ORDER=canonical\n", settings));
     if (HasFatalFailure()) return;
     world.each([&](int rank) {
@@ -229,7 +235,7 @@ TEST_P(Canonical, sums_have_the_same_bits_over_any_transport_algorithm_and_cut) 
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(ranks, Canonical, testing::Values(3, 4, 5, 6, 8));
+INSTANTIATE_TEST_SUITE_P(ranks, Canonical, testing::Values(3, 4, 5, 6, 7, 8));
 
 // ---- counters: the performance test without noise ----
 

@@ -38,6 +38,16 @@ def test_config_shows_where_each_value_came_from(tmp_path):
     assert "RDMACOLL_ORDER" in output
 
 
+def test_forced_algorithms_by_size_are_shown_and_foreign_words_are_explained(tmp_path):
+    environ = {"RDMACOLL_ALLREDUCE_ALGORITHM": "pscpu#2:32k:xring"}
+    code, found, output = command_line(tmp_path, "config", env=environ)
+    assert code == 0
+    row = next(row for row in found["settings"] if row["name"] == "RDMACOLL_ALLREDUCE_ALGORITHM")
+    assert row["value"] == "direct:32768:ring"
+    assert "pscpu#2:32k:xring is taken as direct:32768:ring" in row["note"]
+    assert row["note"] in output.replace("\n", " ")
+
+
 def test_a_wrong_setting_is_a_finding_with_its_sentence(tmp_path):
     code, found, output = command_line(tmp_path, "config", env={"RDMACOLL_LOG": "loud"})
     assert code == 1
@@ -57,6 +67,9 @@ def test_a_wrong_setting_is_a_finding_with_its_sentence(tmp_path):
         ["bench", "allreduce", "--min", "x"],
         ["bench", "allreduce", "--turns", "3", "--peers", "openmpi"],
         ["bench", "allreduce", "--peers", "nccl"],
+        ["plan", "--ranks", "none"],
+        ["plan", "--bytes", "big"],
+        ["plan", "--op", "sum"],
         ["no-such-command"],
     ],
 )

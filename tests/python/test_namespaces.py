@@ -81,6 +81,31 @@ def test_collectives_equal_numpy_across_hosts(hosts, address):
     assert {entry["cross_size"] for entry in found} == {3}
 
 
+# Nodes of powers of two, where the order is canonical; unequal ones, and ranks that lie crosswise.
+@pytest.mark.parametrize(
+    ("host_of", "order"),
+    [
+        ([0, 0, 1], "canonical"),
+        ([0, 0, 1, 1], "canonical"),
+        ([0, 0, 0, 0, 1, 1, 1, 1], "canonical"),
+        ([0, 0, 1, 2], "run"),
+        ([0, 1, 0, 1, 0], "run"),
+    ],
+)
+def test_sums_by_nodes_equal_numpy(hosts, host_of, order):
+    environ = {"RDMACOLL_ALLREDUCE_ALGORITHM": "two_level", "RDMACOLL_ORDER": order}
+    found = run(
+        COLLECTIVES,
+        len(host_of),
+        arguments=["78"],
+        prefix_of=hosts.prefixes(host_of),
+        rendezvous="10.77.0.1:5081",
+        env=environ,
+        deadline_s=240,
+    ).succeeded()
+    assert [entry["local_size"] for entry in found] == [host_of.count(host) for host in host_of]
+
+
 def test_nodes_are_told_by_reachable_memory_not_by_host_name(hosts):
     program = """
 import rdmacoll

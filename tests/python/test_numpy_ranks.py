@@ -47,7 +47,10 @@ def test_collectives_equal_numpy_under_mpirun(size):
     assert {entry["local_size"] for entry in found} == {size}
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "direct", "recursive_doubling"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["ring", "direct", "recursive_doubling", "halving_doubling", "recursive_doubling:1k:two_level"],
+)
 @pytest.mark.parametrize("size", [3, 5])
 def test_every_algorithm_equals_numpy(size, algorithm):
     environ = {"RDMACOLL_ALLREDUCE_ALGORITHM": algorithm, "RDMACOLL_SEGMENT_BYTES": "16384"}
@@ -57,6 +60,17 @@ def test_every_algorithm_equals_numpy(size, algorithm):
 @pytest.mark.parametrize(("size", "transport"), [(3, "tcp"), (4, "shm"), (5, "shm"), (8, "tcp")])
 def test_canonical_order_gives_the_bits_of_one_binary_tree(size, transport):
     environ = {"RDMACOLL_ORDER": "canonical", "RDMACOLL_TRANSPORT": transport}
+    run(PROGRAM, size, arguments=[str(seed())], env=environ, deadline_s=240).succeeded()
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8])
+def test_halving_and_doubling_give_the_bits_of_that_tree_too(size):
+    environ = {
+        "RDMACOLL_ORDER": "canonical",
+        "RDMACOLL_ALLREDUCE_ALGORITHM": "halving_doubling",
+        "RDMACOLL_TRANSPORT": "shm" if size % 2 else "tcp",
+        "RDMACOLL_SEGMENT_BYTES": "65536",
+    }
     run(PROGRAM, size, arguments=[str(seed())], env=environ, deadline_s=240).succeeded()
 
 

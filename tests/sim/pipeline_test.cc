@@ -27,7 +27,7 @@ Nanoseconds time_of_allreduce(int ranks, uint64_t bytes, uint64_t segment_bytes,
     World world{"pipeline", 1, rank, {}};
     for (int r = 0; r < ranks; ++r) world.members.push_back({"host", r, r});
     Config config;
-    config.allreduce_algorithm = algorithm;
+    config.allreduce_algorithms = {{algorithm}};
     config.segment_bytes = segment_bytes;
     EXPECT_TRUE(MemoryPool::create(256 << 20, nodes[rank].pool).ok());
     nodes[rank].engine = std::make_unique<Engine>(

@@ -56,7 +56,7 @@ class ConfigTest : public ::testing::Test {
 TEST_F(ConfigTest, defaults_are_those_of_the_documentation) {
   ASSERT_TRUE(read().ok());
   EXPECT_TRUE(config.transports.empty());
-  EXPECT_EQ(config.allreduce_algorithm, "");
+  EXPECT_TRUE(config.allreduce_algorithms.empty());
   EXPECT_FALSE(config.canonical);
   EXPECT_EQ(config.chunk_bytes, 4'194'304U);
   EXPECT_EQ(config.log_level, LogLevel::warning);
@@ -81,7 +81,7 @@ TEST_F(ConfigTest, table_and_struct_agree_on_every_default) {
   }
   ASSERT_TRUE(read().ok());
   EXPECT_EQ(config.transports, fresh.transports);
-  EXPECT_EQ(config.allreduce_algorithm, fresh.allreduce_algorithm);
+  EXPECT_EQ(config.allreduce_algorithms, fresh.allreduce_algorithms);
   EXPECT_EQ(config.canonical, fresh.canonical);
   EXPECT_EQ(config.bucket_bytes, fresh.bucket_bytes);
   EXPECT_EQ(config.interface, fresh.interface);
@@ -141,7 +141,9 @@ TEST_F(ConfigTest, refuses_what_is_not_a_value) {
   for (const char* text : {"0", "-3", "five", "5s", "nan", "inf", "1e300"}) {
     expect_refused("RDMACOLL_PEER_TIMEOUT_S", text);
   }
-  for (const char* text : {"ringer", "tree", "ring,direct"}) {
+  for (const char* text : {"ringer", "tree", "ring,direct", "ring:4k", "ring:direct:direct",
+                           ":4k:ring", "ring:0:direct", "ring:8k:direct:4k:ring",
+                           "ring:4k:", "ring#", "ring#two", "a/ring", "nccl/nccl/nccl"}) {
     expect_refused("RDMACOLL_ALLREDUCE_ALGORITHM", text);
   }
   for (const char* text : {"sim", "tcp,", ",tcp", "tcp,,shm", "tcp;shm", "auto,tcp"}) {
@@ -235,11 +237,38 @@ TEST_F(ConfigTest, unknown_variables_of_the_environment_are_noted) {
   EXPECT_THAT(value("RDMACOLL_CHUNK_SIZE").note, HasSubstr("did you mean TF_RDMA_CHUNK_SIZE?"));
 }
 
+TEST_F(ConfigTest, algorithms_are_forced_by_size) {
+  variables() = {{"RDMACOLL_ALLREDUCE_ALGORITHM", "Recursive_Doubling:32k:direct:1MiB:auto"}};
+  ASSERT_TRUE(read().ok());
+  const std::vector<AlgorithmRange> expected = {
+      {"recursive_doubling", 32 << 10}, {"direct", 1 << 20}, {"auto", UINT64_MAX}};
+  EXPECT_EQ(config.allreduce_algorithms, expected);
+  EXPECT_EQ(value("RDMACOLL_ALLREDUCE_ALGORITHM").value,
+            "recursive_doubling:32768:direct:1048576:auto");
+  EXPECT_EQ(value("RDMACOLL_ALLREDUCE_ALGORITHM").note, "");
+  variables() = {{"RDMACOLL_ALLREDUCE_ALGORITHM", "pscpu:32k:xring"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(value("RDMACOLL_ALLREDUCE_ALGORITHM").note,
+            "pscpu:32k:xring is taken as direct:32768:ring, sizes in bytes");
+}
+
+TEST_F(ConfigTest, a_wrong_algorithm_is_told_what_is_allowed) {
+  variables() = {{"RDMACOLL_ALLREDUCE_ALGORITHM", "ring:32k:tree"}};
+  const Status status = read();
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_THAT(status.message(),
+              HasSubstr("RDMACOLL_ALLREDUCE_ALGORITHM=ring:32k:tree is not allowed: it takes auto, "
+                        "ring, direct, recursive_doubling, halving_doubling or two_level, or "));
+}
+
 TEST_F(ConfigTest, canonical_order_excludes_the_ring) {
   variables() = {{"RDMACOLL_ORDER", "canonical"}, {"RDMACOLL_ALLREDUCE_ALGORITHM", "ring"}};
   const Status status = read();
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_THAT(status.message(), HasSubstr("ring"));
+  EXPECT_THAT(status.message(), HasSubstr("RDMACOLL_ALLREDUCE_ALGORITHM=ring"));
+  variables()["RDMACOLL_ALLREDUCE_ALGORITHM"] = "direct:1m:ring";
+  EXPECT_EQ(read().code(), Code::invalid);
   variables()["RDMACOLL_ALLREDUCE_ALGORITHM"] = "direct";
   ASSERT_TRUE(read().ok());
   EXPECT_TRUE(config.canonical);

@@ -300,6 +300,28 @@ TEST_F(Decisions, small_ones_that_wait_together_share_a_batch) {
   EXPECT_FALSE(log.form(true));
 }
 
+// The bits of a sum must not depend on who was ready at the same time.
+TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
+  const auto units_of_first = [&](const World& world, std::vector<Forced> forced) {
+    DecisionLog::Rules rules;
+    rules.forced = std::move(forced);
+    DescriptorTable table;
+    DecisionLog log(world, table, rules);
+    for (const char* name : {"a", "b", "c"}) log.offer(unit(name, 2500));  // 10,000 bytes each
+    return log.form(false)->decision.units.size();
+  };
+  const World many = world(0, 16);
+  EXPECT_EQ(units_of_first(many, {}), 3u);
+  EXPECT_EQ(units_of_first(many, {{Algorithm::ring}}), 1u);
+  EXPECT_EQ(units_of_first(many, {{Algorithm::direct, 20'000}, {Algorithm::ring}}), 2u);
+  EXPECT_EQ(units_of_first(many, {{Algorithm::direct, 9'999}, {Algorithm::ring}}), 1u);
+  World by_nodes = world(0, 6);
+  for (int rank = 0; rank < 6; ++rank) by_nodes.members[rank].node = rank / 3;
+  EXPECT_EQ(units_of_first(by_nodes, {}), 1u);  // no powers of two: its own order
+  for (int rank = 0; rank < 6; ++rank) by_nodes.members[rank].node = rank / 4;
+  EXPECT_EQ(units_of_first(by_nodes, {}), 3u);
+}
+
 TEST_F(Decisions, known_descriptors_are_numbers) {
   DecisionLog log(world_, table_, {});
   log.offer(unit("a", 10));

@@ -32,7 +32,7 @@ TEST(Layout, parts_of_all_segments_cover_every_byte_once) {
         std::vector<Piece> pieces;
         layout.append_input(range, pieces);
         ASSERT_EQ(total_bytes(pieces), range.bytes());
-        ASSERT_LE(pieces.size(), layout.pieces_max());
+        ASSERT_LE(pieces.size(), layout.pieces_max(1));
       }
     }
     ASSERT_EQ(at, total) << "seed " << seed;
@@ -86,7 +86,7 @@ void check_cut(const Cut& cut, uint64_t segment_bytes) {
         if (in) layout.append_input(range, pieces);
         if (!in) layout.append_output(range, pieces);
         ASSERT_EQ(total_bytes(pieces), range.bytes());
-        ASSERT_LE(pieces.size(), layout.pieces_max());
+        ASSERT_LE(pieces.size(), layout.pieces_max(1));
         all.insert(all.end(), pieces.begin(), pieces.end());
       }
       if (part < span.first || part >= span.last) continue;
@@ -185,6 +185,60 @@ TEST(Cut, gives_the_first_ranks_one_row_more) {
   EXPECT_EQ(even_rows(10, 4), (std::vector<int64_t>{3, 3, 2, 2}));
   EXPECT_EQ(even_rows(2, 3), (std::vector<int64_t>{1, 1, 0}));
   EXPECT_EQ(even_rows(0, 2), (std::vector<int64_t>{0, 0}));
+}
+
+// What a step moves at once must be the same bytes, in the same order, as its parts one by one:
+// the other end may take them otherwise.
+TEST(Layout, several_parts_at_once_are_those_parts_one_after_the_other) {
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    std::mt19937_64 random(seed);
+    const int parts = 2 + static_cast<int>(random() % 6);
+    Layout layout;
+    if (seed % 2 == 0) {
+      layout.assign_even({{address(1 << 20), address(2 << 20), 4 + random() % 15000 * 4},
+                          {address(4 << 20), address(8 << 20), random() % 15000 * 4}},
+                         64 + random() % 30000, parts);
+    } else {
+      Cut cut;
+      cut.row_bytes = {4};
+      cut.output = {0, parts};
+      for (int part = 0; part < parts; ++part) {
+        const auto rows = static_cast<int64_t>(random() % 2000) + (part == 0 ? 1 : 0);
+        cut.rows.push_back({rows});
+        cut.part_bytes_max = std::max(cut.part_bytes_max, 4 * static_cast<uint64_t>(rows));
+      }
+      layout.assign_ragged(cut, {nullptr}, {address(2 << 20)},
+                           random() % 3 == 0 ? 1 << 20 : random() % 20000);
+    }
+    for (uint32_t segment = 0; segment < layout.segments(); ++segment) {
+      const int first = static_cast<int>(random() % static_cast<uint64_t>(parts));
+      const int count = 1 + static_cast<int>(random() % static_cast<uint64_t>(parts - first));
+      std::vector<std::byte*> one_by_one, at_once;
+      std::vector<uint64_t> image_one_by_one, image_at_once;
+      const auto bytes_of = [&](const Range& range, uint64_t image, auto& bytes, auto& images) {
+        std::vector<Piece> pieces;
+        layout.append_output(range, pieces);
+        for (const Piece& piece : pieces) {
+          for (uint64_t i = 0; i < piece.bytes; i += 4) bytes.push_back(piece.data + i);
+        }
+        for (uint64_t i = 0; i < range.bytes(); i += 4) images.push_back(image + i);
+        ASSERT_LE(pieces.size(), layout.pieces_max(count)) << "seed " << seed;
+      };
+      uint64_t bytes = 0;
+      for (int part = first; part < first + count; ++part) {
+        bytes_of(layout.range(segment, part), layout.image_offset(segment, part), one_by_one,
+                 image_one_by_one);
+        bytes += layout.range(segment, part).bytes();
+      }
+      int part = first;
+      layout.each_range(segment, first, count, [&](const Range& range) {
+        bytes_of(range, layout.image_offset(segment, part++), at_once, image_at_once);
+      });
+      ASSERT_EQ(bytes, layout.slice_bytes(segment, first, count)) << "seed " << seed;
+      ASSERT_EQ(at_once, one_by_one) << "seed " << seed;
+      ASSERT_EQ(image_at_once, image_one_by_one) << "seed " << seed;
+    }
+  }
 }
 
 TEST(Layout, nothing_to_move_has_no_segments) {

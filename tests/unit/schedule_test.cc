@@ -1,6 +1,9 @@
 // Every algorithm, as it is written and as it is lowered, for every number of ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "base/text.h"
 #include "collectives/algorithms.h"
 #include "collectives/builder.h"
@@ -10,17 +13,22 @@
 namespace rdmacoll {
 namespace {
 
-std::vector<Schedule> schedules_of(const AlgorithmRow& row, int ranks, int root, bool prescaled) {
+std::vector<Schedule> schedules_of(const AlgorithmRow& row, Shape shape) {
   std::vector<Schedule> schedules;
-  for (int rank = 0; rank < ranks; ++rank) {
-    schedules.push_back(
-        row.make({.ranks = ranks, .rank = rank, .root = root, .prescaled = prescaled}));
-  }
+  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) schedules.push_back(row.make(shape));
   return schedules;
 }
 
-std::string verified(const AlgorithmRow& row, const std::vector<Schedule>& schedules, int root) {
-  return verify(schedules, row.result, root, row.canonical);
+std::string verified(const AlgorithmRow& row, const std::vector<Schedule>& schedules,
+                     const Shape& shape) {
+  return verify(schedules, row.result, shape.root, row.is_canonical(shape));
+}
+
+// Ranks that share a node when they are neighbours.
+std::vector<int> nodes_of(int ranks, int per_node) {
+  std::vector<int> nodes;
+  for (int rank = 0; rank < ranks; ++rank) nodes.push_back(rank / per_node);
+  return nodes;
 }
 
 class EveryAlgorithm : public testing::TestWithParam<int> {
@@ -30,8 +38,8 @@ class EveryAlgorithm : public testing::TestWithParam<int> {
 
 TEST_P(EveryAlgorithm, is_right_for_1_to_64_ranks) {
   for (int ranks = 1; ranks <= 64; ++ranks) {
-    const int root = ranks / 2;
-    ASSERT_EQ(verified(row(), schedules_of(row(), ranks, root, false), root), "")
+    const Shape shape{.ranks = ranks, .root = ranks / 2};
+    ASSERT_EQ(verified(row(), schedules_of(row(), shape), shape), "")
         << row().name << " with " << ranks << " ranks";
   }
 }
@@ -41,7 +49,8 @@ TEST_P(EveryAlgorithm, is_right_for_every_root) {
   for (int ranks = 1; ranks <= 64; ranks += ranks < 20 ? 1 : 11) {
     for (int root = 0; root < ranks; ++root) {
       for (const bool prescaled : {false, is_sum(row().result)}) {
-        ASSERT_EQ(verified(row(), schedules_of(row(), ranks, root, prescaled), root), "")
+        const Shape shape{.ranks = ranks, .root = root, .prescaled = prescaled};
+        ASSERT_EQ(verified(row(), schedules_of(row(), shape), shape), "")
             << row().name << " with " << ranks << " ranks, root " << root;
       }
     }
@@ -51,28 +60,33 @@ TEST_P(EveryAlgorithm, is_right_for_every_root) {
 TEST_P(EveryAlgorithm, is_right_when_the_input_is_scaled_first) {
   if (!is_sum(row().result)) return;  // only sums are scaled
   for (int ranks = 1; ranks <= 17; ++ranks) {
-    ASSERT_EQ(verified(row(), schedules_of(row(), ranks, 0, true), 0), "") << ranks;
+    const Shape shape{.ranks = ranks, .prescaled = true};
+    ASSERT_EQ(verified(row(), schedules_of(row(), shape), shape), "") << ranks;
   }
 }
 
 TEST_P(EveryAlgorithm, stays_right_when_lowered_for_any_placement) {
   for (int ranks = 1; ranks <= 13; ++ranks) {
     for (int per_node : {1, 2, 3, ranks}) {
+      const std::vector<int> nodes = nodes_of(ranks, per_node);
       for (int form = 0; form < 16; ++form) {
-        const int root = form & 8 ? ranks / 2 : 0;
-        const bool prescaled = is_sum(row().result) && form & 8;
+        const bool other = form & 8;
+        const Shape shape{.ranks = ranks,
+                          .root = other ? ranks / 2 : 0,
+                          .prescaled = other && is_sum(row().result),
+                          .nodes = nodes};
         std::vector<Schedule> lowered;
-        for (const Schedule& schedule : schedules_of(row(), ranks, root, prescaled)) {
+        for (const Schedule& schedule : schedules_of(row(), shape)) {
           Placement placement;
           for (int peer = 0; peer < ranks; ++peer) {
-            placement.views.push_back(peer / per_node == schedule.rank / per_node);
+            placement.views.push_back(nodes[peer] == nodes[schedule.rank]);
           }
           placement.input_visible = form & 1;
           placement.output_visible = form & 2;
           placement.devices.assign(ranks, form & 4);
           lowered.push_back(lower(schedule, placement));
         }
-        ASSERT_EQ(verified(row(), lowered, root), "")
+        ASSERT_EQ(verified(row(), lowered, shape), "")
             << row().name << ", " << ranks << " ranks, " << per_node << " a node, form " << form
             << "\n"
             << to_text(lowered[0]);
@@ -86,6 +100,69 @@ INSTANTIATE_TEST_SUITE_P(table, EveryAlgorithm,
                          [](const auto& info) {
                            return std::string(algorithm_table()[info.param].name);
                          });
+
+// ---- two levels ----
+
+constexpr auto kTwoLevel = Algorithm::two_level;
+
+const AlgorithmRow& two_level() {
+  return *std::find_if(algorithm_table().begin(), algorithm_table().end(),
+                       [](const AlgorithmRow& row) { return row.algorithm == kTwoLevel; });
+}
+
+TEST(TwoLevel, is_right_for_nodes_of_any_sizes_and_any_order_of_ranks) {
+  for (unsigned seed = 1; seed <= 300; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<int> nodes(1 + random() % 24);
+    const unsigned count = 1 + random() % 6;
+    for (int& node : nodes) node = static_cast<int>(random() % count);
+    if (seed % 2 == 0) std::sort(nodes.begin(), nodes.end());
+    const Shape shape{.ranks = static_cast<int>(nodes.size()), .nodes = nodes};
+    ASSERT_EQ(verified(two_level(), schedules_of(two_level(), shape), shape), "")
+        << "seed " << seed << ": nodes " << join(nodes, " ");
+  }
+}
+
+TEST(TwoLevel, is_canonical_where_nodes_are_powers_of_two_of_consecutive_ranks) {
+  for (int ranks = 1; ranks <= 33; ++ranks) {
+    for (const int per_node : {1, 2, 4, 8}) {
+      const std::vector<int> nodes = nodes_of(ranks, per_node);
+      EXPECT_TRUE(is_canonical(kTwoLevel, {.ranks = ranks, .nodes = nodes})) << ranks;
+    }
+  }
+  for (const std::vector<int>& nodes : std::vector<std::vector<int>>{
+           {0, 0, 0, 1, 1, 1}, {0, 1, 0, 1}, {0, 1, 1}, {0, 0, 1, 1, 0}, {0, 0, 1, 2, 2}}) {
+    const Shape shape{.ranks = static_cast<int>(nodes.size()), .nodes = nodes};
+    EXPECT_FALSE(is_canonical(kTwoLevel, shape)) << join(nodes, " ");
+    // Nor would the verifier let them pass as such.
+    EXPECT_NE(verify(schedules_of(two_level(), shape), AlgorithmRow::Result::sum, 0, true), "")
+        << join(nodes, " ");
+  }
+}
+
+// Parts that each rank sends to other nodes.
+std::vector<int> parts_across(const Shape& shape) {
+  std::vector<int> parts(shape.ranks, 0);
+  for (const Schedule& schedule : schedules_of(two_level(), shape)) {
+    for (const Step& step : schedule.steps) {
+      if (sends(step.verb) && shape.node_of(step.peer) != shape.node_of(schedule.rank)) {
+        parts[schedule.rank] += step.to.parts;
+      }
+    }
+  }
+  return parts;
+}
+
+TEST(TwoLevel, ranks_of_a_node_share_what_goes_to_other_nodes) {
+  const std::vector<int> nodes = even_nodes(16, 4);
+  const std::vector<int> parts = parts_across({.ranks = 16, .nodes = nodes});
+  for (const int part : parts) EXPECT_EQ(part, parts[0]);
+  const std::vector<int> unequal = {0, 0, 0, 1, 1, 1, 1, 1};
+  const std::vector<int> sent = parts_across({.ranks = 8, .nodes = unequal});
+  for (int rank = 1; rank < 3; ++rank) EXPECT_EQ(sent[rank], sent[0]);
+  for (int rank = 4; rank < 8; ++rank) EXPECT_EQ(sent[rank], sent[3]);
+  EXPECT_EQ(sent[0] * 3, sent[3] * 5);  // each node sends as much as the other
+}
 
 TEST(Lowering, leaves_no_scratch_when_everybody_sees_everybody) {
   const Schedule schedule = ring_allreduce({.ranks = 4, .rank = 1});
@@ -115,9 +192,9 @@ TEST(Lowering, packs_only_what_others_must_see) {
 // The verifier must find what it is there for.
 class Verifier : public testing::Test {
  protected:
-  std::vector<Schedule> ring() const { return schedules_of(algorithm_table()[0], 3, 0, false); }
+  std::vector<Schedule> ring() const { return schedules_of(algorithm_table()[0], {.ranks = 3}); }
   std::string check(const std::vector<Schedule>& schedules) const {
-    return verified(algorithm_table()[0], schedules, 0);
+    return verified(algorithm_table()[0], schedules, {.ranks = 3});
   }
 };
 

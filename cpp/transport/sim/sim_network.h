@@ -35,11 +35,14 @@ struct SimPolicy {
   // Link model, when bytes_per_us > 0: latency + bytes / bandwidth, queued behind earlier ones.
   double bytes_per_us = 0;
   Nanoseconds latency = 0;
-  double busy = 0;    // share of posts that are refused
-  bool views = true;  // publish and await
+  double busy = 0;     // share of posts that are refused
+  bool views = true;   // publish and await
+  int node_ranks = 0;  // so many neighbours are a node, which views are for; 0: all are
   bool foreign_views = true;
   bool mapped = true;  // views name memory that can be read directly, not through a reader
   Nanoseconds peer_timeout = 5 * kSecond;
+
+  int node_of(int rank) const { return node_ranks == 0 ? 0 : rank / node_ranks; }
 };
 
 class SimNetwork {

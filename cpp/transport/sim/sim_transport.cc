@@ -78,9 +78,10 @@ void SimTransport::greet(int peer) {
                 [this, peer] { other(peer).greet(rank_); });
 }
 
-Reach SimTransport::reach(int) const {
+Reach SimTransport::reach(int peer) const {
   const SimPolicy& policy = network_.policy();
-  return {"sim", policy.views, policy.views && policy.foreign_views, 64, std::size_t{1} << 30};
+  const bool views = policy.views && policy.node_of(peer) == policy.node_of(rank_);
+  return {"sim", views, views && policy.foreign_views, 64, std::size_t{1} << 30};
 }
 
 void SimTransport::fail(int peer) {

@@ -1,0 +1,120 @@
+// What would run, and why: the choice, the cost of each algorithm, and one rank's schedule.
+#include <algorithm>
+#include <optional>
+
+#include "api/commands.h"
+#include "base/text.h"
+#include "collectives/choose.h"
+#include "collectives/cost.h"
+#include "collectives/lower.h"
+
+namespace rdmacoll {
+namespace {
+
+using Result = AlgorithmRow::Result;
+
+Result result_of(Kind kind) {
+  if (kind == Kind::broadcast) return Result::root_value;
+  return kind == Kind::allgather ? Result::concatenation : Result::sum;
+}
+
+Choice choose(Kind kind, const Tuning& tuning, const Facts& facts) {
+  if (kind == Kind::broadcast) return choose_broadcast(tuning, facts);
+  if (kind == Kind::allgather) return choose_allgather(tuning, facts);
+  return choose_allreduce(tuning, facts);
+}
+
+std::vector<const AlgorithmRow*> rows_of(Kind kind) {
+  std::vector<const AlgorithmRow*> rows;
+  for (const AlgorithmRow& row : algorithm_table()) {
+    if (row.result == result_of(kind)) rows.push_back(&row);
+  }
+  return rows;
+}
+
+// Null when it is none of this kind.
+const AlgorithmRow* row_of(Kind kind, std::string_view name) {
+  const std::vector<const AlgorithmRow*> rows = rows_of(kind);
+  const auto found = std::find_if(rows.begin(), rows.end(),
+                                  [name](const AlgorithmRow* row) { return row->name == name; });
+  return found == rows.end() ? nullptr : *found;
+}
+
+Status check(const PlanQuestion& question) {
+  if (question.bytes == 0) return {Code::invalid, "0 bytes need no algorithm: ask for 1 or more."};
+  if (question.ranks < 1 || question.ranks > PlanQuestion::kRanksMax) {
+    return {Code::invalid, cat(question.ranks, " ranks are not planned here: ask for 1 to ",
+                               PlanQuestion::kRanksMax, ".")};
+  }
+  if (question.nodes < 1 || question.nodes > question.ranks) {
+    return {Code::invalid, cat(question.ranks, " ranks cannot be on ", question.nodes,
+                               " nodes: ask for 1 to ", question.ranks, ".")};
+  }
+  if (question.rank < 0 || question.rank >= question.ranks) {
+    return {Code::invalid, cat("there is no rank ", question.rank, " among ", question.ranks,
+                               ": ask for 0 to ", question.ranks - 1, ".")};
+  }
+  if (!question.algorithm.empty() && row_of(question.kind, question.algorithm) == nullptr) {
+    std::vector<std::string_view> names;
+    for (const AlgorithmRow* row : rows_of(question.kind)) names.push_back(row->name);
+    return {Code::invalid,
+            cat(question.algorithm, " is no algorithm for this: ask for ", join(names, ", "), ".")};
+  }
+  return {};
+}
+
+std::string quoted(std::string_view name, std::string_view text) {
+  return cat("\"", name, "\": ", json_quote(text));
+}
+
+}  // namespace
+
+Status plan_json(const PlanQuestion& question, const Config& config, std::string& json) {
+  RC_RETURN_IF_ERROR(check(question));
+  const std::vector<int> nodes = even_nodes(question.ranks, question.nodes);
+  Shape shape{.ranks = question.ranks, .rank = question.rank, .nodes = nodes};
+  std::vector<Forced> forced;
+  for (const AlgorithmRange& range : config.allreduce_algorithms) {
+    forced.push_back({algorithm_from(range.algorithm), range.bytes_max});
+  }
+  const Tuning tuning;
+  const Facts facts{.ranks = question.ranks,
+                    .one_node = question.nodes == 1,
+                    .bytes = question.bytes,
+                    .canonical = config.canonical,
+                    .forced = forced,
+                    .segment_bytes = config.segment_bytes,
+                    .spread = Spread(shape)};
+  const Choice choice = choose(question.kind, tuning, facts);
+  const Algorithm shown = question.algorithm.empty()
+                              ? choice.algorithm
+                              : row_of(question.kind, question.algorithm)->algorithm;
+  // A device needs pinned memory; others read the caller's where that is worth a system call.
+  const bool is_visible =
+      question.bytes >= tuning.one_copy_bytes && (facts.one_node || !question.links.is_by_device);
+  std::vector<std::string> costs;
+  std::string written, lowered;
+  for (const AlgorithmRow* row : rows_of(question.kind)) {
+    const uint64_t segment_bytes = segment_bytes_of(row->algorithm, tuning, facts);
+    const std::vector<Schedule> schedules =
+        lowered_schedules(row->algorithm, shape, question.links, is_visible);
+    const Cost cost = cost_of(schedules, nodes, question.links, question.bytes, segment_bytes);
+    costs.push_back(cat("{", quoted("algorithm", row->name), ", \"time_us\": ", cost.time_us,
+                        ", \"messages\": ", cost.messages,
+                        ", \"network_bytes\": ", cost.network_bytes,
+                        ", \"segment_bytes\": ", std::min(segment_bytes, question.bytes),
+                        ", \"segments\": ", (question.bytes + segment_bytes - 1) / segment_bytes,
+                        ", \"parts\": ", schedules.front().parts,
+                        ", \"canonical\": ", row->is_canonical(shape) ? "true" : "false", "}"));
+    if (row->algorithm != shown) continue;
+    written = to_text(row->make(shape));
+    lowered = to_text(schedules[static_cast<std::size_t>(question.rank)]);
+  }
+  json = cat("{", quoted("algorithm", name_of(choice.algorithm)), ", ",
+             quoted("reason", choice.reason), ", ", quoted("shown", name_of(shown)),
+             ", \"nodes\": [", join(nodes, ", "), "], \"costs\": [", join(costs, ", "), "], ",
+             quoted("schedule", written), ", ", quoted("lowered", lowered), "}");
+  return {};
+}
+
+}  // namespace rdmacoll

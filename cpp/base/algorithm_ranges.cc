@@ -1,0 +1,115 @@
+#include "base/algorithm_ranges.h"
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::array<std::string_view, 6> kOurs{
+    "auto", "ring", "direct", "recursive_doubling", "halving_doubling", "two_level"};
+
+// The words of tf_cnn_benchmarks. Of two levels ("nccl/xring") each has its own word there; here
+// one algorithm does both.
+struct Counterpart {
+  std::string_view theirs, ours;
+};
+constexpr std::array<Counterpart, 8> kCounterparts{{
+    {"xring", "ring"},
+    {"rechd", "halving_doubling"},
+    {"rsag", "halving_doubling"},  // reduce-scatter, allgather
+    {"pscpu", "direct"},           // a shuffle: part k is summed at place k
+    {"psgpu", "direct"},
+    {"nccl", "auto"},  // they choose for themselves
+    {"collective", "auto"},
+    {"hierarchical_copy", "two_level"},
+}};
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> items(1);
+  for (const char letter : text) {
+    if (letter == separator) {
+      items.emplace_back();
+    } else {
+      items.back() += letter;
+    }
+  }
+  return items;
+}
+
+struct Word {
+  std::string ours;
+  bool is_theirs = false;
+  bool has_shards = false;
+};
+
+std::optional<Word> word_from(const std::string& text) {
+  const std::size_t hash = text.find('#');
+  const std::string name = text.substr(0, hash);
+  if (hash != std::string::npos) {
+    const std::string shards = text.substr(hash + 1);
+    const bool is_number = !shards.empty() && std::all_of(shards.begin(), shards.end(), [](char c) {
+      return c >= '0' && c <= '9';
+    });
+    if (!is_number) return std::nullopt;
+  }
+  if (std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end()) {
+    return Word{name, false, hash != std::string::npos};
+  }
+  for (const Counterpart& counterpart : kCounterparts) {
+    if (counterpart.theirs != name) continue;
+    return Word{std::string(counterpart.ours), true, hash != std::string::npos};
+  }
+  return std::nullopt;
+}
+
+// "pscpu#2" or "nccl/xring".
+std::optional<Word> algorithm_from_words(std::string_view text) {
+  const std::vector<std::string> levels = split(text, '/');
+  if (levels.size() > 2) return std::nullopt;
+  std::optional<Word> word = word_from(levels.front());
+  if (!word || levels.size() == 1) return word;
+  const std::optional<Word> second = word_from(levels.back());
+  if (!second) return std::nullopt;
+  return Word{"two_level", true, word->has_shards || second->has_shards};
+}
+
+}  // namespace
+
+std::string AlgorithmRanges::text() const {
+  std::string text;
+  for (const AlgorithmRange& range : ranges) {
+    text += range.algorithm;
+    if (range.bytes_max != UINT64_MAX) text += cat(":", range.bytes_max, ":");
+  }
+  return text;
+}
+
+std::optional<AlgorithmRanges> algorithm_ranges_from(std::string_view text) {
+  const std::vector<std::string> items = split(lower(text), ':');
+  if (items.size() % 2 == 0) return std::nullopt;
+  AlgorithmRanges found;
+  bool has_theirs = false, has_shards = false;
+  for (std::size_t i = 0; i < items.size(); i += 2) {
+    const std::optional<Word> word = algorithm_from_words(trim(items[i]));
+    if (!word) return std::nullopt;
+    has_theirs = has_theirs || word->is_theirs;
+    has_shards = has_shards || word->has_shards;
+    AlgorithmRange& range = found.ranges.emplace_back(AlgorithmRange{word->ours});
+    if (i + 1 == items.size()) break;
+    const std::optional<uint64_t> bytes = bytes_from(trim(items[i + 1]));
+    const uint64_t before = i == 0 ? 0 : found.ranges[found.ranges.size() - 2].bytes_max;
+    if (!bytes || *bytes <= before || *bytes == UINT64_MAX) return std::nullopt;
+    range.bytes_max = *bytes;
+  }
+  if (!has_theirs && !has_shards) return found;
+  found.note = cat(text, " is taken as ", found.text());
+  if (has_theirs && items.size() > 1) found.note += ", sizes in bytes";
+  if (has_shards) found.note += "; a number of shards (#) has no counterpart here";
+  return found;
+}
+
+}  // namespace rdmacoll

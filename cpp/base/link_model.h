@@ -1,0 +1,42 @@
+// What it costs to move and to combine bytes: the numbers of LogGP, one set within a node and one
+// between nodes. Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long messages
+// into the LogP model", 1995.
+#pragma once
+
+namespace rdmacoll {
+
+struct Link {
+  double latency_us = 0;    // L: from port to port
+  double overhead_us = 0;   // o: of the processor, at each end of each transfer
+  double gap_us = 0;        // g: from one transfer to the next at a port, at least
+  double bytes_per_us = 1;  // 1/G: of a port, in each direction
+};
+
+// Ranks of one node share the ports of the network: one way out and one in. Within a node each rank
+// has ports of its own; that its ranks share the memory's bandwidth is not modelled.
+struct LinkModel {
+  Link node;
+  Link network;
+  bool is_by_device = false;  // the network reads and writes pinned memory alone (RDMA)
+  double step_us = 0;         // what any copy or reduction costs beside its bytes
+  double copy_bytes_per_us = 1;
+  double reduce_bytes_per_us = 1;  // of each source but the first
+};
+
+// Usual figures, to reason with: a node of today, and what joins it to others.
+inline constexpr Link kNodeLink{.latency_us = 0.3, .overhead_us = 0.2, .bytes_per_us = 10'000};
+inline constexpr LinkModel kRdmaLinks{
+    .node = kNodeLink,
+    .network = {.latency_us = 1.2, .overhead_us = 0.3, .gap_us = 0.1, .bytes_per_us = 12'000},
+    .is_by_device = true,
+    .step_us = 0.1,
+    .copy_bytes_per_us = 12'000,
+    .reduce_bytes_per_us = 8'000};  // 100 Gbit/s
+inline constexpr LinkModel kTcpLinks{
+    .node = kNodeLink,
+    .network = {.latency_us = 15, .overhead_us = 4, .gap_us = 1, .bytes_per_us = 1'150},
+    .step_us = 0.1,
+    .copy_bytes_per_us = 12'000,
+    .reduce_bytes_per_us = 8'000};  // 10 Gbit/s
+
+}  // namespace rdmacoll

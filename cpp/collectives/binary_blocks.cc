@@ -1,0 +1,146 @@
+#include "collectives/binary_blocks.h"
+
+#include <bit>
+
+#include "base/status.h"
+
+namespace rdmacoll {
+namespace {
+
+struct Block {
+  int begin = 0, size = 0;  // members of the group
+};
+
+struct Share {
+  int first = 0, parts = 0;
+};
+
+int largest_power_within(int count) { return static_cast<int>(std::bit_floor(unsigned(count))); }
+
+// What member `index` of a block has when the block has halved `all` for every member.
+Share share_of(int index, int size, Share all) {
+  for (int distance = 1; distance < size; distance *= 2) {
+    all.parts /= 2;
+    if ((index & distance) != 0) all.first += all.parts;
+  }
+  return all;
+}
+
+class BlockProgram {
+ public:
+  BlockProgram(Builder& program, std::span<const int> group, int index, const Slice& mine)
+      : program_(program),
+        group_(group),
+        members_(static_cast<int>(group.size())),
+        all_{mine.first_part, mine.parts},
+        sum_(mine) {
+    RC_ASSERT(members_ > 1 && mine.parts % binary_block_parts(members_) == 0);
+    while (block_.begin + (block_.size = block_at(block_.begin)) <= index) {
+      larger_ = block_;
+      block_.begin += block_.size;
+    }
+    smaller_.begin = block_.begin + block_.size;
+    if (smaller_.begin < members_) smaller_.size = block_at(smaller_.begin);
+    index_ = index - block_.begin;
+  }
+
+  void run() {
+    halve();
+    if (smaller_.size > 0) take_sum_of_smaller();
+    if (larger_.size > 0) {
+      give_to_larger();
+      take_result_of_larger();
+    }
+    if (smaller_.size > 0) program_.send(partner_in_smaller(), sum_);
+    redouble();
+  }
+
+ private:
+  int block_at(int begin) const { return largest_power_within(members_ - begin); }
+  int rank_at(const Block& block, int index) const { return group_[block.begin + index]; }
+  int partner_in_smaller() const { return rank_at(smaller_, index_ % smaller_.size); }
+  Slice part_of_sum(int first, int parts) const {
+    Slice slice = sum_;
+    slice.first_part = static_cast<uint16_t>(first);
+    slice.parts = static_cast<uint16_t>(parts);
+    return slice;
+  }
+
+  // Reduce-scatter: the sum over my block, of my share.
+  void halve() {
+    for (int distance = 1; distance < block_.size; distance *= 2) {
+      const bool upper = (index_ & distance) != 0;
+      const int half = sum_.parts / 2;
+      const int low = sum_.first_part, high = low + half;
+      const int partner = rank_at(block_, index_ ^ distance);
+      program_.send(partner, part_of_sum(upper ? low : high, half));
+      add_from(partner, part_of_sum(upper ? high : low, half), !upper,
+               block_.size == members_ && distance * 2 == members_);
+    }
+  }
+
+  // sum_ = what a rank sends and what we hold, in the order of ranks.
+  void add_from(int rank, const Slice& held, bool held_first, bool last) {
+    const Slice theirs = program_.scratch(held.first_part, held.parts);
+    program_.receive(rank, theirs);
+    sum_ = program_.output(held.first_part, held.parts);
+    if (held_first) {
+      program_.reduce(sum_, {held, theirs}, last);
+    } else {
+      program_.reduce(sum_, {theirs, held}, last);
+    }
+  }
+
+  // All blocks behind mine are in it.
+  void take_sum_of_smaller() { add_from(partner_in_smaller(), sum_, true, block_.begin == 0); }
+
+  // My share is that of several ranks there.
+  template <typename Visit>
+  void each_owner_in_larger(Visit visit) const {
+    for (int owner = index_; owner < larger_.size; owner += block_.size) {
+      const Share share = share_of(owner, larger_.size, all_);
+      visit(rank_at(larger_, owner), share.first, share.parts);
+    }
+  }
+  void give_to_larger() {
+    each_owner_in_larger(
+        [this](int rank, int first, int parts) { program_.send(rank, part_of_sum(first, parts)); });
+  }
+  void take_result_of_larger() {
+    each_owner_in_larger([this](int rank, int first, int parts) {
+      program_.receive(rank, program_.output(first, parts));
+    });
+    sum_ = program_.output(sum_.first_part, sum_.parts);
+  }
+
+  // Allgather: partners of falling distance have the other half of what comes next.
+  void redouble() {
+    for (int distance = block_.size / 2; distance > 0; distance /= 2) {
+      const int partner = rank_at(block_, index_ ^ distance);
+      const bool upper = (index_ & distance) != 0;
+      const int parts = sum_.parts;
+      const int low = upper ? sum_.first_part - parts : sum_.first_part;
+      program_.send(partner, sum_);
+      program_.receive(partner, program_.output(upper ? low : low + parts, parts));
+      sum_ = program_.output(low, 2 * parts);
+    }
+  }
+
+  Builder& program_;
+  std::span<const int> group_;
+  int members_;
+  Share all_;
+  Block larger_, block_, smaller_;
+  int index_ = 0;  // in my block
+  Slice sum_;      // what I have summed of it
+};
+
+}  // namespace
+
+int binary_block_parts(int members) { return largest_power_within(members); }
+
+void allreduce_by_blocks(Builder& program, std::span<const int> group, int index, Slice mine) {
+  BlockProgram(program, group, index, mine).run();
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,308 @@
+#include "collectives/cost.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+#include "base/status.h"
+#include "collectives/lower.h"
+
+namespace rdmacoll {
+namespace {
+
+// So many segments are executed; then the pipeline has long been full.
+constexpr uint32_t kSegmentsExecuted = 32;
+
+// A step of one segment at one rank.
+struct At {
+  int rank = 0;
+  uint32_t segment = 0;
+  uint16_t step = 0;
+};
+
+// Of a step, which is ready; of a transfer, whose ends are both ready, whose first byte and whose
+// last one is there; of a step, which is done.
+enum class Happening : uint8_t { ready, matched, landing, arrived, done };
+
+struct Event {
+  double time = 0;
+  uint64_t number = 0;  // in the order in which they were made
+  Happening what = Happening::ready;
+  At at;
+  At other;  // matched: the receiving step; landing: the sending one
+
+  // What happens at the same time goes in the order of the schedules: so a rank's transfers get the
+  // port in the order in which it posts them. The queue has the largest on top.
+  bool operator<(const Event& event) const { return event.order() < order(); }
+  std::tuple<double, Happening, uint32_t, uint16_t, uint64_t> order() const {
+    return {time, what, at.segment, at.step, number};
+  }
+};
+
+class Execution {
+ public:
+  struct Traffic {  // of one rank
+    uint64_t messages = 0;
+    double network_bytes = 0;
+  };
+
+  Execution(const std::vector<Schedule>& schedules, std::span<const int> nodes,
+            const LinkModel& links, double segment_bytes, uint32_t segments)
+      : schedules_(schedules),
+        nodes_(nodes),
+        links_(links),
+        bytes_per_part_(segment_bytes / schedules.front().parts),
+        segments_(segments),
+        processors_(schedules.size(), 0),
+        traffic_(schedules.size()) {
+    for (const Schedule& schedule : schedules) {
+      RC_ASSERT(schedule.parts == schedules.front().parts);
+      ranks_.emplace_back(schedule);
+    }
+  }
+
+  // When all segments have ended at all ranks.
+  double run() {
+    for (int rank = 0; rank < static_cast<int>(schedules_.size()); ++rank) {
+      const uint32_t first = std::min<uint32_t>(segments_, kSegmentsInFlight);
+      for (uint32_t segment = 0; segment < first; ++segment) begin(rank, segment, 0);
+    }
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      handle(event);
+    }
+    for (const RankState& rank : ranks_) {
+      RC_ASSERT(rank.begun == segments_ && rank.in_flight == 0, "a schedule that does not end");
+    }
+    return end_;
+  }
+  const std::vector<Traffic>& traffic() const { return traffic_; }
+
+ private:
+  struct Run {  // one segment at one rank
+    std::vector<uint16_t> waits, unread;
+    std::vector<At> shown_by;  // by await: the publishing step
+    uint32_t left = 0;
+  };
+  struct RankState {
+    explicit RankState(const Schedule& schedule)
+        : successors(schedule.steps.size()), unread(schedule.steps.size(), 0) {
+      for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
+        const Step& step = schedule.steps[i];
+        waits.push_back(step.afters);
+        for (uint16_t after : schedule.afters_of(step)) {
+          successors[after].push_back(static_cast<uint16_t>(i));
+        }
+        for (const Slice& source : schedule.sources_of(step)) {
+          if (source.space == Space::view) ++unread[source.slot];
+        }
+      }
+    }
+    std::vector<std::vector<uint16_t>> successors;
+    std::vector<uint16_t> waits, unread;  // as a segment begins
+    std::array<Run, kSegmentsInFlight> runs;
+    uint32_t begun = 0;
+    uint32_t in_flight = 0;
+  };
+  struct Port {
+    double out = 0, in = 0;  // free from then on
+  };
+
+  Run& run_of(const At& at) { return ranks_[at.rank].runs[at.segment % kSegmentsInFlight]; }
+  const Step& step_of(const At& at) const { return schedules_[at.rank].steps[at.step]; }
+  bool is_near(int a, int b) const { return nodes_[a] == nodes_[b]; }
+  const Link& link_between(int a, int b) const {
+    return is_near(a, b) ? links_.node : links_.network;
+  }
+  double bytes_of(const Slice& slice) const { return bytes_per_part_ * slice.parts; }
+
+  void expect(double time, Happening what, const At& at, const At& other = {}) {
+    events_.push({time, made_++, what, at, other});
+  }
+
+  // Takes the processor for so long, as soon as it is free; when that is over.
+  double work(int rank, double from, double takes) {
+    processors_[rank] = std::max(processors_[rank], from) + takes;
+    return processors_[rank];
+  }
+
+  void begin(int rank, uint32_t segment, double time) {
+    RankState& state = ranks_[rank];
+    Run& run = state.runs[segment % kSegmentsInFlight];
+    run.waits = state.waits;
+    run.unread = state.unread;
+    run.left = static_cast<uint32_t>(state.waits.size());
+    run.shown_by.resize(run.left);
+    ++state.begun;
+    ++state.in_flight;
+    if (run.left == 0) return end(rank, segment, time);
+    for (uint16_t step = 0; step < run.left; ++step) {
+      if (run.waits[step] == 0) expect(time, Happening::ready, {rank, segment, step});
+    }
+  }
+
+  void end(int rank, uint32_t segment, double time) {
+    RankState& state = ranks_[rank];
+    --state.in_flight;
+    end_ = std::max(end_, time);
+    // The place of this segment is that of the next which shares it.
+    if (segment + kSegmentsInFlight < segments_) begin(rank, segment + kSegmentsInFlight, time);
+  }
+
+  void handle(const Event& event) {
+    switch (event.what) {
+      case Happening::ready:
+        return start(event.at, event.time);
+      case Happening::matched:
+        return transfer(event.at, event.other, event.time);
+      case Happening::landing:
+        return land(event.at, event.other, event.time);
+      case Happening::arrived:
+        return expect(work(event.at.rank, event.time,
+                           link_between(event.at.rank, step_of(event.at).peer).overhead_us),
+                      Happening::done, event.at);
+      case Happening::done:
+        return finish(event.at, event.time);
+    }
+  }
+
+  void start(const At& at, double time) {
+    const Step& step = step_of(at);
+    if (computes(step.verb)) {
+      return expect(work(at.rank, time, compute_us(step)), Happening::done, at);
+    }
+    const bool out = sends(step.verb);
+    if (out) time = work(at.rank, time, link_between(at.rank, step.peer).overhead_us);
+    const auto key = out ? std::tuple(at.rank, step.peer, at.segment, step.ordinal)
+                         : std::tuple(step.peer, at.rank, at.segment, step.ordinal);
+    const auto found = waiting_.find(key);
+    if (found == waiting_.end()) {
+      waiting_.emplace(key, std::pair(at, time));
+      return;
+    }
+    const auto [other, since] = found->second;
+    waiting_.erase(found);
+    expect(std::max(time, since), Happening::matched, out ? at : other, out ? other : at);
+  }
+
+  double compute_us(const Step& step) const {
+    const double rate = step.verb == Verb::reduce
+                            ? links_.reduce_bytes_per_us / std::max(1, step.sources - 1)
+                            : links_.copy_bytes_per_us;
+    return links_.step_us + bytes_of(step.to) / rate;
+  }
+
+  void transfer(const At& from, const At& to, double time) {
+    const Link& link = link_between(from.rank, to.rank);
+    const Step& sent = step_of(from);
+    traffic_[from.rank].messages += 1;
+    if (sent.verb == Verb::publish) {
+      run_of(to).shown_by[to.step] = from;
+      if (run_of(to).unread[to.step] == 0) expect(time, Happening::done, from);
+      return expect(time + link.latency_us, Happening::arrived, to);
+    }
+    const double bytes = bytes_of(sent.to);
+    const double begins = occupy(port(from.rank, to.rank).out, time, bytes, link);
+    if (!is_near(from.rank, to.rank)) traffic_[from.rank].network_bytes += bytes;
+    expect(begins + bytes / link.bytes_per_us, Happening::done, from);
+    expect(begins + link.latency_us, Happening::landing, to, from);
+  }
+
+  void land(const At& to, const At& from, double time) {
+    const Link& link = link_between(from.rank, to.rank);
+    const double bytes = bytes_of(step_of(to).to);
+    const double begins = occupy(port(to.rank, from.rank).in, time, bytes, link);
+    expect(begins + bytes / link.bytes_per_us, Happening::arrived, to);
+  }
+
+  // When the transfer gets its turn at a direction of a port.
+  static double occupy(double& free_from, double time, double bytes, const Link& link) {
+    const double begins = std::max(time, free_from);
+    free_from = begins + std::max(bytes / link.bytes_per_us, link.gap_us);
+    return begins;
+  }
+
+  // A node's to the network; a rank's own within the node.
+  Port& port(int rank, int peer) {
+    return is_near(rank, peer) ? rank_ports_[rank] : node_ports_[nodes_[rank]];
+  }
+
+  void finish(const At& at, double time) {
+    Run& run = run_of(at);
+    const Schedule& schedule = schedules_[at.rank];
+    for (const Slice& source : schedule.sources_of(step_of(at))) {
+      if (source.space != Space::view || --run.unread[source.slot] > 0) continue;
+      const At shown_by = run.shown_by[source.slot];
+      expect(time + link_between(at.rank, shown_by.rank).latency_us, Happening::done, shown_by);
+    }
+    for (uint16_t successor : ranks_[at.rank].successors[at.step]) {
+      if (--run.waits[successor] == 0) {
+        expect(time, Happening::ready, {at.rank, at.segment, successor});
+      }
+    }
+    if (--run.left == 0) end(at.rank, at.segment, time);
+  }
+
+  const std::vector<Schedule>& schedules_;
+  std::span<const int> nodes_;
+  const LinkModel& links_;
+  double bytes_per_part_;
+  uint32_t segments_;
+  std::vector<RankState> ranks_;
+  std::vector<double> processors_;  // by rank: busy until then
+  std::map<int, Port> rank_ports_, node_ports_;
+  // By sender, receiver, segment and ordinal: the end that has come first, and when.
+  std::map<std::tuple<int, int, uint32_t, uint16_t>, std::pair<At, double>> waiting_;
+  std::priority_queue<Event> events_;
+  uint64_t made_ = 0;
+  double end_ = 0;
+  std::vector<Traffic> traffic_;
+};
+
+}  // namespace
+
+Cost cost_of(const std::vector<Schedule>& schedules, std::span<const int> nodes,
+             const LinkModel& links, uint64_t bytes, uint64_t segment_bytes) {
+  const uint64_t segments = std::max<uint64_t>((bytes + segment_bytes - 1) / segment_bytes, 1);
+  const double each = static_cast<double>(bytes) / static_cast<double>(segments);
+  const auto executed = static_cast<uint32_t>(std::min<uint64_t>(segments, kSegmentsExecuted));
+  Execution execution(schedules, nodes, links, each, executed);
+  Cost cost{execution.run()};
+  if (segments > executed) {
+    const double half = Execution(schedules, nodes, links, each, executed / 2).run();
+    const double rate = (cost.time_us - half) / (executed - executed / 2);
+    cost.time_us += static_cast<double>(segments - executed) * rate;
+  }
+  const double times = static_cast<double>(segments) / executed;
+  std::map<int, double> sent;
+  for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
+    const Execution::Traffic& traffic = execution.traffic()[rank];
+    cost.messages = std::max(
+        cost.messages, static_cast<uint64_t>(static_cast<double>(traffic.messages) * times + 0.5));
+    double& bytes_of_node = sent[nodes[rank]];
+    bytes_of_node += traffic.network_bytes * times;
+    cost.network_bytes = std::max(cost.network_bytes, static_cast<uint64_t>(bytes_of_node + 0.5));
+  }
+  return cost;
+}
+
+std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const LinkModel& links,
+                                        bool is_visible) {
+  std::vector<Schedule> lowered;
+  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) {
+    Placement placement{.input_visible = is_visible, .output_visible = is_visible};
+    for (int peer = 0; peer < shape.ranks; ++peer) {
+      placement.views.push_back(shape.node_of(peer) == shape.node_of(shape.rank));
+      placement.devices.push_back(links.is_by_device && !placement.views.back());
+    }
+    lowered.push_back(lower(make_schedule(algorithm, shape), placement));
+  }
+  return lowered;
+}
+
+}  // namespace rdmacoll

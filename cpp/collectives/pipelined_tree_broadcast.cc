@@ -1,0 +1,94 @@
+#include <bit>
+
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr int kRoot = 0, kNobody = -1;  // as neighbours of a node
+
+struct Node {
+  int parent = kRoot, left = kNobody, right = kNobody;
+};
+
+// The binary tree whose nodes 1 to `nodes` are numbered from left to right. The top of a range is a
+// power of two beyond its beginning, so all inner nodes are even and odd nodes are leaves.
+Node in_order_node(int number, int nodes) {
+  const auto top = [](int first, int last) {
+    const auto count = static_cast<unsigned>(last - first + 1);
+    return count == 0 ? kNobody : first - 1 + static_cast<int>(std::bit_floor(count));
+  };
+  Node node;
+  int first = 1, last = nodes;
+  for (int at = top(first, last); at != number; at = top(first, last)) {
+    node.parent = at;
+    if (number < at) {
+      last = at - 1;
+    } else {
+      first = at + 1;
+    }
+  }
+  node.left = top(first, number - 1);
+  node.right = top(number + 1, last);
+  return node;
+}
+
+// Two trees over all ranks but the root, in which a rank is an inner node at most once: the second
+// is the first one's mirror image, or shifted by one where that would map even numbers to even
+// ones.
+class TwoTrees {
+ public:
+  explicit TwoTrees(const Shape& shape) : shape_(shape), nodes_(shape.ranks - 1) {}
+
+  Node at(int tree, int rank) const {
+    const int number = distance(rank);
+    Node node = in_order_node(tree == 0 ? number : other(number), nodes_);
+    for (int* neighbour : {&node.parent, &node.left, &node.right}) {
+      if (*neighbour != kNobody) *neighbour = rank_of(tree, *neighbour);
+    }
+    return node;
+  }
+  int top(int tree) const {
+    return rank_of(tree, static_cast<int>(std::bit_floor(unsigned(nodes_))));
+  }
+
+ private:
+  int distance(int rank) const { return (rank - shape_.root + shape_.ranks) % shape_.ranks; }
+  bool is_mirrored() const { return nodes_ % 2 == 0; }
+  int other(int number) const { return is_mirrored() ? nodes_ + 1 - number : number % nodes_ + 1; }
+  int rank_of(int tree, int number) const {
+    if (tree == 1 && number != kRoot) {
+      number = is_mirrored() ? nodes_ + 1 - number : (number + nodes_ - 2) % nodes_ + 1;
+    }
+    return (number + shape_.root) % shape_.ranks;
+  }
+
+  const Shape& shape_;
+  int nodes_;
+};
+
+}  // namespace
+
+Schedule pipelined_tree_broadcast(const Shape& shape) {
+  constexpr int kTrees = 2;
+  Builder program(shape.ranks, shape.rank, kTrees);
+  const TwoTrees trees(shape);
+  if (shape.rank == shape.root) {
+    program.copy(program.output(0, kTrees), program.input(0, kTrees));
+    for (int tree = 0; tree < kTrees && shape.ranks > 1; ++tree) {
+      program.send(trees.top(tree), program.output(tree));
+    }
+    return program.finish();
+  }
+  for (int tree = 0; tree < kTrees; ++tree) {
+    const Node node = trees.at(tree, shape.rank);
+    program.receive(node.parent, program.output(tree));
+    for (const int child : {node.left, node.right}) {
+      if (child != kNobody) program.send(child, program.output(tree));
+    }
+  }
+  return program.finish();
+}
+
+}  // namespace rdmacoll

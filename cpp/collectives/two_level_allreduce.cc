@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include "collectives/algorithms.h"
+#include "collectives/binary_blocks.h"
+#include "collectives/builder.h"
+
+namespace rdmacoll {
+namespace {
+
+// More shares than this would be short messages where the sizes of nodes have no small multiple,
+// and more parts than that are not to be numbered.
+constexpr int kSharesMax = 64, kPartsMax = 1 << 14;
+
+struct Range {
+  int begin = 0, end = 0;
+};
+
+// The ranks of each node, nodes in the order of their first rank, and who owns which shares: those
+// of a node divide all shares among themselves, in order.
+class Nodes {
+ public:
+  explicit Nodes(const Shape& shape) {
+    std::map<int, std::size_t> found;
+    for (int rank = 0; rank < shape.ranks; ++rank) {
+      const auto [entry, is_new] = found.emplace(shape.node_of(rank), members_.size());
+      if (is_new) members_.emplace_back();
+      if (rank == shape.rank) {
+        mine_ = static_cast<int>(entry->second);
+        local_ = static_cast<int>(members_[entry->second].size());
+      }
+      members_[entry->second].push_back(rank);
+    }
+    int most = 1;
+    shares_ = 1;
+    for (const std::vector<int>& node : members_) {
+      const int size = static_cast<int>(node.size());
+      most = std::max(most, size);
+      shares_ = std::min(std::lcm(shares_, size), kSharesMax + 1);
+    }
+    if (shares_ > std::min(kSharesMax, kPartsMax / binary_block_parts(count()))) shares_ = most;
+  }
+
+  int count() const { return static_cast<int>(members_.size()); }
+  int shares() const { return shares_; }
+  int mine() const { return mine_; }
+  int local_rank() const { return local_; }
+  const std::vector<int>& neighbours() const { return members_[mine_]; }  // and me
+  Range shares_of(int local_rank) const {
+    const int size = static_cast<int>(neighbours().size());
+    return {first_share(local_rank, size), first_share(local_rank + 1, size)};
+  }
+  // Who owns the share in each node.
+  std::vector<int> owners(int share) const {
+    std::vector<int> owners;
+    for (const std::vector<int>& node : members_) {
+      owners.push_back(
+          node[static_cast<std::size_t>(share) * node.size() / static_cast<std::size_t>(shares_)]);
+    }
+    return owners;
+  }
+
+ private:
+  // The least share with share * size / shares_ >= local_rank.
+  int first_share(int local_rank, int size) const {
+    return (local_rank * shares_ + size - 1) / size;
+  }
+
+  std::vector<std::vector<int>> members_;
+  int mine_ = 0, local_ = 0, shares_ = 1;
+};
+
+class TwoLevels {
+ public:
+  explicit TwoLevels(const Shape& shape)
+      : nodes_(shape),
+        unit_(binary_block_parts(nodes_.count())),
+        program_(shape.ranks, shape.rank, nodes_.shares() * unit_, shape.prescaled),
+        owned_(nodes_.shares_of(nodes_.local_rank())) {}
+
+  Schedule run() {
+    reduce_within_node();
+    if (nodes_.count() > 1) allreduce_between_owners();
+    gather_within_node();
+    return program_.finish();
+  }
+
+ private:
+  int neighbours() const { return static_cast<int>(nodes_.neighbours().size()); }
+  int rank_at(int local_rank) const { return nodes_.neighbours()[local_rank]; }
+  // Everybody begins with another partner.
+  int partner(int distance) const { return (nodes_.local_rank() + distance) % neighbours(); }
+  Slice contribution(const Range& shares) const {
+    return program_.contribution(shares.begin * unit_, (shares.end - shares.begin) * unit_);
+  }
+  Slice output(const Range& shares) const {
+    return program_.output(shares.begin * unit_, (shares.end - shares.begin) * unit_);
+  }
+  template <typename Visit>
+  void each_partner(Visit visit) {  // that has a share
+    for (int distance = 1; distance < neighbours(); ++distance) {
+      const Range shares = nodes_.shares_of(partner(distance));
+      if (shares.begin < shares.end) visit(partner(distance), shares);
+    }
+  }
+  bool owns_something() const { return owned_.begin < owned_.end; }
+
+  void reduce_within_node() {
+    each_partner([this](int local, const Range& shares) {
+      program_.send(rank_at(local), contribution(shares));
+    });
+    mine_ = contribution(owned_);
+    const bool last = nodes_.count() == 1;
+    if (neighbours() == 1) {
+      if (last) program_.copy(output(owned_), mine_, true);
+      return;
+    }
+    if (!owns_something()) return;
+    std::vector<Slice> sources(nodes_.neighbours().size(), mine_);
+    for (int distance = neighbours() - 1; distance > 0; --distance) {
+      Slice& source = sources[partner(distance)];
+      source = program_.scratch(mine_.first_part, mine_.parts);
+      program_.receive(rank_at(partner(distance)), source);
+    }
+    mine_ = output(owned_);
+    program_.reduce(mine_, sources, last);
+  }
+
+  // Neighbouring shares with the same owners go together.
+  void allreduce_between_owners() {
+    for (Range range{owned_.begin, owned_.begin}; range.begin < owned_.end;
+         range.begin = range.end) {
+      const std::vector<int> owners = nodes_.owners(range.begin);
+      while (range.end < owned_.end && nodes_.owners(range.end) == owners) ++range.end;
+      Slice slice = mine_;
+      slice.first_part = static_cast<uint16_t>(range.begin * unit_);
+      slice.parts = static_cast<uint16_t>((range.end - range.begin) * unit_);
+      allreduce_by_blocks(program_, owners, nodes_.mine(), slice);
+    }
+  }
+
+  void gather_within_node() {
+    for (int distance = 1; distance < neighbours() && owns_something(); ++distance) {
+      program_.send(rank_at(partner(distance)), output(owned_));
+    }
+    for (int distance = neighbours() - 1; distance > 0; --distance) {
+      const Range shares = nodes_.shares_of(partner(distance));
+      if (shares.begin < shares.end) {
+        program_.receive(rank_at(partner(distance)), output(shares));
+      }
+    }
+  }
+
+  Nodes nodes_;
+  int unit_;  // parts of a share
+  Builder program_;
+  Range owned_;  // shares
+  Slice mine_;   // my part of the sum, as far as it is summed
+};
+
+}  // namespace
+
+Schedule two_level_allreduce(const Shape& shape) { return TwoLevels(shape).run(); }
+
+}  // namespace rdmacoll

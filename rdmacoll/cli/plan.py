@@ -1,0 +1,126 @@
+"""`rdmacoll plan`: which algorithm would run, what each costs, and what one rank does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from rdmacoll.cli.report import Findings, bytes_text, command, counted, is_speaker, parse_bytes, say
+from rdmacoll.engine.question import OPERATIONS, explain
+
+_NETWORKS = ("rdma", "tcp")
+# What the words of a schedule mean; the rest of a line is where from, where to, and after which steps.
+_WORDS = {
+    "send": "its bytes go to that rank",
+    "receive": "the next bytes of that rank come here",
+    "reduce": "the sources are combined here",
+    "copy": "the source is copied here",
+    "publish": "that rank reads it where it lies",
+    "await": "that rank shows where to read",
+    "pack": "the caller's memory is copied to where peers see it",
+    "unpack": "back to the caller's memory",
+}
+
+
+@click.command()
+@click.option("--op", "operation", type=click.Choice(OPERATIONS), default="allreduce", show_default=True)
+@click.option("--ranks", default=8, show_default=True, type=click.IntRange(min=1), help="Of the world.")
+@click.option("--nodes", default=1, show_default=True, type=click.IntRange(min=1), help="That they are on.")
+@click.option("--bytes", "size", default="1M", show_default=True, help="Of an allgather: of all ranks.")
+@click.option("--algorithm", help="Whose schedule is shown, if not that of the one that is chosen.")
+@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose it is.")
+@click.option("--network", type=click.Choice(_NETWORKS), default="rdma", show_default=True)
+@click.option("--latency-us", default=0.0, help="Of the network, if it is not the usual one.")
+@click.option("--gbit", default=0.0, help="Of the network, per node and direction.")
+@command("plan")
+def plan(
+    *,
+    operation: str,
+    ranks: int,
+    nodes: int,
+    size: str,
+    algorithm: str | None,
+    rank: int,
+    network: str,
+    latency_us: float,
+    gbit: float,
+) -> Findings:
+    """Explains an operation without running it: which algorithm, why, at what cost, in which steps.
+
+    The costs come from executing the schedules of all ranks against a model of the links. Settings of the
+    environment count: RDMACOLL_ALLREDUCE_ALGORITHM, RDMACOLL_ORDER, RDMACOLL_SEGMENT_BYTES.
+    """
+    count = parse_bytes(size)
+    found = explain(
+        operation,
+        ranks=ranks,
+        nodes=nodes,
+        count=count,
+        rank=rank,
+        algorithm=algorithm,
+        is_rdma=network == "rdma",
+        latency_us=latency_us,
+        gbit_per_s=gbit,
+    )
+    if is_speaker():
+        _print(operation, count, ranks, rank, network, found)
+    return {"ok": True, "operation": operation, "ranks": ranks, "bytes": count, "rank": rank, **found}
+
+
+def _print(operation: str, count: int, ranks: int, rank: int, network: str, found: dict[str, Any]) -> None:
+    per_node = [found["nodes"].count(node) for node in range(max(found["nodes"]) + 1)]
+    where = f"on {counted(len(per_node), 'node')}"
+    if len(per_node) > 1:
+        where += f" ({' + '.join(str(here) for here in per_node)}) joined by {network}"
+    say(f"{operation} of {bytes_text(count)} bytes, {counted(ranks, 'rank')} {where}")
+    say(f"{found['algorithm']} is chosen. {found['reason'][:1].upper()}{found['reason'][1:]}.")
+    say()
+    _print_costs(count, found)
+    say()
+    say(f"What rank {rank} does in each segment of {found['shown']}, as the algorithm says it:")
+    _print_steps(found["schedule"])
+    if found["lowered"] != found["schedule"]:
+        say()
+        say("... and as it runs, fitted to whose memory is seen by whom:")
+        _print_steps(found["lowered"])
+    say()
+    used = {line.split()[1] for line in _steps_of(found["schedule"]) + _steps_of(found["lowered"])}
+    for word, meaning in _WORDS.items():
+        if word in used:
+            say(f"  {word:<8} {meaning}")
+
+
+def _print_costs(count: int, found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("algorithm", no_wrap=True)
+    for title in ("model", "GB/s", "messages", "network", "cut"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("order", no_wrap=True)
+    for row in sorted(found["costs"], key=lambda cost: float(cost["time_us"])):
+        chosen = row["algorithm"] == found["algorithm"]
+        table.add_row(
+            f"{row['algorithm']}{' *' if chosen else ''}",
+            f"{row['time_us']:.1f} us",
+            f"{count / row['time_us'] / 1e3:.2f}",
+            str(row["messages"]),
+            f"{row['network_bytes'] / 1024:.0f} KiB",
+            f"{row['segments']} x {row['parts']}",
+            "canonical" if row["canonical"] else "its own",
+        )
+    Console().print(table)
+    say("* is chosen. Messages that the busiest rank sends, what the busiest node sends to others;")
+    say("cut: segments x parts. Order: canonical, or one of the algorithm's own.")
+
+
+def _steps_of(schedule: str) -> list[str]:
+    return schedule.splitlines()[1:]
+
+
+def _print_steps(schedule: str) -> None:
+    for line in _steps_of(schedule):
+        number, rest = line.split(" ", 1)
+        say(f"  {number:>3} {rest}")

@@ -1,0 +1,96 @@
+"""`rdmacoll plan`: the choice, the costs and the schedules, as JSON and as people read them."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import command_line
+
+COST = {
+    "algorithm",
+    "time_us",
+    "messages",
+    "network_bytes",
+    "segment_bytes",
+    "segments",
+    "parts",
+    "canonical",
+}
+
+
+def test_the_choice_its_reason_and_the_cost_of_each_algorithm(tmp_path):
+    code, found, output = command_line(
+        tmp_path, "plan", "--op", "allreduce", "--ranks", "8", "--nodes", "2", "--bytes", "1M"
+    )
+    assert code == 0, output
+    assert (found["algorithm"], found["shown"]) == ("two_level", "two_level")
+    assert found["nodes"] == [0, 0, 0, 0, 1, 1, 1, 1]
+    costs = {row["algorithm"]: row for row in found["costs"]}
+    assert set(costs) == {"ring", "direct", "recursive_doubling", "halving_doubling", "two_level"}
+    assert all(set(row) == COST and row["time_us"] > 0 for row in costs.values())
+    # Between two nodes that are as one rank each: half of the bytes out, and half of the sum.
+    assert costs["two_level"]["network_bytes"] == 1 << 20
+    assert costs["two_level"]["time_us"] < costs["direct"]["time_us"]
+    assert not costs["ring"]["canonical"]
+    assert "two_level is chosen. Nodes with several ranks" in output
+    assert "two_level *" in output
+    # As it is written, and with publish and await where ranks see each other's memory.
+    assert "await" not in found["schedule"]
+    assert "await" in found["lowered"]
+    for word in ("send", "publish", "await", "reduce"):
+        assert f"  {word:<8} " in output, word
+
+
+@pytest.mark.parametrize(
+    ("operation", "ranks", "size", "chosen"),
+    [
+        ("allreduce", "8", "8", "recursive_doubling"),
+        ("allreduce", "16", "256K", "halving_doubling"),
+        ("broadcast", "8", "64M", "pipelined_tree"),
+        ("allgather", "8", "1K", "doubling_allgather"),
+    ],
+)
+def test_every_operation_has_its_algorithms(tmp_path, operation, ranks, size, chosen):
+    arguments = ["--op", operation, "--ranks", ranks, "--nodes", ranks, "--bytes", size]
+    code, found, output = command_line(tmp_path, "plan", *arguments)
+    assert code == 0, output
+    assert found["algorithm"] == chosen
+    assert chosen in {row["algorithm"] for row in found["costs"]}
+
+
+def test_another_algorithm_of_another_rank_can_be_shown(tmp_path):
+    arguments = ["--ranks", "4", "--nodes", "4", "--bytes", "64M", "--algorithm", "ring", "--rank", "2"]
+    code, found, output = command_line(tmp_path, "plan", *arguments, "--network", "tcp", "--gbit", "1")
+    assert code == 0, output
+    assert found["shown"] == "ring"
+    assert found["schedule"].startswith("rank 2 of 4, 4 parts")
+    assert "What rank 2 does in each segment of ring" in output
+    # A ring sends 2 (p-1)/p of the bytes, at 125 bytes per microsecond.
+    ring = next(row for row in found["costs"] if row["algorithm"] == "ring")
+    wire_us = 1.5 * (64 << 20) / 125
+    assert wire_us < ring["time_us"] < 1.1 * wire_us
+
+
+def test_settings_count(tmp_path):
+    environ = {"RDMACOLL_ALLREDUCE_ALGORITHM": "ring:4k:halving_doubling", "RDMACOLL_SEGMENT_BYTES": "64K"}
+    code, found, output = command_line(tmp_path, "plan", "--bytes", "1M", "--nodes", "8", env=environ)
+    assert code == 0, output
+    assert found["algorithm"] == "halving_doubling"
+    assert "forced by RDMACOLL_ALLREDUCE_ALGORITHM" in found["reason"]
+    assert {row["segments"] for row in found["costs"]} == {16}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--ranks", "4", "--nodes", "5"], "4 ranks cannot be on 5 nodes: ask for 1 to 4."),
+        (["--ranks", "4", "--rank", "4"], "there is no rank 4 among 4: ask for 0 to 3."),
+        (["--algorithm", "pipelined_tree"], "pipelined_tree is no algorithm for this: ask for ring, direct"),
+        (["--bytes", "0"], "0 bytes need no algorithm: ask for 1 or more."),
+        (["--ranks", "100000"], "ask for 1 to 256."),
+    ],
+)
+def test_what_cannot_be_planned_is_said(tmp_path, arguments, sentence):
+    code, found, output = command_line(tmp_path, "plan", *arguments)
+    assert code == 1
+    assert sentence in found["error"]["message"]
+    assert sentence in output
