@@ -36,7 +36,8 @@ def sent_by(call: Callable[[], Any]) -> int:
 
 def check_partial_sums_are_not_rounded() -> None:
     for name, (compression, _) in NARROW.items():
-        for size in (1, 1000, 200_000):
+        # The last one is more than a ring would begin at, where it may add on the way.
+        for size in (1, 1000, 600_000 if SIZE == 3 else 20_000):
             for large_on in range(SIZE):
                 x = tf.fill((size,), LARGE[name] if large_on == RANK else 1.0)
                 for op, divisor in ((rdmacoll.Sum, 1), (rdmacoll.Average, SIZE)):

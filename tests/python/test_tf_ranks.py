@@ -45,7 +45,7 @@ def test_what_is_wrong_is_refused_on_every_rank(ranks: int, inter_op_threads: in
 
 
 @pytest.mark.parametrize(
-    ("ranks", "transport"), [slow(1, "shm"), slow(2, "tcp"), (3, "shm"), slow(3, "tcp"), slow(4, "shm")]
+    ("ranks", "transport"), [slow(1, "shm"), slow(2, "tcp"), slow(3, "shm"), (3, "tcp"), slow(4, "shm")]
 )
 def test_gradients_travel_as_16_bits_and_by_rows(ranks: int, transport: str) -> None:
     run_checks("tf_gradients.py", ranks, env={"RDMACOLL_TRANSPORT": transport})
