@@ -28,6 +28,8 @@ class Hosts:
         self.switch = f"{tag}s"
         self.names = [f"{tag}h{number}" for number in range(count)]
         self._made: list[str] = []
+
+    def open(self) -> None:
         self._make(self.switch)
         ip("-n", self.switch, "link", "add", "bridge0", "type", "bridge")
         ip("-n", self.switch, "link", "set", "bridge0", "up")
@@ -42,8 +44,8 @@ class Hosts:
             ip("-n", name, "link", "set", "lo", "up")
 
     def _make(self, name: str) -> None:
+        self._made.append(name)  # before it is there: a call that runs into its limit may have made it
         ip("netns", "add", name)
-        self._made.append(name)
 
     def prefixes(self, host_of: list[int]) -> dict[int, list[str]]:
         """How to start each rank on its host."""
@@ -62,6 +64,7 @@ class Hosts:
 def hosts() -> Iterator[Hosts]:
     made = Hosts(3)
     try:
+        made.open()
         yield made
     finally:
         made.close()
