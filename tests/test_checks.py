@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from suites import ROOT, cores
 
-SUITES = ("conformance", "multiprocess", "unit", "sim", "verbs_sim")  # the longest first
+SUITES = ("unit", "conformance", "multiprocess", "sim", "verbs_sim")  # the longest first
 # GoogleTest's own skips that are allowed: name -> why.
 ALLOWED_GTEST_SKIPS: dict[str, str] = {}
 
@@ -28,8 +28,10 @@ def check(*command: str | Path, timeout_s: float = 900, env: dict[str, str] | No
         errors="replace",
         env={**os.environ, **(env or {})},
     )
-    text = (result.stdout + result.stderr)[-12000:]
-    assert result.returncode == 0, f"{' '.join(map(str, command))}: exit code {result.returncode}\n{text}"
+    text = result.stdout + result.stderr
+    assert result.returncode == 0, (
+        f"{' '.join(map(str, command))}: exit code {result.returncode}\n{text[-12000:]}"
+    )
     return text
 
 

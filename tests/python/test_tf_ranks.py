@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from marks import slow  # every rank loads TensorFlow, which takes seconds
 from ranks import ROOT, Run, run
 
 PROGRAMS = ROOT / "tests" / "multiprocess"
@@ -20,11 +21,6 @@ def run_checks(program: str, ranks: int, **options: object) -> None:
     assert len(checks) > 4
     for report in reports:
         assert len(report["done"]) == len(checks)
-
-
-def slow(*values: object) -> object:
-    """A case for `make test-all`: every rank loads TensorFlow, which takes seconds."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(

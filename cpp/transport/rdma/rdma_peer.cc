@@ -17,7 +17,7 @@ constexpr uint32_t kRecordBytesMin = 1024;
 constexpr std::size_t kPoolShare = 16;
 
 // Some milliseconds; a failure of the peer's alone has no other cause here.
-constexpr int kLooksForACause = 4;
+constexpr int kLooksForACause = 16;
 
 constexpr int kTimedRequests = 16;
 constexpr uint32_t kPathImmediate = UINT32_MAX;  // no slot has this number

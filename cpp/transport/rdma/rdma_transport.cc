@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kCompletionsPerPoll = 64;
 // Sockets and events tell of death only, and a look is a system call or two.
-constexpr Nanoseconds kLookInterval = 4 * kMillisecond;
+constexpr Nanoseconds kLookInterval = kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
 constexpr int kEventsPerLook = 64;
 constexpr uint32_t kCompletionsMax = 32 << 10;
