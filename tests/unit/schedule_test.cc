@@ -46,7 +46,7 @@ TEST_P(EveryAlgorithm, is_right_for_1_to_64_ranks) {
 
 TEST_P(EveryAlgorithm, is_right_for_every_root) {
   if (!has_root(row().result)) return;
-  for (int ranks = 1; ranks <= 64; ranks += ranks < 20 ? 1 : 11) {
+  for (int ranks = 1; ranks <= 64; ranks += ranks < 12 ? 1 : 13) {
     for (int root = 0; root < ranks; ++root) {
       for (const bool prescaled : {false, is_sum(row().result)}) {
         const Shape shape{.ranks = ranks, .root = root, .prescaled = prescaled};
