@@ -1,6 +1,7 @@
 #include "engine/simulator.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -82,6 +83,9 @@ class Rank {
     }
     if (!can_act()) return;
     for (const auto& task : tasks_) check(*task);
+    // In a world that has failed somebody may still read what was given back, and throws away what
+    // comes of it. Between processes that is no crash, so the memory stays until the end.
+    if (failed_) std::move(tasks_.begin(), tasks_.end(), std::back_inserter(given_back_));
     tasks_.clear();
     if (failed_ || phase_ == script_.phases.size()) {
       leave("");
@@ -215,7 +219,7 @@ class Rank {
   std::unique_ptr<MemoryPool> pool_;
   SlowCompute compute_;
   std::unique_ptr<Engine> engine_;
-  std::vector<std::unique_ptr<Task>> tasks_;
+  std::vector<std::unique_ptr<Task>> tasks_, given_back_;
   std::vector<std::size_t> order_;
   std::size_t phase_ = 0, next_ = 0;
   bool failed_ = false, left_ = false, ended_ = false, asleep_ = false;
