@@ -29,13 +29,7 @@ Schedule binomial_reduce(const Shape& shape) {
     const Slice theirs = program.scratch(0);
     program.receive(holder(sibling, block), theirs);
     const bool last = block * 2 >= ranks;
-    const Slice sum = last ? program.output(0) : program.scratch(0);
-    if (lower) {
-      program.reduce(sum, {mine, theirs}, last);
-    } else {
-      program.reduce(sum, {theirs, mine}, last);
-    }
-    mine = sum;
+    mine = program.joined(lower ? mine : theirs, lower ? theirs : mine, last);
   }
   if (ranks == 1) program.copy(program.output(0), mine, true);
   return program.finish();

@@ -35,6 +35,14 @@ class Builder {
   void reduce(const Slice& to, std::initializer_list<Slice> sources, bool final) {
     reduce(to, std::span(sources.begin(), sources.size()), final);
   }
+  // The sum of two neighbouring blocks of ranks, the lower one first, in the output or a fresh
+  // slot.
+  Slice joined(const Slice& lower, const Slice& upper, bool final) {
+    const Slice sum =
+        final ? output(lower.first_part, lower.parts) : scratch(lower.first_part, lower.parts);
+    reduce(sum, {lower, upper}, final);
+    return sum;
+  }
   void copy(const Slice& to, const Slice& from, bool final = false) {
     add({.verb = Verb::copy, .final = final, .to = to}, {&from, 1});
   }

@@ -33,13 +33,7 @@ Schedule recursive_doubling_allreduce(const Shape& shape) {
 
     // A fresh place for each round: the partners may still be reading the old one.
     const bool last = block * 2 >= ranks;
-    const Slice sum = last ? program.output(0) : program.scratch(0);
-    if (lower) {
-      program.reduce(sum, {mine, theirs}, last);
-    } else {
-      program.reduce(sum, {theirs, mine}, last);
-    }
-    mine = sum;
+    mine = program.joined(lower ? mine : theirs, lower ? theirs : mine, last);
   }
   if (ranks == 1) program.copy(program.output(0), mine, true);
   return program.finish();

@@ -144,9 +144,11 @@ bool Executor::issue_computes() {
     const uint64_t next = computes_.front();
     Run& run = run_of(next);
     const Step& step = step_of(next);
-    const uint64_t step_bytes = slice_bytes(run, step.to);  // the run may be another's afterwards
+    StepMemory& memory = run.memory[next & 0xffff];
+    if (!std::exchange(memory.is_located, true)) locate_job(run, step, memory);
+    const uint64_t step_bytes = memory.bytes;  // the run may be another's afterwards
     computes_.pop_front();
-    if (!compute(run, step, next)) {
+    if (!compute(run, step, memory, next)) {
       computes_.push_front(next);
       break;
     }
@@ -182,9 +184,7 @@ bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
   }
 }
 
-bool Executor::compute(Run& run, const Step& step, uint64_t cookie) {
-  StepMemory& memory = run.memory[cookie & 0xffff];
-  if (!std::exchange(memory.is_located, true)) locate_job(run, step, memory);
+bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t cookie) {
   if (memory.is_nothing) {
     finish(cookie);
     return true;

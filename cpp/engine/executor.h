@@ -136,7 +136,7 @@ class Executor final : public ComputeSink {
   bool issue_transfers();
   bool issue_computes();
   bool transfer(Run& run, const Step& step, uint64_t cookie);
-  bool compute(Run& run, const Step& step, uint64_t cookie);
+  bool compute(Run& run, const Step& step, StepMemory& memory, uint64_t cookie);
   void locate_job(const Run& run, const Step& step, StepMemory& memory);
   void look_at_views(const Run& run, const Step& step, StepMemory& memory);
   void end_job(uint64_t cookie, const Status& status);

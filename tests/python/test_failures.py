@@ -14,6 +14,18 @@ from frame import program, wait_done
 from ranks import LAUNCHERS, Run, run
 
 
+def check_that_a_killed_rank_is_named(started):
+    """Kills rank 1 of 3; the others name it within five times the promise."""
+    started.wait_for_reports(range(3))
+    time.sleep(0.5)
+    killed = time.time()
+    os.kill(started.pid(1), signal.SIGKILL)
+    for entry in wait_done(started, (0, 2), 20):
+        assert entry["error"] == "RankFailedError", entry
+        assert entry["attributes"]["rank"] == 1
+        assert entry["at"] - killed < 5, entry
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_killed_rank_is_named_with_host_and_cause(size, transport):
@@ -57,14 +69,7 @@ while True:
     engine.{call}
 """
     with Run(program(body, after="sys.exit(3)"), 3, env={"RDMACOLL_TRANSPORT": transport}) as started:
-        started.wait_for_reports(range(3))
-        time.sleep(0.5)
-        killed = time.time()
-        os.kill(started.pid(1), signal.SIGKILL)
-        for entry in wait_done(started, (0, 2), 20):
-            assert entry["error"] == "RankFailedError", entry
-            assert entry["attributes"]["rank"] == 1
-            assert entry["at"] - killed < 5, entry
+        check_that_a_killed_rank_is_named(started)
 
 
 def test_a_killed_rank_is_named_though_a_forked_child_keeps_its_sockets():
@@ -76,14 +81,7 @@ while True:
     engine.allreduce(np.ones(1000), rdmacoll.Sum)
 """
     with Run(program(body), 3) as started:
-        started.wait_for_reports(range(3))
-        time.sleep(0.5)
-        killed = time.time()
-        os.kill(started.pid(1), signal.SIGKILL)
-        for entry in wait_done(started, (0, 2), 20):
-            assert entry["error"] == "RankFailedError", entry
-            assert entry["attributes"]["rank"] == 1
-            assert entry["at"] - killed < 5, entry
+        check_that_a_killed_rank_is_named(started)
 
 
 def test_an_exception_in_user_code_is_named_by_its_class_on_the_others():
