@@ -28,6 +28,8 @@ from rdmacoll.engine.errors import (
     error_from,
 )
 from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
 from rdmacoll.engine.version import __version__
 from rdmacoll.engine.world import (
     cross_rank,
@@ -127,6 +129,7 @@ __all__ = [
     "Min",
     "MismatchError",
     "NotInitializedError",
+    "ProcessSet",
     "Product",
     "RankFailedError",
     "RdmacollError",
@@ -134,6 +137,7 @@ __all__ = [
     "StalledError",
     "Sum",
     "__version__",
+    "add_process_set",
     "allgather",
     "allreduce",
     "alltoall",
@@ -147,6 +151,7 @@ __all__ = [
     "error_from",
     "errors",
     "gather",
+    "global_process_set",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
@@ -156,9 +161,11 @@ __all__ = [
     "local_rank",
     "local_size",
     "metrics",
+    "process_sets",
     "rank",
     "reduce",
     "reducescatter",
+    "remove_process_set",
     "scatter",
     "shutdown",
     "size",

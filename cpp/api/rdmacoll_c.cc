@@ -15,7 +15,6 @@
 #include "bootstrap/rdma_ability.h"
 #include "engine/operation.h"
 
-using rdmacoll::check;
 using rdmacoll::Config;
 using rdmacoll::devices_json;
 using rdmacoll::Driver;
@@ -93,6 +92,7 @@ Status operation_from(rc_engine* engine, const rc_request* request, OperationRef
   RC_RETURN_IF_ERROR(engine->session->usable());
   Request wanted;
   RC_RETURN_IF_ERROR(request_from(*request, wanted));
+  RC_RETURN_IF_ERROR(engine->session->place(wanted));
   operation = std::make_shared<Operation>(std::move(wanted));
   return {};
 }
@@ -217,9 +217,7 @@ int prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
             rc_prepared** prepared, char** error) {
   OperationRef operation;
   Status status = operation_from(engine, request, operation);
-  if (status.ok())
-    status =
-        check(operation->request, engine->session->world().rank, engine->session->world().size());
+  if (status.ok()) status = engine->session->check(operation->request);
   if (status.ok()) {
     operation->is_checked = true;
     Session& session = *engine->session;
@@ -346,6 +344,31 @@ int check_descriptors(int32_t needed, char** error) {
   return report(rdmacoll::check_descriptors(needed), error);
 }
 
+int set_add(rc_engine* engine, const int32_t* ranks, int32_t n_ranks, int32_t* number,
+            char** error) {
+  uint32_t added = 0;
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->add_set({ranks, ranks + n_ranks}, added);
+  *number = static_cast<int32_t>(added);
+  return report(status, error);
+}
+
+int set_remove(rc_engine* engine, int32_t number, int64_t timeout_ms, char** error) {
+  Status status = engine->session->usable();
+  if (status.ok()) {
+    status = engine->session->remove_set(static_cast<uint32_t>(number), nanoseconds(timeout_ms));
+  }
+  return report(status, error);
+}
+
+int set_in_flight(rc_engine* engine, int32_t number, int32_t* operations, char** error) {
+  const Status status = engine->session->usable();
+  if (status.ok()) {
+    *operations = static_cast<int32_t>(engine->session->in_flight(static_cast<uint32_t>(number)));
+  }
+  return report(status, error);
+}
+
 const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
                   text_free,         settings,         engine_open,
                   engine_node,       engine_start,     engine_close,
@@ -357,7 +380,8 @@ const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
                   verify_schedules,  sim_faults,       run,
                   memory_lend,       devices,          pair_open,
                   pair_node,         pair_run,         pair_free,
-                  check_descriptors, handle_result_at, explain};
+                  check_descriptors, handle_result_at, explain,
+                  set_add,           set_remove,       set_in_flight};
 
 }  // namespace
 

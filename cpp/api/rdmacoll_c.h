@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 3
+#define RC_ABI_VERSION 4
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -80,6 +80,8 @@ typedef struct rc_request {
                             numbers as ranks; copied. NULL: as many for each, in a scatter one more
                             for the first ranks, as in a reducescatter */
   int32_t n_splits;
+  int32_t process_set; /* its number; 0: all ranks. Then `ranks` above are its ranks, and root is
+                          the rank in the job of one of them */
 } rc_request;
 
 enum rc_measure { RC_LATENCY = 1, RC_EXCHANGE = 2, RC_BANDWIDTH = 4 };
@@ -235,6 +237,18 @@ typedef struct rc_api {
    * sends, "network_bytes": that the busiest node sends, "segment_bytes", "segments", "parts",
    * "canonical"}], "schedule": as the algorithm writes it, "lowered": as it runs} */
   int (*explain)(const rc_question* question, const char* arguments, char** json, char** error);
+
+  /* Process sets beside the one of all ranks. Those of the settings (RDMACOLL_PROCESS_SETS) have
+   * the numbers from 1 on. The other calls are one rank's part of what all ranks do, members or
+   * not, in the same order; the caller sees to it that all do the same (an allgather before), that
+   * nobody uses a new set before all have it (a barrier after), and that nobody has anything in
+   * flight in a set that is removed. ranks: of the job, ascending. */
+  int (*set_add)(rc_engine* engine, const int32_t* ranks, int32_t n_ranks, int32_t* number,
+                 char** error);
+  /* 1: other ranks still need something of this one; call it again. */
+  int (*set_remove)(rc_engine* engine, int32_t number, int64_t timeout_ms, char** error);
+  /* How many operations of this rank have not ended there. */
+  int (*set_in_flight)(rc_engine* engine, int32_t number, int32_t* operations, char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

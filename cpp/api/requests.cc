@@ -21,6 +21,7 @@ Status check_size(std::string_view what, uint32_t size, std::size_t expected) {
 
 Status request_from(const rc_request& from, Request& to) {
   RC_RETURN_IF_ERROR(check_size("request", from.size, sizeof(rc_request)));
+  to.set = static_cast<uint32_t>(from.process_set);
   to.kind = static_cast<Kind>(from.kind);
   to.dtype = static_cast<Dtype>(from.dtype);
   to.op = static_cast<ReduceOp>(from.op);

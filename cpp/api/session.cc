@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "api/rdmacoll_c.h"
@@ -33,6 +35,9 @@ constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
 
 // Smaller ones are copied at every run; each registration takes entries of the devices' tables.
 constexpr std::size_t kPinnedBytesMin = 32 << 10;
+
+// What peers still need of a set that is removed is looked for this often.
+constexpr Nanoseconds kDrainSleep = kMillisecond;
 
 // Process-wide by nature: fork() copies descriptors whether we want it or not.
 std::atomic<bool> forked_child{false};
@@ -155,6 +160,10 @@ Status Session::take_up(const std::vector<int>& leaders) {
   compute_ = make_compute(cores);
   engine_ = std::make_unique<Engine>(
       EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_});
+  for (const std::vector<int>& ranks : config_.process_sets) {
+    uint32_t number = 0;
+    RC_RETURN_IF_ERROR(engine_->add_set(ranks, number));
+  }
   driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(cores));
   start_deadline_ = clock_.now() + from_seconds(config_.start_timeout_s);
   return driver_->open();
@@ -196,6 +205,35 @@ Status Session::usable() const {
   RC_RETURN_IF_ERROR(refuse_forked_child());
   if (driver_ == nullptr) return {Code::uninitialized, "rdmacoll was not started: call init()."};
   return {};
+}
+
+Status Session::place(Request& request) const {
+  if (request.set == 0 || !is_known(request.kind) || !row_of(request.kind).has_root) return {};
+  const int root = engine_->rank_in(request.set, request.root);
+  if (root < 0) {
+    return {Code::invalid, cat("root_rank ", request.root, " is not in process set ", request.set,
+                               ": the root of its operations is one of its ranks.")};
+  }
+  request.root = root;
+  return {};
+}
+
+Status Session::add_set(const std::vector<int>& ranks, uint32_t& number) {
+  return driver_->look([&](Engine& engine) { return engine.add_set(ranks, number); });
+}
+
+Status Session::remove_set(uint32_t number, Nanoseconds timeout) {
+  const Nanoseconds deadline = timeout == kNever ? kNever : clock_.now() + timeout;
+  while (true) {
+    const Status status = driver_->look([&](Engine& engine) { return engine.remove_set(number); });
+    if (!status.is_busy() || clock_.now() >= deadline) return status;
+    driver_->wake();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kDrainSleep));
+  }
+}
+
+std::size_t Session::in_flight(uint32_t set) {
+  return driver_->look([&](Engine& engine) { return engine.in_flight(set); });
 }
 
 std::vector<Piece> Session::pin(const Request& request) {

@@ -33,6 +33,13 @@ class Session {
   // NotInitializedError before start(), and in a forked child.
   Status usable() const;
   Driver& driver() { return *driver_; }
+  // Gives a request the numbers that its set has for ranks.
+  Status place(Request& request) const;
+  Status check(const Request& request) const { return engine_->check(request); }
+  // Process sets, as in rdmacoll_c.h.
+  Status add_set(const std::vector<int>& ranks, uint32_t& number);
+  Status remove_set(uint32_t number, Nanoseconds timeout);
+  std::size_t in_flight(uint32_t set);
   // Shows devices the memory of an operation that will run again and again. What they do not take
   // is copied at every run.
   std::vector<Piece> pin(const Request& request);

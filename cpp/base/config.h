@@ -29,6 +29,7 @@ struct ParsedValue {
   uint64_t integer = 0;  // bytes and count
   double seconds = 0;    // in the unit of the name: _S or _US
   std::vector<AlgorithmRange> algorithms;
+  std::vector<std::vector<int>> ranks;
   std::string note;  // what is not as it was written
 };
 
@@ -61,6 +62,7 @@ struct Config {
   double stall_warning_s = 10;
   double stall_error_s = 600;
   uint64_t plan_repeats = 3;
+  std::vector<std::vector<int>> process_sets;  // that exist from the start, beside the world
   bool rdma_enabled = true;
   std::string rdma_device;
   // Of the queue pairs; chosen when unset.

@@ -70,6 +70,10 @@ constexpr Setting kSettings[] = {
      "After so many repetitions of the same order of sums, ranks follow it without asking; 0: "
      "never.",
      0, 16, [](Config& config, const ParsedValue& value) { config.plan_repeats = value.integer; }},
+    {"RDMACOLL_PROCESS_SETS", "", "none", Unit::choice, Scope::world,
+     "none, or the ranks of each set, ascending, with semicolons between sets (0,2;1,3)",
+     "Process sets that exist from the start, beside the world.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.process_sets = value.ranks; }},
     {"RDMACOLL_RDMA", "TF_RDMA_ENABLED", "true", Unit::flag, Scope::world, "true or false",
      "false: TCP where RDMA could be used. Set to true: unusable RDMA is an error.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_enabled = value.flag; }},

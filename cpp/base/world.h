@@ -19,6 +19,7 @@ struct World {
   uint32_t epoch = 0;  // in every header
   int rank = 0;
   std::vector<Member> members;  // by rank
+  std::string part = {};        // " of process set 3" where it is a part of a job, for sentences
 
   int size() const { return static_cast<int>(members.size()); }
   bool same_node(int a, int b) const { return members[a].node == members[b].node; }

@@ -24,7 +24,7 @@ class CatchUp {
 
   // Every rank has the unit, or hears its verdict now. The root counts, and learns the sequence
   // that waits for nothing more; the others are told.
-  std::optional<uint64_t> unit_joined(const UnitKey& key) {
+  std::optional<uint64_t> unit_caught_up(const UnitKey& key) {
     const auto found = units_.find(key);
     if (found == units_.end()) return std::nullopt;
     const uint64_t sequence = found->second;
@@ -32,7 +32,7 @@ class CatchUp {
     if (--missing_[sequence] > 0) return std::nullopt;
     return sequence;
   }
-  void joined(uint64_t sequence) {
+  void caught_up(uint64_t sequence) {
     missing_.erase(sequence);
     std::erase_if(units_, [&](const auto& entry) { return entry.second == sequence; });
   }

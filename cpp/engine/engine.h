@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -20,16 +21,11 @@
 #include "base/world.h"
 #include "collectives/choose.h"
 #include "compute/compute.h"
-#include "engine/catch_up.h"
-#include "engine/decision_log.h"
-#include "engine/descriptor_table.h"
 #include "engine/executor.h"
 #include "engine/messages.h"
 #include "engine/operation.h"
-#include "engine/plan.h"
-#include "engine/plan_mode.h"
-#include "engine/readiness.h"
-#include "engine/recurrence.h"
+#include "engine/process_set.h"
+#include "engine/set_table.h"
 #include "engine/submissions.h"
 #include "memory/pool.h"
 #include "transport/transport.h"
@@ -47,17 +43,16 @@ struct EngineParts {
   Tuning tuning = {};
 };
 
-// Late and stalled operations, and plans that do not go on, are looked for this often.
-inline constexpr Nanoseconds kCheckInterval = kMillisecond;
-// So long an operation waits for those that the plan has before it, when there is room for them.
-inline constexpr Nanoseconds kPlanPatience = 100 * kMillisecond;
-
-class Engine final : public Sink {
+class Engine final : public Sink, private SetHost {
  public:
   explicit Engine(EngineParts parts);
 
   // Any thread. An operation that was accepted is completed exactly once.
   Status submit(const OperationRef& operation);
+  // What is wrong with a request, whose ranks are those of its set.
+  Status check(const Request& request) const;
+  // What a set calls a rank of the job; -1: it is not in it.
+  int rank_in(uint32_t set, int rank) const { return submissions_.rank_in(set, rank); }
   bool has_submissions() const { return submissions_.waiting(); }
 
   // Everything below: the holder of the baton only.
@@ -65,7 +60,7 @@ class Engine final : public Sink {
   bool progress();
   // When the last progress() began: what happens in a turn happens then, for the engine and for who
   // drives it. Reading the clock is a system call on some machines (user-mode Linux for one).
-  Nanoseconds turned_at() const { return turned_at_; }
+  Nanoseconds turned_at() const { return now_.turned_at; }
   // Before sleeping. False: something arrived meanwhile. The sleeper must also look at
   // has_submissions() after it has said that it sleeps.
   bool arm();
@@ -74,7 +69,16 @@ class Engine final : public Sink {
   // wait for what this rank still has to do. What peers alone have to do is no reason.
   bool needs_driver() const;
 
-  // All neighbours of the control tree are connected.
+  // Process sets beside the world. Every rank of the job calls this for the same sets in the same
+  // order, members or not; nobody submits to a new set before all have called, and nobody has
+  // anything in flight in a set that is removed, anywhere.
+  Status add_set(const std::vector<int>& ranks, uint32_t& number);
+  // busy(): what others need of this rank is not done yet; ask again.
+  Status remove_set(uint32_t number);
+  // How many operations of this rank's callers have not ended.
+  std::size_t in_flight(uint32_t set);
+
+  // All neighbours of the control trees are connected.
   bool started() const;
   // The end of this rank's work: says so to the others. progress() until may_end(), then end().
   void leave(const std::string& said);
@@ -84,15 +88,11 @@ class Engine final : public Sink {
   // Why the world cannot come to stand: a rank has failed, or has left already; ok() while it can.
   Status start_failure() const;
   // The failure that ended this world, ok() while there is none.
-  const Status& failure() const { return failure_; }
+  const Status& failure() const { return now_.failure; }
   std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often a driver has slept
   std::string state() const;
   const World& world() const { return world_; }
-  // How many plans this rank has followed, how many it has left, and how many decisions some ranks
-  // had to catch up with then.
-  uint64_t plans() const { return (plan_.era() + 1) / 2; }
-  uint64_t plans_left() const { return plan_.era() / 2; }
-  uint64_t caught_up() const { return caught_up_; }
+  SetTotals totals() const;  // over all sets
 
  private:
   // From the transport, inside poll().
@@ -103,79 +103,43 @@ class Engine final : public Sink {
   void control(int peer, std::span<const std::byte> message) override;
   void peer_failed(int peer, const std::string& cause) override;
 
-  void handle(int peer, ReadyMessage& message);
-  void handle(int peer, InternMessage& message);
-  void handle(int peer, Decision& decision);
-  void handle(int peer, VerdictMessage& message);
   void handle(int peer, FailureMessage& message);
   void handle(int peer, LeavingMessage& message);
   void handle(int peer, GoodbyeMessage& message);
-  void handle(int peer, PlanMessage& message);
-  void handle(int peer, FreezeMessage& message);
-  void handle(int peer, FrozenMessage& message);
-  void handle(int peer, ResumeMessage& message);
-  void handle(int peer, JoinedMessage& message);
 
-  using Operations = std::map<UnitKey, OperationRef>;
-  struct Found {
-    Operations* among = nullptr;
-    Operations::iterator at;
-  };
+  // From the sets.
+  void post(int rank, uint32_t set, const Message& message) override;
+  void fail(int rank, Status status) override;
+  void fail_myself(const Status& status) override;
+  void broken_protocol(int rank, const std::string& what) override;
+  void begin(const OperationRef& operation) override;
+  void end(const OperationRef& operation, const Status& status) override;
 
   bool advance();
   void notice_gap();
   bool take_submissions();
-  void announce(const OperationRef& operation);
-  void announce(ReadyRecord record);
-  bool pass_readiness();
-  bool decide();
-  void offer_ready();
-  void obey(Agreed agreed);
-  bool gather_operations();
-  bool take_operations(const Agreed& agreed);
-  bool find_operation(const DecisionUnit& unit, const UnitKey& key, Found& found);
-
-  // Plan mode: engine_plan.cc.
-  bool follow_plan();
-  bool has_to_agree() const;
-  bool starts_at_once(const OperationRef& operation);
-  void start_plan();
-  void begin_plan(const PlanMessage& message);
-  bool is_plan_stuck();
-  void freeze(int except = -1);
-  void report_frozen(uint64_t least, uint64_t furthest);
-  void resume(const ResumeMessage& message);
-  void unit_joined(const UnitKey& key);
-  void complete_joined();
-  void stand_in(const DecisionUnit& unit, const UnitKey& key);
-  bool judge_started(const UnitKey& key, const Status& verdict);
-  Agreed agreed_of(Decision decision) const;
-  bool start_batches();
-  bool start_batch(Decided& decided);
-  Status missing_peer(const Batch& batch) const;
   bool execute();
   bool finish_operations();
-  void report(OperationRef operation);
-  void complete(const OperationRef& operation, const Status& status);
-  void apply(const VerdictMessage& verdict);
-  void fail(int rank, Status status);
-  void fail_myself(const Status& status);
   bool judge_suspects();
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
   void depart(const LeavingMessage& message);
   bool end_deserted();
   void complete_undecided(const Status& status);
+  bool is_ahead_of(const LeavingMessage& message) const;
 
-  void post(int peer, const Message& message);
-  void post_down(const Message& message);
   void post_neighbours(const Message& message, int except);
   bool poll_transport();
   bool flush_outbox();
-  void broken_protocol(int peer, const std::string& what);
-  bool is_root() const { return world_.rank == 0; }
-  // Of the control tree.
-  bool is_leaf() const { return neighbours_.size() == (is_root() ? 0 : 1); }
+
+  ProcessSet& world_set() { return *sets_.front(); }
+  ProcessSet* find_set(uint32_t number);
+  // Of an operation that was submitted, or a batch.
+  ProcessSet& set_of(const Operation& operation) {
+    const uint32_t number = operation.request.set;
+    return number == 0 ? world_set() : *find_set(number);
+  }
+  void make_set(uint32_t number, const std::vector<int>& ranks, const Lanes& lanes, uint64_t bytes);
 
   const World world_;
   const Config config_;
@@ -186,17 +150,13 @@ class Engine final : public Sink {
   const Nanoseconds peer_timeout_;
   Log log_;
 
-  std::vector<int> neighbours_;  // in the control tree: parent first (but at the root), children
+  const Tuning tuning_;
+  Situation now_;
   Submissions submissions_;
-  DescriptorTable table_;
-  Readiness readiness_;
-  DecisionLog decision_log_;
-  Planner planner_;
   Executor executor_;
+  SetTable table_;                                 // of all sets of the job but the world
+  std::vector<std::unique_ptr<ProcessSet>> sets_;  // that this rank is in; the world first
 
-  Operations undecided_;         // wait for their decision
-  std::deque<Agreed> agreed_;    // decisions whose operations are not all here
-  std::deque<Decided> decided_;  // not started yet
   // Control messages refused as busy; no empty ones.
   std::map<int, std::deque<std::vector<std::byte>>> outbox_;
 
@@ -206,42 +166,24 @@ class Engine final : public Sink {
     Nanoseconds due;
   };
   std::vector<Suspect> suspects_;  // lost, and perhaps not by their own fault
-  Status failure_;
   Nanoseconds failed_at_ = 0;
   bool ended_ = false;
-  bool leaving_ = false;
-  Status departed_;            // the first rank that left: no more collectives in this world
-  LeavingMessage first_gone_;  // what it said
-  uint64_t departed_from_ = UINT64_MAX;  // decisions that a rank which has left takes no part in
-  std::set<int> gone_;                   // ranks that have left
+  LeavingMessage first_gone_;  // what the first rank that left has said
+  std::set<int> gone_;         // ranks that have left
   std::map<int, LeavingMessage> said_goodbye_;
-  std::set<int> lost_;    // peers without a connection any more
   std::set<int> silent_;  // peers that will not touch our memory any more
-  Nanoseconds checked_at_ = 0;
 
-  PlanMode plan_;
-  Recurrence recurrence_;  // at the root
-  CatchUp catch_up_;
-  Operations stand_ins_;              // wait for their decision's turn
-  std::map<UnitKey, Status> judged_;  // of operations that run, and end with this
-  std::vector<OperationRef> held_;    // ended, but not all ranks have joined
-  Nanoseconds plan_moved_at_ = 0;
-  Nanoseconds plan_checked_at_ = 0;
   std::vector<OperationRef> submitted_, finished_;  // these are kept for their capacity
-  std::vector<Found> found_;
-  uint64_t caught_up_ = 0;
 
   // Totals since start.
+  SetTotals removed_;  // of sets that are no more
   uint64_t control_messages_ = 0;
   uint64_t operations_ = 0;
   uint64_t tensors_ = 0;
   uint64_t payload_bytes_ = 0;
   std::size_t in_flight_ = 0;
-  std::size_t stand_ins_in_flight_ = 0;  // of those
   bool polling_ = false;
-  bool told_of_pool_ = false;
-  bool settled_ = false;  // the last progress() moved nothing
-  Nanoseconds turned_at_ = 0;
+  bool settled_ = false;        // the last progress() moved nothing
   Nanoseconds resumed_at_ = 0;  // after a gap longer than the peers' patience
   Nanoseconds gap_ = 0;
   Nanoseconds busy_since_ = 0;

@@ -9,50 +9,41 @@ namespace rdmacoll {
 // ---- what peers say ----
 
 void Engine::connected(int peer) {
-  planner_.connected();
+  for (const auto& set : sets_) set->connected();
   log_.debug(cat("connected to ", world_.describe(peer)));
   // It has asked for this connection, and must not take our end for the cause.
-  if (!failure_.ok()) post(peer, FailureMessage{failure_.detail().rank, failure_});
+  if (!now_.goes_on()) post(peer, 0, FailureMessage{now_.failure.detail().rank, now_.failure});
 }
 
 void Engine::control(int peer, std::span<const std::byte> bytes) {
+  const uint32_t number = addressed_set(bytes);
+  ProcessSet* const set = find_set(number);
+  // The last words about a set that was removed here.
+  if (set == nullptr && table_.was_added(number) && table_.find(number) == nullptr) return;
   Message message;
-  if (!decode(world_.epoch, world_.size(), bytes, message)) {
+  if (set == nullptr || !decode(world_.epoch, set->world().size(), bytes, message)) {
     broken_protocol(peer, cat("a damaged control message of ", bytes.size(), " bytes"));
     return;
   }
-  std::visit([&](auto& body) { handle(peer, body); }, message);
-}
-
-void Engine::handle(int peer, ReadyMessage& message) {
-  if (message.era != plan_.era()) return;  // said before its sender knew of the plan, or of its end
-  for (const ReadyRecord& record : message.records) {
-    if (!readiness_.add(record, turned_at_)) {
-      broken_protocol(peer, "readiness for an operation that it cannot have");
-      return;
-    }
-  }
-}
-
-void Engine::handle(int peer, InternMessage& message) {
-  if (!table_.add(message.id, message.bytes)) broken_protocol(peer, "a number out of order");
-  post_down(message);
-}
-
-void Engine::handle(int, Decision& decision) {
-  post_down(decision);
-  obey(agreed_of(std::move(decision)));
-}
-
-void Engine::handle(int, VerdictMessage& message) {
-  post_down(message);
-  apply(message);
+  std::visit(
+      [&](auto& body) {
+        if constexpr (requires { set->handle(peer, body); }) {
+          if (!set->is_neighbour(peer)) {
+            broken_protocol(peer, cat("a message to process set ", number, " out of place"));
+          } else {
+            set->handle(peer, body);
+          }
+        } else {
+          handle(peer, body);
+        }
+      },
+      message);
 }
 
 void Engine::handle(int peer, FailureMessage& message) {
   silent_.insert(peer);
   // Who leaves with operations in flight fails the others, and knows it: its own end goes on.
-  if (leaving_ && message.rank == world_.rank) return;
+  if (now_.leaving && message.rank == world_.rank) return;
   fail(message.rank, message.status);
 }
 
@@ -75,25 +66,6 @@ void Engine::handle(int peer, GoodbyeMessage& message) {
   silent_.insert(peer);
 }
 
-void Engine::apply(const VerdictMessage& verdict) {
-  const UnitKey key{verdict.name, verdict.iteration};
-  if (catch_up_.names(key)) {
-    const bool is_started = judge_started(key, verdict.status);
-    if (is_started && is_root()) log_.error(verdict.status.message());
-    unit_joined(key);
-    if (is_started) return;
-  }
-  if (std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank) == verdict.ranks.end()) {
-    return;  // not submitted here (yet): then the answer comes for it
-  }
-  const auto found = undecided_.find(key);
-  if (found == undecided_.end()) return;
-  const OperationRef operation = std::move(found->second);
-  undecided_.erase(found);
-  if (is_root()) log_.error(verdict.status.message());  // the others raise it; once is enough here
-  complete(operation, verdict.status);
-}
-
 void Engine::broken_protocol(int peer, const std::string& what) {
   const Member& member = world_.members[peer];
   fail(peer, rank_failed(peer, member.host, member.pid, cat("it sent ", what)));
@@ -101,10 +73,10 @@ void Engine::broken_protocol(int peer, const std::string& what) {
 
 // ---- control messages ----
 
-void Engine::post(int peer, const Message& message) {
-  if (ended_ || lost_.contains(peer)) return;
+void Engine::post(int peer, uint32_t set, const Message& message) {
+  if (ended_ || now_.lost.contains(peer)) return;
   ++control_messages_;
-  std::vector<std::byte> bytes = encode(world_.epoch, message);
+  std::vector<std::byte> bytes = encode(world_.epoch, message, set);
   // Inside poll() the transport must not be called: what is said there leaves right after it.
   if (!polling_ && !outbox_.contains(peer) && transport_.is_connected(peer) &&
       transport_.post_control(peer, bytes).ok()) {
@@ -113,15 +85,9 @@ void Engine::post(int peer, const Message& message) {
   outbox_[peer].push_back(std::move(bytes));
 }
 
-void Engine::post_down(const Message& message) {
-  for (int peer : neighbours_) {
-    if (is_root() || peer != neighbours_.front()) post(peer, message);
-  }
-}
-
 void Engine::post_neighbours(const Message& message, int except) {
-  for (int peer : neighbours_) {
-    if (peer != except) post(peer, message);
+  for (int peer : world_set().neighbours()) {
+    if (peer != except) post(peer, 0, message);
   }
 }
 
@@ -149,6 +115,7 @@ bool Engine::flush_outbox() {
 // ---- telling ----
 
 std::string Engine::metrics_json(uint64_t wakeups) const {
+  const SetTotals sums = totals();
   const Transport::Counters wire = transport_.counters();
   Nanoseconds busy = busy_;
   if (in_flight_ > 0) busy += clock_.now() - busy_since_;
@@ -161,14 +128,14 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
           std::vector<std::string>{
               field("control_messages", control_messages_), field("handshakes", wire.handshakes),
               field("registrations", wire.registrations),
-              field("engine_allocations", executor_.allocations() + planner_.programs()),
+              field("engine_allocations", executor_.allocations() + sums.programs),
               field("bytes_copied", wire.bytes_copied + compute_.bytes_copied()),
               field("bytes_sent", wire.bytes_sent), field("bytes_received", wire.bytes_received),
-              field("batches", executor_.batches()), field("plans", plans()),
-              field("plans_left", plans_left()), field("wakeups", wakeups),
-              field("connections", wire.connections), field("doorbells", wire.doorbells),
-              field("operations", operations_), field("tensors", tensors_),
-              field("payload_bytes", payload_bytes_),
+              field("batches", executor_.batches()), field("plans", sums.plans),
+              field("plans_left", sums.plans_left), field("process_sets", sets_.size()),
+              field("wakeups", wakeups), field("connections", wire.connections),
+              field("doorbells", wire.doorbells), field("operations", operations_),
+              field("tensors", tensors_), field("payload_bytes", payload_bytes_),
               field("communication_s", static_cast<double>(busy) / kSecond)},
           ", "),
       "}");
@@ -176,17 +143,10 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
 
 std::string Engine::state() const {
   std::string text = cat("rdmacoll ", world_.describe(world_.rank), " of ", world_.size(), ": ",
-                         in_flight_, " operations in flight, ", decided_.size(),
-                         " decided and not started, ", decision_log_.accepted(), " decisions\n");
-  for (const auto& [key, operation] : undecided_) {
-    text += cat("  ", operation->label(), " waits for its decision\n");
-  }
-  constexpr std::string_view kPhases[] = {"by the log", "by a plan", "leaving a plan"};
-  text += cat("  era ", plan_.era(), ", ", kPhases[static_cast<int>(plan_.phase())], ": ",
-              agreed_.size(), " decisions wait for operations, ", held_.size(),
-              " operations for other ranks\n");
-  text += readiness_.state() + executor_.state();
-  if (!failure_.ok()) text += cat("  failed: ", failure_.message(), "\n");
+                         in_flight_, " operations in flight\n");
+  for (const auto& set : sets_) text += set->state();
+  text += executor_.state();
+  if (!now_.goes_on()) text += cat("  failed: ", now_.failure.message(), "\n");
   return text;
 }
 

@@ -21,7 +21,7 @@ constexpr std::size_t kCauseBytesMax = 1000;
 
 void Engine::peer_failed(int peer, const std::string& cause) {
   silent_.insert(peer);
-  lost_.insert(peer);
+  now_.lost.insert(peer);
   outbox_.erase(peer);
   const Member& member = world_.members[peer];
   if (gap_ > 0 && clock_.now() - resumed_at_ < kResumed) {
@@ -29,13 +29,11 @@ void Engine::peer_failed(int peer, const std::string& cause) {
         {Code::failed, cat("it did not run for ", gap_ / kMillisecond / 1000.0,
                            " s (stopped, or without a processor), and the others went on")});
   } else if (!said_goodbye_.contains(peer)) {
-    const bool is_neighbour =
-        std::find(neighbours_.begin(), neighbours_.end(), peer) != neighbours_.end();
-    const Nanoseconds due = turned_at_ + (is_neighbour ? 0 : kHearsay);
+    const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
     suspects_.push_back({peer, rank_failed(peer, member.host, member.pid, cause), due});
-  } else if (executor_.needs(peer) && decision_log_.accepted() > said_goodbye_[peer].started) {
+  } else if (executor_.needs(peer) && is_ahead_of(said_goodbye_[peer])) {
     // Started by a plan, and it will never join in; perhaps since another one had left before.
-    const Status gone = departed_.ok() ? departure(said_goodbye_[peer]) : departed_;
+    const Status gone = now_.departed.ok() ? departure(said_goodbye_[peer]) : now_.departed;
     fail(gone.detail().rank, gone);
   } else if (executor_.needs(peer)) {
     // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
@@ -43,11 +41,20 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   }
 }
 
+// In some set this rank has started, by a plan, what that one never will.
+bool Engine::is_ahead_of(const LeavingMessage& message) const {
+  return std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
+    const auto started = message.started.find(set->number());
+    return started != message.started.end() && set->accepted() > started->second;
+  });
+}
+
 // A peer that is lost may have ended because of another rank, of which we have not heard yet. Its
 // neighbours in the control tree have, and say so; nothing is executed meanwhile.
 bool Engine::judge_suspects() {
-  const auto due = std::find_if(suspects_.begin(), suspects_.end(),
-                                [&](const Suspect& suspect) { return turned_at_ >= suspect.due; });
+  const auto due = std::find_if(suspects_.begin(), suspects_.end(), [&](const Suspect& suspect) {
+    return now_.turned_at >= suspect.due;
+  });
   if (due == suspects_.end()) return false;
   const Suspect suspect = std::move(*due);
   suspects_.erase(due);  // who leaves, and has nothing in flight, goes on without it
@@ -59,18 +66,18 @@ bool Engine::judge_suspects() {
 // read no memory of his any more, and we wait (for a moment) to hear the same from all the others,
 // since only then is nobody using our callers' memory.
 void Engine::fail(int rank, Status status) {
-  if (!failure_.ok() || ended_ || (leaving_ && in_flight_ == 0)) return;
-  failure_ = std::move(status);
+  if (!now_.goes_on() || ended_ || (now_.leaving && in_flight_ == 0)) return;
+  now_.failure = std::move(status);
   failed_at_ = clock_.now();
-  submissions_.close(failure_);
-  log_.error(failure_.message());
+  submissions_.close(now_.failure);
+  log_.error(now_.failure.message());
   for (int peer = 0; peer < world_.size(); ++peer) {
     // Also who is about to be connected: it must not take our end for the cause.
-    const bool wanted =
-        std::find(neighbours_.begin(), neighbours_.end(), peer) != neighbours_.end() ||
-        planner_.asked().contains(peer);
+    const bool wanted = std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
+      return set->is_neighbour(peer) || set->asked().contains(peer);
+    });
     if (peer != world_.rank && (wanted || transport_.is_connected(peer))) {
-      post(peer, FailureMessage{rank, failure_});
+      post(peer, 0, FailureMessage{rank, now_.failure});
     }
   }
 }
@@ -103,75 +110,75 @@ Status Engine::departure(const LeavingMessage& message) const {
 }
 
 void Engine::depart(const LeavingMessage& message) {
-  departed_from_ = std::min(departed_from_, message.started);
-  if (!departed_.ok() || leaving_) return;
+  for (const auto& set : sets_) {
+    const auto started = message.started.find(set->number());
+    if (started != message.started.end()) set->depart_from(started->second);
+  }
+  if (!now_.departed.ok() || now_.leaving) return;
   first_gone_ = message;
-  departed_ = departure(message);
-  if (!undecided_.empty()) log_.error(departed_.message());
-  complete_undecided(departed_);
+  now_.departed = departure(message);
+  const bool is_felt =
+      std::any_of(sets_.begin(), sets_.end(), [](const auto& set) { return set->has_undecided(); });
+  if (is_felt) log_.error(now_.departed.message());
+  complete_undecided(now_.departed);
 }
 
 Status Engine::start_failure() const {
-  if (!failure_.ok() || departed_.ok()) return failure_;
-  const ErrorDetail& gone = departed_.detail();
+  if (!now_.goes_on() || now_.departed.ok()) return now_.failure;
+  const ErrorDetail& gone = now_.departed.detail();
   return rank_failed(gone.rank, gone.host, world_.members[gone.rank].pid, gone.cause);
 }
 
-Status Engine::missing_peer(const Batch& batch) const {
-  const Program* program = batch.recipe->program;
-  if (program == nullptr || lost_.empty()) return {};
-  for (const auto& [peer, traffic] : program->traffic) {
-    if (lost_.contains(peer)) return {Code::failed, cat(world_.describe(peer), " has left")};
-  }
-  return {};
-}
-
 void Engine::complete_undecided(const Status& status) {
-  for (const auto& [key, operation] : std::exchange(undecided_, {})) complete(operation, status);
+  for (const auto& set : sets_) set->complete_undecided(status);
 }
 
-// What this rank has started by the plan and a rank that has left had not: it cannot end. Nor can
-// what others have started and this rank's caller will not submit any more.
 bool Engine::end_deserted() {
-  if (departed_.ok() || leaving_) return false;
-  const bool is_deserted = !agreed_.empty() || decision_log_.accepted() > departed_from_;
-  if (!is_deserted || executor_.runs_before(departed_from_)) return false;
-  fail(departed_.detail().rank, departed_);
+  if (now_.departed.ok() || now_.leaving) return false;
+  const bool is_deserted =
+      std::any_of(sets_.begin(), sets_.end(), [](const auto& set) { return set->is_deserted(); });
+  if (!is_deserted) return false;
+  fail(now_.departed.detail().rank, now_.departed);
   return true;
 }
 
 void Engine::leave(const std::string& said) {
-  if (leaving_ || ended_ || !failure_.ok()) return;  // a failure has said it all
-  leaving_ = true;
+  if (now_.leaving || ended_ || !now_.goes_on()) return;  // a failure has said it all
+  now_.leaving = true;
   const std::string cause = said.size() <= kCauseBytesMax ? said
                                                           : cat(said.substr(0, kCauseBytesMax),
                                                                 " ... (", said.size(), " bytes)");
   submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
   take_submissions();
-  const uint64_t started = decision_log_.accepted() - agreed_.size();
-  const bool is_unfinished = in_flight_ > stand_ins_in_flight_;
-  const LeavingMessage leaving{world_.rank, is_unfinished, started, cause};
+  LeavingMessage leaving{world_.rank, false, {}, cause};
+  for (const auto& set : sets_) {
+    leaving.unfinished = leaving.unfinished || set->in_flight() > 0;
+    leaving.started[set->number()] = set->started();
+  }
   post_neighbours(leaving, -1);
   // Who goes because another one has gone names that one: the other's own word may come later.
-  LeavingMessage first = departed_.ok() ? leaving : first_gone_;
-  first.started = std::min(started, departed_from_);
+  LeavingMessage first = now_.departed.ok() ? leaving : first_gone_;
+  for (const auto& set : sets_) {
+    first.started[set->number()] = std::min(set->started(), set->departed_from());
+  }
   for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{first});
+    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, 0, GoodbyeMessage{first});
   }
   complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
 }
 
 bool Engine::may_end() const {
-  return ended_ || (outbox_.empty() && executor_.idle() && decided_.empty() && held_.empty() &&
-                    transport_.flushed());
+  return ended_ ||
+         (outbox_.empty() && executor_.idle() && transport_.flushed() &&
+          std::all_of(sets_.begin(), sets_.end(), [](const auto& set) { return set->may_end(); }));
 }
 
 void Engine::end() {
   if (ended_) return;
   ended_ = true;
   const Status status =
-      !failure_.ok()
-          ? failure_
+      !now_.goes_on()
+          ? now_.failure
           : Status(Code::shutdown, "rdmacoll was shut down while the operation was in flight.");
   submissions_.close(status);
   executor_.halt();
@@ -181,17 +188,15 @@ void Engine::end() {
   // With a suspect, or with ranks that have not joined, its sum is nothing to rely on.
   executor_.take_finished(finished_);
   for (const OperationRef& operation : std::exchange(finished_, {})) {
-    const bool is_good = suspects_.empty() && !catch_up_.waits(operation->sequence);
-    complete(operation, is_good ? failure_ : status);
+    const ProcessSet& set = set_of(*operation);
+    const bool is_good = suspects_.empty() && set.have_all_caught_up(operation->sequence);
+    set_of(*operation).complete(operation, is_good ? now_.failure : status);
   }
-  for (const OperationRef& operation : executor_.abandon()) complete(operation, status);
-  for (const OperationRef& operation : std::exchange(held_, {})) complete(operation, status);
-  for (const auto& [key, operation] : std::exchange(stand_ins_, {})) complete(operation, status);
-  for (const Decided& decided : std::exchange(decided_, {})) {
-    for (const OperationRef& operation : decided.operations) complete(operation, status);
+  for (const OperationRef& operation : executor_.abandon()) {
+    set_of(*operation).complete(operation, status);
   }
   take_submissions();
-  complete_undecided(status);
+  for (const auto& set : sets_) set->abandon(status);
   outbox_.clear();
 }
 

@@ -19,13 +19,11 @@ bool Engine::arm() {
 }
 
 Nanoseconds Engine::next_deadline() const {
-  Nanoseconds next = std::min(transport_.next_deadline(), readiness_.next_deadline());
-  if (plan_.phase() == PlanMode::Phase::plan && in_flight_ > 0) {
-    next = std::min(next, turned_at_ + kPlanPatience);
-  }
+  Nanoseconds next = transport_.next_deadline();
+  for (const auto& set : sets_) next = std::min(next, set->next_deadline());
   for (const Suspect& suspect : suspects_) next = std::min(next, suspect.due);
   // That the last bytes have left is no event: it has to be looked for.
-  if ((!failure_.ok() || leaving_) && !ended_) {
+  if ((!now_.goes_on() || now_.leaving) && !ended_) {
     next = std::min(next, clock_.now() + kFlushInterval);
   }
   return next;
@@ -34,12 +32,12 @@ Nanoseconds Engine::next_deadline() const {
 bool Engine::needs_driver() const {
   if (ended_) return false;
   return in_flight_ > 0 || submissions_.waiting() || !outbox_.empty() || executor_.has_to_issue() ||
-         transport_.needs_poll() || leaving_ || !failure_.ok();
+         transport_.needs_poll() || now_.leaving || !now_.goes_on();
 }
 
 bool Engine::started() const {
-  return std::all_of(neighbours_.begin(), neighbours_.end(),
-                     [&](int peer) { return transport_.is_connected(peer); });
+  return std::all_of(sets_.begin(), sets_.end(),
+                     [](const auto& set) { return set->is_connected(); });
 }
 
 }  // namespace rdmacoll

@@ -1,6 +1,7 @@
 #include "engine/executor.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/text.h"
 #include "compute/job.h"
@@ -16,28 +17,39 @@ constexpr uint64_t kComputeBytesPerPoll = 1 << 20;
 
 }  // namespace
 
-Executor::Executor(const World& world, Transport& transport, Compute& compute, MemoryPool& pool)
-    : world_(world), transport_(transport), compute_(compute), pool_(pool) {
-  for (Slot& slot : slots_) {
-    slot.out.assign(world.size(), 0);
-    slot.in.assign(world.size(), 0);
+Executor::Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool)
+    : ranks_(static_cast<std::size_t>(ranks)),
+      transport_(transport),
+      compute_(compute),
+      pool_(pool) {
+  slots_.reserve(kLanesMax);
+}
+
+Executor::~Executor() { close({0, slots_.size()}); }
+
+void Executor::open(const Lanes& lanes) {
+  RC_ASSERT(std::has_single_bit(lanes.count) && lanes.first + lanes.count <= kLanesMax);
+  // Sequences go on where the last owner of a lane has left them: both ends of a pair have counted
+  // the same transfers.
+  while (slots_.size() < lanes.first + lanes.count) {
+    Slot& slot = slots_.emplace_back();
+    slot.out.assign(ranks_, 0);
+    slot.in.assign(ranks_, 0);
   }
 }
 
-Executor::~Executor() {
-  for (Slot& slot : slots_) {
-    for (Run& run : slot.runs) {
+void Executor::close(const Lanes& lanes) {
+  for (std::size_t i = lanes.first; i < lanes.first + lanes.count; ++i) {
+    for (Run& run : slots_[i].runs) {
       if (run.allocation != nullptr) pool_.free(run.allocation);
+      run = {};
     }
+    slots_[i].batch = {};
   }
 }
 
-bool Executor::has_room(uint64_t sequence) const {
-  return !slots_[sequence % kBatchesInFlight].busy;
-}
-
-Status Executor::start(Batch batch) {
-  Slot& slot = slots_[batch.sequence % kBatchesInFlight];
+Status Executor::start(const Lanes& lanes, Batch batch) {
+  Slot& slot = slots_[lanes.of(batch.sequence)];
   RC_ASSERT(!slot.busy);
   ++batches_;
   slot.busy = true;
@@ -296,8 +308,9 @@ bool Executor::idle() const {
          std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.busy; });
 }
 
-bool Executor::runs_before(uint64_t sequence) const {
-  return std::any_of(slots_.begin(), slots_.end(),
+bool Executor::runs_before(const Lanes& lanes, uint64_t sequence) const {
+  const auto first = slots_.begin() + static_cast<std::ptrdiff_t>(lanes.first);
+  return std::any_of(first, first + static_cast<std::ptrdiff_t>(lanes.count),
                      [&](const Slot& slot) { return slot.busy && slot.batch.sequence < sequence; });
 }
 
@@ -337,8 +350,8 @@ std::string Executor::state() const {
   std::string text;
   for (const Slot& slot : slots_) {
     if (!slot.busy) continue;
-    text += cat("  batch ", slot.batch.sequence, ": ", slot.segments_left, " of ",
-                layout_of(slot).segments(), " segments left\n");
+    text += cat("  batch ", slot.batch.sequence, " on lane ", int{lane(slot)}, ": ",
+                slot.segments_left, " of ", layout_of(slot).segments(), " segments left\n");
     for (const Run& run : slot.runs) {
       if (run.left == 0) continue;
       std::vector<std::string> open;

@@ -1,18 +1,18 @@
 // Performs schedules: several segments of several batches at once, each step as soon as the steps
-// it depends on are done. Knows no algorithm; meets the wire only through Transport and arithmetic
-// only through Compute.
+// it depends on are done. Peers are ranks of the job. Knows no algorithm; meets the wire only
+// through Transport and arithmetic only through Compute.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
-#include "base/world.h"
 #include "compute/compute.h"
 #include "engine/operation.h"
 #include "engine/recipe.h"
@@ -28,17 +28,35 @@ struct Batch {
   RecipeRef recipe;
 };
 
-// A batch needs a slot; slot = lane, so that batches in flight never share a sequence space.
-inline constexpr int kBatchesInFlight = 4;
+// A batch needs a slot; slot = lane, so that batches in flight never share a sequence space. Each
+// process set has slots of its own, which carry the same numbers on all of its members: what a set
+// has decided waits for none of another set's batches, which its peers may not have begun.
+inline constexpr int kLanesMax = 256;
+static_assert(kLanesMax - 1 <= std::numeric_limits<Lane>::max());
+inline constexpr int kBatchesInFlight = 4;       // of the world
+inline constexpr int kBatchesInFlightOfSet = 2;  // of any other set
+struct Lanes {
+  std::size_t first = 0;
+  std::size_t count = kBatchesInFlight;  // a power of two
+
+  std::size_t of(uint64_t sequence) const { return first + (sequence & (count - 1)); }
+};
 
 class Executor final : public ComputeSink {
  public:
-  Executor(const World& world, Transport& transport, Compute& compute, MemoryPool& pool);
+  Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool);
   ~Executor() override;
 
+  // Before the first batch on these lanes, and after the last one, when they are idle: another set
+  // may have them then.
+  void open(const Lanes& lanes);
+  void close(const Lanes& lanes);
+
   // Batches start in the order of their sequence: all ranks then number their transfers alike.
-  bool has_room(uint64_t sequence) const;
-  Status start(Batch batch);
+  bool has_room(const Lanes& lanes, uint64_t sequence) const {
+    return !slots_[lanes.of(sequence)].busy;
+  }
+  Status start(const Lanes& lanes, Batch batch);
   // Issues what can be issued. Returns whether anything moved.
   bool poll();
 
@@ -57,8 +75,9 @@ class Executor final : public ComputeSink {
   bool has_viewed() const { return has_viewed_; }
   const Status& status() const { return status_; }  // a compute step failed: the world is over
   bool idle() const;
+  bool idle(const Lanes& lanes) const { return !runs_before(lanes, UINT64_MAX); }
   bool needs(int peer) const;  // a step with this peer is not done
-  bool runs_before(uint64_t sequence) const;
+  bool runs_before(const Lanes& lanes, uint64_t sequence) const;
   bool has_steps() const { return !transfers_.empty() || !computes_.empty() || !releases_.empty(); }
   // Some step is still to be issued by this rank, now or when others are done.
   bool has_to_issue() const { return unissued_ > 0 || jobs_ > 0 || !releases_.empty(); }
@@ -150,11 +169,11 @@ class Executor final : public ComputeSink {
   uint64_t sequence(const Run& run, const Step& step) const;
   Lane lane(const Slot& slot) const { return static_cast<Lane>(&slot - slots_.data()); }
 
-  const World& world_;
+  const std::size_t ranks_;
   Transport& transport_;
   Compute& compute_;
   MemoryPool& pool_;
-  std::array<Slot, kBatchesInFlight> slots_;
+  std::vector<Slot> slots_;  // they stay where they are
   // Steps to issue. Transfers go first: the peer can use what is done while we compute.
   std::deque<uint64_t> transfers_, computes_;
   std::vector<uint64_t> refused_;  // transfers that were busy in this poll

@@ -153,13 +153,21 @@ FailureMessage get_failure(Reader& reader, int ranks) {
 }
 
 void put(Writer& writer, const LeavingMessage& message) {
-  writer.put(message.rank).put(message.unfinished).put(message.started).put_text(message.cause);
+  writer.put(message.rank).put(message.unfinished);
+  writer.put(static_cast<uint32_t>(message.started.size()));
+  for (const auto& [set, started] : message.started) writer.put(set).put(started);
+  writer.put_text(message.cause);
 }
 LeavingMessage get_leaving(Reader& reader, int ranks) {
   LeavingMessage message;
   message.rank = reader.get<int32_t>();
   message.unfinished = reader.get<uint8_t>() != 0;
-  message.started = reader.get<uint64_t>();
+  const auto sets = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < sets && reader.ok(); ++i) {
+    const auto set = reader.get<uint32_t>();
+    if (!message.started.empty() && set <= message.started.rbegin()->first) reader.fail();
+    message.started[set] = reader.get<uint64_t>();
+  }
   message.cause = reader.get_text(kTextBytesMax);
   if (message.rank < 0 || message.rank >= ranks) reader.fail();
   return message;
@@ -225,20 +233,27 @@ void put(Writer& writer, const ResumeMessage& message) {
   put_range(writer, message.era, message.least, message.furthest);
 }
 
-void put(Writer& writer, const JoinedMessage& message) { writer.put(message.sequence); }
+void put(Writer& writer, const CaughtUpMessage& message) { writer.put(message.sequence); }
 
 }  // namespace
 
-std::vector<std::byte> encode(uint32_t epoch, const Message& message) {
+std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t set) {
   Writer writer;
-  writer.put(epoch).put(static_cast<uint8_t>(message.index()));
+  writer.put(epoch).put(set).put(static_cast<uint8_t>(message.index()));
   std::visit([&](const auto& body) { put(writer, body); }, message);
   return {writer.bytes().begin(), writer.bytes().end()};
+}
+
+uint32_t addressed_set(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  reader.get<uint32_t>();  // the epoch
+  return reader.get<uint32_t>();
 }
 
 bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message& message) {
   Reader reader(bytes);
   const bool ours = reader.get<uint32_t>() == epoch;
+  reader.get<uint32_t>();  // addressed_set()
   switch (reader.get<uint8_t>()) {
     case 0:
       message = get_ready(reader, ranks);
@@ -274,7 +289,7 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       message = get_range<ResumeMessage>(reader);
       break;
     case 11:
-      message = JoinedMessage{reader.get<uint64_t>()};
+      message = CaughtUpMessage{reader.get<uint64_t>()};
       break;
     default:
       return false;

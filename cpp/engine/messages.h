@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -98,8 +99,9 @@ struct ResumeMessage {
   uint64_t furthest = 0;
 };
 
-// Downward: every rank has what this decision needs, or has heard the verdict of what it has not.
-struct JoinedMessage {
+// Downward, after a plan: every rank has what this decision needs, or has heard the verdict of what
+// it has not.
+struct CaughtUpMessage {
   uint64_t sequence = 0;
 };
 
@@ -122,7 +124,8 @@ struct FailureMessage {
 struct LeavingMessage {
   int32_t rank = -1;
   bool unfinished = false;  // it had operations in flight
-  uint64_t started = 0;     // the decisions that it has taken part in
+  // By set: the decisions that it has taken part in. A set that it is not in has none.
+  std::map<uint32_t, uint64_t> started;
   std::string cause;
 };
 
@@ -133,11 +136,13 @@ struct GoodbyeMessage {
 
 using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
                              LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
-                             FrozenMessage, ResumeMessage, JoinedMessage>;
+                             FrozenMessage, ResumeMessage, CaughtUpMessage>;
 
-// Every control message begins with the epoch of its world.
-std::vector<std::byte> encode(uint32_t epoch, const Message& message);
-// False: not a message of this epoch, or damaged.
+// Every control message begins with the epoch of its world, and the set that it is for: its ranks
+// are the set's. What is about the world is for set 0.
+std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t set = 0);
+uint32_t addressed_set(std::span<const std::byte> bytes);
+// False: not a message of this epoch, or damaged. `ranks`: how many the set has.
 bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message& message);
 
 }  // namespace rdmacoll

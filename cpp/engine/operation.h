@@ -25,6 +25,7 @@ struct TensorRef {
 };
 
 struct Request {
+  uint32_t set = 0;  // of processes, by number; ranks are those of the set
   Kind kind = Kind::allreduce;
   Dtype dtype = Dtype::float32;
   ReduceOp op = ReduceOp::sum;

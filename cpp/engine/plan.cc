@@ -28,13 +28,15 @@ Status make_result(Operation& operation, std::vector<int64_t> dims, uint64_t byt
 
 }  // namespace
 
-Planner::Planner(const World& world, Transport& transport, MemoryPool& pool,
-                 uint64_t one_copy_bytes)
+Planner::Planner(const World& world, const std::vector<int>& ranks, Transport& transport,
+                 MemoryPool& pool, uint64_t one_copy_bytes)
     : world_(world),
+      ranks_(ranks),
       nodes_(world.nodes()),
       transport_(transport),
       pool_(pool),
-      one_copy_bytes_(one_copy_bytes) {}
+      one_copy_bytes_(one_copy_bytes),
+      programs_(ranks) {}
 
 Shape Planner::shape_of(const Decided& decided) const {
   const Request& request = decided.operations.front()->request;
@@ -47,7 +49,7 @@ const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape) {
   const std::pair key(algorithm, shape.root);
   const auto found = outlines_.find(key);
   if (found != outlines_.end()) return found->second;
-  return outlines_.emplace(key, make_schedule(algorithm, shape)).first->second;
+  return outlines_.emplace(key, Outline(make_schedule(algorithm, shape), ranks_)).first->second;
 }
 
 // A prepared operation, alone again: nothing about it can have changed but who is connected.
@@ -198,8 +200,8 @@ Status Planner::lay_out_ragged(const Decided& decided, Layout& layout) const {
 void Planner::look_around() {
   around_ = {.is_known = true};
   for (int peer = 0; peer < world_.size(); ++peer) {
-    const bool connected = peer != world_.rank && transport_.is_connected(peer);
-    const Reach reach = connected ? transport_.reach(peer) : Reach{};
+    const bool connected = peer != world_.rank && transport_.is_connected(ranks_[peer]);
+    const Reach reach = connected ? transport_.reach(ranks_[peer]) : Reach{};
     around_.views.push_back(reach.views);
     around_.devices.push_back(!reach.views && !reach.foreign_transfers);
     if (around_.devices.back()) {

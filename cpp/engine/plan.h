@@ -30,7 +30,10 @@ class Planner {
  public:
   // Below `one_copy_bytes` a batch is packed into shared memory, from there on peers read the
   // caller's memory where it lies: a system call and page look-ups cost more than a short copy.
-  Planner(const World& world, Transport& transport, MemoryPool& pool, uint64_t one_copy_bytes);
+  // `ranks`: of the members in the job, by which the transport knows them. From here on, in
+  // programs, peers have these numbers.
+  Planner(const World& world, const std::vector<int>& ranks, Transport& transport, MemoryPool& pool,
+          uint64_t one_copy_bytes);
 
   // Whether every peer of the schedule is connected; asks for the missing connections.
   bool connect(const Decided& decided);
@@ -73,6 +76,7 @@ class Planner {
   void add_program(Recipe& recipe);
 
   const World& world_;
+  const std::vector<int>& ranks_;
   std::vector<int> nodes_;  // of each rank
   Transport& transport_;
   MemoryPool& pool_;

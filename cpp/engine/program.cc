@@ -16,7 +16,10 @@ bool is_any(const std::vector<bool>& flags) {
 
 }  // namespace
 
-Program::Program(Schedule lowered) : schedule(std::move(lowered)) {
+Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std::move(lowered)) {
+  for (Step& step : schedule.steps) {
+    if (step.peer >= 0) step.peer = ranks[step.peer];
+  }
   const std::size_t steps = schedule.steps.size();
   successors.resize(steps);
   readers.assign(steps, 0);
@@ -41,10 +44,10 @@ Program::Program(Schedule lowered) : schedule(std::move(lowered)) {
   for (uint16_t parts : schedule.scratch) scratch_parts += parts;
 }
 
-Outline::Outline(const Schedule& schedule) : parts(schedule.parts) {
+Outline::Outline(const Schedule& schedule, const std::vector<int>& ranks) : parts(schedule.parts) {
   std::set<int> found;
   for (const Step& step : schedule.steps) {
-    if (step.peer >= 0) found.insert(step.peer);
+    if (step.peer >= 0) found.insert(ranks[step.peer]);
     parts_at_once = std::max<int>(parts_at_once, step.to.parts);
   }
   peers.assign(found.begin(), found.end());
@@ -63,7 +66,7 @@ const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                 is_any(placement.devices)};
   auto& program = programs_[key];
   if (program == nullptr) {
-    program = std::make_unique<Program>(lower(make_schedule(algorithm, shape), placement));
+    program = std::make_unique<Program>(lower(make_schedule(algorithm, shape), placement), ranks_);
   }
   return *program;
 }

@@ -15,7 +15,9 @@
 namespace rdmacoll {
 
 struct Program {
-  explicit Program(Schedule lowered);
+  // `ranks`: what the peers of the schedule, which counts the members of a set, are called in the
+  // job. That is how the program calls them.
+  Program(Schedule lowered, const std::vector<int>& ranks);
 
   Schedule schedule;
   std::vector<std::vector<uint16_t>> successors;  // by step: who waits for it
@@ -32,21 +34,23 @@ struct Program {
 
 // What has to be known of a schedule before it is lowered.
 struct Outline {
-  std::vector<int> peers;  // each once
+  std::vector<int> peers;  // ranks of the job, each once
   int parts = 1;           // that a segment is cut into
   int parts_at_once = 1;   // the most in one step
 
-  explicit Outline(const Schedule& schedule);
+  Outline(const Schedule& schedule, const std::vector<int>& ranks);
 };
 
 class Programs {
  public:
+  explicit Programs(const std::vector<int>& ranks) : ranks_(ranks) {}
   const Program& prepared(Algorithm algorithm, const Shape& shape, const Placement& placement);
   std::size_t made() const { return programs_.size(); }
 
  private:
   // Root, prescaled, visible in and out, views, devices.
   using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool>;
+  const std::vector<int>& ranks_;
   std::map<Key, std::unique_ptr<Program>> programs_;
 };
 

@@ -8,8 +8,9 @@
 namespace rdmacoll {
 namespace {
 
-std::string title(const UnitKey& key) {
-  return key.name.empty() ? cat("operation number ", key.iteration) : cat("'", key.name, "'");
+std::string title(const UnitKey& key, const World& world) {
+  return cat(key.name.empty() ? cat("operation number ", key.iteration) : cat("'", key.name, "'"),
+             world.part);
 }
 
 }  // namespace
@@ -160,7 +161,7 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
   if (age >= limits_.stall_error) {
     ErrorDetail detail;
     detail.tensor = tensor(key, pending);
-    detail.ranks = absent;
+    detail.ranks = numbers(absent);
     judge(key, pending,
           {Code::stalled,
            cat(sentence,
@@ -239,7 +240,7 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
       for (int rank : ranks_of(contribution.origin, contribution.subtree)) ranks.push_back(rank);
     }
     std::sort(ranks.begin(), ranks.end());
-    values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(ranks, ", "),
+    values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(numbers(ranks), ", "),
                          ranks.size() == 1 ? " has " : " have ",
                          lists_differ ? describe_manifest(pending.variants[variant])
                                       : describe_descriptor(pending.variants[variant])));
@@ -251,7 +252,7 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
   }
   ErrorDetail detail;
   detail.tensor = tensor(key, pending);
-  std::string what = title(key);
+  std::string what = title(key, world_);
   if (!labels(key, pending).empty()) what += cat(" (", labels(key, pending), ")");
   return {
       Code::mismatch,
@@ -287,16 +288,23 @@ std::string Readiness::tensor(const UnitKey& key, const Pending& pending) const 
 
 std::string Readiness::label(const UnitKey& key, const Pending& pending) const {
   const std::string& inside = labels(key, pending);
-  return cat(title(key), " (", inside, inside.empty() ? "" : "; ",
+  return cat(title(key, world_), " (", inside, inside.empty() ? "" : "; ",
              describe_descriptor(pending.variants.front()), ")");
 }
 
 std::string Readiness::describe_ranks(const std::vector<int>& ranks) const {
   if (ranks.size() == 1) return world_.describe(ranks.front());
   constexpr std::size_t kShown = 16;
-  if (ranks.size() <= kShown) return cat("ranks ", join(ranks, ", "));
-  return cat("ranks ", join(std::vector<int>(ranks.begin(), ranks.begin() + kShown), ", "), " and ",
-             ranks.size() - kShown, " more");
+  const std::vector<int> all = numbers(ranks);
+  if (all.size() <= kShown) return cat("ranks ", join(all, ", "));
+  return cat("ranks ", join(std::vector<int>(all.begin(), all.begin() + kShown), ", "), " and ",
+             all.size() - kShown, " more");
+}
+
+// What sentences call them.
+std::vector<int> Readiness::numbers(std::vector<int> ranks) const {
+  for (int& rank : ranks) rank = world_.number(rank);
+  return ranks;
 }
 
 std::string Readiness::state() const {

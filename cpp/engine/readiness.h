@@ -103,6 +103,7 @@ class Readiness {
   std::string tensor(const UnitKey& key, const Pending& pending) const;
   std::string label(const UnitKey& key, const Pending& pending) const;
   std::string describe_ranks(const std::vector<int>& ranks) const;
+  std::vector<int> numbers(std::vector<int> ranks) const;
 
   const World& world_;
   const DescriptorTable& table_;

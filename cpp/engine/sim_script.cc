@@ -11,7 +11,8 @@ namespace {
 
 class Dice {
  public:
-  explicit Dice(uint64_t seed) : random_(seed * 0x9e3779b97f4a7c15ull + 1) {}
+  explicit Dice(uint64_t seed, uint64_t stream = 1)
+      : random_(seed * 0x9e3779b97f4a7c15ull + stream) {}
 
   int64_t between(int64_t least, int64_t most) {
     return std::uniform_int_distribution<int64_t>(least, most)(random_);
@@ -81,6 +82,43 @@ std::string make_algorithm(Dice& dice) {
   return names[static_cast<std::size_t>(dice.between(0, last))];
 }
 
+// Some ranks, ascending.
+std::vector<int> make_set(Dice& dice, int ranks) {
+  std::vector<int> set;
+  while (set.empty() || static_cast<int>(set.size()) == ranks) {
+    set.clear();
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (dice.chance(0.5)) set.push_back(rank);
+    }
+  }
+  return set;
+}
+
+// Sets that overlap as it comes; operations of all of them run at the same time.
+void make_sets(uint64_t seed, SimScript& script) {
+  Dice dice(seed, 2);
+  if (script.ranks == 1 || !dice.chance(0.4)) return;
+  for (int64_t sets = dice.between(1, 4); sets > 0; --sets) {
+    std::vector<int> set = make_set(dice, script.ranks);
+    const bool is_new = std::find(script.sets.begin(), script.sets.end(), set) == script.sets.end();
+    if (is_new) script.sets.push_back(std::move(set));
+  }
+  for (auto& phase : script.phases) {
+    for (std::size_t i = 0; i < phase.size(); ++i) {
+      const auto set =
+          static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(script.sets.size())));
+      if (set == 0) continue;
+      phase[i] = make_operation(dice, script.ranks_of(set), i);
+      phase[i].set = set;
+    }
+  }
+}
+
+// Who leaves ends every set's operations: so nobody leaves before all are done.
+void make_end(SimScript& script) {
+  if (!script.sets.empty()) script.phases.push_back({{.kind = Kind::barrier}});
+}
+
 // A training: a few phases over and over, most of them sums alone, so that ranks follow a plan; now
 // and then something else, to which some ranks come while others have started what the plan has.
 void make_repetitions(Dice& dice, SimScript& script) {
@@ -125,6 +163,8 @@ void make_fault(Dice& dice, SimScript& script) {
   auto& phase = script.phases[script.fault_phase];
   script.fault_operation =
       static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(phase.size()) - 1));
+  const std::size_t set = phase[script.fault_operation].set;
+  if (script.rank_in(set, script.victim) < 0) script.victim = script.sets[set - 1].back();
   if (script.fault == Fault::mismatch) {
     // What is to differ must be something that has a shape.
     SimOperation& target = phase[script.fault_operation];
@@ -168,12 +208,26 @@ SimScript make_script(uint64_t seed) {
       phase.push_back(make_operation(dice, script.ranks, phase.size()));
     }
   }
+  make_sets(seed, script);
   make_repetitions(dice, script);
+  make_end(script);
   make_fault(dice, script);
   return script;
 }
 
+int SimScript::rank_in(std::size_t set, int rank) const {
+  if (set == 0) return rank;
+  const auto at = std::find(sets[set - 1].begin(), sets[set - 1].end(), rank);
+  return at == sets[set - 1].end() ? -1 : static_cast<int>(at - sets[set - 1].begin());
+}
+
+int SimScript::ranks_of(std::size_t set) const {
+  return set == 0 ? ranks : static_cast<int>(sets[set - 1].size());
+}
+
 std::string SimScript::text() const {
+  std::string members;
+  for (const std::vector<int>& set : sets) members += cat(" (", join(set, " "), ")");
   const std::string who = cat("rank ", victim);
   const std::string when = cat("at ", fault_at / kMicrosecond, " us");
   const std::string where = cat("operation ", fault_operation, " of phase ", fault_phase);
@@ -204,12 +258,12 @@ std::string SimScript::text() const {
       what = cat(who, " has no buffer memory");
       break;
   }
-  return cat(ranks, " ranks, ", phases.size(), " phases, ",
-             algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
-             plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "",
-             network.views ? ", views" : "",
-             network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
-             segment_bytes, " bytes: ", what);
+  return cat(
+      ranks, " ranks, ", members.empty() ? "" : cat("sets", members, ", "), phases.size(),
+      " phases, ", algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
+      plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",
+      network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
+      segment_bytes, " bytes: ", what);
 }
 
 }  // namespace rdmacoll

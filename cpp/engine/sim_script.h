@@ -17,7 +17,8 @@ struct SimOperation {
   Dtype dtype = Dtype::float32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::string name;  // "": unnamed
+  std::size_t set = 0;  // of processes, whose ranks are meant below: 0, the world, or of the script
+  std::string name;     // "": unnamed
   // Without the first dimension where it may differ; that comes from `rows`: by rank, what it gives
   // of each tensor, or to each rank.
   std::vector<std::vector<int64_t>> shapes;
@@ -35,6 +36,7 @@ struct SimScript {
   uint64_t segment_bytes = 0;
   bool slow_compute = false;
   uint64_t plan_repeats = 0;
+  std::vector<std::vector<int>> sets;  // beside the world: their numbers begin at 1
   // All operations of a phase are submitted at once, the named in any order; then all are awaited.
   std::vector<std::vector<SimOperation>> phases;
   Fault fault = Fault::none;
@@ -44,6 +46,9 @@ struct SimScript {
   std::size_t fault_phase = 0;  // mismatch, missing, leave
   std::size_t fault_operation = 0;
 
+  // What a set calls a rank; -1: it is not in it.
+  int rank_in(std::size_t set, int rank) const;
+  int ranks_of(std::size_t set) const;
   std::string text() const;
 };
 

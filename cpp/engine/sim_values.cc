@@ -122,6 +122,7 @@ std::vector<double> expected(const SimOperation& operation, int ranks, int rank,
 
 Request sim_request(const SimOperation& operation, int rank, bool in_place, SimMemory& memory) {
   Request request;
+  request.set = static_cast<uint32_t>(operation.set);
   request.kind = operation.kind;
   request.dtype = operation.dtype;
   request.op = operation.op;

@@ -16,8 +16,8 @@ struct SimMemory {
   std::vector<std::vector<std::byte>> inputs, outputs;
 };
 
-// What `rank` submits, with its inputs filled; every second tensor is in place, beginning with the
-// first if `in_place`.
+// Ranks are those of the operation's set. What `rank` submits, with its inputs filled; every second
+// tensor is in place, beginning with the first if `in_place`.
 Request sim_request(const SimOperation& operation, int rank, bool in_place, SimMemory& memory);
 // What is wrong with the results of an operation that has succeeded, or "".
 std::string sim_complaint(const SimOperation& operation, int ranks, int rank,

@@ -46,6 +46,11 @@ class Rank {
     engine_ = std::make_unique<Engine>(
         EngineParts{world, config, network.transport(rank), compute_, *pool_, network.clock(), log,
                     Tuning{.direct_bytes_network = 1024, .one_copy_bytes = 256}});
+    for (const std::vector<int>& ranks : script.sets) {
+      uint32_t number = 0;
+      const Status added = engine_->add_set(ranks, number);
+      RC_ASSERT(added.ok(), added.message());
+    }
   }
 
   bool awake() const {
@@ -99,9 +104,10 @@ class Rank {
 
   std::string wrong, unnamed;
   void count_plans(SimOutcome& outcome) const {
-    outcome.plans += engine_->plans();
-    outcome.plans_left += engine_->plans_left();
-    outcome.caught_up += engine_->caught_up();
+    const SetTotals totals = engine_->totals();
+    outcome.plans += totals.plans;
+    outcome.plans_left += totals.plans_left;
+    outcome.caught_up += totals.caught_up;
   }
   std::string waits_for() const { return cat("rank ", rank_, ": ", engine_->state()); }
 
@@ -132,13 +138,15 @@ class Rank {
 
   void submit(std::size_t index) {
     const SimOperation& script = script_.phases[phase_ - 1][index];
+    const int rank = script_.rank_in(script.set, rank_);
+    if (rank < 0) return;
     if (script_.victim == rank_ && is_fault_here(index, Fault::missing)) return;
     auto task = std::make_unique<Task>(Task{&script, phase_ - 1, index, nullptr, {}});
     SimOperation mine = script;
     if (script_.victim == rank_ && is_fault_here(index, Fault::mismatch)) {
       mine.shapes.front().front() += 1;
     }
-    Request request = sim_request(mine, rank_, index % 2 == 1, task->memory);
+    Request request = sim_request(mine, rank, index % 2 == 1, task->memory);
     task->operation = std::make_shared<Operation>(std::move(request));
     const Status status = engine_->submit(task->operation);
     if (!status.ok()) {
@@ -153,8 +161,9 @@ class Rank {
     if (!status.ok()) {
       judge(task, status);
     } else {
-      const std::string complaint =
-          sim_complaint(*task.script, script_.ranks, rank_, *task.operation);
+      const std::size_t set = task.script->set;
+      const std::string complaint = sim_complaint(*task.script, script_.ranks_of(set),
+                                                  script_.rank_in(set, rank_), *task.operation);
       if (!complaint.empty()) {
         wrong =
             cat("rank ", rank_, " phase ", task.phase, " operation ", task.index, ": ", complaint);

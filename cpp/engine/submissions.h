@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -15,26 +16,23 @@ namespace rdmacoll {
 
 class Submissions {
  public:
+  // A process set that exists from now on, with this rank in it, or not (-1). `ranks`: its members.
+  void open(uint32_t set, int rank, std::vector<int> ranks);
+  void close(uint32_t set);  // it does not exist any more
+
+  // Of a request for that set: this rank's number in it, and how many there are. An error: it is no
+  // set, or this rank is not in it.
+  struct Place {
+    int rank = -1;
+    int ranks = 0;
+  };
+  Status find(const Request& request, Place& place) const;
+  // What the set calls a rank of the job; -1: it is not in it.
+  int rank_in(uint32_t set, int rank) const;
+
   // Refuses a name that is in flight. Numbers the unnamed, by one counter for all kinds, so that an
   // allreduce here against a broadcast there is a mismatch and not a stall.
-  Status add(const OperationRef& operation) {
-    const std::lock_guard lock(mutex_);
-    if (!closed_.ok()) return closed_;
-    Request& request = operation->request;
-    if (request.name.empty()) {
-      request.iteration = unnamed_++;
-    } else if (!names_.emplace(request.name, request.iteration).second) {
-      ErrorDetail detail;
-      detail.tensor = request.name;
-      return {Code::duplicate,
-              "the name '" + request.name +
-                  "' is in flight already. Wait for the first operation, or give another name.",
-              detail};
-    }
-    queue_.push_back(operation);
-    waiting_.store(true, std::memory_order_seq_cst);
-    return {};
-  }
+  Status add(const OperationRef& operation);
 
   // Into `operations`, which is empty. Cheap when nothing waits.
   void drain(std::vector<OperationRef>& operations) {
@@ -46,11 +44,7 @@ class Submissions {
   bool waiting() const { return waiting_.load(std::memory_order_seq_cst); }
 
   // The name may be used again. Before complete(), since the caller may submit it at once.
-  void forget(const Operation& operation) {
-    if (operation.request.name.empty()) return;
-    const std::lock_guard lock(mutex_);
-    names_.erase({operation.request.name, operation.request.iteration});
-  }
+  void forget(const Operation& operation);
 
   // From now on every add() is answered with this.
   void close(Status status) {
@@ -59,10 +53,17 @@ class Submissions {
   }
 
  private:
-  std::mutex mutex_;
+  struct Door {
+    int rank = -1;
+    std::vector<int> ranks;
+    std::set<std::pair<std::string, int64_t>> names;  // in flight
+    int64_t unnamed = 0;
+  };
+  Status find_door(const Request& request, Door*& door) const;
+
+  mutable std::mutex mutex_;
   std::vector<OperationRef> queue_;
-  std::set<std::pair<std::string, int64_t>> names_;
-  int64_t unnamed_ = 0;
+  mutable std::map<uint32_t, Door> doors_;
   Status closed_;
   std::atomic<bool> waiting_{false};
 };

@@ -61,6 +61,7 @@ void Kernel::destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
 void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* status) {
   name_ = attribute_string(construction, "tensor_name", status);
+  process_set_ = static_cast<int32_t>(attribute_int(construction, "process_set", status));
   if (kind_ == RC_BARRIER) return;
   if (TF_GetCode(status) == TF_OK) {
     TF_OpKernelConstruction_GetAttrType(construction, "T", &type_, status);
@@ -87,7 +88,10 @@ void Kernel::find_place(TF_OpKernelConstruction* construction) {
   const TF_StringView node = TF_OpKernelConstruction_GetName(construction);
   place_ = place_of({node.data, node.len});
   name_at_place_ = place_.calls.empty() ? name_ : place_.calls + "/" + name_;
-  places_ = &Places::of(name_);
+  // Sets are apart: what is there once in each is not there several times.
+  const std::string set =
+      process_set_ == 0 ? "" : " of process set " + std::to_string(process_set_);
+  places_ = &Places::of(name_ + set);
   visits_ = places_->add(place_.calls);
 }
 
@@ -257,6 +261,7 @@ std::string Kernel::submit(Pending& pending) {
   if (const std::string refusal = name_the_unit(pending.context, request); !refusal.empty()) {
     return refusal;
   }
+  request.process_set = process_set_;
   request.manifest = manifest_.empty() ? nullptr : manifest_.c_str();
   request.n_tensors = static_cast<int32_t>(pending.tensors.size());
   request.tensors = pending.tensors.data();

@@ -74,6 +74,7 @@ class Kernel {
   int32_t dtype_ = 0;
   int32_t reduce_op_ = 0;
   int32_t root_ = 0;
+  int32_t process_set_ = 0;
   double prescale_ = 1.0;
   double postscale_ = 1.0;
   std::string name_;  // "" = unnamed

@@ -29,6 +29,8 @@ from rdmacoll.engine.exchanges import (
 )
 from rdmacoll.engine.memory import empty
 from rdmacoll.engine.operators import Average, Max, Min, Product, ReduceOp, Sum
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
 from rdmacoll.engine.reductions import (
     grouped_reducescatter,
     grouped_reducescatter_async,
@@ -44,9 +46,11 @@ __all__ = [
     "Max",
     "Min",
     "PreparedAllreduce",
+    "ProcessSet",
     "Product",
     "ReduceOp",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -60,6 +64,7 @@ __all__ = [
     "empty",
     "gather",
     "gather_async",
+    "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -67,10 +72,12 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "prepare_allreduce",
+    "process_sets",
     "reduce",
     "reduce_async",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "scatter",
     "scatter_async",
 ]

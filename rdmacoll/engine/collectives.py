@@ -1,9 +1,11 @@
 """Collective operations on numpy arrays; further ones in reductions.py and exchanges.py.
 
-Every rank calls the same operations. Unnamed ones are matched by their order; named ones by name, so their
-order may differ from rank to rank. All of them raise NotInitializedError without a world, MismatchError
-when ranks disagree about shape, dtype, operator or root, RankFailedError when a rank is lost, StalledError
-when some ranks never come.
+Every rank calls the same operations; with a process_set, every rank of that set, and then "all ranks" are its
+ranks: an average divides by their number. root_rank is a rank of the world all the same. Unnamed operations
+are matched by their order; named ones by name, so their order may differ from rank to rank. All of them raise
+NotInitializedError without a world, MismatchError when ranks disagree about shape, dtype, operator or root,
+RankFailedError when a rank is lost, StalledError when some ranks never come, and ConfigError on a rank that
+is not in the set.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import DTYPES, Average
 from rdmacoll.engine.prepared import PreparedAllreduce
+from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.submission import Array, Call, Handle, Operation, perform
 from rdmacoll.engine.world import Engine, current
 
@@ -28,6 +31,7 @@ def _allreduce_call(
     out: Array | None,
     prescale_factor: float,
     postscale_factor: float,
+    process_set: int,
 ) -> Call:
     if out is not None and out is array and arguments.is_plain(array):
         source = target = out
@@ -47,6 +51,7 @@ def _allreduce_call(
         prescale=prescale_factor,
         postscale=postscale_factor,
         name=name,
+        process_set=process_set,
     )
 
 
@@ -58,6 +63,7 @@ def allreduce(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> Array:
     """The elementwise reduction of all ranks' arrays, the same bits on every rank.
 
@@ -68,8 +74,10 @@ def allreduce(
 
     Raises ConfigError for a dtype, operator or `out` that does not fit, and the errors of this module.
     """
-    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
-    perform(current(), call)
+    engine = current()
+    number = number_of(engine, process_set)
+    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor, number)
+    perform(engine, call)
     return arguments.deliver(call.outputs[0], out)
 
 
@@ -81,10 +89,13 @@ def allreduce_async(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Like `allreduce`, but returns at once: `wait()` gives the result."""
-    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
-    return Handle([Operation(current(), call)], lambda: arguments.deliver(call.outputs[0], out))
+    engine = current()
+    number = number_of(engine, process_set)
+    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor, number)
+    return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
 
 
 def _grouped_calls(
@@ -94,6 +105,7 @@ def _grouped_calls(
     outs: Sequence[Array] | None,
     prescale_factor: float,
     postscale_factor: float,
+    process_set: int,
 ) -> tuple[list[Call], list[Array]]:
     """One call per dtype, in order of first appearance, and the targets in the arrays' order."""
     if outs is not None and len(outs) != len(arrays):
@@ -126,6 +138,7 @@ def _grouped_calls(
             prescale=prescale_factor,
             postscale=postscale_factor,
             name=name if name is None or len(groups) == 1 else f"{name}/{dtype.name}",
+            process_set=process_set,
         )
         calls.append(call)
     return calls, targets
@@ -139,10 +152,12 @@ def grouped_allreduce_async(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Like `grouped_allreduce`, but returns at once: `wait()` gives the list of results."""
-    calls, targets = _grouped_calls(arrays, op, name, out, prescale_factor, postscale_factor)
     engine = current()
+    number = number_of(engine, process_set)
+    calls, targets = _grouped_calls(arrays, op, name, out, prescale_factor, postscale_factor, number)
 
     def results() -> list[Array]:
         return [
@@ -161,6 +176,7 @@ def grouped_allreduce(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """The reduction of several arrays at once, cheaper than one call each.
 
@@ -175,12 +191,15 @@ def grouped_allreduce(
         out,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
+        process_set=process_set,
     )
     results: list[Array] = handle.wait()
     return results
 
 
-def _broadcast_call(engine: Engine, array: Any, root_rank: int, name: str | None, out: Array | None) -> Call:
+def _broadcast_call(
+    engine: Engine, array: Any, root_rank: int, name: str | None, out: Array | None, process_set: ProcessSet
+) -> Call:
     source = arguments.source(array)
     target = arguments.target(source, out, array=array)
     return Call(
@@ -190,36 +209,53 @@ def _broadcast_call(engine: Engine, array: Any, root_rank: int, name: str | None
         dtype=DTYPES.moved(source.dtype),
         root=arguments.root(root_rank, engine.topology[1]),
         name=name,
+        process_set=number_of(engine, process_set),
     )
 
 
-def broadcast(array: Any, root_rank: int, name: str | None = None, out: Array | None = None) -> Array:
+def broadcast(
+    array: Any,
+    root_rank: int,
+    name: str | None = None,
+    out: Array | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
     """The root's array, on every rank.
 
     array: the values at the root, shape and dtype elsewhere; every fixed-size dtype, bool and complex too.
     out: where the result goes, which may be `array` itself; without it a new array.
     """
     engine = current()
-    call = _broadcast_call(engine, array, root_rank, name, out)
+    call = _broadcast_call(engine, array, root_rank, name, out, process_set)
     perform(engine, call)
     return arguments.deliver(call.outputs[0], out)
 
 
-def broadcast_async(array: Any, root_rank: int, name: str | None = None, out: Array | None = None) -> Handle:
+def broadcast_async(
+    array: Any,
+    root_rank: int,
+    name: str | None = None,
+    out: Array | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
     """Like `broadcast`, but returns at once: `wait()` gives the result."""
     engine = current()
-    call = _broadcast_call(engine, array, root_rank, name, out)
+    call = _broadcast_call(engine, array, root_rank, name, out, process_set)
     return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
 
 
-def barrier_async(name: str | None = None) -> Handle:
+def barrier_async(name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Handle:
     """Like `barrier`, but returns at once."""
-    return Handle([Operation(current(), Call(abi.BARRIER, (), (), name=name))], lambda: None)
+    engine = current()
+    call = Call(abi.BARRIER, (), (), name=name, process_set=number_of(engine, process_set))
+    return Handle([Operation(engine, call)], lambda: None)
 
 
-def barrier(name: str | None = None) -> None:
+def barrier(name: str | None = None, *, process_set: ProcessSet = global_process_set) -> None:
     """Returns when every rank has called it."""
-    barrier_async(name).wait()
+    barrier_async(name, process_set=process_set).wait()
 
 
 def prepare_allreduce(
@@ -230,6 +266,7 @@ def prepare_allreduce(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> PreparedAllreduce:
     """An allreduce to be called many times on the same memory: `run = prepare_allreduce(a); run()`.
 
@@ -243,10 +280,12 @@ def prepare_allreduce(
             raise ConfigError(
                 f"prepare_allreduce keeps the memory of {label}: it must be a C-contiguous numpy array."
             )
-    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
+    engine = current()
+    number = number_of(engine, process_set)
+    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor, number)
     if out is not None and call.outputs[0] is not out:
         raise ConfigError("array and out overlap without being the same memory.")
-    return PreparedAllreduce(current(), call)
+    return PreparedAllreduce(engine, call)
 
 
 __all__ = [

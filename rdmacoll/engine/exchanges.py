@@ -12,6 +12,7 @@ from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import Array
 from rdmacoll.engine.groups import grouped_handle
 from rdmacoll.engine.operators import DTYPES
+from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.results import results_of
 from rdmacoll.engine.submission import Call, Handle, Operation
 from rdmacoll.engine.world import current
@@ -22,46 +23,68 @@ def _with_rows(array: Any) -> Array:
     return source.reshape(1) if source.ndim == 0 else source
 
 
-def allgather_async(array: Any, name: str | None = None) -> Handle:
+def allgather_async(
+    array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set
+) -> Handle:
     """Like `allgather`, but returns at once: `wait()` gives the result."""
     engine = current()
+    number = number_of(engine, process_set)
     source = _with_rows(array)
-    call = Call(abi.ALLGATHER, (source,), (source,), dtype=DTYPES.moved(source.dtype), name=name)
+    call = Call(
+        abi.ALLGATHER, (source,), (source,), dtype=DTYPES.moved(source.dtype), name=name, process_set=number
+    )
     operation = Operation(engine, call)
     return Handle([operation], lambda: results_of(engine, operation).array(0, source.dtype))
 
 
-def allgather(array: Any, name: str | None = None) -> Array:
+def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Array:
     """All ranks' arrays, one after the other along the first dimension, by rank.
 
     The first dimension may differ from rank to rank, and be 0; the others and the dtype may not. Scalars
     give an array of shape (size,). Of two ranks, allgather([1]) and allgather([2, 3]) give [1, 2, 3].
     """
-    result: Array = allgather_async(array, name).wait()
+    result: Array = allgather_async(array, name, process_set=process_set).wait()
     return result
 
 
-def grouped_allgather_async(arrays: Sequence[Any], name: str | None = None) -> Handle:
+def grouped_allgather_async(
+    arrays: Sequence[Any], name: str | None = None, *, process_set: ProcessSet = global_process_set
+) -> Handle:
     """Like `grouped_allgather`, but returns at once: `wait()` gives the list of results."""
 
+    number = number_of(current(), process_set)
+
     def call(sources: list[Array], name: str | None) -> Call:
-        return Call(abi.ALLGATHER, sources, sources, dtype=DTYPES.moved(sources[0].dtype), name=name)
+        dtype = DTYPES.moved(sources[0].dtype)
+        return Call(abi.ALLGATHER, sources, sources, dtype=dtype, name=name, process_set=number)
 
     return grouped_handle([_with_rows(array) for array in arrays], name, call)
 
 
-def grouped_allgather(arrays: Sequence[Any], name: str | None = None) -> list[Array]:
+def grouped_allgather(
+    arrays: Sequence[Any], name: str | None = None, *, process_set: ProcessSet = global_process_set
+) -> list[Array]:
     """`allgather` of several arrays at once, one operation for each dtype: cheaper than one call each."""
-    results: list[Array] = grouped_allgather_async(arrays, name).wait()
+    results: list[Array] = grouped_allgather_async(arrays, name, process_set=process_set).wait()
     return results
 
 
-def gather_async(array: Any, root_rank: int, name: str | None = None) -> Handle:
+def gather_async(
+    array: Any, root_rank: int, name: str | None = None, *, process_set: ProcessSet = global_process_set
+) -> Handle:
     """Like `gather`, but returns at once: `wait()` gives the result."""
     engine = current()
     source = _with_rows(array)
     root = arguments.root(root_rank, engine.topology[1])
-    call = Call(abi.GATHER, (source,), (source,), dtype=DTYPES.moved(source.dtype), root=root, name=name)
+    call = Call(
+        abi.GATHER,
+        (source,),
+        (source,),
+        dtype=DTYPES.moved(source.dtype),
+        root=root,
+        name=name,
+        process_set=number_of(engine, process_set),
+    )
     operation = Operation(engine, call)
 
     def result() -> Array | None:
@@ -71,17 +94,24 @@ def gather_async(array: Any, root_rank: int, name: str | None = None) -> Handle:
     return Handle([operation], result)
 
 
-def gather(array: Any, root_rank: int, name: str | None = None) -> Array | None:
+def gather(
+    array: Any, root_rank: int, name: str | None = None, *, process_set: ProcessSet = global_process_set
+) -> Array | None:
     """At the root, all ranks' arrays, one after the other along the first dimension; elsewhere None.
 
     Shapes as for `allgather`.
     """
-    result: Array | None = gather_async(array, root_rank, name).wait()
+    result: Array | None = gather_async(array, root_rank, name, process_set=process_set).wait()
     return result
 
 
 def scatter_async(
-    array: Any, root_rank: int, splits: Sequence[int] | None = None, name: str | None = None
+    array: Any,
+    root_rank: int,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Like `scatter`, but returns at once: `wait()` gives the result."""
     engine = current()
@@ -96,14 +126,20 @@ def scatter_async(
         dtype=DTYPES.moved(source.dtype),
         root=root,
         name=name,
-        splits=arguments.splits(splits, engine.topology[1]) if is_cut_here else None,
+        splits=arguments.splits(splits, process_set.size()) if is_cut_here else None,
+        process_set=number_of(engine, process_set),
     )
     operation = Operation(engine, call)
     return Handle([operation], lambda: results_of(engine, operation).array(0, source.dtype))
 
 
 def scatter(
-    array: Any, root_rank: int, splits: Sequence[int] | None = None, name: str | None = None
+    array: Any,
+    root_rank: int,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
 ) -> Array:
     """This rank's rows of the root's array.
 
@@ -112,11 +148,17 @@ def scatter(
     them all get as many, the first ranks one more where that does not come out even. Raises ConfigError as
     `alltoall`.
     """
-    result: Array = scatter_async(array, root_rank, splits, name).wait()
+    result: Array = scatter_async(array, root_rank, splits, name, process_set=process_set).wait()
     return result
 
 
-def alltoall_async(array: Any, splits: Sequence[int] | None = None, name: str | None = None) -> Handle:
+def alltoall_async(
+    array: Any,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
     """Like `alltoall`, but returns at once: `wait()` gives what `alltoall` returns."""
     engine = current()
     source = arguments.source(array)
@@ -127,7 +169,8 @@ def alltoall_async(array: Any, splits: Sequence[int] | None = None, name: str | 
         (source,),
         dtype=DTYPES.moved(source.dtype),
         name=name,
-        splits=None if splits is None else arguments.splits(splits, engine.topology[1]),
+        splits=None if splits is None else arguments.splits(splits, process_set.size()),
+        process_set=number_of(engine, process_set),
     )
     operation = Operation(engine, call)
 
@@ -140,7 +183,11 @@ def alltoall_async(array: Any, splits: Sequence[int] | None = None, name: str | 
 
 
 def alltoall(
-    array: Any, splits: Sequence[int] | None = None, name: str | None = None
+    array: Any,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
 ) -> Array | tuple[Array, Array]:
     """Every rank gives each rank some of its rows, and gets those meant for it, by rank.
 
@@ -154,7 +201,7 @@ def alltoall(
 
     Raises ConfigError for splits that are not as many as ranks, or not together the first dimension.
     """
-    result: Array | tuple[Array, Array] = alltoall_async(array, splits, name).wait()
+    result: Array | tuple[Array, Array] = alltoall_async(array, splits, name, process_set=process_set).wait()
     return result
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER = range(9)
 DONE, TIMEOUT, FAILED = 0, 1, 2
@@ -20,8 +20,8 @@ LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
 # The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
 # size kind dtype op root | prescale postscale | name iteration n_tensors | tensors allocate
-# done context manifest | splits n_splits
-REQUEST = struct.Struct("@Iiiiidd" + "PqiPPPPP" + "Pi4x")
+# done context manifest | splits n_splits process_set
+REQUEST = struct.Struct("@Iiiiidd" + "PqiPPPPP" + "Pii")
 # input output ndim dims[8] label
 TENSOR = struct.Struct("@PPi8qP")
 DIMS_MAX = 8
@@ -29,6 +29,7 @@ DIMS_MAX = 8
 _VOID = ctypes.c_void_p
 # Functions that are called often take plain addresses for both: ctypes converts a number fastest.
 _TEXT = ctypes.POINTER(ctypes.c_void_p)  # char**: kept as an address, since text_free wants it back
+_NUMBERS = ctypes.POINTER(ctypes.c_int32)
 
 
 class _Plan(ctypes.Structure):
@@ -156,6 +157,12 @@ class _Api(ctypes.Structure):
             ),
         ),
         ("explain", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_char_p, _TEXT, _TEXT)),
+        (
+            "set_add",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _NUMBERS, ctypes.c_int32, _NUMBERS, _TEXT),
+        ),
+        ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_int64, _TEXT)),
+        ("set_in_flight", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, _TEXT)),
     ]
 
 
@@ -301,6 +308,29 @@ class Library:
     def engine_state(self, engine: int) -> str:
         """What is pending, for a person."""
         return self.take_text(self._api.engine_state(engine))
+
+    def set_add(self, engine: int, ranks: Sequence[int]) -> int:
+        """This rank's part of adding a process set: its number. Raises ConfigError."""
+        number, error = ctypes.c_int32(0), _VOID()
+        array = (ctypes.c_int32 * len(ranks))(*ranks)
+        code = self._api.set_add(engine, array, len(ranks), ctypes.byref(number), ctypes.byref(error))
+        self._check(code, error)
+        return number.value
+
+    def set_remove(self, engine: int, number: int, timeout_ms: int) -> bool:
+        """This rank's part of removing it. False when the time is over before the others are done."""
+        error = _VOID()
+        code = self._api.set_remove(engine, number, timeout_ms, ctypes.byref(error))
+        if code == TIMEOUT:
+            return False
+        self._check(code, error)
+        return True
+
+    def set_in_flight(self, engine: int, number: int) -> int:
+        """How many operations of this rank have not ended there."""
+        count, error = ctypes.c_int32(0), _VOID()
+        self._check(self._api.set_in_flight(engine, number, ctypes.byref(count), ctypes.byref(error)), error)
+        return count.value
 
     def handle_result_at(self, handle: int, index: int) -> tuple[int, tuple[int, ...]]:
         """(address, dims) of one of the results of an operation that makes them, and has succeeded."""

@@ -12,13 +12,19 @@ from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import Array
 from rdmacoll.engine.groups import grouped_handle
 from rdmacoll.engine.operators import DTYPES, Average
+from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.results import results_of
 from rdmacoll.engine.submission import Call, Handle, Operation, perform
 from rdmacoll.engine.world import Engine, current
 
 
 def _reducescatter_call(
-    sources: list[Array], op: int, name: str | None, prescale_factor: float, postscale_factor: float
+    sources: list[Array],
+    op: int,
+    name: str | None,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: int,
 ) -> Call:
     for source in sources:
         arguments.check_has_rows(source, "reducescatter")
@@ -33,6 +39,7 @@ def _reducescatter_call(
         prescale=prescale,
         postscale=postscale,
         name=name,
+        process_set=process_set,
     )
 
 
@@ -43,13 +50,15 @@ def grouped_reducescatter_async(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Like `grouped_reducescatter`, but returns at once: `wait()` gives the list of results."""
-    return grouped_handle(
-        [arguments.source(array) for array in arrays],
-        name,
-        lambda sources, name: _reducescatter_call(sources, op, name, prescale_factor, postscale_factor),
-    )
+    number = number_of(current(), process_set)
+
+    def call(sources: list[Array], name: str | None) -> Call:
+        return _reducescatter_call(sources, op, name, prescale_factor, postscale_factor, number)
+
+    return grouped_handle([arguments.source(array) for array in arrays], name, call)
 
 
 def grouped_reducescatter(
@@ -59,10 +68,16 @@ def grouped_reducescatter(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """`reducescatter` of several arrays at once, one operation for each dtype: cheaper than one call each."""
     results: list[Array] = grouped_reducescatter_async(
-        arrays, op, name, prescale_factor=prescale_factor, postscale_factor=postscale_factor
+        arrays,
+        op,
+        name,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
     ).wait()
     return results
 
@@ -74,11 +89,13 @@ def reducescatter_async(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Like `reducescatter`, but returns at once: `wait()` gives the result."""
     engine = current()
     source = arguments.source(array)
-    call = _reducescatter_call([source], op, name, prescale_factor, postscale_factor)
+    number = number_of(engine, process_set)
+    call = _reducescatter_call([source], op, name, prescale_factor, postscale_factor, number)
     operation = Operation(engine, call)
     return Handle([operation], lambda: results_of(engine, operation).array(0, source.dtype))
 
@@ -90,6 +107,7 @@ def reducescatter(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> Array:
     """This rank's rows of the reduction of all ranks' arrays.
 
@@ -98,7 +116,12 @@ def reducescatter(
     call reducescatter([1, 2, 3], Sum), rank 0 gets [2, 4] and rank 1 [6].
     """
     result: Array = reducescatter_async(
-        array, op, name, prescale_factor=prescale_factor, postscale_factor=postscale_factor
+        array,
+        op,
+        name,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
     ).wait()
     return result
 
@@ -112,6 +135,7 @@ def _reduce_call(
     out: Array | None,
     prescale_factor: float,
     postscale_factor: float,
+    process_set: int,
 ) -> Call:
     rank, size = engine.topology[:2]
     root = arguments.root(root_rank, size)
@@ -128,6 +152,7 @@ def _reduce_call(
         prescale=prescale,
         postscale=postscale,
         name=name,
+        process_set=process_set,
     )
 
 
@@ -144,6 +169,7 @@ def reduce(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> Array | None:
     """At the root, the elementwise reduction of all ranks' arrays; elsewhere None.
 
@@ -151,7 +177,8 @@ def reduce(
     goes, which may be `array` itself; without it a new array.
     """
     engine = current()
-    call = _reduce_call(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor)
+    number = number_of(engine, process_set)
+    call = _reduce_call(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor, number)
     perform(engine, call)
     return _at_root(engine, call, out)
 
@@ -165,10 +192,12 @@ def reduce_async(
     *,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Like `reduce`, but returns at once: `wait()` gives the result."""
     engine = current()
-    call = _reduce_call(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor)
+    number = number_of(engine, process_set)
+    call = _reduce_call(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor, number)
     return Handle([Operation(engine, call)], lambda: _at_root(engine, call, out))
 
 

@@ -81,6 +81,7 @@ class Call:
         "outputs",
         "postscale",
         "prescale",
+        "process_set",
         "root",
         "splits",
     )
@@ -98,6 +99,7 @@ class Call:
         postscale: float = 1.0,
         name: str | None = None,
         splits: Array | None = None,
+        process_set: int = 0,
     ) -> None:
         self.kind = kind
         self.inputs = inputs
@@ -109,6 +111,7 @@ class Call:
         self.postscale = postscale
         self.name = name
         self.splits = splits  # int64, C-contiguous
+        self.process_set = process_set
 
     def fill(self) -> _Scratch:
         """Writes the structs; valid until this thread's next call."""
@@ -153,6 +156,7 @@ class Call:
             0,
             0 if self.splits is None else address_of(self.splits),
             0 if self.splits is None else len(self.splits),
+            self.process_set,
         )
         return scratch
 

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Callable
 
@@ -15,6 +15,7 @@ from rdmacoll.engine.carrier import gave_up
 from rdmacoll.engine.ending import Ending
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
+from rdmacoll.engine.process_set import ProcessSet, bind_static, setting_of, unbind
 from rdmacoll.engine.settings import Values, arguments_text
 from rdmacoll.engine.standard import fill_standard_descriptors
 from rdmacoll.engine.starting import start_engine
@@ -34,6 +35,7 @@ class Engine:
         self.is_open = True
         self.is_forked = False  # this is a child's copy: nothing of it may be touched
         self.topology = library.engine_topology(address)
+        self.process_sets: dict[int, ProcessSet] = {}  # by number; beside that of all ranks
         # Arrays of operations that nobody waits for any more, until the engine is done with them.
         self.unfinished: list[tuple[int, object]] = []
         # The same of prepared runs that an exception ended. Nobody can ask whether these are done.
@@ -154,12 +156,14 @@ def init(
     rank: int | None = None,
     size: int | None = None,
     rendezvous: str | None = None,
+    process_sets: Sequence[ProcessSet | Iterable[int]] | str | None = None,
     **settings: object,
 ) -> None:
     """Joins the world that the launcher describes; every rank has to call it.
 
     comm: an mpi4py communicator whose ranks form the world. rank, size, rendezvous: a start by hand, as
-    RDMACOLL_RANK, _SIZE and _RENDEZVOUS. settings: any setting that `rdmacoll config` lists, without its
+    RDMACOLL_RANK, _SIZE and _RENDEZVOUS. process_sets: sets of ranks that exist from the start, the same on
+    every rank; `add_process_set` adds others. settings: any setting that `rdmacoll config` lists, without its
     prefix and in small letters (`init(transport="tcp")`). A second call without arguments does nothing.
 
     Raises ConfigError for a wrong argument, setting or environment, also when it is another rank's, and
@@ -169,12 +173,14 @@ def init(
         if _PROCESS.is_forked:
             raise refusal()
         if _PROCESS.engine is not None:
-            if comm is None and not settings and (rank, size, rendezvous) == (None, None, None):
+            given = (comm, rank, size, rendezvous, process_sets)
+            if not settings and all(argument is None for argument in given):
                 return
             raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
         library = load()
         names = [str(row["name"]) for row in library.settings()]
-        arguments = arguments_text(settings, names)
+        static_sets = setting_of(process_sets)
+        arguments = arguments_text({**settings, "process_sets": static_sets}, names)
         start = start_of(comm, rank=rank, size=size, rendezvous=rendezvous)
         values = Values(library.settings(arguments))
         carrier = start.carrier(values)
@@ -188,6 +194,7 @@ def init(
             carrier.close()
         _PROCESS.ending.forget()
         _PROCESS.engine = Engine(library, address, values)
+        bind_static(_PROCESS.engine, process_sets)
         _PROCESS.tell(address)
         start.tell(values)
 
@@ -209,6 +216,7 @@ def _end(cause: str | None) -> None:
             return
         _PROCESS.engine = None
         _PROCESS.tell(0)
+        unbind(engine)
         engine.close(cause)
         engine.let_go(id(engine))  # what `leave` holds
 

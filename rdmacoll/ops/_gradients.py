@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import from_bits
+from rdmacoll.ops._process_sets import current_set
 
 
 def filled(grads: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
@@ -41,7 +41,7 @@ def treated_alike(op: Any, values: Sequence[Any]) -> list[Any]:
     if prescale * postscale != 1.0:
         values = [value * tf.cast(prescale * postscale, value.dtype) for value in values]
     if ReduceOp(op.get_attr("op")) is ReduceOp.AVERAGE:
-        values = [value / tf.cast(world.size(), value.dtype) for value in values]
+        values = [value / tf.cast(current_set().size(), value.dtype) for value in values]
     return list(values)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.arguments import name as checked_name
+from rdmacoll.ops._process_sets import set_number
 
 # What TensorFlow puts around the name of a Python function for its forward and backward halves.
 _DECORATED = re.compile(r"^__(?:inference|forward|backward)_(.*)_\d+$")
@@ -67,5 +68,8 @@ def op_name(name: str | None) -> str:
     decorated = _DECORATED.match(title)
     if decorated is not None:
         title = decorated.group(1)
-    # One index for all kinds: an allreduce that meets a broadcast is a mismatch, not a stall.
-    return f"{title}/collective_{_COUNTERS.next(graph, 'collective')}"
+    # One index for all kinds: an allreduce that meets a broadcast is a mismatch, not a stall. One for each
+    # set: what a rank does in another one is no business of this one's.
+    number = set_number()
+    kind = f"set_{number}_collective" if number else "collective"
+    return f"{title}/{kind}_{_COUNTERS.next(graph, kind)}"

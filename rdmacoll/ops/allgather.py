@@ -7,15 +7,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import check_movable, in_groups, rows_of, tensor as as_tensor
 from rdmacoll.ops._gradients import filled
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._process_sets import current_set, gradient_of_its_set, set_number, takes_process_set
 
 
 @not_converted
+@takes_process_set
 def allgather(tensor: Any, name: str | None = None) -> Any:
     """Concatenates all ranks' tensors along the first dimension, in rank order.
 
@@ -30,6 +31,7 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
 
 
 @not_converted
+@takes_process_set
 def grouped_allgather(tensors: Sequence[Any], name: str | None = None) -> list[Any]:
     """`allgather` of several tensors as one operation for each dtype: cheaper than one by one."""
     inputs = [as_tensor(value) for value in tensors]
@@ -47,12 +49,13 @@ def allgather_group(tensors: Sequence[Any], *, name: str | None, labels: Sequenc
     functions = ops()
     with op_scope(), typed_errors():
         gathered = functions.rdmacoll_allgather(
-            tensors=tensors, tensor_name=op_name(name), labels=list(labels)
+            tensors=tensors, tensor_name=op_name(name), process_set=set_number(), labels=list(labels)
         )
     return must_run(list(gathered))
 
 
 @tf.RegisterGradient("RdmacollAllgather")
+@gradient_of_its_set
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     from rdmacoll.ops.allreduce import reduce_group
 
@@ -61,7 +64,7 @@ def _gradient(op: Any, *grads: Any) -> list[Any]:
     totals = reduce_group(filled(grads, op.outputs), op=ReduceOp.SUM, name=None)
     rows = tf.stack([rows_of(mine) for mine in op.inputs])
     counts = allgather_one(rows[None], name=None)  # by rank and tensor
-    begins = tf.reduce_sum(counts[: world.rank()], axis=0)
+    begins = tf.reduce_sum(counts[: current_set().rank()], axis=0)
     return [
         tf.reshape(total[begins[i] : begins[i] + rows[i]], tf.shape(mine))
         for i, (total, mine) in enumerate(zip(totals, op.inputs))

@@ -20,10 +20,12 @@ from rdmacoll.ops._arguments import (
 from rdmacoll.ops._gradients import filled, scales_of
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
 from rdmacoll.ops.compression import Compression, Compressor, compressor
 
 
 @not_converted
+@takes_process_set
 def allreduce(
     tensor: Any,
     op: int = ReduceOp.AVERAGE,
@@ -63,6 +65,7 @@ def allreduce(
 
 
 @not_converted
+@takes_process_set
 def grouped_allreduce(
     tensors: Sequence[Any],
     op: int = ReduceOp.AVERAGE,
@@ -116,6 +119,7 @@ def reduce_group(
                 prescale_bits=bits(prescale),
                 postscale_bits=bits(postscale),
                 tensor_name=op_name(name),
+                process_set=set_number(),
                 labels=list(labels),
                 manifest=manifest,
             )
@@ -124,6 +128,7 @@ def reduce_group(
 
 
 @tf.RegisterGradient("RdmacollAllreduce")
+@gradient_of_its_set
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     reduce_op = ReduceOp(op.get_attr("op"))
     incoming = filled(grads, op.outputs)

@@ -10,9 +10,11 @@ import tensorflow as tf
 from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, tensor as as_tensor
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
 
 
 @not_converted
+@takes_process_set
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None) -> Any:
     """Gives each rank some rows of `tensor`, and returns those that the ranks have for this one, by rank.
 
@@ -33,11 +35,14 @@ def _exchange(value: Any, splits: Any, name: str | None) -> list[Any]:
     check_movable(value.dtype)
     functions = ops()
     with op_scope(), typed_errors():
-        results = functions.rdmacoll_alltoall(tensor=value, splits=splits, tensor_name=op_name(name))
+        results = functions.rdmacoll_alltoall(
+            tensor=value, splits=splits, tensor_name=op_name(name), process_set=set_number()
+        )
     return must_run(list(results))
 
 
 @tf.RegisterGradient("RdmacollAlltoall")
+@gradient_of_its_set
 def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
     given = op.inputs[0]
     if not given.dtype.is_floating:

@@ -6,9 +6,11 @@ from typing import Any
 
 from rdmacoll.ops._library import not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._process_sets import set_number, takes_process_set
 
 
 @not_converted
+@takes_process_set
 def barrier(name: str | None = None) -> Any:
     """Waits for all ranks. In a graph, an op with side effects: TensorFlow keeps it in program order.
 
@@ -16,4 +18,4 @@ def barrier(name: str | None = None) -> Any:
     """
     functions = ops()
     with op_scope(), typed_errors():
-        return functions.rdmacoll_barrier(tensor_name=op_name(name))
+        return functions.rdmacoll_barrier(tensor_name=op_name(name), process_set=set_number())

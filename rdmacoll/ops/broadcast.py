@@ -14,9 +14,11 @@ from rdmacoll.ops._arguments import by_dtype, check_movable, check_root, tensor 
 from rdmacoll.ops._gradients import filled, zeros_that_wait
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
 
 
 @not_converted
+@takes_process_set
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     """Returns rank `root_rank`'s tensor on every rank.
 
@@ -28,6 +30,7 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
 
 
 @not_converted
+@takes_process_set
 def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
     """Assigns rank `root_rank`'s values to the variables of all ranks, as one operation for each dtype.
 
@@ -85,6 +88,7 @@ def send_group(
                 tensors=tensors,
                 root_rank=root,
                 tensor_name=op_name(name),
+                process_set=set_number(),
                 labels=list(labels),
             )
         )
@@ -92,6 +96,7 @@ def send_group(
 
 
 @tf.RegisterGradient("RdmacollBroadcast")
+@gradient_of_its_set
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     from rdmacoll.ops.allreduce import reduce_group
 

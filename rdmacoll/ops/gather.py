@@ -10,9 +10,11 @@ import tensorflow as tf
 from rdmacoll.ops._arguments import check_movable, check_root, rows_of, tensor as as_tensor
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
 
 
 @not_converted
+@takes_process_set
 def gather(tensor: Any, root_rank: int, name: str | None = None) -> Any:
     """At rank `root_rank` all ranks' tensors, one after the other along the first dimension, by rank;
     elsewhere a tensor without rows.
@@ -29,11 +31,14 @@ def gather_one(value: Any, root_rank: int, name: str | None) -> Any:
     root = check_root(root_rank)
     functions = ops()
     with op_scope(), typed_errors():
-        gathered = functions.rdmacoll_gather(tensor=value, root_rank=root, tensor_name=op_name(name))
+        gathered = functions.rdmacoll_gather(
+            tensor=value, root_rank=root, tensor_name=op_name(name), process_set=set_number()
+        )
     return must_run([gathered])[0]
 
 
 @tf.RegisterGradient("RdmacollGather")
+@gradient_of_its_set
 def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
     (mine,) = op.inputs
     if not mine.dtype.is_floating:

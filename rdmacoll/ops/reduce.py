@@ -18,10 +18,12 @@ from rdmacoll.ops._arguments import (
 from rdmacoll.ops._gradients import check_linear, filled, treated_alike
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
 from rdmacoll.ops.broadcast import send_group
 
 
 @not_converted
+@takes_process_set
 def reduce(
     tensor: Any,
     root_rank: int,
@@ -50,11 +52,13 @@ def reduce(
             prescale_bits=bits(prescale),
             postscale_bits=bits(postscale),
             tensor_name=op_name(name),
+            process_set=set_number(),
         )
     return must_run(list(results))[0]
 
 
 @tf.RegisterGradient("RdmacollReduce")
+@gradient_of_its_set
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     check_linear(op, "reduce")
     root = op.get_attr("root_rank")

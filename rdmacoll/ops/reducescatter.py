@@ -20,11 +20,13 @@ from rdmacoll.ops._arguments import (
 from rdmacoll.ops._gradients import check_linear, filled, treated_alike
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
 from rdmacoll.ops.allgather import allgather_group
 from rdmacoll.ops.compression import Compressor, compressor
 
 
 @not_converted
+@takes_process_set
 def reducescatter(
     tensor: Any,
     op: int = ReduceOp.AVERAGE,
@@ -45,6 +47,7 @@ def reducescatter(
 
 
 @not_converted
+@takes_process_set
 def grouped_reducescatter(
     tensors: Sequence[Any],
     op: int = ReduceOp.AVERAGE,
@@ -94,12 +97,14 @@ def _scatter_group(
                 prescale_bits=bits(prescale),
                 postscale_bits=bits(postscale),
                 tensor_name=op_name(name),
+                process_set=set_number(),
             )
         )
     return compression.unpacked(must_run(results), tensors)
 
 
 @tf.RegisterGradient("RdmacollReducescatter")
+@gradient_of_its_set
 def _gradient(op: Any, *grads: Any) -> list[Any]:
     check_linear(op, "reducescatter")
     gathered = allgather_group(filled(grads, op.outputs), name=None)

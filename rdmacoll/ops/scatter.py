@@ -12,10 +12,12 @@ from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, ch
 from rdmacoll.ops._gradients import zeros_that_wait
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
+from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
 from rdmacoll.ops.gather import gather_one
 
 
 @not_converted
+@takes_process_set
 def scatter(tensor: Any, root_rank: int, splits: Any = None, name: str | None = None) -> Any:
     """This rank's rows of rank `root_rank`'s tensor.
 
@@ -37,12 +39,13 @@ def scatter_one(value: Any, root_rank: int, splits: Any, name: str | None) -> An
     functions = ops()
     with op_scope(), typed_errors():
         scattered = functions.rdmacoll_scatter(
-            tensor=value, splits=splits, root_rank=root, tensor_name=op_name(name)
+            tensor=value, splits=splits, root_rank=root, tensor_name=op_name(name), process_set=set_number()
         )
     return must_run([scattered])[0]
 
 
 @tf.RegisterGradient("RdmacollScatter")
+@gradient_of_its_set
 def _gradient(op: Any, *grads: Sequence[Any]) -> Any:
     whole = op.inputs[0]
     if not whole.dtype.is_floating:

@@ -12,10 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import FLOATS, ReduceOp
 from rdmacoll.ops._arguments import scales
+from rdmacoll.ops._process_sets import current_set
 from rdmacoll.ops.allgather import allgather_one
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import Compression, Compressor
@@ -51,7 +51,7 @@ def reduce_slices(
         (values,) = compression.unpacked([rows], [slices.values])
         if left * postscale != 1.0:
             values = values * left * postscale
-        return (values / world.size() if op is ReduceOp.AVERAGE else values), indices
+        return (values / current_set().size() if op is ReduceOp.AVERAGE else values), indices
 
     def summed() -> tuple[Any, Any]:
         (total,) = reduce_group(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
@@ -36,6 +37,7 @@ def DistributedOptimizer(
     compression: Any = None,
     sparse_as_dense: bool | str = False,
     bucket_bytes: int | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Makes `optimizer` reduce gradients over all ranks before it clips and applies them; returns the
     same object.
@@ -47,7 +49,8 @@ def DistributedOptimizer(
     travel as 16 bits; under dynamic loss scaling the scale falls until they fit. sparse_as_dense: False
     gathers the rows of `tf.IndexedSlices`; True makes them dense; "auto" gathers the rows, or sums those of
     one index where that is less to send (not the same for Keras 3's Adam, or a clipped norm, which square
-    each row). bucket_bytes: instead of RDMACOLL_BUCKET_BYTES.
+    each row). bucket_bytes: instead of RDMACOLL_BUCKET_BYTES. process_set: whose ranks
+    train together; those wrap their optimizers of that set in the same order.
 
     With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
     (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and
@@ -65,6 +68,7 @@ def DistributedOptimizer(
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         bucket_bytes=bucket_bytes,
+        process_set=process_set,
     )
 
 
@@ -80,7 +84,8 @@ def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
                 "its gradients would be reduced twice. Wrap an optimizer once."
             )
     family = _family(optimizer)
-    number = next(_NUMBERS.setdefault(label, itertools.count()))
+    one = options.get("process_set", global_process_set)
+    number = next(_NUMBERS.setdefault(f"{label} of {one!r}", itertools.count()))
     family.wrap(optimizer, GradientReducer(name=f"{label}_{number}", **options))
     for part in parts[1:]:
         part._rdmacoll_is_inside = True

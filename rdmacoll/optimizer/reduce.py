@@ -12,9 +12,11 @@ from rdmacoll.engine import world
 from rdmacoll.engine.arguments import scale
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.ops._arguments import reduction
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import next_in_trace
+from rdmacoll.ops._process_sets import within
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import compressor
 from rdmacoll.ops.sparse import reduce_slices
@@ -35,12 +37,15 @@ class GradientReducer:
         compression: Any = None,
         sparse_as_dense: bool | str = False,
         bucket_bytes: int | None = None,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
             raise ConfigError(f"bucket_bytes={bucket_bytes!r}: a whole number of bytes, at least 1.")
         if type(sparse_as_dense) is not bool and sparse_as_dense != "auto":
             raise ConfigError(f'sparse_as_dense={sparse_as_dense!r}: False, True and "auto" are allowed.')
-        self.name = name
+        number = number_of(world.current(), process_set) if process_set is not global_process_set else 0
+        self.name = name if number == 0 else f"{name}_of_process_set_{number}"
+        self.process_set = process_set
         self.op = reduction(op)
         self.prescale_factor = scale(prescale_factor, "prescale_factor")
         self.postscale_factor = scale(postscale_factor, "postscale_factor")
@@ -52,11 +57,16 @@ class GradientReducer:
     def options(self) -> dict[str, Any]:
         """What makes another one like this."""
         names = ("name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes")
-        return {"compression": self.compression, **{name: getattr(self, name) for name in names}}
+        others = {"compression": self.compression, "process_set": self.process_set}
+        return {**others, **{name: getattr(self, name) for name in names}}
 
     @not_converted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         """The reduced gradients; None stays None."""
+        with within(self.process_set):
+            return self._reduced(gradients, variables)
+
+    def _reduced(self, gradients: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
         result = list(gradients)
         present = [index for index, gradient in enumerate(result) if gradient is not None]
         labels = _labels(len(result), variables)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer.reduce import GradientReducer
 
@@ -40,6 +41,7 @@ def DistributedGradientTape(
     compression: Any = None,
     sparse_as_dense: bool | str = False,
     bucket_bytes: int | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Makes `tape.gradient()` return gradients that are reduced over all ranks; returns the same tape.
 
@@ -58,6 +60,7 @@ def DistributedGradientTape(
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         bucket_bytes=bucket_bytes,
+        process_set=process_set,
     )
     tape.__class__ = _DistributedTape
     return tape

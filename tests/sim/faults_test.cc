@@ -49,6 +49,27 @@ TEST(SimulatedFaults, cover_every_kind) {
   }
 }
 
+TEST(SimulatedFaults, cover_sets_of_processes_that_overlap) {
+  int overlapping = 0, disjoint = 0;
+  std::size_t operations = 0;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    const SimScript script = make_script(seed);
+    for (const auto& phase : script.phases) {
+      for (const SimOperation& operation : phase) operations += operation.set > 0 ? 1 : 0;
+    }
+    for (int rank = 0; rank < script.ranks; ++rank) {
+      int sets = 0;
+      for (std::size_t set = 1; set <= script.sets.size(); ++set) {
+        sets += script.rank_in(set, rank) >= 0 ? 1 : 0;
+      }
+      ++(sets > 1 ? overlapping : disjoint);
+    }
+  }
+  EXPECT_GT(overlapping, 20);
+  EXPECT_GT(disjoint, 20);
+  EXPECT_GT(operations, 100u);
+}
+
 TEST(SimulatedFaults, replay_to_the_same_story) {
   for (uint64_t seed : {3u, 17u, 42u}) {
     EXPECT_EQ(make_script(seed).text(), make_script(seed).text());

@@ -23,13 +23,13 @@ std::vector<Message> examples() {
       Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {{1, 2}, {}, {3}}},
       VerdictMessage{"name", 2, {0, 3}, Status(Code::mismatch, "they differ", detail)},
       FailureMessage{2, Status(Code::rank_failed, "rank 2 is gone", detail)},
-      LeavingMessage{1, true, 17, "ValueError"},
-      GoodbyeMessage{{1, false, 4, ""}},
+      LeavingMessage{1, true, {{0, 17}, {3, 4}}, "ValueError"},
+      GoodbyeMessage{{1, false, {{0, 4}}, ""}},
       PlanMessage{3, 900, 12, {{Algorithm::direct, 4096, {{7, false, 5}, {8, true, 0}}}}},
       FreezeMessage{3},
       FrozenMessage{3, 901, 905},
       ResumeMessage{4, 901, 905},
-      JoinedMessage{904}};
+      CaughtUpMessage{904}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {
@@ -51,7 +51,7 @@ TEST(Messages, of_another_epoch_are_refused) {
 
 TEST(Messages, with_ranks_outside_the_world_are_refused) {
   Message read;
-  EXPECT_FALSE(decode(kEpoch, 2, encode(kEpoch, LeavingMessage{2, false, 0, ""}), read));
+  EXPECT_FALSE(decode(kEpoch, 2, encode(kEpoch, LeavingMessage{2, false, {}, ""}), read));
   EXPECT_FALSE(decode(kEpoch, 2, encode(kEpoch, ReadyMessage{{{{1, ""}, 0, -1, true, {}}}}), read));
   EXPECT_FALSE(
       decode(kEpoch, 2, encode(kEpoch, ReadyMessage{{{{1, ""}, 0, 1, true, {{2, {1}}}}}}), read));

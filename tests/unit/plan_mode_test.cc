@@ -173,13 +173,13 @@ TEST_F(Plans, leave_decisions_that_wait_for_all_their_units) {
   catch_up.expect({{5, Algorithm::direct, 1, {}, {}}, {{"a", 0}, {"b", 0}}});
   catch_up.expect({{6, Algorithm::direct, 1, {}, {}}, {{"c", 0}}});
   EXPECT_TRUE(catch_up.names({"a", 0}));
-  EXPECT_FALSE(catch_up.unit_joined({"a", 0}));
+  EXPECT_FALSE(catch_up.unit_caught_up({"a", 0}));
   EXPECT_FALSE(catch_up.names({"a", 0}));  // the next one of this name is another
-  EXPECT_EQ(catch_up.unit_joined({"c", 0}), 6u);
-  catch_up.joined(6);
+  EXPECT_EQ(catch_up.unit_caught_up({"c", 0}), 6u);
+  catch_up.caught_up(6);
   EXPECT_TRUE(catch_up.waits(5));
-  EXPECT_EQ(catch_up.unit_joined({"b", 0}), 5u);
-  catch_up.joined(5);
+  EXPECT_EQ(catch_up.unit_caught_up({"b", 0}), 5u);
+  catch_up.caught_up(5);
   EXPECT_TRUE(catch_up.empty());
 }
 

@@ -1,0 +1,92 @@
+// The process sets of an engine: made and removed.
+#include <algorithm>
+#include <bit>
+
+#include "base/text.h"
+#include "engine/engine.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr uint64_t kSegmentBytesMin = 64;
+
+// All segments of a set that can be in flight together fit into `bytes`. Of all algorithms
+// recursive doubling needs most: in each round a place to receive and one to show.
+uint64_t segment_bytes_max(uint64_t bytes, int ranks, std::size_t batches) {
+  const int rounds = std::bit_width(static_cast<unsigned>(ranks - 1));
+  const uint64_t most = bytes / (batches * kSegmentsInFlight) / (2 * rounds + 2);
+  return std::max(most, kSegmentBytesMin);
+}
+
+World world_of(const World& job, uint32_t number, const std::vector<int>& ranks) {
+  if (number == 0) return job;
+  World world{job.job, job.epoch, -1, {}, cat(" of process set ", number)};
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    world.members.push_back(job.members[ranks[i]]);
+    world.members.back().number = job.number(ranks[i]);
+    if (ranks[i] == job.rank) world.rank = static_cast<int>(i);
+  }
+  return world;
+}
+
+}  // namespace
+
+void Engine::make_set(uint32_t number, const std::vector<int>& ranks, const Lanes& lanes,
+                      uint64_t bytes) {
+  const uint64_t segment = segment_bytes_max(bytes, static_cast<int>(ranks.size()), lanes.count);
+  executor_.open(lanes);
+  SetHost& host = *this;
+  sets_.push_back(std::make_unique<ProcessSet>(
+      SetParts{number, world_of(world_, number, ranks), ranks, lanes, segment, config_, tuning_,
+               transport_, pool_, executor_, log_},
+      host, now_));
+}
+
+Status Engine::add_set(const std::vector<int>& ranks, uint32_t& number) {
+  RC_RETURN_IF_ERROR(table_.add(ranks, number));
+  const SetTable::Entry& entry = *table_.find(number);
+  const auto me = std::find(ranks.begin(), ranks.end(), world_.rank);
+  if (me != ranks.end()) make_set(number, ranks, entry.lanes, entry.bytes);
+  submissions_.open(number, me == ranks.end() ? -1 : static_cast<int>(me - ranks.begin()), ranks);
+  return {};
+}
+
+Status Engine::remove_set(uint32_t number) {
+  if (table_.find(number) == nullptr) {
+    return {Code::invalid, cat("there is no process set ", number, " to remove.")};
+  }
+  submissions_.close(number);
+  take_submissions();
+  if (ProcessSet* const set = find_set(number); set != nullptr) {
+    set->complete_undecided(
+        {Code::invalid, cat("process set ", number, " was removed while the operation waited.")});
+    if (!now_.goes_on()) return now_.failure;
+    if (!set->is_drained()) return Status::busy();
+    removed_ += set->totals();
+    executor_.close(table_.find(number)->lanes);
+    std::erase_if(sets_, [&](const auto& one) { return one.get() == set; });
+  }
+  table_.remove(number);
+  return {};
+}
+
+std::size_t Engine::in_flight(uint32_t number) {
+  take_submissions();
+  const ProcessSet* set = find_set(number);
+  return set == nullptr ? 0 : set->in_flight();
+}
+
+ProcessSet* Engine::find_set(uint32_t number) {
+  for (const auto& set : sets_) {
+    if (set->number() == number) return set.get();
+  }
+  return nullptr;
+}
+
+SetTotals Engine::totals() const {
+  SetTotals sum = removed_;
+  for (const auto& set : sets_) sum += set->totals();
+  return sum;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,297 @@
+#include "engine/process_set.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/text.h"
+#include "engine/cut.h"
+
+namespace rdmacoll {
+namespace {
+
+// A message of records is closed at this size; the last record may be as large as a descriptor.
+constexpr std::size_t kReadyMessageBytes = 256 << 10;
+constexpr std::size_t kReadyRecordBytes = 32;  // without what varies
+
+Readiness::Limits limits_of(const Config& config) {
+  Readiness::Limits limits;
+  limits.stall_warning = from_seconds(config.stall_warning_s);
+  limits.stall_error = from_seconds(config.stall_error_s);
+  limits.stall_warning = std::min(limits.stall_warning, limits.stall_error);
+  return limits;
+}
+
+DecisionLog::Rules rules_of(const Config& config, const Tuning& tuning, uint64_t segment_bytes) {
+  DecisionLog::Rules rules;
+  rules.tuning = tuning;
+  rules.segment_bytes_max = segment_bytes;
+  rules.canonical = config.canonical;
+  for (const AlgorithmRange& range : config.allreduce_algorithms) {
+    rules.forced.push_back({algorithm_from(range.algorithm), range.bytes_max});
+  }
+  rules.segment_bytes = config.segment_bytes;
+  return rules;
+}
+
+}  // namespace
+
+ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
+    : number_(parts.number),
+      world_(std::move(parts.world)),
+      ranks_(std::move(parts.ranks)),
+      lanes_(parts.lanes),
+      host_(host),
+      now_(now),
+      transport_(parts.transport),
+      pool_(parts.pool),
+      executor_(parts.executor),
+      log_(parts.log),
+      readiness_(world_, table_, limits_of(parts.config)),
+      decision_log_(world_, table_, rules_of(parts.config, parts.tuning, parts.segment_bytes_max)),
+      planner_(world_, ranks_, transport_, pool_, parts.tuning.one_copy_bytes),
+      plan_(table_, tree_children(world_.rank, world_.size()).size()),
+      recurrence_(table_, is_root() && world_.size() > 1 ? parts.config.plan_repeats : 0) {
+  if (!is_root()) neighbours_.push_back(ranks_[tree_parent(world_.rank)]);
+  for (int child : tree_children(world_.rank, world_.size())) neighbours_.push_back(ranks_[child]);
+  for (int peer : neighbours_) transport_.connect(peer);
+}
+
+bool ProcessSet::is_neighbour(int rank) const {
+  return std::find(neighbours_.begin(), neighbours_.end(), rank) != neighbours_.end();
+}
+
+bool ProcessSet::is_connected() const {
+  return std::all_of(neighbours_.begin(), neighbours_.end(),
+                     [&](int peer) { return transport_.is_connected(peer); });
+}
+
+// ---- the loop ----
+
+bool ProcessSet::agree() {
+  bool moved = pass_readiness();    // readiness goes up; the root collects it
+  moved |= decide();                // the root's decisions go down
+  moved |= follow_plan();           // or each rank takes them from the plan
+  moved |= gather_operations();     // what is decided finds its operations
+  return start_batches() || moved;  // decided operations become batches
+}
+
+// In a plan, with nothing but what is under way already, there is nothing to agree on.
+bool ProcessSet::has_to_agree() const {
+  return now_.turned_at - checked_at_ >= kCheckInterval || readiness_.has_news() ||
+         decision_log_.waiting() || !undecided_.empty() || !agreed_.empty() || !decided_.empty();
+}
+
+void ProcessSet::take(const OperationRef& operation) {
+  if (in_flight_++ == 0) plan_moved_at_ = now_.turned_at;
+  if (starts_at_once(operation)) return;
+  undecided_[{operation->request.name, operation->request.iteration}] = operation;
+  if (plan_.phase() == PlanMode::Phase::log) {
+    announce(operation);
+  } else if (!plan_.fits(*operation)) {
+    freeze();
+  }
+}
+
+void ProcessSet::announce(const OperationRef& operation) {
+  const Request& request = operation->request;
+  ReadyRecord record{
+      table_.refer(operation->descriptor), request.iteration, world_.rank, is_leaf(), {}};
+  if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
+  record.age = now_.turned_at - operation->taken_at;
+  std::vector<int64_t> rows = own_rows(request, world_.rank, world_.size());
+  if (!rows.empty()) record.rows.emplace_back(world_.rank, std::move(rows));
+  announce(std::move(record));
+}
+
+void ProcessSet::announce(ReadyRecord record) {
+  const bool added = readiness_.add(record, now_.turned_at);
+  RC_ASSERT(added, record.labels);
+}
+
+bool ProcessSet::pass_readiness() {
+  const Nanoseconds now = now_.turned_at;
+  if (now - checked_at_ >= kCheckInterval) {
+    checked_at_ = now;
+    readiness_.check(now);
+    for (const std::string& warning : readiness_.take_warnings()) log_.warning(warning);
+  }
+  if (!readiness_.has_news()) return false;
+  for (const VerdictMessage& verdict : readiness_.take_verdicts()) {
+    post_down(verdict);
+    apply(verdict);
+    recurrence_.forget();
+  }
+  std::vector<ReadyRecord> records = readiness_.take_upward();
+  ReadyMessage message{{}, plan_.era()};
+  std::size_t bytes = 0;
+  for (ReadyRecord& record : records) {
+    bytes += record.descriptor.bytes.size() + record.labels.size() + kReadyRecordBytes;
+    for (const auto& [rank, rows] : record.rows) bytes += (1 + rows.size()) * sizeof(int64_t);
+    message.records.push_back(std::move(record));
+    if (bytes < kReadyMessageBytes) continue;
+    post(neighbours_.front(), std::exchange(message, {{}, plan_.era()}));
+    bytes = 0;
+  }
+  if (!message.records.empty()) post(neighbours_.front(), message);
+  return !records.empty();
+}
+
+bool ProcessSet::decide() {
+  if (!is_root() || plan_.phase() != PlanMode::Phase::log) return false;
+  offer_ready();
+  if (!decision_log_.waiting()) return false;
+  const bool one_node = is_one_node();
+  bool moved = false;
+  // What cannot start yet is not decided yet: meanwhile more may become ready, and share a batch.
+  while (agreed_.empty() && decided_.empty() &&
+         executor_.has_room(lanes_, decision_log_.accepted())) {
+    auto formed = decision_log_.form(one_node);
+    if (!formed) break;
+    if (formed->is_cut_short && !std::exchange(told_of_pool_, true)) {
+      log_.warning(cat("the buffer pool of ", bytes_text(pool_.size()),
+                       " cuts large tensors in segments of ",
+                       bytes_text(formed->decision.segment_bytes),
+                       ": a larger one is faster (TF_RDMA_BUF_SIZE)."));
+    }
+    for (const InternMessage& intern : formed->interns) post_down(intern);
+    post_down(formed->decision);
+    recurrence_.note(formed->decision);
+    obey(agreed_of(std::move(formed->decision)));
+    start_batches();
+    moved = true;
+  }
+  if (moved) start_plan();
+  return moved;
+}
+
+bool ProcessSet::is_one_node() const {
+  return world_.local_size() == world_.size() &&
+         std::all_of(neighbours_.begin(), neighbours_.end(), [&](int peer) {
+           return transport_.is_connected(peer) && transport_.reach(peer).views;
+         });
+}
+
+void ProcessSet::offer_ready() {
+  for (ReadyUnit& unit : readiness_.take_ready()) {
+    if (catch_up_.names(unit.key)) {
+      unit_caught_up(unit.key);
+    } else if (const int rank = decision_log_.offer(std::move(unit)); rank >= 0) {
+      return host_.broken_protocol(ranks_[rank], "numbers of rows that do not fit its operation");
+    }
+  }
+}
+
+Agreed ProcessSet::agreed_of(Decision decision) const {
+  Agreed agreed{std::move(decision), {}};
+  for (const DecisionUnit& unit : agreed.decision.units) {
+    const std::string* descriptor = table_.resolve(unit.descriptor);
+    const std::string_view name = descriptor == nullptr ? "" : descriptor_name(*descriptor);
+    agreed.keys.push_back({std::string(name), unit.iteration});
+  }
+  return agreed;
+}
+
+void ProcessSet::obey(Agreed agreed) {
+  if (!now_.goes_on()) return;
+  if (!decision_log_.accept(agreed.decision)) {
+    host_.broken_protocol(root(), cat("decision ", agreed.decision.sequence, " out of order"));
+    return;
+  }
+  agreed_.push_back(std::move(agreed));
+  gather_operations();
+}
+
+// The operations of a decision leave the undecided. They are here, but after a plan, when others
+// may have started what this rank's caller has not submitted yet.
+bool ProcessSet::gather_operations() {
+  bool moved = false;
+  for (; !agreed_.empty() && now_.goes_on(); agreed_.pop_front(), moved = true) {
+    const Decision& next = agreed_.front().decision;
+    if (take_operations(agreed_.front())) continue;
+    // After a departure what this decision names has been ended: no fault of the root's.
+    if (!catch_up_.waits(next.sequence) && now_.departed.ok()) {
+      host_.broken_protocol(root(), cat("decision ", next.sequence,
+                                        " names an operation that this rank has not submitted"));
+    }
+    break;
+  }
+  return moved;
+}
+
+// All of them, or none and false.
+bool ProcessSet::take_operations(const Agreed& agreed) {
+  const Decision& decision = agreed.decision;
+  found_.clear();
+  for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
+    found_.emplace_back();
+    if (!find_operation(decision.units[i], agreed.keys[i], found_.back())) return false;
+  }
+  Decided& decided = decided_.emplace_back(
+      Decided{decision.sequence, decision.algorithm, decision.segment_bytes, decision.rows, {}});
+  for (const Found& found : found_) {
+    OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
+    operation->sequence = decision.sequence;
+    found.among->erase(found.at);
+  }
+  return true;
+}
+
+// False: it is not here, or is not what the others have under its name.
+bool ProcessSet::find_operation(const DecisionUnit& unit, const UnitKey& key, Found& found) {
+  found = {&stand_ins_, stand_ins_.find(key)};
+  if (found.at != stand_ins_.end()) return true;
+  found = {&undecided_, undecided_.find(key)};
+  if (found.at == undecided_.end()) return false;
+  const std::string* descriptor = table_.resolve(unit.descriptor);
+  return descriptor != nullptr && *descriptor == found.at->second->descriptor;
+}
+
+bool ProcessSet::start_batches() {
+  bool moved = false;
+  for (; !decided_.empty() && now_.goes_on(); moved = true) {
+    Decided& next = decided_.front();
+    if (!executor_.has_room(lanes_, next.sequence) || !planner_.connect(next)) break;
+    if (start_batch(next)) decided_.pop_front();
+  }
+  return moved;
+}
+
+// Its peers are connected, and the executor has room. False: it has failed, and what it consists of
+// is still there, to end with the world.
+bool ProcessSet::start_batch(Decided& decided) {
+  Batch batch;
+  Status status = planner_.prepare(decided, batch);
+  if (status.ok()) status = missing_peer(batch);
+  const bool is_ready = status.ok();
+  if (is_ready) {
+    status = executor_.start(lanes_, std::move(batch));
+  } else if (!batch.operations.empty()) {
+    decided.operations = std::move(batch.operations);
+  }
+  if (!status.ok()) host_.fail_myself(status);
+  return is_ready;
+}
+
+void ProcessSet::report(OperationRef operation) {
+  plan_moved_at_ = now_.turned_at;
+  if (now_.goes_on() && catch_up_.waits(operation->sequence)) {
+    held_.push_back(std::move(operation));
+    return;
+  }
+  Status status = now_.failure;
+  if (!judged_.empty() && !operation->stands_in) {
+    const auto verdict = judged_.extract({operation->request.name, operation->request.iteration});
+    if (status.ok() && !verdict.empty()) status = verdict.mapped();
+  }
+  complete(operation, status);
+}
+
+void ProcessSet::complete(const OperationRef& operation, const Status& status) {
+  if (operation->done()) return;
+  if (is_root()) readiness_.ended({operation->request.name, operation->request.iteration});
+  if (operation->stands_in) --stand_ins_in_flight_;
+  --in_flight_;
+  host_.end(operation, status);
+}
+
+}  // namespace rdmacoll

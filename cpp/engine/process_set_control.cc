@@ -1,0 +1,125 @@
+// What a set's members say to each other, how it ends, and what it tells a person.
+#include <algorithm>
+
+#include "base/text.h"
+#include "engine/process_set.h"
+
+namespace rdmacoll {
+
+// ---- what members say ----
+
+void ProcessSet::handle(int peer, ReadyMessage& message) {
+  if (message.era != plan_.era()) return;  // said before its sender knew of the plan, or of its end
+  for (const ReadyRecord& record : message.records) {
+    if (!readiness_.add(record, now_.turned_at)) {
+      host_.broken_protocol(peer, "readiness for an operation that it cannot have");
+      return;
+    }
+  }
+}
+
+void ProcessSet::handle(int peer, InternMessage& message) {
+  if (!table_.add(message.id, message.bytes)) {
+    host_.broken_protocol(peer, "a number out of order");
+  }
+  post_down(message);
+}
+
+void ProcessSet::handle(int, Decision& decision) {
+  post_down(decision);
+  obey(agreed_of(std::move(decision)));
+}
+
+void ProcessSet::handle(int, VerdictMessage& message) {
+  post_down(message);
+  apply(message);
+}
+
+void ProcessSet::apply(const VerdictMessage& verdict) {
+  const UnitKey key{verdict.name, verdict.iteration};
+  if (catch_up_.names(key)) {
+    const bool is_started = judge_started(key, verdict.status);
+    if (is_started && is_root()) log_.error(verdict.status.message());
+    unit_caught_up(key);
+    if (is_started) return;
+  }
+  if (std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank) == verdict.ranks.end()) {
+    return;  // not submitted here (yet): then the answer comes for it
+  }
+  const auto found = undecided_.find(key);
+  if (found == undecided_.end()) return;
+  const OperationRef operation = std::move(found->second);
+  undecided_.erase(found);
+  if (is_root()) log_.error(verdict.status.message());  // the others raise it; once is enough here
+  complete(operation, verdict.status);
+}
+
+void ProcessSet::post_down(const Message& message) {
+  for (int peer : neighbours_) {
+    if (is_root() || peer != neighbours_.front()) post(peer, message);
+  }
+}
+
+void ProcessSet::post_neighbours(const Message& message, int except) {
+  for (int peer : neighbours_) {
+    if (peer != except) post(peer, message);
+  }
+}
+
+// ---- the end ----
+
+Status ProcessSet::missing_peer(const Batch& batch) const {
+  const Program* program = batch.recipe->program;
+  if (program == nullptr || now_.lost.empty()) return {};
+  for (const auto& [peer, traffic] : program->traffic) {
+    if (!now_.lost.contains(peer)) continue;
+    const auto rank = std::find(ranks_.begin(), ranks_.end(), peer) - ranks_.begin();
+    return {Code::failed, cat(world_.describe(static_cast<int>(rank)), " has left")};
+  }
+  return {};
+}
+
+bool ProcessSet::is_deserted() const {
+  if (now_.departed.ok() || now_.leaving) return false;
+  const bool is_missed = !agreed_.empty() || decision_log_.accepted() > departed_from_;
+  return is_missed && !executor_.runs_before(lanes_, departed_from_);
+}
+
+void ProcessSet::complete_undecided(const Status& status) {
+  for (const auto& [key, operation] : std::exchange(undecided_, {})) complete(operation, status);
+}
+
+void ProcessSet::abandon(const Status& status) {
+  for (const OperationRef& operation : std::exchange(held_, {})) complete(operation, status);
+  for (const auto& [key, operation] : std::exchange(stand_ins_, {})) complete(operation, status);
+  for (const Decided& decided : std::exchange(decided_, {})) {
+    for (const OperationRef& operation : decided.operations) complete(operation, status);
+  }
+  complete_undecided(status);
+}
+
+bool ProcessSet::is_drained() const {
+  return agreed_.empty() && decided_.empty() && held_.empty() && executor_.idle(lanes_);
+}
+
+// ---- telling ----
+
+std::string ProcessSet::state() const {
+  std::string text;
+  if (number_ != 0) {
+    text += cat("  process set ", number_, " (ranks ", join(ranks_, ", "), "): ", in_flight_,
+                " operations in flight\n");
+  }
+  text += cat("  ", decided_.size(), " decided and not started, ", decision_log_.accepted(),
+              " decisions\n");
+  for (const auto& [key, operation] : undecided_) {
+    text += cat("  ", operation->label(), " waits for its decision\n");
+  }
+  constexpr std::string_view kPhases[] = {"by the log", "by a plan", "leaving a plan"};
+  text += cat("  era ", plan_.era(), ", ", kPhases[static_cast<int>(plan_.phase())], ": ",
+              agreed_.size(), " decisions wait for operations, ", held_.size(),
+              " operations for other ranks\n");
+  return text + readiness_.state();
+}
+
+}  // namespace rdmacoll

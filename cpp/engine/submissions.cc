@@ -1,0 +1,88 @@
+#include "engine/submissions.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+std::string title(const Request& request) {
+  const std::string_view kind = name_of(request.kind);
+  return request.name.empty() ? cat("an unnamed ", kind) : cat(kind, " '", request.name, "'");
+}
+
+}  // namespace
+
+void Submissions::open(uint32_t set, int rank, std::vector<int> ranks) {
+  const std::lock_guard lock(mutex_);
+  doors_[set].rank = rank;
+  doors_[set].ranks = std::move(ranks);
+}
+
+void Submissions::close(uint32_t set) {
+  const std::lock_guard lock(mutex_);
+  doors_.erase(set);
+}
+
+Status Submissions::find_door(const Request& request, Door*& door) const {
+  if (!is_known(request.kind)) return {Code::invalid, "unknown kind of collective."};
+  const auto found = doors_.find(request.set);
+  if (found == doors_.end()) {
+    return {Code::invalid, cat("there is no process set ", request.set, " for ", title(request),
+                               ": it was removed, or never added.")};
+  }
+  door = &found->second;
+  if (door->rank >= 0) return {};
+  return {Code::invalid,
+          cat("this rank is not in process set ", request.set, " (ranks ", join(door->ranks, ", "),
+              ") and takes no part in ", title(request), " there: ask included() before calling.")};
+}
+
+Status Submissions::find(const Request& request, Place& place) const {
+  const std::lock_guard lock(mutex_);
+  Door* door = nullptr;
+  RC_RETURN_IF_ERROR(find_door(request, door));
+  place = {door->rank, static_cast<int>(door->ranks.size())};
+  return {};
+}
+
+int Submissions::rank_in(uint32_t set, int rank) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = doors_.find(set);
+  if (found == doors_.end()) return -1;
+  const std::vector<int>& ranks = found->second.ranks;
+  const auto at = std::find(ranks.begin(), ranks.end(), rank);
+  return at == ranks.end() ? -1 : static_cast<int>(at - ranks.begin());
+}
+
+Status Submissions::add(const OperationRef& operation) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_.ok()) return closed_;
+  Request& request = operation->request;
+  Door* door = nullptr;
+  RC_RETURN_IF_ERROR(find_door(request, door));
+  if (request.name.empty()) {
+    request.iteration = door->unnamed++;
+  } else if (!door->names.emplace(request.name, request.iteration).second) {
+    ErrorDetail detail;
+    detail.tensor = request.name;
+    return {Code::duplicate,
+            "the name '" + request.name +
+                "' is in flight already. Wait for the first operation, or give another name.",
+            detail};
+  }
+  queue_.push_back(operation);
+  waiting_.store(true, std::memory_order_seq_cst);
+  return {};
+}
+
+void Submissions::forget(const Operation& operation) {
+  if (operation.request.name.empty()) return;
+  const std::lock_guard lock(mutex_);
+  const auto door = doors_.find(operation.request.set);
+  if (door != doors_.end())
+    door->second.names.erase({operation.request.name, operation.request.iteration});
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,188 @@
+"""What a process set is: some of the ranks. Adding and removing them: process_sets.py."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rdmacoll.engine.errors import ConfigError, NotInitializedError
+
+_SETTING = "RDMACOLL_PROCESS_SETS"
+
+
+class ProcessSet:
+    """Some of the ranks. It takes part in communication once it is given to `init(process_sets=[...])`, or to
+    `add_process_set`.
+
+    >>> ProcessSet([2, 0])
+    ProcessSet([0, 2])
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._ranks = _checked(ranks)
+        self._engine: Any = None
+        self._number = 0
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks in it, ascending."""
+        return list(self._ranks)
+
+    @property
+    def process_set_id(self) -> int:
+        """Its number in this world, the same on every rank. Raises ConfigError when it is not added."""
+        return self.number_in(self._engine)
+
+    def included(self) -> bool:
+        """Whether this process is in it."""
+        return self._topology()[0] in self._ranks
+
+    def rank(self) -> int:
+        """This process's number in it, from 0. Raises ConfigError where it is not included."""
+        mine = self._topology()[0]
+        if mine not in self._ranks:
+            raise ConfigError(f"rank {mine} is not in {self!r}: ask included() first.")
+        return self._ranks.index(mine)
+
+    def size(self) -> int:
+        """How many processes are in it."""
+        return len(self._ranks)
+
+    def number_in(self, engine: Any) -> int:
+        """Its number there. Raises ConfigError for a set that is not added, or was removed."""
+        if self._engine is not engine or engine is None:
+            self._find_in(engine)
+        return self._number
+
+    def _find_in(self, engine: Any) -> None:
+        """A copy of a set, from a pickle for one, is that set."""
+        for number, other in engine.process_sets.items() if engine is not None else ():
+            if other.ranks == self.ranks:
+                return self.bind(engine, number)
+        raise self._stranger()
+
+    def __reduce__(self) -> Any:
+        return ProcessSet, (self.ranks,)
+
+    def _topology(self) -> tuple[int, ...]:
+        if self._engine is None:
+            raise self._stranger()
+        topology: tuple[int, ...] = self._engine.topology
+        return topology
+
+    def _stranger(self) -> Exception:
+        return ConfigError(
+            f"{self!r} is no process set of this world: give it to init(process_sets=[...]) or to "
+            "add_process_set() first."
+        )
+
+    def bind(self, engine: Any, number: int) -> None:
+        """From now on it is a set of this engine, or of none."""
+        self._engine = engine
+        self._number = number
+
+    def __repr__(self) -> str:
+        return f"ProcessSet({self.ranks})"
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All ranks, whoever they are."""
+
+    def __init__(self) -> None:
+        super().__init__([0])
+
+    @property
+    def ranks(self) -> list[int]:
+        """All."""
+        return list(range(self.size()))
+
+    def included(self) -> bool:
+        """Always."""
+        return True
+
+    def rank(self) -> int:
+        """As `rdmacoll.rank()`."""
+        return self._topology()[0]
+
+    def size(self) -> int:
+        """As `rdmacoll.size()`."""
+        return self._topology()[1]
+
+    def number_in(self, engine: Any) -> int:
+        """Always 0."""
+        return 0
+
+    def _stranger(self) -> Exception:
+        return NotInitializedError("rdmacoll is not initialised: call rdmacoll.init() first.")
+
+    def __reduce__(self) -> str:
+        return "global_process_set"  # the one of this module
+
+    def __repr__(self) -> str:
+        return "global_process_set"
+
+
+def _checked(ranks: Iterable[int]) -> tuple[int, ...]:
+    try:
+        numbers = sorted(operator.index(rank) for rank in ranks)
+    except TypeError:
+        numbers = []
+    if not numbers or numbers[0] < 0 or len(set(numbers)) < len(numbers):
+        raise ConfigError(f"ProcessSet({ranks!r}): name each rank once, and at least one.")
+    return tuple(numbers)
+
+
+global_process_set = _GlobalProcessSet()
+
+
+def setting_of(process_sets: Sequence[ProcessSet | Iterable[int]] | str | None) -> str | None:
+    """What `init(process_sets=...)` says, as the setting RDMACOLL_PROCESS_SETS.
+
+    >>> setting_of([ProcessSet([2, 0]), [1, 3]])
+    '0,2;1,3'
+    """
+    if process_sets is None or process_sets == "dynamic":  # sets can always be added later
+        return None
+    if isinstance(process_sets, str):
+        raise ConfigError(
+            f"process_sets={process_sets!r}: give a list of ProcessSet, or nothing and add them later."
+        )
+    sets = [as_set(one) for one in process_sets]
+    return ";".join(",".join(map(str, one.ranks)) for one in sets) or None
+
+
+def as_set(given: ProcessSet | Iterable[int]) -> ProcessSet:
+    """A set, or ranks, as a set."""
+    return given if isinstance(given, ProcessSet) else ProcessSet(given)
+
+
+def bind_static(engine: Any, process_sets: Sequence[ProcessSet | Iterable[int]] | str | None) -> None:
+    """The sets that exist from the start have the numbers from 1 on."""
+    global_process_set.bind(engine, 0)
+    text = engine.values.text(_SETTING)
+    sets = [ProcessSet(map(int, ranks.split(","))) for ranks in text.split(";")] if text != "none" else []
+    given = [] if process_sets is None or isinstance(process_sets, str) else list(process_sets)
+    for number, made in enumerate(sets, 1):
+        one = given[number - 1] if number <= len(given) else made
+        one = one if isinstance(one, ProcessSet) else made
+        one.bind(engine, number)
+        engine.process_sets[number] = one
+
+
+def unbind(engine: Any) -> None:
+    """This world has ended, and its sets with it."""
+    for one in [global_process_set, *engine.process_sets.values()]:
+        one.bind(None, 0)
+
+
+def number_of(engine: Any, process_set: ProcessSet) -> int:
+    """The number by which operations name it. Raises ConfigError."""
+    if process_set is global_process_set:
+        return 0
+    if not isinstance(process_set, ProcessSet):
+        raise ConfigError(
+            f"process_set={process_set!r} is a {type(process_set).__name__}: give a ProcessSet that was "
+            "added."
+        )
+    return process_set.number_in(engine)

@@ -1,0 +1,115 @@
+"""Process sets: some of the ranks, with collectives of their own.
+
+Sets may overlap, and their operations run at the same time. What ranks of a set submit to it is matched as in
+the world, by name or by order, and nothing of another set gets in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import numpy as np
+
+from rdmacoll.engine import library as abi
+from rdmacoll.engine.errors import ConfigError, MismatchError
+from rdmacoll.engine.operators import DTYPES
+from rdmacoll.engine.process_set import ProcessSet, as_set, global_process_set
+from rdmacoll.engine.results import results_of
+from rdmacoll.engine.submission import SLICE_MS, Array, Call, Operation
+from rdmacoll.engine.world import Engine, current
+
+_NAME = "rdmacoll.process_sets"
+_ADD, _REMOVE = 1, 2
+_SERIAL = threading.Lock()  # one change at a time: it is several steps
+
+
+def process_sets() -> dict[int, ProcessSet]:
+    """The sets of this world by their numbers, that of all ranks first, with number 0."""
+    return {0: global_process_set, **current().process_sets}
+
+
+def _agree(engine: Engine, action: int, one: ProcessSet, in_flight: int = 0) -> None:
+    """Raises the same error on every rank when they do not all mean the same, or cannot do it."""
+    mine = np.array([action, in_flight, len(one.ranks), *one.ranks], np.int64)
+    call = Call(abi.ALLGATHER, (mine,), (mine,), dtype=DTYPES.moved(mine.dtype), name=_NAME)
+    operation = Operation(engine, call)
+    operation.wait()
+    said = results_of(engine, operation).array(0, mine.dtype)
+    wishes: list[tuple[int, Array]] = []
+    busy: list[str] = []
+    at = 0
+    for rank in range(engine.topology[1]):
+        count = int(said[at + 2])
+        wishes.append((int(said[at]), said[at + 3 : at + 3 + count]))
+        if said[at + 1]:
+            busy.append(f"rank {rank} has {said[at + 1]}")
+        at += 3 + count
+    if any(wish[0] != action or wish[1].tolist() != one.ranks for wish in wishes):
+        told = "; ".join(
+            f"rank {rank} {'adds' if wish == _ADD else 'removes'} {ranks.tolist()}"
+            for rank, (wish, ranks) in enumerate(wishes)
+        )
+        raise MismatchError(
+            f"ranks disagree about the process sets: {told}. All ranks add and remove the same sets, in the "
+            "same order, members or not."
+        )
+    if busy:
+        raise ConfigError(
+            f"{one!r} cannot be removed while operations are in flight in it: {', '.join(busy)}. Wait for "
+            "them first."
+        )
+
+
+def _meet(engine: Engine) -> None:
+    Operation(engine, Call(abi.BARRIER, (), (), name=_NAME)).wait()
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Adds a set to this world, and returns it. Every rank of the world calls it, members or not, and gives
+    the same ranks.
+
+    Raises ConfigError for ranks that do not exist, or a set that exists already (all ranks: use
+    `global_process_set`), and MismatchError when ranks give different ones.
+    """
+    one = as_set(process_set)
+    engine = current()
+    with _SERIAL:
+        _agree(engine, _ADD, one)
+        with engine.held() as address:
+            number = engine.library.set_add(address, one.ranks)
+        _meet(engine)
+        one.bind(engine, number)
+        engine.process_sets[number] = one
+    return one
+
+
+def remove_process_set(process_set: ProcessSet) -> None:
+    """Removes an added set. Every rank of the world calls it, members or not.
+
+    Raises ConfigError for the set of all ranks, for one that is not added, and while operations are in flight
+    in it on any rank.
+    """
+    engine = current()
+    number = process_set.number_in(engine)
+    if number == 0:
+        raise ConfigError("global_process_set cannot be removed: it is the world.")
+    with _SERIAL:
+        with engine.held() as address:
+            in_flight = engine.library.set_in_flight(address, number)
+        _agree(engine, _REMOVE, process_set, in_flight)
+        with engine.held() as address:
+            while not engine.library.set_remove(address, number, SLICE_MS):
+                pass
+        _meet(engine)
+        process_set.bind(None, 0)
+        engine.process_sets.pop(number, None)
+
+
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "global_process_set",
+    "process_sets",
+    "remove_process_set",
+]

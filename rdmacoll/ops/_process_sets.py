@@ -1,0 +1,73 @@
+"""The process set that ops are built for."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, Callable
+
+from rdmacoll.engine import world
+from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.engine.process_sets import process_sets
+
+_CURRENT: ContextVar[ProcessSet] = ContextVar("rdmacoll process set", default=global_process_set)
+
+
+@contextlib.contextmanager
+def within(process_set: ProcessSet) -> Iterator[None]:
+    """Ops that are built inside are for this set. Raises ConfigError for one that is not added."""
+    number_of(world.current(), process_set)
+    token = _CURRENT.set(process_set)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def within_that_of(op: Any) -> contextlib.AbstractContextManager[None]:
+    """The same for the set of an op that is there already."""
+    return within(process_sets()[op.get_attr("process_set")])
+
+
+def current_set() -> ProcessSet:
+    """The set that ops are built for now."""
+    return _CURRENT.get()
+
+
+def set_number() -> int:
+    """Its number, the ops' attribute."""
+    return number_of(world.current(), current_set())
+
+
+def takes_process_set(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the argument `process_set`: whose ranks take part. A root_rank is a rank of the world all the
+    same."""
+
+    @functools.wraps(function)
+    def built_within(*args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any) -> Any:
+        if process_set is global_process_set:
+            return function(*args, **kwargs)
+        with within(process_set):
+            return function(*args, **kwargs)
+
+    signature = inspect.signature(function)
+    option = inspect.Parameter(
+        "process_set", inspect.Parameter.KEYWORD_ONLY, default=global_process_set, annotation="ProcessSet"
+    )
+    parameters = [*signature.parameters.values(), option]
+    built_within.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return built_within
+
+
+def gradient_of_its_set(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a gradient: what it builds is for the set of the op."""
+
+    @functools.wraps(function)
+    def built_within(op: Any, *grads: Any) -> Any:
+        with within_that_of(op):
+            return function(op, *grads)
+
+    return built_within

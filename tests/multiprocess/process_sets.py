@@ -1,0 +1,158 @@
+"""Process sets, static and dynamic, overlapping and at the same time, against numpy: runs on every rank."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import numpy as np
+from ranks import report
+
+import rdmacoll
+from rdmacoll import engine
+from rdmacoll.engine.errors import RdmacollError
+
+
+def data(rank: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    return np.random.default_rng([seed, rank]).integers(-50, 50, shape).astype(np.float64)
+
+
+def refused(call, *words: str) -> None:
+    try:
+        call()
+    except rdmacoll.ConfigError as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+
+def every_kind(one: rdmacoll.ProcessSet, seed: int) -> int:
+    """In a set with this rank in it."""
+    ranks, mine = one.ranks, rdmacoll.rank()
+    place, size = one.rank(), one.size()
+    assert ranks[place] == mine
+    root = ranks[seed % size]
+    given = [data(rank, (13, 3), seed) for rank in ranks]
+    total = np.sum(given, axis=0)
+    results = {
+        "sum": (engine.allreduce(given[place], rdmacoll.Sum, process_set=one), total),
+        "average": (engine.allreduce(given[place], process_set=one), total / size),
+        "group": (
+            np.array(engine.grouped_allreduce([given[place], given[place] * 2], process_set=one)),
+            np.array([total / size, total * 2 / size]),
+        ),
+        "broadcast": (engine.broadcast(given[place], root, process_set=one), given[ranks.index(root)]),
+        "allgather": (
+            engine.allgather(given[place][: place + 1], process_set=one),
+            np.concatenate([array[: i + 1] for i, array in enumerate(given)]),
+        ),
+        "reducescatter": (
+            engine.reducescatter(given[place], rdmacoll.Sum, process_set=one),
+            np.array_split(total, size)[place],
+        ),
+    }
+    gathered = engine.gather(given[place], root, process_set=one)
+    reduced = engine.reduce(given[place], root, rdmacoll.Sum, process_set=one)
+    assert (gathered is not None) == (reduced is not None) == (mine == root)
+    if mine == root:
+        results["gather"] = gathered, np.concatenate(given)
+        results["reduce"] = reduced, total
+    splits = [i + 1 for i in range(size)]
+    whole = data(root, (sum(splits), 2), seed)
+    rows = engine.scatter(whole, root, splits, process_set=one)
+    results["scatter"] = rows, np.split(whole, np.cumsum(splits)[:-1])[place]
+    exchanged, received = engine.alltoall(given[place][:size], [1] * size, process_set=one)
+    results["alltoall"] = exchanged, np.array([array[place] for array in given])
+    assert received.tolist() == [1] * size
+    for name, (got, wanted) in results.items():
+        assert got is not None and np.allclose(got, wanted), (name, one, got, wanted)
+    engine.barrier(process_set=one)
+    return len(results)
+
+
+def at_the_same_time(sets: list[rdmacoll.ProcessSet], seed: int) -> None:
+    """Each rank submits in an order of its own; nobody waits before all is submitted."""
+    order = np.random.default_rng([seed, rdmacoll.rank()])
+    mine = [one for one in sets if one.included()]
+    for step in range(30):
+        handles = []
+        for position in order.permutation(len(mine)):
+            one = mine[position]
+            for name in order.permutation(3):
+                array = np.full(1 + 5000 * int(name), float(rdmacoll.rank() + step))
+                handle = engine.allreduce_async(array, rdmacoll.Sum, name=f"t{name}", process_set=one)
+                handles.append((handle, sum(one.ranks) + step * one.size()))
+        for position in order.permutation(len(handles)):
+            handle, wanted = handles[position]
+            got = handle.wait()
+            assert (got == wanted).all(), (step, got[:3], wanted)
+
+
+def main(seed: int) -> None:
+    size = int(sys.argv[2])
+    static = [rdmacoll.ProcessSet(ranks) for ranks in itertools.combinations(range(size), 2)][: 3 * (size > 2)]
+    rdmacoll.init(process_sets=static)
+    me, cases = rdmacoll.rank(), 0
+    everybody = rdmacoll.global_process_set
+    assert (everybody.ranks, everybody.rank(), everybody.size()) == (list(range(size)), me, size)
+    assert [one.process_set_id for one in static] == list(range(1, len(static) + 1))
+
+    sets = [*static, rdmacoll.add_process_set([size - 1])]
+    if size > 3:
+        sets.append(rdmacoll.add_process_set(rdmacoll.ProcessSet(range(1, size))))
+    for one in [*sets, everybody]:
+        if one.included():
+            cases += every_kind(one, seed)
+    at_the_same_time([everybody, *sets], seed)
+    at_the_same_time([everybody, *reversed(sets)], seed + 1)
+
+    stranger = next((one for one in sets if not one.included()), None)
+    if stranger is not None:
+        refused(lambda: engine.allreduce(np.ones(3), process_set=stranger), "this rank is not in", "included()")
+        refused(lambda: stranger.rank(), "not in")
+    member = next((one for one in sets if one.included() and one.size() < size), None)
+    if member is not None:
+        outside = next(rank for rank in range(size) if rank not in member.ranks)
+        refused(lambda: engine.broadcast(np.ones(3), outside, process_set=member), "root_rank", "one of its")
+    refused(lambda: rdmacoll.add_process_set(range(size)), "global_process_set")
+    refused(lambda: rdmacoll.add_process_set([size]), "no rank of this world")
+    refused(lambda: rdmacoll.add_process_set(sets[0].ranks), "exists already")
+    refused(lambda: rdmacoll.remove_process_set(everybody), "the world")
+    refused(lambda: engine.allreduce(np.ones(3), process_set=rdmacoll.ProcessSet([97])), "add_process_set")
+    try:
+        rdmacoll.add_process_set([0] if me == 0 else [1 % size, *range(2, size)])
+    except RdmacollError as error:
+        assert size == 1 or "rank 0 adds [0]" in str(error), error
+
+    # Removed, and added again: the same lanes, another number.
+    for turn in range(4):
+        one = sets.pop()
+        number, ranks = one.process_set_id, one.ranks
+        rdmacoll.remove_process_set(one)
+        refused(lambda: engine.barrier(process_set=one), "no process set of this world")
+        again = rdmacoll.add_process_set(ranks)
+        assert again.process_set_id > number
+        sets.append(again)
+        if again.included():
+            cases += every_kind(again, seed + turn)
+    busy = sets[-1]
+    handle = None
+    if me == busy.ranks[0] and busy.size() > 1:
+        handle = engine.barrier_async(process_set=busy)
+    if busy.size() > 1:
+        refused(lambda: rdmacoll.remove_process_set(busy), "in flight", f"rank {busy.ranks[0]} has 1")
+    if handle is not None:
+        handle.wait()
+    elif busy.included():
+        engine.barrier(process_set=busy)
+    at_the_same_time([everybody, *sets], seed + 2)
+    state = engine.world.state()
+    assert all(f"process set {one.process_set_id} (ranks" in state for one in sets if one.included())
+    metrics = rdmacoll.metrics()
+    assert metrics["process_sets"] == 1 + sum(one.included() for one in sets)
+    engine.barrier()
+    rdmacoll.shutdown()
+    report({"rank": me, "cases": cases, "plans": metrics["plans"]}, rank=me)
+
+
+main(int(sys.argv[1]))
