@@ -11,6 +11,7 @@
 #include <locale>
 #include <sstream>
 
+#include "base/rank_lists.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -83,30 +84,10 @@ bool parse_algorithms(std::string_view text, ParsedValue& value) {
   return true;
 }
 
-bool parse_process_sets(std::string_view text, ParsedValue& value) {
-  std::vector<std::string> sets;
-  std::istringstream all{std::string(text)};
-  for (std::string set; lower(text) != "none" && std::getline(all, set, ';');) {
-    std::vector<int>& ranks = value.ranks.emplace_back();
-    std::istringstream numbers(set);
-    for (std::string number; std::getline(numbers, number, ',');) {
-      const std::string_view digits = trim(number);
-      const char* const end = digits.data() + digits.size();
-      const auto [rest, problem] = std::from_chars(digits.data(), end, ranks.emplace_back());
-      if (problem != std::errc() || rest != end || ranks.back() < 0) return false;
-      if (ranks.size() > 1 && ranks.back() <= ranks[ranks.size() - 2]) return false;
-    }
-    if (ranks.empty() || set.back() == ',') return false;
-    sets.push_back(join(ranks, ","));
-  }
-  value.text = sets.empty() ? "none" : join(sets, ";");
-  return true;
-}
-
 bool parse_choice(const Setting& setting, std::string_view text, ParsedValue& value) {
   if (setting.name == "RDMACOLL_TRANSPORT") return parse_transports(text, value);
   if (setting.name == "RDMACOLL_ALLREDUCE_ALGORITHM") return parse_algorithms(text, value);
-  if (setting.name == "RDMACOLL_PROCESS_SETS") return parse_process_sets(text, value);
+  if (setting.name == "RDMACOLL_PROCESS_SETS") return parse_process_sets(text, value.ranks, value.text);
   const std::vector<std::string> words = words_of(setting.allowed);
   value.text = lower(text);
   return std::find(words.begin(), words.end(), value.text) != words.end();

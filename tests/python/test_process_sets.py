@@ -27,6 +27,11 @@ def test_sets_equal_numpy(size, transport):
     assert any(entry["plans"] > 1 for entry in found)
 
 
+def test_sets_are_apart_in_tensorflow():
+    program = ROOT / "tests" / "multiprocess" / "tf_process_sets.py"
+    assert run(program, 3, deadline_s=240).succeeded() == [True, True, True]
+
+
 def test_sets_of_the_environment_are_there_and_must_be_equal():
     program = """
 import numpy as np, rdmacoll
