@@ -23,7 +23,7 @@ def test_sets_equal_numpy(size, transport):
     environ = {"RDMACOLL_TRANSPORT": transport, "RDMACOLL_PLAN_REPEATS": "2"}
     found = run(PROGRAM, size, arguments=[str(seed), str(size)], env=environ, deadline_s=240).succeeded()
     assert [entry["rank"] for entry in found] == list(range(size))
-    assert all(entry["cases"] > 8 for entry in found)
+    assert all(entry["cases"] >= 8 for entry in found)
     assert any(entry["plans"] > 1 for entry in found)
 
 
@@ -39,6 +39,7 @@ from ranks import report
 rdmacoll.init()
 one = rdmacoll.process_sets()[2]
 report([one.ranks, one.included() and rdmacoll.engine.allgather(rdmacoll.rank(), process_set=one).tolist()])
+rdmacoll.engine.barrier()
 """
     found = run(program, 3, env={"RDMACOLL_PROCESS_SETS": "0,1;0,2"}).succeeded()
     assert found == [[[0, 2], [0, 2]], [[0, 2], False], [[0, 2], [0, 2]]]
@@ -48,7 +49,7 @@ from ranks import report
 try:
     rdmacoll.init(process_sets=[[0, int(os.environ["RDMACOLL_RANK"]) % 2 + 1]])
 except rdmacoll.ConfigError as error:
-    report(str(error))
+    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
 """
     for text in run(differing, 3).succeeded():
         assert "RDMACOLL_PROCESS_SETS: ranks 0, 2: 0,1; rank 1: 0,2" in text
@@ -56,12 +57,12 @@ except rdmacoll.ConfigError as error:
 
 def test_a_set_with_a_rank_that_does_not_exist_ends_the_start():
     program = """
-import rdmacoll
+import os, rdmacoll
 from ranks import report
 try:
     rdmacoll.init(process_sets=[[0, 5]])
 except rdmacoll.ConfigError as error:
-    report(str(error))
+    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
 """
     assert all("5 is no rank of this world: 0 to 1 are" in text for text in run(program, 2).succeeded())
 
