@@ -87,7 +87,8 @@ bool parse_algorithms(std::string_view text, ParsedValue& value) {
 bool parse_choice(const Setting& setting, std::string_view text, ParsedValue& value) {
   if (setting.name == "RDMACOLL_TRANSPORT") return parse_transports(text, value);
   if (setting.name == "RDMACOLL_ALLREDUCE_ALGORITHM") return parse_algorithms(text, value);
-  if (setting.name == "RDMACOLL_PROCESS_SETS") return parse_process_sets(text, value.ranks, value.text);
+  if (setting.name == "RDMACOLL_PROCESS_SETS")
+    return parse_process_sets(text, value.ranks, value.text);
   const std::vector<std::string> words = words_of(setting.allowed);
   value.text = lower(text);
   return std::find(words.begin(), words.end(), value.text) != words.end();

@@ -196,7 +196,9 @@ class Rank {
         // victim has gone on alone, so that later operations may stall on either side.
         expected = status.code() == Code::stalled || status.code() == Code::rank_failed;
         if (task.script->name == "missing" && task.phase == script_.fault_phase) {
-          expected = expected && detail.ranks == std::vector<int>{script_.victim};
+          // Ranks outside of its set may have stalled elsewhere, and left, first.
+          const bool has_left = script_.sets.size() > 0 && status.code() == Code::rank_failed;
+          expected = expected && (has_left || detail.ranks == std::vector<int>{script_.victim});
         }
         failed_ = status.code() == Code::rank_failed;
         break;
