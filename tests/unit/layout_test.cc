@@ -4,13 +4,15 @@
 
 #include <random>
 
+#include "sanitized.h"
+
 namespace rdmacoll {
 namespace {
 
 std::byte* address(uint64_t number) { return reinterpret_cast<std::byte*>(number); }
 
 TEST(Layout, parts_of_all_segments_cover_every_byte_once) {
-  for (unsigned seed = 1; seed <= 200; ++seed) {
+  for (unsigned seed = 1; seed <= seeds(200); ++seed) {
     std::mt19937_64 random(seed);
     std::vector<Layout::Tensor> tensors;
     uint64_t total = 0;
@@ -107,7 +109,7 @@ void check_cut(const Cut& cut, uint64_t segment_bytes) {
 TEST(Layout, every_cut_finds_every_byte_once) {
   constexpr Kind kKinds[] = {Kind::allgather, Kind::reducescatter, Kind::alltoall, Kind::gather,
                              Kind::scatter};
-  for (unsigned seed = 1; seed <= 300; ++seed) {
+  for (unsigned seed = 1; seed <= seeds(300); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const int ranks = 1 + static_cast<int>(random() % 6);
@@ -190,7 +192,7 @@ TEST(Cut, gives_the_first_ranks_one_row_more) {
 // What a step moves at once must be the same bytes, in the same order, as its parts one by one:
 // the other end may take them otherwise.
 TEST(Layout, several_parts_at_once_are_those_parts_one_after_the_other) {
-  for (unsigned seed = 1; seed <= 200; ++seed) {
+  for (unsigned seed = 1; seed <= seeds(200); ++seed) {
     std::mt19937_64 random(seed);
     const int parts = 2 + static_cast<int>(random() % 6);
     Layout layout;
