@@ -73,7 +73,9 @@ bool Engine::progress() {
 bool Engine::advance() {
   notice_gap();
   bool moved = take_submissions();  // what callers want
-  moved |= poll_transport();        // control messages and completions come in
+  // What a plan has started leaves with this turn's words, and waits when its answer comes in.
+  if (moved && failure_.ok() && suspects_.empty()) execute();
+  moved |= poll_transport();  // control messages and completions come in
   if (!suspects_.empty() && failure_.ok()) moved |= judge_suspects();
   if (!failure_.ok()) return end_failed_world() || moved;
   if (!suspects_.empty()) return moved;

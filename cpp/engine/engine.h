@@ -66,6 +66,12 @@ class Engine final : public Sink {
   // When the last progress() began: what happens in a turn happens then, for the engine and for who
   // drives it. Reading the clock is a system call on some machines (user-mode Linux for one).
   Nanoseconds turned_at() const { return turned_at_; }
+  // Nothing is left to do here, as far as the last progress() has shown, and everything has been
+  // said: the next one can only find what peers have sent meanwhile.
+  bool has_said_all() const {
+    return !executor_.has_steps() && !submissions_.waiting() && outbox_.empty() &&
+           !transport_.needs_poll() && !has_to_agree();
+  }
   // Before sleeping. False: something arrived meanwhile. The sleeper must also look at
   // has_submissions() after it has said that it sleeps.
   bool arm();
