@@ -16,7 +16,7 @@ namespace rdmacoll {
 // are the cost model's for RDMA of 100 Gbit/s and TCP of 10, where both can live with one number
 // (`rdmacoll plan` shows it), until a measurement of the fabric replaces them.
 struct Tuning {
-  uint64_t doubling_bytes_shared = 8 << 10;    // recursive doubling up to here, in one node
+  uint64_t doubling_bytes_shared = 32 << 10;   // recursive doubling up to here, in one node
   uint64_t doubling_bytes_network = 8 << 10;   // ... between nodes
   uint64_t doubling_bytes_pair = 16 << 10;     // ... between two ranks, where nothing goes twice
   uint64_t doubling_bytes_port = 32 << 10;     // ... of all ranks of a node, which send all at once
@@ -29,7 +29,7 @@ struct Tuning {
   uint64_t gather_bytes_port = 16 << 10;
   // In one node callers' memory is packed into shared memory, where it is still in the cache when
   // the peer reads it, or from one_copy_bytes on read where it lies. A small sum is one segment.
-  uint64_t one_copy_bytes = 32 << 20;
+  uint64_t one_copy_bytes = 4 << 20;
   uint64_t whole_bytes_shared = 1 << 20;
   uint64_t packed_segment_bytes_shared = 256 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
