@@ -35,10 +35,12 @@ using rdmacoll::question_from;
 using rdmacoll::read_config;
 using rdmacoll::Request;
 using rdmacoll::request_from;
+using rdmacoll::scale_from;
 using rdmacoll::Session;
 using rdmacoll::settings_json;
 using rdmacoll::SettingValue;
 using rdmacoll::sim_faults_json;
+using rdmacoll::sim_scale_json;
 using rdmacoll::Status;
 using rdmacoll::verify_schedules_json;
 using rdmacoll::World;
@@ -287,6 +289,15 @@ int sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json) {
   return ok ? 0 : 1;
 }
 
+int sim_scale(const rc_scale* question, char** json, char** error) {
+  rdmacoll::ScaleQuestion asked;
+  std::string text;
+  Status status = scale_from(*question, asked);
+  if (status.ok()) status = sim_scale_json(asked, text);
+  if (status.ok()) *json = copy_text(text);
+  return report(status, error);
+}
+
 int explain(const rc_question* question, const char* arguments, char** json, char** error) {
   Config config;
   std::vector<SettingValue> values;
@@ -357,7 +368,8 @@ const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
                   verify_schedules,  sim_faults,       run,
                   memory_lend,       devices,          pair_open,
                   pair_node,         pair_run,         pair_free,
-                  check_descriptors, handle_result_at, explain};
+                  check_descriptors, handle_result_at, explain,
+                  sim_scale};
 
 }  // namespace
 

@@ -111,11 +111,15 @@ void make_repetitions(Dice& dice, SimScript& script) {
 }
 
 void make_fault(Dice& dice, SimScript& script) {
-  script.fault = dice.one_of(std::array{Fault::none, Fault::none, Fault::none, Fault::kill,
-                                        Fault::kill, Fault::nap, Fault::stop, Fault::mismatch,
-                                        Fault::missing, Fault::leave, Fault::exhaust});
+  script.fault = dice.one_of(std::array{Fault::none, Fault::none, Fault::none, Fault::none,
+                                        Fault::kill, Fault::kill, Fault::nap, Fault::stop,
+                                        Fault::cut, Fault::unplug, Fault::mismatch, Fault::missing,
+                                        Fault::leave, Fault::exhaust, Fault::dry, Fault::refuse});
   if (script.ranks == 1) script.fault = Fault::none;
   script.victim = static_cast<int>(dice.between(0, script.ranks - 1));
+  script.partner =
+      (script.victim + static_cast<int>(dice.between(1, std::max(1, script.ranks - 1)))) %
+      script.ranks;
   const int64_t longest = script.phases.size() > 4 ? 12'000 : 3'000;
   script.fault_at = dice.between(0, longest) * kMicrosecond;
   script.pause = script.fault == Fault::stop ? 3 * script.network.peer_timeout
@@ -134,6 +138,12 @@ void make_fault(Dice& dice, SimScript& script) {
     target.shapes = {{dice.between(1, 50)}};
     target.rows.clear();
   }
+  if (script.fault == Fault::refuse) {
+    SimOperation& target = phase[script.fault_operation];
+    target.kind = Kind::allgather;
+    target.shapes = {{dice.between(1, 9)}};
+    target.rows.assign(script.ranks, {dice.between(1, 9)});
+  }
   if (script.fault == Fault::missing) {
     // A missing unnamed operation shifts the numbers of all that follow: a mismatch, another story.
     phase[script.fault_operation].name = "missing";
@@ -151,6 +161,11 @@ SimScript make_script(uint64_t seed) {
   script.network.peer_timeout = 5 * kSecond;
   script.network.delay_max = dice.one_of(std::array<Nanoseconds, 3>{5, 50, 1000}) * kMicrosecond;
   script.network.busy = dice.chance(0.5) ? 0.2 : 0;
+  script.network.rewrites = dice.chance(0.5) ? 0.3 : 0;
+  script.network.eager_bytes =
+      static_cast<std::size_t>(dice.one_of(std::array<int64_t, 4>{0, 0, 100, 2000}));
+  script.network.pool_alone = dice.chance(0.3);
+  script.pool_bytes = static_cast<uint64_t>(dice.chance(0.2) ? 1 << 20 : 64 << 20);
   script.network.views = dice.chance(0.6);
   script.network.node_ranks = static_cast<int>(dice.one_of(std::array<int64_t, 5>{0, 0, 1, 2, 3}));
   script.network.foreign_views = dice.chance(0.5);
@@ -173,7 +188,7 @@ SimScript make_script(uint64_t seed) {
   return script;
 }
 
-std::string SimScript::text() const {
+std::string SimScript::fault_text() const {
   const std::string who = cat("rank ", victim);
   const std::string when = cat("at ", fault_at / kMicrosecond, " us");
   const std::string where = cat("operation ", fault_operation, " of phase ", fault_phase);
@@ -203,13 +218,31 @@ std::string SimScript::text() const {
     case Fault::exhaust:
       what = cat(who, " has no buffer memory");
       break;
+    case Fault::cut:
+      what = cat(who, " and rank ", partner, " lose their connection ", when);
+      break;
+    case Fault::unplug:
+      what = cat(who, " is unplugged ", when);
+      break;
+    case Fault::dry:
+      what = cat(who, " has no buffer memory left ", when);
+      break;
+    case Fault::refuse:
+      what = cat(who, " has no memory for the result of ", where);
+      break;
   }
+  return what;
+}
+
+std::string SimScript::text() const {
   return cat(ranks, " ranks, ", phases.size(), " phases, ",
              algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
              plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "",
              network.views ? ", views" : "",
+             network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
+             network.pool_alone ? ", from the pool alone" : "",
              network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
-             segment_bytes, " bytes: ", what);
+             segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text());
 }
 
 }  // namespace rdmacoll

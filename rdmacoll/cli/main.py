@@ -14,6 +14,7 @@ from rdmacoll.cli.config import config
 from rdmacoll.cli.doctor import doctor
 from rdmacoll.cli.plan import plan
 from rdmacoll.cli.report import is_speaker
+from rdmacoll.cli.scale import scale
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.engine.version import __version__
 
@@ -32,6 +33,7 @@ commands.add_command(doctor)
 commands.add_command(verify_schedules)
 commands.add_command(plan)
 commands.add_command(selftest)
+sim.add_command(scale)
 commands.add_command(sim)
 bench.add_command(pair)
 commands.add_command(bench)

@@ -33,7 +33,7 @@ TEST(SimulatedFaults, cover_every_fault_and_several_world_sizes) {
     faults.insert(script.fault);
     ranks.insert(script.ranks);
   }
-  EXPECT_EQ(faults.size(), 8u);
+  EXPECT_EQ(faults.size(), 12u);
   EXPECT_GE(ranks.size(), 7u);
 }
 
