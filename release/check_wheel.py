@@ -35,13 +35,14 @@ def printed(*command: str | Path) -> str:
 
 def read_library(path: Path) -> elf.Library:
     """What binutils tell of a library."""
-    symbols = printed("readelf", "--dyn-syms", "-W", path)
+    exported, imported = elf.symbols(printed("readelf", "--dyn-syms", "-W", path))
     return elf.Library(
         path.name,
         path.stat().st_size,
         needed=elf.needed(printed("readelf", "-d", path)),
         versions=elf.highest_versions(printed("readelf", "-V", "-W", path)),
-        exported=elf.exported(symbols),
+        exported=exported,
+        imported=imported,
         registers=elf.registers(printed("objdump", "-d", "--no-show-raw-insn", path)),
     )
 

@@ -17,6 +17,7 @@ class Library:
     needed: tuple[str, ...] = ()
     versions: dict[str, Version] = field(default_factory=dict)
     exported: tuple[str, ...] = ()
+    imported: tuple[str, ...] = ()
     registers: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
@@ -57,17 +58,20 @@ def highest_versions(readelf: str) -> dict[str, Version]:
     return {name: () if () in versions else max(versions) for name, versions in sorted(found.items())}
 
 
-def exported(readelf: str) -> tuple[str, ...]:
-    """The names that `readelf --dyn-syms -W` lists as defined and visible to others."""
-    names = set()
+def symbols(readelf: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of `readelf --dyn-syms -W`: those that are defined and visible to others, and those that are
+    taken from them."""
+    exported, imported = set(), set()
     for line in readelf.splitlines():
         columns = line.split()
         if len(columns) < 8 or not re.fullmatch(r"\d+:", columns[0]):
             continue
         binding, visibility, section, name = columns[4], columns[5], columns[6], columns[7]
-        if section != "UND" and binding != "LOCAL" and visibility in ("DEFAULT", "PROTECTED"):
-            names.add(name.partition("@")[0])
-    return tuple(sorted(names))
+        if section == "UND":
+            imported.add(name.partition("@")[0])
+        elif binding != "LOCAL" and visibility in ("DEFAULT", "PROTECTED"):
+            exported.add(name.partition("@")[0])
+    return tuple(sorted(exported)), tuple(sorted(imported))
 
 
 def registers(disassembly: str) -> dict[str, int]:

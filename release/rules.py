@@ -46,6 +46,8 @@ def library_rows(library: Library) -> list[Row]:
     ]
     if library.name == "librdmacoll.so":
         rows.append(("kernels", f"instructions: {kernels}", kernel_findings(library)))
+        copies = "from glibc" if "memcpy" in library.imported else "its own"
+        rows.append(("memcpy", copies, memory_findings(library)))
     return [*rows, ("size", f"{library.size:,} bytes", [])]
 
 
@@ -96,6 +98,16 @@ def export_findings(library: Library) -> list[str]:
     if len(leaked) == len(library.exported):
         findings.append(f"{library.name} exports no rc_* name, so nothing can call it.")
     return findings
+
+
+def memory_findings(library: Library) -> list[str]:
+    """Copies that are not made by glibc's functions, which know the processor."""
+    if "memcpy" in library.imported:
+        return []
+    return [
+        f"{library.name} brings a memcpy of its own, which large sums pay for. Look at -rtlib in "
+        "release/zig.cmake."
+    ]
 
 
 def kernel_findings(library: Library) -> list[str]:

@@ -47,6 +47,7 @@ FINE = elf.Library(
     needed=("libpthread.so.0", "libc.so.6"),
     versions={"GLIBC": (2, 16)},
     exported=("rc_load",),
+    imported=("memcpy",),
     registers={"ymm": 5000, "zmm": 4000},
 )
 FINE_TF = elf.Library(
@@ -82,7 +83,7 @@ def test_needed_libraries_are_read_without_the_own_name() -> None:
 
 
 def test_exported_names_are_the_defined_and_visible_ones_weak_ones_too() -> None:
-    assert elf.exported(SYMBOLS) == ("_Znwm", "rc_load")
+    assert elf.symbols(SYMBOLS) == (("_Znwm", "rc_load"), ("memcpy",))
 
 
 def test_instructions_are_counted_by_their_registers() -> None:
@@ -107,6 +108,7 @@ def test_libraries_as_they_should_be_have_no_findings() -> None:
         (changed(FINE, exported=("rc_load", "_Znwm")), "_Znwm"),
         (changed(FINE, exported=()), "no rc_* name"),
         (changed(FINE, registers={"ymm": 5000, "zmm": 3}), "AVX-512"),
+        (changed(FINE, imported=("strlen",)), "memcpy"),
         (changed(FINE, registers={"ymm": 0, "zmm": 4000}), "AVX2"),
     ],
 )
