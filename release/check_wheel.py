@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result here")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # environments are removed then, too
     wheel = (options.wheel or newest_wheel()).resolve()
     if not wheel.is_file():
         parser.error(f"{wheel} is no file")
