@@ -8,6 +8,7 @@ import time
 import click
 
 from rdmacoll.cli.bench import bench
+from rdmacoll.cli.bench_compare import compare, peers_command
 from rdmacoll.cli.bench_pair import pair
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
@@ -33,7 +34,8 @@ commands.add_command(verify_schedules)
 commands.add_command(plan)
 commands.add_command(selftest)
 commands.add_command(sim)
-bench.add_command(pair)
+for benchmark in (pair, compare, peers_command):
+    bench.add_command(benchmark)
 commands.add_command(bench)
 
 
