@@ -78,6 +78,22 @@ def growth(rows: Sequence[tuple[int, float]]) -> list[str]:
     return found
 
 
+def parts_cost_more(size: int, whole_s: float, parts_s: Mapping[str, float], whole: str) -> list[str]:
+    """A sentence when the whole takes longer than its parts one after the other.
+
+    >>> parts_cost_more(1024, 5.0, {"reducescatter": 2.0, "allgather": 2.0}, "allreduce")
+    ['1K: allreduce takes 1.25 times as long as reducescatter + allgather']
+    >>> parts_cost_more(1024, 4.0, {"reducescatter": 2.0, "allgather": 2.0}, "allreduce")
+    []
+    """
+    together = sum(parts_s.values())
+    if whole_s <= together:
+        return []
+    return [
+        f"{bytes_text(size)}: {whole} takes {whole_s / together:.2f} times as long as {' + '.join(parts_s)}"
+    ]
+
+
 def _time(summary: Mapping[str, Any] | None) -> str:
     if summary is None:
         return "-"

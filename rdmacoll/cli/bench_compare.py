@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,10 @@ def compare(
     measured again; (L) marks where that did not help.
     """
     alone()
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError(
+            "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
+        )
     numbers = numbers_of(ranks, "--ranks")
     libraries = names_of(ours, list(OURS.values()), "--ours") + names_of(peers, PEERS, "--peers")
     wish = Wish(
@@ -127,9 +133,7 @@ def compare(
         "wrong": wrong,
     }
     if plot is not None:
-        from rdmacoll.benchmarks import plot as picture
-
-        picture.draw(found).savefig(plot)
+        importlib.import_module("rdmacoll.benchmarks.plot").draw(found).savefig(plot)
     return found
 
 
