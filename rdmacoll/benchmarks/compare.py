@@ -18,7 +18,7 @@ from rdmacoll.benchmarks.judge import Row, compared
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, Place
 from rdmacoll.benchmarks.quiet import Watch
 from rdmacoll.benchmarks.team import Team, TeamError
-from rdmacoll.benchmarks.turns import Cell, Rules, Turns
+from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns
 from rdmacoll.cli.report import bytes_text, counted
 
 PREPARED_BYTES_MAX = 16 << 10  # below it calls are prepared and plain ones stand beside them
@@ -161,7 +161,7 @@ class Comparison:
     def _cells(self, teams: list[Team], chosen: list[Team], size: int, variant: str) -> dict[str, Cell]:
         work = {"what": "allreduce", "bytes": size, "variant": variant}
         left = list(chosen)
-        cells = self._turns.take(left, {team.library.name: work for team in chosen})
+        cells = self._turns.take(left, {team.library.name: Task(team.library.name, work) for team in chosen})
         teams[:] = [team for team in teams if team in left or team not in chosen]
         return cells
 

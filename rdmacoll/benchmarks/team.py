@@ -78,6 +78,7 @@ class Team:
         self.place = place
         self.facts: dict[str, str] = {}
         self.starts: list[dict[str, float]] = []
+        self.started_at = time.time()
         self._pids: list[int] = []
         self._lines: list[_Line] = []
         self._processes: list[subprocess.Popen[bytes]] = []

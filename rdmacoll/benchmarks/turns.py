@@ -86,6 +86,14 @@ def ratio(peer: Cell, ours: Cell) -> float:
     return statistics.median(theirs.median / mine.median for theirs, mine in zip(peer.bursts, ours.bursts))
 
 
+@dataclass(frozen=True)
+class Task:
+    """A library's name, and what it is to do."""
+
+    library: str
+    work: Mapping[str, Any]
+
+
 class Turns:
     """Measures works, one after the other, until the time is over."""
 
@@ -99,40 +107,44 @@ class Turns:
         """Whether the time is over."""
         return time.monotonic() >= self.until
 
-    def take(self, teams: list[Team], work_of: Mapping[str, Mapping[str, Any]]) -> dict[str, Cell]:
-        """Each team's cell by its library's name; who begins changes from turn to turn. A team that
-        cannot go on is ended and leaves `teams`."""
-        cells = {team.library.name: Cell() for team in teams}
+    def take(self, teams: list[Team], tasks: Mapping[str, Task]) -> dict[str, Cell]:
+        """Each task's cell; who begins changes from turn to turn. A team that cannot go on is ended and
+        leaves `teams`."""
+        cells = {key: Cell() for key in tasks}
         calls: dict[str, int] = {}
+        keys = list(tasks)
         for turn in range(self._rules.turns):
-            first = turn % max(1, len(teams))
-            for team in teams[first:] + teams[:first]:
-                name = team.library.name
+            first = turn % max(1, len(keys))
+            for key in keys[first:] + keys[:first]:
+                team = next((team for team in teams if team.library.name == tasks[key].library), None)
+                if team is None:
+                    continue
                 try:
                     team.go()
-                    self._turn(team, work_of[name], turn, calls, cells[name])
+                    self._turn(team, key, tasks[key].work, turn, calls, cells[key])
                     team.stop()
                 except TeamError as error:
                     self._tell(f"left out from here on: {error}")
                     teams.remove(team)
                     team.end()
-                    del cells[name]
             if self.is_late and turn + 1 < self._rules.turns:
                 self._tell(f"the time is over after turn {turn + 1} of {self._rules.turns}")
                 break
-        return {name: cell for name, cell in cells.items() if cell.bursts}
+        # Of a team that was left out there may be fewer bursts than of others.
+        here = {team.library.name for team in teams}
+        return {key: cell for key, cell in cells.items() if cell.bursts and tasks[key].library in here}
 
     def _turn(
-        self, team: Team, work: Mapping[str, Any], turn: int, calls: dict[str, int], cell: Cell
+        self, team: Team, key: str, work: Mapping[str, Any], turn: int, calls: dict[str, int], cell: Cell
     ) -> None:
-        name, rules = team.library.name, self._rules
+        rules = self._rules
         check = turn == 0 or work.get("bytes", 0) <= _CHECK_BYTES_MAX
         made = team.ask({"do": "make", "work": dict(work), "turn": turn, "check": check}, _STEP_S)
-        if name not in calls:
-            calls[name] = self._calls(team)
-        slices = min(SLICES, calls[name])
-        order = {"do": "burst", "slices": slices, "calls": max(1, calls[name] // slices)}
-        allowed = rules.foreign_of_sleepers if "horovod" in name else rules.foreign
+        if key not in calls:
+            calls[key] = self._calls(team)
+        slices = min(SLICES, calls[key])
+        order = {"do": "burst", "slices": slices, "calls": max(1, calls[key] // slices)}
+        allowed = rules.foreign_of_sleepers if "horovod" in team.library.name else rules.foreign
         tried: list[Burst] = []
         while len(tried) < _TRIES:
             if tried:

@@ -25,10 +25,14 @@ class Rank:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._job: Job | None = None
+        self._kept: dict[str, Job] = {}
 
     def make(self, *, work: dict[str, Any], turn: int, check: bool) -> dict[str, Any]:
-        """Memory and a call; checked, if asked, with values of this turn."""
-        self._job = self._library.make(work)
+        """Memory and a call, or the one that was kept; checked, if asked, with values of this turn."""
+        key = json.dumps(work)
+        self._job = self._kept.get(key) or self._library.make(work)
+        if work.get("keep"):
+            self._kept[key] = self._job
         wrong = self._job.check(turn) if check else 0
         self._job.clear()
         for _ in range(_WARM_UP_CALLS):
@@ -49,7 +53,7 @@ class Rank:
         return {"seconds": seconds, "cpu_s": time.process_time() - before}
 
     def drop(self) -> dict[str, Any]:
-        """Gives the cell's memory back; wrong: what the timed calls left wrong."""
+        """Gives the cell's memory back, if it is not kept; wrong: what the timed calls left wrong."""
         assert self._job is not None
         wrong, self._job = self._job.after(), None
         return {"wrong": wrong}

@@ -28,6 +28,7 @@ class OpLibrary:
         tf.config.threading.set_intra_op_parallelism_threads(_INTRA_OP_THREADS)
         tf.config.threading.set_inter_op_parallelism_threads(_INTER_OP_THREADS)
         self.tf = tf
+        self._gradients: list[Any] = []
         joined = _rdmacoll() if name == "rdmacoll" else _horovod()
         self.sum_of, self.reduce, version, (self.rank, self.ranks) = joined
         self.facts = {
@@ -42,6 +43,13 @@ class OpLibrary:
         if work["what"] == "allreduce":
             return _OneSum(self, work["bytes"] // 4)
         return _Step(self, work)
+
+    def gradients(self, shapes: list[tuple[int, ...]]) -> list[Any]:
+        """This rank's; all steps have the same."""
+        if [tuple(value.shape) for value in self._gradients] != shapes:
+            values = [gradient_value(self.rank, index) for index in range(len(shapes))]
+            self._gradients = [self.tf.fill(shape, value) for shape, value in zip(shapes, values)]
+        return self._gradients
 
 
 class _OneSum:
@@ -78,9 +86,7 @@ class _Step:
         self._ranks = library.ranks
         self._results: list[Any] = []
         self._is_reduced = work["what"] != "backward"
-        self._values = [
-            tf.fill(shape, gradient_value(library.rank, index)) for index, shape in enumerate(shapes)
-        ]
+        self._values = library.gradients(shapes)
         pause = _pause(tf, work["manner"], work["backward_s"] / sum(len(s) > 1 for s in shapes))
         bucket_bytes = work.get("bucket_bytes")
 
