@@ -18,7 +18,6 @@ from rdmacoll.engine.errors import RdmacollError
 
 START_S_MAX = 0.3  # of two ranks, until both have joined, without the TensorFlow import
 IDLE_SHARE_MAX = 0.01  # of a core, for each rank
-_REST_S = 3.0
 _ANSWER_S = 60.0
 _MIB = 1 << 20
 
@@ -85,8 +84,11 @@ def parts_of(started_at: float, ranks: Sequence[Mapping[str, float]]) -> dict[st
 class Overhead:
     """One run; left_out: sentences about what was not measured."""
 
-    def __init__(self, ranks: int, starts: int, rules: Rules, cache: Path, seconds: float) -> None:
-        self._ranks, self._starts, self._rules, self._cache = ranks, starts, rules, cache
+    def __init__(
+        self, ranks: int, starts: int, rest_s: float, rules: Rules, cache: Path, seconds: float
+    ) -> None:
+        self._ranks, self._starts, self._rest_s = ranks, starts, rest_s
+        self._rules, self._cache = rules, cache
         self._until = time.monotonic() + seconds
         self.left_out: list[str] = []
         self.facts: dict[str, str] = {}
@@ -148,9 +150,9 @@ class Overhead:
 
     def _idle(self, team: Team, what: str) -> Line:
         team.go()
-        answers = team.ask({"do": "rest", "seconds": _REST_S}, _ANSWER_S)
+        answers = team.ask({"do": "rest", "seconds": self._rest_s}, _ANSWER_S)
         team.stop()
-        share = max(answer["cpu_s"] for answer in answers) / _REST_S
+        share = max(answer["cpu_s"] for answer in answers) / self._rest_s
         return Line(f"{what}, for each rank", 100 * share, "% of a core", 100 * IDLE_SHARE_MAX)
 
     def _memory(self, team: Team) -> dict[str, int]:

@@ -18,13 +18,14 @@ from rdmacoll.engine import bootstrap
 @click.command("overhead")
 @click.option("--ranks", default=2, show_default=True, type=click.IntRange(min=2))
 @click.option("--starts", default=5, show_default=True, type=click.IntRange(min=1))
+@click.option("--rest", default=3.0, show_default=True, help="Seconds of doing nothing.")
 @click.option("--turns", default=Rules.turns, show_default=True, type=click.IntRange(min=1))
 @click.option("--burst", default=Rules.burst_s, show_default=True, type=click.FloatRange(0.001, 60))
 @click.option("--foreign", default=Rules.foreign, show_default=True, type=click.FloatRange(0, 1))
 @click.option("--seconds", default=300.0, show_default=True, help="The limit of the whole run.")
 @command("bench overhead")
 def overhead(
-    *, ranks: int, starts: int, turns: int, burst: float, foreign: float, seconds: float
+    *, ranks: int, starts: int, rest: float, turns: int, burst: float, foreign: float, seconds: float
 ) -> Findings:
     """Processor time of a training step, of doing nothing, the start, memory. Starts all ranks itself.
 
@@ -33,7 +34,7 @@ def overhead(
     """
     alone()
     rules = Rules(turns, burst, foreign, max(foreign, Rules.foreign_of_sleepers))
-    run = costs.Overhead(ranks, starts, rules, bootstrap.cache_folder(), seconds)
+    run = costs.Overhead(ranks, starts, rest, rules, bootstrap.cache_folder(), seconds)
     facts = machine_facts()
     say(f"{counted(ranks, 'rank')}, {facts['cores']} cores, {facts['processor']}")
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
