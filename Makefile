@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := setup
 # Recipes share apt's and pip's locks. Installing and compiling run side by side by setup's own recipe.
 .NOTPARALLEL:
-.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma wheel clean
+.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma peers wheel clean
 
 NP ?= 2
 ARGS ?=
@@ -119,6 +119,10 @@ test-all: guest-kernel setup
 # In a guest kernel with soft-RoCE, which is built once; or on a device of this machine: DEVICE=mlx5_0.
 test-rdma: setup setup-rdma
 	RDMACOLL_TEST_DEVICE=$(DEVICE) $(PYTHON) -m pytest -m rdma tests/rdma $(ARGS)
+
+# The libraries that `rdmacoll bench compare` measures beside ours, each in an environment of its own; Horovod is compiled.
+peers: setup
+	$(PYTHON) -m rdmacoll.cli.main bench peers --install all
 
 wheel: setup
 	$(PYTHON) -m pip wheel --no-build-isolation --no-deps -w dist .
