@@ -14,6 +14,10 @@ AHEAD = 1.3  # times as fast as the best peer, from there on; below it is enough
 OP_AHEAD = 25.0  # of Horovod, for an operation of a few bytes
 GROWTH_MIN, GROWTH_MAX = 0.95, 2.2  # of the time when the size doubles
 
+AROUND_BYTES_MIN = 1 << 20
+AROUND_RATIO = 1.5
+LINK_PERCENT = 97.0
+
 Row = dict[str, Any]
 
 
@@ -26,6 +30,7 @@ def compared(size: int, cells: Mapping[str, Cell]) -> Row:
         "ratio": {},
         "best": {},
         "percent_of_limit": {},
+        "around": [],  # peers that did not go over the link
     }
     for group, own in OURS.items():
         if own not in cells:
@@ -33,27 +38,52 @@ def compared(size: int, cells: Mapping[str, Cell]) -> Row:
         of_group = [name for name in cells if LIBRARIES[name].group == group and name != own]
         for name in of_group:
             row["ratio"][name] = ratio(cells[name], cells[own])
-        if of_group:
-            best = min(of_group, key=lambda name: float(row["time_us"][name]["median"]))
+        row["around"] += [name for name in of_group if _goes_around(size, cells[name], cells)]
+        over_the_link = [name for name in of_group if name not in row["around"]]
+        if over_the_link:
+            best = min(over_the_link, key=lambda name: float(row["time_us"][name]["median"]))
             row["best"][group] = {"peer": best, "ratio": row["ratio"][best]}
         for limit in (name for name in cells if LIBRARIES[name].group == "limit"):
             row["percent_of_limit"].setdefault(own, {})[limit] = 100 * ratio(cells[limit], cells[own])
     return row
 
 
-def goal_of(size: int, group: str) -> float:
+def _goes_around(size: int, cell: Cell, cells: Mapping[str, Cell]) -> bool:
+    """Whether this is so much faster than plain TCP that the bytes cannot have gone over the link. Less than
+    the size is let through by a token bucket at once."""
+    return size >= AROUND_BYTES_MIN and "stream" in cells and ratio(cells["stream"], cell) > AROUND_RATIO
+
+
+def goal_of(size: int, group: str, *, is_link: bool) -> float:
     """How many times as fast as the best peer we mean to be at this size."""
     if group == "tensorflow":
-        return OP_AHEAD if size <= 8 else 1.0
-    return AHEAD if size >= AHEAD_FROM_BYTES else 1.0
+        return OP_AHEAD if size <= 8 and not is_link else 1.0
+    return AHEAD if size >= AHEAD_FROM_BYTES and not is_link else 1.0
 
 
-def missed(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each goal that is missed, and by how much."""
+def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
+    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one. One
+    that the processors can fill is to be filled as plain TCP does; a faster one they cannot."""
     found = []
     for row in rows:
+        found += [
+            f"{bytes_text(row['bytes'])}: {LIBRARIES[name].title} is much faster than plain TCP over the "
+            "link, so it went around it, and is no best peer"
+            for name in row["around"]
+        ]
+        filled = row["percent_of_limit"].get("rdmacoll", {}).get("stream", 100.0)
+        if (
+            gigabits is not None
+            and gigabits <= 1
+            and row["bytes"] >= AROUND_BYTES_MIN
+            and filled < LINK_PERCENT
+        ):
+            found.append(
+                f"{bytes_text(row['bytes'])}: rdmacoll has {filled:.0f} % of what plain TCP carries, and "
+                f"means to have {LINK_PERCENT:g}"
+            )
         for group, best in row["best"].items():
-            goal = goal_of(row["bytes"], group)
+            goal = goal_of(row["bytes"], group, is_link=gigabits is not None)
             if best["ratio"] < goal:
                 found.append(
                     f"{bytes_text(row['bytes'])}: {LIBRARIES[OURS[group]].title} is {best['ratio']:.2f} "

@@ -25,8 +25,11 @@ class Library:
     environment: str  # of environments.py; "own": the one that runs this
     launcher: str  # hand, openmpi, hydra, gloo
     settings: dict[str, str] = field(default_factory=dict)
+    # Between hosts. UCX would find that namespaces share a machine, and go through its memory.
+    across: dict[str, str] = field(default_factory=dict)
 
 
+_TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
 # Ranks are stopped while others measure: their peers must not take that for a failure.
 _PATIENT = {"RDMACOLL_PEER_TIMEOUT_S": _FOREVER_S, "RDMACOLL_STALL_WARNING_S": _FOREVER_S}
 _HOROVOD_ON_MPI = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
@@ -38,8 +41,8 @@ LIBRARIES = {
     for row in (
         Library("rdmacoll", "rdmacoll", {"module": "ours"}, "numpy", "own", "hand", _PATIENT),
         Library("openmpi", "Open MPI", {"module": "mpi"}, "numpy", "own", "openmpi"),
-        Library("mpich", "MPICH", {"module": "mpi"}, "numpy", "mpich", "hydra"),
-        Library("intelmpi", "Intel MPI", {"module": "mpi"}, "numpy", "intelmpi", "hydra"),
+        Library("mpich", "MPICH", {"module": "mpi"}, "numpy", "mpich", "hydra", across=_TCP),
+        Library("intelmpi", "Intel MPI", {"module": "mpi"}, "numpy", "intelmpi", "hydra", across=_TCP),
         Library(
             "rdmacoll-op",
             "rdmacoll's op",
@@ -118,7 +121,7 @@ def commands(library: Library, place: Place, start: Start) -> list[list[str]]:
             [*place.prefixes.get(rank, []), *_program(library, start, _by_hand(library, place, start, rank))]
             for rank in range(place.ranks)
         ]
-    program = _program(library, start, {})
+    program = _program(library, start, {"settings": library.across if place.addresses else {}})
     if library.launcher == "openmpi":
         return [[*_on_first_host(place), *_open_mpi(place, start), *program]]
     if library.launcher == "hydra":

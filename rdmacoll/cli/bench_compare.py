@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,9 @@ def links_of(text: str, ranks: list[int]) -> list[str]:
 
 
 def alone() -> None:
-    """Raises click's usage error under a launcher: this command starts all ranks itself."""
+    """For a command that starts all ranks itself: it ends them when it is terminated, too. Raises click's
+    usage error under a launcher."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     told = bootstrap.told_launch()
     if told is not None and told.size > 1:
         raise click.UsageError(f"this command starts its ranks itself: start it without {told.by}.")
@@ -128,7 +132,7 @@ def compare(
         **machine_facts(),
         "settings": settings_of(wish),
         "parts": comparison.parts,
-        "missed": {title_of(p["ranks"], p["link"]): judge.missed(p["rows"]) for p in comparison.parts},
+        "missed": {title_of(part["ranks"], part["link"]): _missed(part) for part in comparison.parts},
         "left_out": comparison.left_out,
         "wrong": wrong,
     }
@@ -141,8 +145,12 @@ def _show(part: dict[str, Any]) -> None:
     mtu = f", MTU {part['mtu']}" if "mtu" in part else ""
     say(f"\n{title_of(part['ranks'], part['link'])}{mtu}")
     say("\n".join(judge.table(part["rows"])))
-    for sentence in judge.missed(part["rows"]):
+    for sentence in _missed(part):
         say(f"- {sentence}")
+
+
+def _missed(part: dict[str, Any]) -> list[str]:
+    return judge.missed(part["rows"], None if part["link"] == MACHINE else float(part["link"]))
 
 
 @click.command("peers")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from marks import slow
-from ranks import command_line
+from ranks import clean_environment, command_line
 
 from rdmacoll.cli import bench_kinds, measure
 from rdmacoll.cli.main import commands
@@ -43,6 +49,35 @@ def test_what_is_not_measured_in_time_is_said(tmp_path):
     )
     assert code == 1
     assert found["left_out"] == ["not measured within 0 s: 2 ranks on one machine"]
+
+
+def test_a_terminated_comparison_leaves_nobody_behind(tmp_path):
+    def left() -> list[str]:
+        lines = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        return [line for line in lines if str(tmp_path) in line]
+
+    options = ["--ours", "rdmacoll", "--peers", "openmpi", "--ranks", "2", "--links", "machine"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "rdmacoll.cli.main", "bench", "compare", *options, "--burst", "5"],
+        env=clean_environment({"TMPDIR": str(tmp_path)}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + 60
+        while len(left()) < 6:  # two ranks each of rdmacoll, Open MPI (and its launcher), and the limit
+            assert time.monotonic() < end, left()
+            time.sleep(0.05)
+        run.terminate()
+        assert run.wait(60) == 128 + signal.SIGTERM
+    finally:
+        run.kill()
+        run.wait()
+    assert left() == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -48,7 +48,9 @@ def test_open_mpi_is_started_by_its_launcher():
 def test_hydra_is_that_of_the_environment():
     (command,) = words("intelmpi", MACHINE)
     assert command.startswith("/env/bin/mpiexec.hydra -n 2 env ")
+    assert "UCX_TLS" not in words("mpich", MACHINE)[0]
     (across,) = words("mpich", HOSTS)
+    assert "UCX_TLS=tcp,self" in across
     assert "-launcher-exec /tmp/on_host -iface eth0 -hosts 10.77.0.1,10.77.0.2 -ppn 2 -n 4" in across
 
 

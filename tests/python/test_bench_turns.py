@@ -170,6 +170,24 @@ def test_missed_goals_are_sentences(size, peer, sentence):
     assert judge.missed([row]) == ([] if sentence is None else [sentence])
 
 
+def test_who_goes_around_the_link_is_no_best_peer():
+    cells = {"rdmacoll": cell(1.0), "mpich": cell(0.1), "openmpi": cell(2.0), "stream": cell(1.0)}
+    row = judge.compared(1 << 20, cells)
+    assert row["best"]["numpy"] == {"peer": "openmpi", "ratio": 2.0}
+    assert judge.missed([row]) == [
+        "1M: MPICH is much faster than plain TCP over the link, so it went around it, and is no best peer"
+    ]
+    assert judge.compared(1 << 10, cells)["best"]["numpy"]["peer"] == "mpich"
+
+
+@pytest.mark.parametrize(
+    ("link", "stream", "count"), [(1.0, 0.98, 0), (1.0, 0.9, 1), (10.0, 0.9, 0), (None, 0.9, 0)]
+)
+def test_a_slow_link_is_to_be_filled(link, stream, count):
+    row = judge.compared(1 << 20, {"rdmacoll": cell(1.0), "stream": cell(stream), "openmpi": cell(1.4)})
+    assert len(judge.missed([row], link)) == count
+
+
 def test_an_operation_of_few_bytes_is_to_be_a_25th_of_horovods():
     def rows(size):
         return [judge.compared(size, {"rdmacoll-op": cell(1.0), "horovod-mpi": cell(10.0)})]

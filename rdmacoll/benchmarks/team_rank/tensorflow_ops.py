@@ -91,7 +91,7 @@ class _Step:
         bucket_bytes = work.get("bucket_bytes")
 
         def step(one: Any, *values: Any) -> list[Any]:
-            gradients = [value * one for value in values]
+            gradients = list(values)
             if work["what"] != "gradients":
                 for index in range(len(shapes) - 1, -1, -1):
                     # A kernel and what belongs to it come together.
