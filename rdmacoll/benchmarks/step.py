@@ -95,6 +95,13 @@ def best_bucket(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return min(own, key=lambda row: float(row["step"])) if own else None
 
 
+def level_with(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> list[int]:
+    """Buckets that this run cannot tell from the best one: a turn of theirs was faster than one of its."""
+    slowest = max(best["times_us"]["step"]["turns"])
+    others = [row for row in rows if row["library"] == OWN and "step" in row and row is not best]
+    return [row["bucket_bytes"] for row in others if min(row["times_us"]["step"]["turns"]) <= slowest]
+
+
 def ratios_of(cells: Mapping[str, Cell], bucket: int) -> dict[str, float]:
     """Each peer's gradients alone / ours with this bucket."""
     own = cells.get(f"{OWN} gradients {bucket}")

@@ -95,8 +95,15 @@ def step(
                 f"best RDMACOLL_BUCKET_BYTES: {best['bucket_bytes']} ({bytes_text(best['bucket_bytes'])}), "
                 f"a step of {best['step']:.1f} ms, {100 * best['hidden']:.0f} % of the communication hidden"
             )
+            level = steps.level_with(rows, best)
+            part.update(level_with_best=level)
+            if level:
+                say(f"not told apart from it by these turns: {', '.join(map(bytes_text, level))}")
+            own = f"{OURS['tensorflow']} gradients {best['bucket_bytes']}"
             for name, value in ratios.items():
-                say(f"{LIBRARIES[name].title} / ours, gradients alone: {value:.2f}")
+                is_quiet = all(cells[key].summary()["quiet"] for key in (own, f"{name} gradients"))
+                mark = "" if is_quiet else " (L)"
+                say(f"{LIBRARIES[name].title} / ours, gradients alone: {value:.2f}{mark}")
             for sentence in part["missed"]:
                 say(f"- {sentence}")
         parts.append(part)

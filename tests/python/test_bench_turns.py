@@ -258,6 +258,18 @@ def test_the_best_bucket_is_that_of_the_shortest_step_and_what_it_hides_is_shown
     ]
 
 
+def test_buckets_whose_turns_overlap_are_not_told_apart():
+    cells = {"rdmacoll-op backward": cell(0.1, 0.1)}
+    for bucket, turns in ((1, (0.2, 0.3)), (2, (0.25, 0.29)), (3, (0.31, 0.32))):
+        cells[f"rdmacoll-op gradients {bucket}"] = cell(0.1, 0.1)
+        cells[f"rdmacoll-op step {bucket}"] = cell(*turns)
+    rows = step.rows_of(cells, ["rdmacoll-op"], [1, 2, 3])
+    best = step.best_bucket(rows)
+    assert best is not None
+    assert best["bucket_bytes"] == 1
+    assert step.level_with(rows, best) == [2]
+
+
 def test_starts_are_medians_of_the_slowest_rank():
     starts = [{"python": 0.1, "import": 0.1, "init": 0.05, "total": total} for total in (0.5, 0.25, 0.3)]
     total, *parts = overhead.start_lines(starts)
