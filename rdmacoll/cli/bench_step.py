@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -87,7 +88,7 @@ def step(
         rows = steps.rows_of(cells, wish.libraries, cuts)
         say("\n".join(["", *steps.table(rows), ""]))
         best = steps.best_bucket(rows)
-        part = {"manner": manner, "rows": rows, "libraries": facts}
+        part: dict[str, Any] = {"manner": manner, "rows": rows, "libraries": facts}
         if best is not None:
             ratios = steps.ratios_of(cells, best["bucket_bytes"])
             part.update(best_bucket_bytes=best["bucket_bytes"], ratio=ratios, missed=steps.missed(ratios))
@@ -96,7 +97,7 @@ def step(
                 f"a step of {best['step']:.1f} ms, {100 * best['hidden']:.0f} % of the communication hidden"
             )
             level = steps.level_with(rows, best)
-            part.update(level_with_best=level)
+            part["level_with_best"] = level
             if level:
                 say(f"not told apart from it by these turns: {', '.join(map(bytes_text, level))}")
             own = f"{OURS['tensorflow']} gradients {best['bucket_bytes']}"
