@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := setup
 # Recipes share apt's and pip's locks. Installing and compiling run side by side by setup's own recipe.
 .NOTPARALLEL:
-.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma wheel check-wheel clean
+.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma peers wheel check-wheel clean
 
 NP ?= 2
 ARGS ?=
@@ -134,6 +134,10 @@ wheel: system $(RELEASE_STAMP)
 
 check-wheel: $(RELEASE_STAMP)
 	$(PYTHON) release/check_wheel.py $(ARGS)
+
+# The libraries that `rdmacoll bench compare` measures beside ours, each in an environment of its own; Horovod is compiled.
+peers: setup
+	$(PYTHON) -m rdmacoll.cli.main bench peers --install all
 
 clean:
 	rm -rf build dist rdmacoll/lib

@@ -20,9 +20,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hosts import Hosts
 from ranks import run
 
+from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.cli.report import bytes_text, parse_bytes
 from rdmacoll.engine.scale import Link, Model, simulate
 
@@ -162,7 +162,7 @@ def main() -> None:
     links: dict[int, dict[str, float]] = {}
     try:
         hosts.open()
-        hosts.shape(f"{options.gbit:g}gbit")
+        hosts.shape(options.gbit, both_ways=True, queue_ms=400)
         print(f"{options.gbit:g} Gbit/s, {os.cpu_count()} cores")
         print(
             f"{'ranks':>6}{'bytes':>8}{'measured ms':>14}{'min':>10}{'max':>10}{'predicted':>12}{'off by':>9}"

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from rdmacoll.benchmarks import resnet50
 from rdmacoll.cli import curves
 from rdmacoll.cli.report import Findings, bytes_text, command, is_speaker, parse_bytes, parse_range, say
-from rdmacoll.cli.resnet import resnet50_shapes
 from rdmacoll.engine import scale as simulated
 from rdmacoll.optimizer import buckets
 
@@ -37,7 +37,7 @@ def resnet_step(backward_us: float, bucket_bytes: int) -> list[tuple[int, float]
     >>> resnet_step(161.0, 26214400)[0]
     (8196000, 2.0)
     """
-    shapes = resnet50_shapes()
+    shapes = resnet50.shapes()
     entries = [buckets.Entry("float32", shape, 4 * math.prod(shape)) for shape in shapes]
     made = []
     for bucket in buckets.cut(entries, bucket_bytes=bucket_bytes):
@@ -148,7 +148,7 @@ def scale(
 
 
 def _picture(rows: list[dict[str, Any]], names: list[str]) -> str:
-    panels = []
+    panels: list[str] = []
     for what in dict.fromkeys(row["what"] for row in rows):
         mine = [row for row in rows if row["what"] == what]
         known = {

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hosts import Hosts
 from marks import slow
 from ranks import ROOT, Run, run
+
+from rdmacoll.benchmarks.hosts import Hosts
 
 COLLECTIVES = ROOT / "tests" / "multiprocess" / "numpy_collectives.py"
 
