@@ -39,7 +39,7 @@ def parts_afterwards():
 
 def parts_that_a_function_gives():
     inner = wrap(SGD())
-    variable = keras.Variable(np.ones(3), name="a")
+    variable = keras.Variable(np.ones(3), dtype="float32", name="a")
     wrap(Multi(lambda variable: inner)).apply([tf.ones(3)], [variable])
 
 
@@ -70,7 +70,7 @@ calls += [of_many, no_number, of_a_tape]
 found = {call.__name__: said(call) for call in calls}
 
 # The sum of the passes, and a copy that accumulates as its original does.
-variable = keras.Variable(np.zeros(3))
+variable = keras.Variable(np.zeros(3), dtype="float32")
 optimizer = wrap(SGD(1.0), backward_passes_per_step=2)
 for pair in ([1.0, 2.0], [3.0, 4.0]):
     for gradient in pair:
