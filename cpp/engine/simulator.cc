@@ -327,9 +327,8 @@ class Simulation {
 
 }  // namespace
 
-SimOutcome simulate(uint64_t seed) {
-  const SimScript script = make_script(seed);
-  return Simulation(script).run();
-}
+SimOutcome simulate(uint64_t seed) { return simulate(make_script(seed)); }
+
+SimOutcome simulate(const SimScript& script) { return Simulation(script).run(); }
 
 }  // namespace rdmacoll

@@ -20,6 +20,8 @@ struct SimOutcome {
   bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty(); }
 };
 
+struct SimScript;
 SimOutcome simulate(uint64_t seed);
+SimOutcome simulate(const SimScript& script);
 
 }  // namespace rdmacoll
