@@ -97,10 +97,10 @@ typedef struct rc_plan { /* the same at both ends */
 
 typedef struct rc_question {
   uint32_t size; /* sizeof(rc_question) */
-  int32_t kind;  /* rc_kind: allreduce, broadcast or allgather */
+  int32_t kind;  /* rc_kind, but for the barrier; the root is rank 0 */
   int32_t ranks;
   int32_t nodes;         /* of consecutive ranks, as even as can be */
-  uint64_t bytes;        /* allgather: of all ranks together */
+  uint64_t bytes;        /* allgather, gather: of all ranks together; scatter: the root's */
   int32_t rank;          /* whose schedule is shown */
   const char* algorithm; /* of which; NULL: of the one that is chosen */
   int32_t is_rdma;       /* between nodes; 0: TCP */

@@ -154,7 +154,8 @@ Status Session::take_up(const std::vector<int>& leaders) {
   }
   compute_ = make_compute(cores);
   engine_ = std::make_unique<Engine>(
-      EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_});
+      EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_,
+                  fabric_->rails().empty() ? socket_tuning() : Tuning{}});
   driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(cores));
   start_deadline_ = clock_.now() + from_seconds(config_.start_timeout_s);
   return driver_->open();

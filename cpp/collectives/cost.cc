@@ -278,6 +278,11 @@ Cost cost_of(const std::vector<Schedule>& schedules, std::span<const int> nodes,
   return cost;
 }
 
+uint64_t row_bytes(AlgorithmRow::Result result, const Schedule& schedule, uint64_t bytes) {
+  if (result != AlgorithmRow::Result::exchange) return bytes;
+  return bytes * schedule.parts / static_cast<uint64_t>(schedule.ranks);
+}
+
 std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const LinkModel& links,
                                         bool is_visible) {
   std::vector<Schedule> lowered;

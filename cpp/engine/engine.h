@@ -121,6 +121,7 @@ class Engine final : public Sink {
   void handle(int peer, FrozenMessage& message);
   void handle(int peer, ResumeMessage& message);
   void handle(int peer, JoinedMessage& message);
+  void handle(int peer, FragmentMessage& message);
 
   using Operations = std::map<UnitKey, OperationRef>;
   struct Found {
@@ -175,6 +176,7 @@ class Engine final : public Sink {
 
   void post(int peer, const Message& message);
   void post_down(const Message& message);
+  bool pass_down(const Decision& decision);
   void post_neighbours(const Message& message, int except);
   bool poll_transport();
   bool flush_outbox();
@@ -205,6 +207,7 @@ class Engine final : public Sink {
   std::deque<Decided> decided_;  // not started yet
   // Control messages refused as busy; no empty ones.
   std::map<int, std::deque<std::vector<std::byte>>> outbox_;
+  std::map<int, std::vector<std::byte>> fragments_;  // by peer: a message whose end has not come
 
   struct Suspect {
     int rank;

@@ -39,8 +39,8 @@ void Engine::handle(int peer, InternMessage& message) {
   post_down(message);
 }
 
-void Engine::handle(int, Decision& decision) {
-  post_down(decision);
+void Engine::handle(int peer, Decision& decision) {
+  if (!pass_down(decision)) return broken_protocol(peer, "numbers of rows that are not its ranks'");
   obey(agreed_of(std::move(decision)));
 }
 
@@ -75,6 +75,23 @@ void Engine::handle(int peer, GoodbyeMessage& message) {
   silent_.insert(peer);
 }
 
+void Engine::handle(int peer, FragmentMessage& message) {
+  std::vector<std::byte>& all = fragments_[peer];
+  if (all.size() + message.bytes.size() > kMessageBytesMax) {
+    return broken_protocol(peer, "a control message without an end");
+  }
+  const auto bytes = std::as_bytes(std::span(message.bytes));
+  all.insert(all.end(), bytes.begin(), bytes.end());
+  if (!message.is_last) return;
+  const std::vector<std::byte> whole = std::exchange(all, {});
+  Message body;
+  if (!decode(world_.epoch, world_.size(), whole, body) ||
+      std::holds_alternative<FragmentMessage>(body)) {
+    return broken_protocol(peer, cat("a damaged control message of ", whole.size(), " bytes"));
+  }
+  std::visit([&](auto& inner) { handle(peer, inner); }, body);
+}
+
 void Engine::apply(const VerdictMessage& verdict) {
   const UnitKey key{verdict.name, verdict.iteration};
   if (catch_up_.names(key)) {
@@ -103,20 +120,38 @@ void Engine::broken_protocol(int peer, const std::string& what) {
 
 void Engine::post(int peer, const Message& message) {
   if (ended_ || lost_.contains(peer)) return;
-  ++control_messages_;
-  std::vector<std::byte> bytes = encode(world_.epoch, message);
-  // Inside poll() the transport must not be called: what is said there leaves right after it.
-  if (!polling_ && !outbox_.contains(peer) && transport_.is_connected(peer) &&
-      transport_.post_control(peer, bytes).ok()) {
-    return;
+  for (std::vector<std::byte>& bytes : encode_in_parts(world_.epoch, message)) {
+    ++control_messages_;
+    // Inside poll() the transport must not be called: what is said there leaves right after it.
+    if (!polling_ && !outbox_.contains(peer) && transport_.is_connected(peer) &&
+        transport_.post_control(peer, bytes).ok()) {
+      continue;
+    }
+    outbox_[peer].push_back(std::move(bytes));
   }
-  outbox_[peer].push_back(std::move(bytes));
 }
 
 void Engine::post_down(const Message& message) {
   for (int peer : neighbours_) {
     if (is_root() || peer != neighbours_.front()) post(peer, message);
   }
+}
+
+// Each child is told of an alltoall what the ranks of its subtree need. False: it says something
+// else of them.
+bool Engine::pass_down(const Decision& decision) {
+  if (decision.most_rows == 0) {
+    post_down(decision);
+    return true;
+  }
+  const std::vector<int> mine = tree_subtree(world_.rank, world_.size());
+  Decision narrowed = decision;
+  for (int child : tree_children(world_.rank, world_.size())) {
+    const std::vector<int> below = tree_subtree(child, world_.size());
+    if (!columns_of(decision.rows, mine, below, narrowed.rows)) return false;
+    post(child, narrowed);
+  }
+  return true;
 }
 
 void Engine::post_neighbours(const Message& message, int except) {

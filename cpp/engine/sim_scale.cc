@@ -200,11 +200,13 @@ Choice choice_of(const ScaleQuestion& question, const Spread& spread, uint64_t b
   if (!question.algorithm.empty()) {
     forced.push_back({algorithm_from(question.algorithm), UINT64_MAX});
   }
-  return choose_allreduce({}, {.ranks = question.ranks,
-                               .one_node = question.node_ranks >= question.ranks,
-                               .bytes = bytes,
-                               .forced = forced,
-                               .spread = spread});
+  const Tuning tuning = question.links.is_by_device ? Tuning{} : socket_tuning();
+  return choose(AlgorithmRow::Result::sum, tuning,
+                {.ranks = question.ranks,
+                 .one_node = question.node_ranks >= question.ranks,
+                 .bytes = bytes,
+                 .forced = forced,
+                 .spread = spread});
 }
 
 Status check(const ScaleQuestion& question) {

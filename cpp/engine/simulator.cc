@@ -151,8 +151,9 @@ class Simulation {
 
 }  // namespace
 
-SimOutcome simulate(uint64_t seed, bool is_told) {
-  const SimScript script = make_script(seed);
+SimOutcome simulate(uint64_t seed, bool is_told) { return simulate(make_script(seed), is_told); }
+
+SimOutcome simulate(const SimScript& script, bool is_told) {
   SimStory story(is_told);
   return Simulation(script, story).run();
 }

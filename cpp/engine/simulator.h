@@ -22,7 +22,9 @@ struct SimOutcome {
   bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty() && overslept.empty(); }
 };
 
+struct SimScript;
 // `is_told`: what happens is printed.
 SimOutcome simulate(uint64_t seed, bool is_told = false);
+SimOutcome simulate(const SimScript& script, bool is_told = false);
 
 }  // namespace rdmacoll

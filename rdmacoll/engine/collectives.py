@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from rdmacoll.engine import arguments, library as abi
+from rdmacoll.engine.calls import reduction_call
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.groups import placed_handle
 from rdmacoll.engine.operators import DTYPES, Average
 from rdmacoll.engine.prepared import PreparedAllreduce
 from rdmacoll.engine.submission import Array, Call, Handle, Operation, perform
-from rdmacoll.engine.world import Engine, current
+from rdmacoll.engine.world import current
 
 
 def _allreduce_call(
@@ -26,28 +28,13 @@ def _allreduce_call(
     op: int,
     name: str | None,
     out: Array | None,
-    prescale_factor: float,
-    postscale_factor: float,
+    factors: tuple[float, float],
 ) -> Call:
     if out is not None and out is array and arguments.is_plain(array):
         source = target = out
     else:
-        source = arguments.source(array)
-        target = arguments.target(source, out, array=array)
-        if target is array:
-            source = target
-    if prescale_factor != 1.0 or postscale_factor != 1.0:
-        prescale_factor, postscale_factor = arguments.scales(source.dtype, prescale_factor, postscale_factor)
-    return Call(
-        abi.ALLREDUCE,
-        (source,),
-        (target,),
-        dtype=DTYPES.reduced(source.dtype, op),
-        op=op,
-        prescale=prescale_factor,
-        postscale=postscale_factor,
-        name=name,
-    )
+        source, target = arguments.placed(array, out)
+    return reduction_call(abi.ALLREDUCE, (source,), (target,), op, name, factors)
 
 
 def allreduce(
@@ -68,7 +55,7 @@ def allreduce(
 
     Raises ConfigError for a dtype, operator or `out` that does not fit, and the errors of this module.
     """
-    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
+    call = _allreduce_call(array, op, name, out, (prescale_factor, postscale_factor))
     perform(current(), call)
     return arguments.deliver(call.outputs[0], out)
 
@@ -83,52 +70,8 @@ def allreduce_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Like `allreduce`, but returns at once: `wait()` gives the result."""
-    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
+    call = _allreduce_call(array, op, name, out, (prescale_factor, postscale_factor))
     return Handle([Operation(current(), call)], lambda: arguments.deliver(call.outputs[0], out))
-
-
-def _grouped_calls(
-    arrays: Sequence[Any],
-    op: int,
-    name: str | None,
-    outs: Sequence[Array] | None,
-    prescale_factor: float,
-    postscale_factor: float,
-) -> tuple[list[Call], list[Array]]:
-    """One call per dtype, in order of first appearance, and the targets in the arrays' order."""
-    if outs is not None and len(outs) != len(arrays):
-        raise ConfigError(f"{len(arrays)} arrays, but {len(outs)} in out.")
-    if outs is not None:
-        arguments.check_apart(arrays, outs)
-    if name is not None:
-        arguments.name(name)
-    groups: dict[np.dtype[Any], tuple[list[Array], list[Array]]] = {}
-    targets = []
-    for position, array in enumerate(arrays):
-        out = None if outs is None else outs[position]
-        source = arguments.source(array)
-        target = arguments.target(source, out, array=array)
-        inputs, outputs = groups.setdefault(source.dtype, ([], []))
-        inputs.append(target if target is array else source)
-        outputs.append(target)
-        targets.append(target)
-    if prescale_factor != 1.0 or postscale_factor != 1.0:
-        for dtype in groups:
-            prescale_factor, postscale_factor = arguments.scales(dtype, prescale_factor, postscale_factor)
-    calls = []
-    for dtype, (inputs, outputs) in groups.items():
-        call = Call(
-            abi.ALLREDUCE,
-            inputs,
-            outputs,
-            dtype=DTYPES.reduced(dtype, op),
-            op=op,
-            prescale=prescale_factor,
-            postscale=postscale_factor,
-            name=name if name is None or len(groups) == 1 else f"{name}/{dtype.name}",
-        )
-        calls.append(call)
-    return calls, targets
 
 
 def grouped_allreduce_async(
@@ -141,16 +84,12 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Like `grouped_allreduce`, but returns at once: `wait()` gives the list of results."""
-    calls, targets = _grouped_calls(arrays, op, name, out, prescale_factor, postscale_factor)
-    engine = current()
+    factors = prescale_factor, postscale_factor
 
-    def results() -> list[Array]:
-        return [
-            arguments.deliver(target, None if out is None else out[position])
-            for position, target in enumerate(targets)
-        ]
+    def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
+        return reduction_call(abi.ALLREDUCE, sources, targets, op, name, factors)
 
-    return Handle([Operation(engine, call) for call in calls], results)
+    return placed_handle(arrays, out, name, call)
 
 
 def grouped_allreduce(
@@ -180,15 +119,15 @@ def grouped_allreduce(
     return results
 
 
-def _broadcast_call(engine: Engine, array: Any, root_rank: int, name: str | None, out: Array | None) -> Call:
-    source = arguments.source(array)
-    target = arguments.target(source, out, array=array)
+def _broadcast_call(
+    sources: Sequence[Array], targets: Sequence[Array], root_rank: int, name: str | None
+) -> Call:
     return Call(
         abi.BROADCAST,
-        (target if target is array else source,),
-        (target,),
-        dtype=DTYPES.moved(source.dtype),
-        root=arguments.root(root_rank, engine.topology[1]),
+        sources,
+        targets,
+        dtype=DTYPES.moved(sources[0].dtype),
+        root=arguments.root(root_rank, current().topology[1]),
         name=name,
     )
 
@@ -199,17 +138,38 @@ def broadcast(array: Any, root_rank: int, name: str | None = None, out: Array | 
     array: the values at the root, shape and dtype elsewhere; every fixed-size dtype, bool and complex too.
     out: where the result goes, which may be `array` itself; without it a new array.
     """
-    engine = current()
-    call = _broadcast_call(engine, array, root_rank, name, out)
-    perform(engine, call)
-    return arguments.deliver(call.outputs[0], out)
+    source, target = arguments.placed(array, out)
+    perform(current(), _broadcast_call((source,), (target,), root_rank, name))
+    return arguments.deliver(target, out)
 
 
 def broadcast_async(array: Any, root_rank: int, name: str | None = None, out: Array | None = None) -> Handle:
     """Like `broadcast`, but returns at once: `wait()` gives the result."""
-    engine = current()
-    call = _broadcast_call(engine, array, root_rank, name, out)
-    return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
+    source, target = arguments.placed(array, out)
+    call = _broadcast_call((source,), (target,), root_rank, name)
+    return Handle([Operation(current(), call)], lambda: arguments.deliver(target, out))
+
+
+def grouped_broadcast_async(
+    arrays: Sequence[Any], root_rank: int, name: str | None = None, out: Sequence[Array] | None = None
+) -> Handle:
+    """Like `grouped_broadcast`, but returns at once: `wait()` gives the list of results."""
+
+    def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
+        return _broadcast_call(sources, targets, root_rank, name)
+
+    return placed_handle(arrays, out, name, call)
+
+
+def grouped_broadcast(
+    arrays: Sequence[Any], root_rank: int, name: str | None = None, out: Sequence[Array] | None = None
+) -> list[Array]:
+    """`broadcast` of several arrays at once, one operation for each dtype: cheaper than one call each.
+
+    out: as for `grouped_allreduce`; `out=arrays` is in place.
+    """
+    results: list[Array] = grouped_broadcast_async(arrays, root_rank, name, out).wait()
+    return results
 
 
 def barrier_async(name: str | None = None) -> Handle:
@@ -243,7 +203,7 @@ def prepare_allreduce(
             raise ConfigError(
                 f"prepare_allreduce keeps the memory of {label}: it must be a C-contiguous numpy array."
             )
-    call = _allreduce_call(array, op, name, out, prescale_factor, postscale_factor)
+    call = _allreduce_call(array, op, name, out, (prescale_factor, postscale_factor))
     if out is not None and call.outputs[0] is not out:
         raise ConfigError("array and out overlap without being the same memory.")
     return PreparedAllreduce(current(), call)
@@ -260,5 +220,7 @@ __all__ = [
     "broadcast_async",
     "grouped_allreduce",
     "grouped_allreduce_async",
+    "grouped_broadcast",
+    "grouped_broadcast_async",
     "prepare_allreduce",
 ]

@@ -12,7 +12,7 @@ from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import Array
 from rdmacoll.engine.groups import grouped_handle
 from rdmacoll.engine.operators import DTYPES
-from rdmacoll.engine.results import results_of
+from rdmacoll.engine.results import made_handle, results_of
 from rdmacoll.engine.submission import Call, Handle, Operation
 from rdmacoll.engine.world import current
 
@@ -24,11 +24,9 @@ def _with_rows(array: Any) -> Array:
 
 def allgather_async(array: Any, name: str | None = None) -> Handle:
     """Like `allgather`, but returns at once: `wait()` gives the result."""
-    engine = current()
     source = _with_rows(array)
     call = Call(abi.ALLGATHER, (source,), (source,), dtype=DTYPES.moved(source.dtype), name=name)
-    operation = Operation(engine, call)
-    return Handle([operation], lambda: results_of(engine, operation).array(0, source.dtype))
+    return made_handle(current(), call)
 
 
 def allgather(array: Any, name: str | None = None) -> Array:
@@ -98,8 +96,7 @@ def scatter_async(
         name=name,
         splits=arguments.splits(splits, engine.topology[1]) if is_cut_here else None,
     )
-    operation = Operation(engine, call)
-    return Handle([operation], lambda: results_of(engine, operation).array(0, source.dtype))
+    return made_handle(engine, call)
 
 
 def scatter(

@@ -6,34 +6,22 @@ Dtypes, operators, scales and errors are those of `allreduce`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import Array
+from rdmacoll.engine.calls import reduction_call
 from rdmacoll.engine.groups import grouped_handle
-from rdmacoll.engine.operators import DTYPES, Average
-from rdmacoll.engine.results import results_of
+from rdmacoll.engine.operators import Average
+from rdmacoll.engine.results import made_handle
 from rdmacoll.engine.submission import Call, Handle, Operation, perform
-from rdmacoll.engine.world import Engine, current
+from rdmacoll.engine.world import current
 
 
-def _reducescatter_call(
-    sources: list[Array], op: int, name: str | None, prescale_factor: float, postscale_factor: float
-) -> Call:
-    for source in sources:
-        arguments.check_has_rows(source, "reducescatter")
-    dtype = sources[0].dtype
-    prescale, postscale = arguments.scales(dtype, prescale_factor, postscale_factor)
-    return Call(
-        abi.REDUCESCATTER,
-        sources,
-        sources,
-        dtype=DTYPES.reduced(dtype, op),
-        op=op,
-        prescale=prescale,
-        postscale=postscale,
-        name=name,
-    )
+def _cut_by_rows(array: Any) -> Array:
+    source = arguments.source(array)
+    arguments.check_has_rows(source, "reducescatter")
+    return source
 
 
 def grouped_reducescatter_async(
@@ -45,11 +33,12 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Like `grouped_reducescatter`, but returns at once: `wait()` gives the list of results."""
-    return grouped_handle(
-        [arguments.source(array) for array in arrays],
-        name,
-        lambda sources, name: _reducescatter_call(sources, op, name, prescale_factor, postscale_factor),
-    )
+    factors = prescale_factor, postscale_factor
+
+    def call(sources: list[Array], name: str | None) -> Call:
+        return reduction_call(abi.REDUCESCATTER, sources, sources, op, name, factors)
+
+    return grouped_handle([_cut_by_rows(array) for array in arrays], name, call)
 
 
 def grouped_reducescatter(
@@ -76,11 +65,10 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Like `reducescatter`, but returns at once: `wait()` gives the result."""
-    engine = current()
-    source = arguments.source(array)
-    call = _reducescatter_call([source], op, name, prescale_factor, postscale_factor)
-    operation = Operation(engine, call)
-    return Handle([operation], lambda: results_of(engine, operation).array(0, source.dtype))
+    source = _cut_by_rows(array)
+    factors = prescale_factor, postscale_factor
+    call = reduction_call(abi.REDUCESCATTER, (source,), (source,), op, name, factors)
+    return made_handle(current(), call)
 
 
 def reducescatter(
@@ -104,35 +92,16 @@ def reducescatter(
 
 
 def _reduce_call(
-    engine: Engine,
-    array: Any,
-    root_rank: int,
-    op: int,
-    name: str | None,
-    out: Array | None,
-    prescale_factor: float,
-    postscale_factor: float,
-) -> Call:
-    rank, size = engine.topology[:2]
+    array: Any, root_rank: int, op: int, name: str | None, out: Array | None, factors: tuple[float, float]
+) -> tuple[Call, Callable[[], Array | None]]:
+    """And what gives the result, once it is done."""
+    rank, size = current().topology[:2]
     root = arguments.root(root_rank, size)
-    source = arguments.source(array)
-    target = arguments.target(source, out, array=array) if rank == root else source
-    prescale, postscale = arguments.scales(source.dtype, prescale_factor, postscale_factor)
-    return Call(
-        abi.REDUCE,
-        (target if target is array else source,),
-        (target,),
-        dtype=DTYPES.reduced(source.dtype, op),
-        op=op,
-        root=root,
-        prescale=prescale,
-        postscale=postscale,
-        name=name,
-    )
-
-
-def _at_root(engine: Engine, call: Call, out: Array | None) -> Array | None:
-    return arguments.deliver(call.outputs[0], out) if engine.topology[0] == call.root else None
+    source = target = arguments.source(array)
+    if rank == root:
+        source, target = arguments.placed(array, out)
+    call = reduction_call(abi.REDUCE, (source,), (target,), op, name, factors, root=root)
+    return call, lambda: arguments.deliver(target, out) if rank == root else None
 
 
 def reduce(
@@ -150,10 +119,9 @@ def reduce(
     array: any shape of up to 8 dimensions, the same on every rank. out, used at the root: where the result
     goes, which may be `array` itself; without it a new array.
     """
-    engine = current()
-    call = _reduce_call(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor)
-    perform(engine, call)
-    return _at_root(engine, call, out)
+    call, result = _reduce_call(array, root_rank, op, name, out, (prescale_factor, postscale_factor))
+    perform(current(), call)
+    return result()
 
 
 def reduce_async(
@@ -167,9 +135,8 @@ def reduce_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Like `reduce`, but returns at once: `wait()` gives the result."""
-    engine = current()
-    call = _reduce_call(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor)
-    return Handle([Operation(engine, call)], lambda: _at_root(engine, call, out))
+    call, result = _reduce_call(array, root_rank, op, name, out, (prescale_factor, postscale_factor))
+    return Handle([Operation(current(), call)], result)
 
 
 __all__ = [

@@ -18,6 +18,7 @@ from rdmacoll.ops._names import next_in_trace
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import compressor
 from rdmacoll.ops.sparse import reduce_slices
+from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
 from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
 
 
@@ -35,6 +36,8 @@ class GradientReducer:
         compression: Any = None,
         sparse_as_dense: bool | str = False,
         bucket_bytes: int | None = None,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
     ) -> None:
         if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
             raise ConfigError(f"bucket_bytes={bucket_bytes!r}: a whole number of bytes, at least 1.")
@@ -47,12 +50,21 @@ class GradientReducer:
         self.compression = compressor(compression)
         self.sparse_as_dense = sparse_as_dense
         self.bucket_bytes = bucket_bytes
+        self.backward_passes_per_step = checked_passes(backward_passes_per_step)
+        self.average_aggregated_gradients = average_aggregated_gradients
         self.buckets: list[Bucket] = []  # of the last list that was reduced
 
     def options(self) -> dict[str, Any]:
         """What makes another one like this."""
-        names = ("name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes")
+        names = ["name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes"]
+        names += ["backward_passes_per_step", "average_aggregated_gradients"]
         return {"compression": self.compression, **{name: getattr(self, name) for name in names}}
+
+    def accumulation(self) -> Accumulation | None:
+        """For an optimizer that has none of its own; None where each pass is a step."""
+        if self.backward_passes_per_step == 1:
+            return None
+        return Accumulation(self.backward_passes_per_step, is_mean=self.average_aggregated_gradients)
 
     @not_converted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:

@@ -5,6 +5,7 @@
 
 #include "engine/sim_script.h"
 #include "engine/simulator.h"
+#include "sanitized.h"
 
 namespace rdmacoll {
 namespace {
@@ -46,6 +47,43 @@ TEST(SimulatedFaults, cover_every_kind) {
   }
   for (uint8_t number = 0; is_known(static_cast<Kind>(number)); ++number) {
     EXPECT_TRUE(kinds.contains(static_cast<Kind>(number))) << int{number};
+  }
+}
+
+SimOutcome simulate_alltoall(int ranks, std::vector<int64_t> shape, bool is_even) {
+  SimScript script;
+  script.ranks = ranks;
+  script.network.views = false;
+  script.segment_bytes = 4 << 20;
+  SimOperation& operation = script.phases.emplace_back().emplace_back();
+  operation.kind = Kind::alltoall;
+  operation.name = "exchange";
+  operation.shapes = {std::move(shape)};
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& rows = operation.rows.emplace_back();
+    for (int peer = 0; peer < ranks; ++peer) {
+      rows.push_back(is_even ? 1 : (rank * 3 + peer * 5) % 7);
+    }
+  }
+  return simulate(script);
+}
+
+// Each rank is told what it gets, not what anybody gives to anybody.
+TEST(SimulatedWorlds, of_many_ranks_exchange_uneven_parts) {
+  const SimOutcome outcome = simulate_alltoall(60, {2}, false);
+  EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
+}
+
+// Rows of no bytes: what is tried are the numbers, 8 MB of them, beyond one control message.
+TEST(SimulatedWorlds, of_a_thousand_ranks_tell_each_other_their_splits) {
+  const SimOutcome outcome = simulate_alltoall(kSanitized ? 300 : 1024, {0}, false);
+  EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
+}
+
+TEST(SimulatedWorlds, of_many_ranks_exchange_little_in_few_messages) {
+  for (const int ranks : {17, 32, 45}) {
+    const SimOutcome outcome = simulate_alltoall(ranks, {3}, true);
+    EXPECT_TRUE(outcome.ok()) << ranks << ": " << outcome.hang << outcome.wrong << outcome.unnamed;
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <random>
 
 #include "base/text.h"
@@ -254,6 +255,27 @@ TEST_F(Verifier, finds_two_that_wait_for_each_others_views) {
     schedules.push_back(program.finish());
   }
   EXPECT_NE(check(schedules).find("never gets past"), std::string::npos);
+}
+
+TEST(Bruck, sends_a_message_for_each_bit_of_the_number_of_ranks) {
+  for (const int ranks : {2, 3, 8, 9, 64}) {
+    const Schedule schedule = bruck_alltoall({.ranks = ranks, .rank = 1});
+    const auto messages = std::count_if(schedule.steps.begin(), schedule.steps.end(),
+                                        [](const Step& step) { return sends(step.verb); });
+    EXPECT_EQ(messages, std::bit_width(static_cast<unsigned>(ranks - 1))) << ranks;
+  }
+}
+
+TEST_F(Verifier, finds_a_part_that_is_gathered_to_the_wrong_place) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < 3; ++rank) {
+    schedules.push_back(bruck_alltoall({.ranks = 3, .rank = rank}));
+  }
+  EXPECT_EQ(verify(schedules, AlgorithmRow::Result::exchange, 0, true), "");
+  Schedule& one = schedules[1];
+  const Step& last = one.steps.back();
+  std::swap(one.sources[last.first_source], one.sources[last.first_source + 1]);
+  EXPECT_NE(verify(schedules, AlgorithmRow::Result::exchange, 0, true), "");
 }
 
 TEST_F(Verifier, finds_what_goes_to_the_wrong_rank) {
