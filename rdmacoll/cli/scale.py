@@ -148,7 +148,7 @@ def scale(
 
 
 def _picture(rows: list[dict[str, Any]], names: list[str]) -> str:
-    panels = []
+    panels: list[str] = []
     for what in dict.fromkeys(row["what"] for row in rows):
         mine = [row for row in rows if row["what"] == what]
         known = {
