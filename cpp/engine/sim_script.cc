@@ -165,7 +165,9 @@ SimScript make_script(uint64_t seed) {
   script.network.eager_bytes =
       static_cast<std::size_t>(dice.one_of(std::array<int64_t, 4>{0, 0, 100, 2000}));
   script.network.pool_alone = dice.chance(0.3);
-  script.pool_bytes = static_cast<uint64_t>(dice.chance(0.2) ? 1 << 20 : 64 << 20);
+  // Many ranks cut what a small pool allows into more segments than anybody wants to see.
+  const bool is_small = dice.chance(0.2) && script.ranks <= 8;
+  script.pool_bytes = uint64_t{is_small ? 1u << 20 : 64u << 20};
   script.network.views = dice.chance(0.6);
   script.network.node_ranks = static_cast<int>(dice.one_of(std::array<int64_t, 5>{0, 0, 1, 2, 3}));
   script.network.foreign_views = dice.chance(0.5);

@@ -16,7 +16,7 @@ namespace {
 constexpr Nanoseconds kEndOfTime = 300 * kSecond;      // virtual
 constexpr Nanoseconds kThought = 20 * kMicrosecond;    // between two acts of a user's thread
 constexpr Nanoseconds kIdleTurn = 100 * kMicrosecond;  // when ranks poll and nothing is under way
-constexpr uint64_t kStepsMax = 10'000'000;
+constexpr uint64_t kStepsMax = 40'000'000;
 
 class Simulation {
  public:
