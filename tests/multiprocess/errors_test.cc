@@ -132,6 +132,8 @@ TEST(Rows, that_would_not_fit_in_a_message_are_refused) {
   request.splits.assign(1000, 3);
   EXPECT_TRUE(check(request, 0, 1000).ok());
   request.splits.assign(3000, 1);
+  request.splits[0] = 2;
+  request.splits[1] = 0;
   const Status status = check(request, 0, 3000);
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_NE(status.message().find("alltoall of 1 tensors among 3000 ranks"), std::string::npos)

@@ -64,7 +64,7 @@ TEST(Scale, fits_the_cost_model_where_bytes_are_many) {
           lowered_schedules(*algorithm_from(name), {.ranks = ranks, .nodes = nodes}, links, true);
       const double cost = cost_of(schedules, nodes, links, kBytes, 4 << 20).time_us;
       const double time = answer_of(allreduce(ranks, kBytes, links, name)).time_us;
-      EXPECT_GT(time, 0.95 * cost) << name << ", " << ranks << " ranks";
+      EXPECT_GT(time, 0.9 * cost) << name << ", " << ranks << " ranks";
       EXPECT_LT(time, 1.3 * cost) << name << ", " << ranks << " ranks";
     }
   }
@@ -89,7 +89,7 @@ TEST(Scale, oversubscribed_uplinks_take_their_time) {
   const double full = answer_of(question).time_us;
   question.links.uplink_bytes_per_us = kTcpLinks.network.bytes_per_us;
   const double oversubscribed = answer_of(question).time_us;
-  EXPECT_LT(full, 1.05 * flat);
+  EXPECT_LT(full, 1.1 * flat);
   EXPECT_GT(oversubscribed, 1.2 * flat);
 }
 
