@@ -1,12 +1,12 @@
 # setup: everything that is needed; train: the first example on NP ranks; test, test-all: the checks;
-# test-rdma: the checks that need RDMA devices.
+# test-rdma: the checks that need RDMA devices; wheel, check-wheel: a release, and whether it is fit to be one.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := setup
 # Recipes share apt's and pip's locks. Installing and compiling run side by side by setup's own recipe.
 .NOTPARALLEL:
-.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma wheel clean
+.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma peers wheel check-wheel clean
 
 NP ?= 2
 ARGS ?=
@@ -33,6 +33,7 @@ export CCACHE_NOHASHDIR := 1
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 REQUIREMENTS_STAMP := $(VENV)/.requirements-$(shell cat requirements.txt | cksum | cut -d' ' -f1)
+RELEASE_STAMP := $(VENV)/.release-$(shell cat release/requirements.txt | cksum | cut -d' ' -f1)
 INSTALL_STAMP := $(VENV)/.install-$(shell cat setup.py pyproject.toml rdmacoll/engine/version.py | cksum | cut -d' ' -f1)
 
 # pip needs one processor and the compilers need none of what it installs, so both run at once.
@@ -120,8 +121,23 @@ test-all: guest-kernel setup
 test-rdma: setup setup-rdma
 	RDMACOLL_TEST_DEVICE=$(DEVICE) $(PYTHON) -m pytest -m rdma tests/rdma $(ARGS)
 
-wheel: setup
-	$(PYTHON) -m pip wheel --no-build-isolation --no-deps -w dist .
+$(RELEASE_STAMP): release/requirements.txt | $(REQUIREMENTS_STAMP)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r release/requirements.txt
+	@rm -f $(VENV)/.release-* && touch $@
+
+# The source archive, and from it, so that nothing of the tree can help, the wheel for old clusters.
+wheel: system $(RELEASE_STAMP)
+	@rm -rf dist
+	$(PYTHON) -m build --no-isolation --sdist --outdir dist .
+	$(PYTHON) -m pip wheel --no-build-isolation --no-deps --config-settings=--build-option=--release \
+	  -w dist dist/rdmacoll-*.tar.gz
+
+check-wheel: $(RELEASE_STAMP)
+	$(PYTHON) release/check_wheel.py $(ARGS)
+
+# The libraries that `rdmacoll bench compare` measures beside ours, each in an environment of its own; Horovod is compiled.
+peers: setup
+	$(PYTHON) -m rdmacoll.cli.main bench peers --install all
 
 clean:
 	rm -rf build dist rdmacoll/lib

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -18,13 +19,24 @@ except ImportError:  # setuptools before 70.1
 
 ROOT = Path(__file__).resolve().parent
 LIBRARIES = ("librdmacoll.so", "librdmacoll_tf.so")
+# What release/zig.cmake builds for; release/check_wheel.py holds it against the result.
+RELEASE_PLATFORM = "manylinux_2_17_x86_64.manylinux2014_x86_64"
 
 
 def jobs() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def build_native(build: Path, libraries: Path) -> None:
+def zig_environment() -> dict[str, str]:
+    """The environment in which release/zig.cmake finds zig."""
+    try:
+        import ziglang
+    except ImportError:
+        sys.exit("rdmacoll: a release is built with zig: pip install -r release/requirements.txt")
+    return {**os.environ, "PATH": os.pathsep.join([str(Path(ziglang.__file__).parent), os.environ["PATH"]])}
+
+
+def build_native(build: Path, libraries: Path, *, is_release: bool = False) -> None:
     """Configures and builds in `build`; the libraries land in `libraries`."""
     cmake = shutil.which("cmake")
     if cmake is None:
@@ -38,9 +50,11 @@ def build_native(build: Path, libraries: Path) -> None:
         "-DCMAKE_BUILD_TYPE=Release",
         f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={libraries}",
     ]
+    if is_release:
+        configure += [f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'release' / 'zig.cmake'}"]
     if shutil.which("ninja") and not (build / "Makefile").exists():
         configure += ["-G", "Ninja"]
-    subprocess.run(configure, check=True)
+    subprocess.run(configure, check=True, env=zig_environment() if is_release else None)
     subprocess.run(
         [cmake, "--build", str(build), "--parallel", str(jobs()), "--target", "rdmacoll", "rdmacoll_tf"],
         check=True,
@@ -55,8 +69,13 @@ class BuildNative(build_ext):
         if self.inplace or getattr(self, "editable_mode", False):
             build_native(ROOT / "build" / "release", ROOT / "rdmacoll" / "lib")
         else:
-            target = Path(self.build_lib).resolve() / "rdmacoll" / "lib"
-            build_native(ROOT / "build" / "wheel", target)
+            is_release = self.distribution.get_command_obj("bdist_wheel").release
+            build = ROOT / "build" / ("zig" if is_release else "wheel")
+            # Each compiler's libraries stay beside its own objects, or one's would pass for the other's.
+            build_native(build, build / "lib", is_release=is_release)
+            for name in self.get_outputs():
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(build / "lib" / Path(name).name, name)
 
     def get_outputs(self) -> list[str]:
         return [str(Path(self.build_lib) / "rdmacoll" / "lib" / name) for name in LIBRARIES]
@@ -66,10 +85,20 @@ class BuildNative(build_ext):
 
 
 class PlatformWheel(bdist_wheel):  # type: ignore[misc, unused-ignore]
-    """No Python ABI is used: one wheel for every Python 3, per platform."""
+    """No Python ABI is used: one wheel for every Python 3, per platform; a release for old systems too."""
+
+    user_options: ClassVar = [
+        *bdist_wheel.user_options,
+        ("release", None, "build with zig, for every x86-64 Linux with glibc 2.17 or newer"),
+    ]
+    boolean_options: ClassVar = [*bdist_wheel.boolean_options, "release"]
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.release = False
 
     def get_tag(self) -> tuple[str, str, str]:
-        return "py3", "none", super().get_tag()[2]
+        return "py3", "none", RELEASE_PLATFORM if self.release else super().get_tag()[2]
 
 
 class NativeDistribution(Distribution):

@@ -1,29 +1,36 @@
-"""Planted bugs: the tests of the RDMA transport see every one of them."""
+"""Planted bugs: tests see every one of the RDMA transport, and the simulator every one of the engine."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from suites import ROOT, cores
 
-PATCHES = sorted((ROOT / "tests" / "mutations").glob("*.patch"))
 FOLDER = ROOT / "build" / "mutations"
 TREE = FOLDER / "tree"
+BUILD = TREE / "build" / "release"
 # What is copied, and what is built of it.
 SOURCES = (
     "CMakeLists.txt",
     "cpp",
+    "rdmacoll",
     "tests/test_headers.cc",
     "tests/conformance",
     "tests/unit/no_descriptors.h",
     "tests/verbs_sim",
 )
+# Of the RDMA transport: what a patch is built into, and which of its tests run.
 PROGRAM = "conformance_tests"
 TESTS = "Rdma*:*/verbs_*"
+# Of the engine: the library that the command line steps.
+LIBRARY = "rdmacoll"
 # A hang is a failure too, and most say so themselves after a minute.
 RUN_TIMEOUT_S = 300
 
@@ -32,9 +39,25 @@ ENVIRONMENT = {
     **os.environ,
     "CCACHE_BASEDIR": str(TREE),
     "CCACHE_NOHASHDIR": "1",
+    "PYTHONPATH": str(TREE),
     # Patches are for the copy, not for the repository around it.
     "GIT_CEILING_DIRECTORIES": str(FOLDER),
 }
+
+
+def patches(kind: str) -> list[Path]:
+    return sorted((ROOT / "tests" / "mutations" / kind).glob("*.patch"))
+
+
+def title(patch: Path) -> str:
+    return patch.read_text().splitlines()[0]
+
+
+def seeds_of(patch: Path) -> int:
+    """Within how many seeds the simulator has to find it."""
+    found = re.search(r"^Found within (\d+) seeds?\.$", patch.read_text(), re.MULTILINE)
+    assert found, f"{patch.name} does not say within how many seeds it is found"
+    return int(found[1])
 
 
 def call(*command: str | Path, timeout_s: float = 1800) -> subprocess.CompletedProcess[str]:
@@ -56,22 +79,20 @@ def must(*command: str | Path) -> None:
     )
 
 
-def build() -> None:
-    folder = TREE / "build" / "release"
-    if not (folder / "CMakeCache.txt").exists():
+def build(target: str) -> None:
+    if not (BUILD / "CMakeCache.txt").exists():
         generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-        must(
-            "cmake", "-S", ".", "-B", folder, *generator, "-DRDMACOLL_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release"
-        )
-    must("cmake", "--build", folder, "--parallel", str(cores()), "--target", PROGRAM)
+        options = ("-DRDMACOLL_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release")
+        libraries = f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={TREE / 'rdmacoll' / 'lib'}"
+        must("cmake", "-S", ".", "-B", BUILD, *generator, *options, libraries)
+    must("cmake", "--build", BUILD, "--parallel", str(cores()), "--target", target)
 
 
-def run() -> tuple[bool, str]:
+def run_tests() -> tuple[bool, str]:
     """Whether the tests pass, and the end of what they print."""
-    program = TREE / "build" / "release" / PROGRAM
     try:
         result = call(
-            program,
+            BUILD / PROGRAM,
             f"--gtest_filter={TESTS}",
             "--gtest_brief=1",
             "--gtest_fail_fast",
@@ -82,11 +103,27 @@ def run() -> tuple[bool, str]:
     return result.returncode == 0, (result.stdout + result.stderr)[-6000:]
 
 
+def run_simulator(seeds: int) -> list[str]:
+    """What the first seeds that fail say."""
+    answer = FOLDER / "faults.json"
+    answer.unlink(missing_ok=True)
+    command = (sys.executable, "-m", "rdmacoll.cli.main", "sim", "faults")
+    result = call(*command, "--seeds", f"0:{seeds}", "--first", "--json", answer)
+    assert answer.exists(), result.stderr[-6000:]
+    found: list[str] = json.loads(answer.read_text())["findings"]
+    return found
+
+
+def is_kept(path: Path) -> bool:
+    """Not what was built, or is kept from a run."""
+    return path.is_file() and "__pycache__" not in path.parts and path.parent.name != "lib"
+
+
 def copy_sources() -> None:
     """Files that are equal keep their time, so that little is built again."""
     for name in SOURCES:
         source = ROOT / name
-        wanted = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+        wanted = [source] if source.is_file() else [path for path in source.rglob("*") if is_kept(path)]
         for path in wanted:
             target = TREE / path.relative_to(ROOT)
             if not target.exists() or target.read_bytes() != path.read_bytes():
@@ -94,32 +131,64 @@ def copy_sources() -> None:
                 shutil.copyfile(path, target)
         if source.is_dir():
             for old in (TREE / name).rglob("*"):
-                if old.is_file() and not (ROOT / old.relative_to(TREE)).exists():
+                if is_kept(old) and not (ROOT / old.relative_to(TREE)).exists():
                     old.unlink()
 
 
+class Planted:
+    """The copy of the tree with a planted bug, built."""
+
+    def __init__(self, patch: Path, target: str) -> None:
+        self.patch, self.target = patch, target
+
+    def __enter__(self) -> None:
+        copy_sources()
+        must("git", "apply", self.patch)
+        build(self.target)
+
+    def __exit__(self, *_: object) -> None:
+        copy_sources()
+
+
 @pytest.fixture(scope="module")
-def tree() -> None:
+def tested() -> None:
     """A copy of the tree whose tests pass as it is."""
     copy_sources()
-    build()
-    passes, text = run()
+    build(PROGRAM)
+    passes, text = run_tests()
     assert passes, f"without any planted bug:\n{text}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-@pytest.mark.usefixtures("tree")
-def test_planted_bug_is_seen(patch: Path) -> None:
+@pytest.fixture(scope="module")
+def simulated() -> None:
+    """A copy of the tree in which the simulator finds nothing."""
     copy_sources()
-    try:
-        must("git", "apply", patch)
-        build()
-        passes, _ = run()
-    finally:
-        copy_sources()
-    assert not passes, f"all tests pass with {patch.read_text().splitlines()[0]}"
+    build(LIBRARY)
+    found = run_simulator(max(seeds_of(patch) for patch in patches("engine")))
+    assert not found, f"without any planted bug:\n{found[0]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", patches("rdma"), ids=lambda patch: patch.stem)
+@pytest.mark.usefixtures("tested")
+def test_a_planted_bug_of_the_rdma_transport_is_seen(patch: Path) -> None:
+    with Planted(patch, PROGRAM):
+        passes, _ = run_tests()
+    assert not passes, f"all tests pass with {title(patch)}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", patches("engine"), ids=lambda patch: patch.stem)
+@pytest.mark.usefixtures("simulated")
+def test_a_planted_bug_of_the_engine_is_found_by_the_simulator(patch: Path) -> None:
+    with Planted(patch, LIBRARY):
+        found = run_simulator(seeds_of(patch))
+    assert found, f"{seeds_of(patch)} seeds find nothing with {title(patch)}"
+    print(f"{patch.stem}: {found[0]}")
 
 
 def test_there_are_planted_bugs() -> None:
-    assert len(PATCHES) >= 5
+    assert len(patches("rdma")) >= 15
+    assert len(patches("engine")) >= 12
+    for patch in patches("engine"):
+        assert seeds_of(patch) <= 1000, patch.name

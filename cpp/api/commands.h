@@ -9,15 +9,18 @@
 #include "base/link_model.h"
 #include "base/status.h"
 #include "engine/operation.h"
+#include "engine/sim_scale.h"
 #include "transport/rdma/choose_device.h"
 #include "transport/rdma/verbs.h"
 
 namespace rdmacoll {
 
 std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok);
+Status sim_scale_json(const ScaleQuestion& question, std::string& json);
 std::string sim_faults_json(uint64_t seed_begin, uint64_t seed_end, bool verbose, bool& ok);
 
-// What would run, and why. The bytes of an allgather are those of all ranks together.
+// What would run, and why. The bytes of an allgather or a gather are those of all ranks together,
+// of a scatter the root's, of the others those of each rank. The root is rank 0.
 struct PlanQuestion {
   static constexpr int kRanksMax = 256;
 

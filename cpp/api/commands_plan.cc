@@ -11,29 +11,16 @@
 namespace rdmacoll {
 namespace {
 
-using Result = AlgorithmRow::Result;
-
-Result result_of(Kind kind) {
-  if (kind == Kind::broadcast) return Result::root_value;
-  return kind == Kind::allgather ? Result::concatenation : Result::sum;
-}
-
-Choice choose(Kind kind, const Tuning& tuning, const Facts& facts) {
-  if (kind == Kind::broadcast) return choose_broadcast(tuning, facts);
-  if (kind == Kind::allgather) return choose_allgather(tuning, facts);
-  return choose_allreduce(tuning, facts);
-}
-
 std::vector<const AlgorithmRow*> rows_of(Kind kind) {
   std::vector<const AlgorithmRow*> rows;
   for (const AlgorithmRow& row : algorithm_table()) {
-    if (row.result == result_of(kind)) rows.push_back(&row);
+    if (row.result == rdmacoll::row_of(kind).result) rows.push_back(&row);
   }
   return rows;
 }
 
 // Null when it is none of this kind.
-const AlgorithmRow* row_of(Kind kind, std::string_view name) {
+const AlgorithmRow* algorithm_of(Kind kind, std::string_view name) {
   const std::vector<const AlgorithmRow*> rows = rows_of(kind);
   const auto found = std::find_if(rows.begin(), rows.end(),
                                   [name](const AlgorithmRow* row) { return row->name == name; });
@@ -41,6 +28,9 @@ const AlgorithmRow* row_of(Kind kind, std::string_view name) {
 }
 
 Status check(const PlanQuestion& question) {
+  if (!is_known(question.kind) || question.kind == Kind::barrier) {
+    return {Code::invalid, "nothing is planned for this kind of collective."};
+  }
   if (question.bytes == 0) return {Code::invalid, "0 bytes need no algorithm: ask for 1 or more."};
   if (question.ranks < 1 || question.ranks > PlanQuestion::kRanksMax) {
     return {Code::invalid, cat(question.ranks, " ranks are not planned here: ask for 1 to ",
@@ -54,7 +44,7 @@ Status check(const PlanQuestion& question) {
     return {Code::invalid, cat("there is no rank ", question.rank, " among ", question.ranks,
                                ": ask for 0 to ", question.ranks - 1, ".")};
   }
-  if (!question.algorithm.empty() && row_of(question.kind, question.algorithm) == nullptr) {
+  if (!question.algorithm.empty() && algorithm_of(question.kind, question.algorithm) == nullptr) {
     std::vector<std::string_view> names;
     for (const AlgorithmRow* row : rows_of(question.kind)) names.push_back(row->name);
     return {Code::invalid,
@@ -77,18 +67,21 @@ Status plan_json(const PlanQuestion& question, const Config& config, std::string
   for (const AlgorithmRange& range : config.allreduce_algorithms) {
     forced.push_back({algorithm_from(range.algorithm), range.bytes_max});
   }
-  const Tuning tuning;
+  const Tuning tuning = question.links.is_by_device ? Tuning{} : socket_tuning();
+  const auto ranks = static_cast<uint64_t>(question.ranks);
+  const bool is_exchange = question.kind == Kind::alltoall;
   const Facts facts{.ranks = question.ranks,
                     .one_node = question.nodes == 1,
-                    .bytes = question.bytes,
+                    .bytes = question.bytes * (is_exchange ? ranks : 1),
                     .canonical = config.canonical,
                     .forced = forced,
                     .segment_bytes = config.segment_bytes,
-                    .spread = Spread(shape)};
-  const Choice choice = choose(question.kind, tuning, facts);
+                    .spread = Spread(shape),
+                    .is_even = question.bytes % ranks == 0};
+  const Choice choice = choose(rdmacoll::row_of(question.kind).result, tuning, facts);
   const Algorithm shown = question.algorithm.empty()
                               ? choice.algorithm
-                              : row_of(question.kind, question.algorithm)->algorithm;
+                              : algorithm_of(question.kind, question.algorithm)->algorithm;
   // A device needs pinned memory; others read the caller's where that is worth a system call.
   const bool is_visible =
       question.bytes >= tuning.one_copy_bytes && (facts.one_node || !question.links.is_by_device);
@@ -98,12 +91,12 @@ Status plan_json(const PlanQuestion& question, const Config& config, std::string
     const uint64_t segment_bytes = segment_bytes_of(row->algorithm, tuning, facts);
     const std::vector<Schedule> schedules =
         lowered_schedules(row->algorithm, shape, question.links, is_visible);
-    const Cost cost = cost_of(schedules, nodes, question.links, question.bytes, segment_bytes);
+    const uint64_t bytes = row_bytes(row->result, schedules.front(), question.bytes);
+    const Cost cost = cost_of(schedules, nodes, question.links, bytes, segment_bytes);
     costs.push_back(cat("{", quoted("algorithm", row->name), ", \"time_us\": ", cost.time_us,
-                        ", \"messages\": ", cost.messages,
-                        ", \"network_bytes\": ", cost.network_bytes,
-                        ", \"segment_bytes\": ", std::min(segment_bytes, question.bytes),
-                        ", \"segments\": ", (question.bytes + segment_bytes - 1) / segment_bytes,
+                        ", \"messages\": ", cost.messages, ", \"network_bytes\": ",
+                        cost.network_bytes, ", \"segment_bytes\": ", std::min(segment_bytes, bytes),
+                        ", \"segments\": ", (bytes + segment_bytes - 1) / segment_bytes,
                         ", \"parts\": ", schedules.front().parts,
                         ", \"canonical\": ", row->is_canonical(shape) ? "true" : "false", "}"));
     if (row->algorithm != shown) continue;

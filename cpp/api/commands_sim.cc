@@ -8,19 +8,21 @@
 namespace rdmacoll {
 
 std::string sim_faults_json(uint64_t seed_begin, uint64_t seed_end, bool verbose, bool& ok) {
-  uint64_t hangs = 0, wrong_sums = 0, unnamed_errors = 0;
+  uint64_t hangs = 0, wrong_sums = 0, unnamed_errors = 0, lost_wakeups = 0;
   std::vector<uint64_t> failing;
   std::vector<std::string> findings;
   for (uint64_t seed = seed_begin; seed < seed_end; ++seed) {
-    const SimOutcome outcome = simulate(seed);
+    const SimOutcome outcome = simulate(seed, verbose);
     hangs += outcome.hang.empty() ? 0 : 1;
     wrong_sums += outcome.wrong.empty() ? 0 : 1;
     unnamed_errors += outcome.unnamed.empty() ? 0 : 1;
+    lost_wakeups += outcome.overslept.empty() ? 0 : 1;
     const std::string finding =
         cat("seed ", seed, ": ", outcome.scenario, outcome.ok() ? ": as it should be" : "",
             outcome.hang.empty() ? "" : "\nhangs: ", outcome.hang,
             outcome.wrong.empty() ? "" : "\nwrong: ", outcome.wrong,
-            outcome.unnamed.empty() ? "" : "\nunexpected: ", outcome.unnamed);
+            outcome.unnamed.empty() ? "" : "\nunexpected: ", outcome.unnamed,
+            outcome.overslept.empty() ? "" : "\nlate: ", outcome.overslept);
     if (!outcome.ok()) {
       failing.push_back(seed);
       findings.push_back(json_quote(finding));
@@ -30,8 +32,20 @@ std::string sim_faults_json(uint64_t seed_begin, uint64_t seed_end, bool verbose
   ok = failing.empty();
   return cat("{\"seeds\": ", seed_end - seed_begin, ", \"hangs\": ", hangs,
              ", \"wrong_sums\": ", wrong_sums, ", \"unnamed_errors\": ", unnamed_errors,
-             ", \"failing_seeds\": [", join(failing, ", "), "], \"findings\": [",
-             join(findings, ", "), "]}");
+             ", \"lost_wakeups\": ", lost_wakeups, ", \"failing_seeds\": [", join(failing, ", "),
+             "], \"findings\": [", join(findings, ", "), "]}");
+}
+
+Status sim_scale_json(const ScaleQuestion& question, std::string& json) {
+  ScaleAnswer answer;
+  RC_RETURN_IF_ERROR(simulate_scale(question, answer));
+  std::vector<std::string> algorithms;
+  for (const std::string& name : answer.algorithms) algorithms.push_back(json_quote(name));
+  json = cat("{\"transfers\": ", answer.transfers,
+             ", \"time_us\": ", answer.is_simulated ? cat(answer.time_us) : "null",
+             ", \"algorithms\": [", join(algorithms, ", "),
+             "], \"moved\": ", answer.is_checked ? "true" : "false", "}");
+  return {};
 }
 
 }  // namespace rdmacoll

@@ -34,10 +34,12 @@ using rdmacoll::question_from;
 using rdmacoll::read_config;
 using rdmacoll::Request;
 using rdmacoll::request_from;
+using rdmacoll::scale_from;
 using rdmacoll::Session;
 using rdmacoll::settings_json;
 using rdmacoll::SettingValue;
 using rdmacoll::sim_faults_json;
+using rdmacoll::sim_scale_json;
 using rdmacoll::Status;
 using rdmacoll::verify_schedules_json;
 using rdmacoll::World;
@@ -285,6 +287,15 @@ int sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json) {
   return ok ? 0 : 1;
 }
 
+int sim_scale(const rc_scale* question, char** json, char** error) {
+  rdmacoll::ScaleQuestion asked;
+  std::string text;
+  Status status = scale_from(*question, asked);
+  if (status.ok()) status = sim_scale_json(asked, text);
+  if (status.ok()) *json = copy_text(text);
+  return report(status, error);
+}
+
 int explain(const rc_question* question, const char* arguments, char** json, char** error) {
   Config config;
   std::vector<SettingValue> values;
@@ -355,17 +366,15 @@ int set_add(rc_engine* engine, const int32_t* ranks, int32_t n_ranks, int32_t* n
 
 int set_remove(rc_engine* engine, int32_t number, int64_t timeout_ms, char** error) {
   Status status = engine->session->usable();
-  if (status.ok()) {
-    status = engine->session->remove_set(static_cast<uint32_t>(number), nanoseconds(timeout_ms));
-  }
+  const auto set = static_cast<uint32_t>(number);
+  if (status.ok()) status = engine->session->remove_set(set, nanoseconds(timeout_ms));
   return report(status, error);
 }
 
 int set_in_flight(rc_engine* engine, int32_t number, int32_t* operations, char** error) {
   const Status status = engine->session->usable();
-  if (status.ok()) {
-    *operations = static_cast<int32_t>(engine->session->in_flight(static_cast<uint32_t>(number)));
-  }
+  const auto set = static_cast<uint32_t>(number);
+  if (status.ok()) *operations = static_cast<int32_t>(engine->session->in_flight(set));
   return report(status, error);
 }
 
@@ -381,7 +390,8 @@ const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
                   memory_lend,       devices,          pair_open,
                   pair_node,         pair_run,         pair_free,
                   check_descriptors, handle_result_at, explain,
-                  set_add,           set_remove,       set_in_flight};
+                  sim_scale,         set_add,          set_remove,
+                  set_in_flight};
 
 }  // namespace
 

@@ -99,16 +99,40 @@ typedef struct rc_plan { /* the same at both ends */
 
 typedef struct rc_question {
   uint32_t size; /* sizeof(rc_question) */
-  int32_t kind;  /* rc_kind: allreduce, broadcast or allgather */
+  int32_t kind;  /* rc_kind, but for the barrier; the root is rank 0 */
   int32_t ranks;
   int32_t nodes;         /* of consecutive ranks, as even as can be */
-  uint64_t bytes;        /* allgather: of all ranks together */
+  uint64_t bytes;        /* allgather, gather: of all ranks together; scatter: the root's */
   int32_t rank;          /* whose schedule is shown */
   const char* algorithm; /* of which; NULL: of the one that is chosen */
   int32_t is_rdma;       /* between nodes; 0: TCP */
   double latency_us;     /* of that network; 0: what is usual */
   double gbit_per_s;     /* 0: what is usual */
 } rc_question;
+
+typedef struct rc_link { /* LogGP: cpp/base/link_model.h */
+  double latency_us;
+  double overhead_us;
+  double gap_us;
+  double bytes_per_us;
+} rc_link;
+
+typedef struct rc_scale {
+  uint32_t size; /* sizeof(rc_scale) */
+  int32_t ranks;
+  int32_t node_ranks; /* of consecutive ranks */
+  int32_t rack_nodes; /* that share uplinks; 0: all nodes are in one rack */
+  rc_link node, network;
+  double uplink_bytes_per_us;
+  int32_t is_rdma; /* between nodes; 0: TCP */
+  double step_us;  /* of a copy or a sum, beside its bytes */
+  double copy_bytes_per_us, reduce_bytes_per_us;
+  const char* algorithm;  /* NULL: the one that the engine chooses */
+  int32_t operations;     /* of a step */
+  const uint64_t* bytes;  /* of each, a multiple of 4 */
+  const double* ready_us; /* when each is submitted, after the step's begin */
+  uint64_t transfers_max; /* of a step; more are not simulated */
+} rc_scale;
 
 typedef struct rc_api {
   uint32_t abi_version; /* RC_ABI_VERSION */
@@ -237,6 +261,10 @@ typedef struct rc_api {
    * sends, "network_bytes": that the busiest node sends, "segment_bytes", "segments", "parts",
    * "canonical"}], "schedule": as the algorithm writes it, "lowered": as it runs} */
   int (*explain)(const rc_question* question, const char* arguments, char** json, char** error);
+  /* How long a step of allreduces takes on modelled links: the real engines under a virtual clock.
+   * {"transfers": about, "time_us": or null where they are too many, "algorithms": of each
+   * operation, "moved": whether bytes were moved and sums compared, or had sizes alone} */
+  int (*sim_scale)(const rc_scale* question, char** json, char** error);
 
   /* Process sets beside the one of all ranks. Those of the settings (RDMACOLL_PROCESS_SETS) have
    * the numbers from 1 on. The other calls are one rank's part of what all ranks do, members or

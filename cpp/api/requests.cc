@@ -72,6 +72,28 @@ Status plan_from(const rc_plan& from, probe::Plan& to) {
   return {};
 }
 
+Status scale_from(const rc_scale& from, ScaleQuestion& to) {
+  RC_RETURN_IF_ERROR(check_size("scale", from.size, sizeof(rc_scale)));
+  const auto link = [](const rc_link& it) {
+    return Link{it.latency_us, it.overhead_us, it.gap_us, it.bytes_per_us};
+  };
+  to = {.ranks = from.ranks,
+        .node_ranks = from.node_ranks,
+        .links = {.node = link(from.node),
+                  .network = link(from.network),
+                  .rack_nodes = from.rack_nodes,
+                  .uplink_bytes_per_us = from.uplink_bytes_per_us,
+                  .is_by_device = from.is_rdma != 0,
+                  .step_us = from.step_us,
+                  .copy_bytes_per_us = from.copy_bytes_per_us,
+                  .reduce_bytes_per_us = from.reduce_bytes_per_us},
+        .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
+        .bytes = {from.bytes, from.bytes + from.operations},
+        .ready_us = {from.ready_us, from.ready_us + from.operations},
+        .transfers_max = from.transfers_max};
+  return {};
+}
+
 Status question_from(const rc_question& from, PlanQuestion& to) {
   RC_RETURN_IF_ERROR(check_size("question", from.size, sizeof(rc_question)));
   to = {.kind = static_cast<Kind>(from.kind),

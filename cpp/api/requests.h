@@ -13,5 +13,6 @@ Status request_from(const rc_request& from, Request& to);
 Status plan_from(const rc_plan& from, probe::Plan& to);
 
 Status question_from(const rc_question& from, PlanQuestion& to);
+Status scale_from(const rc_scale& from, ScaleQuestion& to);
 
 }  // namespace rdmacoll

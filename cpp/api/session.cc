@@ -159,7 +159,8 @@ Status Session::take_up(const std::vector<int>& leaders) {
   }
   compute_ = make_compute(cores);
   engine_ = std::make_unique<Engine>(
-      EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_});
+      EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_,
+                  fabric_->rails().empty() ? socket_tuning() : Tuning{}});
   for (const std::vector<int>& ranks : config_.process_sets) {
     uint32_t number = 0;
     RC_RETURN_IF_ERROR(engine_->add_set(ranks, number));

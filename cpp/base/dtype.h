@@ -30,25 +30,49 @@ enum class Dtype : uint8_t {
   complex64 = 13,
   complex128 = 14,
 };
-inline constexpr int kDtypes = 15;
-
 enum class ReduceOp : uint8_t { sum = 0, average = 1, min = 2, max = 3, product = 4 };
 inline constexpr int kReduceOps = 5;
 
-// By number; a size is asked for in every step of a small collective.
-inline constexpr std::array<uint8_t, kDtypes> kDtypeSizes = {1, 1, 4, 8, 2, 2, 4, 8,
-                                                             1, 2, 4, 8, 2, 8, 16};
-inline std::size_t size_of(Dtype dtype) {
+// What is known of a dtype, by its number.
+struct DtypeRow {
+  std::string_view name;
+  uint8_t bytes;
+  enum class Number : uint8_t { integer, float16, other } number;
+  bool is_reducible;  // else it is only moved
+};
+inline constexpr std::array kDtypeRows{
+    DtypeRow{"uint8", 1, DtypeRow::Number::integer, true},
+    DtypeRow{"int8", 1, DtypeRow::Number::integer, true},
+    DtypeRow{"int32", 4, DtypeRow::Number::integer, true},
+    DtypeRow{"int64", 8, DtypeRow::Number::integer, true},
+    DtypeRow{"float16", 2, DtypeRow::Number::float16, true},
+    DtypeRow{"bfloat16", 2, DtypeRow::Number::float16, true},
+    DtypeRow{"float32", 4, DtypeRow::Number::other, true},
+    DtypeRow{"float64", 8, DtypeRow::Number::other, true},
+    DtypeRow{"bool", 1, DtypeRow::Number::other, false},
+    DtypeRow{"uint16", 2, DtypeRow::Number::integer, false},
+    DtypeRow{"uint32", 4, DtypeRow::Number::integer, false},
+    DtypeRow{"uint64", 8, DtypeRow::Number::integer, false},
+    DtypeRow{"int16", 2, DtypeRow::Number::integer, false},
+    DtypeRow{"complex64", 8, DtypeRow::Number::other, false},
+    DtypeRow{"complex128", 16, DtypeRow::Number::other, false},
+};
+inline constexpr int kDtypes = kDtypeRows.size();
+inline const DtypeRow& row_of(Dtype dtype) {
   const auto index = static_cast<std::size_t>(dtype);
-  RC_ASSERT(index < kDtypeSizes.size());
-  return kDtypeSizes[index];
+  RC_ASSERT(index < kDtypeRows.size());
+  return kDtypeRows[index];
 }
-std::string_view name_of(Dtype dtype);
+// Asked for in every step of a small collective.
+inline std::size_t size_of(Dtype dtype) { return row_of(dtype).bytes; }
+inline std::string_view name_of(Dtype dtype) { return row_of(dtype).name; }
+inline bool is_reducible(Dtype dtype) { return row_of(dtype).is_reducible; }
+inline bool is_integer(Dtype dtype) { return row_of(dtype).number == DtypeRow::Number::integer; }
+inline bool is_16_bit_float(Dtype dtype) {
+  return row_of(dtype).number == DtypeRow::Number::float16;
+}
 std::string_view name_of(ReduceOp op);
 std::optional<Dtype> dtype_from(std::string_view name);
 std::optional<ReduceOp> reduce_op_from(std::string_view name);
-bool is_reducible(Dtype dtype);
-bool is_integer(Dtype dtype);
-bool is_16_bit_float(Dtype dtype);
 
 }  // namespace rdmacoll

@@ -13,12 +13,15 @@ struct Link {
 };
 
 // Ranks of one node share the ports of the network: one way out and one in. Within a node each rank
-// has ports of its own; that its ranks share the memory's bandwidth is not modelled.
+// has ports of its own; that its ranks share the memory's bandwidth is not modelled. Nodes may
+// stand in racks, whose ways to other racks they share as well.
 struct LinkModel {
   Link node;
   Link network;
-  bool is_by_device = false;  // the network reads and writes pinned memory alone (RDMA)
-  double step_us = 0;         // what any copy or reduction costs beside its bytes
+  int rack_nodes = 0;              // 0: all nodes are in one
+  double uplink_bytes_per_us = 1;  // of a rack, in each direction
+  bool is_by_device = false;       // the network reads and writes pinned memory alone (RDMA)
+  double step_us = 0;              // what any copy or reduction costs beside its bytes
   double copy_bytes_per_us = 1;
   double reduce_bytes_per_us = 1;  // of each source but the first
 };

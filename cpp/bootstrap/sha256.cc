@@ -1,12 +1,11 @@
 #include "bootstrap/sha256.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 
+#include "base/kernel_calls.h"
 #include "base/status.h"
 
 namespace rdmacoll {
@@ -118,7 +117,7 @@ bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::b
 
 void fill_random(std::span<std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
+    const ssize_t count = get_random(bytes.data(), bytes.size());
     RC_ASSERT(count > 0 || errno == EINTR, "getrandom");  // the kernel always has some
     if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
   }

@@ -51,6 +51,8 @@ constexpr std::array kTable{
                  Result::own_sum, always},
     AlgorithmRow{Algorithm::pairwise_alltoall, "pairwise_alltoall", pairwise_alltoall,
                  Result::exchange, always},
+    AlgorithmRow{Algorithm::bruck_alltoall, "bruck_alltoall", bruck_alltoall, Result::exchange,
+                 always},
     AlgorithmRow{Algorithm::binomial_reduce, "binomial_reduce", binomial_reduce, Result::root_sum,
                  always},
     AlgorithmRow{Algorithm::direct_reduce, "direct_reduce", direct_reduce, Result::root_sum,

@@ -29,6 +29,7 @@ enum class Algorithm : uint8_t {
   direct_reduce = 14,
   direct_gather = 15,
   direct_scatter = 16,
+  bruck_alltoall = 17,
 };
 
 // Whether a number from the wire is one of them.
@@ -106,6 +107,12 @@ Schedule direct_reduce_scatter(const Shape& shape);
 // All-to-all. Parts 0 to p-1 are what this rank gives to each rank, parts p to 2p-1 what it gets.
 // In round d everybody sends to the rank d above, so that no rank is hit by all others at once.
 Schedule pairwise_alltoall(const Shape& shape);
+
+// All-to-all of parts of one size, small: ceil(log2 p) messages of half of them each, for any p,
+// where each part goes through as many ranks as its distance has bits. Beyond the 2p parts there
+// are those that are on their way. Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms
+// for all-to-all communications in multiport message-passing systems", 1997.
+Schedule bruck_alltoall(const Shape& shape);
 
 // Reduce to `root`. ceil(log2 p) rounds of the whole segment along the canonical tree, where the
 // root takes the place of the first rank in each block that it belongs to.

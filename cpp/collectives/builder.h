@@ -46,6 +46,10 @@ class Builder {
   void copy(const Slice& to, const Slice& from, bool final = false) {
     add({.verb = Verb::copy, .final = final, .to = to}, {&from, 1});
   }
+  // The sources one after the other; no views.
+  void gather(const Slice& to, std::span<const Slice> sources) {
+    add({.verb = Verb::copy, .to = to}, sources);
+  }
   void pack(const Slice& to, const Slice& from) { add({.verb = Verb::pack, .to = to}, {&from, 1}); }
   void unpack(const Slice& to, const Slice& from) {
     add({.verb = Verb::unpack, .to = to}, {&from, 1});

@@ -1,6 +1,7 @@
 #include "collectives/choose.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 
 namespace rdmacoll {
@@ -29,10 +30,20 @@ bool is_rounded_on_the_way(const Facts& facts) {
   return is_16_bit_float(facts.dtype) && facts.ranks > 2;
 }
 
+bool is_power_of_two(const Facts& facts) {
+  return std::has_single_bit(static_cast<unsigned>(facts.ranks));
+}
+
 uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) {
   if (facts.ranks <= 2) return tuning.doubling_bytes_pair;
+  // Of another number of ranks than a power of two some send twice as much.
+  const bool are_many = facts.ranks >= 8 && !facts.spread.shares_nodes;
+  uint64_t most = tuning.doubling_bytes_network;
+  if (!is_power_of_two(facts)) {
+    most = std::min(most, tuning.doubling_bytes_uneven * (are_many ? 4 : 1));
+  }
   const auto sharing = static_cast<uint64_t>(facts.spread.ranks_of_node);
-  return std::min(tuning.doubling_bytes_network, tuning.doubling_bytes_port / sharing);
+  return std::min(most, tuning.doubling_bytes_port / sharing);
 }
 
 // So small that rounds cost more than bytes.
@@ -43,7 +54,10 @@ bool is_short(const Tuning& tuning, const Facts& facts) {
 
 // Two rounds, of p-1 messages each.
 bool is_of_middle_size(const Tuning& tuning, const Facts& facts) {
-  return facts.ranks <= tuning.direct_ranks_network && facts.bytes <= tuning.direct_bytes_network;
+  const auto ranks = static_cast<uint64_t>(facts.ranks);
+  const bool is_worth_messages = facts.ranks <= tuning.direct_ranks_network ||
+                                 facts.bytes >= tuning.direct_bytes_pair * ranks * ranks;
+  return is_worth_messages && facts.bytes <= tuning.direct_bytes_network;
 }
 
 Preference by_size_in_node(const Tuning& tuning, const Facts& facts) {
@@ -62,7 +76,7 @@ Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
             "nodes with several ranks: each byte crosses as if a node were one rank"};
   }
   if (is_of_middle_size(tuning, facts)) {
-    return {Algorithm::direct, "few ranks, middle size: two rounds"};
+    return {Algorithm::direct, "middle size: two rounds"};
   }
   const bool few = facts.ranks <= tuning.direct_ranks_network;
   const bool fits = facts.bytes <= tuning.halving_bytes_network || facts.canonical;
@@ -86,11 +100,6 @@ Preference by_size(const Tuning& tuning, const Facts& facts) {
   return best;
 }
 
-Choice only(Algorithm algorithm, const Tuning& tuning, const Facts& facts) {
-  if (facts.bytes == 0) return {};
-  return {algorithm, segment_bytes_of(algorithm, tuning, facts), "there is no other"};
-}
-
 std::optional<Algorithm> forced_at(const Facts& facts) {
   for (const Forced& forced : facts.forced) {
     if (facts.bytes <= forced.bytes_max) return forced.algorithm;
@@ -100,28 +109,53 @@ std::optional<Algorithm> forced_at(const Facts& facts) {
 
 }  // namespace
 
+// Each message costs more, and bytes cost more beside the rounds.
+Tuning socket_tuning() {
+  return {.doubling_bytes_network = 16 << 10,
+          .doubling_bytes_pair = 64 << 10,
+          .direct_bytes_pair = 200,
+          .direct_bytes_network = 4 << 20,
+          .scatter_bytes_network = 2 << 20,
+          .scatter_bytes_rank = 512 << 10,
+          .scatter_ranks_port = 4,
+          .reduce_bytes_network = 16 << 10,
+          .reduce_bytes_rank = 2 << 10,
+          .reduces_by_node = true,
+          .gather_bytes_rank = 64 << 10,
+          .gather_bytes_port = 16 << 10};
+}
+
 uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts& facts) {
   if (facts.segment_bytes) return *facts.segment_bytes;
   const uint64_t usual =
       facts.one_node ? tuning.segment_bytes_shared : tuning.segment_bytes_network;
   switch (algorithm) {
+    case Algorithm::binomial_broadcast:
+    case Algorithm::binomial_reduce:
+      if (facts.one_node) break;
+      [[fallthrough]];
     case Algorithm::pipelined_tree:
       return std::clamp(facts.bytes / kSegmentsInFlight, tuning.segment_bytes_trees_least,
                         tuning.segment_bytes_trees);
-    case Algorithm::binomial_broadcast:
-      return usual / 4;  // segments follow one another down the tree
     case Algorithm::ring_allgather:
     case Algorithm::doubling_allgather:
     case Algorithm::pairwise_alltoall:
+    case Algorithm::bruck_alltoall:
     case Algorithm::direct_gather:
     case Algorithm::direct_scatter:
       return usual;  // nothing is reduced, so nothing is packed for that
+    case Algorithm::direct:
+    case Algorithm::direct_reduce:
+    case Algorithm::direct_reduce_scatter:
+    case Algorithm::halving_doubling:
     case Algorithm::two_level:
-      if (!facts.one_node) return tuning.segment_bytes_two_level;
+      if (!facts.one_node) return tuning.segment_bytes_stages;
       break;
     default:
       break;
   }
+  // Segments of a broadcast follow one another down the tree.
+  if (algorithm == Algorithm::binomial_broadcast) return usual / 4;
   const bool is_packed = facts.one_node && facts.bytes > tuning.whole_bytes_shared &&
                          facts.bytes < tuning.one_copy_bytes;
   return is_packed ? tuning.packed_segment_bytes_shared : usual;
@@ -137,8 +171,9 @@ Spread::Spread(const Shape& shape) {
   is_canonical_by_node = is_canonical(Algorithm::two_level, shape);
 }
 
-Choice choose_allreduce(const Tuning& tuning, const Facts& facts) {
-  if (facts.bytes == 0) return {};
+namespace {
+
+Preference for_sum(const Tuning& tuning, const Facts& facts) {
   Preference best = by_size(tuning, facts);
   const std::optional<Algorithm> forced = forced_at(facts);
   if (forced && breaks_canonical_order(facts, *forced)) {
@@ -146,69 +181,117 @@ Choice choose_allreduce(const Tuning& tuning, const Facts& facts) {
   } else if (forced) {
     best = {*forced, "forced by RDMACOLL_ALLREDUCE_ALGORITHM"};
   }
-  return {best.algorithm, segment_bytes_of(best.algorithm, tuning, facts), best.reason};
+  return best;
 }
 
-Choice choose_broadcast(const Tuning& tuning, const Facts& facts) {
-  if (facts.bytes == 0) return {};
-  Preference best{Algorithm::binomial_broadcast,
-                  "the fewest rounds, and neighbours of a node get it from each other"};
-  const bool is_apart = !facts.one_node && !facts.spread.shares_nodes && facts.ranks > 2;
-  if (is_apart && facts.bytes > tuning.binomial_bytes_network) {
-    best = {Algorithm::pipelined_tree,
-            "large, one rank a node: nobody sends more than it receives"};
+Preference for_root_value(const Tuning& tuning, const Facts& facts) {
+  const uint64_t most =
+      facts.ranks <= 2 ? tuning.binomial_bytes_pair : tuning.binomial_bytes_network;
+  const bool are_two_nodes =
+      facts.spread.shares_nodes && facts.ranks <= 2 * facts.spread.ranks_of_node;
+  if (!facts.one_node && !are_two_nodes && facts.bytes > most) {
+    return {Algorithm::pipelined_tree, "large, between nodes: nobody sends more than it receives"};
   }
-  return {best.algorithm, segment_bytes_of(best.algorithm, tuning, facts), best.reason};
+  return {Algorithm::binomial_broadcast,
+          "the fewest rounds, and neighbours of a node get it from each other"};
 }
 
-Choice choose_allgather(const Tuning& tuning, const Facts& facts) {
-  if (facts.bytes == 0) return {};
-  Preference best{Algorithm::ring_allgather, "every link carries the same"};
+// Up to how many bytes of all ranks together.
+uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
+  const auto ranks = static_cast<uint64_t>(facts.ranks);
+  if (facts.spread.shares_nodes) {
+    const bool are_many = is_power_of_two(facts) && facts.ranks >= 32;
+    return tuning.gather_bytes_port * (are_many ? 2 : 1);
+  }
+  if (is_power_of_two(facts)) return tuning.gather_bytes_rank * ranks;
+  return (facts.ranks < 8 ? tuning.gather_bytes_uneven : tuning.gather_bytes_rank / 2) * ranks;
+}
+
+Preference for_concatenation(const Tuning& tuning, const Facts& facts) {
   // With three ranks both take two rounds, and a ring has shorter ones.
   const bool doubles = !facts.one_node && facts.ranks != 3;
-  const uint64_t doubling_bytes =
-      facts.spread.shares_nodes ? tuning.gather_bytes_port
-                                : tuning.gather_bytes_rank * static_cast<uint64_t>(facts.ranks);
-  if (doubles && facts.bytes <= doubling_bytes) {
-    best = {Algorithm::doubling_allgather, "small, between nodes: the fewest rounds"};
+  if (doubles && facts.bytes <= doubling_bytes_of_gather(tuning, facts)) {
+    return {Algorithm::doubling_allgather, "small, between nodes: the fewest rounds"};
   }
+  return {Algorithm::ring_allgather, "every link carries the same"};
+}
+
+Preference for_own_sum(const Tuning& tuning, const Facts& facts) {
+  const bool meets = facts.one_node || facts.canonical || is_rounded_on_the_way(facts);
+  const auto sharing = static_cast<uint64_t>(facts.spread.ranks_of_node);
+  const uint64_t most =
+      facts.spread.shares_nodes
+          ? tuning.scatter_bytes_port / (sharing * sharing)
+          : std::max(tuning.scatter_bytes_network,
+                     tuning.scatter_bytes_rank * static_cast<uint64_t>(facts.ranks));
+  const bool is_crowded =
+      facts.spread.shares_nodes && facts.spread.ranks_of_node > tuning.scatter_ranks_port;
+  if (meets || facts.ranks <= 2 || (facts.bytes <= most && !is_crowded)) {
+    return {Algorithm::direct_reduce_scatter, "one round, and each sum is made at one place"};
+  }
+  return {Algorithm::ring_reduce_scatter,
+          "large: adds while it moves, and every link carries the same"};
+}
+
+bool is_short_reduce(const Tuning& tuning, const Facts& facts) {
+  if (facts.one_node) return facts.bytes <= tuning.doubling_bytes_shared;
+  if (facts.spread.shares_nodes && tuning.reduces_by_node) return true;
+  if (facts.ranks <= 2) return facts.bytes <= tuning.binomial_bytes_pair;
+  return facts.bytes <= std::max(tuning.reduce_bytes_network,
+                                 tuning.reduce_bytes_rank * static_cast<uint64_t>(facts.ranks));
+}
+
+Preference for_root_sum(const Tuning& tuning, const Facts& facts) {
+  const bool is_tree = is_short_reduce(tuning, facts) && !is_rounded_on_the_way(facts) &&
+                       !breaks_canonical_order(facts, Algorithm::binomial_reduce);
+  if (is_tree) return {Algorithm::binomial_reduce, "the fewest rounds, and little crosses nodes"};
+  return {Algorithm::direct_reduce, "each sum is made at one place, and goes to the root"};
+}
+
+Preference for_exchange(const Tuning& tuning, const Facts& facts) {
+  const auto pairs = static_cast<uint64_t>(facts.ranks) * static_cast<uint64_t>(facts.ranks);
+  const uint64_t most =
+      facts.spread.shares_nodes ? tuning.bruck_bytes_port : tuning.bruck_bytes_network;
+  const bool is_small = facts.bytes <= most * pairs;
+  if (facts.is_even && is_small && !facts.one_node && facts.ranks >= tuning.bruck_ranks_network) {
+    return {Algorithm::bruck_alltoall, "small, many ranks: log2 p messages instead of p-1"};
+  }
+  return {Algorithm::pairwise_alltoall, "each byte goes straight to where it belongs"};
+}
+
+Preference preferred(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
+  using Result = AlgorithmRow::Result;
+  switch (result) {
+    case Result::sum:
+      return for_sum(tuning, facts);
+    case Result::root_value:
+      return for_root_value(tuning, facts);
+    case Result::concatenation:
+      return for_concatenation(tuning, facts);
+    case Result::own_sum:
+      return for_own_sum(tuning, facts);
+    case Result::own_value:
+      return {Algorithm::direct_scatter, "there is no other"};
+    case Result::root_sum:
+      return for_root_sum(tuning, facts);
+    case Result::root_concatenation:
+      return {Algorithm::direct_gather, "there is no other"};
+    case Result::exchange:
+      return for_exchange(tuning, facts);
+  }
+  return {Algorithm::none, ""};
+}
+
+}  // namespace
+
+Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts) {
+  if (facts.bytes == 0) return {};
+  const Preference best = preferred(result, tuning, facts);
   return {best.algorithm, segment_bytes_of(best.algorithm, tuning, facts), best.reason};
 }
 
 bool adds_in_canonical_order(const Choice& choice, const Facts& facts) {
   return is_in_canonical_order(choice.algorithm, facts);
-}
-
-Choice choose_reduce_scatter(const Tuning& tuning, const Facts& facts) {
-  if (facts.bytes == 0) return {};
-  Preference best{Algorithm::ring_reduce_scatter,
-                  "large: adds while it moves, and every link carries the same"};
-  const bool meets = facts.one_node || facts.canonical || is_rounded_on_the_way(facts);
-  if (meets || is_of_middle_size(tuning, facts)) {
-    best = {Algorithm::direct_reduce_scatter, "one round, and each sum is made at one place"};
-  }
-  return {best.algorithm, segment_bytes_of(best.algorithm, tuning, facts), best.reason};
-}
-
-Choice choose_alltoall(const Tuning& tuning, const Facts& facts) {
-  return only(Algorithm::pairwise_alltoall, tuning, facts);
-}
-
-Choice choose_reduce(const Tuning& tuning, const Facts& facts) {
-  if (facts.bytes == 0) return {};
-  Preference best{Algorithm::direct_reduce, "each sum is made at one place, and goes to the root"};
-  const bool is_tree = is_short(tuning, facts) && !is_rounded_on_the_way(facts) &&
-                       !breaks_canonical_order(facts, Algorithm::binomial_reduce);
-  if (is_tree) best = {Algorithm::binomial_reduce, "small: the fewest rounds"};
-  return {best.algorithm, segment_bytes_of(best.algorithm, tuning, facts), best.reason};
-}
-
-Choice choose_gather(const Tuning& tuning, const Facts& facts) {
-  return only(Algorithm::direct_gather, tuning, facts);
-}
-
-Choice choose_scatter(const Tuning& tuning, const Facts& facts) {
-  return only(Algorithm::direct_scatter, tuning, facts);
 }
 
 }  // namespace rdmacoll

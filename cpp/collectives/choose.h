@@ -13,31 +13,52 @@
 namespace rdmacoll {
 
 // Cuts in bytes. Those within a node are measured (2 to 4 ranks on 2 cores). Those between nodes
-// are the cost model's for RDMA of 100 Gbit/s and TCP of 10, where both can live with one number
-// (`rdmacoll plan` shows it), until a measurement of the fabric replaces them.
+// are the cost model's (`rdmacoll plan` shows it), until a measurement of the fabric replaces them:
+// here for RDMA of 100 Gbit/s, in socket_tuning() for TCP of 10.
 struct Tuning {
-  uint64_t doubling_bytes_shared = 8 << 10;    // recursive doubling up to here, in one node
+  uint64_t doubling_bytes_shared = 32 << 10;   // recursive doubling up to here, in one node
   uint64_t doubling_bytes_network = 8 << 10;   // ... between nodes
+  uint64_t doubling_bytes_uneven = 2 << 10;    // ... where some serve several partners
   uint64_t doubling_bytes_pair = 16 << 10;     // ... between two ranks, where nothing goes twice
   uint64_t doubling_bytes_port = 32 << 10;     // ... of all ranks of a node, which send all at once
   int direct_ranks_network = 8;                // above, p-1 messages each are too many
+  uint64_t direct_bytes_pair = 1 << 20;        // ... unless each pair has so much for each rank
   uint64_t direct_bytes_network = 1 << 20;     // above, a ring adds while it moves
-  uint64_t halving_bytes_network = 1 << 20;    // where direct has too many ranks
-  uint64_t binomial_bytes_network = 32 << 10;  // broadcast: above, the two trees
-  // Allgather by doubling: of each rank, and of all together where they share ports.
+  uint64_t halving_bytes_network = 4 << 20;    // where direct has too many ranks
+  uint64_t binomial_bytes_network = 24 << 10;  // broadcast: above, the two trees
+  uint64_t binomial_bytes_pair = 64 << 10;     // ... between two ranks, where they are a chain
+  // Reduce-scatter: above, a ring adds while it moves; at least, of each rank, and where nodes
+  // share ports, divided by the square of their ranks.
+  uint64_t scatter_bytes_network = 512 << 10;
+  uint64_t scatter_bytes_rank = 64 << 10;
+  uint64_t scatter_bytes_port = 300 << 10;
+  int scatter_ranks_port = 8;  // of a node: above, a ring sends less through its port
+  // Reduce along a tree: at least, of each rank; or always where nodes have several ranks.
+  uint64_t reduce_bytes_network = 8 << 10;
+  uint64_t reduce_bytes_rank = 3 << 9;
+  bool reduces_by_node = false;
+  // Allgather by doubling: of each rank; where they are few and some serve several partners; of
+  // all where they share ports.
   uint64_t gather_bytes_rank = 32 << 10;
-  uint64_t gather_bytes_port = 16 << 10;
+  uint64_t gather_bytes_uneven = 8 << 10;
+  uint64_t gather_bytes_port = 32 << 10;
+  // Alltoall: many ranks, little for each pair; less where they share ports.
+  int bruck_ranks_network = 12;
+  uint64_t bruck_bytes_network = 1 << 10;
+  uint64_t bruck_bytes_port = 512;
   // In one node callers' memory is packed into shared memory, where it is still in the cache when
   // the peer reads it, or from one_copy_bytes on read where it lies. A small sum is one segment.
-  uint64_t one_copy_bytes = 32 << 20;
+  uint64_t one_copy_bytes = 4 << 20;
   uint64_t whole_bytes_shared = 1 << 20;
   uint64_t packed_segment_bytes_shared = 256 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
   uint64_t segment_bytes_network = 4 << 20;
-  uint64_t segment_bytes_two_level = 512 << 10;  // its three stages work at the same time
+  uint64_t segment_bytes_stages = 512 << 10;  // between nodes, where stages work at the same time
   uint64_t segment_bytes_trees_least = 16 << 10;
   uint64_t segment_bytes_trees = 128 << 10;  // a segment has to get to the leaves
 };
+
+Tuning socket_tuning();
 
 // RDMACOLL_ALLREDUCE_ALGORITHM: by growing size, the last one for the rest.
 struct Forced {
@@ -66,6 +87,7 @@ struct Facts {
   std::span<const Forced> forced = {};
   std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES
   Spread spread = {};
+  bool is_even = false;  // exchange: all parts of all ranks have one size
 };
 
 struct Choice {
@@ -74,14 +96,8 @@ struct Choice {
   std::string_view reason = "there is nothing to move";
 };
 
-Choice choose_allreduce(const Tuning& tuning, const Facts& facts);
-Choice choose_broadcast(const Tuning& tuning, const Facts& facts);
-Choice choose_allgather(const Tuning& tuning, const Facts& facts);
-Choice choose_reduce_scatter(const Tuning& tuning, const Facts& facts);
-Choice choose_alltoall(const Tuning& tuning, const Facts& facts);
-Choice choose_reduce(const Tuning& tuning, const Facts& facts);
-Choice choose_gather(const Tuning& tuning, const Facts& facts);
-Choice choose_scatter(const Tuning& tuning, const Facts& facts);
+// Among the algorithms with this result.
+Choice choose(AlgorithmRow::Result result, const Tuning& tuning, const Facts& facts);
 
 // How large a segment is with this algorithm.
 uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts& facts);

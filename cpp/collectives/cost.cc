@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/link_ports.h"
 #include "base/status.h"
 #include "collectives/lower.h"
 
@@ -24,16 +25,17 @@ struct At {
   uint16_t step = 0;
 };
 
-// Of a step, which is ready; of a transfer, whose ends are both ready, whose first byte and whose
-// last one is there; of a step, which is done.
-enum class Happening : uint8_t { ready, matched, landing, arrived, done };
+// Of a step, which is ready; of a transfer, whose ends are both ready, whose first byte comes to
+// its next port, and whose last one is there; of a step, which is done.
+enum class Happening : uint8_t { ready, matched, passing, arrived, done };
 
 struct Event {
   double time = 0;
   uint64_t number = 0;  // in the order in which they were made
   Happening what = Happening::ready;
   At at;
-  At other;  // matched: the receiving step; landing: the sending one
+  At other;  // matched: the receiving step; passing: the sending one
+  uint8_t hop = 0;
 
   // What happens at the same time goes in the order of the schedules: so a rank's transfers get the
   // port in the order in which it posts them. The queue has the largest on top.
@@ -53,8 +55,8 @@ class Execution {
   Execution(const std::vector<Schedule>& schedules, std::span<const int> nodes,
             const LinkModel& links, double segment_bytes, uint32_t segments)
       : schedules_(schedules),
-        nodes_(nodes),
         links_(links),
+        ports_(links, nodes),
         bytes_per_part_(segment_bytes / schedules.front().parts),
         segments_(segments),
         processors_(schedules.size(), 0),
@@ -109,20 +111,14 @@ class Execution {
     uint32_t begun = 0;
     uint32_t in_flight = 0;
   };
-  struct Port {
-    double out = 0, in = 0;  // free from then on
-  };
 
   Run& run_of(const At& at) { return ranks_[at.rank].runs[at.segment % kSegmentsInFlight]; }
   const Step& step_of(const At& at) const { return schedules_[at.rank].steps[at.step]; }
-  bool is_near(int a, int b) const { return nodes_[a] == nodes_[b]; }
-  const Link& link_between(int a, int b) const {
-    return is_near(a, b) ? links_.node : links_.network;
-  }
+  const Link& link_between(int a, int b) const { return ports_.link(a, b); }
   double bytes_of(const Slice& slice) const { return bytes_per_part_ * slice.parts; }
 
-  void expect(double time, Happening what, const At& at, const At& other = {}) {
-    events_.push({time, made_++, what, at, other});
+  void expect(double time, Happening what, const At& at, const At& other = {}, int hop = 0) {
+    events_.push({time, made_++, what, at, other, static_cast<uint8_t>(hop)});
   }
 
   // Takes the processor for so long, as soon as it is free; when that is over.
@@ -160,8 +156,8 @@ class Execution {
         return start(event.at, event.time);
       case Happening::matched:
         return transfer(event.at, event.other, event.time);
-      case Happening::landing:
-        return land(event.at, event.other, event.time);
+      case Happening::passing:
+        return pass(event.at, event.other, event.hop, event.time);
       case Happening::arrived:
         return expect(work(event.at.rank, event.time,
                            link_between(event.at.rank, step_of(event.at).peer).overhead_us),
@@ -207,29 +203,21 @@ class Execution {
       return expect(time + link.latency_us, Happening::arrived, to);
     }
     const double bytes = bytes_of(sent.to);
-    const double begins = occupy(port(from.rank, to.rank).out, time, bytes, link);
-    if (!is_near(from.rank, to.rank)) traffic_[from.rank].network_bytes += bytes;
-    expect(begins + bytes / link.bytes_per_us, Happening::done, from);
-    expect(begins + link.latency_us, Happening::landing, to, from);
+    double sent_at = 0;
+    const double begins = ports_.pass(0, from.rank, to.rank, bytes, time, sent_at);
+    if (!ports_.is_near(from.rank, to.rank)) traffic_[from.rank].network_bytes += bytes;
+    expect(sent_at, Happening::done, from);
+    expect(begins + link.latency_us, Happening::passing, to, from, 1);
   }
 
-  void land(const At& to, const At& from, double time) {
-    const Link& link = link_between(from.rank, to.rank);
+  void pass(const At& to, const At& from, int hop, double time) {
+    double last = 0;
     const double bytes = bytes_of(step_of(to).to);
-    const double begins = occupy(port(to.rank, from.rank).in, time, bytes, link);
-    expect(begins + bytes / link.bytes_per_us, Happening::arrived, to);
-  }
-
-  // When the transfer gets its turn at a direction of a port.
-  static double occupy(double& free_from, double time, double bytes, const Link& link) {
-    const double begins = std::max(time, free_from);
-    free_from = begins + std::max(bytes / link.bytes_per_us, link.gap_us);
-    return begins;
-  }
-
-  // A node's to the network; a rank's own within the node.
-  Port& port(int rank, int peer) {
-    return is_near(rank, peer) ? rank_ports_[rank] : node_ports_[nodes_[rank]];
+    const double begins = ports_.pass(hop, from.rank, to.rank, bytes, time, last);
+    if (hop + 1 < ports_.hops(from.rank, to.rank)) {
+      return expect(begins, Happening::passing, to, from, hop + 1);
+    }
+    expect(last, Happening::arrived, to);
   }
 
   void finish(const At& at, double time) {
@@ -249,13 +237,12 @@ class Execution {
   }
 
   const std::vector<Schedule>& schedules_;
-  std::span<const int> nodes_;
   const LinkModel& links_;
+  LinkPorts ports_;
   double bytes_per_part_;
   uint32_t segments_;
   std::vector<RankState> ranks_;
   std::vector<double> processors_;  // by rank: busy until then
-  std::map<int, Port> rank_ports_, node_ports_;
   // By sender, receiver, segment and ordinal: the end that has come first, and when.
   std::map<std::tuple<int, int, uint32_t, uint16_t>, std::pair<At, double>> waiting_;
   std::priority_queue<Event> events_;
@@ -289,6 +276,11 @@ Cost cost_of(const std::vector<Schedule>& schedules, std::span<const int> nodes,
     cost.network_bytes = std::max(cost.network_bytes, static_cast<uint64_t>(bytes_of_node + 0.5));
   }
   return cost;
+}
+
+uint64_t row_bytes(AlgorithmRow::Result result, const Schedule& schedule, uint64_t bytes) {
+  if (result != AlgorithmRow::Result::exchange) return bytes;
+  return bytes * schedule.parts / static_cast<uint64_t>(schedule.ranks);
 }
 
 std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const LinkModel& links,

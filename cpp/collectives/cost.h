@@ -24,6 +24,10 @@ struct Cost {
 Cost cost_of(const std::vector<Schedule>& schedules, std::span<const int> nodes,
              const LinkModel& links, uint64_t bytes, uint64_t segment_bytes);
 
+// What cost_of() takes for the bytes of a collective (of an exchange: what each rank gives): those
+// of all parts of a rank.
+uint64_t row_bytes(AlgorithmRow::Result result, const Schedule& schedule, uint64_t bytes);
+
 // Of all ranks, lowered for nodes in which everybody sees everybody's memory: the caller's too if
 // `is_visible`, else it is packed.
 std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const LinkModel& links,

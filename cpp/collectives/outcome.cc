@@ -9,6 +9,7 @@ using Result = AlgorithmRow::Result;
 
 int Outcome::content(int rank, int part) const {
   if (result_ != Result::exchange) return part;
+  if (part >= 2 * ranks_) return kAnything;
   return part < ranks_ ? rank * ranks_ + part : (part - ranks_) * ranks_ + rank;
 }
 
@@ -43,7 +44,7 @@ bool Outcome::ends_with(int rank, int part) const {
     case Result::root_concatenation:
       return rank == root_;
     case Result::exchange:
-      return part >= ranks_;
+      return part >= ranks_ && part < 2 * ranks_;
   }
   return false;
 }

@@ -15,7 +15,8 @@ class Outcome {
 
   AlgorithmRow::Result result() const { return result_; }
   // What belongs in this part, as a number: the part's own, but in an exchange, where each pair of
-  // ranks has another, which the two call by different parts.
+  // ranks has another, which the two call by different parts. Beyond those anything may pass.
+  static constexpr int kAnything = -2;
   int content(int rank, int part) const;
   bool begins_with(int rank, int part) const;  // the rank's own contribution is there
   bool ends_with(int rank, int part) const;

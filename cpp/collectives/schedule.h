@@ -16,7 +16,7 @@ inline constexpr int kSegmentsInFlight = 4;  // of one message
 //   send     to.peer gets the bytes of `to`; done when they may be overwritten
 //   receive  the next bytes that the peer sends us land in `to`
 //   reduce   to = sources combined, in the order given (rank order)
-//   copy     to = the one source
+//   copy     to = the sources, one after the other
 //   publish  like send, but the peer reads our memory itself; done when it has finished reading
 //   await    like receive, but we only learn where to read: Space::view, slot = this step
 //   pack     copy of a piece of the caller's memory into work

@@ -123,22 +123,24 @@ class Machine {
     std::vector<Value> sum;
     for (const Slice& source : schedule_.sources_of(step)) {
       const std::vector<Value> next = read(source);
-      if (next.size() != step.to.parts) return "sources and target differ in parts";
+      const bool adds = step.verb == Verb::reduce && !sum.empty();
+      const std::size_t begin = adds ? 0 : sum.size();
+      if (!adds) sum.insert(sum.end(), next.begin(), next.end());
+      if (adds ? next.size() != sum.size() : sum.size() > step.to.parts) {
+        return "sources and target differ in parts";
+      }
       for (std::size_t i = 0; i < next.size(); ++i) {
-        const int wanted = content(step.to.first_part + static_cast<int>(i));
-        if (next[i].content != wanted) {
+        const int wanted = content(step.to.first_part + static_cast<int>(begin + i));
+        if (wanted != Outcome::kAnything && next[i].content != wanted) {
           return cat("reads part ", next[i].content, " where part ", wanted, " belongs");
         }
         if (next[i].final && (step.verb == Verb::reduce || step.final)) {
           return "adds to a result that was already rounded";
         }
-      }
-      if (sum.empty()) {
-        sum = next;
-      } else {
-        for (std::size_t i = 0; i < next.size(); ++i) merge(sum[i], next[i]);
+        if (adds) merge(sum[i], next[i]);
       }
     }
+    if (sum.size() != step.to.parts) return "sources and target differ in parts";
     if (step.verb == Verb::reduce && step.sources > 2) check_tree(step, sum);
     for (Value& value : sum) value.final = value.final || step.final;
     write(step.to, sum);

@@ -51,7 +51,16 @@ class Compute {
   virtual bool poll(ComputeSink& sink) = 0;
   // A sleeper must be woken through its Waker when a job ends on another thread.
   virtual bool arm() = 0;
-  virtual uint64_t bytes_copied() const = 0;  // bytes written by jobs with one source
+  virtual uint64_t bytes_copied() const { return bytes_copied_; }  // by jobs with one source
+
+ protected:
+  // Of a job that is performed, once.
+  void count(const ComputeJob& job, std::size_t bytes) {
+    if (job.sources.size() == 1) bytes_copied_ += bytes;
+  }
+
+ private:
+  uint64_t bytes_copied_ = 0;
 };
 
 }  // namespace rdmacoll

@@ -12,7 +12,7 @@ Status InlineCompute::submit(const ComputeJob& job) {
 }
 
 Status InlineCompute::perform_at_once(const ComputeJob& job, std::size_t bytes) {
-  if (job.sources.size() == 1) bytes_copied_ += bytes;
+  count(job, bytes);
   return perform(job, 0, bytes, workspace_);
 }
 

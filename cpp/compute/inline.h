@@ -16,7 +16,6 @@ class InlineCompute final : public Compute {
   Status perform_at_once(const ComputeJob& job, std::size_t bytes) override;
   bool poll(ComputeSink& sink) override;
   bool arm() override { return count_ == 0; }
-  uint64_t bytes_copied() const override { return bytes_copied_; }
 
  private:
   struct Done {
@@ -29,7 +28,6 @@ class InlineCompute final : public Compute {
   Workspace workspace_;
   std::array<Done, kDoneMax> done_;
   std::size_t count_ = 0;
-  uint64_t bytes_copied_ = 0;
 };
 
 }  // namespace rdmacoll

@@ -4,36 +4,20 @@
 
 #include "base/status.h"
 #include "base/text.h"
+#include "compute/processor.h"
 
 namespace rdmacoll {
 namespace {
-
-bool can_run_avx2() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-#else
-  return false;
-#endif
-}
-
-bool can_run_avx512() {
-#if defined(__x86_64__)
-  return can_run_avx2() && __builtin_cpu_supports("avx512f") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl");
-#else
-  return false;
-#endif
-}
 
 struct Usable {
   std::array<const KernelTable*, 3> tables{};
   std::size_t count = 0;
 
   Usable() {
+    const ProcessorWords processor = read_processor();
     add(baseline_kernels(), true);
-    add(avx2_kernels(), can_run_avx2());
-    add(avx512_kernels(), can_run_avx512());
+    add(avx2_kernels(), has_avx2(processor));
+    add(avx512_kernels(), has_avx512(processor));
   }
   void add(const KernelTable* table, bool can_run) {
     if (table != nullptr && can_run) tables[count++] = table;

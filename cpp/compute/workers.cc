@@ -72,7 +72,7 @@ Status WorkerCompute::submit(const ComputeJob& job) {
   std::unique_lock lock(mutex_);
   if (free_.empty()) return Status::busy();
   const uint16_t index = free_.pop();
-  if (job.sources.size() == 1) bytes_copied_ += bytes;
+  count(job, bytes);
   Slot& slot = slots_[index];
   slot = {job, bytes, 0, 0, status};
   if (bytes == 0 || !status.ok() || is_small(job, bytes)) {
@@ -95,7 +95,7 @@ Status WorkerCompute::submit(const ComputeJob& job) {
 
 Status WorkerCompute::perform_at_once(const ComputeJob& job, std::size_t bytes) {
   if (!is_small(job, bytes)) return Status::busy();
-  if (job.sources.size() == 1) bytes_copied_ += bytes;
+  count(job, bytes);
   return perform(job, 0, bytes, workspace_);
 }
 

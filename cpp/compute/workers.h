@@ -35,7 +35,6 @@ class WorkerCompute final : public Compute {
   Status perform_at_once(const ComputeJob& job, std::size_t bytes) override;
   bool poll(ComputeSink& sink) override;
   bool arm() override;
-  uint64_t bytes_copied() const override { return bytes_copied_; }
   int workers() const { return static_cast<int>(threads_.size()); }
 
  private:
@@ -72,7 +71,6 @@ class WorkerCompute final : public Compute {
   const std::function<void()> wake_;
   const std::size_t inline_bytes_max_;
   Workspace workspace_;  // of the thread that submits
-  uint64_t bytes_copied_ = 0;
   std::array<Slot, kJobsMax> slots_;
   std::vector<std::thread> threads_;
 

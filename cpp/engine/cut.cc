@@ -19,6 +19,11 @@ std::size_t count_of_own_rows(const Descriptor& descriptor, int rank, int ranks)
   }
 }
 
+// Splits that are not given are equal.
+bool is_all_one(const std::vector<int64_t>& splits) {
+  return std::equal(splits.begin() + (splits.empty() ? 0 : 1), splits.end(), splits.begin());
+}
+
 std::vector<uint64_t> row_bytes_of(const Descriptor& descriptor) {
   std::vector<uint64_t> bytes;
   for (const std::vector<int64_t>& shape : descriptor.shapes) {
@@ -28,18 +33,13 @@ std::vector<uint64_t> row_bytes_of(const Descriptor& descriptor) {
   return bytes;
 }
 
-// All that is given, by part and tensor; in an alltoall by giver, then by who gets it.
+// All that is given, by part and tensor.
 RowTable given_rows(const Descriptor& descriptor, const RowTable& said, int ranks) {
   RowTable given;
   switch (descriptor.kind) {
     case Kind::allgather:
     case Kind::gather:
       return said;
-    case Kind::alltoall:
-      for (const std::vector<int64_t>& splits : said) {
-        for (int64_t rows : splits) given.push_back({rows});
-      }
-      break;
     case Kind::scatter:
       for (int64_t rows : said[descriptor.root]) given.push_back({rows});
       break;
@@ -83,10 +83,11 @@ std::vector<int64_t> own_rows(const Request& request, int rank, int ranks) {
       return rows;
     case Kind::scatter:
       if (rank != request.root) return {};
-      [[fallthrough]];
-    case Kind::alltoall:
       return request.splits.empty() ? even_rows(request.tensors.front().dims.front(), ranks)
                                     : request.splits;
+    case Kind::alltoall:
+      if (is_all_one(request.splits)) return {request.tensors.front().dims.front() / ranks};
+      return request.splits;
     default:
       return {};
   }
@@ -96,7 +97,8 @@ int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int rank
   for (int rank = 0; rank < ranks; ++rank) {
     const auto index = static_cast<std::size_t>(rank);
     const std::size_t count = index < said.size() ? said[index].size() : 0;
-    if (count != count_of_own_rows(descriptor, rank, ranks)) return rank;
+    const bool is_one_for_all = descriptor.kind == Kind::alltoall && count == 1;
+    if (count != count_of_own_rows(descriptor, rank, ranks) && !is_one_for_all) return rank;
   }
   return -1;
 }
@@ -133,21 +135,69 @@ Cut cut_of(const Descriptor& descriptor, const RowTable& said, int rank, int ran
       if (is_root) cut.input = all;
       cut.output = mine;
       break;
-    default: {  // alltoall
-      RowTable own;
-      for (int peer = 0; peer < ranks; ++peer) own.push_back(cut.rows[rank * ranks + peer]);
-      for (int peer = 0; peer < ranks; ++peer) own.push_back(cut.rows[peer * ranks + rank]);
-      cut.rows = std::move(own);
-      cut.input = all;
-      cut.output = {ranks, 2 * ranks};
-    }
+    default:
+      RC_ASSERT(false, name_of(descriptor.kind));
   }
   return cut;
+}
+
+bool Exchange::is_even() const {
+  const auto is_most = [this](int64_t rows) { return rows == most; };
+  return std::all_of(given.begin(), given.end(), is_most) &&
+         std::all_of(got.begin(), got.end(), is_most);
+}
+
+Cut exchange_cut(const Descriptor& descriptor, const Exchange& exchange) {
+  Cut cut;
+  cut.row_bytes = row_bytes_of(descriptor);
+  for (int64_t rows : exchange.given) cut.rows.push_back({rows});
+  for (int64_t rows : exchange.got) cut.rows.push_back({rows});
+  cut.part_bytes_max = static_cast<uint64_t>(exchange.most) * cut.row_bytes.front();
+  const auto ranks = static_cast<int>(exchange.given.size());
+  cut.input = {0, ranks};
+  cut.output = {ranks, 2 * ranks};
+  return cut;
+}
+
+int64_t most_rows(const RowTable& said) {
+  int64_t most = 0;
+  for (const std::vector<int64_t>& numbers : said) {
+    for (int64_t rows : numbers) most = std::max(most, rows);
+  }
+  return most;
+}
+
+bool columns_of(const RowTable& said, const std::vector<int>& had, const std::vector<int>& kept,
+                RowTable& columns) {
+  std::vector<std::size_t> places;
+  for (int rank : kept) {
+    const auto found = std::lower_bound(had.begin(), had.end(), rank);
+    places.push_back(static_cast<std::size_t>(found - had.begin()));
+  }
+  columns.clear();
+  for (const std::vector<int64_t>& numbers : said) {
+    std::vector<int64_t>& column = columns.emplace_back();
+    if (numbers.size() == 1) {
+      column = numbers;
+    } else if (numbers.size() != had.size()) {
+      return false;
+    } else {
+      for (std::size_t place : places) column.push_back(numbers[place]);
+    }
+  }
+  return true;
 }
 
 uint64_t bytes_moved(const Descriptor& descriptor, const RowTable& said, int ranks) {
   const std::vector<uint64_t> row_bytes = row_bytes_of(descriptor);
   uint64_t bytes = 0;
+  if (descriptor.kind == Kind::alltoall) {
+    for (const std::vector<int64_t>& numbers : said) {
+      const uint64_t each = row_bytes.front() * (numbers.size() == 1 ? ranks : 1);
+      for (int64_t rows : numbers) bytes += static_cast<uint64_t>(rows) * each;
+    }
+    return bytes;
+  }
   for (const std::vector<int64_t>& part : given_rows(descriptor, said, ranks)) {
     bytes += bytes_of(part, row_bytes);
   }

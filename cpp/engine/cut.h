@@ -16,8 +16,9 @@ using RowTable = std::vector<std::vector<int64_t>>;
 // So many for each rank; the first ones have one more.
 std::vector<int64_t> even_rows(int64_t rows, int ranks);
 
-// What this rank alone knows and all have to: how many rows of each tensor it gives (allgather,
-// gather), or how many to each rank (alltoall, scatter at the root). The others say nothing.
+// What this rank alone knows and others have to: how many rows of each tensor it gives (allgather,
+// gather), or how many to each rank (alltoall, where all get as many one number; scatter at the
+// root). The others say nothing.
 std::vector<int64_t> own_rows(const Request& request, int rank, int ranks);
 // The first rank that has not said as many numbers as it should, or -1.
 int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks);
@@ -37,6 +38,21 @@ struct Cut {
   int64_t output_rows(std::size_t tensor) const;
 };
 Cut cut_of(const Descriptor& descriptor, const RowTable& said, int rank, int ranks);
+
+// An alltoall has as many numbers as pairs of ranks, and each rank needs those of its own: what it
+// gives to each, what it gets from each, and the most that anybody gives to anybody.
+struct Exchange {
+  std::vector<int64_t> given, got;
+  int64_t most = 0;
+
+  bool is_even() const;  // all give all as much
+};
+Cut exchange_cut(const Descriptor& descriptor, const Exchange& exchange);
+int64_t most_rows(const RowTable& said);
+// By giver, the numbers for the ranks `kept` out of those for `had`; both ascend. False: they are
+// not numbers for `had`.
+bool columns_of(const RowTable& said, const std::vector<int>& had, const std::vector<int>& kept,
+                RowTable& columns);
 
 // Of all that is given: what a choice of algorithms goes by.
 uint64_t bytes_moved(const Descriptor& descriptor, const RowTable& said, int ranks);

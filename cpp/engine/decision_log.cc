@@ -20,7 +20,7 @@ DecisionLog::DecisionLog(const World& world, DescriptorTable& table, Rules rules
 }
 
 int DecisionLog::offer(ReadyUnit unit) {
-  Offer offer{std::move(unit), {}, 0};
+  Offer offer{std::move(unit), {}, 0, 0, false};
   const bool readable = decode_descriptor(offer.unit.descriptor, offer.descriptor);
   RC_ASSERT(readable, "a descriptor that all ranks gave cannot be read");
   offer.bytes = offer.descriptor.bytes();
@@ -28,6 +28,13 @@ int DecisionLog::offer(ReadyUnit unit) {
   if (incomplete >= 0) return incomplete;
   if (row_of(offer.descriptor.kind).makes_result) {
     offer.bytes = bytes_moved(offer.descriptor, offer.unit.rows, world_.size());
+  }
+  if (offer.descriptor.kind == Kind::alltoall) {
+    offer.most_rows = most_rows(offer.unit.rows);
+    offer.is_even = std::all_of(offer.unit.rows.begin(), offer.unit.rows.end(),
+                                [&](const std::vector<int64_t>& numbers) {
+                                  return numbers.size() == 1 && numbers[0] == offer.most_rows;
+                                });
   }
   offered_.push_back(std::move(offer));
   return -1;
@@ -42,7 +49,8 @@ bool DecisionLog::fuses(const Offer& offer, uint64_t bytes, bool one_node) const
     return false;
   }
   const Facts facts = facts_of(offer, bytes, one_node);
-  return adds_in_canonical_order(choose_allreduce(rules_.tuning, facts), facts);
+  return adds_in_canonical_order(rdmacoll::choose(AlgorithmRow::Result::sum, rules_.tuning, facts),
+                                 facts);
 }
 
 bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
@@ -54,32 +62,12 @@ bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
 Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) const {
   return {world_.size(),          one_node,         bytes,
           offer.descriptor.dtype, rules_.canonical, rules_.forced,
-          rules_.segment_bytes,   spread_};
+          rules_.segment_bytes,   spread_,          offer.is_even};
 }
 
 Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {
-  const Facts facts = facts_of(offer, bytes, one_node);
-  switch (offer.descriptor.kind) {
-    case Kind::allreduce:
-      return choose_allreduce(rules_.tuning, facts);
-    case Kind::broadcast:
-      return choose_broadcast(rules_.tuning, facts);
-    case Kind::allgather:
-      return choose_allgather(rules_.tuning, facts);
-    case Kind::reducescatter:
-      return choose_reduce_scatter(rules_.tuning, facts);
-    case Kind::alltoall:
-      return choose_alltoall(rules_.tuning, facts);
-    case Kind::reduce:
-      return choose_reduce(rules_.tuning, facts);
-    case Kind::gather:
-      return choose_gather(rules_.tuning, facts);
-    case Kind::scatter:
-      return choose_scatter(rules_.tuning, facts);
-    case Kind::barrier:
-      break;
-  }
-  return {};
+  return rdmacoll::choose(row_of(offer.descriptor.kind).result, rules_.tuning,
+                          facts_of(offer, bytes, one_node));
 }
 
 std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
@@ -114,6 +102,7 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   formed.is_cut_short = bytes > formed.decision.segment_bytes &&
                         choice.segment_bytes / kCutShort >= formed.decision.segment_bytes;
   formed.decision.rows = first.unit.rows;
+  formed.decision.most_rows = first.most_rows;
   return formed;
 }
 

@@ -54,6 +54,8 @@ class DecisionLog {
     ReadyUnit unit;
     Descriptor descriptor;
     uint64_t bytes;
+    int64_t most_rows;  // as in Decision
+    bool is_even;       // alltoall: all give all as much
   };
   bool fuses(const Offer& offer, uint64_t bytes, bool one_node) const;
   bool may_share(const Offer& a, const Offer& b) const;

@@ -284,7 +284,8 @@ void Driver::drive(Done done, const Limits& limits) {
     if (state_wanted_.load(std::memory_order_relaxed) && state_wanted_.exchange(false)) {
       std::fputs(engine_.state().c_str(), stderr);
     }
-    const bool moved = engine_.progress();
+    // Where ranks share a processor, a peer's answer does not come before this one gives way.
+    const bool moved = engine_.progress() && !(options_.yield && engine_.has_said_all());
     if (moved) idle_since = 0;
     if (moved && ++turns % kTurnsPerLook != 0) continue;
     if (done() || (!limits.insists && wanted_.load(std::memory_order_relaxed) > 0)) return;

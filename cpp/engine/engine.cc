@@ -44,7 +44,9 @@ bool Engine::progress() {
 bool Engine::advance() {
   notice_gap();
   bool moved = take_submissions();  // what callers want
-  moved |= poll_transport();        // control messages and completions come in
+  // What a plan has started leaves with this turn's words, and waits when its answer comes in.
+  if (moved && now_.goes_on() && suspects_.empty()) execute();
+  moved |= poll_transport();  // control messages and completions come in
   if (!suspects_.empty() && now_.goes_on()) moved |= judge_suspects();
   if (!now_.goes_on()) return end_failed_world() || moved;
   if (!suspects_.empty()) return moved;
@@ -77,6 +79,13 @@ Status Engine::check(const Request& request) const {
 Status Engine::submit(const OperationRef& operation) {
   if (!operation->is_checked) RC_RETURN_IF_ERROR(check(operation->request));
   return submissions_.add(operation);
+}
+
+bool Engine::has_said_all() const {
+  return !executor_.has_steps() && !submissions_.waiting() && outbox_.empty() &&
+         !transport_.needs_poll() && std::none_of(sets_.begin(), sets_.end(), [](const auto& set) {
+           return set->has_to_agree();
+         });
 }
 
 bool Engine::take_submissions() {

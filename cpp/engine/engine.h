@@ -61,6 +61,9 @@ class Engine final : public Sink, private SetHost {
   // When the last progress() began: what happens in a turn happens then, for the engine and for who
   // drives it. Reading the clock is a system call on some machines (user-mode Linux for one).
   Nanoseconds turned_at() const { return now_.turned_at; }
+  // Nothing is left to do here, as far as the last progress() has shown, and everything has been
+  // said: the next one can only find what peers have sent meanwhile.
+  bool has_said_all() const;
   // Before sleeping. False: something arrived meanwhile. The sleeper must also look at
   // has_submissions() after it has said that it sleeps.
   bool arm();
@@ -101,11 +104,13 @@ class Engine final : public Sink, private SetHost {
   void received(uint64_t cookie) override { executor_.transferred(cookie); }
   void viewed(uint64_t cookie, const View& view) override { executor_.viewed(cookie, view); }
   void control(int peer, std::span<const std::byte> message) override;
+  void hear(int peer, std::span<const std::byte> message, bool is_whole);
   void peer_failed(int peer, const std::string& cause) override;
 
   void handle(int peer, FailureMessage& message);
   void handle(int peer, LeavingMessage& message);
   void handle(int peer, GoodbyeMessage& message);
+  void handle(int peer, FragmentMessage& message);
 
   // From the sets.
   void post(int rank, uint32_t set, const Message& message) override;
@@ -159,6 +164,7 @@ class Engine final : public Sink, private SetHost {
 
   // Control messages refused as busy; no empty ones.
   std::map<int, std::deque<std::vector<std::byte>>> outbox_;
+  std::map<int, std::vector<std::byte>> fragments_;  // by peer: a message whose end has not come
 
   struct Suspect {
     int rank;

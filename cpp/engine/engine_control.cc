@@ -15,13 +15,17 @@ void Engine::connected(int peer) {
   if (!now_.goes_on()) post(peer, 0, FailureMessage{now_.failure.detail().rank, now_.failure});
 }
 
-void Engine::control(int peer, std::span<const std::byte> bytes) {
+void Engine::control(int peer, std::span<const std::byte> bytes) { hear(peer, bytes, false); }
+
+// `is_whole`: its fragments have been put together.
+void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
   const uint32_t number = addressed_set(bytes);
   ProcessSet* const set = find_set(number);
   // The last words about a set that was removed here.
   if (set == nullptr && table_.was_added(number) && table_.find(number) == nullptr) return;
   Message message;
-  if (set == nullptr || !decode(world_.epoch, set->world().size(), bytes, message)) {
+  if (set == nullptr || !decode(world_.epoch, set->world().size(), bytes, message) ||
+      (is_whole && std::holds_alternative<FragmentMessage>(message))) {
     broken_protocol(peer, cat("a damaged control message of ", bytes.size(), " bytes"));
     return;
   }
@@ -66,6 +70,16 @@ void Engine::handle(int peer, GoodbyeMessage& message) {
   silent_.insert(peer);
 }
 
+void Engine::handle(int peer, FragmentMessage& message) {
+  std::vector<std::byte>& all = fragments_[peer];
+  if (all.size() + message.bytes.size() > kMessageBytesMax) {
+    return broken_protocol(peer, "a control message without an end");
+  }
+  const auto bytes = std::as_bytes(std::span(message.bytes));
+  all.insert(all.end(), bytes.begin(), bytes.end());
+  if (message.is_last) hear(peer, std::exchange(all, {}), true);
+}
+
 void Engine::broken_protocol(int peer, const std::string& what) {
   const Member& member = world_.members[peer];
   fail(peer, rank_failed(peer, member.host, member.pid, cat("it sent ", what)));
@@ -75,14 +89,15 @@ void Engine::broken_protocol(int peer, const std::string& what) {
 
 void Engine::post(int peer, uint32_t set, const Message& message) {
   if (ended_ || now_.lost.contains(peer)) return;
-  ++control_messages_;
-  std::vector<std::byte> bytes = encode(world_.epoch, message, set);
-  // Inside poll() the transport must not be called: what is said there leaves right after it.
-  if (!polling_ && !outbox_.contains(peer) && transport_.is_connected(peer) &&
-      transport_.post_control(peer, bytes).ok()) {
-    return;
+  for (std::vector<std::byte>& bytes : encode_in_parts(world_.epoch, message, set)) {
+    ++control_messages_;
+    // Inside poll() the transport must not be called: what is said there leaves right after it.
+    if (!polling_ && !outbox_.contains(peer) && transport_.is_connected(peer) &&
+        transport_.post_control(peer, bytes).ok()) {
+      continue;
+    }
+    outbox_[peer].push_back(std::move(bytes));
   }
-  outbox_[peer].push_back(std::move(bytes));
 }
 
 void Engine::post_neighbours(const Message& message, int except) {

@@ -20,9 +20,10 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   ends.clear();
   memory.bytes = bytes;
   memory.has_views = false;
+  const bool gathers = step.verb == Verb::copy && sources.size() > 1;
   for (const Slice& source : sources) {
     if (source.space != Space::view) {
-      locate(run, source, bytes, memory.sources);
+      locate(run, source, gathers ? slice_bytes(run, source) : bytes, memory.sources);
     } else {
       memory.has_views = true;
     }
@@ -30,6 +31,11 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   }
   for (std::size_t i = 0, begin = 0; i < sources.size(); begin = ends[i++]) {
     memory.operands[i].pieces = std::span(memory.sources).subspan(begin, ends[i] - begin);
+  }
+  if (gathers) {  // one operand in many pieces
+    RC_ASSERT(!memory.has_views);
+    memory.operands.resize(1);
+    memory.operands.front().pieces = memory.sources;
   }
   memory.job = {.dtype = head.dtype, .op = head.op, .to = memory.to, .sources = memory.operands};
   if (step.prescale) memory.job.factor = head.prescale;

@@ -7,18 +7,20 @@
 namespace rdmacoll {
 namespace {
 
+using Result = AlgorithmRow::Result;
+
 // By number.
 constexpr std::array kKinds{
-    //      name            reduces root   differ result groups
-    KindRow{"allreduce", true, false, false, false, true},
-    KindRow{"broadcast", false, true, false, false, true},
-    KindRow{"allgather", false, false, true, true, true},
-    KindRow{"barrier", false, false, false, false, false},
-    KindRow{"reducescatter", true, false, false, true, true},
-    KindRow{"alltoall", false, false, true, true, false},
-    KindRow{"reduce", true, true, false, false, true},
-    KindRow{"gather", false, true, true, true, false},
-    KindRow{"scatter", false, true, true, true, false},
+    //      name            reduces root   differ makes  groups
+    KindRow{"allreduce", true, false, false, false, true, Result::sum},
+    KindRow{"broadcast", false, true, false, false, true, Result::root_value},
+    KindRow{"allgather", false, false, true, true, true, Result::concatenation},
+    KindRow{"barrier", false, false, false, false, false, Result::sum},
+    KindRow{"reducescatter", true, false, false, true, true, Result::own_sum},
+    KindRow{"alltoall", false, false, true, true, false, Result::exchange},
+    KindRow{"reduce", true, true, false, false, true, Result::root_sum},
+    KindRow{"gather", false, true, true, true, false, Result::root_concatenation},
+    KindRow{"scatter", false, true, true, true, false, Result::own_value},
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "collectives/algorithms.h"
+
 namespace rdmacoll {
 
 // Values are on the wire and in the C ABI: append only.
@@ -21,11 +23,12 @@ enum class Kind : uint8_t {
 
 struct KindRow {
   std::string_view name;
-  bool reduces;           // operator and scales count
-  bool has_root;          // root counts
-  bool first_may_differ;  // the first dimension is each rank's own business
-  bool makes_result;      // in memory that is asked for once its size is known
-  bool takes_groups;      // several tensors
+  bool reduces;                 // operator and scales count
+  bool has_root;                // root counts
+  bool first_may_differ;        // the first dimension is each rank's own business
+  bool makes_result;            // in memory that is asked for once its size is known
+  bool takes_groups;            // several tensors
+  AlgorithmRow::Result result;  // of its algorithms; a barrier, which moves nothing, needs none
 };
 // False: no kind of this version.
 bool is_known(Kind kind);

@@ -1,5 +1,7 @@
 #include "engine/messages.h"
 
+#include <algorithm>
+
 #include "base/wire.h"
 #include "transport/transport.h"
 
@@ -105,6 +107,7 @@ void put(Writer& writer, const Decision& decision) {
   }
   writer.put(static_cast<uint32_t>(decision.rows.size()));
   for (const std::vector<int64_t>& rows : decision.rows) writer.put_list(rows);
+  writer.put(decision.most_rows);
 }
 Decision get_decision(Reader& reader, int ranks) {
   Decision decision;
@@ -124,6 +127,8 @@ Decision get_decision(Reader& reader, int ranks) {
   const auto said = reader.get<uint32_t>();
   if (said > static_cast<uint32_t>(ranks)) reader.fail();
   for (uint32_t i = 0; i < said && reader.ok(); ++i) decision.rows.push_back(get_rows(reader));
+  decision.most_rows = reader.get<int64_t>();
+  if (decision.most_rows < 0) reader.fail();
   return decision;
 }
 
@@ -235,6 +240,16 @@ void put(Writer& writer, const ResumeMessage& message) {
 
 void put(Writer& writer, const CaughtUpMessage& message) { writer.put(message.sequence); }
 
+void put(Writer& writer, const FragmentMessage& message) {
+  writer.put(message.is_last).put_text(message.bytes);
+}
+FragmentMessage get_fragment(Reader& reader) {
+  FragmentMessage message;
+  message.is_last = reader.get<uint8_t>() != 0;
+  message.bytes = reader.get_text(kTextBytesMax);
+  return message;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t set) {
@@ -242,6 +257,22 @@ std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t s
   writer.put(epoch).put(set).put(static_cast<uint8_t>(message.index()));
   std::visit([&](const auto& body) { put(writer, body); }, message);
   return {writer.bytes().begin(), writer.bytes().end()};
+}
+
+std::vector<std::vector<std::byte>> encode_in_parts(uint32_t epoch, const Message& message,
+                                                    uint32_t set) {
+  std::vector<std::vector<std::byte>> parts = {encode(epoch, message, set)};
+  if (parts.front().size() <= kControlBytesMax) return parts;
+  const std::vector<std::byte> whole = std::move(parts.front());
+  parts.clear();
+  constexpr std::size_t kFragmentBytes = kControlBytesMax - 64;
+  const auto* text = reinterpret_cast<const char*>(whole.data());
+  for (std::size_t at = 0; at < whole.size(); at += kFragmentBytes) {
+    const std::size_t bytes = std::min(kFragmentBytes, whole.size() - at);
+    parts.push_back(
+        encode(epoch, FragmentMessage{at + bytes == whole.size(), std::string(text + at, bytes)}));
+  }
+  return parts;
 }
 
 uint32_t addressed_set(std::span<const std::byte> bytes) {
@@ -290,6 +321,9 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       break;
     case 11:
       message = CaughtUpMessage{reader.get<uint64_t>()};
+      break;
+    case 12:
+      message = get_fragment(reader);
       break;
     default:
       return false;

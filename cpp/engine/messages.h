@@ -55,7 +55,10 @@ struct Decision {
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
   std::vector<DecisionUnit> units;
-  std::vector<std::vector<int64_t>> rows;  // by rank, where ranks give or get different numbers
+  // By rank, where ranks give or get different numbers. Of an alltoall one number for all, or those
+  // for the receiver of this message and for all below it in the tree.
+  std::vector<std::vector<int64_t>> rows;
+  int64_t most_rows = 0;  // alltoall: that anybody gives to anybody
 };
 
 // Downward: the decisions from `start` on are these, over and over, until somebody says otherwise:
@@ -134,13 +137,24 @@ struct GoodbyeMessage {
   LeavingMessage leaving;  // may come before the one along the tree, and before decisions
 };
 
+// A message that is too long for a transport comes in several of these.
+struct FragmentMessage {
+  bool is_last = false;
+  std::string bytes;
+};
+inline constexpr std::size_t kMessageBytesMax = 64 << 20;
+
 using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
                              LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
-                             FrozenMessage, ResumeMessage, CaughtUpMessage>;
+                             FrozenMessage, ResumeMessage, CaughtUpMessage, FragmentMessage>;
 
 // Every control message begins with the epoch of its world, and the set that it is for: its ranks
 // are the set's. What is about the world is for set 0.
 std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t set = 0);
+// The same, in as many messages as a transport takes it. The parts are for set 0: which set the
+// whole is for, it says itself.
+std::vector<std::vector<std::byte>> encode_in_parts(uint32_t epoch, const Message& message,
+                                                    uint32_t set = 0);
 uint32_t addressed_set(std::span<const std::byte> bytes);
 // False: not a message of this epoch, or damaged. `ranks`: how many the set has.
 bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message& message);

@@ -15,6 +15,8 @@ constexpr std::size_t kTensorsMax = 1u << 20;
 constexpr std::size_t kNameBytesMax = 4096;  // of a manifest, too
 // A descriptor travels in one control message, beside others.
 constexpr std::size_t kDescriptorBytesMax = 512 << 10;
+// Numbers of rows may take several messages; all of them meet at the root.
+constexpr std::size_t kTableBytesMax = 32 << 20;
 
 std::string shape_text(const std::vector<int64_t>& dims) {
   return cat("(", join(dims, ", "), dims.size() == 1 ? ",)" : ")");
@@ -83,7 +85,7 @@ Status check_splits(const Request& request, int ranks) {
   return {};
 }
 
-// What has to be told, the descriptor and the rows that all ranks say, goes in one control message.
+// What has to be told: the descriptor, and the rows that all ranks say.
 Status check_told(const Request& request, int rank, int ranks) {
   std::size_t shapes = request.name.size();
   for (const TensorRef& tensor : request.tensors) {
@@ -96,12 +98,13 @@ Status check_told(const Request& request, int rank, int ranks) {
                 " are supported. Split it into several groups.")};
   }
   const std::size_t rows = own_rows(request, rank, ranks).size();
-  const std::size_t table = rows * sizeof(int64_t) * static_cast<std::size_t>(ranks);
-  if (shapes + table > kDescriptorBytesMax) {
+  const std::size_t givers = request.kind == Kind::scatter ? 1 : static_cast<std::size_t>(ranks);
+  const std::size_t table = rows * givers * sizeof(int64_t);
+  if (table > kTableBytesMax) {
     return {Code::invalid,
             cat(name_of(request.kind), " of ", request.tensors.size(), " tensors among ", ranks,
                 " ranks has ", rows, " numbers of rows for each, ", bytes_text(table),
-                " together; at most ", bytes_text(kDescriptorBytesMax),
+                " together; at most ", bytes_text(kTableBytesMax),
                 " are supported. Take fewer tensors at once, or fewer ranks.")};
   }
   return {};

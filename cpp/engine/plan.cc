@@ -26,6 +26,11 @@ Status make_result(Operation& operation, std::vector<int64_t> dims, uint64_t byt
           cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
 }
 
+Status misfit(const Operation& operation) {
+  return {Code::failed, cat("the decision about ", operation.label(),
+                            " has other numbers of rows than this rank has said.")};
+}
+
 }  // namespace
 
 Planner::Planner(const World& world, const std::vector<int>& ranks, Transport& transport,
@@ -149,28 +154,55 @@ RecipeRef Planner::even_recipe(const Recipe::Head& head) {
 Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
-  RC_RETURN_IF_ERROR(lay_out_ragged(decided, recipe->layout));
+  Cut cut;
+  RC_RETURN_IF_ERROR(cut_rows(decided, cut));
+  if (head.algorithm != Algorithm::none) {
+    // Parts that neither are given nor stay, but pass through: as large as any.
+    cut.rows.resize(static_cast<std::size_t>(outline_of(head.algorithm, head.shape).parts),
+                    {decided.most_rows});
+  }
+  RC_RETURN_IF_ERROR(lay_out_ragged(decided, cut, recipe->layout));
   see(recipe->layout, recipe->head);
   add_program(*recipe);
   made = std::move(recipe);
   return {};
 }
 
-Status Planner::lay_out_ragged(const Decided& decided, Layout& layout) const {
-  Operation& operation = *decided.operations.front();
-  const Request& request = operation.request;
+Status Planner::cut_rows(const Decided& decided, Cut& cut) const {
+  const Operation& operation = *decided.operations.front();
   Descriptor descriptor;
   const bool is_readable = decode_descriptor(operation.descriptor, descriptor);
   RC_ASSERT(is_readable, operation.label());
-  const std::vector<int64_t> mine = own_rows(request, world_.rank, world_.size());
+  if (descriptor.kind == Kind::alltoall) return cut_exchange(decided, descriptor, cut);
+  const std::vector<int64_t> mine = own_rows(operation.request, world_.rank, world_.size());
   const bool fits = incomplete_rank(descriptor, decided.rows, world_.size()) < 0 &&
                     (mine.empty() || decided.rows[world_.rank] == mine);
-  if (!fits) {
-    return {Code::failed, cat("the decision about ", operation.label(),
-                              " has other numbers of rows than this "
-                              "rank has said.")};
+  if (!fits) return misfit(operation);
+  cut = cut_of(descriptor, decided.rows, world_.rank, world_.size());
+  return {};
+}
+
+// The decision has what this rank gets; what it gives it knows.
+Status Planner::cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const {
+  const Operation& operation = *decided.operations.front();
+  const auto ranks = static_cast<std::size_t>(world_.size());
+  Exchange exchange{own_rows(operation.request, world_.rank, world_.size()), {}, decided.most_rows};
+  if (exchange.given.size() == 1) exchange.given.resize(ranks, exchange.given.front());
+  for (const std::vector<int64_t>& numbers : decided.rows) {
+    if (!numbers.empty()) exchange.got.push_back(numbers.front());
   }
-  const Cut cut = cut_of(descriptor, decided.rows, world_.rank, world_.size());
+  const bool fits = exchange.got.size() == ranks &&
+                    exchange.got[world_.rank] == exchange.given[world_.rank] &&
+                    most_rows({exchange.given, exchange.got}) <= exchange.most &&
+                    (decided.algorithm != Algorithm::bruck_alltoall || exchange.is_even());
+  if (!fits) return misfit(operation);
+  cut = exchange_cut(descriptor, exchange);
+  return {};
+}
+
+Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const {
+  Operation& operation = *decided.operations.front();
+  const Request& request = operation.request;
   std::vector<std::byte*> inputs, outputs;
   operation.results.clear();
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
@@ -187,7 +219,7 @@ Status Planner::lay_out_ragged(const Decided& decided, Layout& layout) const {
     RC_RETURN_IF_ERROR(
         make_result(operation, {world_.size()}, sizeof(int64_t) * world_.size(), received));
     for (int peer = 0; peer < world_.size(); ++peer) {
-      const int64_t rows = decided.rows[peer][world_.rank];
+      const int64_t rows = cut.rows[world_.size() + peer].front();
       std::memcpy(received + sizeof rows * peer, &rows, sizeof rows);
     }
   }

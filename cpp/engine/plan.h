@@ -23,6 +23,7 @@ struct Decided {
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
   RowTable rows;  // as in Decision
+  int64_t most_rows = 0;
   std::vector<OperationRef> operations;
 };
 
@@ -68,7 +69,9 @@ class Planner {
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
   RecipeRef even_recipe(const Recipe::Head& head);
   Status ragged_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made);
-  Status lay_out_ragged(const Decided& decided, Layout& layout) const;
+  Status cut_rows(const Decided& decided, Cut& cut) const;
+  Status cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const;
+  Status lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const;
   void look_around();
   bool can_see(const std::byte* data, uint64_t bytes, uint64_t all_bytes) const;
   void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head);

@@ -154,7 +154,7 @@ bool ProcessSet::decide() {
                        ": a larger one is faster (TF_RDMA_BUF_SIZE)."));
     }
     for (const InternMessage& intern : formed->interns) post_down(intern);
-    post_down(formed->decision);
+    pass_down(formed->decision);
     recurrence_.note(formed->decision);
     obey(agreed_of(std::move(formed->decision)));
     start_batches();
@@ -226,8 +226,12 @@ bool ProcessSet::take_operations(const Agreed& agreed) {
     found_.emplace_back();
     if (!find_operation(decision.units[i], agreed.keys[i], found_.back())) return false;
   }
-  Decided& decided = decided_.emplace_back(
-      Decided{decision.sequence, decision.algorithm, decision.segment_bytes, decision.rows, {}});
+  Decided& decided = decided_.emplace_back(Decided{decision.sequence,
+                                                   decision.algorithm,
+                                                   decision.segment_bytes,
+                                                   decision.rows,
+                                                   decision.most_rows,
+                                                   {}});
   for (const Found& found : found_) {
     OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
     operation->sequence = decision.sequence;

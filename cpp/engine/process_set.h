@@ -189,6 +189,7 @@ class ProcessSet {
 
   void post(int peer, const Message& message) { host_.post(peer, number_, message); }
   void post_down(const Message& message);
+  bool pass_down(const Decision& decision);
   void post_neighbours(const Message& message, int except);
   bool is_root() const { return world_.rank == 0; }
   int root() const { return ranks_.front(); }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "engine/cut.h"
 #include "engine/process_set.h"
 
 namespace rdmacoll {
@@ -25,8 +26,10 @@ void ProcessSet::handle(int peer, InternMessage& message) {
   post_down(message);
 }
 
-void ProcessSet::handle(int, Decision& decision) {
-  post_down(decision);
+void ProcessSet::handle(int peer, Decision& decision) {
+  if (!pass_down(decision)) {
+    return host_.broken_protocol(peer, "numbers of rows that are not its ranks'");
+  }
   obey(agreed_of(std::move(decision)));
 }
 
@@ -58,6 +61,23 @@ void ProcessSet::post_down(const Message& message) {
   for (int peer : neighbours_) {
     if (is_root() || peer != neighbours_.front()) post(peer, message);
   }
+}
+
+// Each child is told of an alltoall what the ranks of its subtree need. False: it says something
+// else of them.
+bool ProcessSet::pass_down(const Decision& decision) {
+  if (decision.most_rows == 0) {
+    post_down(decision);
+    return true;
+  }
+  const std::vector<int> mine = tree_subtree(world_.rank, world_.size());
+  Decision narrowed = decision;
+  for (int child : tree_children(world_.rank, world_.size())) {
+    const std::vector<int> below = tree_subtree(child, world_.size());
+    if (!columns_of(decision.rows, mine, below, narrowed.rows)) return false;
+    post(ranks_[child], narrowed);
+  }
+  return true;
 }
 
 void ProcessSet::post_neighbours(const Message& message, int except) {

@@ -79,7 +79,8 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
   operation->sequence = sequence;
   decision_log_.accept(next.decision);
   plan_moved_at_ = now_.turned_at;
-  Decided decided{sequence, next.decision.algorithm, next.decision.segment_bytes, {}, {operation}};
+  Decided decided{sequence,   next.decision.algorithm, next.decision.segment_bytes, {}, 0,
+                  {operation}};
   if (!planner_.connect(decided) || !start_batch(decided)) decided_.push_back(std::move(decided));
   return true;
 }

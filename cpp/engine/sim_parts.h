@@ -1,11 +1,13 @@
-// Small parts of the simulator: compute that takes its time, and elements by dtype.
+// Small parts of the simulator: compute that takes its time, memory that ends, elements by dtype.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/dtype.h"
 #include "compute/inline.h"
+#include "memory/pool.h"
 #include "transport/sim/sim_network.h"
 
 namespace rdmacoll {
@@ -45,6 +47,35 @@ class SlowCompute final : public Compute {
   bool slow_;
   InlineCompute inline_;
   std::vector<ComputeJob> jobs_;
+};
+
+// A pool that may have nothing left from some time on.
+class SimPool final : public MemoryPool {
+ public:
+  explicit SimPool(std::size_t bytes) {
+    const Status status = create(bytes, pool_);
+    RC_ASSERT(status.ok(), status.message());
+  }
+
+  void run_dry() { is_dry_ = true; }
+  std::byte* allocate(std::size_t bytes) override {
+    return is_dry_ ? nullptr : pool_->allocate(bytes);
+  }
+  std::byte* lend(std::size_t bytes) override { return is_dry_ ? nullptr : pool_->lend(bytes); }
+  void free(std::byte* memory) override { pool_->free(memory); }
+  void keep_pages() override { pool_->keep_pages(); }
+  void shrink(std::size_t bytes) override { pool_->shrink(bytes); }
+  bool contains(const void* memory, std::size_t bytes) const override {
+    return pool_->contains(memory, bytes);
+  }
+  std::byte* base() const override { return pool_->base(); }
+  std::size_t size() const override { return pool_->size(); }
+  std::size_t used() const override { return pool_->used(); }
+  int fd() const override { return pool_->fd(); }
+
+ private:
+  std::unique_ptr<MemoryPool> pool_;
+  bool is_dry_ = false;
 };
 
 inline double element(Dtype dtype, const std::byte* at) {

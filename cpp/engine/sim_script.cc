@@ -149,11 +149,15 @@ void make_repetitions(Dice& dice, SimScript& script) {
 }
 
 void make_fault(Dice& dice, SimScript& script) {
-  script.fault = dice.one_of(std::array{Fault::none, Fault::none, Fault::none, Fault::kill,
-                                        Fault::kill, Fault::nap, Fault::stop, Fault::mismatch,
-                                        Fault::missing, Fault::leave, Fault::exhaust});
+  script.fault = dice.one_of(std::array{Fault::none, Fault::none, Fault::none, Fault::none,
+                                        Fault::kill, Fault::kill, Fault::nap, Fault::stop,
+                                        Fault::cut, Fault::unplug, Fault::mismatch, Fault::missing,
+                                        Fault::leave, Fault::exhaust, Fault::dry, Fault::refuse});
   if (script.ranks == 1) script.fault = Fault::none;
   script.victim = static_cast<int>(dice.between(0, script.ranks - 1));
+  script.partner =
+      (script.victim + static_cast<int>(dice.between(1, std::max(1, script.ranks - 1)))) %
+      script.ranks;
   const int64_t longest = script.phases.size() > 4 ? 12'000 : 3'000;
   script.fault_at = dice.between(0, longest) * kMicrosecond;
   script.pause = script.fault == Fault::stop ? 3 * script.network.peer_timeout
@@ -174,6 +178,12 @@ void make_fault(Dice& dice, SimScript& script) {
     target.shapes = {{dice.between(1, 50)}};
     target.rows.clear();
   }
+  if (script.fault == Fault::refuse) {
+    SimOperation& target = phase[script.fault_operation];
+    target.kind = Kind::allgather;
+    target.shapes = {{dice.between(1, 9)}};
+    target.rows.assign(script.ranks_of(target.set), {dice.between(1, 9)});
+  }
   if (script.fault == Fault::missing) {
     // A missing unnamed operation shifts the numbers of all that follow: a mismatch, another story.
     phase[script.fault_operation].name = "missing";
@@ -191,6 +201,13 @@ SimScript make_script(uint64_t seed) {
   script.network.peer_timeout = 5 * kSecond;
   script.network.delay_max = dice.one_of(std::array<Nanoseconds, 3>{5, 50, 1000}) * kMicrosecond;
   script.network.busy = dice.chance(0.5) ? 0.2 : 0;
+  script.network.rewrites = dice.chance(0.5) ? 0.3 : 0;
+  script.network.eager_bytes =
+      static_cast<std::size_t>(dice.one_of(std::array<int64_t, 4>{0, 0, 100, 2000}));
+  script.network.pool_alone = dice.chance(0.3);
+  // Many ranks cut what a small pool allows into more segments than anybody wants to see.
+  const bool is_small = dice.chance(0.2) && script.ranks <= 8;
+  script.pool_bytes = uint64_t{is_small ? 1u << 20 : 64u << 20};
   script.network.views = dice.chance(0.6);
   script.network.node_ranks = static_cast<int>(dice.one_of(std::array<int64_t, 5>{0, 0, 1, 2, 3}));
   script.network.foreign_views = dice.chance(0.5);
@@ -225,9 +242,7 @@ int SimScript::ranks_of(std::size_t set) const {
   return set == 0 ? ranks : static_cast<int>(sets[set - 1].size());
 }
 
-std::string SimScript::text() const {
-  std::string members;
-  for (const std::vector<int>& set : sets) members += cat(" (", join(set, " "), ")");
+std::string SimScript::fault_text() const {
   const std::string who = cat("rank ", victim);
   const std::string when = cat("at ", fault_at / kMicrosecond, " us");
   const std::string where = cat("operation ", fault_operation, " of phase ", fault_phase);
@@ -257,13 +272,33 @@ std::string SimScript::text() const {
     case Fault::exhaust:
       what = cat(who, " has no buffer memory");
       break;
+    case Fault::cut:
+      what = cat(who, " and rank ", partner, " lose their connection ", when);
+      break;
+    case Fault::unplug:
+      what = cat(who, " is unplugged ", when);
+      break;
+    case Fault::dry:
+      what = cat(who, " has no buffer memory left ", when);
+      break;
+    case Fault::refuse:
+      what = cat(who, " has no memory for the result of ", where);
+      break;
   }
+  return what;
+}
+
+std::string SimScript::text() const {
+  std::string members;
+  for (const std::vector<int>& set : sets) members += cat(" (", join(set, " "), ")");
   return cat(
       ranks, " ranks, ", members.empty() ? "" : cat("sets", members, ", "), phases.size(),
       " phases, ", algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
       plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",
+      network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
+      network.pool_alone ? ", from the pool alone" : "",
       network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
-      segment_bytes, " bytes: ", what);
+      segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text());
 }
 
 }  // namespace rdmacoll

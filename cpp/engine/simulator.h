@@ -1,5 +1,6 @@
 // The simulator: real engines, stepped in one thread under a virtual clock, on a network that
-// delays, refuses, reorders, kills and stops as a seed says. A failing seed is the bug report.
+// delays, refuses, reorders, breaks, kills and stops as a seed says. A failing seed is the bug
+// report.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +9,22 @@
 namespace rdmacoll {
 
 struct SimOutcome {
-  std::string scenario;  // "4 ranks, 7 phases, rank 2 is killed at 1.2 ms"
-  std::string hang;      // who waits for what; "" is good
-  std::string wrong;     // a sum that is not right
-  std::string unnamed;   // an error of another kind, or that names another rank, than the fault
+  std::string scenario;   // "4 ranks, 7 phases, rank 2 is killed at 1.2 ms"
+  std::string hang;       // who waits for what; "" is good
+  std::string wrong;      // a sum that is not right
+  std::string unnamed;    // an error of another kind, or that names another rank, than the fault
+  std::string overslept;  // who slept with something to do: a wake-up that is lost
 
   uint64_t plans = 0;  // of all ranks: followed, left, decisions to catch up with
   uint64_t plans_left = 0;
   uint64_t caught_up = 0;
 
-  bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty(); }
+  bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty() && overslept.empty(); }
 };
 
-SimOutcome simulate(uint64_t seed);
+struct SimScript;
+// `is_told`: what happens is printed.
+SimOutcome simulate(uint64_t seed, bool is_told = false);
+SimOutcome simulate(const SimScript& script, bool is_told = false);
 
 }  // namespace rdmacoll

@@ -3,20 +3,18 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 
+#include "base/kernel_calls.h"
 #include "base/system_error.h"
 #include "base/text.h"
 
 namespace rdmacoll {
 namespace {
 
-// From linux/memfd.h and fcntl.h, which old systems' headers lack.
-constexpr unsigned kMemfdCloexec = 1;
-constexpr unsigned kMemfdAllowSealing = 2;
+// From fcntl.h, which on old systems lacks them.
 constexpr int kAddSeals = 1033;
 constexpr int kGetSeals = 1034;
 constexpr int kSealSeal = 1;
@@ -30,7 +28,7 @@ Mapping::~Mapping() {
 }
 
 Status create_shared(const char* name, std::size_t bytes, Fd& fd) {
-  Fd file(static_cast<int>(::syscall(SYS_memfd_create, name, kMemfdCloexec | kMemfdAllowSealing)));
+  Fd file(create_memfd(name, kMemfdCloexec | kMemfdAllowSealing));
   if (!file) return system_error("memfd_create", errno);
   if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
     return system_error(cat("ftruncate to ", bytes_text(bytes)), errno);

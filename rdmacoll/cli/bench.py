@@ -1,21 +1,25 @@
-"""`rdmacoll bench allreduce`: time and bandwidth by size, beside a peer in the same run."""
+"""`rdmacoll bench COLLECTIVE`: time and bandwidth by size, beside a peer in the same run."""
 
 from __future__ import annotations
 
 import os
 import platform
 import statistics
+from dataclasses import dataclass
 from typing import Any
 
 import click
 import numpy as np
 
 from rdmacoll import engine
+from rdmacoll.benchmarks import judge
 from rdmacoll.cli import measure
+from rdmacoll.cli.bench_kinds import KINDS, Kind
 from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say
 from rdmacoll.engine import world
 
 _PEER_TURNS_MIN = 7
+_DTYPE = np.dtype(np.float32)
 _HEADER = (
     f"{'size':>8} {'count':>10} {'type':>8} {'redop':>6} {'median':>10} {'min':>10} {'max':>10} "
     f"{'algbw':>8} {'busbw':>8} {'#wrong':>6}"
@@ -31,7 +35,8 @@ def bench() -> None:
     """Measures; every cell is checked before it is timed."""
 
 
-def _sizes(minimum: str, maximum: str, step: int) -> list[int]:
+def sizes_from(minimum: str, maximum: str, step: int) -> list[int]:
+    """From one to the other by a factor. Raises click's usage error."""
     first, last = parse_bytes(minimum), parse_bytes(maximum)
     if not 4 <= first <= last:
         raise click.BadParameter(f"sizes from {minimum} to {maximum}: at least 4, the smaller one first")
@@ -41,22 +46,22 @@ def _sizes(minimum: str, maximum: str, step: int) -> list[int]:
     return sizes
 
 
-def _row(size: int, dtype: np.dtype[Any], seconds: list[float], wrong: int, ranks: int) -> dict[str, Any]:
-    median = statistics.median(seconds)
+def _row(kind: Kind, size: int, cell: measure.Cell, ranks: int) -> dict[str, Any]:
+    median = statistics.median(cell.seconds)
     algbw = size / median / 1e9
     return {
         "bytes": size,
-        "count": size // dtype.itemsize,
-        "dtype": dtype.name,
-        "redop": "sum",
+        "count": size // _DTYPE.itemsize,
+        "dtype": _DTYPE.name,
+        "redop": "sum" if "reduce" in kind.name else "none",
         "time_us": {
             "median": median * 1e6,
-            "min": min(seconds) * 1e6,
-            "max": max(seconds) * 1e6,
+            "min": min(cell.seconds) * 1e6,
+            "max": max(cell.seconds) * 1e6,
         },
         "algbw": algbw,
-        "busbw": algbw * 2 * (ranks - 1) / ranks,
-        "wrong": wrong,
+        "busbw": algbw * kind.busbw(ranks),
+        "wrong": cell.wrong,
     }
 
 
@@ -77,73 +82,107 @@ def _peer_names(text: str) -> list[str]:
     return names
 
 
-@bench.command("allreduce")
-@click.option("--min", "minimum", default="8", show_default=True, help="Smallest size in bytes.")
-@click.option("--max", "maximum", default="64M", show_default=True, help="Largest size in bytes.")
-@click.option("--step", default=2, show_default=True, type=click.IntRange(min=2), help="Factor.")
-@click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
-@click.option("--burst", default=0.05, show_default=True, help="Seconds that one turn measures.")
-@click.option("--peers", default="", help="openmpi: the same calls through mpi4py, turn by turn.")
-@click.option("--memory", type=click.Choice(["numpy", "engine"]), default="numpy", show_default=True)
-@command("bench allreduce")
-def allreduce(
-    *, minimum: str, maximum: str, step: int, turns: int, burst: float, peers: str, memory: str
-) -> Findings:
-    """In-place float32 sums. GB/s are 10^9; a burst is many calls, a turn one burst of each library.
+@dataclass(frozen=True)
+class _Options:
+    minimum: str
+    maximum: str
+    step: int
+    turns: int
+    burst: float
+    peers: str
+    memory: str
 
-    ratio = time of the peer / our time, the median over the turns: above 1 we are faster.
-    """
-    dtype = np.dtype(np.float32)
-    sizes = [size - size % dtype.itemsize for size in _sizes(minimum, maximum, step)]
-    peer_names = _peer_names(peers)
-    if peer_names and turns < _PEER_TURNS_MIN:
+
+def _command(kind: Kind) -> click.Command:
+    """`rdmacoll bench KIND`."""
+
+    @click.command(
+        kind.name,
+        help=f"""Float32 {kind.name} with numpy{", in place" if kind.name == "allreduce" else ""}. GB/s are
+        10^9; a burst is many calls, a turn one burst of each library. The size is the larger one of a rank's
+        input and output.
+
+        ratio = time of the peer / our time, the median over the turns: above 1 we are faster.""",
+    )
+    @click.option("--min", "minimum", default="8", show_default=True, help="Smallest size in bytes.")
+    @click.option("--max", "maximum", default="64M", show_default=True, help="Largest size in bytes.")
+    @click.option("--step", default=2, show_default=True, type=click.IntRange(min=2), help="Factor.")
+    @click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
+    @click.option("--burst", default=0.05, show_default=True, help="Seconds that one turn measures.")
+    @click.option("--peers", default="", help="openmpi: the same calls through mpi4py, turn by turn.")
+    @click.option("--memory", type=click.Choice(["numpy", "engine"]), default="numpy", show_default=True)
+    @command(f"bench {kind.name}")
+    def run(**options: Any) -> Findings:
+        return _measured(kind, _Options(**options))
+
+    return run
+
+
+for _kind in KINDS.values():
+    bench.add_command(_command(_kind))
+
+
+def _measured(kind: Kind, options: _Options) -> Findings:
+    sizes = sizes_from(options.minimum, options.maximum, options.step)
+    peer_names = _peer_names(options.peers)
+    if peer_names and options.turns < _PEER_TURNS_MIN:
         raise click.UsageError(
-            f"--turns {turns} with --peers: at least {_PEER_TURNS_MIN}, since the ratio is a median of "
-            "interleaved turns."
+            f"--turns {options.turns} with --peers: at least {_PEER_TURNS_MIN}, since the ratio is a median "
+            "of interleaved turns."
         )
     world.init()
     ranks = world.size()
     contestants: list[measure.Contestant] = [measure.OwnContestant()]
     contestants += [measure.MpiContestant(name, "Open MPI") for name in peer_names]
-    algorithm = engine_setting("RDMACOLL_ALLREDUCE_ALGORITHM") or "auto"
     transport = world.describe().get("transport")
-    say(f"{counted(ranks, 'rank')}, {os.cpu_count()} cores, transport {transport}, {memory} memory")
+    say(f"{counted(ranks, 'rank')}, {os.cpu_count()} cores, transport {transport}, {options.memory} memory")
     peer_titles = "".join(f" {c.name:>10} {'ratio':>6}" for c in contestants[1:])
     say(_HEADER + peer_titles)
     say(_UNITS + "".join(f" {'(us)':>10} {'':>6}" for _ in contestants[1:]))
     rows, ratios = [], {c.name: {} for c in contestants[1:]}  # type: ignore[var-annotated]
-    for size in sizes:
-        buffer = _buffer(size, dtype, memory)
-        cells = measure.interleaved(contestants, buffer, turns=turns, burst_s=burst)
-        row = _row(size, dtype, cells[0].seconds, cells[0].wrong, ranks)
-        row.update(transport=transport, algorithm=algorithm, peers={}, ratio={})
+    for count in _counts(kind, sizes, ranks):
+        size = count * _DTYPE.itemsize
+        allocate = engine.empty if options.memory == "engine" else np.empty
+        cells = measure.interleaved(
+            contestants, kind, count, allocate, turns=options.turns, burst_s=options.burst
+        )
+        row = _row(kind, size, cells[0], ranks)
+        row.update(transport=transport, peers={}, ratio={})
+        if kind.name == "allreduce":
+            row["algorithm"] = engine_setting("RDMACOLL_ALLREDUCE_ALGORITHM") or "auto"
         text = _line(row)
         for contestant, cell in zip(contestants[1:], cells[1:]):
             ratio = statistics.median(theirs / ours for theirs, ours in zip(cell.seconds, cells[0].seconds))
-            row["peers"][contestant.name] = _row(size, dtype, cell.seconds, cell.wrong, ranks)
+            row["peers"][contestant.name] = _row(kind, size, cell, ranks)
             row["ratio"][contestant.name] = ratios[contestant.name][str(size)] = ratio
             text += f" {statistics.median(cell.seconds) * 1e6:>10.2f} {ratio:>6.2f}"
         rows.append(row)
         say(text)
     wrong = sum(row["wrong"] for row in rows)
+    findings = judge.growth([(row["bytes"], row["time_us"]["median"]) for row in rows])
+    for finding in findings:
+        say(f"- {finding}")
     say(counted(wrong, "wrong value"))
     return {
         "ok": wrong == 0,
         "ranks": ranks,
         "cores": os.cpu_count(),
         "machine": platform.processor() or platform.machine(),
-        "settings": {"memory": memory, "turns": turns, "burst_s": burst},
+        "settings": {"memory": options.memory, "turns": options.turns, "burst_s": options.burst},
         "rows": rows,
         "peers": {contestant.name: contestant.version for contestant in contestants[1:]},
         "ratio": ratios,
+        "findings": findings,
     }
+
+
+def _counts(kind: Kind, sizes: list[int], ranks: int) -> list[int]:
+    """Sizes in elements; what is cut among the ranks is a multiple of their number."""
+    each = ranks if kind.is_cut else 1
+    counts = [max(1, size // _DTYPE.itemsize // each) * each for size in sizes]
+    return list(dict.fromkeys(counts))
 
 
 def engine_setting(name: str) -> str:
     """A setting's effective value in this world."""
     return world.current().values.text(name)
-
-
-def _buffer(size: int, dtype: np.dtype[Any], memory: str) -> np.ndarray[Any, Any]:
-    count = size // dtype.itemsize
-    return engine.empty(count, dtype) if memory == "engine" else np.empty(count, dtype)

@@ -6,11 +6,9 @@ from typing import Any
 
 import click
 
+from rdmacoll.cli import seeds as seeds_of
 from rdmacoll.cli.report import Findings, command, counted, parse_range, say
 from rdmacoll.engine.library import load
-
-# The simulator runs so many seeds before it looks up: progress, and Ctrl-C.
-_SEEDS_AT_ONCE = 20
 
 
 @click.command("verify-schedules")
@@ -27,7 +25,7 @@ def verify_schedules(*, ranks: str) -> Findings:
     for count in range(first, last + 1):
         code, fields = library.verify_schedules(count, count)
         ok = ok and code == 0
-        _add(total, fields)
+        seeds_of.add(total, fields)
     worlds = counted(first, "rank") if first == last else f"{first} to {last} ranks"
     say(f"{counted(total['schedules'], 'schedule')} of {worlds}, {total['failed']} failed")
     for failure in total.get("failures", [])[:20]:
@@ -42,33 +40,30 @@ def sim() -> None:
 
 @sim.command("faults")
 @click.option("--seeds", default="0:1000", show_default=True, help="First seed and end, exclusive.")
-@click.option("--seed", type=click.IntRange(min=0), help="Replays one seed, and says what happens.")
+@click.option("--seed", type=click.IntRange(min=0), help="Replays one seed, and tells its story.")
+@click.option("--first", is_flag=True, help="Ends at the first seed that fails.")
 @command("sim faults")
-def faults(*, seeds: str, seed: int | None) -> Findings:
-    """Runs seeded worlds with delays, refusals, reordering, pauses and deaths.
+def faults(*, seeds: str, seed: int | None, first: bool) -> Findings:
+    """Runs seeded worlds with delays, refusals, reordering, broken connections, memory that ends, pauses and
+    deaths, on all processors.
 
     Every operation has to end with the right sum or with an error that names the rank.
     """
     begin, end = (seed, seed + 1) if seed is not None else parse_range(seeds)
     if not 0 <= begin < end:
         raise click.BadParameter(f"--seeds {seeds}: the end is not included, so 0:1000 are 1000 seeds")
-    total: dict[str, Any] = {}
-    ok = True
-    library = load()
-    for first in range(begin, end, _SEEDS_AT_ONCE):
-        code, fields = library.sim_faults(first, min(end, first + _SEEDS_AT_ONCE), verbose=seed is not None)
-        ok = ok and code == 0
-        _add(total, fields)
-    found = ", ".join(f"{key} {total.get(key, 0)}" for key in ("hangs", "wrong_sums", "unnamed_errors"))
-    say(f"{counted(total.get('seeds', end - begin), 'seed')}: {found}")
-    for failing in total.get("failing_seeds", [])[:20]:
-        say(f"  rdmacoll sim faults --seed {failing}")
-    return {**total, "ok": ok}
+    if seed is not None:
+        return _replay(seed)
+    total = seeds_of.survey(begin, end, stops_at_first=first)
+    found = ", ".join(f"{key} {total[key]}" for key in seeds_of.KINDS)
+    say(f"{counted(total['seeds'], 'seed')} in {total['seconds']:.1f} s: {found}")
+    failing = total["failing_seeds"]
+    for number, finding in list(zip(failing, total["findings"]))[:20]:
+        say(finding)
+        say(f"  its story: rdmacoll sim faults --seed {number}")
+    return {**total, "ok": not failing}
 
 
-def _add(total: dict[str, Any], fields: dict[str, Any]) -> None:
-    for key, value in fields.items():
-        if key not in total or isinstance(value, (str, bool)):
-            total[key] = value
-        elif isinstance(value, (int, float, list)):
-            total[key] = total[key] + value
+def _replay(seed: int) -> Findings:
+    code, fields = load().sim_faults(seed, seed + 1, verbose=True)
+    return {**fields, "ok": code == 0}

@@ -8,12 +8,17 @@ import time
 import click
 
 from rdmacoll.cli.bench import bench
+from rdmacoll.cli.bench_compare import compare, peers_command
+from rdmacoll.cli.bench_consistency import consistency
+from rdmacoll.cli.bench_overhead import overhead
 from rdmacoll.cli.bench_pair import pair
+from rdmacoll.cli.bench_step import step
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
 from rdmacoll.cli.doctor import doctor
 from rdmacoll.cli.plan import plan
 from rdmacoll.cli.report import is_speaker
+from rdmacoll.cli.scale import scale
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.engine.version import __version__
 
@@ -32,8 +37,10 @@ commands.add_command(doctor)
 commands.add_command(verify_schedules)
 commands.add_command(plan)
 commands.add_command(selftest)
+sim.add_command(scale)
 commands.add_command(sim)
-bench.add_command(pair)
+for benchmark in (pair, consistency, compare, peers_command, step, overhead):
+    bench.add_command(benchmark)
 commands.add_command(bench)
 
 

@@ -9,38 +9,39 @@ from typing import Any, Callable, Protocol
 import numpy as np
 
 from rdmacoll import engine
+from rdmacoll.benchmarks.team_rank.values import fill
+from rdmacoll.cli.bench_kinds import Array, Kind, Place, Run
 from rdmacoll.engine import bootstrap, world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Max, Sum
 
-Array = np.ndarray[Any, Any]
 _CALLS_MAX = 20_000
 _WARM_UP_CALLS = 3
 
 
 class Contestant(Protocol):
-    """A library that can sum a buffer in place."""
+    """A library that has the collectives."""
 
     name: str
     version: str
 
-    def prepare(self, buffer: Array) -> Callable[[], object]:
-        """A call that sums `buffer` over all ranks, in place."""
+    def prepare(self, kind: Kind, given: Array, count: int) -> Run:
+        """A call that gives `given`; count: the size in elements."""
 
 
 class OwnContestant:
-    """This library, by a prepared call."""
+    """This library; allreduce by a prepared call."""
 
     name = "rdmacoll"
     version = ""
 
-    def prepare(self, buffer: Array) -> Callable[[], object]:
-        """`prepare_allreduce` in place."""
-        return engine.prepare_allreduce(buffer, buffer, Sum)
+    def prepare(self, kind: Kind, given: Array, count: int) -> Run:
+        """As users call it."""
+        return kind.ours(given)
 
 
 class MpiContestant:
-    """MPI through mpi4py's upper-case, in-place call: the same buffer, the same work."""
+    """MPI through mpi4py's upper-case calls: the same input, and outputs that are there already."""
 
     def __init__(self, name: str, product: str) -> None:
         mpi = bootstrap.mpi_module()
@@ -55,11 +56,14 @@ class MpiContestant:
             )
         self._mpi = mpi
 
-    def prepare(self, buffer: Array) -> Callable[[], object]:
-        """MPI_Allreduce with MPI_IN_PLACE."""
-        mpi, call = self._mpi, self._mpi.COMM_WORLD.Allreduce
-        place, operand, total = mpi.IN_PLACE, [buffer, mpi.FLOAT], mpi.SUM
-        return lambda: call(place, operand, total)
+    def prepare(self, kind: Kind, given: Array, count: int) -> Run:
+        """Buffers with their datatype, so that mpi4py need not look for it."""
+        return kind.mpi(self._mpi, given, count, here())
+
+
+def here() -> Place:
+    """This rank."""
+    return Place(world.rank(), world.size())
 
 
 @dataclass
@@ -70,58 +74,82 @@ class Cell:
     wrong: int = 0
 
 
-def _fresh(rank: int, turn: int, count: int) -> Array:
-    # Whole numbers, so that every order of addition is exact: the check needs no tolerance.
-    start = (rank * 7919 + turn * 104_729) % 1021
-    return ((np.arange(count, dtype=np.int64) * (rank + 1) + start) % 1021).astype(np.float32)
-
-
-def check(call: Callable[[], object], buffer: Array, turn: int) -> int:
-    """Sums fresh data of this turn; how many values are wrong, here."""
-    count = buffer.size
-    buffer[:] = _fresh(world.rank(), turn, count)
-    expected = np.zeros(count, np.float32)
+def check(kind: Kind, run: Run, given: Array, turn: int) -> int:
+    """Calls with fresh values of this turn; how many results are wrong, here."""
+    values = []
     for rank in range(world.size()):
-        expected += _fresh(rank, turn, count)
-    call()
-    return int(np.count_nonzero(buffer != expected))
+        values.append(np.empty_like(given))
+        fill(values[-1], rank, turn)
+    given[:] = values[world.rank()]
+    return _differ(run(), kind.expected(values, here()))
+
+
+def _differ(got: Array | None, expected: Array | None) -> int:
+    if got is None or expected is None or got.shape != expected.shape:
+        return int(got is not None or expected is not None)
+    return int(np.count_nonzero(got != expected))
 
 
 def _slowest(seconds: float) -> float:
     return float(engine.allreduce(np.array([seconds]), Max)[0])
 
 
-def timed(call: Callable[[], object], buffer: Array, calls: int) -> tuple[float, int]:
+def timed(run: Run, given: Array, calls: int) -> tuple[float, int]:
     """(seconds per call at the slowest rank, wrong values) of a burst, on zeros that must stay zeros."""
-    buffer[:] = 0
+    given[:] = 0
+    result: Array | None = None
     engine.barrier()
     begin = time.perf_counter()
     for _ in range(calls):
-        call()
+        result = run()
     seconds = (time.perf_counter() - begin) / calls
-    return _slowest(seconds), int(np.count_nonzero(buffer))
+    return _slowest(seconds), 0 if result is None else int(np.count_nonzero(result))
 
 
-def _calls_for(call: Callable[[], object], buffer: Array, burst_s: float) -> int:
-    buffer[:] = 0
+def _calls_for(run: Run, given: Array, burst_s: float) -> int:
+    given[:] = 0
     for _ in range(_WARM_UP_CALLS):
-        call()
-    per_call, _ = timed(call, buffer, 5)
+        run()
+    per_call, _ = timed(run, given, 5)
     return max(2, min(_CALLS_MAX, int(burst_s / max(per_call, 1e-7))))
 
 
-def interleaved(contestants: list[Contestant], buffer: Array, *, turns: int, burst_s: float) -> list[Cell]:
-    """Lets all take turns on one buffer; who begins alternates. Wrong values are summed over ranks."""
-    calls = [contestant.prepare(buffer) for contestant in contestants]
-    cells = [Cell() for _ in contestants]
-    counts = [_calls_for(call, buffer, burst_s) for call in calls]
+@dataclass(frozen=True)
+class Entry:
+    """What takes turns: a call, what it gives, and what it must get."""
+
+    kind: Kind
+    run: Run
+    given: Array
+
+
+def interleaved(
+    contestants: list[Contestant],
+    kind: Kind,
+    count: int,
+    allocate: Callable[[int, np.dtype[Any]], Array],
+    *,
+    turns: int,
+    burst_s: float,
+) -> list[Cell]:
+    """Lets all take turns on one input."""
+    given = allocate(kind.given(count, here()), np.dtype(np.float32))
+    runs = [contestant.prepare(kind, given, count) for contestant in contestants]
+    return take_turns([Entry(kind, run, given) for run in runs], turns=turns, burst_s=burst_s)
+
+
+def take_turns(entries: list[Entry], *, turns: int, burst_s: float) -> list[Cell]:
+    """A burst of each, in each turn; who begins alternates. Wrong values are summed over ranks."""
+    cells = [Cell() for _ in entries]
+    counts = [_calls_for(entry.run, entry.given, burst_s) for entry in entries]
     for turn in range(turns):
-        order = range(len(calls)) if turn % 2 == 0 else reversed(range(len(calls)))
+        order = range(len(entries)) if turn % 2 == 0 else reversed(range(len(entries)))
         for number in order:
-            cells[number].wrong += check(calls[number], buffer, turn)
-            seconds, wrong = timed(calls[number], buffer, counts[number])
-            cells[number].seconds.append(seconds)
-            cells[number].wrong += wrong
+            entry, cell = entries[number], cells[number]
+            cell.wrong += check(entry.kind, entry.run, entry.given, turn)
+            seconds, wrong = timed(entry.run, entry.given, counts[number])
+            cell.seconds.append(seconds)
+            cell.wrong += wrong
     wrong_everywhere = engine.allreduce(np.array([cell.wrong for cell in cells], np.int64), Sum)
     for cell, wrong in zip(cells, wrong_everywhere.tolist()):
         cell.wrong = int(wrong)

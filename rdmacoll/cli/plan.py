@@ -9,6 +9,7 @@ import click
 from rdmacoll.cli.report import Findings, bytes_text, command, counted, is_speaker, parse_bytes, say
 from rdmacoll.engine.question import OPERATIONS, explain
 
+_OF_WHOM = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
 _NETWORKS = ("rdma", "tcp")
 # What the words of a schedule mean; the rest of a line is where from, where to, and after which steps.
 _WORDS = {
@@ -27,7 +28,13 @@ _WORDS = {
 @click.option("--op", "operation", type=click.Choice(OPERATIONS), default="allreduce", show_default=True)
 @click.option("--ranks", default=8, show_default=True, type=click.IntRange(min=1), help="Of the world.")
 @click.option("--nodes", default=1, show_default=True, type=click.IntRange(min=1), help="That they are on.")
-@click.option("--bytes", "size", default="1M", show_default=True, help="Of an allgather: of all ranks.")
+@click.option(
+    "--bytes",
+    "size",
+    default="1M",
+    show_default=True,
+    help="Of each rank; of an allgather or gather: of all ranks; of a scatter: the root's.",
+)
 @click.option("--algorithm", help="Whose schedule is shown, if not that of the one that is chosen.")
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose it is.")
 @click.option("--network", type=click.Choice(_NETWORKS), default="rdma", show_default=True)

@@ -13,6 +13,8 @@ from rdmacoll.engine.collectives import (
     broadcast_async,
     grouped_allreduce,
     grouped_allreduce_async,
+    grouped_broadcast,
+    grouped_broadcast_async,
     prepare_allreduce,
 )
 from rdmacoll.engine.exchanges import (
@@ -69,6 +71,8 @@ __all__ = [
     "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_async",
+    "grouped_broadcast",
+    "grouped_broadcast_async",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "prepare_allreduce",

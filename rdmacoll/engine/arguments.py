@@ -76,6 +76,13 @@ def target(given: Array, out: Array | None, *, array: Any) -> Array:
     return out
 
 
+def placed(array: Any, out: Array | None) -> tuple[Array, Array]:
+    """What the engine reads and where it writes, which is one array where the caller gave one for both."""
+    given = source(array)
+    where = target(given, out, array=array)
+    return (where if where is array else given), where
+
+
 def _is_same(a: Array, b: Array) -> bool:
     return bool(a.__array_interface__["data"][0] == b.__array_interface__["data"][0])
 

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rdmacoll.engine import launch as launch_rules, patience
@@ -229,6 +230,11 @@ def told_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
         if told is not None:
             return told
     return None
+
+
+def cache_folder() -> Path:
+    """Where what is built or installed for tests and benchmarks is kept from run to run."""
+    return Path(os.environ.get("RDMACOLL_CACHE") or Path.home() / ".cache" / "rdmacoll")
 
 
 def told_rank(environ: Mapping[str, str] | None = None) -> int:

@@ -13,7 +13,7 @@ from rdmacoll.engine.arguments import Array
 from rdmacoll.engine.groups import grouped_handle
 from rdmacoll.engine.operators import DTYPES
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.engine.results import results_of
+from rdmacoll.engine.results import made_handle, results_of
 from rdmacoll.engine.submission import Call, Handle, Operation
 from rdmacoll.engine.world import current
 
@@ -33,8 +33,7 @@ def allgather_async(
     call = Call(
         abi.ALLGATHER, (source,), (source,), dtype=DTYPES.moved(source.dtype), name=name, process_set=number
     )
-    operation = Operation(engine, call)
-    return Handle([operation], lambda: results_of(engine, operation).array(0, source.dtype))
+    return made_handle(engine, call)
 
 
 def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Array:
@@ -129,8 +128,7 @@ def scatter_async(
         splits=arguments.splits(splits, process_set.size()) if is_cut_here else None,
         process_set=number_of(engine, process_set),
     )
-    operation = Operation(engine, call)
-    return Handle([operation], lambda: results_of(engine, operation).array(0, source.dtype))
+    return made_handle(engine, call)
 
 
 def scatter(

@@ -2,42 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 import numpy as np
 
 from rdmacoll.engine import arguments
+from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.results import results_of
 from rdmacoll.engine.submission import Array, Call, Handle, Operation
 from rdmacoll.engine.world import current
 
 
-def grouped_handle(
-    sources: Sequence[Array], name: str | None, call_of: Callable[[list[Array], str | None], Call]
-) -> Handle:
-    """Submits `call_of(the arrays of a dtype, the operation's name)` for each dtype, in order of first
-    appearance. The handle's result is the list of the engine's results, in the order of `sources`."""
+def _by_dtype(sources: Sequence[Array], name: str | None) -> Iterator[tuple[str | None, list[int]]]:
+    """The operation's name and the positions of each dtype, in order of first appearance."""
     if name is not None:
         arguments.name(name)
     positions: dict[np.dtype[Any], list[int]] = {}
     for position, source in enumerate(sources):
         positions.setdefault(source.dtype, []).append(position)
+    for dtype, places in positions.items():
+        yield name if name is None or len(positions) == 1 else f"{name}/{dtype.name}", places
+
+
+def _at(arrays: Sequence[Array], places: Sequence[int]) -> list[Array]:
+    return [arrays[place] for place in places]
+
+
+def grouped_handle(
+    sources: Sequence[Array], name: str | None, call_of: Callable[[list[Array], str | None], Call]
+) -> Handle:
+    """Submits `call_of(the arrays of a dtype, the operation's name)` for each dtype. The handle's result is
+    the list of the engine's results, in the order of `sources`."""
     engine = current()
-    calls = [
-        call_of(
-            [sources[position] for position in places],
-            name if name is None or len(positions) == 1 else f"{name}/{dtype.name}",
-        )
-        for dtype, places in positions.items()
-    ]
+    groups = list(_by_dtype(sources, name))
+    calls = [call_of(_at(sources, places), title) for title, places in groups]
     operations = [Operation(engine, call) for call in calls]
 
     def results() -> list[Array]:
         found: dict[int, Array] = {}
-        for operation, (dtype, places) in zip(operations, positions.items()):
+        for operation, (_, places) in zip(operations, groups):
             made = results_of(engine, operation)
-            found.update((position, made.array(index, dtype)) for index, position in enumerate(places))
-        return [found[position] for position in range(len(sources))]
+            found.update(
+                (place, made.array(index, sources[place].dtype)) for index, place in enumerate(places)
+            )
+        return [found[place] for place in range(len(sources))]
 
     return Handle(operations, results)
+
+
+def placed_handle(
+    arrays: Sequence[Any],
+    out: Sequence[Array] | None,
+    name: str | None,
+    call_of: Callable[[list[Array], list[Array], str | None], Call],
+) -> Handle:
+    """The same with `call_of(sources, targets, name)`, whose results go to `out` or to new arrays."""
+    if out is not None:
+        if len(out) != len(arrays):
+            raise ConfigError(f"{len(arrays)} arrays, but {len(out)} in out.")
+        arguments.check_apart(arrays, out)
+    outs = [None] * len(arrays) if out is None else list(out)
+    pairs = [arguments.placed(array, where) for array, where in zip(arrays, outs)]
+    sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    calls = [
+        call_of(_at(sources, places), _at(targets, places), title)
+        for title, places in _by_dtype(sources, name)
+    ]
+    engine = current()
+    return Handle(
+        [Operation(engine, call) for call in calls],
+        lambda: [arguments.deliver(target, where) for target, where in zip(targets, outs)],
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,7 @@ class _Api(ctypes.Structure):
             ),
         ),
         ("explain", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_char_p, _TEXT, _TEXT)),
+        ("sim_scale", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _TEXT, _TEXT)),
         (
             "set_add",
             ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _NUMBERS, ctypes.c_int32, _NUMBERS, _TEXT),
@@ -350,20 +351,24 @@ class Library:
         code = self._api.sim_faults(begin, end, int(verbose), ctypes.byref(text))
         return code, json.loads(self.take_text(text.value))
 
-    def explain(self, question: ctypes.Structure, arguments: str = "") -> dict[str, Any]:
-        """What would run, and why (`rdmacoll.engine.question`); keys in rdmacoll_c.h. Raises ConfigError."""
+    def _answer(self, function: Callable[..., int], *asked: Any) -> dict[str, Any]:
+        """The JSON that a function with `char** json, char** error` gives."""
         text, error = _VOID(), _VOID()
-        asked = (ctypes.byref(question), arguments.encode())
-        self._check(self._api.explain(*asked, ctypes.byref(text), ctypes.byref(error)), error)
+        self._check(function(*asked, ctypes.byref(text), ctypes.byref(error)), error)
         found: dict[str, Any] = json.loads(self.take_text(text.value))
         return found
 
+    def explain(self, question: ctypes.Structure, arguments: str = "") -> dict[str, Any]:
+        """What would run, and why (`rdmacoll.engine.question`); keys in rdmacoll_c.h. Raises ConfigError."""
+        return self._answer(self._api.explain, ctypes.byref(question), arguments.encode())
+
+    def sim_scale(self, question: ctypes.Structure) -> dict[str, Any]:
+        """How long a step takes (`rdmacoll.engine.scale`); keys in rdmacoll_c.h. Raises ConfigError."""
+        return self._answer(self._api.sim_scale, ctypes.byref(question))
+
     def devices(self, arguments: str = "") -> dict[str, Any]:
         """RDMA devices and the choice among them; keys in rdmacoll_c.h. Raises ConfigError."""
-        text, error = _VOID(), _VOID()
-        self._check(self._api.devices(arguments.encode(), ctypes.byref(text), ctypes.byref(error)), error)
-        found: dict[str, Any] = json.loads(self.take_text(text.value))
-        return found
+        return self._answer(self._api.devices, arguments.encode())
 
     def pair_open(
         self, *, place: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str

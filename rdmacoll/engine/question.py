@@ -5,9 +5,18 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from rdmacoll.engine.library import load
+from rdmacoll.engine import library as abi
 
-_KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2}
+_KINDS = {
+    "allreduce": abi.ALLREDUCE,
+    "reducescatter": abi.REDUCESCATTER,
+    "reduce": abi.REDUCE,
+    "broadcast": abi.BROADCAST,
+    "allgather": abi.ALLGATHER,
+    "gather": abi.GATHER,
+    "scatter": abi.SCATTER,
+    "alltoall": abi.ALLTOALL,
+}
 OPERATIONS = tuple(_KINDS)
 
 
@@ -60,4 +69,4 @@ def explain(
         latency_us,
         gbit_per_s,
     )
-    return load().explain(question)
+    return abi.load().explain(question)

@@ -6,41 +6,23 @@ Dtypes, operators, scales and errors are those of `allreduce`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import Array
+from rdmacoll.engine.calls import reduction_call
 from rdmacoll.engine.groups import grouped_handle
-from rdmacoll.engine.operators import DTYPES, Average
+from rdmacoll.engine.operators import Average
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.engine.results import results_of
+from rdmacoll.engine.results import made_handle
 from rdmacoll.engine.submission import Call, Handle, Operation, perform
 from rdmacoll.engine.world import Engine, current
 
 
-def _reducescatter_call(
-    sources: list[Array],
-    op: int,
-    name: str | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: int,
-) -> Call:
-    for source in sources:
-        arguments.check_has_rows(source, "reducescatter")
-    dtype = sources[0].dtype
-    prescale, postscale = arguments.scales(dtype, prescale_factor, postscale_factor)
-    return Call(
-        abi.REDUCESCATTER,
-        sources,
-        sources,
-        dtype=DTYPES.reduced(dtype, op),
-        op=op,
-        prescale=prescale,
-        postscale=postscale,
-        name=name,
-        process_set=process_set,
-    )
+def _cut_by_rows(array: Any) -> Array:
+    source = arguments.source(array)
+    arguments.check_has_rows(source, "reducescatter")
+    return source
 
 
 def grouped_reducescatter_async(
@@ -53,12 +35,13 @@ def grouped_reducescatter_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Like `grouped_reducescatter`, but returns at once: `wait()` gives the list of results."""
+    factors = prescale_factor, postscale_factor
     number = number_of(current(), process_set)
 
     def call(sources: list[Array], name: str | None) -> Call:
-        return _reducescatter_call(sources, op, name, prescale_factor, postscale_factor, number)
+        return reduction_call(abi.REDUCESCATTER, sources, sources, op, name, factors, number)
 
-    return grouped_handle([arguments.source(array) for array in arrays], name, call)
+    return grouped_handle([_cut_by_rows(array) for array in arrays], name, call)
 
 
 def grouped_reducescatter(
@@ -93,11 +76,11 @@ def reducescatter_async(
 ) -> Handle:
     """Like `reducescatter`, but returns at once: `wait()` gives the result."""
     engine = current()
-    source = arguments.source(array)
+    source = _cut_by_rows(array)
+    factors = prescale_factor, postscale_factor
     number = number_of(engine, process_set)
-    call = _reducescatter_call([source], op, name, prescale_factor, postscale_factor, number)
-    operation = Operation(engine, call)
-    return Handle([operation], lambda: results_of(engine, operation).array(0, source.dtype))
+    call = reduction_call(abi.REDUCESCATTER, (source,), (source,), op, name, factors, number)
+    return made_handle(engine, call)
 
 
 def reducescatter(
@@ -133,31 +116,18 @@ def _reduce_call(
     op: int,
     name: str | None,
     out: Array | None,
-    prescale_factor: float,
-    postscale_factor: float,
-    process_set: int,
-) -> Call:
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+) -> tuple[Call, Callable[[], Array | None]]:
+    """And what gives the result, once it is done."""
     rank, size = engine.topology[:2]
     root = arguments.root(root_rank, size)
-    source = arguments.source(array)
-    target = arguments.target(source, out, array=array) if rank == root else source
-    prescale, postscale = arguments.scales(source.dtype, prescale_factor, postscale_factor)
-    return Call(
-        abi.REDUCE,
-        (target if target is array else source,),
-        (target,),
-        dtype=DTYPES.reduced(source.dtype, op),
-        op=op,
-        root=root,
-        prescale=prescale,
-        postscale=postscale,
-        name=name,
-        process_set=process_set,
-    )
-
-
-def _at_root(engine: Engine, call: Call, out: Array | None) -> Array | None:
-    return arguments.deliver(call.outputs[0], out) if engine.topology[0] == call.root else None
+    number = number_of(engine, process_set)
+    source = target = arguments.source(array)
+    if rank == root:
+        source, target = arguments.placed(array, out)
+    call = reduction_call(abi.REDUCE, (source,), (target,), op, name, factors, number, root=root)
+    return call, lambda: arguments.deliver(target, out) if rank == root else None
 
 
 def reduce(
@@ -177,10 +147,10 @@ def reduce(
     goes, which may be `array` itself; without it a new array.
     """
     engine = current()
-    number = number_of(engine, process_set)
-    call = _reduce_call(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor, number)
+    factors = prescale_factor, postscale_factor
+    call, result = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set)
     perform(engine, call)
-    return _at_root(engine, call, out)
+    return result()
 
 
 def reduce_async(
@@ -196,9 +166,9 @@ def reduce_async(
 ) -> Handle:
     """Like `reduce`, but returns at once: `wait()` gives the result."""
     engine = current()
-    number = number_of(engine, process_set)
-    call = _reduce_call(engine, array, root_rank, op, name, out, prescale_factor, postscale_factor, number)
-    return Handle([Operation(engine, call)], lambda: _at_root(engine, call, out))
+    factors = prescale_factor, postscale_factor
+    call, result = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set)
+    return Handle([Operation(engine, call)], result)
 
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rdmacoll.engine.memory import Block, array_over
-from rdmacoll.engine.submission import Array, Operation
+from rdmacoll.engine.submission import Array, Call, Handle, Operation
 from rdmacoll.engine.world import Engine
 
 
@@ -38,3 +38,9 @@ class Results:
 def results_of(engine: Engine, operation: Operation) -> Results:
     """Takes them from an operation, which is then over."""
     return operation.hand_over(lambda handle: Results(engine, handle))
+
+
+def made_handle(engine: Engine, call: Call) -> Handle:
+    """Submits a call whose one result the engine makes, of the dtype that it is given."""
+    operation = Operation(engine, call)
+    return Handle([operation], lambda: results_of(engine, operation).array(0, call.inputs[0].dtype))

@@ -4,7 +4,13 @@ from rdmacoll.ops.allgather import allgather, grouped_allgather
 from rdmacoll.ops.allreduce import allreduce, grouped_allreduce
 from rdmacoll.ops.alltoall import alltoall
 from rdmacoll.ops.barrier import barrier
-from rdmacoll.ops.broadcast import broadcast, broadcast_global_variables, broadcast_variables
+from rdmacoll.ops.broadcast import (
+    broadcast,
+    broadcast_,
+    broadcast_global_variables,
+    broadcast_variables,
+    grouped_broadcast,
+)
 from rdmacoll.ops.compression import Compression
 from rdmacoll.ops.gather import gather
 from rdmacoll.ops.reduce import reduce
@@ -18,11 +24,13 @@ __all__ = [
     "alltoall",
     "barrier",
     "broadcast",
+    "broadcast_",
     "broadcast_global_variables",
     "broadcast_variables",
     "gather",
     "grouped_allgather",
     "grouped_allreduce",
+    "grouped_broadcast",
     "grouped_reducescatter",
     "reduce",
     "reducescatter",

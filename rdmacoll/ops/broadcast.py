@@ -10,7 +10,7 @@ import tensorflow as tf
 from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
-from rdmacoll.ops._arguments import by_dtype, check_movable, check_root, tensor as as_tensor
+from rdmacoll.ops._arguments import check_movable, check_root, in_groups, tensor as as_tensor
 from rdmacoll.ops._gradients import filled, zeros_that_wait
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
@@ -31,13 +31,25 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
 
 @not_converted
 @takes_process_set
-def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
-    """Assigns rank `root_rank`'s values to the variables of all ranks, as one operation for each dtype.
+def grouped_broadcast(tensors: Sequence[Any], root_rank: int, name: str | None = None) -> list[Any]:
+    """`broadcast` of several tensors as one operation for each dtype: cheaper than one by one."""
+    return in_groups(
+        [as_tensor(value) for value in tensors],
+        name,
+        lambda group, name: send_group(group, root_rank=root_rank, name=name),
+    )
+
+
+@not_converted
+@takes_process_set
+def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None) -> list[Any]:
+    """Broadcasts in place: assigns rank `root_rank`'s values to the variables of all ranks, as one operation
+    for each dtype, and returns their values after that.
 
     variables: `tf.Variable` or `keras.Variable` objects, the same list on all ranks, of any fixed-size
-    dtype (booleans, counters and the states of seed generators too). In a graph of TensorFlow 1 this
-    builds and returns the op that does it, to be run once they are initialised; elsewhere it is done, and
-    None is returned. Raises ConfigError for what is no variable, and the errors of `allreduce`.
+    dtype (booleans, counters and the states of seed generators too). In a graph of TensorFlow 1 it happens
+    when a returned value is fetched. Raises ConfigError for what is no variable, and the errors of
+    `allreduce`.
     """
     targets = list(variables)
     for position, variable in enumerate(targets):
@@ -47,18 +59,31 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
                 "variables, or use broadcast() for tensors."
             )
     values = [as_tensor(variable) for variable in targets]
-    assignments = []
-    for indices in by_dtype(values).values():
-        copies = send_group(
-            [values[index] for index in indices],
-            root_rank=root_rank,
-            name=None,
-            labels=[str(getattr(targets[index], "name", "")) for index in indices],
+    labels = {id(value): str(getattr(variable, "name", "")) for value, variable in zip(values, targets)}
+
+    def send(group: list[Any], name: str | None) -> list[Any]:
+        return send_group(
+            group, root_rank=root_rank, name=name, labels=[labels[id(value)] for value in group]
         )
-        assignments += [targets[index].assign(copy) for index, copy in zip(indices, copies)]
+
+    copies = in_groups(values, name, send)
+    assigned = [variable.assign(copy) for variable, copy in zip(targets, copies)]
+    with tf.control_dependencies([] if tf.executing_eagerly() else [a for a in assigned if a is not None]):
+        return [tf.identity(copy) for copy in copies]
+
+
+@not_converted
+@takes_process_set
+def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
+    """`broadcast_` for the variables of a model and its optimizer.
+
+    In a graph of TensorFlow 1 this builds and returns the op that does it, to be run once they are
+    initialised; elsewhere it is done, and None is returned.
+    """
+    values = broadcast_(variables, root_rank)
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
         return None
-    return tf.group(*assignments)
+    return tf.group(*values)
 
 
 def broadcast_global_variables(root_rank: int = 0) -> Any:

@@ -37,6 +37,8 @@ def DistributedOptimizer(
     compression: Any = None,
     sparse_as_dense: bool | str = False,
     bucket_bytes: int | None = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Makes `optimizer` reduce gradients over all ranks before it clips and applies them; returns the
@@ -49,8 +51,10 @@ def DistributedOptimizer(
     travel as 16 bits; under dynamic loss scaling the scale falls until they fit. sparse_as_dense: False
     gathers the rows of `tf.IndexedSlices`; True makes them dense; "auto" gathers the rows, or sums those of
     one index where that is less to send (not the same for Keras 3's Adam, or a clipped norm, which square
-    each row). bucket_bytes: instead of RDMACOLL_BUCKET_BYTES. process_set: whose ranks
-    train together; those wrap their optimizers of that set in the same order.
+    each row). bucket_bytes: instead of RDMACOLL_BUCKET_BYTES. backward_passes_per_step: so many calls make a
+    step: gradients are summed on each rank, then reduced and applied with the last call; with
+    `average_aggregated_gradients` their mean is. In a graph of TensorFlow 1 the sums are local variables.
+    process_set: whose ranks train together; those wrap their optimizers of that set in the same order.
 
     With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
     (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and
@@ -68,6 +72,8 @@ def DistributedOptimizer(
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         bucket_bytes=bucket_bytes,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
         process_set=process_set,
     )
 
@@ -93,14 +99,13 @@ def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
 
 
 def _with_inner(optimizer: Any) -> list[Any]:
-    """The optimizer, and what loss scaling has inside (of Keras, and of TensorFlow 1)."""
+    """The optimizer, and what loss scaling (of Keras, and of TensorFlow 1) or a MultiOptimizer has inside."""
     parts = [optimizer]
-    while True:
-        outer = parts[-1]
+    for outer in parts:  # which grows
         inner = getattr(outer, "inner_optimizer", None) or getattr(outer, "_optimizer", None)
-        if inner is None:
-            return parts
-        parts.append(inner)
+        parts += [] if inner is None else [inner]
+        parts += getattr(outer, "_inner_optimizers", [])
+    return parts
 
 
 def bucket_count(optimizer: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rdmacoll.engine.errors import ConfigError
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.subclass import subclass
@@ -19,6 +20,7 @@ class Distributed(Copied):
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """`apply_gradients` and `fit` come through here. Reduces before clipping, so that the norm is
         that of the whole batch."""
+        _check_parts(self, trainable_variables)
         if not self._rdmacoll_is_reduced and not self._accumulates():
             grads = self._rdmacoll_reduce(grads, _variables_of(self, trainable_variables))
         return super().apply(grads, trainable_variables)  # type: ignore[misc]
@@ -40,7 +42,49 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     _save_as(plain, distributed)
     _patch_loss_scaling()
     _patch_jit()
+    _accumulate(optimizer, reducer)
     optimizer.__class__ = distributed
+
+
+def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
+    """Several passes to a step: Keras's own accumulation, which takes the mean of the passes."""
+    passes = reducer.backward_passes_per_step
+    if passes == 1:
+        return
+    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        optimizer = inner
+    cure = f"create it with gradient_accumulation_steps={passes}, and leave backward_passes_per_step out"
+    if hasattr(optimizer, "_inner_optimizers"):
+        cure = f"create its optimizers with gradient_accumulation_steps={passes}"
+        raise ConfigError(f"backward_passes_per_step={passes} of a {type(optimizer).__name__}: {cure}.")
+    if optimizer.gradient_accumulation_steps:
+        raise ConfigError(
+            f"backward_passes_per_step={passes} of an optimizer that has gradient_accumulation_steps="
+            f"{optimizer.gradient_accumulation_steps} already: leave one of them out."
+        )
+    if optimizer.built:
+        raise ConfigError(
+            f"backward_passes_per_step={passes} of a {type(optimizer).__name__} that is built already: wrap "
+            f"it before its first step, or {cure}."
+        )
+    optimizer.gradient_accumulation_steps = passes
+    if not reducer.average_aggregated_gradients:
+        reducer.postscale_factor *= passes
+    reducer.backward_passes_per_step = 1  # a copy has Keras's
+
+
+def _check_parts(optimizer: Any, variables: Any) -> None:
+    """A MultiOptimizer may ask a function of the program for its parts, when it is built."""
+    if not hasattr(optimizer, "_inner_optimizers"):
+        return
+    if not optimizer.built and variables is not None:
+        optimizer.build(list(variables))
+    for part in optimizer.optimizers:
+        if isinstance(part, Distributed):
+            raise ConfigError(
+                f"a {type(optimizer).__name__} and the {type(part).__name__} in it are both wrapped: those "
+                "gradients would be reduced twice. Wrap the outer one alone."
+            )
 
 
 def _variables_of(optimizer: Any, given: Any) -> list[Any] | None:

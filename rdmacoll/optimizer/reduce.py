@@ -20,6 +20,7 @@ from rdmacoll.ops._process_sets import within
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import compressor
 from rdmacoll.ops.sparse import reduce_slices
+from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
 from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
 
 
@@ -37,6 +38,8 @@ class GradientReducer:
         compression: Any = None,
         sparse_as_dense: bool | str = False,
         bucket_bytes: int | None = None,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
         process_set: ProcessSet = global_process_set,
     ) -> None:
         if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
@@ -52,13 +55,21 @@ class GradientReducer:
         self.compression = compressor(compression)
         self.sparse_as_dense = sparse_as_dense
         self.bucket_bytes = bucket_bytes
+        self.backward_passes_per_step = checked_passes(backward_passes_per_step)
+        self.average_aggregated_gradients = average_aggregated_gradients
         self.buckets: list[Bucket] = []  # of the last list that was reduced
 
     def options(self) -> dict[str, Any]:
         """What makes another one like this."""
-        names = ("name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes")
-        others = {"compression": self.compression, "process_set": self.process_set}
-        return {**others, **{name: getattr(self, name) for name in names}}
+        names = ["name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes"]
+        names += ["backward_passes_per_step", "average_aggregated_gradients", "compression", "process_set"]
+        return {name: getattr(self, name) for name in names}
+
+    def accumulation(self) -> Accumulation | None:
+        """For an optimizer that has none of its own; None where each pass is a step."""
+        if self.backward_passes_per_step == 1:
+            return None
+        return Accumulation(self.backward_passes_per_step, is_mean=self.average_aggregated_gradients)
 
     @not_converted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:

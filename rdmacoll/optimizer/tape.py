@@ -10,6 +10,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
+from rdmacoll.optimizer.accumulation import checked_passes
 from rdmacoll.optimizer.reduce import GradientReducer
 
 
@@ -41,13 +42,21 @@ def DistributedGradientTape(
     compression: Any = None,
     sparse_as_dense: bool | str = False,
     bucket_bytes: int | None = None,
+    backward_passes_per_step: int = 1,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Makes `tape.gradient()` return gradients that are reduced over all ranks; returns the same tape.
 
     tape: a `tf.GradientTape`, recording or not. Options as for `DistributedOptimizer`; use one of the
-    two. Raises ConfigError for a tape that is wrapped already.
+    two. Raises ConfigError for a tape that is wrapped already, and for several backward passes to a step:
+    a tape lives for one.
     """
+    if checked_passes(backward_passes_per_step) != 1:
+        raise ConfigError(
+            f"backward_passes_per_step={backward_passes_per_step} of a tape, which lives for one pass: sum "
+            "the gradients of plain tapes and give the sums to a wrapped optimizer, or wrap the optimizer "
+            f"with backward_passes_per_step={backward_passes_per_step}."
+        )
     if isinstance(tape, _DistributedTape):
         raise ConfigError("this tape is wrapped already: its gradients would be reduced twice.")
     if type(tape) is not tf.GradientTape:

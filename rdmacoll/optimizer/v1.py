@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.subclass import reduced_pairs, subclass
@@ -20,12 +23,26 @@ class Distributed(Copied):
 
     _rdmacoll_reduce: GradientReducer
     _rdmacoll_has_computed = False
+    _rdmacoll_accumulation: Accumulation | None = None
+    _rdmacoll_is_last: Any = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """The plain optimizer's pairs, reduced. `minimize` comes through here."""
         self._rdmacoll_has_computed = True
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
-        return reduced_pairs(self._rdmacoll_reduce, pairs)
+        reducer = self._rdmacoll_reduce
+        # What is eager goes on with the sums that there are; in a graph each call has its own.
+        if not tf.executing_eagerly() or self._rdmacoll_accumulation is None:
+            self._rdmacoll_accumulation = reducer.accumulation()
+        if self._rdmacoll_accumulation is None:
+            return reduced_pairs(reducer, pairs)
+        pairs, is_last = self._rdmacoll_accumulation.add(pairs)
+        self._rdmacoll_is_last = is_last
+        present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        sums = [gradient for gradient, _ in present]
+        reduced = tf.cond(is_last, lambda: [g for g, _ in reduced_pairs(reducer, present)], lambda: sums)
+        found = iter([reduced] if len(present) == 1 and tf.is_tensor(reduced) else reduced)
+        return [(None if gradient is None else next(found), variable) for gradient, variable in pairs]
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """As of the plain optimizer, for gradients of `compute_gradients`."""
@@ -35,7 +52,11 @@ class Distributed(Copied):
                 "called: each rank would apply its own gradients. Call minimize or compute_gradients of this "
                 "optimizer, or leave it unwrapped and take the gradients from a DistributedGradientTape."
             )
-        return super().apply_gradients(*args, **kwargs)  # type: ignore[misc]
+        plain = super().apply_gradients  # type: ignore[misc]
+        if self._rdmacoll_accumulation is None:
+            return plain(*args, **kwargs)
+        step = self._rdmacoll_accumulation.when(self._rdmacoll_is_last, lambda: plain(*args, **kwargs))
+        return None if tf.executing_eagerly() else step.op
 
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:

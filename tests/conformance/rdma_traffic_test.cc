@@ -1,5 +1,6 @@
 // Random traffic over RDMA: every size, every memory, every setting, and what it costs.
 #include "conformance/rdma_puppet.h"
+#include "sanitized.h"
 
 namespace rdmacoll::conformance {
 namespace {
@@ -132,7 +133,7 @@ void meet(VerbsFleet& fleet) {
 }
 
 TEST(RdmaTraffic, of_many_seeds_arrives_whole_and_in_order) {
-  for (uint64_t seed = 1; seed <= 400; ++seed) {
+  for (uint64_t seed = 1; seed <= seeds(400); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const auto any = [&](std::initializer_list<uint32_t> values) {

@@ -126,12 +126,17 @@ TEST(Splits, that_do_not_fit_are_refused_with_the_numbers) {
 }
 
 TEST(Rows, that_would_not_fit_in_a_message_are_refused) {
-  std::vector<float> values(1000, 1.f);
+  std::vector<float> values(3000, 1.f);
   Request request = in_place(Kind::alltoall, Dtype::float32, values);
-  EXPECT_TRUE(check(request, 0, 200).ok());
-  const Status status = check(request, 0, 1000);
+  EXPECT_TRUE(check(request, 0, 3000).ok());  // all get as many: one number
+  request.splits.assign(1000, 3);
+  EXPECT_TRUE(check(request, 0, 1000).ok());
+  request.splits.assign(3000, 1);
+  request.splits[0] = 2;
+  request.splits[1] = 0;
+  const Status status = check(request, 0, 3000);
   EXPECT_EQ(status.code(), Code::invalid);
-  EXPECT_NE(status.message().find("alltoall of 1 tensors among 1000 ranks"), std::string::npos)
+  EXPECT_NE(status.message().find("alltoall of 1 tensors among 3000 ranks"), std::string::npos)
       << status.message();
 }
 

@@ -156,6 +156,32 @@ def groups() -> None:
     assert all(a is b for a, b in zip(engine.grouped_allreduce(floats, out=floats), floats))
 
 
+def grouped_broadcasts() -> None:
+    """New arrays, in place, and both at once; booleans too. Nothing beside them is touched."""
+    me, count = rdmacoll.rank(), rdmacoll.size()
+    root = count - 1
+    shapes = [((3, 4), "float32"), ((), "bool"), ((0,), "int64"), ((70_001,), "float32"), ((5,), "uint16")]
+    lists = [
+        [data_of(rank, shape, np.dtype(kind), SEED + n) for n, (shape, kind) in enumerate(shapes)]
+        for rank in range(count)
+    ]
+    for name in (None, "a named group"):
+        got = engine.grouped_broadcast(lists[me], root, name)
+        assert [a.tobytes() for a in got] == [a.tobytes() for a in lists[root]]
+        assert [(a.shape, a.dtype) for a in got] == [(a.shape, a.dtype) for a in lists[root]]
+    mine = [array.copy() for array in lists[me]]
+    handle = engine.grouped_broadcast_async(mine, root, out=mine)
+    assert all(a is b for a, b in zip(handle.wait(), mine))
+    assert [a.tobytes() for a in mine] == [a.tobytes() for a in lists[root]]
+    frame = np.full((3, 10), me)
+    engine.broadcast(frame[1], root, out=frame[1])
+    assert frame.tolist() == [[me] * 10, [root] * 10, [me] * 10]
+    strided = np.full((10, 2), me)
+    engine.grouped_broadcast([strided[:, 0]], root, out=[strided[:, 0]])
+    assert strided.tolist() == [[root, me]] * 10
+    assert engine.grouped_broadcast([], root) == []
+
+
 def many_at_once() -> None:
     """Hundreds in flight; named ones in an order of each rank's own."""
     me, count = rdmacoll.rank(), rdmacoll.size()
@@ -222,6 +248,7 @@ def main() -> None:
         special_values,
         broadcasts_and_gathers,
         groups,
+        grouped_broadcasts,
         many_at_once,
         prepared,
         engine_memory,

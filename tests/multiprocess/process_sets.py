@@ -46,6 +46,10 @@ def every_kind(one: rdmacoll.ProcessSet, seed: int) -> int:
             np.array([total / size, total * 2 / size]),
         ),
         "broadcast": (engine.broadcast(given[place], root, process_set=one), given[ranks.index(root)]),
+        "group_broadcast": (
+            np.array(engine.grouped_broadcast([given[place], -given[place]], root, process_set=one)),
+            np.array([given[ranks.index(root)], -given[ranks.index(root)]]),
+        ),
         "allgather": (
             engine.allgather(given[place][: place + 1], process_set=one),
             np.concatenate([array[: i + 1] for i, array in enumerate(given)]),
@@ -68,6 +72,13 @@ def every_kind(one: rdmacoll.ProcessSet, seed: int) -> int:
     exchanged, received = engine.alltoall(given[place][:size], [1] * size, process_set=one)
     results["alltoall"] = exchanged, np.array([array[place] for array in given])
     assert received.tolist() == [1] * size
+    uneven = [[(i + j) % 3 for j in range(size)] for i in range(size)]
+    parts = [
+        np.split(data(rank, (sum(row), 2), seed), np.cumsum(row)[:-1]) for rank, row in zip(ranks, uneven)
+    ]
+    exchanged, received = engine.alltoall(np.concatenate(parts[place]), uneven[place], process_set=one)
+    results["uneven alltoall"] = exchanged, np.concatenate([row[place] for row in parts])
+    assert received.tolist() == [row[place] for row in uneven]
     for name, (got, wanted) in results.items():
         assert np.allclose(got, wanted), (name, one, got, wanted)
     engine.barrier(process_set=one)

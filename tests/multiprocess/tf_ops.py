@@ -23,7 +23,15 @@ from tf_common import (
 )
 
 import rdmacoll
-from rdmacoll.ops import allgather, allreduce, broadcast, broadcast_variables, grouped_allreduce
+from rdmacoll.ops import (
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_,
+    broadcast_variables,
+    grouped_allreduce,
+    grouped_broadcast,
+)
 
 tf.config.threading.set_inter_op_parallelism_threads(int(sys.argv[1]))
 rdmacoll.init()
@@ -237,6 +245,18 @@ def check_variables_get_the_roots_values() -> None:
     broadcast_variables(variables, root_rank=SIZE - 1)
     for i, dtype in enumerate(dtypes):
         np.testing.assert_array_equal(variables[i].numpy(), value(SIZE - 1, (3,), dtype, salt=i))
+    for call in (broadcast_, tf.function(lambda given, root, name: broadcast_(given, root, name))):
+        for i, dtype in enumerate(dtypes):
+            variables[i].assign(mine((3,), dtype, salt=i + 10))
+        results = call(variables, 0, "in place")
+        for i, dtype in enumerate(dtypes):
+            wanted = value(0, (3,), dtype, salt=i + 10)
+            np.testing.assert_array_equal(variables[i].numpy(), wanted)
+            np.testing.assert_array_equal(results[i].numpy(), wanted)
+    tensors = [mine((i, 2), dtype, salt=i) for i, dtype in enumerate(dtypes)]
+    for i, copy in enumerate(grouped_broadcast(tensors, SIZE - 1)):
+        np.testing.assert_array_equal(copy.numpy(), value(SIZE - 1, (i, 2), dtypes[i], salt=i))
+    assert grouped_broadcast([], 0) == []
 
 
 def check_gradients() -> None:

@@ -21,6 +21,8 @@ def eager(mine: list[rdmacoll.ProcessSet], value: float) -> None:
         gathered = rdmacoll.allgather(x[:1], process_set=one)
         assert gathered.numpy().tolist() == [rank + 1.0 for rank in one.ranks]
         assert rdmacoll.broadcast(x, one.ranks[-1], process_set=one).numpy()[0] == one.ranks[-1] + 1
+        pair = rdmacoll.grouped_broadcast([x, -x], one.ranks[-1], process_set=one)
+        assert [float(each[0]) for each in pair] == [one.ranks[-1] + 1, -one.ranks[-1] - 1]
         part = rdmacoll.reducescatter(x, op=rdmacoll.Sum, process_set=one)
         assert part.numpy().tolist() == [total(one)] * 2
 
@@ -65,6 +67,15 @@ def optimizer(one: rdmacoll.ProcessSet, value: float) -> None:
     v = tf.Variable([1.0, 1.0])
     wrapped.apply_gradients([(tf.constant([value, 0.0]), v)])
     assert np.allclose(v, [1 - total(one) / 2, 1.0]), v
+    summed = rdmacoll.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), backward_passes_per_step=2, process_set=one
+    )
+    v.assign([0.0, 0.0])
+    for _ in range(2):
+        summed.apply_gradients([(tf.constant([value, 0.0]), v)])
+    assert np.allclose(v, [-total(one), 0.0]), v
+    v.assign([value, value])
+    assert np.allclose(rdmacoll.broadcast_([v], one.ranks[0], process_set=one)[0], one.ranks[0] + 1)
     v.assign([value, value])
     rdmacoll.broadcast_variables([v], one.ranks[1], process_set=one)
     assert np.allclose(v, one.ranks[1] + 1)

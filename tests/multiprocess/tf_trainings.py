@@ -44,7 +44,9 @@ class Training:
 
     @property
     def batch(self) -> int:
-        return len(self.data[0]) // STEPS
+        # One process does at once what ranks do in two passes.
+        at_once = 2 if self.column == "passes" and not self.is_distributed else 1
+        return len(self.data[0]) // STEPS * at_once
 
     def batches(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for begin in range(0, len(self.data[0]), self.batch):
@@ -88,15 +90,22 @@ class Training:
         """The optimizer of this training."""
         optimizer = self.plain()
         if self.is_distributed and self.wrapper == "optimizer":
-            wrapped = rdmacoll.DistributedOptimizer(optimizer)
+            wrapped = rdmacoll.DistributedOptimizer(optimizer, **self.passes())
             assert wrapped is optimizer
         return optimizer
+
+    def passes(self) -> dict[str, Any]:
+        """Options of the wrapper."""
+        if self.column != "passes":
+            return {}
+        return {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
 
     def tape(self) -> Any:
         """The tape of this training."""
         tape = tf.GradientTape()
         if self.is_distributed and self.wrapper == "tape":
-            assert rdmacoll.DistributedGradientTape(tape) is tape
+            passes = {"backward_passes_per_step": 2} if self.column == "passes" else {}
+            assert rdmacoll.DistributedGradientTape(tape, **passes) is tape
         return tape
 
 
@@ -237,7 +246,7 @@ def session(training: Training, *, is_monitored: bool) -> list[np.ndarray]:
         places = [v1.placeholder(tf.float32, (None, columns)) for columns in (3, 1)]
         loss = _forward(weights, *places)
         operations = _operations(optimizer, loss, weights, column)
-        start = v1.global_variables_initializer()
+        start = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer())
         if is_monitored:
             hooks = [rdmacoll.BroadcastGlobalVariablesHook(0)] if training.is_distributed else []
             opened = v1.train.MonitoredTrainingSession(hooks=hooks)
@@ -276,5 +285,5 @@ WAYS: dict[str, Callable[[Training], list[np.ndarray]]] = {
     "fit": fit,
     "loop": loop,
     "Session": functools.partial(session, is_monitored=False),
-    "MonitoredTrainingSession": functools.partial(session, is_monitored=True),
+    "Monitored": functools.partial(session, is_monitored=True),
 }

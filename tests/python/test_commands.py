@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from ranks import ROOT, command_line, run_python
 
+from rdmacoll.cli import seeds
+
 ROWS = {
     "bytes",
     "count",
@@ -64,6 +66,8 @@ def test_a_wrong_setting_is_a_finding_with_its_sentence(tmp_path):
         ["verify-schedules", "--ranks", "5:2"],
         ["verify-schedules", "--ranks", "0:2"],
         ["sim", "faults", "--seeds", "7:7"],
+        ["sim", "scale", "--ranks", "8:2"],
+        ["sim", "scale", "--link", "string"],
         ["bench", "allreduce", "--min", "x"],
         ["bench", "allreduce", "--turns", "3", "--peers", "openmpi"],
         ["bench", "allreduce", "--peers", "nccl"],
@@ -105,9 +109,9 @@ def test_a_json_file_that_cannot_be_written_is_usage_and_nothing_runs(tmp_path, 
 def test_a_command_that_breaks_leaves_its_json(tmp_path):
     path = tmp_path / "result.json"
     program = (
-        "import sys; from rdmacoll.cli import checks, main\n"
-        "def broken(): raise ZeroDivisionError('a bug')\n"
-        f"checks.load = broken; sys.argv[1:] = ['sim', 'faults', '--json', {str(path)!r}]; main.main()"
+        "import sys; from rdmacoll.cli import main, seeds\n"
+        "def broken(*_, **__): raise ZeroDivisionError('a bug')\n"
+        f"seeds.survey = broken; sys.argv[1:] = ['sim', 'faults', '--json', {str(path)!r}]; main.main()"
     )
     result = run_python("-c", program, timeout_s=60)
     assert result.returncode == 1
@@ -141,8 +145,43 @@ def test_planned_mishaps_never_hang_never_sum_wrongly_and_are_always_named(tmp_p
     assert found["seeds"] == 200
     assert (found["hangs"], found["wrong_sums"], found["unnamed_errors"]) == (0, 0, 0)
     assert found["failing_seeds"] == []
-    code, found, _ = command_line(tmp_path, "sim", "faults", "--seed", "3")
+    assert (found["lost_wakeups"], found["crashes"]) == (0, 0)
+    code, found, output = command_line(tmp_path, "sim", "faults", "--seed", "3")
     assert (code, found["seeds"]) == (0, 1)
+    assert " submits " in output
+    assert output.count("has ended") >= 1
+
+
+def test_a_seed_that_breaks_the_process_is_a_finding_and_the_others_go_on(monkeypatch, tmp_path):
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import os, sys\n"
+        "for line in sys.stdin:\n"
+        "    first, end = map(int, line.split())\n"
+        "    if first <= 23 < end: sys.stderr.write('a broken law'); sys.stderr.flush(); os.abort()\n"
+        '    print(\'{"seeds": %d, "failing_seeds": [], "findings": []}\' % (end - first), flush=True)\n'
+    )
+    monkeypatch.setattr(seeds, "WORKER", [str(worker)])
+    found = seeds.survey(0, 70)
+    assert (found["seeds"], found["crashes"], found["failing_seeds"]) == (70, 1, [23])
+    assert "seed 23: breaks: a broken law" in found["findings"][0]
+
+
+def test_scale_on_modelled_links(tmp_path):
+    plot = tmp_path / "curves.svg"
+    worlds = ("--ranks", "2:4", "--bytes", "1M", "--algorithms", "auto,ring", "--link", "1gbit")
+    code, found, output = command_line(tmp_path, "sim", "scale", *worlds, "--plot", str(plot))
+    assert code == 0, output
+    allreduce = [row for row in found["rows"] if row["what"] == "1M"]
+    assert [row["ranks"] for row in allreduce] == [2, 4]
+    # 2 (p - 1) / p of the bytes cross each port, at 117.7 MB/s.
+    for row in allreduce:
+        least = 2 * (row["ranks"] - 1) / row["ranks"] * (1 << 20) / 117.7
+        assert least < row["time_us"]["ring"] < 1.2 * least
+        assert row["moved"]
+    training = [row for row in found["rows"] if row["what"] == "ResNet-50"]
+    assert all(0.1 < row["scaling"] < 0.5 for row in training)  # 102 MB take 0.9 s at least
+    assert plot.read_text().count("<circle") == 2 * 2 * 2  # diagrams, algorithms, worlds
 
 
 @pytest.mark.parametrize("ranks", [0, 3])

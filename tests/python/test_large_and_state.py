@@ -23,6 +23,14 @@ assert int(values.max()) == 81 and int(values[:-1].max()) == int(values[:-1].min
 values[:] = rank
 rdmacoll.engine.broadcast(values, 1, out=values)
 assert int(values.min()) == 1
+del values
+# Of zeros that are never written, so that they take no memory; marks at the ends.
+mine = np.zeros(2**30 + 11 * rank, np.uint8)
+mine[0], mine[-1] = 10 + rank, 20 + rank
+whole = rdmacoll.engine.allgather(mine)
+assert whole.shape == (2**31 + 11,)
+assert [int(whole[i]) for i in (0, 2**30 - 1, 2**30, -1)] == [10, 20, 11, 21]
+assert int(np.count_nonzero(whole)) == 4
 report("done")
 rdmacoll.shutdown()
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,53 +11,11 @@ import pytest
 from marks import slow
 from ranks import ROOT, Run, run
 
+from rdmacoll.benchmarks.hosts import Hosts
+
 COLLECTIVES = ROOT / "tests" / "multiprocess" / "numpy_collectives.py"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
-
-
-class Hosts:
-    """Namespaces on one bridge of its own, which lives in a namespace too: nothing outside is touched."""
-
-    def __init__(self, count: int) -> None:
-        tag = f"rc{os.getpid() % 100000}"
-        self.switch = f"{tag}s"
-        self.names = [f"{tag}h{number}" for number in range(count)]
-        self._made: list[str] = []
-
-    def open(self) -> None:
-        self._make(self.switch)
-        ip("-n", self.switch, "link", "add", "bridge0", "type", "bridge")
-        ip("-n", self.switch, "link", "set", "bridge0", "up")
-        for number, name in enumerate(self.names):
-            self._make(name)
-            port = f"p{number}"
-            ip("-n", self.switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("-n", self.switch, "link", "set", port, "master", "bridge0", "up")
-            ip("-n", name, "address", "add", f"10.77.0.{number + 1}/24", "dev", "eth0")
-            ip("-n", name, "address", "add", f"fd77::{number + 1}/64", "dev", "eth0", "nodad")
-            ip("-n", name, "link", "set", "eth0", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-
-    def _make(self, name: str) -> None:
-        self._made.append(name)  # before it is there: a call that runs into its limit may have made it
-        ip("netns", "add", name)
-
-    def prefixes(self, host_of: list[int]) -> dict[int, list[str]]:
-        """How to start each rank on its host."""
-        return {rank: ["ip", "netns", "exec", self.names[host]] for rank, host in enumerate(host_of)}
-
-    def unplug(self, host: int) -> None:
-        """Takes the cable out, without a word to anybody."""
-        ip("-n", self.switch, "link", "set", f"p{host}", "down")
-
-    def close(self) -> None:
-        for name in self._made:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=20)
 
 
 @pytest.fixture

@@ -47,6 +47,12 @@ def test_the_choice_its_reason_and_the_cost_of_each_algorithm(tmp_path):
         ("allreduce", "16", "256K", "halving_doubling"),
         ("broadcast", "8", "64M", "pipelined_tree"),
         ("allgather", "8", "1K", "doubling_allgather"),
+        ("reducescatter", "8", "64M", "ring_reduce_scatter"),
+        ("reduce", "8", "1K", "binomial_reduce"),
+        ("gather", "8", "1M", "direct_gather"),
+        ("scatter", "8", "1M", "direct_scatter"),
+        ("alltoall", "32", "1K", "bruck_alltoall"),
+        ("alltoall", "32", "64M", "pairwise_alltoall"),
     ],
 )
 def test_every_operation_has_its_algorithms(tmp_path, operation, ranks, size, chosen):
@@ -55,6 +61,20 @@ def test_every_operation_has_its_algorithms(tmp_path, operation, ranks, size, ch
     assert code == 0, output
     assert found["algorithm"] == chosen
     assert chosen in {row["algorithm"] for row in found["costs"]}
+
+
+def test_what_an_alltoall_sends_is_counted_by_rank(tmp_path):
+    code, found, output = command_line(
+        tmp_path, "plan", "--op", "alltoall", "--ranks", "32", "--nodes", "32", "--bytes", "32K"
+    )
+    assert code == 0, output
+    costs = {row["algorithm"]: row for row in found["costs"]}
+    # 1 KiB for each: 31 of them straight, or five times half of them.
+    assert (costs["pairwise_alltoall"]["messages"], costs["pairwise_alltoall"]["network_bytes"]) == (
+        31,
+        31 << 10,
+    )
+    assert (costs["bruck_alltoall"]["messages"], costs["bruck_alltoall"]["network_bytes"]) == (5, 80 << 10)
 
 
 def test_another_algorithm_of_another_rank_can_be_shown(tmp_path):

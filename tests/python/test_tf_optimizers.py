@@ -22,25 +22,27 @@ from test_tf_ranks import run_checks
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "tf_optimizers.py"
 COLUMNS = ("graph", "eager", "accumulation", "mixed_precision", "clipping")
-COLUMNS += ("steps_per_execution", "jit_compile")
-# way: `fit`, a loop of one's own, sessions. What is wrapped: the optimizer, the gradient tape, or nothing.
+COLUMNS += ("steps_per_execution", "jit_compile", "passes")
+# way: `fit`, a loop of one's own, sessions (`Session`, `MonitoredTrainingSession`). What is wrapped: the
+# optimizer, the gradient tape, or nothing.
+# passes: two backward passes to a step, against one process with batches of twice the size.
 TABLE = """
-way                       wrapped    library         graph   eager   accum.   mixed   clip    steps   jit
-fit                       optimizer  Keras 3         same    same    same     same    same    same    same
-fit                       optimizer  Keras 2         same    same    unknown  same    same    same    xla
-fit                       optimizer  Keras 2 legacy  same    same    unknown  same    same    same    xla
-loop                      optimizer  Keras 3         same    same    same     same    same    same    xla
-loop                      optimizer  Keras 2         same    same    same     same    same    same    xla
-loop                      optimizer  Keras 2 legacy  same    same    same     same    same    same    xla
-loop                      tape       Keras 3         same    same    same     same    same    same    xla
-loop                      tape       Keras 2         same    same    same     same    same    same    xla
-loop                      tape       Keras 2 legacy  same    same    same     same    same    same    xla
-Session                   optimizer  v1              same    same    same     same    same    -       xla
-MonitoredTrainingSession  optimizer  v1              same    -       same     same    same    -       xla
-fit                       none       Keras 3         differ  differ  differ   differ  differ  differ  differ
-fit                       none       Keras 2         differ  differ  unknown  differ  differ  differ  differ
-loop                      none       Keras 2         differ  differ  differ   differ  differ  differ  differ
-Session                   none       v1              differ  differ  differ   differ  differ  -       differ
+way        wrapped    library         graph   eager   accum.   mixed   clip    steps   jit     passes
+fit        optimizer  Keras 3         same    same    same     same    same    same    same    same
+fit        optimizer  Keras 2         same    same    unknown  same    same    same    xla     same
+fit        optimizer  Keras 2 legacy  same    same    unknown  same    same    same    xla     same
+loop       optimizer  Keras 3         same    same    same     same    same    same    xla     same
+loop       optimizer  Keras 2         same    same    same     same    same    same    xla     same
+loop       optimizer  Keras 2 legacy  same    same    same     same    same    same    xla     same
+loop       tape       Keras 3         same    same    same     same    same    same    xla     tape
+loop       tape       Keras 2         same    same    same     same    same    same    xla     tape
+loop       tape       Keras 2 legacy  same    same    same     same    same    same    xla     tape
+Session    optimizer  v1              same    same    same     same    same    -       xla     same
+Monitored  optimizer  v1              same    -       same     same    same    -       xla     same
+fit        none       Keras 3         differ  differ  differ   differ  differ  differ  differ  -
+fit        none       Keras 2         differ  differ  unknown  differ  differ  differ  differ  -
+loop       none       Keras 2         differ  differ  differ   differ  differ  differ  differ  -
+Session    none       v1              differ  differ  differ   differ  differ  -       differ  -
 """
 # "same" and "differ" are all that is said; of an error this is a part. "-": there is no such thing.
 OUTCOMES = {
@@ -49,6 +51,8 @@ OUTCOMES = {
     "unknown": "TypeError: ",  # Keras 2 knows no gradient_accumulation_steps: accumulate in a loop
     "xla": "ConfigError: a collective cannot be compiled by XLA, and this function is traced with "
     "jit_compile=True. Leave jit_compile off where you call rdmacoll; ",
+    "tape": "ConfigError: backward_passes_per_step=2 of a tape, which lives for one pass: ",
+    "parts": "create its optimizers with gradient_accumulation_steps=2.",
 }
 OPTIMIZERS = {
     "Keras 3": "SGD RMSprop Adam AdamW Adadelta Adagrad Adamax Adafactor Nadam Ftrl Lion Lamb Muon "
@@ -91,7 +95,9 @@ def cells(rows: Iterable[Row], *, of_each: bool = False) -> list[Cell]:
         ([way, wrapper, library, optimizer, column], word)
         for way, wrapper, library, *words in rows
         for optimizer in (OPTIMIZERS[library].split() if of_each else [ONE_OF[library]])
-        for column, word in zip(COLUMNS, words)
+        for column, said in zip(COLUMNS, words)
+        # A MultiOptimizer has no accumulation of its own.
+        for word in ["parts" if (optimizer, column) == ("MultiOptimizer", "passes") else said]
         if word != "-"
     ]
 

@@ -5,6 +5,7 @@
 
 #include "engine/sim_script.h"
 #include "engine/simulator.h"
+#include "sanitized.h"
 
 namespace rdmacoll {
 namespace {
@@ -33,7 +34,7 @@ TEST(SimulatedFaults, cover_every_fault_and_several_world_sizes) {
     faults.insert(script.fault);
     ranks.insert(script.ranks);
   }
-  EXPECT_EQ(faults.size(), 8u);
+  EXPECT_EQ(faults.size(), 12u);
   EXPECT_GE(ranks.size(), 7u);
 }
 
@@ -68,6 +69,60 @@ TEST(SimulatedFaults, cover_sets_of_processes_that_overlap) {
   EXPECT_GT(overlapping, 20);
   EXPECT_GT(disjoint, 20);
   EXPECT_GT(operations, 100u);
+}
+
+// Of a set whose ranks have other numbers in the world, where others are `outside`.
+SimOutcome simulate_alltoall(int ranks, std::vector<int64_t> shape, bool is_even, int outside = 0) {
+  SimScript script;
+  script.ranks = ranks + outside;
+  script.network.views = false;
+  script.segment_bytes = 4 << 20;
+  SimOperation& operation = script.phases.emplace_back().emplace_back();
+  operation.kind = Kind::alltoall;
+  operation.name = "exchange";
+  if (outside > 0) {
+    auto& set = script.sets.emplace_back();
+    for (int rank = 0; rank < ranks; ++rank) set.push_back(outside + rank);
+    operation.set = 1;
+    script.phases.push_back({{.kind = Kind::barrier}});  // nobody leaves before all are done
+  }
+  operation.shapes = {std::move(shape)};
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& rows = operation.rows.emplace_back();
+    for (int peer = 0; peer < ranks; ++peer) {
+      rows.push_back(is_even ? 1 : (rank * 3 + peer * 5) % 7);
+    }
+  }
+  return simulate(script);
+}
+
+// Each rank is told what it gets, not what anybody gives to anybody.
+TEST(SimulatedWorlds, of_many_ranks_exchange_uneven_parts) {
+  const SimOutcome outcome = simulate_alltoall(60, {2}, false);
+  EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
+}
+
+TEST(SimulatedWorlds, have_sets_that_exchange_uneven_parts) {
+  const SimOutcome outcome = simulate_alltoall(41, {2}, false, 3);
+  EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
+}
+
+TEST(SimulatedWorlds, have_sets_that_tell_each_other_their_splits) {
+  const SimOutcome outcome = simulate_alltoall(kSanitized ? 300 : 600, {0}, false, 1);
+  EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
+}
+
+// Rows of no bytes: what is tried are the numbers, 8 MB of them, beyond one control message.
+TEST(SimulatedWorlds, of_a_thousand_ranks_tell_each_other_their_splits) {
+  const SimOutcome outcome = simulate_alltoall(kSanitized ? 300 : 1024, {0}, false);
+  EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
+}
+
+TEST(SimulatedWorlds, of_many_ranks_exchange_little_in_few_messages) {
+  for (const int ranks : {17, 32, 45}) {
+    const SimOutcome outcome = simulate_alltoall(ranks, {3}, true);
+    EXPECT_TRUE(outcome.ok()) << ranks << ": " << outcome.hang << outcome.wrong << outcome.unnamed;
+  }
 }
 
 TEST(SimulatedFaults, replay_to_the_same_story) {

@@ -1,100 +1,129 @@
 // On a modelled link, virtual time must fit the formula of a pipeline: lock-step code does not.
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <vector>
-
-#include "compute/inline.h"
-#include "engine/engine.h"
-#include "transport/sim/sim_network.h"
-#include "transport/sim/sim_transport.h"
+#include "collectives/cost.h"
+#include "engine/sim_scale.h"
 
 namespace rdmacoll {
 namespace {
 
-struct Node {
-  std::unique_ptr<MemoryPool> pool;
-  InlineCompute compute;
-  std::unique_ptr<Engine> engine;
-};
+constexpr double kInfinite = 1e12;
 
-// Virtual time of one allreduce of `bytes`, after a first one that makes the connections.
-Nanoseconds time_of_allreduce(int ranks, uint64_t bytes, uint64_t segment_bytes,
-                              const std::string& algorithm, const SimPolicy& policy) {
-  SimNetwork network(ranks, policy);
-  std::vector<Node> nodes(ranks);
-  for (int rank = 0; rank < ranks; ++rank) {
-    World world{"pipeline", 1, rank, {}};
-    for (int r = 0; r < ranks; ++r) world.members.push_back({"host", r, r});
-    Config config;
-    config.allreduce_algorithms = {{algorithm}};
-    config.segment_bytes = segment_bytes;
-    EXPECT_TRUE(MemoryPool::create(256 << 20, nodes[rank].pool).ok());
-    nodes[rank].engine = std::make_unique<Engine>(
-        EngineParts{world, config, network.transport(rank), nodes[rank].compute, *nodes[rank].pool,
-                    network.clock(), Log(LogLevel::error, rank)});
-  }
-  Nanoseconds took = 0;
-  for (int turn = 0; turn < 2; ++turn) {
-    std::vector<std::vector<float>> data(ranks, std::vector<float>(bytes / 4, 1.0f));
-    std::vector<OperationRef> operations;
-    const Nanoseconds begin = network.clock().now();
-    for (int rank = 0; rank < ranks; ++rank) {
-      Request request;
-      auto* memory = reinterpret_cast<std::byte*>(data[rank].data());
-      request.tensors = {{memory, memory, {static_cast<int64_t>(bytes / 4)}, ""}};
-      operations.push_back(std::make_shared<Operation>(std::move(request)));
-      EXPECT_TRUE(nodes[rank].engine->submit(operations.back()).ok());
-    }
-    const auto all_done = [&] {
-      for (const auto& operation : operations) {
-        if (!operation->done()) return false;
-      }
-      return true;
-    };
-    while (!all_done() && network.clock().now() - begin < 100 * kSecond) {
-      bool moved = false;
-      for (Node& node : nodes) moved |= node.engine->progress();
-      if (!moved && !network.step())
-        network.clock().advance_to(network.clock().now() + kMillisecond);
-    }
-    EXPECT_TRUE(all_done());
-    for (const auto& values : data) EXPECT_EQ(values.back(), static_cast<float>(ranks));
-    took = network.clock().now() - begin;
-  }
-  return took;
+// Between any two ranks; nothing else takes time.
+LinkModel only_link(double latency_us, double bytes_per_us) {
+  return {.node = {.bytes_per_us = kInfinite},
+          .network = {.latency_us = latency_us, .bytes_per_us = bytes_per_us},
+          .copy_bytes_per_us = kInfinite,
+          .reduce_bytes_per_us = kInfinite};
 }
 
-SimPolicy link(Nanoseconds latency, double bytes_per_us) {
-  SimPolicy policy;
-  policy.views = false;
-  policy.latency = latency;
-  policy.bytes_per_us = bytes_per_us;
-  return policy;
+ScaleAnswer answer_of(const ScaleQuestion& question) {
+  ScaleAnswer answer;
+  const Status status = simulate_scale(question, answer);
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(answer.is_simulated);
+  return answer;
+}
+
+ScaleQuestion allreduce(int ranks, uint64_t bytes, const LinkModel& links,
+                        const std::string& algorithm) {
+  return {
+      .ranks = ranks, .links = links, .algorithm = algorithm, .bytes = {bytes}, .ready_us = {0}};
 }
 
 class Pipeline : public testing::TestWithParam<int> {};
 
+// Four segments of 4 MiB.
 TEST_P(Pipeline, of_segments_hides_latency_behind_the_link) {
   const int ranks = GetParam();
-  constexpr uint64_t kBytes = 16 << 20;
-  const Nanoseconds latency = 100 * kMicrosecond;
-  const double bandwidth = 1000;  // bytes per microsecond
-  const Nanoseconds took =
-      time_of_allreduce(ranks, kBytes, 1 << 20, "ring", link(latency, bandwidth));
-  // Each link carries 2 (p-1)/p of the bytes; filling the pipeline costs a round trip per round of
-  // one segment, and a segment's own share per round.
-  const double share = 2.0 * (ranks - 1) / ranks * kBytes / bandwidth * kMicrosecond;
+  constexpr uint64_t kBytes = 16 << 20, kSegments = 4;
+  constexpr double kLatency = 2000, kRate = 1000;  // as long as 2 MB take
+  const ScaleAnswer answer =
+      answer_of(allreduce(ranks, kBytes, only_link(kLatency, kRate), "ring"));
+  // Each link carries 2 (p-1)/p of the bytes; to fill the pipeline costs a round trip (the grant,
+  // then the data) for each round of one segment, and that segment's own share in it.
   const double rounds = 2.0 * (ranks - 1);
-  const double fill = rounds * (2.0 * latency + (1 << 20) / ranks / bandwidth * kMicrosecond);
-  EXPECT_LT(took, 1.1 * (share + fill) + 10 * latency) << "ranks " << ranks;
-  EXPECT_GT(took, share);
-  // One segment after the other would pay the latency of every round for each of the 16 segments.
-  const double lock_step = share + 16 * rounds * latency;
-  EXPECT_LT(took, 0.9 * lock_step);
+  const double share = rounds / ranks * kBytes / kRate;
+  const double fill = rounds * (2 * kLatency + 1.0 * kBytes / kSegments / ranks / kRate);
+  EXPECT_LT(answer.time_us, 1.05 * (share + fill)) << ranks << " ranks";
+  EXPECT_GT(answer.time_us, share);
+  // One segment after the other would pay the latency of every round for each of them.
+  EXPECT_LT(answer.time_us, 0.9 * (share + kSegments * rounds * 2 * kLatency));
 }
 
 INSTANTIATE_TEST_SUITE_P(ranks, Pipeline, testing::Values(2, 3, 4, 8));
+
+// The executed schedules of the cost model are the same world without grants and control messages.
+TEST(Scale, fits_the_cost_model_where_bytes_are_many) {
+  const LinkModel links = kTcpLinks;
+  for (int ranks : {2, 4, 8, 16}) {
+    for (const char* name : {"ring", "halving_doubling"}) {
+      constexpr uint64_t kBytes = 2 << 20;  // one segment in both, whatever the pool allows
+      const std::vector<int> nodes = even_nodes(ranks, ranks);
+      const auto schedules =
+          lowered_schedules(*algorithm_from(name), {.ranks = ranks, .nodes = nodes}, links, true);
+      const double cost = cost_of(schedules, nodes, links, kBytes, 4 << 20).time_us;
+      const double time = answer_of(allreduce(ranks, kBytes, links, name)).time_us;
+      EXPECT_GT(time, 0.9 * cost) << name << ", " << ranks << " ranks";
+      EXPECT_LT(time, 1.3 * cost) << name << ", " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(Scale, sums_are_compared_where_bytes_are_moved_and_times_are_the_same_without_them) {
+  ScaleQuestion question = allreduce(4, 1 << 20, kTcpLinks, "halving_doubling");
+  const ScaleAnswer moved = answer_of(question);
+  EXPECT_TRUE(moved.is_checked);
+  question.moving_bytes_max = 0;
+  const ScaleAnswer sizes = answer_of(question);
+  EXPECT_FALSE(sizes.is_checked);
+  EXPECT_DOUBLE_EQ(moved.time_us, sizes.time_us);
+}
+
+// Racks of 4 nodes; all halves of a vector cross the uplinks at once in the longest rounds.
+TEST(Scale, oversubscribed_uplinks_take_their_time) {
+  ScaleQuestion question = allreduce(8, 4 << 20, kTcpLinks, "halving_doubling");
+  const double flat = answer_of(question).time_us;
+  question.links.rack_nodes = 4;
+  question.links.uplink_bytes_per_us = 4 * kTcpLinks.network.bytes_per_us;
+  const double full = answer_of(question).time_us;
+  question.links.uplink_bytes_per_us = kTcpLinks.network.bytes_per_us;
+  const double oversubscribed = answer_of(question).time_us;
+  EXPECT_LT(full, 1.1 * flat);
+  EXPECT_GT(oversubscribed, 1.2 * flat);
+}
+
+TEST(Scale, ranks_of_a_node_share_its_port) {
+  ScaleQuestion question = allreduce(8, 4 << 20, kTcpLinks, "halving_doubling");
+  const double apart = answer_of(question).time_us;
+  question.node_ranks = 4;
+  question.algorithm = "two_level";
+  EXPECT_GT(answer_of(question).time_us, 0.5 * apart);
+  EXPECT_LT(answer_of(question).time_us, apart);
+}
+
+// Two operations of which the second is ready when the first has long ended: its time is its own.
+TEST(Scale, a_backward_pass_hides_what_is_ready_early) {
+  ScaleQuestion question = allreduce(4, 1 << 20, kTcpLinks, "ring");
+  const double alone = answer_of(question).time_us;
+  question.bytes = {1 << 20, 1 << 20};
+  question.ready_us = {0, 50'000};
+  const double both = answer_of(question).time_us;
+  EXPECT_NEAR(both - 50'000, alone, 0.2 * alone);
+}
+
+TEST(Scale, says_when_a_step_has_too_many_transfers) {
+  ScaleQuestion question = allreduce(64, 1 << 20, kTcpLinks, "ring");
+  question.transfers_max = 1000;
+  ScaleAnswer answer;
+  EXPECT_TRUE(simulate_scale(question, answer).ok());
+  EXPECT_FALSE(answer.is_simulated);
+  EXPECT_EQ(answer.transfers, 64u * 126u);
+  question.bytes = {3};
+  EXPECT_EQ(simulate_scale(question, answer).code(), Code::invalid);
+  question.ranks = 1;
+  EXPECT_EQ(simulate_scale(question, answer).code(), Code::invalid);
+}
 
 }  // namespace
 }  // namespace rdmacoll

@@ -20,7 +20,7 @@ std::vector<Message> examples() {
       ReadyMessage{
           {{{0, "descriptor"}, 5, 1, true, {{1, {9, 0}}}, "a, b"}, {{4, ""}, 0, 2, false, {}}}, 6},
       InternMessage{7, "bytes"},
-      Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {{1, 2}, {}, {3}}},
+      Decision{11, Algorithm::direct, 4096, {{{7, ""}, 0}, {{0, "full"}, 3}}, {{1, 2}, {}, {3}}, 3},
       VerdictMessage{"name", 2, {0, 3}, Status(Code::mismatch, "they differ", detail)},
       FailureMessage{2, Status(Code::rank_failed, "rank 2 is gone", detail)},
       LeavingMessage{1, true, {{0, 17}, {3, 4}}, "ValueError"},
@@ -29,7 +29,8 @@ std::vector<Message> examples() {
       FreezeMessage{3},
       FrozenMessage{3, 901, 905},
       ResumeMessage{4, 901, 905},
-      CaughtUpMessage{904}};
+      CaughtUpMessage{904},
+      FragmentMessage{true, "the end"}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {
@@ -374,14 +375,18 @@ TEST_F(Decisions, canonical_order_never_chooses_what_rounds_too_early) {
       for (const bool one_node : {false, true}) {
         const Facts facts{
             .ranks = 5, .one_node = one_node, .bytes = bytes, .dtype = dtype, .canonical = true};
-        const Choice choice = choose_allreduce({}, facts);
+        const Choice choice = choose(AlgorithmRow::Result::sum, {}, facts);
         EXPECT_NE(choice.algorithm, Algorithm::ring);
         if (is_16_bit_float(dtype)) {
           EXPECT_EQ(choice.algorithm, Algorithm::direct);
         }
-        EXPECT_EQ(choose_reduce_scatter({}, facts).algorithm, Algorithm::direct_reduce_scatter);
-        EXPECT_EQ(choose_reduce({}, facts).algorithm == Algorithm::binomial_reduce,
-                  choice.algorithm == Algorithm::recursive_doubling);
+        EXPECT_EQ(choose(AlgorithmRow::Result::own_sum, {}, facts).algorithm,
+                  Algorithm::direct_reduce_scatter);
+        const Choice reduce = choose(AlgorithmRow::Result::root_sum, {}, facts);
+        EXPECT_TRUE(adds_in_canonical_order(reduce, facts));
+        if (is_16_bit_float(dtype)) {
+          EXPECT_EQ(reduce.algorithm, Algorithm::direct_reduce);
+        }
       }
     }
   }

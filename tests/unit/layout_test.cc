@@ -4,13 +4,15 @@
 
 #include <random>
 
+#include "sanitized.h"
+
 namespace rdmacoll {
 namespace {
 
 std::byte* address(uint64_t number) { return reinterpret_cast<std::byte*>(number); }
 
 TEST(Layout, parts_of_all_segments_cover_every_byte_once) {
-  for (unsigned seed = 1; seed <= 200; ++seed) {
+  for (unsigned seed = 1; seed <= seeds(200); ++seed) {
     std::mt19937_64 random(seed);
     std::vector<Layout::Tensor> tensors;
     uint64_t total = 0;
@@ -104,10 +106,18 @@ void check_cut(const Cut& cut, uint64_t segment_bytes) {
   }
 }
 
+// As the planner has it: of an alltoall a rank knows what it gives, and is told what it gets.
+Cut cut_for(const Descriptor& descriptor, const RowTable& said, int rank, int ranks) {
+  if (descriptor.kind != Kind::alltoall) return cut_of(descriptor, said, rank, ranks);
+  Exchange exchange{said[rank], {}, most_rows(said)};
+  for (const std::vector<int64_t>& numbers : said) exchange.got.push_back(numbers[rank]);
+  return exchange_cut(descriptor, exchange);
+}
+
 TEST(Layout, every_cut_finds_every_byte_once) {
   constexpr Kind kKinds[] = {Kind::allgather, Kind::reducescatter, Kind::alltoall, Kind::gather,
                              Kind::scatter};
-  for (unsigned seed = 1; seed <= 300; ++seed) {
+  for (unsigned seed = 1; seed <= seeds(300); ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const int ranks = 1 + static_cast<int>(random() % 6);
@@ -132,7 +142,7 @@ TEST(Layout, every_cut_finds_every_byte_once) {
     ASSERT_EQ(incomplete_rank(descriptor, said, ranks), -1);
     uint32_t segments = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      const Cut cut = cut_of(descriptor, said, rank, ranks);
+      const Cut cut = cut_for(descriptor, said, rank, ranks);
       check_cut(cut, 64 + random() % 4000);
       if (HasFatalFailure()) return;
       Layout layout;  // all ranks cut the same segments, whatever they have of them
@@ -166,7 +176,8 @@ TEST(Cut, needs_what_every_rank_has_to_say_and_nothing_else) {
   descriptor.kind = Kind::alltoall;
   EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}, {3, 4}}, 2), -1);
   EXPECT_EQ(incomplete_rank(descriptor, {{1, 2}}, 2), 1);
-  EXPECT_EQ(incomplete_rank(descriptor, {{1}, {3, 4}}, 2), 0);
+  EXPECT_EQ(incomplete_rank(descriptor, {{1}, {3, 4}}, 2), -1);  // one number for all
+  EXPECT_EQ(incomplete_rank(descriptor, {{1, 2, 3}, {3, 4}}, 2), 0);
   descriptor.kind = Kind::scatter;
   EXPECT_EQ(incomplete_rank(descriptor, {{}, {3, 4}}, 2), -1);
   EXPECT_EQ(incomplete_rank(descriptor, {{3, 4}}, 2), 0);
@@ -181,6 +192,35 @@ TEST(Cut, needs_what_every_rank_has_to_say_and_nothing_else) {
   }
 }
 
+// Down the tree everybody is told of its subtree, and in the end of itself.
+TEST(Cut, tells_each_rank_what_it_gets) {
+  const RowTable said = {{1, 2, 3, 4}, {7}, {10, 20, 30, 40}, {0, 0, 0, 5}};
+  RowTable below, mine;
+  ASSERT_TRUE(columns_of(said, {0, 1, 2, 3}, {1, 3}, below));
+  EXPECT_EQ(below, (RowTable{{2, 4}, {7}, {20, 40}, {0, 5}}));
+  ASSERT_TRUE(columns_of(below, {1, 3}, {3}, mine));
+  EXPECT_EQ(mine, (RowTable{{4}, {7}, {40}, {5}}));
+  EXPECT_FALSE(columns_of(said, {1, 3}, {3}, mine));
+  EXPECT_EQ(most_rows(said), 40);
+}
+
+TEST(Cut, says_one_number_where_all_get_as_many) {
+  Request request;
+  request.kind = Kind::alltoall;
+  request.tensors = {{nullptr, nullptr, {12, 5}, ""}};
+  EXPECT_EQ(own_rows(request, 1, 4), (std::vector<int64_t>{3}));
+  request.splits = {3, 3, 3, 3};
+  EXPECT_EQ(own_rows(request, 1, 4), (std::vector<int64_t>{3}));
+  request.splits = {0, 12, 0, 0};
+  EXPECT_EQ(own_rows(request, 1, 4), request.splits);
+  Descriptor descriptor;
+  descriptor.kind = Kind::alltoall;
+  descriptor.dtype = Dtype::float32;
+  descriptor.shapes = {{-1, 5}};
+  EXPECT_EQ(incomplete_rank(descriptor, {{3}, {0, 12, 0, 0}, {3}, {3}}, 4), -1);
+  EXPECT_EQ(bytes_moved(descriptor, {{3}, {0, 12, 0, 0}, {3}, {3}}, 4), 4u * 12 * 5 * 4);
+}
+
 TEST(Cut, gives_the_first_ranks_one_row_more) {
   EXPECT_EQ(even_rows(10, 4), (std::vector<int64_t>{3, 3, 2, 2}));
   EXPECT_EQ(even_rows(2, 3), (std::vector<int64_t>{1, 1, 0}));
@@ -190,7 +230,7 @@ TEST(Cut, gives_the_first_ranks_one_row_more) {
 // What a step moves at once must be the same bytes, in the same order, as its parts one by one:
 // the other end may take them otherwise.
 TEST(Layout, several_parts_at_once_are_those_parts_one_after_the_other) {
-  for (unsigned seed = 1; seed <= 200; ++seed) {
+  for (unsigned seed = 1; seed <= seeds(200); ++seed) {
     std::mt19937_64 random(seed);
     const int parts = 2 + static_cast<int>(random() % 6);
     Layout layout;

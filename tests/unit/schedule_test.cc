@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <random>
 
 #include "base/text.h"
@@ -9,6 +10,7 @@
 #include "collectives/builder.h"
 #include "collectives/lower.h"
 #include "collectives/verify.h"
+#include "sanitized.h"
 
 namespace rdmacoll {
 namespace {
@@ -36,8 +38,8 @@ class EveryAlgorithm : public testing::TestWithParam<int> {
   const AlgorithmRow& row() const { return algorithm_table()[GetParam()]; }
 };
 
-TEST_P(EveryAlgorithm, is_right_for_1_to_64_ranks) {
-  for (int ranks = 1; ranks <= 64; ++ranks) {
+TEST_P(EveryAlgorithm, is_right_for_any_number_of_ranks) {
+  for (int ranks = 1; ranks <= kRanksMax; ++ranks) {
     const Shape shape{.ranks = ranks, .root = ranks / 2};
     ASSERT_EQ(verified(row(), schedules_of(row(), shape), shape), "")
         << row().name << " with " << ranks << " ranks";
@@ -46,7 +48,7 @@ TEST_P(EveryAlgorithm, is_right_for_1_to_64_ranks) {
 
 TEST_P(EveryAlgorithm, is_right_for_every_root) {
   if (!has_root(row().result)) return;
-  for (int ranks = 1; ranks <= 64; ranks += ranks < 12 ? 1 : 13) {
+  for (int ranks = 1; ranks <= kRanksMax; ranks += ranks < 12 ? 1 : 13) {
     for (int root = 0; root < ranks; ++root) {
       for (const bool prescaled : {false, is_sum(row().result)}) {
         const Shape shape{.ranks = ranks, .root = root, .prescaled = prescaled};
@@ -253,6 +255,27 @@ TEST_F(Verifier, finds_two_that_wait_for_each_others_views) {
     schedules.push_back(program.finish());
   }
   EXPECT_NE(check(schedules).find("never gets past"), std::string::npos);
+}
+
+TEST(Bruck, sends_a_message_for_each_bit_of_the_number_of_ranks) {
+  for (const int ranks : {2, 3, 8, 9, 64}) {
+    const Schedule schedule = bruck_alltoall({.ranks = ranks, .rank = 1});
+    const auto messages = std::count_if(schedule.steps.begin(), schedule.steps.end(),
+                                        [](const Step& step) { return sends(step.verb); });
+    EXPECT_EQ(messages, std::bit_width(static_cast<unsigned>(ranks - 1))) << ranks;
+  }
+}
+
+TEST_F(Verifier, finds_a_part_that_is_gathered_to_the_wrong_place) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < 3; ++rank) {
+    schedules.push_back(bruck_alltoall({.ranks = 3, .rank = rank}));
+  }
+  EXPECT_EQ(verify(schedules, AlgorithmRow::Result::exchange, 0, true), "");
+  Schedule& one = schedules[1];
+  const Step& last = one.steps.back();
+  std::swap(one.sources[last.first_source], one.sources[last.first_source + 1]);
+  EXPECT_NE(verify(schedules, AlgorithmRow::Result::exchange, 0, true), "");
 }
 
 TEST_F(Verifier, finds_what_goes_to_the_wrong_rank) {

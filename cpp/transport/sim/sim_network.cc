@@ -5,14 +5,26 @@
 #include "transport/sim/sim_transport.h"
 
 namespace rdmacoll {
+namespace {
+
+Nanoseconds from_us(double us) { return static_cast<Nanoseconds>(us * kMicrosecond); }
+double to_us(Nanoseconds time) { return static_cast<double>(time) / kMicrosecond; }
+
+}  // namespace
 
 SimNetwork::SimNetwork(int ranks, const SimPolicy& policy)
     : policy_(policy),
       random_(policy.seed),
       dead_(ranks, false),
-      last_ordered_(static_cast<std::size_t>(ranks) * ranks, 0),
-      last_arrival_(static_cast<std::size_t>(ranks) * ranks, 0),
-      link_free_(static_cast<std::size_t>(ranks) * ranks, 0) {
+      processors_(ranks, 0),
+      is_woken_(ranks, false) {
+  for (int rank = 0; rank < ranks; ++rank) nodes_.push_back(policy.node_of(rank));
+  if (policy_.links) {
+    ports_.emplace(*policy_.links, nodes_);
+  } else {
+    last_ordered_.assign(static_cast<std::size_t>(ranks) * ranks, 0);
+    last_arrival_.assign(static_cast<std::size_t>(ranks) * ranks, 0);
+  }
   for (int rank = 0; rank < ranks; ++rank) {
     transports_.push_back(std::make_unique<SimTransport>(*this, rank));
   }
@@ -20,35 +32,82 @@ SimNetwork::SimNetwork(int ranks, const SimPolicy& policy)
 
 SimNetwork::~SimNetwork() = default;
 
-Nanoseconds SimNetwork::arrival(int from, int to, std::size_t bytes) {
-  if (policy_.bytes_per_us > 0) {
-    Nanoseconds& free = link_free_[static_cast<std::size_t>(from) * dead_.size() + to];
-    const auto transfer =
-        static_cast<Nanoseconds>(static_cast<double>(bytes) / policy_.bytes_per_us * kMicrosecond);
-    free = std::max(free, clock_.now()) + transfer;
-    return free + policy_.latency;
-  }
-  std::uniform_int_distribution<Nanoseconds> delay(policy_.delay_min, policy_.delay_max);
-  return clock_.now() + delay(random_);
+Nanoseconds SimNetwork::chaotic_delay() {
+  const auto span = static_cast<uint64_t>(policy_.delay_max - policy_.delay_min) + 1;
+  return policy_.delay_min + static_cast<Nanoseconds>(random_() % span);
 }
 
-void SimNetwork::send(int from, int to, std::size_t bytes, Order order,
-                      std::function<void()> deliver) {
-  Nanoseconds time = arrival(from, to, bytes);
+void SimNetwork::push(Nanoseconds time, int from, int to, Delivery deliver) {
+  events_.push_back({time, events_sent_++, from, to, std::move(deliver)});
+  std::push_heap(events_.begin(), events_.end());
+}
+
+Nanoseconds SimNetwork::send(int from, int to, std::size_t bytes, Order order, Delivery deliver) {
+  if (ports_) return send_over_links(from, to, bytes, std::move(deliver));
+  Nanoseconds time = clock_.now() + chaotic_delay();
   const std::size_t pair = static_cast<std::size_t>(from) * dead_.size() + to;
   if (order != Order::free) time = last_ordered_[pair] = std::max(time, last_ordered_[pair] + 1);
   if (order == Order::last) time = std::max(time, last_arrival_[pair] + 1);
   last_arrival_[pair] = std::max(last_arrival_[pair], time);
-  events_.push({time, events_sent_++, std::move(deliver)});
+  push(time, from, to, std::move(deliver));
+  return time;
 }
 
+// ---- links ----
+
+Nanoseconds SimNetwork::work(int rank, double us) {
+  return processors_[rank] = std::max(processors_[rank], clock_.now()) + from_us(us);
+}
+
+// A port serves in the order of coming, so messages of a pair keep theirs.
+Nanoseconds SimNetwork::send_over_links(int from, int to, std::size_t bytes, Delivery deliver) {
+  const Nanoseconds posted = work(from, ports_->link(from, to).overhead_us);
+  return pass(0, from, to, static_cast<double>(bytes), to_us(posted), std::move(deliver));
+}
+
+Nanoseconds SimNetwork::pass(int hop, int from, int to, double bytes, double time_us,
+                             Delivery deliver) {
+  const Link& link = ports_->link(from, to);
+  double last = 0;
+  const double begins = ports_->pass(hop, from, to, bytes, time_us, last);
+  if (hop + 1 == ports_->hops(from, to)) {
+    push(from_us(last), from, to, [this, to, &link, deliver = std::move(deliver)] {
+      work(to, link.overhead_us);
+      deliver();
+    });
+  } else {
+    const double next = begins + (hop == 0 ? link.latency_us : 0);
+    push(from_us(next), from, to, [=, this, deliver = std::move(deliver)]() mutable {
+      pass(hop + 1, from, to, bytes, next, std::move(deliver));
+    });
+  }
+  return from_us(last);
+}
+
+void SimNetwork::wake(int rank) {
+  if (is_woken_[rank]) return;
+  is_woken_[rank] = true;
+  woken_.push_back(rank);
+}
+
+int SimNetwork::take_woken() {
+  if (woken_.empty()) return -1;
+  const int rank = woken_.back();
+  woken_.pop_back();
+  is_woken_[rank] = false;
+  return rank;
+}
+
+// ---- what happens ----
+
 bool SimNetwork::step(Nanoseconds limit) {
-  if (events_.empty() || events_.top().time > limit) return false;
-  // A copy of the function: delivering may send more.
-  const Event event = events_.top();
-  events_.pop();
+  if (events_.empty() || events_.front().time > limit) return false;
+  std::pop_heap(events_.begin(), events_.end());
+  // Out of the queue first: delivering may send more.
+  const Event event = std::move(events_.back());
+  events_.pop_back();
   clock_.advance_to(event.time);
-  event.deliver();
+  if (!is_broken(event.from, event.to)) event.deliver();
   return true;
 }
 
@@ -61,6 +120,32 @@ void SimNetwork::kill(int rank) {
       transports_[peer]->lose(rank, "closed its connection (process ended)");
     });
   }
+}
+
+bool SimNetwork::is_broken(int from, int to) const {
+  if (from < 0) return false;
+  if (from == unplugged_ || to == unplugged_) return true;
+  return !cut_.empty() && cut_.contains({std::min(from, to), std::max(from, to)});
+}
+
+bool SimNetwork::cut(int a, int b) {
+  if (!transports_[a]->is_connected(b) || !transports_[b]->is_connected(a)) return false;
+  cut_.insert({std::min(a, b), std::max(a, b)});
+  for (const auto& [rank, peer] : {std::pair(a, b), std::pair(b, a)}) {
+    at(clock_.now() + chaotic_delay(),
+       [this, rank, peer] { transports_[rank]->lose(peer, "connection reset by peer"); });
+  }
+  return true;
+}
+
+void SimNetwork::unplug(int rank) {
+  unplugged_ = rank;
+  unplugged_at_ = clock_.now();
+}
+
+Nanoseconds SimNetwork::last_heard(int rank, int listener, Nanoseconds polled_at) const {
+  const bool is_cut_off = rank == unplugged_ || listener == unplugged_;
+  return is_cut_off ? std::min(polled_at, unplugged_at_) : polled_at;
 }
 
 bool SimNetwork::is_awake(int rank) const { return transports_[rank]->is_awake(); }

@@ -8,21 +8,6 @@
 namespace rdmacoll {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 32;
-
-// Copies between two lists of pieces that are cut differently.
-std::size_t copy_pieces(const std::vector<Piece>& from, const std::vector<Piece>& to) {
-  std::size_t i = 0, j = 0, skip_from = 0, skip_to = 0, copied = 0;
-  while (i < from.size() && j < to.size()) {
-    const std::size_t bytes = std::min(from[i].bytes - skip_from, to[j].bytes - skip_to);
-    if (bytes > 0) std::memcpy(to[j].data + skip_to, from[i].data + skip_from, bytes);
-    copied += bytes;
-    if ((skip_from += bytes) == from[i].bytes) ++i, skip_from = 0;
-    if ((skip_to += bytes) == to[j].bytes) ++j, skip_to = 0;
-  }
-  return copied;
-}
-
 std::vector<Piece> copy_of(std::span<const Piece> pieces) { return {pieces.begin(), pieces.end()}; }
 
 }  // namespace
@@ -57,6 +42,7 @@ void SimTransport::connect(int peer) {
   Peer& to = peers_[peer];
   if (to.wanted || to.connected || to.dropped) return;
   to.wanted = true;
+  patience_from_[peer] = network_.clock().now();
   network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::ordered,
                 [this, peer] { other(peer).greet(rank_); });
 }
@@ -81,7 +67,13 @@ void SimTransport::greet(int peer) {
 Reach SimTransport::reach(int peer) const {
   const SimPolicy& policy = network_.policy();
   const bool views = policy.views && policy.node_of(peer) == policy.node_of(rank_);
-  return {"sim", views, views && policy.foreign_views, 64, std::size_t{1} << 30};
+  return {.transport = "sim",
+          .views = views,
+          .foreign_views = views && policy.foreign_views,
+          .view_pieces_max = 64,
+          .transfer_bytes_max = std::size_t{1} << 30,
+          .foreign_transfers = !policy.pool_alone || views,
+          .eager_bytes = policy.eager_bytes};
 }
 
 void SimTransport::fail(int peer) {
@@ -127,6 +119,11 @@ Status SimTransport::post_send(const Transfer& transfer) {
   if (peer.dropped) return {};
   if (!peer.connected || refuses()) return Status::busy();
   const Key key{transfer.lane, transfer.sequence};
+  if (is_eager(transfer)) {
+    send_eagerly(transfer, key);
+    return {};
+  }
+  check_memory(transfer);
   const bool fresh =
       peer.sends.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie}).second;
   RC_ASSERT(fresh, cat("rank ", rank_, " sends (", int{key.first}, ", ", key.second, ") twice"));
@@ -142,6 +139,12 @@ Status SimTransport::post_recv(const Transfer& transfer) {
   const bool fresh =
       peers_[peer].receives.emplace(key, Posted{copy_of(transfer.pieces), transfer.cookie}).second;
   RC_ASSERT(fresh, cat("rank ", rank_, " receives (", int{key.first}, ", ", key.second, ") twice"));
+  if (is_eager(transfer)) {
+    const auto early = peers_[peer].early.extract(key);
+    if (!early.empty()) receive_eagerly(peer, key, early.mapped());
+    return {};
+  }
+  check_memory(transfer);
   network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::free, [this, peer, key] {
     if (other(peer).peers_[rank_].dropped) return;
     other(peer).peers_[rank_].grants.emplace(key, true);
@@ -150,33 +153,7 @@ Status SimTransport::post_recv(const Transfer& transfer) {
   return {};
 }
 
-// The bytes leave the sender's memory at some time between grant and completion, and enter the
-// receiver's at any time after it was posted: early reuse of either shows as a wrong sum.
-void SimTransport::try_transfer(int peer, Key key) {
-  const auto send = peers_[peer].sends.find(key);
-  if (send == peers_[peer].sends.end() || peers_[peer].grants.erase(key) == 0) return;
-  const std::size_t bytes = total_bytes(send->second.pieces);
-  network_.send(
-      rank_, peer, kHeaderBytes + bytes, SimNetwork::Order::free, [this, peer, key, bytes] {
-        if (network_.is_dead(rank_)) return;  // its memory went with it
-        SimTransport& to = other(peer);
-        const auto sending = peers_[peer].sends.find(key);
-        const auto receiving = to.peers_[rank_].receives.find(key);
-        if (sending == peers_[peer].sends.end() || receiving == to.peers_[rank_].receives.end())
-          return;
-        const std::size_t copied = copy_pieces(sending->second.pieces, receiving->second.pieces);
-        RC_ASSERT(copied == bytes && total_bytes(receiving->second.pieces) == bytes,
-                  cat("rank ", rank_, " sends ", bytes, " bytes to rank ", peer, ", which expects ",
-                      total_bytes(receiving->second.pieces)));
-        counters_.bytes_sent += bytes;
-        to.counters_.bytes_received += bytes;
-        arrive({.what = Arrival::What::sent, .peer = peer, .cookie = sending->second.cookie});
-        to.arrive(
-            {.what = Arrival::What::received, .peer = rank_, .cookie = receiving->second.cookie});
-        peers_[peer].sends.erase(sending);
-        to.peers_[rank_].receives.erase(receiving);
-      });
-}
+// ---- views ----
 
 Status SimTransport::publish(const Transfer& transfer) {
   const int peer = transfer.peer;
@@ -247,6 +224,7 @@ void SimTransport::arrive(Arrival arrival) {
   if (network_.is_dead(rank_)) return;
   arrivals_.push_back(std::move(arrival));
   armed_ = false;  // the doorbell
+  network_.wake(rank_);
 }
 
 bool SimTransport::poll(Sink& sink) {
@@ -285,10 +263,21 @@ bool SimTransport::poll(Sink& sink) {
       }
     }
   }
-  // A peer that is not stepped any more does not speak: it is stopped.
+  look_for_silence(sink);
+  return any;
+}
+
+// A peer that is not stepped any more does not speak: it is stopped.
+void SimTransport::look_for_silence(Sink& sink) {
+  const Nanoseconds now = polled_at_;
+  if (now - silence_checked_at_ < network_.policy().peer_timeout / 100) return;
+  silence_checked_at_ = now;
   for (int peer = 0; peer < network_.ranks(); ++peer) {
-    if (peer == rank_ || !peers_[peer].connected || network_.is_dead(peer)) continue;
-    const Nanoseconds heard = std::max(other(peer).polled_at_, patience_from_[peer]);
+    if (peer == rank_ || !peers_.is_wanted(peer) || network_.is_dead(peer)) continue;
+    const Nanoseconds spoke = network_.last_heard(peer, rank_, other(peer).polled_at_);
+    // Before it has answered nothing was heard of it.
+    const Nanoseconds heard =
+        is_connected(peer) ? std::max(spoke, patience_from_[peer]) : patience_from_[peer];
     if (now - heard <= network_.policy().peer_timeout) continue;
     peers_[peer] = Peer{};
     peers_[peer].dropped = true;
@@ -296,7 +285,6 @@ bool SimTransport::poll(Sink& sink) {
     network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::last,
                   [this, peer] { other(peer).lose(rank_, "closed its connection"); });
   }
-  return any;
 }
 
 bool SimTransport::arm() {

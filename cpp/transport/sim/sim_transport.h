@@ -1,13 +1,16 @@
 // One rank's end of a SimNetwork.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "memory/pool.h"
 #include "transport/sim/sim_network.h"
 #include "transport/transport.h"
 
@@ -18,7 +21,7 @@ class SimTransport final : public Transport {
   SimTransport(SimNetwork& network, int rank);
 
   void connect(int peer) override;
-  bool is_connected(int peer) const override { return peers_[peer].connected; }
+  bool is_connected(int peer) const override { return peers_.is_connected(peer); }
   Reach reach(int peer) const override;
   Status post_control(int peer, std::span<const std::byte> message) override;
   Status post_send(const Transfer& transfer) override;
@@ -32,14 +35,19 @@ class SimTransport final : public Transport {
   Nanoseconds next_deadline() const override;
   void fail(int peer) override;
   bool needs_poll() const override { return false; }
-  bool flushed() const override { return true; }  // what was posted is under way
+  // What was posted is under way; what was copied has been taken, since nobody keeps it for a peer
+  // that has gone.
+  bool flushed() const override { return peers_.none_unread(); }
   Counters counters() const override { return counters_; }
 
   bool is_awake() const { return !armed_; }
+  // Where all other memory must not be sent from or received into.
+  void use_pool(const MemoryPool& pool) { pool_ = &pool; }
 
  private:
   friend class SimNetwork;
   using Key = std::pair<Lane, uint64_t>;
+  static constexpr std::size_t kHeaderBytes = 32;  // of every message
   struct Posted {
     std::vector<Piece> pieces;
     uint64_t cookie;
@@ -54,8 +62,30 @@ class SimTransport final : public Transport {
     bool dropped = false;                                 // failed, or fail() was called
     std::map<Key, Posted> sends, receives, publications;  // mine, not done
     std::map<Key, bool> grants;                           // of the peer, for sends
+    std::map<Key, std::vector<std::byte>> early;          // eager, before they are expected
+    std::size_t unread = 0;                               // eager ones of mine, not taken
     std::map<Key, Published> views;                       // of the peer, not released
     std::map<Key, uint64_t> awaits;                       // cookie
+  };
+  // By rank; most ranks of a large world never meet.
+  class Peers {
+   public:
+    explicit Peers(int ranks) : peers_(ranks) {}
+    Peer& operator[](int rank) {
+      if (peers_[rank] == nullptr) peers_[rank] = std::make_unique<Peer>();
+      return *peers_[rank];
+    }
+    bool is_wanted(int rank) const {
+      return peers_[rank] != nullptr && (peers_[rank]->wanted || peers_[rank]->connected);
+    }
+    bool none_unread() const {
+      return std::all_of(peers_.begin(), peers_.end(),
+                         [](const auto& peer) { return peer == nullptr || peer->unread == 0; });
+    }
+    bool is_connected(int rank) const { return peers_[rank] != nullptr && peers_[rank]->connected; }
+
+   private:
+    std::vector<std::unique_ptr<Peer>> peers_;
   };
   struct Arrival {
     enum class What : uint8_t { connected, sent, received, viewed, control, failed } what;
@@ -75,16 +105,25 @@ class SimTransport final : public Transport {
   bool refuses() { return network_.chance(network_.policy().busy); }
   void arrive(Arrival arrival);
   void lose(int peer, const std::string& cause);
+  bool is_eager(const Transfer& transfer) const;
+  void send_eagerly(const Transfer& transfer, Key key);
+  void receive_eagerly(int peer, Key key, const std::vector<std::byte>& bytes);
+  void check_memory(const Transfer& transfer) const;
   void try_transfer(int peer, Key key);  // at the sender: has it both data and grant?
-  void try_view(int peer, Key key);      // at the reader: has it both publication and await?
+  void deliver(int peer, Key key);
+  void deliver_over_links(int peer, Key key);
+  void try_view(int peer, Key key);  // at the reader: has it both publication and await?
   void greet(int peer);
+  void look_for_silence(Sink& sink);
   SimTransport& other(int peer) { return network_.transport(peer); }
 
   SimNetwork& network_;
   int rank_;
-  std::vector<Peer> peers_;
+  Peers peers_;
   std::deque<Arrival> arrivals_;
   Reader reader_;
+  const MemoryPool* pool_ = nullptr;
+  Nanoseconds silence_checked_at_ = 0;
   bool armed_ = false;
   Nanoseconds polled_at_ = 0;               // when others last heard of us: polling is speaking
   std::vector<Nanoseconds> patience_from_;  // by peer

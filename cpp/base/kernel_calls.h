@@ -1,0 +1,19 @@
+// Calls of the kernel that old C libraries have no functions for: the release wheel is linked
+// against glibc 2.17. They return -1 and set errno, as the functions would.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+
+namespace rdmacoll {
+
+constexpr unsigned kMemfdCloexec = 1;
+constexpr unsigned kMemfdAllowSealing = 2;
+
+int create_memfd(const char* name, unsigned flags);
+
+// Bytes that nobody can foretell.
+ssize_t get_random(void* into, std::size_t bytes);
+
+}  // namespace rdmacoll

@@ -1,0 +1,250 @@
+#include "engine/sim_rank.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/text.h"
+#include "transport/sim/sim_transport.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr Nanoseconds kStallError = 30 * kSecond;  // virtual
+
+World world_of(const SimScript& script, int rank) {
+  World world{"simulation", 7, rank, {}};
+  for (int r = 0; r < script.ranks; ++r) {
+    world.members.push_back({cat("host", r), 100 + r, script.network.node_of(r)});
+  }
+  return world;
+}
+
+Config config_of(const SimScript& script) {
+  Config config;
+  if (!script.algorithm.empty()) config.allreduce_algorithms = {{script.algorithm}};
+  config.canonical = script.canonical;
+  config.segment_bytes = script.segment_bytes;
+  config.plan_repeats = script.plan_repeats;
+  config.stall_error_s = static_cast<double>(kStallError) / kSecond;
+  return config;
+}
+
+Log silent_log(int rank) {
+  Log log(LogLevel::error, rank);
+  log.silence();
+  return log;
+}
+
+}  // namespace
+
+SimRank::SimRank(const SimScript& script, SimNetwork& network, SimStory& story, int rank)
+    : script_(script),
+      network_(network),
+      story_(story),
+      rank_(rank),
+      pool_(script.pool_bytes),
+      compute_(network, script.slow_compute) {
+  if (script.fault == Fault::exhaust && is_victim()) pool_.run_dry();
+  network.transport(rank).use_pool(pool_);
+  engine_ = std::make_unique<Engine>(
+      EngineParts{world_of(script, rank), config_of(script), network.transport(rank), compute_,
+                  pool_, network.clock(), silent_log(rank),
+                  Tuning{.direct_bytes_network = 1024, .one_copy_bytes = 256}});
+  for (const std::vector<int>& ranks : script.sets) {
+    uint32_t number = 0;
+    const Status added = engine_->add_set(ranks, number);
+    RC_ASSERT(added.ok(), added.message());
+  }
+}
+
+// ---- the engine ----
+
+bool SimRank::is_awake() const {
+  return !asleep_ || network_.is_awake(rank_) || engine_->has_submissions() ||
+         network_.clock().now() >= deadline_;
+}
+
+void SimRank::step() {
+  const bool is_heartbeat = asleep_ && deadline_ == heartbeat_ && !network_.is_awake(rank_) &&
+                            !engine_->has_submissions();
+  asleep_ = false;
+  const bool moved = engine_->progress();
+  // Whoever sleeps has left nothing to do that it need not wait for.
+  if (moved && is_heartbeat && engine_->failure().ok() && !script_.stops_a_rank()) {
+    overslept_ =
+        cat("rank ", rank_, " slept until its heartbeat with something to do: ", engine_->state());
+  }
+  const SetTotals totals = engine_->totals();
+  if (totals.plans != plans_told_) tell(cat("follows plan ", plans_told_ = totals.plans));
+  if (totals.plans_left != plans_left_told_) {
+    tell(cat("has left plan ", plans_left_told_ = totals.plans_left));
+  }
+  if (left_ && (engine_->may_end() || network_.clock().now() > leave_deadline_)) {
+    engine_->end();
+    ended_ = true;
+    tell("has ended");
+    return;
+  }
+  if (!moved && engine_->arm()) {
+    asleep_ = true;
+    heartbeat_ = network_.transport(rank_).next_deadline();
+    deadline_ = std::min(engine_->next_deadline(), left_ ? leave_deadline_ : kNever);
+  }
+}
+
+// ---- the user's thread ----
+
+void SimRank::act() {
+  if (left_) return;
+  if (next_ < order_.size()) {
+    if (network_.chance(0.5)) submit(order_[next_++]);
+    return;
+  }
+  if (open_ > 0) return;
+  for (const auto& task : tasks_) check(*task);
+  // In a world that has failed somebody may still read what was given back, and throws away what
+  // comes of it. Between processes that is no crash, so the memory stays until the end.
+  if (failed_) std::move(tasks_.begin(), tasks_.end(), std::back_inserter(given_back_));
+  tasks_.clear();
+  if (failed_ || phase_ == script_.phases.size()) {
+    leave("");
+  } else if (script_.fault == Fault::leave && is_victim() && phase_ == script_.fault_phase) {
+    leave("ValueError: enough");
+  } else {
+    begin_phase();
+  }
+}
+
+void SimRank::begin_phase() {
+  const auto& phase = script_.phases[phase_++];
+  order_.clear();
+  next_ = 0;
+  // The named may come in any order, the unnamed keep theirs: they are counted.
+  for (std::size_t i = 0; i < phase.size(); ++i) order_.push_back(i);
+  for (std::size_t i = 0; i + 1 < order_.size(); ++i) {
+    const std::size_t j = i + 1;
+    if (!phase[order_[i]].name.empty() && network_.chance(0.5)) std::swap(order_[i], order_[j]);
+  }
+}
+
+bool SimRank::is_fault_here(std::size_t index, Fault fault) const {
+  return is_victim() && script_.fault == fault && phase_ - 1 == script_.fault_phase &&
+         index == script_.fault_operation;
+}
+
+void SimRank::submit(std::size_t index) {
+  const SimOperation& script = script_.phases[phase_ - 1][index];
+  const int rank = script_.rank_in(script.set, rank_);
+  if (rank < 0) return;
+  if (is_fault_here(index, Fault::missing)) return;
+  auto task = std::make_unique<Task>(Task{&script, phase_ - 1, index, nullptr, {}});
+  SimOperation mine = script;
+  if (is_fault_here(index, Fault::mismatch)) mine.shapes.front().front() += 1;
+  Request request = sim_request(mine, rank, index % 2 == 1, task->memory);
+  if (is_fault_here(index, Fault::refuse)) {
+    request.allocate = [](const std::vector<int64_t>&) -> void* { return nullptr; };
+  }
+  request.done = [this](const Status&) { --open_; };
+  task->operation = std::make_shared<Operation>(std::move(request));
+  if (story_.is_told()) tell(cat("submits ", label(*task)));
+  const Status status = engine_->submit(task->operation);
+  if (!status.ok()) {
+    judge(*task, status);
+    return;
+  }
+  ++open_;
+  tasks_.push_back(std::move(task));
+}
+
+std::string SimRank::label(const Task& task) const {
+  const SimOperation& operation = *task.script;
+  return cat(name_of(operation.kind), " ", task.index, " of phase ", task.phase,
+             operation.name.empty() ? "" : cat(" '", operation.name, "'"));
+}
+
+void SimRank::check(Task& task) {
+  const Status& status = task.operation->status();
+  if (!status.ok()) {
+    judge(task, status);
+  } else {
+    const std::size_t set = task.script->set;
+    const std::string complaint = sim_complaint(*task.script, script_.ranks_of(set),
+                                                script_.rank_in(set, rank_), *task.operation);
+    if (story_.is_told()) {
+      tell(cat("has ", label(task), ": ", complaint.empty() ? "right" : complaint));
+    }
+    if (!complaint.empty()) {
+      wrong_ =
+          cat("rank ", rank_, " phase ", task.phase, " operation ", task.index, ": ", complaint);
+    }
+  }
+  // Whoever still reads or writes here is caught: by the sanitizer, or by a wrong sum.
+  for (auto& input : task.memory.inputs) std::fill(input.begin(), input.end(), std::byte{0xee});
+  for (auto& output : task.memory.outputs) std::fill(output.begin(), output.end(), std::byte{0xee});
+}
+
+void SimRank::judge(const Task& task, const Status& status) {
+  if (story_.is_told()) tell(cat("has ", label(task), ": ", status.message()));
+  if (is_expected(task, status)) return;
+  unnamed_ =
+      cat("rank ", rank_, " phase ", task.phase, " operation ", task.index, ": ", status.to_json());
+  failed_ = true;
+}
+
+// Is this the error that the fault must bring?
+bool SimRank::is_expected(const Task& task, const Status& status) {
+  const ErrorDetail& detail = status.detail();
+  const bool is_failure = status.code() == Code::rank_failed;
+  switch (script_.fault) {
+    case Fault::none:
+    case Fault::nap:
+      return false;
+    case Fault::mismatch:
+      if (is_failure) {  // another took the error as its end
+        failed_ = true;
+        return detail.cause.find("left") != std::string::npos;
+      }
+      return status.code() == Code::mismatch && task.phase == script_.fault_phase &&
+             task.index == script_.fault_operation;
+    case Fault::missing: {
+      // What is missing names the victim, as one who stalls or has come to its end. Meanwhile the
+      // victim has gone on alone, so that later operations may stall on either side.
+      failed_ = is_failure;
+      const bool is_it = task.script->name == "missing" && task.phase == script_.fault_phase;
+      // Ranks outside of its set may have stalled elsewhere, and left, first.
+      const bool has_left = !script_.sets.empty() && is_failure;
+      return (status.code() == Code::stalled || is_failure) &&
+             (!is_it || has_left || detail.ranks == std::vector<int>{script_.victim});
+    }
+    case Fault::cut:
+      failed_ = true;
+      return is_failure && (detail.rank == script_.victim || detail.rank == script_.partner);
+    case Fault::leave:
+      failed_ = true;
+      return is_failure && (is_victim() || (detail.rank == script_.victim &&
+                                            detail.cause.find("ValueError") != std::string::npos));
+    default:  // the victim may see itself, or anybody, since it was cut off from all
+      failed_ = true;
+      return is_failure && (detail.rank == script_.victim || is_victim());
+  }
+}
+
+void SimRank::leave(const std::string& cause) {
+  tell(cause.empty() ? "leaves" : cat("leaves: ", cause));
+  engine_->leave(cause);
+  left_ = true;
+  leave_deadline_ = network_.clock().now() + 2 * kSecond;
+  asleep_ = false;
+}
+
+void SimRank::add_to(SimOutcome& outcome) const {
+  if (outcome.wrong.empty()) outcome.wrong = wrong_;
+  if (outcome.unnamed.empty()) outcome.unnamed = unnamed_;
+  if (outcome.overslept.empty()) outcome.overslept = overslept_;
+  const SetTotals totals = engine_->totals();
+  outcome.plans += totals.plans;
+  outcome.plans_left += totals.plans_left;
+  outcome.caught_up += totals.caught_up;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,73 @@
+// One rank of a simulation: its engine, and the program that uses it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/sim_parts.h"
+#include "engine/sim_script.h"
+#include "engine/sim_story.h"
+#include "engine/sim_values.h"
+#include "engine/simulator.h"
+#include "transport/sim/sim_network.h"
+
+namespace rdmacoll {
+
+class SimRank {
+ public:
+  SimRank(const SimScript& script, SimNetwork& network, SimStory& story, int rank);
+
+  bool is_awake() const;
+  Nanoseconds deadline() const { return asleep_ ? deadline_ : network_.clock().now(); }
+  bool finished() const { return ended_; }
+  void step();  // of the engine
+
+  // The user's thread: submits, looks at what is done, goes on.
+  bool can_act() const { return !left_ && (next_ < order_.size() || open_ == 0); }
+  void act();
+
+  // From now on its pool has nothing left.
+  void run_dry() { pool_.run_dry(); }
+
+  void add_to(SimOutcome& outcome) const;
+  std::string waits_for() const { return cat("rank ", rank_, ": ", engine_->state()); }
+
+ private:
+  struct Task {
+    const SimOperation* script;
+    std::size_t phase, index;
+    OperationRef operation;
+    SimMemory memory;
+  };
+
+  bool is_victim() const { return script_.victim == rank_; }
+  void begin_phase();
+  bool is_fault_here(std::size_t index, Fault fault) const;
+  void submit(std::size_t index);
+  void check(Task& task);
+  void judge(const Task& task, const Status& status);
+  bool is_expected(const Task& task, const Status& status);
+  void leave(const std::string& cause);
+  void tell(const std::string& text) const { story_.tell(rank_, text); }
+  std::string label(const Task& task) const;
+
+  const SimScript& script_;
+  SimNetwork& network_;
+  SimStory& story_;
+  int rank_;
+  SimPool pool_;
+  SlowCompute compute_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<std::unique_ptr<Task>> tasks_, given_back_;
+  std::vector<std::size_t> order_;
+  std::size_t phase_ = 0, next_ = 0;
+  std::size_t open_ = 0;  // tasks that are not done
+  bool failed_ = false, left_ = false, ended_ = false, asleep_ = false;
+  Nanoseconds deadline_ = 0, heartbeat_ = 0, leave_deadline_ = kNever;
+  uint64_t plans_told_ = 0, plans_left_told_ = 0;
+  std::string wrong_, unnamed_, overslept_;
+};
+
+}  // namespace rdmacoll

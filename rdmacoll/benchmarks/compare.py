@@ -1,0 +1,190 @@
+"""All libraries that are there, in one run: for numbers of ranks, links and sizes, turn by turn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Callable
+
+from rdmacoll.benchmarks.environments import python_of
+from rdmacoll.benchmarks.hosts import Hosts
+from rdmacoll.benchmarks.judge import Row, compared
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, Place
+from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.team import Team, TeamError
+from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns
+from rdmacoll.cli.report import bytes_text, counted
+
+PREPARED_BYTES_MAX = 16 << 10  # below it calls are prepared and plain ones stand beside them
+MEMORY_BYTES_MIN = 64 << 10  # below it numpy's calls cost more than the memory
+START_S = 90.0
+MACHINE = "machine"  # of the links: no link, ranks share this machine's memory
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to measure. links: "machine", or Gbit/s between two hosts."""
+
+    libraries: Sequence[str]
+    ranks: Sequence[int]
+    links: Sequence[str]
+    sizes: Sequence[int]
+    cache: Path
+    rules: Rules
+    seconds: float
+
+
+def title_of(ranks: int, link: str) -> str:
+    """A part of the comparison in words.
+
+    >>> title_of(2, "machine"), title_of(4, "10")
+    ('2 ranks on one machine', '4 ranks on two hosts, 10 Gbit/s')
+    """
+    where = "on one machine" if link == MACHINE else f"on two hosts, {link} Gbit/s"
+    return f"{counted(ranks, 'rank')} {where}"
+
+
+@contextlib.contextmanager
+def place_of(ranks: int, link: str, folder: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Hosts for so many ranks, and facts of the link."""
+    if link == MACHINE:
+        yield Place([0] * ranks), {}
+        return
+    hosts = Hosts(2)
+    try:
+        hosts.open()
+        hosts.shape(float(link))
+        host_of = [rank * 2 // ranks for rank in range(ranks)]
+        place = Place(
+            host_of, hosts.addresses, hosts.names, hosts.prefixes(host_of), str(hosts.shell(folder))
+        )
+        yield place, {"mtu": hosts.mtu()}
+    finally:
+        hosts.close()
+
+
+def python_for(name: str, cache: Path) -> Path | None:
+    """The Python that runs a library's ranks; None where it is not installed."""
+    found = python_of(LIBRARIES[name].environment, cache)
+    # Our operation runs with any TensorFlow; Horovod's is preferred, so that both have the same.
+    return found or (python_of("own", cache) if name in OURS.values() else None)
+
+
+@contextlib.contextmanager
+def teams_of(
+    names: Sequence[str], place: Place, cache: Path, tell: Callable[[str], None]
+) -> Iterator[list[Team]]:
+    """Started teams; what cannot be started is told and missing. All are ended, whatever happens."""
+    teams: list[Team] = []
+    with tempfile.TemporaryDirectory(prefix="compare-") as folder:
+        try:
+            for name in names:
+                python = python_for(name, cache)
+                if python is None:
+                    tell(
+                        f"{LIBRARIES[name].title} is not installed: rdmacoll bench peers --install "
+                        f"{LIBRARIES[name].environment}"
+                    )
+                    continue
+                try:
+                    teams.append(Team(LIBRARIES[name], place, python, Path(folder), START_S))
+                except (TeamError, OSError) as error:
+                    tell(str(error))
+            yield teams
+        finally:
+            for team in teams:
+                team.end()
+
+
+class Comparison:
+    """One run. `parts` is what was measured so far, `left_out` sentences about the rest."""
+
+    def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
+        self._wish, self._say = wish, say
+        self._until = time.monotonic() + wish.seconds
+        self._turns = Turns(Watch(), wish.rules, self._until, self._tell)
+        self.parts: list[dict[str, Any]] = []
+        self.left_out: list[str] = []
+
+    def _tell(self, text: str) -> None:
+        self.left_out.append(text)
+        self._say(text)
+
+    def run(self, each: Callable[[dict[str, Any]], None]) -> None:
+        """Measures all parts; `each` is called with one that is complete."""
+        for ranks in self._wish.ranks:
+            for link in self._wish.links:
+                if self._turns.is_late:
+                    self._tell(f"not measured within {self._wish.seconds:g} s: {title_of(ranks, link)}")
+                    continue
+                self._say(title_of(ranks, link))
+                part = self._part(ranks, link)
+                self.parts.append(part)
+                each(part)
+
+    def _part(self, ranks: int, link: str) -> dict[str, Any]:
+        names = [name for name in self._wish.libraries if name != ("stream" if link == MACHINE else "memory")]
+        with (
+            tempfile.TemporaryDirectory(prefix="hosts-") as folder,
+            place_of(ranks, link, Path(folder)) as (place, facts),
+            teams_of(names, place, self._wish.cache, self._tell) as teams,
+        ):
+            versions = {team.library.name: team.facts for team in teams}
+            part = {"ranks": ranks, "link": link, **facts, "libraries": versions, "rows": []}
+            for number, size in enumerate(self._wish.sizes):
+                if self._turns.is_late:
+                    rest = ", ".join(map(bytes_text, self._wish.sizes[number:]))
+                    self._tell(
+                        f"{title_of(ranks, link)}: not measured within {self._wish.seconds:g} s: {rest}"
+                    )
+                    break
+                part["rows"].append(self._row(teams, size))
+                self._say(f"  {bytes_text(size)} done")
+            return part
+
+    def _row(self, teams: list[Team], size: int) -> Row:
+        taking_part = [team for team in teams if team.library.name != "memory" or size >= MEMORY_BYTES_MIN]
+        cells = self._cells(teams, taking_part, size, "prepared")
+        row = compared(size, cells)
+        if size < PREPARED_BYTES_MAX:
+            numpy = [team for team in teams if team.library.group == "numpy"]
+            plain = self._cells(teams, numpy, size, "plain")
+            row["time_us"].update({f"{name} plain": cell.summary() for name, cell in plain.items()})
+        return row
+
+    def _cells(self, teams: list[Team], chosen: list[Team], size: int, variant: str) -> dict[str, Cell]:
+        work = {"what": "allreduce", "bytes": size, "variant": variant}
+        left = list(chosen)
+        cells = self._turns.take(left, {team.library.name: Task(team.library.name, work) for team in chosen})
+        teams[:] = [team for team in teams if team in left or team not in chosen]
+        return cells
+
+
+def machine_facts() -> dict[str, Any]:
+    """Of this machine, for JSON."""
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return {
+        "machine": platform.platform(),
+        "processor": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+    }
+
+
+def settings_of(wish: Wish) -> dict[str, Any]:
+    """As JSON has it."""
+    rules = replace(wish.rules)
+    return {
+        "turns": rules.turns,
+        "burst_s": rules.burst_s,
+        "foreign_share_max": rules.foreign,
+        "foreign_share_max_beside_horovod": rules.foreign_of_sleepers,
+        "prepared_below_bytes": PREPARED_BYTES_MAX,
+        "ranks_of_others": "stopped (SIGSTOP) while one library measures",
+    }

@@ -1,0 +1,106 @@
+"""The peers' own environments, in the project's cache: which are there, and how they come there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rdmacoll.engine.errors import ConfigError
+
+_INSTALL_S = 3600
+_NICE = ("nice", "-n", "19")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What pip installs there, in this order."""
+
+    packages: tuple[tuple[str, ...], ...]
+    newest_python: tuple[int, int] = (3, 99)
+    settings: tuple[str, ...] = ()
+    cost: str = "less than a minute"
+
+
+ENVIRONMENTS = {
+    "mpich": Environment((("mpich", "mpi4py>=4", "numpy"),)),
+    "intelmpi": Environment((("impi-rt", "mpi4py>=4", "numpy"),)),
+    "horovod": Environment(
+        (
+            ("pip<25", "setuptools<70", "wheel"),
+            (
+                *("tensorflow-cpu==2.15.1", "numpy<2", "cloudpickle", "psutil", "pyyaml", "packaging"),
+                *("cffi", "mpi4py>=4"),
+            ),
+            ("--no-build-isolation", "horovod==0.28.1"),
+        ),
+        newest_python=(3, 11),  # of TensorFlow 2.15
+        settings=(
+            *("MAKEFLAGS=-j2", "HOROVOD_WITH_TENSORFLOW=1", "HOROVOD_WITH_MPI=1", "HOROVOD_WITH_GLOO=1"),
+            *("HOROVOD_WITHOUT_PYTORCH=1", "HOROVOD_WITHOUT_MXNET=1"),
+        ),
+        cost="some minutes of compiling",
+    ),
+}
+
+
+def folder_of(name: str, cache: Path) -> Path:
+    """Where an environment lies."""
+    return cache / "peers" / name
+
+
+def python_of(name: str, cache: Path) -> Path | None:
+    """The environment's Python, or None where it is not installed."""
+    if name == "own":
+        return Path(sys.executable)
+    folder = folder_of(name, cache)
+    return folder / "bin" / "python" if (folder / "installed").exists() else None
+
+
+def base_python(newest: tuple[int, int]) -> str:
+    """A Python that is not newer than this. Raises ConfigError."""
+    if sys.version_info[:2] <= newest:
+        return sys.executable
+    for minor in range(newest[1], 8, -1):
+        found = shutil.which(f"python3.{minor}")
+        if found:
+            return found
+    raise ConfigError(
+        f"there is no Python from 3.9 to {newest[0]}.{newest[1]} beside {sys.executable}, which is "
+        f"{sys.version_info[0]}.{sys.version_info[1]}: install one, with its venv module."
+    )
+
+
+def install(name: str, cache: Path, tell: Callable[[str], None]) -> None:
+    """Makes an environment anew. Raises ConfigError with the last lines of what failed."""
+    environment, folder = ENVIRONMENTS[name], folder_of(name, cache)
+    base = base_python(environment.newest_python)
+    tell(f"{name}: installing into {folder}, {environment.cost}")
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(name, [base, "-m", "venv", str(folder)])
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+    # Horovod's build looks for programs of its environment on PATH.
+    path = ["sh", "-c", 'PATH="$0/bin:$PATH" exec "$@"', str(folder)]
+    for packages in environment.packages:
+        _run(name, [*path, "env", *environment.settings, *pip, *packages])
+    (folder / "installed").touch()
+
+
+def _run(name: str, command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            [*_NICE, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_INSTALL_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"{name}: {' '.join(command)} was not done in {_INSTALL_S} s.") from None
+    if done.returncode:
+        last = " ".join(done.stdout.split("\n")[-8:])
+        raise ConfigError(f"{name}: {' '.join(command)} failed ({done.returncode}): {last}")

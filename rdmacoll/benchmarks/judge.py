@@ -1,0 +1,161 @@
+"""What is said of measured times: ratios, shares of a limit, findings, tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS
+from rdmacoll.benchmarks.turns import Cell, ratio
+from rdmacoll.cli.report import bytes_text
+
+AHEAD_FROM_BYTES = 256 << 10
+AHEAD = 1.3  # times as fast as the best peer, from there on; below it is enough to be ahead
+OP_AHEAD = 25.0  # of Horovod, for an operation of a few bytes
+GROWTH_MIN, GROWTH_MAX = 0.95, 2.2  # of the time when the size doubles
+
+AROUND_BYTES_MIN = 1 << 20
+AROUND_RATIO = 1.5
+LINK_PERCENT = 97.0
+LINK_GOAL = 0.98  # of the best peer: who fills a link cannot be overtaken
+
+Row = dict[str, Any]
+
+
+def compared(size: int, cells: Mapping[str, Cell]) -> Row:
+    """A size's row: each library's times, each peer's ratio to ours of its group (above 1 we are faster),
+    the best peer of each group, and how near the limits our times are."""
+    row: Row = {
+        "bytes": size,
+        "time_us": {name: cell.summary() for name, cell in cells.items()},
+        "ratio": {},
+        "best": {},
+        "percent_of_limit": {},
+        "around": [],  # peers that did not go over the link
+    }
+    for group, own in OURS.items():
+        if own not in cells:
+            continue
+        of_group = [name for name in cells if LIBRARIES[name].group == group and name != own]
+        for name in of_group:
+            row["ratio"][name] = ratio(cells[name], cells[own])
+        row["around"] += [name for name in of_group if _goes_around(size, cells[name], cells)]
+        over_the_link = [name for name in of_group if name not in row["around"]]
+        if over_the_link:
+            best = min(over_the_link, key=lambda name: float(row["time_us"][name]["median"]))
+            row["best"][group] = {"peer": best, "ratio": row["ratio"][best]}
+        for limit in (name for name in cells if LIBRARIES[name].group == "limit"):
+            row["percent_of_limit"].setdefault(own, {})[limit] = 100 * ratio(cells[limit], cells[own])
+    return row
+
+
+def _goes_around(size: int, cell: Cell, cells: Mapping[str, Cell]) -> bool:
+    """Whether this is so much faster than plain TCP that the bytes cannot have gone over the link. Less than
+    the size is let through by a token bucket at once."""
+    return size >= AROUND_BYTES_MIN and "stream" in cells and ratio(cells["stream"], cell) > AROUND_RATIO
+
+
+def goal_of(size: int, group: str, *, is_link: bool) -> float:
+    """How many times as fast as the best peer we mean to be at this size."""
+    if is_link:
+        return LINK_GOAL
+    if group == "tensorflow":
+        return OP_AHEAD if size <= 8 else 1.0
+    return AHEAD if size >= AHEAD_FROM_BYTES else 1.0
+
+
+def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
+    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one. One
+    that the processors can fill is to be filled as plain TCP does; a faster one they cannot."""
+    found = []
+    for row in rows:
+        found += [
+            f"{bytes_text(row['bytes'])}: {LIBRARIES[name].title} is much faster than plain TCP over the "
+            "link, so it went around it, and is no best peer"
+            for name in row["around"]
+        ]
+        filled = row["percent_of_limit"].get("rdmacoll", {}).get("stream", 100.0)
+        if (
+            gigabits is not None
+            and gigabits <= 1
+            and row["bytes"] >= AROUND_BYTES_MIN
+            and filled < LINK_PERCENT
+        ):
+            found.append(
+                f"{bytes_text(row['bytes'])}: rdmacoll has {filled:.0f} % of what plain TCP carries, and "
+                f"means to have {LINK_PERCENT:g}"
+            )
+        for group, best in row["best"].items():
+            goal = goal_of(row["bytes"], group, is_link=gigabits is not None)
+            if best["ratio"] < goal:
+                found.append(
+                    f"{bytes_text(row['bytes'])}: {LIBRARIES[OURS[group]].title} is {best['ratio']:.2f} "
+                    f"times as fast as {LIBRARIES[best['peer']].title}, and means to be {goal:g} times"
+                )
+    return found
+
+
+def growth(rows: Sequence[tuple[int, float]]) -> list[str]:
+    """A sentence wherever time does not grow with the size: t(2S) from 0.95 to 2.2 times t(S).
+
+    >>> growth([(8, 1.0), (16, 1.1), (32, 3.0), (64, 2.0)])
+    ['16 to 32: 2.73 times the time for twice the bytes', '32 to 64: 0.67 times the time for twice the bytes']
+    """
+    found = []
+    for (size, seconds), (larger, more) in zip(rows, rows[1:]):
+        if larger == 2 * size and not GROWTH_MIN <= more / seconds <= GROWTH_MAX:
+            found.append(
+                f"{bytes_text(size)} to {bytes_text(larger)}: {more / seconds:.2f} times the time "
+                "for twice the bytes"
+            )
+    return found
+
+
+def parts_cost_more(size: int, whole_s: float, parts_s: Mapping[str, float], whole: str) -> list[str]:
+    """A sentence when the whole takes longer than its parts one after the other.
+
+    >>> parts_cost_more(1024, 5.0, {"reducescatter": 2.0, "allgather": 2.0}, "allreduce")
+    ['1K: allreduce takes 1.25 times as long as reducescatter + allgather']
+    >>> parts_cost_more(1024, 4.0, {"reducescatter": 2.0, "allgather": 2.0}, "allreduce")
+    []
+    """
+    together = sum(parts_s.values())
+    if whole_s <= together:
+        return []
+    return [
+        f"{bytes_text(size)}: {whole} takes {whole_s / together:.2f} times as long as {' + '.join(parts_s)}"
+    ]
+
+
+def _time(summary: Mapping[str, Any] | None) -> str:
+    if summary is None:
+        return "-"
+    median = summary["median"]
+    text = f"{median:.2f}" if median < 100 else f"{median:.0f}"
+    return text if summary["quiet"] else f"{text} (L)"
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown: medians in microseconds; (L): others had the processor too, an upper bound."""
+    present = {name for row in rows for name in row["time_us"]}
+    lines: list[str] = []
+    for group, own in OURS.items():
+        names = [name for name in LIBRARIES if name in present and LIBRARIES[name].group == group]
+        if own not in names:
+            continue
+        plain = f"{own} plain"
+        has_plain = plain in present
+        limits = [name for name in LIBRARIES if name in present and LIBRARIES[name].group == "limit"]
+        titles = [LIBRARIES[name].title for name in names]
+        titles[1:1] = ["plain call"] if has_plain else []
+        heads = ["bytes", *titles, "best peer / ours", *(f"% of {LIBRARIES[n].title}" for n in limits)]
+        lines += ["", f"| {' | '.join(heads)} |", "|" + "---:|" * len(heads)]
+        for row in rows:
+            times, best = row["time_us"], row["best"].get(group)
+            cells = [_time(times.get(name)) for name in names]
+            cells[1:1] = [_time(times.get(plain))] if has_plain else []
+            shares = row["percent_of_limit"].get(own, {})
+            cells.append(f"{best['ratio']:.2f}" if best else "-")
+            cells += [f"{shares[name]:.0f}" if name in shares else "-" for name in limits]
+            lines.append(f"| {' | '.join([bytes_text(row['bytes']), *cells])} |")
+    return lines

@@ -1,0 +1,191 @@
+"""The libraries that can take part in a comparison, and how the ranks of each are started. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = Path(__file__).resolve().parent
+_FOREVER_S = "1000000"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A row of the table."""
+
+    name: str
+    title: str
+    told: dict[str, str]  # for team_rank: its module, and what that asks for
+    group: (
+        str  # "numpy" and "tensorflow" are compared among themselves; "limit" is what they are shown against
+    )
+    environment: str  # of environments.py; "own": the one that runs this
+    launcher: str  # hand, openmpi, hydra, gloo
+    settings: dict[str, str] = field(default_factory=dict)
+    # Between hosts. UCX would find that namespaces share a machine, and go through its memory.
+    across: dict[str, str] = field(default_factory=dict)
+
+
+_TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
+# Ranks are stopped while others measure: their peers must not take that for a failure.
+_PATIENT = {"RDMACOLL_PEER_TIMEOUT_S": _FOREVER_S, "RDMACOLL_STALL_WARNING_S": _FOREVER_S}
+_HOROVOD_ON_MPI = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
+_QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
+_OPS = {"module": "tensorflow_ops"}
+
+LIBRARIES = {
+    row.name: row
+    for row in (
+        Library("rdmacoll", "rdmacoll", {"module": "ours"}, "numpy", "own", "hand", _PATIENT),
+        Library("openmpi", "Open MPI", {"module": "mpi"}, "numpy", "own", "openmpi"),
+        Library("mpich", "MPICH", {"module": "mpi"}, "numpy", "mpich", "hydra", across=_TCP),
+        Library("intelmpi", "Intel MPI", {"module": "mpi"}, "numpy", "intelmpi", "hydra", across=_TCP),
+        Library(
+            "rdmacoll-op",
+            "rdmacoll's op",
+            {**_OPS, "library": "rdmacoll"},
+            "tensorflow",
+            "horovod",  # the same TensorFlow as Horovod's, where that is installed
+            "hand",
+            {**_PATIENT, **_QUIET_TENSORFLOW},
+        ),
+        Library(
+            "horovod-mpi",
+            "Horovod, Open MPI",
+            {**_OPS, "library": "horovod"},
+            "tensorflow",
+            "horovod",
+            "openmpi",
+            {**_HOROVOD_ON_MPI, **_QUIET_TENSORFLOW},
+        ),
+        Library(
+            "horovod-gloo",
+            "Horovod, Gloo",
+            {**_OPS, "library": "horovod"},
+            "tensorflow",
+            "horovod",
+            "gloo",
+            _QUIET_TENSORFLOW,
+        ),
+        Library("memory", "memory", {"module": "limits", "limit": "memory"}, "limit", "own", "hand"),
+        Library("stream", "TCP streams", {"module": "limits", "limit": "stream"}, "limit", "own", "hand"),
+    )
+}
+OURS = {"numpy": "rdmacoll", "tensorflow": "rdmacoll-op"}
+PEERS = [row.name for row in LIBRARIES.values() if row.group != "limit" and row.name not in OURS.values()]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where ranks are: the host of each; without addresses this machine itself."""
+
+    host_of: list[int]
+    addresses: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    prefixes: dict[int, list[str]] = field(default_factory=dict)  # by rank
+    shell: str = ""  # stands for ssh
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+        return len(self.host_of)
+
+    @property
+    def address(self) -> str:
+        """Of rank 0's host."""
+        return self.addresses[0] if self.addresses else "127.0.0.1"
+
+    @property
+    def interface(self) -> str:
+        """By which the hosts see each other."""
+        return "eth0" if self.addresses else "lo"
+
+
+@dataclass(frozen=True)
+class Start:
+    """What else a command line needs to know."""
+
+    python: Path  # of the library's environment; what its launcher is called lies beside it
+    socket: Path
+    port: int
+    is_root: bool
+
+
+def commands(library: Library, place: Place, start: Start) -> list[list[str]]:
+    """The processes to start: one for each rank, or a launcher."""
+    if library.launcher == "hand":
+        return [
+            [*place.prefixes.get(rank, []), *_program(library, start, _by_hand(library, place, start, rank))]
+            for rank in range(place.ranks)
+        ]
+    program = _program(library, start, {"settings": library.across if place.addresses else {}})
+    if library.launcher == "openmpi":
+        return [[*_on_first_host(place), *_open_mpi(place, start), *program]]
+    if library.launcher == "hydra":
+        return [[*_on_first_host(place), *_hydra(place, start), *program]]
+    told = {
+        "hosts": [place.prefixes.get(rank, []) for rank in range(place.ranks)],
+        "names": [place.names[host] if place.names else "localhost" for host in place.host_of],
+        "address": place.address,
+        "interface": place.interface,
+        "command": program,
+    }
+    launcher = [*_environment(library), str(start.python), "-m", "team_rank.gloo", json.dumps(told)]
+    return [[*place.prefixes.get(0, []), *launcher]]
+
+
+def _environment(library: Library, more: dict[str, str] | None = None) -> list[str]:
+    path = [str(BENCHMARKS)]
+    if library.name in OURS.values():
+        path.append(str(BENCHMARKS.parent.parent))
+    given = {"PYTHONPATH": ":".join(path), "OMP_NUM_THREADS": "1", **library.settings, **(more or {})}
+    return ["env", *(f"{name}={value}" for name, value in given.items())]
+
+
+def _program(library: Library, start: Start, by_hand: dict[str, Any]) -> list[str]:
+    told = {**library.told, **by_hand.get("told", {})}
+    call = [str(start.python), "-m", "team_rank", str(start.socket), json.dumps(told)]
+    return [*_environment(library, by_hand.get("settings")), *call]
+
+
+def _by_hand(library: Library, place: Place, start: Start, rank: int) -> dict[str, Any]:
+    if library.group == "limit":
+        told = {"rank": rank, "ranks": place.ranks, "address": place.address, "port": start.port}
+        return {"told": told}
+    settings = {
+        "RDMACOLL_RANK": str(rank),
+        "RDMACOLL_SIZE": str(place.ranks),
+        "RDMACOLL_RENDEZVOUS": f"{place.address}:{start.port}",
+        "RDMACOLL_SECRET_FILE": str(start.socket.parent / "secret"),
+    }
+    return {"settings": settings}
+
+
+def _on_first_host(place: Place) -> Sequence[str]:
+    if not place.addresses:
+        return []
+    # A name of its own, as the others have from the shell.
+    named = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', place.names[0]]
+    return [*place.prefixes[0], *named]
+
+
+def _open_mpi(place: Place, start: Start) -> list[str]:
+    command = ["mpirun", "--oversubscribe", "--bind-to", "none"]
+    command += ["--allow-run-as-root"] if start.is_root else []
+    if place.addresses:
+        slots = (f"{address}:{place.host_of.count(host)}" for host, address in enumerate(place.addresses))
+        command += ["--host", ",".join(slots), "--leave-session-attached"]
+        command += ["--mca", "plm_rsh_agent", place.shell, "--mca", "btl_tcp_if_include", place.interface]
+        command += ["--mca", "oob_tcp_if_include", place.interface, "--mca", "pml", "ob1"]
+    return [*command, "-np", str(place.ranks)]
+
+
+def _hydra(place: Place, start: Start) -> list[str]:
+    command = [str(start.python.with_name("mpiexec.hydra"))]
+    if place.addresses:
+        command += ["-launcher", "ssh", "-launcher-exec", place.shell, "-iface", place.interface]
+        command += ["-hosts", ",".join(place.addresses), "-ppn", str(place.host_of.count(0))]
+    return [*command, "-n", str(place.ranks)]

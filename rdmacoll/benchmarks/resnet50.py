@@ -1,0 +1,28 @@
+"""What a training step of ResNet-50 has to sum."""
+
+from __future__ import annotations
+
+import math
+
+
+def shapes() -> list[tuple[int, ...]]:
+    """The trainable variables in order: convolutions, batch norms, the classifier.
+
+    >>> len(shapes()), sum(math.prod(shape) for shape in shapes())
+    (161, 25557032)
+    """
+    found: list[tuple[int, ...]] = [(7, 7, 3, 64), (64,), (64,)]
+    channels = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            for kernel, before, after in ((1, channels, width), (3, width, width), (1, width, 4 * width)):
+                found += [(kernel, kernel, before, after), (after,), (after,)]
+            if block == 0:
+                found += [(1, 1, channels, 4 * width), (4 * width,), (4 * width,)]
+            channels = 4 * width
+    return [*found, (2048, 1000), (1000,)]
+
+
+def total_bytes() -> int:
+    """Of all of them, in float32."""
+    return 4 * sum(math.prod(shape) for shape in shapes())

@@ -1,0 +1,162 @@
+"""A training step: gradients that come one after the other, and what of their sums is hidden behind them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from rdmacoll.benchmarks import resnet50
+from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS
+from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns, ratio
+from rdmacoll.cli.report import bytes_text
+
+OWN = OURS["tensorflow"]
+MANNERS = ("wait", "compute")
+RAW_MPI = 1.0  # goal: the best raw MPI's time, tensor by tensor / ours
+HOROVOD = 3.0  # goal: Horovod's time / ours
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to measure. manner: what a backward pass does with the processor."""
+
+    libraries: Sequence[str]
+    ranks: int
+    link: str
+    manner: str
+    backward_s: float
+    buckets: Sequence[int]
+    cache: Path
+    rules: Rules
+    seconds: float
+
+
+def hidden_share(step: float, backward: float, alone: float) -> float:
+    """How much of the communication, which takes `alone`, a step hides behind its backward pass.
+
+    >>> hidden_share(12.0, 10.0, 8.0), hidden_share(18.0, 10.0, 8.0), hidden_share(9.0, 10.0, 8.0)
+    (0.75, 0.0, 1.0)
+    """
+    return min(1.0, max(0.0, (backward + alone - step) / alone))
+
+
+def tasks_of(wish: Wish, names: Sequence[str]) -> dict[str, Task]:
+    """What takes turns: of each library its gradients alone; of operations also backward pass and step, ours
+    for every bucket. Keys are "library what" and "library what bucket"."""
+    common = {"shapes": resnet50.shapes(), "manner": wish.manner, "backward_s": wish.backward_s, "keep": True}
+    tasks = {}
+    for name in names:
+        if LIBRARIES[name].group == "limit":
+            tasks[name] = Task(name, {"what": "sum", "bytes": resnet50.total_bytes()})
+        elif LIBRARIES[name].group == "numpy":
+            tasks[f"{name} gradients"] = Task(name, {"what": "gradients", **common})
+        else:
+            tasks[f"{name} backward"] = Task(name, {"what": "backward", **common})
+            for bucket in wish.buckets if name == OWN else [None]:
+                for what in ("gradients", "step"):
+                    key = f"{name} {what}" + (f" {bucket}" if bucket else "")
+                    tasks[key] = Task(name, {"what": what, "bucket_bytes": bucket, **common})
+    return tasks
+
+
+def rows_of(cells: Mapping[str, Cell], names: Sequence[str], buckets: Sequence[int]) -> list[dict[str, Any]]:
+    """A row for each library and bucket, in milliseconds: {library, bucket_bytes, gradients, backward,
+    step, hidden}; raw MPI has no operations that a backward pass could go on beside."""
+    rows = []
+    for name in names:
+        group = LIBRARIES[name].group
+        for bucket in buckets if name == OWN else [None]:
+            suffix = f" {bucket}" if bucket else ""
+            found: dict[str, Any] = {"library": name, "bucket_bytes": bucket}
+            if group == "limit":
+                keys = {"gradients": name}
+            else:
+                keys = {"gradients": f"{name} gradients{suffix}", "backward": f"{name} backward"}
+                keys["step"] = f"{name} step{suffix}"
+            times = {what: cells[key].summary() for what, key in keys.items() if key in cells}
+            if "gradients" not in times:
+                continue
+            found["times_us"] = times
+            found.update({what: summary["median"] / 1e3 for what, summary in times.items()})
+            if "step" in found and "backward" in found:
+                found["hidden"] = hidden_share(found["step"], found["backward"], found["gradients"])
+            rows.append(found)
+    return rows
+
+
+def best_bucket(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Of our rows the one whose step takes least."""
+    own = [row for row in rows if row["library"] == OWN and "step" in row]
+    return min(own, key=lambda row: float(row["step"])) if own else None
+
+
+def level_with(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> list[int]:
+    """Buckets that this run cannot tell from the best one: a turn of theirs was faster than one of its."""
+    slowest = max(best["times_us"]["step"]["turns"])
+    others = [row for row in rows if row["library"] == OWN and "step" in row and row is not best]
+    return [row["bucket_bytes"] for row in others if min(row["times_us"]["step"]["turns"]) <= slowest]
+
+
+def ratios_of(cells: Mapping[str, Cell], bucket: int) -> dict[str, float]:
+    """Each peer's gradients alone / ours with this bucket."""
+    own = cells.get(f"{OWN} gradients {bucket}")
+    if own is None:
+        return {}
+    return {
+        key.split()[0]: ratio(cell, own)
+        for key, cell in cells.items()
+        if key.endswith(" gradients") and LIBRARIES[key.split()[0]].name not in OURS.values()
+    }
+
+
+def missed(ratios: Mapping[str, float]) -> list[str]:
+    """A sentence for each goal that is missed."""
+    found = []
+    for name, value in ratios.items():
+        goal = HOROVOD if "horovod" in name else RAW_MPI
+        if value < goal:
+            found.append(
+                f"our operation is {value:.2f} times as fast as {LIBRARIES[name].title}, and means to be "
+                f"{goal:g} times"
+            )
+    return found
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines of Markdown, milliseconds."""
+    lines = [
+        "| | buckets | gradients alone | backward pass | step | hidden |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        cells = [
+            LIBRARIES[row["library"]].title,
+            bytes_text(row["bucket_bytes"] or 0) if row["bucket_bytes"] else "",
+        ]
+        for what in ("gradients", "backward", "step"):
+            quiet = row["times_us"].get(what, {}).get("quiet", True)
+            cells.append(f"{row[what]:.1f}{'' if quiet else ' (L)'}" if what in row else "")
+        cells.append(f"{100 * row['hidden']:.0f} %" if "hidden" in row else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def measure(
+    wish: Wish, folder: Path, say: Callable[[str], None], tell: Callable[[str], None]
+) -> tuple[dict[str, Cell], dict[str, dict[str, str]]]:
+    """The cells, and each library's facts."""
+    turns = Turns(Watch(), wish.rules, time.monotonic() + wish.seconds, tell)
+    limit = "memory" if wish.link == MACHINE else "stream"
+    names = [n for n in wish.libraries if LIBRARIES[n].group != "limit" or n == limit]
+    with (
+        place_of(wish.ranks, wish.link, folder) as (place, _),
+        teams_of(names, place, wish.cache, tell) as teams,
+    ):
+        facts = {team.library.name: team.facts for team in teams}
+        say(f"backward pass: {wish.manner}")
+        return turns.take(teams, tasks_of(wish, [team.library.name for team in teams])), facts

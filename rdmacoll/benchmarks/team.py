@@ -1,0 +1,205 @@
+"""The ranks of one library: started, told what to do, stopped while others measure, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rdmacoll.benchmarks.libraries import Library, Place, Start, commands
+from rdmacoll.engine.errors import RdmacollError
+
+_PR_SET_PDEATHSIG = 1
+_END_S = 10.0
+_LIBC = ctypes.CDLL(None)
+
+
+class TeamError(RdmacollError):
+    """A library that cannot go on; the text says what happened."""
+
+
+def _die_with_the_starter() -> None:
+    """In a child. SIGTERM, so that a launcher takes its ranks along."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _free_ports(count: int) -> int:
+    """The first of `count` ports in a row that nobody listens on here now."""
+    for port in range(20_000 + os.getpid() % 10_000, 60_000, count):
+        with contextlib.ExitStack() as probes:
+            try:
+                for number in range(count):
+                    probes.enter_context(socket.create_server(("127.0.0.1", port + number)))
+            except OSError:
+                continue
+            return port
+    raise TeamError("there is no free port on 127.0.0.1")
+
+
+class _Line:
+    """The socket to one rank."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._text = b""
+
+    def send(self, fields: Mapping[str, Any]) -> None:
+        self._socket.sendall(json.dumps(fields).encode() + b"\n")
+
+    def receive(self, until: float) -> dict[str, Any]:
+        while b"\n" not in self._text:
+            self._socket.settimeout(max(0.001, until - time.monotonic()))
+            more = self._socket.recv(1 << 16)
+            if not more:
+                raise ConnectionError
+            self._text += more
+        line, _, self._text = self._text.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Team:
+    """One library's ranks, started and stopped at the end of the constructor. Used as a context manager."""
+
+    def __init__(self, library: Library, place: Place, python: Path, folder: Path, within_s: float) -> None:
+        self.library = library
+        self.place = place
+        self.facts: dict[str, str] = {}
+        self.starts: list[dict[str, float]] = []
+        self.started_at = time.time()
+        self._pids: list[int] = []
+        self._lines: list[_Line] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._output = folder / f"{library.name}.out"
+        self._path = folder / f"{library.name}.socket"
+        try:
+            self._start(python, time.monotonic() + within_s)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, python: Path, until: float) -> None:
+        start = Start(python, self._path, _free_ports(self.place.ranks), os.geteuid() == 0)
+        with socket.socket(socket.AF_UNIX) as listener, self._output.open("wb") as output:
+            listener.bind(str(self._path))
+            listener.listen(self.place.ranks)
+            for command in commands(self.library, self.place, start):
+                self._processes.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        preexec_fn=_die_with_the_starter,
+                    )
+                )
+            hellos = [self._hello(listener, until) for _ in range(self.place.ranks)]
+        order = sorted(range(self.place.ranks), key=lambda number: hellos[number]["rank"])
+        self._lines = [self._lines[number] for number in order]
+        self._pids = [hellos[number]["pid"] for number in order]
+        self.starts = [hellos[number]["start_s"] for number in order]
+        self.facts = hellos[order[0]]["facts"]
+        ranks = [hellos[number]["rank"] for number in order]
+        if ranks != list(range(self.place.ranks)):
+            raise TeamError(f"{self.library.title}: {self.place.ranks} ranks were started, and say {ranks}")
+        self.stop()
+
+    def _hello(self, listener: socket.socket, until: float) -> dict[str, Any]:
+        while not select.select([listener], [], [], 0.2)[0]:
+            if any(process.poll() is not None for process in self._processes):
+                raise TeamError(f"{self.library.title} did not start: {self._last_lines()}")
+            if time.monotonic() > until:
+                raise TeamError(f"{self.library.title} did not start in time: {self._last_lines()}")
+        line = _Line(listener.accept()[0])
+        self._lines.append(line)
+        return line.receive(until)
+
+    def _last_lines(self) -> str:
+        text = self._output.read_text(errors="replace").strip()
+        return " | ".join(line for line in text.split("\n")[-6:] if line.strip())[-1200:] or "it said nothing"
+
+    def ask(self, request: Mapping[str, Any], within_s: float) -> list[dict[str, Any]]:
+        """Tells all ranks the same; their answers. Raises TeamError."""
+        until = time.monotonic() + within_s
+        answers = []
+        try:
+            for line in self._lines:
+                line.send(request)
+            for rank, line in enumerate(self._lines):
+                answers.append(line.receive(until))
+                if "error" in answers[-1]:
+                    raise TeamError(f"{self.library.title}, rank {rank}: {answers[-1]['error']}")
+        except TimeoutError:
+            raise TeamError(
+                f"{self.library.title}: rank {len(answers)} did not answer {dict(request)} within "
+                f"{within_s:.0f} s: {self._last_lines()}"
+            ) from None
+        except OSError:
+            raise TeamError(
+                f"{self.library.title}: rank {len(answers)} is gone: {self._last_lines()}"
+            ) from None
+        return answers
+
+    def _signal(self, number: int) -> None:
+        for pid in self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self) -> None:
+        """Until `go`, no thread of these ranks runs."""
+        self._signal(signal.SIGSTOP)
+
+    def go(self) -> None:
+        """The end of `stop`."""
+        self._signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Lets the ranks leave, and ends those that do not."""
+        self.go()
+        for line in self._lines:
+            line.close()
+        until = time.monotonic() + (_END_S if self._lines else 0.0)
+        for process in self._processes:
+            try:
+                process.wait(max(0.01, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._kill(process)
+        self._path.unlink(missing_ok=True)
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.terminate()  # a launcher takes its ranks along
+        try:
+            process.wait(3)
+        except subprocess.TimeoutExpired:
+            pass
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def slowest(answers: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Of each slice, the seconds of the rank that took longest.
+
+    >>> slowest([{"seconds": [1.0, 4.0]}, {"seconds": [2.0, 3.0]}])
+    [2.0, 4.0]
+    """
+    return [max(slice_s) for slice_s in zip(*(answer["seconds"] for answer in answers))]

@@ -1,0 +1,102 @@
+"""Joins its library's world, then does what the socket says until it closes."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from .job import Job, Library
+
+_PR_SET_PDEATHSIG = 1
+_WARM_UP_CALLS = 3
+
+
+class Rank:
+    """What this rank can be told."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._job: Job | None = None
+        self._kept: dict[str, Job] = {}
+
+    def make(self, *, work: dict[str, Any], turn: int, check: bool) -> dict[str, Any]:
+        """Memory and a call, or the one that was kept; checked, if asked, with values of this turn."""
+        key = json.dumps(work)
+        self._job = self._kept.get(key) or self._library.make(work)
+        if work.get("keep"):
+            self._kept[key] = self._job
+        wrong = self._job.check(turn) if check else 0
+        self._job.clear()
+        for _ in range(_WARM_UP_CALLS):
+            self._job.call()
+        return {"wrong": wrong}
+
+    def burst(self, *, slices: int, calls: int) -> dict[str, Any]:
+        """Times slices of calls. One call before them brings the ranks together."""
+        assert self._job is not None
+        call, seconds = self._job.call, []
+        before = time.process_time()
+        call()
+        for _ in range(slices):
+            begin = time.perf_counter()
+            for _ in range(calls):
+                call()
+            seconds.append((time.perf_counter() - begin) / calls)
+        return {"seconds": seconds, "cpu_s": time.process_time() - before}
+
+    def drop(self) -> dict[str, Any]:
+        """Gives the cell's memory back, if it is not kept; wrong: what the timed calls left wrong."""
+        assert self._job is not None
+        wrong, self._job = self._job.after(), None
+        return {"wrong": wrong}
+
+    def rest(self, *, seconds: float) -> dict[str, Any]:
+        """Does nothing for so long: what the library's own threads take meanwhile."""
+        before = time.process_time()
+        time.sleep(seconds)
+        return {"cpu_s": time.process_time() - before}
+
+    def memory(self) -> dict[str, Any]:
+        """Bytes of this process: now, and at most."""
+        with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file.read().splitlines()[1:])
+        now = {name: int(fields[name].split()[0]) * 1024 for name in ("Rss", "Pss")}
+        return {**now, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def main() -> None:
+    """A rank's life."""
+    begin = time.time()
+    path, told = sys.argv[1], json.loads(sys.argv[2])
+    # Nobody continues a stopped rank whose starter is gone.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    library = importlib.import_module(f"{__package__}.{told['module']}").join(told)
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(path)
+    stream = line.makefile("rwb")
+
+    def say(fields: dict[str, Any]) -> None:
+        stream.write(json.dumps(fields).encode() + b"\n")
+        stream.flush()
+
+    start_s = {"begin": begin, "joined": time.time(), **getattr(library, "start_s", {})}
+    say({"rank": library.rank, "pid": os.getpid(), "facts": library.facts, "start_s": start_s})
+    rank = Rank(library)
+    for request in stream:
+        order = json.loads(request)
+        try:
+            say(getattr(rank, order.pop("do"))(**order))
+        except Exception as error:
+            say({"error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Ranks of an MPI, through mpi4py: Open MPI, MPICH, Intel MPI, whichever this environment has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .job import GradientsInPlace, Job, SumInPlace, Work
+
+
+class MpiLibrary:
+    """MPI_Allreduce with MPI_IN_PLACE. Prepared: mpi4py is given the datatype and need not look for it."""
+
+    def __init__(self) -> None:
+        import mpi4py
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._world = MPI.COMM_WORLD
+        self.rank, self.ranks = self._world.Get_rank(), self._world.Get_size()
+        version = " ".join(MPI.Get_library_version().split("\n")[0].split()).strip(" ,\0")
+        self.facts = {"version": version, "mpi4py": mpi4py.__version__, "numpy": np.__version__}
+
+    def make(self, work: Work) -> Job:
+        """Of numpy arrays."""
+        mpi, call, place, total = self._mpi, self._world.Allreduce, self._mpi.IN_PLACE, self._mpi.SUM
+        if work["what"] == "gradients":
+            arrays = [np.zeros(shape, np.float32) for shape in work["shapes"]]
+            operands = [[array, mpi.FLOAT] for array in arrays]
+
+            def one_by_one() -> None:
+                for operand in operands:
+                    call(place, operand, total)
+
+            return GradientsInPlace(arrays, one_by_one, self)
+        buffer = np.zeros(work["bytes"] // 4, np.float32)
+        if work["variant"] == "plain":
+            return SumInPlace(buffer, lambda: call(place, buffer), self)
+        spec: list[Any] = [buffer, mpi.FLOAT]
+        return SumInPlace(buffer, lambda: call(place, spec, total), self)
+
+
+def join(_: dict[str, Any]) -> MpiLibrary:
+    """This process as a rank."""
+    return MpiLibrary()

@@ -1,0 +1,189 @@
+"""Ranks whose collectives are TensorFlow operations in a `tf.function`: rdmacoll's and Horovod's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Callable
+
+import numpy as np
+
+from .job import Job, Work
+from .values import Array, fill, gradient_value, wrong_gradients, wrong_sums
+
+# Given to TensorFlow, so that ranks do not fight for few cores; the collectives have threads of their own.
+_INTRA_OP_THREADS, _INTER_OP_THREADS = 1, 4
+_MATRIX_ROWS = 256
+
+# Reduces the gradients of a step: (gradients, bytes of a bucket or None).
+Reduce = Callable[[Sequence[Any], "int | None"], "list[Any]"]
+
+
+class OpLibrary:
+    """One library's operations."""
+
+    def __init__(self, name: str) -> None:
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(_INTRA_OP_THREADS)
+        tf.config.threading.set_inter_op_parallelism_threads(_INTER_OP_THREADS)
+        self.tf = tf
+        self._gradients: list[Any] = []
+        joined = _rdmacoll() if name == "rdmacoll" else _horovod()
+        self.sum_of, self.reduce, version, (self.rank, self.ranks) = joined
+        self.facts = {
+            "version": version,
+            "tensorflow": tf.__version__,
+            "threads": f"intra {_INTRA_OP_THREADS}, inter {_INTER_OP_THREADS}",
+        }
+
+    def make(self, work: Work) -> Job:
+        """allreduce: one operation. gradients: a step's, all ready at once. backward: the computing of a
+        step alone. step: gradients that come one after the other from that."""
+        if work["what"] == "allreduce":
+            return _OneSum(self, work["bytes"] // 4)
+        return _Step(self, work)
+
+    def gradients(self, shapes: list[tuple[int, ...]]) -> list[Any]:
+        """This rank's; all steps have the same."""
+        if [tuple(value.shape) for value in self._gradients] != shapes:
+            values = [gradient_value(self.rank, index) for index in range(len(shapes))]
+            self._gradients = [self.tf.fill(shape, value) for shape, value in zip(shapes, values)]
+        return self._gradients
+
+
+class _OneSum:
+    def __init__(self, library: OpLibrary, count: int) -> None:
+        self._library = library
+        self._values: Array = np.zeros(count, np.float32)
+        self._result: Any = None
+        self._function = library.tf.function(lambda x: library.sum_of(x, "one"))
+        self._give()
+
+    def _give(self) -> None:
+        self._tensor = self._library.tf.constant(self._values)
+
+    def call(self) -> None:
+        self._result = self._function(self._tensor)
+
+    def check(self, turn: int) -> int:
+        fill(self._values, self._library.rank, turn)
+        self._give()
+        self.call()
+        return wrong_sums(self._result.numpy(), self._library.ranks, turn)
+
+    def clear(self) -> None:
+        self._values[:] = 0
+        self._give()
+
+    def after(self) -> int:
+        return int(np.count_nonzero(self._result.numpy()))
+
+
+class _Step:
+    def __init__(self, library: OpLibrary, work: Work) -> None:
+        tf, shapes = library.tf, [tuple(shape) for shape in work["shapes"]]
+        self._ranks = library.ranks
+        self._results: list[Any] = []
+        self._is_reduced = work["what"] != "backward"
+        self._values = library.gradients(shapes)
+        pause = _pause(tf, work["manner"], work["backward_s"] / sum(len(s) > 1 for s in shapes))
+        bucket_bytes = work.get("bucket_bytes")
+
+        def step(one: Any, *values: Any) -> list[Any]:
+            gradients = list(values)
+            if work["what"] != "gradients":
+                for index in range(len(shapes) - 1, -1, -1):
+                    # A kernel and what belongs to it come together.
+                    one = pause(one) if len(shapes[index]) > 1 else one
+                    gradients[index] = values[index] * one
+            return library.reduce(gradients, bucket_bytes) if self._is_reduced else gradients
+
+        self._function = tf.function(step)
+        # Not known when the graph is made, so that all products are computed in each step.
+        self._one = tf.constant(1.0)
+
+    def call(self) -> None:
+        self._results = self._function(self._one, *self._values)
+
+    def check(self, _: int) -> int:
+        self.call()
+        return self.after()
+
+    def clear(self) -> None:
+        """Gradients are made anew by each step."""
+
+    def after(self) -> int:
+        results = [result.numpy() for result in self._results] if self._is_reduced else []
+        return wrong_gradients(results, self._ranks)
+
+
+def _pause(tf: Any, manner: str, seconds: float) -> Callable[[Any], Any]:
+    """What a layer's backward pass takes. wait: the processor is free, as it is while an accelerator
+    computes. compute: products of matrices on the processor."""
+    if manner == "wait":
+
+        def nap(one: Any) -> Any:
+            time.sleep(seconds)
+            return one
+
+        def waits(one: Any) -> Any:
+            after = tf.numpy_function(nap, [one], tf.float32)
+            after.set_shape(())
+            return after
+
+        return waits
+    matrix = tf.eye(_MATRIX_ROWS)
+    times = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        tf.linalg.matmul(matrix, matrix)
+        times.append(time.perf_counter() - begin)
+    products = max(1, round(seconds / sorted(times)[len(times) // 2]))
+
+    def computes(one: Any) -> Any:
+        product = matrix * one
+        for _ in range(products):
+            product = tf.linalg.matmul(product, matrix)
+        return product[0, 0]
+
+    return computes
+
+
+def _rdmacoll() -> tuple[Any, Reduce, str, tuple[int, int]]:
+    import rdmacoll
+    from rdmacoll.optimizer.reduce import GradientReducer
+
+    rdmacoll.init()
+
+    def reduce(gradients: Sequence[Any], bucket_bytes: int | None) -> list[Any]:
+        reducer = GradientReducer(name="step", op=rdmacoll.Sum, bucket_bytes=bucket_bytes)
+        return list(reducer(gradients))
+
+    def sum_of(tensor: Any, name: str) -> Any:
+        return rdmacoll.allreduce(tensor, op=rdmacoll.Sum, name=name)
+
+    return sum_of, reduce, rdmacoll.__version__, (rdmacoll.rank(), rdmacoll.size())
+
+
+def _horovod() -> tuple[Any, Reduce, str, tuple[int, int]]:
+    import horovod
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+
+    def sum_of(tensor: Any, name: str) -> Any:
+        return hvd.allreduce(tensor, op=hvd.Sum, name=name)
+
+    def reduce(gradients: Sequence[Any], _: int | None) -> list[Any]:
+        # Backward order; Horovod fuses what is ready in the same of its cycles.
+        count = len(gradients)
+        sums = [sum_of(gradients[index], f"gradient_{index}") for index in range(count - 1, -1, -1)]
+        return sums[::-1]
+
+    return sum_of, reduce, horovod.__version__, (hvd.rank(), hvd.size())
+
+
+def join(told: dict[str, Any]) -> OpLibrary:
+    """This process as a rank."""
+    return OpLibrary(told["library"])

@@ -1,0 +1,182 @@
+"""Lets teams take turns, in bursts that nobody disturbed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.team import Team, TeamError, slowest
+
+SLICES = 8  # of a burst; its time is their median
+_TRIES = 4  # bursts of one turn, until one is quiet
+_QUIET_S = 10.0  # to wait for a quiet moment
+_STEP_S = 60.0  # for one thing that ranks are told, beside the time that calls take
+_CALLS_MAX = 200_000
+_CHECK_BYTES_MAX = 32 << 20  # of what is checked in every turn; larger ones in the first
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How long, how often, how quiet. foreign: the largest share of the processors that others may have."""
+
+    turns: int = 5
+    burst_s: float = 0.3
+    foreign: float = 0.12
+    foreign_of_sleepers: float = 0.25  # beside Horovod, whose threads sleep and wake
+
+
+@dataclass
+class Burst:
+    """What one turn measured: seconds per call of each slice, at the slowest rank."""
+
+    seconds: list[float]
+    foreign: float
+    cpu_s_per_call: float  # processor time of all ranks
+    is_quiet: bool
+
+    @property
+    def median(self) -> float:
+        """Of the slices."""
+        return statistics.median(self.seconds)
+
+
+@dataclass
+class Cell:
+    """What a library did with one work: a burst for each turn."""
+
+    bursts: list[Burst] = field(default_factory=list)
+    dropped: int = 0
+    wrong: int = 0
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON has it."""
+        slices = [seconds for burst in self.bursts for seconds in burst.seconds]
+        return {
+            "median": statistics.median(burst.median for burst in self.bursts) * 1e6,
+            "min": min(slices) * 1e6,
+            "max": max(slices) * 1e6,
+            "turns": [burst.median * 1e6 for burst in self.bursts],
+            "cpu_us": statistics.median(burst.cpu_s_per_call for burst in self.bursts) * 1e6,
+            "foreign": max(burst.foreign for burst in self.bursts),
+            "quiet": all(burst.is_quiet for burst in self.bursts),
+            "dropped": self.dropped,
+            "wrong": self.wrong,
+        }
+
+
+def best_burst(bursts: Sequence[Burst]) -> Burst:
+    """Of one turn's tries: the first quiet one, or the one that was disturbed least."""
+    quiet = [burst for burst in bursts if burst.is_quiet]
+    return quiet[0] if quiet else min(bursts, key=lambda burst: burst.foreign)
+
+
+def ratio(peer: Cell, ours: Cell) -> float:
+    """time of the peer / our time: the median over the turns' own ratios.
+
+    >>> def cell(*seconds):
+    ...     return Cell([Burst([each], 0.0, 0.0, True) for each in seconds])
+    >>> ratio(cell(2.0, 1.0, 4.0), cell(1.0, 2.0, 3.0))
+    1.3333333333333333
+    """
+    return statistics.median(theirs.median / mine.median for theirs, mine in zip(peer.bursts, ours.bursts))
+
+
+@dataclass(frozen=True)
+class Task:
+    """A library's name, and what it is to do."""
+
+    library: str
+    work: Mapping[str, Any]
+
+
+class Turns:
+    """Measures works, one after the other, until the time is over."""
+
+    def __init__(self, watch: Watch, rules: Rules, until: float, tell: Callable[[str], None]) -> None:
+        self._watch, self._rules = watch, rules
+        self.until = until
+        self._tell = tell
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self.until
+
+    def take(self, teams: list[Team], tasks: Mapping[str, Task]) -> dict[str, Cell]:
+        """Each task's cell; who begins changes from turn to turn. A team that cannot go on is ended and
+        leaves `teams`."""
+        cells = {key: Cell() for key in tasks}
+        calls: dict[str, int] = {}
+        keys = list(tasks)
+        for turn in range(self._rules.turns):
+            first = turn % max(1, len(keys))
+            for key in keys[first:] + keys[:first]:
+                team = next((team for team in teams if team.library.name == tasks[key].library), None)
+                if team is None:
+                    continue
+                try:
+                    team.go()
+                    self._turn(team, key, tasks[key].work, turn, calls, cells[key])
+                    team.stop()
+                except TeamError as error:
+                    self._tell(f"left out from here on: {error}")
+                    teams.remove(team)
+                    team.end()
+            if self.is_late and turn + 1 < self._rules.turns:
+                self._tell(f"the time is over after turn {turn + 1} of {self._rules.turns}")
+                break
+        # Of a team that was left out there may be fewer bursts than of others.
+        here = {team.library.name for team in teams}
+        return {key: cell for key, cell in cells.items() if cell.bursts and tasks[key].library in here}
+
+    def _turn(
+        self, team: Team, key: str, work: Mapping[str, Any], turn: int, calls: dict[str, int], cell: Cell
+    ) -> None:
+        rules = self._rules
+        check = turn == 0 or work.get("bytes", 0) <= _CHECK_BYTES_MAX
+        made = team.ask({"do": "make", "work": dict(work), "turn": turn, "check": check}, _STEP_S)
+        if key not in calls:
+            calls[key] = self._calls(team)
+        slices = min(SLICES, calls[key])
+        order = {"do": "burst", "slices": slices, "calls": max(1, calls[key] // slices)}
+        allowed = rules.foreign_of_sleepers if "horovod" in team.library.name else rules.foreign
+        tried: list[Burst] = []
+        while len(tried) < _TRIES:
+            if tried:
+                self._wait_for_quiet(team, allowed)
+            tried.append(self._burst(team, order, allowed))
+            if tried[-1].is_quiet or self.is_late:
+                break
+        cell.bursts.append(best_burst(tried))
+        cell.dropped += len(tried) - 1
+        left = team.ask({"do": "drop"}, _STEP_S)
+        cell.wrong += sum(answer["wrong"] for answer in [*made, *left])
+
+    def _wait_for_quiet(self, team: Team, allowed: float) -> None:
+        team.stop()
+        self._watch.wait(allowed, min(self.until, time.monotonic() + _QUIET_S))
+        team.go()
+
+    def _burst(self, team: Team, order: Mapping[str, Any], allowed: float) -> Burst:
+        before = self._watch.read()
+        answers = team.ask(order, _STEP_S + 20 * self._rules.burst_s)
+        after = self._watch.read()
+        own_s = sum(answer["cpu_s"] for answer in answers)
+        foreign = after.share_since(before, own_s, self._watch.cores)
+        number = 1 + order["slices"] * order["calls"]  # with the one that brings the ranks together
+        return Burst(slowest(answers), foreign, own_s / number, foreign <= allowed)
+
+    def _calls(self, team: Team) -> int:
+        """How many calls fill a burst."""
+        seconds = math.inf
+        for calls in (1, 20, 500):
+            answers = team.ask({"do": "burst", "slices": 2, "calls": calls}, _STEP_S)
+            seconds = min(slowest(answers))
+            if seconds * calls > 0.005:
+                break
+        return max(2, min(_CALLS_MAX, int(self._rules.burst_s / seconds)))

@@ -1,0 +1,168 @@
+"""`rdmacoll bench compare` and `rdmacoll bench peers`: beside every other library in one run."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rdmacoll.benchmarks import environments, judge
+from rdmacoll.benchmarks.compare import (
+    MACHINE,
+    Comparison,
+    Wish,
+    machine_facts,
+    python_for,
+    settings_of,
+    title_of,
+)
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
+from rdmacoll.benchmarks.turns import Rules
+from rdmacoll.cli.bench_pair import sizes_of
+from rdmacoll.cli.report import Findings, command, counted, say
+from rdmacoll.engine import bootstrap
+
+SIZES = "8,64,512,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M"
+
+
+def names_of(text: str, known: list[str], option: str) -> list[str]:
+    """The names of a comma list; "all" is every one of them."""
+    names = known if text == "all" else [name for name in text.split(",") if name]
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"{option} {name}: all, or of {', '.join(known)}")
+    return list(names)
+
+
+def numbers_of(text: str, option: str) -> list[int]:
+    """Numbers of ranks."""
+    if not all(part.isdigit() and int(part) >= 2 for part in text.split(",")):
+        raise click.BadParameter(f"{option} {text}: numbers from 2 on, as in 2,4")
+    return [int(part) for part in text.split(",")]
+
+
+def links_of(text: str, ranks: list[int]) -> list[str]:
+    """What is between the ranks."""
+    links = text.split(",")
+    for link in links:
+        if link != MACHINE and not (link.replace(".", "", 1).isdigit() and float(link) > 0):
+            raise click.BadParameter(f"--links {link}: {MACHINE}, or Gbit/s between two hosts, as in 1,10")
+    if links != [MACHINE] and any(number % 2 for number in ranks):
+        raise click.BadParameter("--links: two hosts need an even number of --ranks")
+    return links
+
+
+def alone() -> None:
+    """For a command that starts all ranks itself: it ends them when it is terminated, too. Raises click's
+    usage error under a launcher."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    told = bootstrap.told_launch()
+    if told is not None and told.size > 1:
+        raise click.UsageError(f"this command starts its ranks itself: start it without {told.by}.")
+
+
+@click.command("compare")
+@click.option("--peers", default="all", show_default=True, help=f"Of {', '.join(PEERS)}.")
+@click.option("--ours", default="all", show_default=True, help=f"Of {', '.join(OURS.values())}.")
+@click.option("--sizes", default=SIZES, show_default=True, help="In bytes: 8, 8:1M, 8,1M:4M.")
+@click.option("--ranks", default="2,4", show_default=True)
+@click.option("--links", default=f"{MACHINE},1,10", show_default=True, help="Gbit/s between two hosts.")
+@click.option("--turns", default=Rules.turns, show_default=True, type=click.IntRange(min=1))
+@click.option("--burst", default=Rules.burst_s, show_default=True, type=click.FloatRange(0.001, 60))
+@click.option(
+    "--foreign",
+    default=Rules.foreign,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="The largest share of the processors that others may have in a burst.",
+)
+@click.option("--seconds", default=3600.0, show_default=True, help="The limit of the whole run.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib).")
+@command("bench compare")
+def compare(
+    *,
+    peers: str,
+    ours: str,
+    sizes: str,
+    ranks: str,
+    links: str,
+    turns: int,
+    burst: float,
+    foreign: float,
+    seconds: float,
+    plot: str | None,
+) -> Findings:
+    """Allreduce beside every peer that is installed, turn by turn in one run. Starts all ranks itself.
+
+    Float32 sums, in place with numpy, as operations with TensorFlow. While one library measures, the ranks
+    of all others are stopped. Times are medians in microseconds; a ratio is time of the peer / our time,
+    the median over the turns: above 1 we are faster. Bursts in which others had the processor are
+    measured again; (L) marks where that did not help.
+    """
+    alone()
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError(
+            "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
+        )
+    numbers = numbers_of(ranks, "--ranks")
+    libraries = names_of(ours, list(OURS.values()), "--ours") + names_of(peers, PEERS, "--peers")
+    wish = Wish(
+        [name for name in LIBRARIES if name in libraries or LIBRARIES[name].group == "limit"],
+        numbers,
+        links_of(links, numbers),
+        [max(4, size - size % 4) for size in sizes_of(sizes)],
+        bootstrap.cache_folder(),
+        Rules(turns, burst, foreign, max(foreign, Rules.foreign_of_sleepers)),
+        seconds,
+    )
+    comparison = Comparison(wish, lambda text: click.echo(text, err=True))
+    comparison.run(_show)
+    cells = [cell for part in comparison.parts for row in part["rows"] for cell in row["time_us"].values()]
+    wrong = sum(cell["wrong"] for cell in cells)
+    for text in comparison.left_out:
+        say(text)
+    say(counted(wrong, "wrong value"))
+    found: Findings = {
+        "ok": wrong == 0 and bool(cells),
+        **machine_facts(),
+        "settings": settings_of(wish),
+        "parts": comparison.parts,
+        "missed": {title_of(part["ranks"], part["link"]): _missed(part) for part in comparison.parts},
+        "left_out": comparison.left_out,
+        "wrong": wrong,
+    }
+    if plot is not None:
+        importlib.import_module("rdmacoll.benchmarks.plot").draw(found).savefig(plot)
+    return found
+
+
+def _show(part: dict[str, Any]) -> None:
+    mtu = f", MTU {part['mtu']}" if "mtu" in part else ""
+    say(f"\n{title_of(part['ranks'], part['link'])}{mtu}")
+    say("\n".join(judge.table(part["rows"])))
+    for sentence in _missed(part):
+        say(f"- {sentence}")
+
+
+def _missed(part: dict[str, Any]) -> list[str]:
+    return judge.missed(part["rows"], None if part["link"] == MACHINE else float(part["link"]))
+
+
+@click.command("peers")
+@click.option("--install", default="", help=f"all, or of {', '.join(environments.ENVIRONMENTS)}.")
+@command("bench peers")
+def peers_command(*, install: str) -> Findings:
+    """Which peers are installed for `bench compare` and `bench step`; installs them in the cache."""
+    alone()
+    cache: Path = bootstrap.cache_folder()
+    for name in names_of(install, list(environments.ENVIRONMENTS), "--install") if install else []:
+        environments.install(name, cache, say)
+    rows = {name: str(python_for(name, cache) or "") for name in PEERS}
+    for name, python in rows.items():
+        say(f"{name:>14}  {python or f'not installed: --install {LIBRARIES[name].environment}'}")
+    return {"ok": True, "peers": rows}

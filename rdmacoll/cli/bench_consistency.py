@@ -1,0 +1,96 @@
+"""`rdmacoll bench consistency`: what must hold between times, whatever the machine."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import click
+import numpy as np
+
+from rdmacoll import engine
+from rdmacoll.benchmarks import judge
+from rdmacoll.cli import measure
+from rdmacoll.cli.bench import sizes_from
+from rdmacoll.cli.bench_kinds import KINDS, Array, Kind, Run
+from rdmacoll.cli.report import Findings, bytes_text, command, counted, say
+from rdmacoll.engine import world
+from rdmacoll.engine.operators import Sum
+
+PIECES = 8
+
+
+def _grouped(given: Array) -> Run:
+    pieces = np.split(given, PIECES)
+
+    def run() -> Array:
+        engine.grouped_allreduce(pieces, Sum, out=pieces)
+        return given
+
+    return run
+
+
+def _singles(given: Array) -> Run:
+    pieces = np.split(given, PIECES)
+
+    def run() -> Array:
+        for piece in pieces:
+            engine.allreduce(piece, Sum, out=piece)
+        return given
+
+    return run
+
+
+# None of them prepared: others than allreduce cannot be.
+_ALLREDUCE = replace(KINDS["allreduce"], ours=lambda given: lambda: engine.allreduce(given, Sum, out=given))
+CASES: dict[str, Kind] = {
+    "allreduce": _ALLREDUCE,
+    "reducescatter": KINDS["reducescatter"],
+    "allgather": KINDS["allgather"],
+    "grouped": replace(_ALLREDUCE, name="grouped", ours=_grouped),
+    "singles": replace(_ALLREDUCE, name="singles", ours=_singles),
+}
+
+
+@click.command("consistency")
+@click.option("--min", "minimum", default="1K", show_default=True, help="Smallest size in bytes.")
+@click.option("--max", "maximum", default="16M", show_default=True, help="Largest size in bytes.")
+@click.option("--turns", default=7, show_default=True, type=click.IntRange(min=1))
+@click.option("--burst", default=0.05, show_default=True, help="Seconds that one turn measures.")
+@command("bench consistency")
+def consistency(*, minimum: str, maximum: str, turns: int, burst: float) -> Findings:
+    """Whether allreduce takes no longer than reducescatter and allgather, a group of 8 no longer than its 8
+    tensors one by one, and twice the bytes 0.95 to 2.2 times the time. Times are medians; what is found
+    is printed, and the exit code is 0 all the same."""
+    world.init()
+    # Of all cases: cut among the ranks, and in pieces.
+    each = PIECES * world.size()
+    counts = dict.fromkeys(max(1, size // 4 // each) * each for size in sizes_from(minimum, maximum, 2))
+    say(f"{counted(world.size(), 'rank')}, transport {world.describe().get('transport')}, microseconds")
+    say(f"{'bytes':>9}" + "".join(f"{name:>15}" for name in CASES))
+    rows: list[dict[str, Any]] = []
+    findings: list[str] = []
+    wrong = 0
+    for count in counts:
+        cells = measure.take_turns(
+            [_entry(kind, count) for kind in CASES.values()], turns=turns, burst_s=burst
+        )
+        wrong += sum(cell.wrong for cell in cells)
+        seconds = {name: statistics.median(cell.seconds) for name, cell in zip(CASES, cells)}
+        rows.append({"bytes": 4 * count, "time_us": {name: 1e6 * s for name, s in seconds.items()}})
+        say(f"{bytes_text(4 * count):>9}" + "".join(f"{s * 1e6:>15.2f}" for s in seconds.values()))
+        halves = {name: seconds[name] for name in ("reducescatter", "allgather")}
+        findings += judge.parts_cost_more(4 * count, seconds["allreduce"], halves, "allreduce")
+        one_by_one = {f"{PIECES} single ones": seconds["singles"]}
+        findings += judge.parts_cost_more(4 * count, seconds["grouped"], one_by_one, f"a group of {PIECES}")
+    findings += judge.growth([(row["bytes"], row["time_us"]["allreduce"]) for row in rows])
+    for finding in findings:
+        say(f"- {finding}")
+    say(f"{counted(len(findings), 'finding')}, {counted(wrong, 'wrong value')}")
+    return {"ok": wrong == 0, "ranks": world.size(), "rows": rows, "findings": findings, "wrong": wrong}
+
+
+def _entry(kind: Kind, count: int) -> measure.Entry:
+    given = np.empty(kind.given(count, measure.here()), np.float32)
+    return measure.Entry(kind, kind.ours(given), given)

@@ -1,0 +1,121 @@
+"""`rdmacoll bench step`: the gradients of a training step beside raw MPI and Horovod."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rdmacoll.benchmarks import resnet50, step as steps
+from rdmacoll.benchmarks.compare import MACHINE, machine_facts
+from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
+from rdmacoll.benchmarks.turns import Rules
+from rdmacoll.cli.bench_compare import alone, links_of, names_of
+from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say
+from rdmacoll.engine import bootstrap
+
+DEFAULT_BUCKET = 26_214_400  # of RDMACOLL_BUCKET_BYTES
+
+
+@click.command("step")
+@click.option("--peers", default="all", show_default=True, help=f"Of {', '.join(PEERS)}.")
+@click.option("--ranks", default=2, show_default=True, type=click.IntRange(min=2))
+@click.option("--link", default=MACHINE, show_default=True, help="Or Gbit/s between two hosts.")
+@click.option("--backward-ms", default=100.0, show_default=True, type=click.FloatRange(1, 60_000))
+@click.option(
+    "--backward",
+    default=",".join(steps.MANNERS),
+    show_default=True,
+    help="wait: as if an accelerator computed, the processor is free. compute: on the processor.",
+)
+@click.option("--buckets", default=f"1M,4M,12M,{DEFAULT_BUCKET},128M", show_default=True)
+@click.option("--turns", default=Rules.turns, show_default=True, type=click.IntRange(min=1))
+@click.option("--burst", default=Rules.burst_s, show_default=True, type=click.FloatRange(0.001, 60))
+@click.option("--foreign", default=Rules.foreign, show_default=True, type=click.FloatRange(0, 1))
+@click.option("--seconds", default=600.0, show_default=True, help="The limit of each backward pass's part.")
+@command("bench step")
+def step(
+    *,
+    peers: str,
+    ranks: int,
+    link: str,
+    backward_ms: float,
+    backward: str,
+    buckets: str,
+    turns: int,
+    burst: float,
+    foreign: float,
+    seconds: float,
+) -> Findings:
+    """The 161 gradients of ResNet-50 (102 MB, float32) in one training step. Starts all ranks itself.
+
+    Ours are TensorFlow operations in a tf.function, one for each bucket that the optimizer wrapper cuts, for
+    several values of RDMACOLL_BUCKET_BYTES; Horovod's one for each gradient; raw MPI sums numpy arrays,
+    tensor by tensor. Alone: all gradients are there. Step: they come one after the other from a backward pass
+    that takes time; hidden is the share of the communication that the step does not take longer for.
+    """
+    alone()
+    links_of(link, [ranks])
+    manners = names_of(backward, list(steps.MANNERS), "--backward")
+    cuts = [parse_bytes(text) for text in buckets.split(",")]
+    libraries = [*OURS.values(), *names_of(peers, PEERS, "--peers"), "memory", "stream"]
+    say(
+        f"{len(resnet50.shapes())} gradients, {resnet50.total_bytes() / 1e6:.1f} MB, {counted(ranks, 'rank')}"
+    )
+    parts, left_out, wrong = [], [], 0
+
+    def tell(text: str) -> None:
+        left_out.append(text)
+        click.echo(text, err=True)
+
+    for manner in manners:
+        wish = steps.Wish(
+            [name for name in LIBRARIES if name in libraries],
+            ranks,
+            link,
+            manner,
+            backward_ms / 1e3,
+            cuts,
+            bootstrap.cache_folder(),
+            Rules(turns, burst, foreign, max(foreign, Rules.foreign_of_sleepers)),
+            seconds,
+        )
+        with tempfile.TemporaryDirectory(prefix="step-") as folder:
+            cells, facts = steps.measure(wish, Path(folder), say, tell)
+        wrong += sum(cell.wrong for cell in cells.values())
+        rows = steps.rows_of(cells, wish.libraries, cuts)
+        say("\n".join(["", *steps.table(rows), ""]))
+        best = steps.best_bucket(rows)
+        part: dict[str, Any] = {"manner": manner, "rows": rows, "libraries": facts}
+        if best is not None:
+            ratios = steps.ratios_of(cells, best["bucket_bytes"])
+            part.update(best_bucket_bytes=best["bucket_bytes"], ratio=ratios, missed=steps.missed(ratios))
+            say(
+                f"best RDMACOLL_BUCKET_BYTES: {best['bucket_bytes']} ({bytes_text(best['bucket_bytes'])}), "
+                f"a step of {best['step']:.1f} ms, {100 * best['hidden']:.0f} % of the communication hidden"
+            )
+            level = steps.level_with(rows, best)
+            part["level_with_best"] = level
+            if level:
+                say(f"not told apart from it by these turns: {', '.join(map(bytes_text, level))}")
+            own = f"{OURS['tensorflow']} gradients {best['bucket_bytes']}"
+            for name, value in ratios.items():
+                is_quiet = all(cells[key].summary()["quiet"] for key in (own, f"{name} gradients"))
+                mark = "" if is_quiet else " (L)"
+                say(f"{LIBRARIES[name].title} / ours, gradients alone: {value:.2f}{mark}")
+            for sentence in part["missed"]:
+                say(f"- {sentence}")
+        parts.append(part)
+    say(counted(wrong, "wrong value"))
+    return {
+        "ok": wrong == 0 and any(part["rows"] for part in parts),
+        **machine_facts(),
+        "ranks": ranks,
+        "link": link,
+        "backward_ms": backward_ms,
+        "parts": parts,
+        "left_out": left_out,
+        "wrong": wrong,
+    }

@@ -1,0 +1,27 @@
+"""Runs the seeds that it is told: lines of "first end" in, lines of JSON out, until the input ends."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+
+from rdmacoll.cli.seeds import CPU_LIMIT_S
+from rdmacoll.engine.library import load
+
+
+def main() -> None:
+    """Ends by SIGXCPU where a line takes too long."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    library = load()
+    for line in sys.stdin:
+        first, end = map(int, line.split())
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        limit = int(used.ru_utime + used.ru_stime) + CPU_LIMIT_S
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+        _, fields = library.sim_faults(first, end, verbose=False)
+        print(json.dumps(fields), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Seeds of the simulator on all processors, each of which has a process of its own: one that breaks or does
+not end is a finding about its seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+import click
+
+from rdmacoll.cli.report import is_speaker
+
+KINDS = ("hangs", "wrong_sums", "unnamed_errors", "lost_wakeups", "crashes")
+WORKER = ["-m", "rdmacoll.cli.seed_worker"]
+_SEEDS_AT_ONCE = 20
+_PROGRESS_S = 5.0
+# A seed takes some 10 ms of a processor. One that takes so long is in a loop; one that takes no processor,
+# and never ends, waits for itself.
+CPU_LIMIT_S = 60
+_WALL_LIMIT_S = 1800.0
+
+
+def add(total: dict[str, Any], fields: dict[str, Any]) -> None:
+    """Adds numbers and lists of a part to those of the whole.
+
+    >>> total = {"seeds": 1}
+    >>> add(total, {"seeds": 2, "failing_seeds": [7]}); total
+    {'seeds': 3, 'failing_seeds': [7]}
+    """
+    for key, value in fields.items():
+        if key not in total or isinstance(value, (str, bool)):
+            total[key] = value
+        elif isinstance(value, (int, float, list)):
+            total[key] = total[key] + value
+
+
+class _Worker:
+    """A process that runs seeds when it is told to, begun anew where one has broken."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (until close())
+
+    def run(self, begin: int, end: int) -> dict[str, Any]:
+        found = self._ask(begin, end)
+        if found is not None:
+            return found
+        if end - begin == 1:
+            return self._crash(begin)
+        self.stop()
+        total: dict[str, Any] = {}
+        for seed in range(begin, end):
+            add(total, self._ask(seed, seed + 1) or self._crash(seed))
+        return total
+
+    def _ask(self, begin: int, end: int) -> dict[str, Any] | None:
+        """None: the process has broken, or does not answer."""
+        process = self._process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(f"{begin} {end}\n")
+            process.stdin.flush()
+            if select.select([process.stdout], [], [], _WALL_LIMIT_S)[0]:
+                line = process.stdout.readline()
+                if line.endswith("\n"):
+                    fields: dict[str, Any] = json.loads(line)
+                    return {**fields, "crashes": 0}
+        except BrokenPipeError:
+            pass
+        return None
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._errors.seek(0)
+        self._errors.truncate()
+        return subprocess.Popen(
+            [sys.executable, *WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _crash(self, seed: int) -> dict[str, Any]:
+        code = self.stop()
+        self._errors.seek(0)
+        said = self._errors.read()[-2000:].strip()
+        if code == -signal.SIGXCPU:
+            said = f"it does not end within {CPU_LIMIT_S} s of a processor"
+        return {
+            **dict.fromkeys(KINDS, 0),
+            "seeds": 1,
+            "crashes": 1,
+            "failing_seeds": [seed],
+            "findings": [f"seed {seed}: breaks: {said or f'exit code {code}'}"],
+        }
+
+    def stop(self) -> int:
+        """Its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.wait(0.5)  # it may be about to end by itself, with a status that says why
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+        try:
+            process.stdin.close()
+        except BrokenPipeError:
+            pass
+        return process.returncode
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+        self.stop()
+        self._errors.close()
+
+
+def survey(begin: int, end: int, *, stops_at_first: bool = False) -> dict[str, Any]:
+    """What the seeds from `begin` up to `end`, exclusive, show; prints how far it is."""
+    parts: queue.SimpleQueue[range] = queue.SimpleQueue()
+    for first in range(begin, end, _SEEDS_AT_ONCE):
+        parts.put(range(first, min(end, first + _SEEDS_AT_ONCE)))
+    answers: queue.SimpleQueue[dict[str, Any] | BaseException] = queue.SimpleQueue()
+    is_over = threading.Event()
+    workers = [_Worker() for _ in range(min(parts.qsize(), len(os.sched_getaffinity(0))))]
+
+    def serve(worker: _Worker) -> None:
+        try:
+            while not is_over.is_set():
+                part = parts.get_nowait()
+                answers.put(worker.run(part.start, part.stop))
+        except queue.Empty:
+            pass
+        except BaseException as error:
+            if not is_over.is_set():
+                answers.put(error)
+
+    threads = [threading.Thread(target=serve, args=[worker], daemon=True) for worker in workers]
+    began = time.monotonic()
+    total: dict[str, Any] = {"seeds": 0, **dict.fromkeys(KINDS, 0), "failing_seeds": [], "findings": []}
+    try:
+        for thread in threads:
+            thread.start()
+        _collect(total, answers, end - begin, began, stops_at_first)
+    finally:
+        is_over.set()
+        for worker in workers:
+            worker.close()
+        for thread in threads:
+            thread.join(10)
+    order = sorted(range(len(total["failing_seeds"])), key=lambda at: total["failing_seeds"][at])
+    for key in ("failing_seeds", "findings"):
+        total[key] = [total[key][at] for at in order]
+    return {**total, "seconds": time.monotonic() - began, "processes": len(workers)}
+
+
+def _collect(
+    total: dict[str, Any],
+    answers: queue.SimpleQueue[dict[str, Any] | BaseException],
+    wanted: int,
+    began: float,
+    stops_at_first: bool,
+) -> None:
+    told = began
+    while total["seeds"] < wanted and not (stops_at_first and total["failing_seeds"]):
+        answer = answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        add(total, answer)
+        now = time.monotonic()
+        if now - told < _PROGRESS_S or not is_speaker():
+            continue
+        told = now
+        done, failing = total["seeds"], len(total["failing_seeds"])
+        click.echo(
+            f"{done} of {wanted} seeds, {done / (now - began):.0f} a second, {failing} failing", err=True
+        )

@@ -1,0 +1,81 @@
+"""`backward_passes_per_step` where the framework has no accumulation of its own: gradients are summed on this
+rank, and reduced and applied with the last pass of each step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from rdmacoll.engine.errors import ConfigError
+
+Pair = tuple[Any, Any]
+
+
+def checked_passes(value: Any) -> int:
+    """How many passes make a step. Raises ConfigError."""
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"backward_passes_per_step={value!r}: a whole number from 1.")
+    return value
+
+
+class Accumulation:
+    """The sums of one optimizer. They belong to this rank, and are in no checkpoint."""
+
+    def __init__(self, passes: int, *, is_mean: bool) -> None:
+        self.passes = passes
+        self._divisor = passes if is_mean else 1
+        self._sums: dict[Any, Any] = {}  # by variable
+        self._count: Any = None
+
+    def add(self, pairs: Sequence[Pair]) -> tuple[list[Pair], Any]:
+        """Adds the gradients of one pass. Returns the pairs with the sums (or means) so far, None where
+        there is no gradient, and whether this was the last pass of a step."""
+        present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        self._make(present)
+        added = [
+            self._sums[_key(variable)].assign_add(tf.convert_to_tensor(gradient))
+            for gradient, variable in present
+        ]
+        with tf.control_dependencies([tf.identity(value) for value in added]):
+            count = tf.identity(self._count.assign_add(1))
+            sums = {_key(v): self._sums[_key(v)].read_value() / self._divisor for _, v in present}
+        result = [(None if gradient is None else sums[_key(v)], v) for gradient, v in pairs]
+        return result, tf.equal(count % self.passes, 0)
+
+    def when(self, is_last: Any, step: Callable[[], Any]) -> Any:
+        """Runs `step` with the last pass, after which the sums are zeros again. A tensor that says so."""
+
+        def last() -> Any:
+            done = step()
+            with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
+                zeroed = [total.assign(tf.zeros_like(total)) for total in self._sums.values()]
+            with tf.control_dependencies([tf.identity(total) for total in zeroed]):
+                return tf.identity(is_last)
+
+        return tf.cond(is_last, last, lambda: tf.identity(is_last))
+
+    def _make(self, pairs: Sequence[Pair]) -> None:
+        """Variables for the sums, outside of the function that is traced."""
+        with tf.init_scope():
+            if self._count is None:
+                self._count = _local(tf.zeros((), tf.int64), "passes")
+            for gradient, variable in pairs:
+                if _key(variable) not in self._sums:
+                    self._sums[_key(variable)] = _local(tf.zeros(variable.shape, gradient.dtype), "sum")
+
+
+def _key(variable: Any) -> Any:
+    return variable.ref() if hasattr(variable, "ref") else id(variable)
+
+
+def _local(initial: Any, name: str) -> Any:
+    """In a graph of TensorFlow 1 it is initialised with the local variables."""
+    return tf.compat.v1.Variable(
+        initial,
+        trainable=False,
+        name=f"rdmacoll_{name}",
+        collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+        use_resource=True,
+    )

@@ -1,0 +1,84 @@
+"""What a shared library asks of the system and gives to it, read from what binutils print. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Library:
+    """What was read of one library; `versions` has the highest symbol version of each name (GLIBC, ...)."""
+
+    name: str
+    size: int
+    needed: tuple[str, ...] = ()
+    versions: dict[str, Version] = field(default_factory=dict)
+    exported: tuple[str, ...] = ()
+    imported: tuple[str, ...] = ()
+    registers: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        """The fields, for --json."""
+        return {
+            "name": self.name,
+            "bytes": self.size,
+            "needed": list(self.needed),
+            "versions": {name: dotted(version) for name, version in self.versions.items()},
+            "exported": list(self.exported),
+            "registers": self.registers,
+        }
+
+
+def dotted(version: Version) -> str:
+    """(2, 17) as 2.17; a version without a number, as GLIBC_PRIVATE is one, as `private`."""
+    return ".".join(map(str, version)) if version else "private"
+
+
+def needed(readelf: str) -> tuple[str, ...]:
+    """The libraries of `readelf -d`, in order."""
+    return tuple(re.findall(r"\(NEEDED\)\s+Shared library: \[(.+?)\]", readelf))
+
+
+def highest_versions(readelf: str) -> dict[str, Version]:
+    """The highest version of each name that `readelf -V` lists as needed.
+
+    A version without a number is (), and wins over all: nothing can be said of where it runs.
+
+    >>> highest_versions("0x10: Name: GLIBC_2.4  Flags: none  Version: 8")
+    {'GLIBC': (2, 4)}
+    """
+    found: dict[str, list[Version]] = {}
+    for text in re.findall(r"Name: (\S+)\s+Flags:", readelf):
+        match = re.fullmatch(r"(.+?)_(\d+(?:\.\d+)*)", text)
+        name = match[1] if match else text.rpartition("_")[0] or text
+        found.setdefault(name, []).append(tuple(map(int, match[2].split("."))) if match else ())
+    return {name: () if () in versions else max(versions) for name, versions in sorted(found.items())}
+
+
+def symbols(readelf: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of `readelf --dyn-syms -W`: those that are defined and visible to others, and those that are
+    taken from them."""
+    exported, imported = set(), set()
+    for line in readelf.splitlines():
+        columns = line.split()
+        if len(columns) < 8 or not re.fullmatch(r"\d+:", columns[0]):
+            continue
+        binding, visibility, section, name = columns[4], columns[5], columns[6], columns[7]
+        if section == "UND":
+            imported.add(name.partition("@")[0])
+        elif binding != "LOCAL" and visibility in ("DEFAULT", "PROTECTED"):
+            exported.add(name.partition("@")[0])
+    return tuple(sorted(exported)), tuple(sorted(imported))
+
+
+def registers(disassembly: str) -> dict[str, int]:
+    """How many instructions of `objdump -d` use the registers of AVX (ymm) and AVX-512 (zmm).
+
+    >>> registers("vaddps %ymm1,%ymm0,%ymm0")
+    {'ymm': 1, 'zmm': 0}
+    """
+    lines = disassembly.splitlines()
+    return {name: sum(f"%{name}" in line for line in lines) for name in ("ymm", "zmm")}

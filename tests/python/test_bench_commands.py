@@ -1,0 +1,219 @@
+"""The benchmarks that start their own ranks, and those of single collectives, from end to end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from marks import slow
+from ranks import clean_environment, command_line
+
+from rdmacoll.cli import bench_kinds, measure
+from rdmacoll.cli.main import commands
+
+QUICK = ["--turns", "1", "--burst", "0.001", "--foreign", "1"]
+
+
+def test_libraries_take_turns_in_one_run(tmp_path):
+    code, found, output = command_line(
+        tmp_path,
+        *["bench", "compare", "--ours", "rdmacoll", "--peers", "openmpi", "--ranks", "2"],
+        *["--links", "machine", "--sizes", "8,64K", "--seconds", "100", *QUICK],
+    )
+    assert code == 0, output
+    (part,) = found["parts"]
+    small, large = part["rows"]
+    assert set(small["time_us"]) == {"rdmacoll", "openmpi", "rdmacoll plain", "openmpi plain"}
+    assert set(large["time_us"]) == {"rdmacoll", "openmpi", "memory"}
+    for row in part["rows"]:
+        assert row["best"]["numpy"]["ratio"] == row["ratio"]["openmpi"] > 0
+    assert found["wrong"] == 0
+    assert found["left_out"] == []
+    assert "Open MPI" in part["libraries"]["openmpi"]["version"]
+    assert "2 ranks on one machine" in output
+
+
+def test_what_is_not_measured_in_time_is_said(tmp_path):
+    code, found, _ = command_line(
+        tmp_path,
+        *["bench", "compare", "--ours", "rdmacoll", "--peers", "", "--ranks", "2"],
+        *["--links", "machine", "--sizes", "8,16", "--seconds", "0", *QUICK],
+    )
+    assert code == 1
+    assert found["left_out"] == ["not measured within 0 s: 2 ranks on one machine"]
+
+
+def test_a_terminated_comparison_leaves_nobody_behind(tmp_path):
+    def left() -> list[str]:
+        lines = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        return [line for line in lines if str(tmp_path) in line]
+
+    options = ["--ours", "rdmacoll", "--peers", "openmpi", "--ranks", "2", "--links", "machine"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "rdmacoll.cli.main", "bench", "compare", *options, "--burst", "5"],
+        env=clean_environment({"TMPDIR": str(tmp_path)}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + 60
+        while len(left()) < 6:  # two ranks each of rdmacoll, Open MPI (and its launcher), and the limit
+            assert time.monotonic() < end, left()
+            time.sleep(0.05)
+        run.terminate()
+        assert run.wait(60) == 128 + signal.SIGTERM
+    finally:
+        run.kill()
+        run.wait()
+    assert left() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("link", [slow("1"), slow("10")])
+def test_links_are_shaped_and_streams_show_their_rate(tmp_path, link):
+    code, found, output = command_line(
+        tmp_path,
+        *["bench", "compare", "--ours", "rdmacoll", "--peers", "openmpi", "--ranks", "4"],
+        *["--links", link, "--sizes", "4M", "--seconds", "200", *QUICK],
+    )
+    assert code == 0, output
+    (row,) = found["parts"][0]["rows"]
+    assert set(row["time_us"]) == {"rdmacoll", "openmpi", "stream"}
+    assert found["parts"][0]["mtu"] == 1500
+    # Faster than the link would be a link that is not shaped; the bucket lets some bytes through at once.
+    assert row["time_us"]["stream"]["min"] >= 0.8 * (4 << 20) * 8 / (float(link) * 1e3)
+
+
+def test_overhead_is_one_page(tmp_path):
+    code, found, output = command_line(
+        tmp_path, "bench", "overhead", "--starts", "1", "--rest", "0.1", *QUICK
+    )
+    assert code == 0, output
+    values = {row["what"]: row for row in found["rows"]}
+    assert len(values) == 12
+    assert values["start until all ranks have joined"]["goal"] == 300
+    assert all(row["value"] > 0 for name, row in values.items() if "idle" not in name)
+
+
+@pytest.mark.parametrize("manner", [slow("wait"), slow("compute")])
+def test_a_step_hides_what_it_can(tmp_path, manner):
+    code, found, output = command_line(
+        tmp_path,
+        *["bench", "step", "--peers", "openmpi", "--backward", manner, "--buckets", "4M,25M"],
+        *["--backward-ms", "50", "--seconds", "200", *QUICK],
+    )
+    assert code == 0, output
+    (part,) = found["parts"]
+    ours = [row for row in part["rows"] if row["library"] == "rdmacoll-op"]
+    assert {row["bucket_bytes"] for row in ours} == {4 << 20, 25 << 20}
+    assert all(0 <= row["hidden"] <= 1 for row in ours)
+    assert part["best_bucket_bytes"] in (4 << 20, 25 << 20)
+    assert part["ratio"]["openmpi"] > 0
+
+
+def test_consistency_says_what_does_not_hold_and_ends_well(tmp_path):
+    arguments = ["bench", "consistency", "--min", "1K", "--max", "2K", "--turns", "1", "--burst", "0.001"]
+    code, found, output = command_line(tmp_path, *arguments, ranks=2)
+    assert code == 0, output
+    assert [row["bytes"] for row in found["rows"]] == [1024, 2048]
+    assert {len(row["time_us"]) for row in found["rows"]} == {5}
+    assert found["wrong"] == 0
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        "alltoall",
+        "reduce",
+        slow("reducescatter"),
+        slow("allgather"),
+        slow("broadcast"),
+        slow("gather"),
+        slow("scatter"),
+    ],
+)
+def test_every_collective_is_measured_beside_the_peer(tmp_path, collective):
+    code, found, output = command_line(
+        tmp_path,
+        *["bench", collective, "--min", "8", "--max", "4K", "--step", "64", "--burst", "0.001"],
+        *["--peers", "openmpi"],
+        ranks=3,
+    )
+    assert code == 0, output
+    assert [row["wrong"] for row in found["rows"]] == [0, 0]
+    assert set(found["ratio"]["openmpi"]) == {str(row["bytes"]) for row in found["rows"]}
+
+
+@pytest.mark.parametrize("name", bench_kinds.KINDS)
+def test_what_each_rank_must_get(name):
+    ranks, kind = 3, bench_kinds.KINDS[name]
+    places = [bench_kinds.Place(rank, ranks) for rank in range(ranks)]
+    values = [np.arange(kind.given(6, place), dtype=np.float32) + 100 * place.rank for place in places]
+    got = [kind.expected(values, place) for place in places]
+    total = values[0] + values[1] + values[2]
+    wanted = {
+        "allreduce": [total] * 3,
+        "reducescatter": [total[:2], total[2:4], total[4:]],
+        "allgather": [[0, 1, 100, 101, 200, 201]] * 3,
+        "alltoall": [[0, 1, 100, 101, 200, 201], [2, 3, 102, 103, 202, 203], [4, 5, 104, 105, 204, 205]],
+        "broadcast": [values[0]] * 3,
+        "reduce": [total, None, None],
+        "gather": [[0, 1, 100, 101, 200, 201], None, None],
+        "scatter": [[0, 1], [2, 3], [4, 5]],
+    }[name]
+    for mine, right in zip(got, wanted):
+        assert (mine is None) == (right is None)
+        assert mine is None or mine.tolist() == list(right)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "differ"),
+    [
+        (None, None, 0),
+        (None, [1.0], 1),
+        ([1.0], None, 1),
+        ([1.0, 2.0], [1.0], 1),
+        ([1.0, 2.0], [2.0, 2.0], 1),
+    ],
+)
+def test_a_missing_result_is_wrong_too(got, expected, differ):
+    arrays = [None if values is None else np.array(values) for values in (got, expected)]
+    assert measure._differ(*arrays) == differ
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare", "--peers", "nccl"],
+        ["compare", "--ranks", "1"],
+        ["compare", "--ranks", "3", "--links", "1"],
+        ["compare", "--links", "wide"],
+        ["compare", "--sizes", "big"],
+        ["step", "--backward", "quickly"],
+        ["step", "--buckets", "many"],
+        ["overhead", "--ranks", "1"],
+        ["peers", "--install", "nccl"],
+        ["consistency", "--min", "2"],
+    ],
+)
+def test_wrong_usage_ends_with_2(arguments):
+    result = CliRunner().invoke(commands, ["bench", *arguments])
+    assert result.exit_code == 2, result.output
+
+
+def test_ranks_are_not_started_by_ranks(tmp_path):
+    code, found, output = command_line(tmp_path, "bench", "compare", ranks=2)
+    assert (code, found) == (2, None)
+    assert "start it without" in output

@@ -1,0 +1,39 @@
+"""The release wheel, built by zig from the source archive, is what old clusters can load. The trainings in
+fresh environments are left to `make check-wheel`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import ROOT
+
+
+def make(*arguments: str) -> str:
+    result = subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+    text = result.stdout + result.stderr
+    assert result.returncode == 0, text[-8000:]
+    return text
+
+
+@pytest.mark.slow
+def test_the_release_wheel_has_no_findings_and_runs_with_numpy_alone(tmp_path: Path) -> None:
+    make("wheel")
+    out = tmp_path / "check.json"
+    here = f"numpy-{sys.version_info[0]}.{sys.version_info[1]}"
+    text = make("check-wheel", f"ARGS=--environments {here} --json {out}")
+    found = json.loads(out.read_text())
+    assert found["ok"], text
+    assert {library["name"] for library in found["libraries"]} == {"librdmacoll.so", "librdmacoll_tf.so"}
+    (trial,) = found["environments"]
+    assert trial["result"]["cases"] > 1000, trial

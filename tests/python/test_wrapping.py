@@ -1,0 +1,98 @@
+"""What cannot be wrapped is said when it is wrapped, or when it is first used."""
+
+from __future__ import annotations
+
+from ranks import run
+
+PROGRAM = """
+import os
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import keras
+import numpy as np
+import tensorflow as tf
+from ranks import report
+
+import rdmacoll
+
+rdmacoll.init()
+wrap = rdmacoll.DistributedOptimizer
+SGD, Multi, Map = keras.optimizers.SGD, keras.optimizers.MultiOptimizer, keras.optimizers.OptimizerMap
+
+
+def said(call):
+    try:
+        call()
+    except rdmacoll.ConfigError as error:
+        return str(error)
+    return "nothing"
+
+
+def parts_first():
+    return wrap(Multi(Map(SGD(), {"a/.*": wrap(SGD())})))
+
+
+def parts_afterwards():
+    inner = SGD()
+    wrap(Multi(Map(inner)))
+    return wrap(inner)
+
+
+def parts_that_a_function_gives():
+    inner = wrap(SGD())
+    variable = keras.Variable(np.ones(3), dtype="float32", name="a")
+    wrap(Multi(lambda variable: inner)).apply([tf.ones(3)], [variable])
+
+
+def both_ways_to_accumulate():
+    return wrap(SGD(gradient_accumulation_steps=3), backward_passes_per_step=2)
+
+
+def too_late():
+    optimizer = SGD()
+    optimizer.build([keras.Variable(np.ones(3))])
+    return wrap(optimizer, backward_passes_per_step=2)
+
+
+def of_many():
+    return wrap(Multi(Map(SGD())), backward_passes_per_step=2)
+
+
+def no_number():
+    return wrap(SGD(), backward_passes_per_step=0)
+
+
+def of_a_tape():
+    return rdmacoll.DistributedGradientTape(tf.GradientTape(), backward_passes_per_step=4)
+
+
+calls = [parts_first, parts_afterwards, parts_that_a_function_gives, both_ways_to_accumulate, too_late]
+calls += [of_many, no_number, of_a_tape]
+found = {call.__name__: said(call) for call in calls}
+
+# The sum of the passes, and a copy that accumulates as its original does.
+variable = keras.Variable(np.zeros(3), dtype="float32")
+optimizer = wrap(SGD(1.0), backward_passes_per_step=2)
+for pair in ([1.0, 2.0], [3.0, 4.0]):
+    for gradient in pair:
+        optimizer.apply([tf.fill((3,), gradient)], [variable])
+found["sum"] = np.asarray(variable).tolist()
+import copy
+again = copy.deepcopy(optimizer)
+found["copy"] = [again.gradient_accumulation_steps, type(again)._rdmacoll_reduce.postscale_factor]
+report(found)
+rdmacoll.shutdown()
+"""
+
+
+def test_what_cannot_be_wrapped_is_said() -> None:
+    (found,) = run(PROGRAM, 1, deadline_s=240).succeeded()
+    for case in ("parts_first", "parts_afterwards"):
+        assert "is wrapped already, or a part of it, or what is around it" in found[case], found
+    assert "a MultiOptimizer and the SGD in it are both wrapped" in found["parts_that_a_function_gives"]
+    assert "has gradient_accumulation_steps=3 already" in found["both_ways_to_accumulate"]
+    assert "is built already: wrap it before its first step" in found["too_late"]
+    assert "create its optimizers with gradient_accumulation_steps=2" in found["of_many"]
+    assert found["no_number"] == "backward_passes_per_step=0: a whole number from 1."
+    assert found["of_a_tape"].startswith("backward_passes_per_step=4 of a tape, which lives for one pass")
+    assert found["sum"] == [-10.0] * 3
+    assert found["copy"] == [2, 2.0]
