@@ -89,6 +89,7 @@ bool Engine::advance() {
   moved |= execute();            // steps that can run do
   moved |= finish_operations();  // callers get their memory back
   moved |= end_deserted();       // what a rank that has left will never join in
+  if (!to_answer_.empty()) moved |= answer_goodbyes();
   return flush_outbox() || moved;
 }
 
@@ -294,7 +295,10 @@ bool Engine::start_batches() {
   bool moved = false;
   for (; !decided_.empty() && failure_.ok(); moved = true) {
     Decided& next = decided_.front();
-    if (!executor_.has_room(next.sequence) || !planner_.connect(next)) break;
+    if (!executor_.has_room(next.sequence) || !planner_.connect(next)) {
+      if (!lost_.empty()) miss_peer_of(next);
+      break;
+    }
     if (start_batch(next)) decided_.pop_front();
   }
   return moved;

@@ -116,6 +116,7 @@ class Engine final : public Sink {
   void handle(int peer, FailureMessage& message);
   void handle(int peer, LeavingMessage& message);
   void handle(int peer, GoodbyeMessage& message);
+  void handle(int peer, FarewellMessage& message);
   void handle(int peer, PlanMessage& message);
   void handle(int peer, FreezeMessage& message);
   void handle(int peer, FrozenMessage& message);
@@ -159,6 +160,7 @@ class Engine final : public Sink {
   Agreed agreed_of(Decision decision) const;
   bool start_batches();
   bool start_batch(Decided& decided);
+  void miss_peer_of(const Decided& decided);
   Status missing_peer(const Batch& batch) const;
   bool execute();
   bool finish_operations();
@@ -171,6 +173,8 @@ class Engine final : public Sink {
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
   void depart(const LeavingMessage& message);
+  bool has_ended_all(uint64_t before) const;
+  bool answer_goodbyes();
   bool end_deserted();
   void complete_undecided(const Status& status);
 
@@ -224,8 +228,10 @@ class Engine final : public Sink {
   uint64_t departed_from_ = UINT64_MAX;  // decisions that a rank which has left takes no part in
   std::set<int> gone_;                   // ranks that have left
   std::map<int, LeavingMessage> said_goodbye_;
-  std::set<int> lost_;    // peers without a connection any more
-  std::set<int> silent_;  // peers that will not touch our memory any more
+  std::set<int> to_answer_;   // of those: who waits until this rank has what it needs of them
+  std::set<int> unanswered_;  // this rank leaves: who may still need something of it
+  std::set<int> lost_;        // peers without a connection any more
+  std::set<int> silent_;      // peers that will not touch our memory any more
   Nanoseconds checked_at_ = 0;
 
   PlanMode plan_;

@@ -16,6 +16,7 @@ constexpr Nanoseconds kHearsay = 100 * kMillisecond;
 constexpr Nanoseconds kResumed = kSecond;
 // What user code says when it fails may be of any length.
 constexpr std::size_t kCauseBytesMax = 1000;
+constexpr const char* kLeftTooEarly = "left before this rank had its data";
 
 }  // namespace
 
@@ -23,6 +24,8 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   silent_.insert(peer);
   lost_.insert(peer);
   outbox_.erase(peer);
+  to_answer_.erase(peer);
+  unanswered_.erase(peer);
   const Member& member = world_.members[peer];
   if (gap_ > 0 && clock_.now() - resumed_at_ < kResumed) {
     fail_myself(
@@ -39,7 +42,7 @@ void Engine::peer_failed(int peer, const std::string& cause) {
     fail(gone.detail().rank, gone);
   } else if (executor_.needs(peer)) {
     // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
-    fail(peer, rank_failed(peer, member.host, member.pid, "left before this rank had its data"));
+    fail(peer, rank_failed(peer, member.host, member.pid, kLeftTooEarly));
   }
 }
 
@@ -117,6 +120,15 @@ Status Engine::start_failure() const {
   return rank_failed(gone.rank, gone.host, world_.members[gone.rank].pid, gone.cause);
 }
 
+// It waits for a connection to a rank that is gone.
+void Engine::miss_peer_of(const Decided& decided) {
+  for (int peer : planner_.peers_of(decided)) {
+    if (!lost_.contains(peer)) continue;
+    const Member& member = world_.members[peer];
+    return fail(peer, rank_failed(peer, member.host, member.pid, kLeftTooEarly));
+  }
+}
+
 Status Engine::missing_peer(const Batch& batch) const {
   const Program* program = batch.recipe->program;
   if (program == nullptr || lost_.empty()) return {};
@@ -156,14 +168,36 @@ void Engine::leave(const std::string& said) {
   LeavingMessage first = departed_.ok() ? leaving : first_gone_;
   first.started = std::min(started, departed_from_);
   for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, GoodbyeMessage{first});
+    if (peer == world_.rank || !transport_.is_connected(peer)) continue;
+    post(peer, GoodbyeMessage{first});
+    unanswered_.insert(peer);
   }
   complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
 }
 
+// What was sent eagerly is gone from here, and may have no receive yet where it has come to: it
+// would be lost with the connection. So whoever leaves waits for a word of its peers.
+bool Engine::answer_goodbyes() {
+  const std::size_t waiting = to_answer_.size();
+  std::erase_if(to_answer_, [&](int peer) {
+    if (!has_ended_all(said_goodbye_[peer].started)) return false;
+    post(peer, FarewellMessage{});
+    return true;
+  });
+  return to_answer_.size() < waiting;
+}
+
+bool Engine::has_ended_all(uint64_t before) const {
+  const auto waits = [&](const auto& decided) { return decided.sequence < before; };
+  return decision_log_.accepted() >= before && !executor_.runs_before(before) &&
+         std::none_of(decided_.begin(), decided_.end(), waits) &&
+         std::none_of(agreed_.begin(), agreed_.end(),
+                      [&](const Agreed& agreed) { return waits(agreed.decision); });
+}
+
 bool Engine::may_end() const {
   return ended_ || (outbox_.empty() && executor_.idle() && decided_.empty() && held_.empty() &&
-                    transport_.flushed());
+                    unanswered_.empty() && transport_.flushed());
 }
 
 void Engine::end() {

@@ -134,6 +134,9 @@ struct GoodbyeMessage {
   LeavingMessage leaving;  // may come before the one along the tree, and before decisions
 };
 
+// The answer to it: I have all that I need of you.
+struct FarewellMessage {};
+
 // A message that is too long for a transport comes in several of these.
 struct FragmentMessage {
   bool is_last = false;
@@ -141,9 +144,10 @@ struct FragmentMessage {
 };
 inline constexpr std::size_t kMessageBytesMax = 64 << 20;
 
-using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
-                             LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
-                             FrozenMessage, ResumeMessage, JoinedMessage, FragmentMessage>;
+using Message =
+    std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
+                 LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage, FrozenMessage,
+                 ResumeMessage, JoinedMessage, FragmentMessage, FarewellMessage>;
 
 // Every control message begins with the epoch of its world.
 std::vector<std::byte> encode(uint32_t epoch, const Message& message);
