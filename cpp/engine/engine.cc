@@ -56,6 +56,7 @@ bool Engine::advance() {
   moved |= execute();            // steps that can run do
   moved |= finish_operations();  // callers get their memory back
   moved |= end_deserted();       // what a rank that has left will never join in
+  if (!to_answer_.empty()) moved |= answer_goodbyes();
   return flush_outbox() || moved;
 }
 

@@ -110,6 +110,7 @@ class Engine final : public Sink, private SetHost {
   void handle(int peer, FailureMessage& message);
   void handle(int peer, LeavingMessage& message);
   void handle(int peer, GoodbyeMessage& message);
+  void handle(int peer, FarewellMessage& message);
   void handle(int peer, FragmentMessage& message);
 
   // From the sets.
@@ -129,6 +130,8 @@ class Engine final : public Sink, private SetHost {
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
   void depart(const LeavingMessage& message);
+  bool has_ended_all(const LeavingMessage& message) const;
+  bool answer_goodbyes();
   bool end_deserted();
   void complete_undecided(const Status& status);
   bool is_ahead_of(const LeavingMessage& message) const;
@@ -177,7 +180,9 @@ class Engine final : public Sink, private SetHost {
   LeavingMessage first_gone_;  // what the first rank that left has said
   std::set<int> gone_;         // ranks that have left
   std::map<int, LeavingMessage> said_goodbye_;
-  std::set<int> silent_;  // peers that will not touch our memory any more
+  std::set<int> to_answer_;   // of those: who waits until this rank has what it needs of them
+  std::set<int> unanswered_;  // this rank leaves: who may still need something of it
+  std::set<int> silent_;      // peers that will not touch our memory any more
 
   std::vector<OperationRef> submitted_, finished_;  // these are kept for their capacity
 

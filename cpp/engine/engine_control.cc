@@ -46,6 +46,7 @@ void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
 
 void Engine::handle(int peer, FailureMessage& message) {
   silent_.insert(peer);
+  unanswered_.erase(peer);
   // Who leaves with operations in flight fails the others, and knows it: its own end goes on.
   if (now_.leaving && message.rank == world_.rank) return;
   fail(message.rank, message.status);
@@ -68,7 +69,10 @@ void Engine::handle(int peer, LeavingMessage& message) {
 void Engine::handle(int peer, GoodbyeMessage& message) {
   said_goodbye_[peer] = message.leaving;
   silent_.insert(peer);
+  to_answer_.insert(peer);
 }
+
+void Engine::handle(int peer, FarewellMessage&) { unanswered_.erase(peer); }
 
 void Engine::handle(int peer, FragmentMessage& message) {
   std::vector<std::byte>& all = fragments_[peer];

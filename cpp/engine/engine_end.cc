@@ -23,6 +23,8 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   silent_.insert(peer);
   now_.lost.insert(peer);
   outbox_.erase(peer);
+  to_answer_.erase(peer);
+  unanswered_.erase(peer);
   const Member& member = world_.members[peer];
   if (gap_ > 0 && clock_.now() - resumed_at_ < kResumed) {
     fail_myself(
@@ -37,7 +39,7 @@ void Engine::peer_failed(int peer, const std::string& cause) {
     fail(gone.detail().rank, gone);
   } else if (executor_.needs(peer)) {
     // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
-    fail(peer, rank_failed(peer, member.host, member.pid, "left before this rank had its data"));
+    fail(peer, rank_failed(peer, member.host, member.pid, kLeftTooEarly));
   }
 }
 
@@ -162,14 +164,35 @@ void Engine::leave(const std::string& said) {
     first.started[set->number()] = std::min(set->started(), set->departed_from());
   }
   for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer != world_.rank && transport_.is_connected(peer)) post(peer, 0, GoodbyeMessage{first});
+    if (peer == world_.rank || !transport_.is_connected(peer)) continue;
+    post(peer, 0, GoodbyeMessage{first});
+    unanswered_.insert(peer);
   }
   complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
 }
 
+// What was sent eagerly is gone from here, and may have no receive yet where it has come to: it
+// would be lost with the connection. So whoever leaves waits for a word of its peers.
+bool Engine::answer_goodbyes() {
+  const std::size_t waiting = to_answer_.size();
+  std::erase_if(to_answer_, [&](int peer) {
+    if (!has_ended_all(said_goodbye_[peer])) return false;
+    post(peer, 0, FarewellMessage{});
+    return true;
+  });
+  return to_answer_.size() < waiting;
+}
+
+bool Engine::has_ended_all(const LeavingMessage& message) const {
+  return std::all_of(sets_.begin(), sets_.end(), [&](const auto& set) {
+    const auto started = message.started.find(set->number());
+    return started == message.started.end() || set->has_ended_all(started->second);
+  });
+}
+
 bool Engine::may_end() const {
   return ended_ ||
-         (outbox_.empty() && executor_.idle() && transport_.flushed() &&
+         (outbox_.empty() && executor_.idle() && unanswered_.empty() && transport_.flushed() &&
           std::all_of(sets_.begin(), sets_.end(), [](const auto& set) { return set->may_end(); }));
 }
 

@@ -179,6 +179,7 @@ LeavingMessage get_leaving(Reader& reader, int ranks) {
 }
 
 void put(Writer& writer, const GoodbyeMessage& message) { put(writer, message.leaving); }
+void put(Writer&, const FarewellMessage&) {}
 
 void put(Writer& writer, const PlanMessage& message) {
   writer.put(message.era).put(message.start).put(message.first_number);
@@ -324,6 +325,9 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       break;
     case 12:
       message = get_fragment(reader);
+      break;
+    case 13:
+      message = FarewellMessage{};
       break;
     default:
       return false;

@@ -137,6 +137,9 @@ struct GoodbyeMessage {
   LeavingMessage leaving;  // may come before the one along the tree, and before decisions
 };
 
+// The answer to it: I have all that I need of you.
+struct FarewellMessage {};
+
 // A message that is too long for a transport comes in several of these.
 struct FragmentMessage {
   bool is_last = false;
@@ -144,9 +147,10 @@ struct FragmentMessage {
 };
 inline constexpr std::size_t kMessageBytesMax = 64 << 20;
 
-using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
-                             LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
-                             FrozenMessage, ResumeMessage, CaughtUpMessage, FragmentMessage>;
+using Message =
+    std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
+                 LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage, FrozenMessage,
+                 ResumeMessage, CaughtUpMessage, FragmentMessage, FarewellMessage>;
 
 // Every control message begins with the epoch of its world, and the set that it is for: its ranks
 // are the set's. What is about the world is for set 0.

@@ -65,10 +65,14 @@ bool Planner::is_known(const Decided& decided) const {
          first.recipe->head.segment_bytes == decided.segment_bytes;
 }
 
+const std::vector<int>& Planner::peers_of(const Decided& decided) {
+  return outline_of(decided.algorithm, shape_of(decided)).peers;
+}
+
 bool Planner::connect(const Decided& decided) {
   if (is_known(decided)) return true;
   bool all = true;
-  for (int peer : outline_of(decided.algorithm, shape_of(decided)).peers) {
+  for (int peer : peers_of(decided)) {
     if (transport_.is_connected(peer)) continue;
     transport_.connect(peer);
     asked_.insert(peer);

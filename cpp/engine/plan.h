@@ -38,6 +38,8 @@ class Planner {
 
   // Whether every peer of the schedule is connected; asks for the missing connections.
   bool connect(const Decided& decided);
+  // Whom the schedule has this rank send to or receive from.
+  const std::vector<int>& peers_of(const Decided& decided);
   // All peers are connected: the batch, which takes the operations over unless this is an error.
   // Results whose size was not known before are allocated here.
   Status prepare(Decided& decided, Batch& batch);

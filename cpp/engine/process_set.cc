@@ -254,7 +254,10 @@ bool ProcessSet::start_batches() {
   bool moved = false;
   for (; !decided_.empty() && now_.goes_on(); moved = true) {
     Decided& next = decided_.front();
-    if (!executor_.has_room(lanes_, next.sequence) || !planner_.connect(next)) break;
+    if (!executor_.has_room(lanes_, next.sequence) || !planner_.connect(next)) {
+      if (!now_.lost.empty()) miss_peer_of(next);
+      break;
+    }
     if (start_batch(next)) decided_.pop_front();
   }
   return moved;

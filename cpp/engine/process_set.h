@@ -35,6 +35,8 @@ namespace rdmacoll {
 inline constexpr Nanoseconds kCheckInterval = kMillisecond;
 // So long an operation waits for those that the plan has before it, when there is room for them.
 inline constexpr Nanoseconds kPlanPatience = 100 * kMillisecond;
+// Why a rank that left by its own will has failed another one.
+inline constexpr const char* kLeftTooEarly = "left before this rank had its data";
 
 // How things stand with the job, as its engine sees it.
 struct Situation {
@@ -139,7 +141,8 @@ class ProcessSet {
   void abandon(const Status& status);  // completes all that the executor does not have
   bool have_all_caught_up(uint64_t sequence) const { return !catch_up_.waits(sequence); }
   bool may_end() const { return decided_.empty() && held_.empty(); }
-  bool is_drained() const;  // nothing decided is left to do
+  bool is_drained() const;                    // nothing decided is left to do
+  bool has_ended_all(uint64_t before) const;  // the decisions before this one
   bool has_undecided() const { return !undecided_.empty(); }
 
   // ---- telling ----
@@ -170,6 +173,7 @@ class ProcessSet {
   Agreed agreed_of(Decision decision) const;
   bool start_batches();
   bool start_batch(Decided& decided);
+  void miss_peer_of(const Decided& decided);
   Status missing_peer(const Batch& batch) const;
   void apply(const VerdictMessage& verdict);
 

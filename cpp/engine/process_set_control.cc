@@ -88,6 +88,16 @@ void ProcessSet::post_neighbours(const Message& message, int except) {
 
 // ---- the end ----
 
+// It waits for a connection to a rank that is gone.
+void ProcessSet::miss_peer_of(const Decided& decided) {
+  for (int peer : planner_.peers_of(decided)) {
+    if (!now_.lost.contains(peer)) continue;
+    const Member& member =
+        world_.members[std::find(ranks_.begin(), ranks_.end(), peer) - ranks_.begin()];
+    return host_.fail(peer, rank_failed(peer, member.host, member.pid, kLeftTooEarly));
+  }
+}
+
 Status ProcessSet::missing_peer(const Batch& batch) const {
   const Program* program = batch.recipe->program;
   if (program == nullptr || now_.lost.empty()) return {};
@@ -116,6 +126,14 @@ void ProcessSet::abandon(const Status& status) {
     for (const OperationRef& operation : decided.operations) complete(operation, status);
   }
   complete_undecided(status);
+}
+
+bool ProcessSet::has_ended_all(uint64_t before) const {
+  const auto waits = [&](const auto& decided) { return decided.sequence < before; };
+  return decision_log_.accepted() >= before && !executor_.runs_before(lanes_, before) &&
+         std::none_of(decided_.begin(), decided_.end(), waits) &&
+         std::none_of(agreed_.begin(), agreed_.end(),
+                      [&](const Agreed& agreed) { return waits(agreed.decision); });
 }
 
 bool ProcessSet::is_drained() const {

@@ -35,7 +35,7 @@ def resnet_step(backward_us: float, bucket_bytes: int) -> list[tuple[int, float]
     the bucket's gradients is there, which come one after the other in equal times.
 
     >>> resnet_step(161.0, 26214400)[0]
-    (8196000, 2.0)
+    (4000, 1.0)
     """
     shapes = resnet50.shapes()
     entries = [buckets.Entry("float32", shape, 4 * math.prod(shape)) for shape in shapes]

@@ -237,6 +237,26 @@ while True:
         assert entry["error"] == "RankFailedError", entry
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_what_a_rank_has_sent_arrives_though_it_leaves_at_once(transport):
+    body = """
+if me == 0:
+    time.sleep(0.5)
+    engine.broadcast(np.full(10, 7.0), 0, name="last")
+else:
+    pending = engine.broadcast_async(np.zeros(10), 0, name="last")
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    assert (pending.wait(10) == 7).all()
+"""
+    with Run(program(body), 2, env={"RDMACOLL_TRANSPORT": transport}) as started:
+        started.wait_for_reports(range(2))
+        time.sleep(1.2)
+        os.kill(started.pid(1), signal.SIGCONT)
+        for entry in wait_done(started, range(2), 20):
+            assert entry["error"] is None, entry
+
+
 def test_a_tensor_that_some_never_submit_is_a_warning_then_a_stalled_error():
     body = """
 if me != 2:

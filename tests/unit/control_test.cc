@@ -30,7 +30,8 @@ std::vector<Message> examples() {
       FrozenMessage{3, 901, 905},
       ResumeMessage{4, 901, 905},
       CaughtUpMessage{904},
-      FragmentMessage{true, "the end"}};
+      FragmentMessage{true, "the end"},
+      FarewellMessage{}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {

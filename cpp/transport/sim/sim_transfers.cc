@@ -50,7 +50,6 @@ void SimTransport::check_memory(const Transfer& transfer) const {
 
 void SimTransport::send_eagerly(const Transfer& transfer, Key key) {
   const int peer = transfer.peer;
-  ++peers_[peer].unread;
   std::vector<std::byte> bytes;
   if (network_.policy().moves_bytes)
     bytes = gathered({transfer.pieces.begin(), transfer.pieces.end()});
@@ -78,8 +77,6 @@ void SimTransport::receive_eagerly(int peer, Key key, const std::vector<std::byt
   counters_.bytes_received += total_bytes(receiving->second.pieces);
   arrive({.what = Arrival::What::received, .peer = peer, .cookie = receiving->second.cookie});
   from.receives.erase(receiving);
-  std::size_t& unread = other(peer).peers_[rank_].unread;
-  if (unread > 0) --unread;
 }
 
 void SimTransport::try_transfer(int peer, Key key) {
