@@ -25,6 +25,7 @@ from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_pair import sizes_of
 from rdmacoll.cli.report import Findings, command, counted, say
+from rdmacoll.cli.turn_options import takes_rules
 from rdmacoll.engine import bootstrap
 
 SIZES = "8,64,512,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M"
@@ -72,15 +73,7 @@ def alone() -> None:
 @click.option("--sizes", default=SIZES, show_default=True, help="In bytes: 8, 8:1M, 8,1M:4M.")
 @click.option("--ranks", default="2,4", show_default=True)
 @click.option("--links", default=f"{MACHINE},1,10", show_default=True, help="Gbit/s between two hosts.")
-@click.option("--turns", default=Rules.turns, show_default=True, type=click.IntRange(min=1))
-@click.option("--burst", default=Rules.burst_s, show_default=True, type=click.FloatRange(0.001, 60))
-@click.option(
-    "--foreign",
-    default=Rules.foreign,
-    show_default=True,
-    type=click.FloatRange(0, 1),
-    help="The largest share of the processors that others may have in a burst.",
-)
+@takes_rules
 @click.option("--seconds", default=3600.0, show_default=True, help="The limit of the whole run.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib).")
 @command("bench compare")
@@ -91,9 +84,7 @@ def compare(
     sizes: str,
     ranks: str,
     links: str,
-    turns: int,
-    burst: float,
-    foreign: float,
+    rules: Rules,
     seconds: float,
     plot: str | None,
 ) -> Findings:
@@ -117,7 +108,7 @@ def compare(
         links_of(links, numbers),
         [max(4, size - size % 4) for size in sizes_of(sizes)],
         bootstrap.cache_folder(),
-        Rules(turns, burst, foreign, max(foreign, Rules.foreign_of_sleepers)),
+        rules,
         seconds,
     )
     comparison = Comparison(wish, lambda text: click.echo(text, err=True))

@@ -12,6 +12,7 @@ from rdmacoll.benchmarks.compare import machine_facts
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone
 from rdmacoll.cli.report import Findings, command, counted, say
+from rdmacoll.cli.turn_options import takes_rules
 from rdmacoll.engine import bootstrap
 
 
@@ -19,21 +20,16 @@ from rdmacoll.engine import bootstrap
 @click.option("--ranks", default=2, show_default=True, type=click.IntRange(min=2))
 @click.option("--starts", default=5, show_default=True, type=click.IntRange(min=1))
 @click.option("--rest", default=3.0, show_default=True, help="Seconds of doing nothing.")
-@click.option("--turns", default=Rules.turns, show_default=True, type=click.IntRange(min=1))
-@click.option("--burst", default=Rules.burst_s, show_default=True, type=click.FloatRange(0.001, 60))
-@click.option("--foreign", default=Rules.foreign, show_default=True, type=click.FloatRange(0, 1))
+@takes_rules
 @click.option("--seconds", default=300.0, show_default=True, help="The limit of the whole run.")
 @command("bench overhead")
-def overhead(
-    *, ranks: int, starts: int, rest: float, turns: int, burst: float, foreign: float, seconds: float
-) -> Findings:
+def overhead(*, ranks: int, starts: int, rest: float, rules: Rules, seconds: float) -> Findings:
     """Processor time of a training step, of doing nothing, the start, memory. Starts all ranks itself.
 
     With numpy on one machine, without TensorFlow. A goal that is missed is marked; the exit code is 0 all
     the same, since times belong to the machine.
     """
     alone()
-    rules = Rules(turns, burst, foreign, max(foreign, Rules.foreign_of_sleepers))
     run = costs.Overhead(ranks, starts, rest, rules, bootstrap.cache_folder(), seconds)
     facts = machine_facts()
     say(f"{counted(ranks, 'rank')}, {facts['cores']} cores, {facts['processor']}")

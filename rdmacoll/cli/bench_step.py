@@ -14,6 +14,7 @@ from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone, links_of, names_of
 from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say
+from rdmacoll.cli.turn_options import takes_rules
 from rdmacoll.engine import bootstrap
 
 DEFAULT_BUCKET = 26_214_400  # of RDMACOLL_BUCKET_BYTES
@@ -31,9 +32,7 @@ DEFAULT_BUCKET = 26_214_400  # of RDMACOLL_BUCKET_BYTES
     help="wait: as if an accelerator computed, the processor is free. compute: on the processor.",
 )
 @click.option("--buckets", default=f"1M,4M,12M,{DEFAULT_BUCKET},128M", show_default=True)
-@click.option("--turns", default=Rules.turns, show_default=True, type=click.IntRange(min=1))
-@click.option("--burst", default=Rules.burst_s, show_default=True, type=click.FloatRange(0.001, 60))
-@click.option("--foreign", default=Rules.foreign, show_default=True, type=click.FloatRange(0, 1))
+@takes_rules
 @click.option("--seconds", default=600.0, show_default=True, help="The limit of each backward pass's part.")
 @command("bench step")
 def step(
@@ -44,9 +43,7 @@ def step(
     backward_ms: float,
     backward: str,
     buckets: str,
-    turns: int,
-    burst: float,
-    foreign: float,
+    rules: Rules,
     seconds: float,
 ) -> Findings:
     """The 161 gradients of ResNet-50 (102 MB, float32) in one training step. Starts all ranks itself.
@@ -79,7 +76,7 @@ def step(
             backward_ms / 1e3,
             cuts,
             bootstrap.cache_folder(),
-            Rules(turns, burst, foreign, max(foreign, Rules.foreign_of_sleepers)),
+            rules,
             seconds,
         )
         with tempfile.TemporaryDirectory(prefix="step-") as folder:

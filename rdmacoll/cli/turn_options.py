@@ -1,0 +1,31 @@
+"""The options of commands that measure turn by turn: how often, how long, how quiet."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from rdmacoll.benchmarks.turns import Rules
+
+
+def takes_rules(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command --turns, --burst and --foreign, which it gets together as `rules`."""
+
+    @click.option("--turns", default=Rules.turns, show_default=True, type=click.IntRange(min=1))
+    @click.option("--burst", default=Rules.burst_s, show_default=True, type=click.FloatRange(0.001, 60))
+    @click.option(
+        "--foreign",
+        default=Rules.foreign,
+        show_default=True,
+        type=click.FloatRange(0, 1),
+        help="The largest share of the processors that others may have in a burst.",
+    )
+    @functools.wraps(function)
+    def with_rules(*words: Any, turns: int, burst: float, foreign: float, **named: Any) -> Any:
+        rules = Rules(turns, burst, foreign, max(foreign, Rules.foreign_of_sleepers))
+        return function(*words, rules=rules, **named)
+
+    return with_rules
