@@ -28,7 +28,7 @@ def check(*command: str | Path, timeout_s: float = 900, env: dict[str, str] | No
         errors="replace",
         env={**os.environ, **(env or {})},
     )
-    text = result.stdout + result.stderr
+    text = result.stderr + result.stdout  # what failed last: a report shows an end of it
     assert result.returncode == 0, (
         f"{' '.join(map(str, command))}: exit code {result.returncode}\n{text[-12000:]}"
     )
