@@ -172,7 +172,7 @@ class Run:
         self._begin = time.monotonic()
         base = clean_environment({"RANKS_FOLDER": str(self._folder), **(env or {})})
         base.setdefault("RDMACOLL_SECRET_FILE", str(self._folder / "secret"))
-        base.setdefault("RDMACOLL_START_TIMEOUT_S", "60")
+        base.setdefault("RDMACOLL_START_TIMEOUT_S", "180")
         words = [_script(program, self._folder), *arguments]
         command = [sys.executable, *words]
         self.processes: list[subprocess.Popen[bytes] | Forked] = []
@@ -224,7 +224,7 @@ class Run:
         path = self._folder / f"report-{rank}.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
-    def wait_for_reports(self, ranks: Sequence[int], within_s: float = 60.0) -> None:
+    def wait_for_reports(self, ranks: Sequence[int], within_s: float = 180.0) -> None:
         """Returns when all these ranks have reported something."""
         end = time.monotonic() + within_s
         while not all(self.reported(rank) is not None for rank in ranks):
@@ -241,7 +241,7 @@ class Run:
         """What is there now, for a message."""
         return self._collect()
 
-    def finish(self, deadline_s: float = 120.0) -> Outcome:
+    def finish(self, deadline_s: float = 300.0) -> Outcome:
         """Waits for all; whoever is late is killed, and the test fails."""
         end = time.monotonic() + deadline_s
         late = False
@@ -303,7 +303,7 @@ class Run:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def run(program: str | Path, ranks: int, *, deadline_s: float = 120.0, **options: Any) -> Outcome:
+def run(program: str | Path, ranks: int, *, deadline_s: float = 300.0, **options: Any) -> Outcome:
     """Starts, waits, and cleans up."""
     with Run(program, ranks, **options) as started:
         return started.finish(deadline_s)

@@ -18,7 +18,7 @@ def run_checks(program: str, ranks: int, **options: object) -> None:
     path: Path = PROGRAMS / program
     checks = [line for line in path.read_text().splitlines() if line.startswith("def check_")]
     is_warm = options.get("launcher", "tcp") == "tcp"
-    reports = run(path, ranks, deadline_s=300, warm=is_warm, **options).succeeded()
+    reports = run(path, ranks, deadline_s=900, warm=is_warm, **options).succeeded()
     assert len(checks) > 4
     for report in reports:
         assert len(report["done"]) == len(checks)
