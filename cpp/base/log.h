@@ -24,7 +24,12 @@ class Log {
     if (enabled(LogLevel::warning)) write_line("", text);
   }
   bool enabled(LogLevel level) const { return !silent_ && level <= level_; }
-  void silence() { silent_ = true; }  // the simulator: thousands of planned failures
+  // The simulator's: thousands of planned failures.
+  static Log silent(int rank) {
+    Log log(LogLevel::error, rank);
+    log.silent_ = true;
+    return log;
+  }
 
  private:
   void write(LogLevel level, std::string_view text) const;

@@ -45,15 +45,15 @@ struct Event {
   }
 };
 
-class Execution {
+class TimedExecution {
  public:
   struct Traffic {  // of one rank
     uint64_t messages = 0;
     double network_bytes = 0;
   };
 
-  Execution(const std::vector<Schedule>& schedules, std::span<const int> nodes,
-            const LinkModel& links, double segment_bytes, uint32_t segments)
+  TimedExecution(const std::vector<Schedule>& schedules, std::span<const int> nodes,
+                 const LinkModel& links, double segment_bytes, uint32_t segments)
       : schedules_(schedules),
         links_(links),
         ports_(links, nodes),
@@ -258,17 +258,17 @@ Cost cost_of(const std::vector<Schedule>& schedules, std::span<const int> nodes,
   const uint64_t segments = std::max<uint64_t>((bytes + segment_bytes - 1) / segment_bytes, 1);
   const double each = static_cast<double>(bytes) / static_cast<double>(segments);
   const auto executed = static_cast<uint32_t>(std::min<uint64_t>(segments, kSegmentsExecuted));
-  Execution execution(schedules, nodes, links, each, executed);
+  TimedExecution execution(schedules, nodes, links, each, executed);
   Cost cost{execution.run()};
   if (segments > executed) {
-    const double half = Execution(schedules, nodes, links, each, executed / 2).run();
+    const double half = TimedExecution(schedules, nodes, links, each, executed / 2).run();
     const double rate = (cost.time_us - half) / (executed - executed / 2);
     cost.time_us += static_cast<double>(segments - executed) * rate;
   }
   const double times = static_cast<double>(segments) / executed;
   std::map<int, double> sent;
   for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
-    const Execution::Traffic& traffic = execution.traffic()[rank];
+    const TimedExecution::Traffic& traffic = execution.traffic()[rank];
     cost.messages = std::max(
         cost.messages, static_cast<uint64_t>(static_cast<double>(traffic.messages) * times + 0.5));
     double& bytes_of_node = sent[nodes[rank]];

@@ -29,12 +29,6 @@ Config config_of(const SimScript& script) {
   return config;
 }
 
-Log silent_log(int rank) {
-  Log log(LogLevel::error, rank);
-  log.silence();
-  return log;
-}
-
 }  // namespace
 
 SimRank::SimRank(const SimScript& script, SimNetwork& network, SimStory& story, int rank)
@@ -48,7 +42,7 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimStory& story, 
   network.transport(rank).use_pool(pool_);
   engine_ = std::make_unique<Engine>(
       EngineParts{world_of(script, rank), config_of(script), network.transport(rank), compute_,
-                  pool_, network.clock(), silent_log(rank),
+                  pool_, network.clock(), Log::silent(rank),
                   Tuning{.direct_bytes_network = 1024, .one_copy_bytes = 256}});
   for (const std::vector<int>& ranks : script.sets) {
     uint32_t number = 0;

@@ -34,12 +34,6 @@ std::vector<int> nodes_of(const ScaleQuestion& question) {
   return nodes;
 }
 
-Log silent_log(int rank) {
-  Log log(LogLevel::error, rank);
-  log.silence();
-  return log;
-}
-
 float value_of(int rank, std::size_t element) {
   return static_cast<float>(rank % 5) + static_cast<float>(element % 7);
 }
@@ -94,7 +88,7 @@ class ScaleWorld {
     network_.transport(number).use_pool(*rank.pool);
     rank.engine = std::make_unique<Engine>(
         EngineParts{std::move(world), config, network_.transport(number), *rank.compute, *rank.pool,
-                    network_.clock(), silent_log(number)});
+                    network_.clock(), Log::silent(number)});
     network_.wake(number);
   }
 

@@ -28,9 +28,8 @@ TEST(Log, keeps_quiet_below_its_level) {
   EXPECT_FALSE(log.enabled(LogLevel::info));
 }
 
-TEST(Log, says_nothing_once_silenced) {
-  Log log(LogLevel::debug, 0);
-  log.silence();
+TEST(Log, says_nothing_when_it_is_silent) {
+  const Log log = Log::silent(0);
   EXPECT_EQ(written_by([&] { log.error("planned failure"); }), "");
 }
 

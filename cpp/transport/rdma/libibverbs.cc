@@ -14,7 +14,7 @@ namespace {
 
 // The library still has its first interface under the same names, which a lookup without a version
 // may find. Two functions are the same in both, and have the first version only.
-constexpr const char* kVersion = "IBVERBS_1.1";
+constexpr const char* kSymbolVersion = "IBVERBS_1.1";
 constexpr const char* kFirstVersion = "IBVERBS_1.0";
 
 class Finder {
@@ -22,7 +22,7 @@ class Finder {
   explicit Finder(void* library) : library_(library) {}
 
   template <typename Function>
-  void need(const char* name, Function& function, const char* version = kVersion) {
+  void need(const char* name, Function& function, const char* version = kSymbolVersion) {
     function = reinterpret_cast<Function>(::dlvsym(library_, name, version));
     if (function == nullptr && missing_.empty()) missing_ = name;
   }

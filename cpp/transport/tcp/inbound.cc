@@ -17,7 +17,7 @@ constexpr std::size_t kReadBytesPerPoll = 1024 * 1024;
 // in the buffer must be copied once more.
 constexpr std::size_t kCopyBytesMax = 8 * 1024;
 
-constexpr std::size_t kIovecsPerCall = 64;
+constexpr std::size_t kIovecsPerReceive = 64;
 
 }  // namespace
 
@@ -60,13 +60,13 @@ Inbound::Result Inbound::read(int socket, bool hangup, Outbound& outbound, Sink&
 
 // One system call: the payload that is due straight into its place, then the buffer.
 ssize_t Inbound::receive(int socket, std::size_t& wanted) {
-  std::array<iovec, kIovecsPerCall> iovecs;
+  std::array<iovec, kIovecsPerReceive> iovecs;
   std::size_t used = 0;
   std::size_t direct = 0;
   std::size_t tail = 0;
   if (state_ == State::data) {
     RC_ASSERT(buffered() == 0 && left_ > 0);
-    direct = receives_[slot_].gather(left_, std::span(iovecs).first(kIovecsPerCall - 1), used);
+    direct = receives_[slot_].gather(left_, std::span(iovecs).first(kIovecsPerReceive - 1), used);
     if (direct == left_) tail = left_ > kCopyBytesMax ? kHeaderBytes : kBufferBytes;
     begin_ = end_ = 0;
   } else {

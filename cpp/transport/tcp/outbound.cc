@@ -16,7 +16,7 @@ constexpr std::size_t kUrgentBytesMax = 4 * kControlBytesMax;
 constexpr std::size_t kWriteBytesPerPoll = 1024 * 1024;
 
 constexpr std::size_t kFramesPerCall = 16;
-constexpr std::size_t kIovecsPerCall = 128;
+constexpr std::size_t kIovecsPerSend = 128;
 
 std::string misfit(Lane lane, uint64_t sequence, uint64_t granted, uint64_t sends) {
   return cat("granted ", granted, " B for a transfer of ", sends, " B (lane ", int{lane},
@@ -28,7 +28,7 @@ std::string misfit(Lane lane, uint64_t sequence, uint64_t granted, uint64_t send
 struct Outbound::Plan {
   std::array<Frame, kFramesPerCall> frames;
   std::size_t frame_count = 0;
-  std::array<iovec, kIovecsPerCall> iovecs;
+  std::array<iovec, kIovecsPerSend> iovecs;
   std::size_t iovec_count = 0;
   std::size_t urgent = 0;  // bytes of urgent_ in this call
   std::size_t bytes = 0;
@@ -119,7 +119,7 @@ void Outbound::plan_frames(Plan& plan) {
     plan.add(urgent_.data(), plan.urgent);
   }
   for (; next < ready_.size() && plan.frame_count < kFramesPerCall; ++next) {
-    if (plan.bytes >= kFragmentBytes || plan.iovec_count + 2 > kIovecsPerCall) return;
+    if (plan.bytes >= kFragmentBytes || plan.iovec_count + 2 > kIovecsPerSend) return;
     Progress& send = sends_[ready_[next]];
     Frame& frame = plan.frames[plan.frame_count++];
     plan.add(frame.header.data(), kHeaderBytes);
