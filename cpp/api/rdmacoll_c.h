@@ -32,7 +32,10 @@ enum rc_kind {
   RC_ALLTOALL = 5,
   RC_REDUCE = 6,
   RC_GATHER = 7,
-  RC_SCATTER = 8
+  RC_SCATTER = 8,
+  RC_JOIN = 9 /* no tensors, no name: this rank has no data left. Until all ranks have joined it
+                 takes part in the others' allreduces (sum, average) with zeros, and in barriers,
+                 and may not submit. The result is one int64: the last rank that joined. */
 };
 /* dtypes and reduction operators: the numbers in base/dtype.h
  * uint8 0, int8 1, int32 2, int64 3, float16 4, bfloat16 5, float32 6, float64 7, bool 8, uint16 9,

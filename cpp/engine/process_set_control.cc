@@ -40,6 +40,7 @@ void ProcessSet::handle(int, VerdictMessage& message) {
 
 void ProcessSet::apply(const VerdictMessage& verdict) {
   const UnitKey key{verdict.name, verdict.iteration};
+  if (verdict.name.empty() && verdict.iteration == kJoinIteration) part();
   if (catch_up_.names(key)) {
     const bool is_started = judge_started(key, verdict.status);
     if (is_started && is_root()) log_.error(verdict.status.message());
