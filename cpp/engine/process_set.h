@@ -242,6 +242,7 @@ class ProcessSet {
   Operations stand_ins_;  // wait for their decision's turn
   std::vector<Operation::Result> spare_zeros_;
   std::map<UnitKey, Status> judged_;  // of operations that run, and end with this
+  std::set<UnitKey> unanswered_;      // of those: the root's answer to them is still to come
   std::vector<OperationRef> held_;    // ended, but not all ranks have caught up
   Nanoseconds plan_moved_at_ = 0;
   Nanoseconds plan_checked_at_ = 0;

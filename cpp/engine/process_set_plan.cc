@@ -146,7 +146,7 @@ void ProcessSet::resume(const ResumeMessage& message) {
   recurrence_.plan_ended(plan_.period(), message.furthest - plan_.start());
   for (uint64_t sequence = message.least; sequence < message.furthest; ++sequence) {
     const Agreed& agreed = plan_.decision(sequence);
-    catch_up_.expect(agreed);
+    catch_up_.expect(agreed, sequence < mine);
     ++caught_up_;
     if (sequence >= mine) {
       const bool accepted = decision_log_.accept(agreed.decision);

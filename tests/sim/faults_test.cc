@@ -26,6 +26,13 @@ TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
   EXPECT_GT(caught_up, 20u);
 }
 
+// The root's answer to what a rank had started by a plan, and had the verdict of already, met the
+// rank's next operation of that name.
+TEST(SimulatedFaults, end_well_where_verdicts_overtake_what_they_are_about) {
+  const SimOutcome outcome = simulate(3809);
+  EXPECT_TRUE(outcome.ok()) << outcome.scenario << "\n" << outcome.hang << outcome.unnamed;
+}
+
 TEST(SimulatedFaults, cover_every_fault_and_several_world_sizes) {
   std::set<Fault> faults;
   std::set<int> ranks;
