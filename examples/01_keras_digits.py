@@ -1,6 +1,6 @@
 """Handwritten digits on several ranks: own data and own random weights on each, equal weights at the end.
 
-mpirun --bind-to none -np 2 python examples/01_keras_digits.py [--json FILE] [--no-wrap]
+mpirun --bind-to none -np 2 python examples/01_keras_digits.py [--json FILE] [--epochs N] [--no-wrap]
 """
 
 import argparse
@@ -19,6 +19,7 @@ from rdmacoll.optimizer import bucket_count
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--json", help="write the summary to this file")
+parser.add_argument("--epochs", type=int, default=12)
 parser.add_argument("--no-wrap", action="store_true", help="control run: each rank trains alone")
 arguments = parser.parse_args()
 
@@ -65,7 +66,7 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
 batch = max(1, min(32, 64 // ranks))
 verbose = 2 if rank == 0 else 0
-model.fit(images[shard], labels[shard], batch, 12, verbose, callbacks=callbacks)
+model.fit(images[shard], labels[shard], batch, arguments.epochs, verbose, callbacks=callbacks)
 
 metrics = rdmacoll.metrics()
 accuracy = float(np.mean(model.predict(test_images, verbose=0).argmax(-1) == test_labels))

@@ -5,6 +5,7 @@ Every process is started in a session of its own and ended by its own id; nothin
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -18,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from warm import Forked, Parent
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHERS = ("tcp", "mpirun")
@@ -140,6 +143,12 @@ def _script(program: str | Path, folder: Path) -> str:
     return str(path)
 
 
+@functools.lru_cache(maxsize=1)
+def _parent() -> Parent:
+    """One for all tests."""
+    return Parent(clean_environment())
+
+
 class Run:
     """Ranks that are running. Used as a context manager: its end is theirs."""
 
@@ -154,16 +163,19 @@ class Run:
         arguments: Sequence[str] = (),
         prefix_of: Mapping[int, Sequence[str]] | None = None,
         rendezvous: str | None = None,
+        warm: bool = False,
     ) -> None:
+        """Warm ranks, which their own launcher starts, find TensorFlow imported."""
         self.size = ranks
         self.launcher = launcher
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         self._begin = time.monotonic()
         base = clean_environment({"RANKS_FOLDER": str(self._folder), **(env or {})})
         base.setdefault("RDMACOLL_SECRET_FILE", str(self._folder / "secret"))
-        base.setdefault("RDMACOLL_START_TIMEOUT_S", "60")
-        command = [sys.executable, _script(program, self._folder), *arguments]
-        self.processes: list[subprocess.Popen[bytes]] = []
+        base.setdefault("RDMACOLL_START_TIMEOUT_S", "180")
+        words = [_script(program, self._folder), *arguments]
+        command = [sys.executable, *words]
+        self.processes: list[subprocess.Popen[bytes] | Forked] = []
         self._files: list[tuple[Path, BinaryIO]] = []
         if launcher == "mpirun":
             self._start([*mpirun_command(ranks), *command], base)
@@ -177,17 +189,23 @@ class Run:
                 "RDMACOLL_RENDEZVOUS": address,
                 **(env_of or {}).get(rank, {}),
             }
-            self._start([*(prefix_of or {}).get(rank, ()), *command], environ)
+            if warm:
+                self.processes.append(_parent().start(words, environ, self._output()))
+            else:
+                self._start([*(prefix_of or {}).get(rank, ()), *command], environ)
 
-    def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    def _output(self) -> BinaryIO:
         path = self._folder / f"output-{len(self.processes)}"
         file = path.open("wb")
         self._files.append((path, file))
+        return file
+
+    def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self.processes.append(
             subprocess.Popen(
                 command,
                 env=dict(environ),
-                stdout=file,
+                stdout=self._output(),
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -206,7 +224,7 @@ class Run:
         path = self._folder / f"report-{rank}.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
-    def wait_for_reports(self, ranks: Sequence[int], within_s: float = 60.0) -> None:
+    def wait_for_reports(self, ranks: Sequence[int], within_s: float = 180.0) -> None:
         """Returns when all these ranks have reported something."""
         end = time.monotonic() + within_s
         while not all(self.reported(rank) is not None for rank in ranks):
@@ -223,7 +241,7 @@ class Run:
         """What is there now, for a message."""
         return self._collect()
 
-    def finish(self, deadline_s: float = 120.0) -> Outcome:
+    def finish(self, deadline_s: float = 300.0) -> Outcome:
         """Waits for all; whoever is late is killed, and the test fails."""
         end = time.monotonic() + deadline_s
         late = False
@@ -285,7 +303,7 @@ class Run:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def run(program: str | Path, ranks: int, *, deadline_s: float = 120.0, **options: Any) -> Outcome:
+def run(program: str | Path, ranks: int, *, deadline_s: float = 300.0, **options: Any) -> Outcome:
     """Starts, waits, and cleans up."""
     with Run(program, ranks, **options) as started:
         return started.finish(deadline_s)

@@ -113,7 +113,7 @@ int settings(const char* arguments, char** json, char** error) {
   std::vector<SettingValue> values;
   const Status status =
       read_config(arguments == nullptr ? "" : arguments, environment, config, values);
-  if (status.ok()) *json = copy_text(settings_json(values));
+  *json = copy_text(settings_json(values));
   return report(status, error);
 }
 

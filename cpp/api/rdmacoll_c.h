@@ -146,7 +146,8 @@ typedef struct rc_api {
 
   /* Settings: JSON list of {name, alias (the first), aliases, default, value, source, unit, scope,
    * help, allowed, note}, from the process environment overlaid by `arguments` ("NAME=value\n..."
-   * or NULL). An error names variable, value and what is allowed. */
+   * or NULL). An error names variable, value and what is allowed; the list then has the default of
+   * what cannot be read. */
   int (*settings)(const char* arguments, char** json, char** error);
 
   /* Start, in four steps, since only the caller can carry texts between ranks:

@@ -164,7 +164,9 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
   // output only when nobody else holds it. The context keeps the memory alive.
   TF_DeleteTensor(input);
   if (tensor.ndim > kDimsMax) {
-    TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: tensors have at most 8 dimensions");
+    const std::string what = "a tensor has " + std::to_string(tensor.ndim) +
+                             " dimensions; at most 8 are supported: reshape it.";
+    set_error(status, error_json("ConfigError", what));
     return false;
   }
   if (makes_result()) return true;
@@ -319,9 +321,8 @@ void Kernel::on_done(void* context, const char* error) {
 }
 
 void Kernel::fail(TF_OpKernelContext* context, const std::string& json) {
-  const KernelError error = kernel_error(json);
   const OwnedStatus status(TF_NewStatus());
-  TF_SetStatus(status.get(), error.code, error.text.c_str());
+  set_error(status.get(), json);
   TF_OpKernelContext_Failure(context, status.get());
 }
 

@@ -65,11 +65,11 @@ def _dtypes(names: Iterator[str], results: Results, case: str) -> Iterator[np.dt
 def _allreduces(label: str, seed: int, results: Results, canonical: bool) -> None:
     me, count = world.rank(), world.size()
     for dtype in _dtypes(iter(REDUCIBLE), results, f"allreduce {label}"):
-        for op in ReduceOp:
-            if op is ReduceOp.AVERAGE and dtype.name not in FLOATS:
-                continue
-            for size in SIZES:
-                arrays = [references.data_of(rank, (size,), dtype, seed) for rank in range(count)]
+        for size in SIZES:
+            arrays = [references.data_of(rank, (size,), dtype, seed) for rank in range(count)]
+            for op in ReduceOp:
+                if op is ReduceOp.AVERAGE and dtype.name not in FLOATS:
+                    continue
                 got = engine.allreduce(arrays[me], op)
                 wrong = references.wrong_values(got, arrays, op)
                 problem = f"{wrong} of {size} values" if wrong else ""

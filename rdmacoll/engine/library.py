@@ -230,10 +230,16 @@ class Library:
 
     def settings(self, arguments: str = "") -> list[dict[str, Any]]:
         """The settings' table with effective values and sources. Raises ConfigError."""
-        text, error = _VOID(), _VOID()
-        self._check(self._api.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error)), error)
-        rows: list[dict[str, Any]] = json.loads(self.take_text(text.value))
+        rows, wrong = self.readable_settings(arguments)
+        if wrong is not None:
+            raise wrong
         return rows
+
+    def readable_settings(self, arguments: str = "") -> tuple[list[dict[str, Any]], RdmacollError | None]:
+        """The same table, where what cannot be read has its default, and the first error."""
+        text, error = _VOID(), _VOID()
+        code = self._api.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error))
+        return json.loads(self.take_text(text.value)), self.error(error) if code != 0 else None
 
     def check_descriptors(self, needed: int) -> None:
         """Raises ConfigError when this process may not open so many more descriptors now."""

@@ -260,7 +260,7 @@ model.fit(x, y, epochs=1, verbose=0)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI", "PMI", "RDMACOLL"))}
         if RANK == 0:
             subprocess.run(
-                [sys.executable, "-c", program], check=True, timeout=120, env=environment, cwd=folder
+                [sys.executable, "-c", program], check=True, timeout=400, env=environment, cwd=folder
             )
         loaded = keras.models.load_model(path)
         assert type(loaded.optimizer) is keras.optimizers.AdamW

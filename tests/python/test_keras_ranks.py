@@ -45,7 +45,7 @@ def test_the_digits_are_learned(tmp_path: Path, ranks: int) -> None:
 
 
 def test_without_the_wrapper_the_weights_differ(tmp_path: Path) -> None:
-    code, summary = train(2, tmp_path, "--no-wrap")
+    code, summary = train(2, tmp_path, "--no-wrap", "--epochs", "2")
     assert code != 0
     assert not summary["ok"]
     assert not summary["weights_equal"]

@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from kernel_spy import ONE, PIECES, Spy, allreduce, library, ops, spy  # noqa: F401 (fixtures)
 
-from rdmacoll.engine.errors import RankFailedError, StalledError, error_from
+from rdmacoll.engine.errors import ConfigError, RankFailedError, StalledError, error_from
 from rdmacoll.engine.library import ABI_VERSION, REQUEST, _Api
 from rdmacoll.ops._arguments import bits
 
@@ -193,8 +193,9 @@ def test_strings_are_refused(ops: Any, spy: Spy) -> None:
 
 def test_more_than_8_dimensions_are_refused(ops: Any, spy: Spy) -> None:
     assert allreduce(ops, [tf.ones([1] * 8)])[0].shape == [1] * 8
-    with pytest.raises(tf.errors.InvalidArgumentError, match="8 dimensions"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="9 dimensions; at most 8") as refused:
         allreduce(ops, [tf.ones([1] * 9)])
+    assert isinstance(error_from(refused.value), ConfigError)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (0, 5), (2, 0)])

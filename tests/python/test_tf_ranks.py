@@ -17,7 +17,8 @@ PROGRAMS = ROOT / "tests" / "multiprocess"
 def run_checks(program: str, ranks: int, **options: object) -> None:
     path: Path = PROGRAMS / program
     checks = [line for line in path.read_text().splitlines() if line.startswith("def check_")]
-    reports = run(path, ranks, deadline_s=300, **options).succeeded()
+    is_warm = options.get("launcher", "tcp") == "tcp"
+    reports = run(path, ranks, deadline_s=900, warm=is_warm, **options).succeeded()
     assert len(checks) > 4
     for report in reports:
         assert len(report["done"]) == len(checks)
@@ -62,7 +63,7 @@ DEADLINE_S = 5.0  # five times what is promised
     ],
 )
 def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
-    outcome = run(PROGRAMS / "tf_failure.py", 3, arguments=[how, where], deadline_s=200)
+    outcome = run(PROGRAMS / "tf_failure.py", 3, arguments=[how, where], deadline_s=200, warm=True)
     *survivors, ended = outcome.ranks
     assert ended.code != 0, outcome.text()
     for survivor in survivors:
@@ -89,7 +90,7 @@ def test_a_rank_that_ends_is_named_on_the_others(how: str, where: str) -> None:
     ],
 )
 def test_a_signal_ends_a_wait_in_tensorflow(where: str, number: str) -> None:
-    with Run(PROGRAMS / "tf_interrupt.py", 2, arguments=[where, number]) as started:
+    with Run(PROGRAMS / "tf_interrupt.py", 2, arguments=[where, number], warm=True) as started:
         started.wait_for_reports((0, 1), 100)
         time.sleep(0.7)
         assert started.reported(0) == {"pid": started.pid(0)}
@@ -129,7 +130,7 @@ except tf.errors.DeadlineExceededError as error:
 
 @pytest.mark.parametrize("missing", [0, slow(1)])
 def test_stalls_name_the_gradients_also_when_the_root_is_missing(missing: int) -> None:
-    outcome = run(STALL.replace("MISSING", str(missing)), 2, deadline_s=200)
+    outcome = run(STALL.replace("MISSING", str(missing)), 2, deadline_s=200, warm=True)
     waiting = outcome.ranks[1 - missing]
     bucket, labels = "DistributedOptimizer_0/step_0/bucket_0", "net/last/bias, net/last/kernel and 2 more"
     assert waiting.report["tensor"] == f"{bucket} ({labels})", outcome.text()

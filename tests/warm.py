@@ -1,0 +1,150 @@
+"""Ranks that find TensorFlow imported: forked from a process that has imported it and done nothing else.
+
+The import takes 3 s of a processor, most of what a rank costs in these tests, and starts no thread. So a
+process that is forked after it is as good as one that has just imported it. mpirun starts its own ranks, and
+ranks of other libraries, or with variables that an import reads, are started cold.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any, BinaryIO
+
+# What a rank may have other values of than the process that it is forked from.
+_OWN = ("RDMACOLL_", "TF_RDMA_", "RANKS_", "PYTEST_")
+_MESSAGE_BYTES = 1 << 17
+_START_S = 300.0
+
+
+class Forked:
+    """A rank, with what is used of a `subprocess.Popen`."""
+
+    def __init__(self, parent: Parent, pid: int) -> None:
+        self.pid = pid
+        self._parent = parent
+
+    @property
+    def returncode(self) -> int | None:
+        return self._parent.codes[self.pid]
+
+    def poll(self) -> int | None:
+        """The exit code, as `subprocess` has it, or None."""
+        while self.returncode is None and self._parent.hear(0.0):
+            pass
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises `subprocess.TimeoutExpired`."""
+        while self.returncode is None:
+            if not self._parent.hear(timeout):  # others' ends begin it anew; they are few
+                raise subprocess.TimeoutExpired(f"rank with pid {self.pid}", timeout or 0.0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class Parent:
+    """The process that has imported TensorFlow."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)
+        self.codes: dict[int, int | None] = {}
+        self._started: list[int] = []
+        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"import warm; exec(warm.program_of_a_rank({other.fileno()}))"],
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+                start_new_session=True,
+                preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+            )
+        atexit.register(self.close)
+
+    def start(self, arguments: Sequence[str], environ: Mapping[str, str], output: BinaryIO) -> Forked:
+        """Runs a program, with its arguments, in a session of its own."""
+        names = self._environ.keys() | environ.keys()
+        others = {name for name in names if self._environ.get(name) != environ.get(name)}
+        others = {name for name in others if not name.startswith(_OWN)}
+        assert not others, f"TensorFlow was imported with other values of {others}: start these ranks cold"
+        request = json.dumps({"arguments": list(arguments), "environ": dict(environ)}).encode()
+        socket.send_fds(self._channel, [request], [output.fileno()])
+        while not self._started:
+            assert self.hear(_START_S), f"TensorFlow was not imported within {_START_S} s"
+        return Forked(self, self._started.pop())
+
+    def hear(self, timeout_s: float | None) -> bool:
+        """Takes one message, that a rank was started or that it has ended; False if none came in time."""
+        if not select.select([self._channel], [], [], timeout_s)[0]:
+            return False
+        message = self._channel.recv(_MESSAGE_BYTES)
+        assert message, f"the process that ranks are forked from has ended with {self._process.wait()}"
+        pid, code = json.loads(message)
+        if code is None:
+            self._started.append(pid)
+        self.codes[pid] = code
+        return True
+
+    def close(self) -> None:
+        self._channel.close()
+        self._process.wait()
+
+
+def program_of_a_rank(channel_fd: int) -> CodeType:
+    """In the parent: forks ranks until the tests end. Returns in each rank, as which program it goes on."""
+    import numpy as np
+    import tensorflow as tf  # noqa: F401
+
+    with socket.socket(fileno=channel_fd) as channel, selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        request, output = _fork_ranks(channel, selector)
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.environ.update(request["environ"])
+    np.random.seed()  # Python's own generator knows forks, numpy's does not
+    sys.argv = request["arguments"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    sys.modules["__main__"].__file__ = sys.argv[0]
+    return compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec")
+
+
+def _fork_ranks(channel: socket.socket, selector: selectors.BaseSelector) -> tuple[Any, int]:
+    """Returns in ranks: what was asked for, and where their output goes."""
+    while True:
+        for key, _ in selector.select():
+            if key.data is not None:  # a rank has ended
+                _, status = os.waitpid(key.data, 0)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                channel.send(json.dumps([key.data, os.waitstatus_to_exitcode(status)]).encode())
+                continue
+            message, descriptors, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 1)
+            if not message:
+                sys.exit(0)
+            assert len(os.listdir("/proc/self/task")) == 1, "a process with threads is not forked"
+            pid = os.fork()
+            if pid == 0:
+                for other in selector.get_map().values():
+                    if other.data is not None:
+                        os.close(other.fd)
+                return json.loads(message), descriptors[0]
+            os.close(descriptors[0])
+            channel.send(json.dumps([pid, None]).encode())
+            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
