@@ -44,6 +44,7 @@ class Outbound {
   };
   struct Plan;
 
+  bool goes_ahead(const Progress& send) const;
   void put_urgent(const Header& header, std::span<const std::byte> payload);
   void plan_frames(Plan& plan);
   void consume(Plan& plan, std::size_t written, Sink& sink);
@@ -59,6 +60,8 @@ class Outbound {
   RingQueue<uint32_t> ready_;     // granted sends, by slot
   MatchTable<uint32_t> waiting_;  // sends that wait for a grant -> slot
   MatchTable<uint64_t> grants_;   // grants that wait for a send -> bytes
+  MatchTable<uint64_t> eager_;    // sends that went ahead of their grants -> bytes
+  std::size_t eager_bytes_ = 0;   // of those, with what each costs beside
   ProgressPool sends_;
   std::string fault_;
 };

@@ -40,14 +40,15 @@ void Link::signal(uint32_t events) {
 }
 
 bool Link::wants_poll() const {
-  return state_ == State::connected &&
-         (readable_ || !outbound_.fault().empty() || (writable_ && outbound_.has_output()));
+  return state_ == State::connected && (readable_ || inbound_.has_reports() || !fault().empty() ||
+                                        (writable_ && outbound_.has_output()));
 }
 
 bool Link::poll(Nanoseconds now, Sink& sink) {
   liveness_->polled(now);
-  bool moved = readable_ && read(now, sink);
-  if (is_connected() && !outbound_.fault().empty()) fail(outbound_.fault());
+  bool moved = inbound_.report(sink);
+  if (readable_) moved |= read(now, sink);
+  if (is_connected() && !fault().empty()) fail(fault());
   if (is_connected() && liveness_->is_silent(now)) fail(liveness_->cause());
   if (is_connected() && liveness_->should_speak(now)) {
     outbound_.heartbeat();

@@ -44,6 +44,9 @@ class Link {
   Nanoseconds next_deadline() const { return liveness_->next_deadline(); }
 
  private:
+  const std::string& fault() const {
+    return inbound_.fault().empty() ? outbound_.fault() : inbound_.fault();
+  }
   bool read(Nanoseconds now, Sink& sink);
   bool write(Nanoseconds now, Sink& sink);
   void drain_and_fail(const std::string& cause, Nanoseconds now, Sink& sink);

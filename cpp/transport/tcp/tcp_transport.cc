@@ -61,7 +61,9 @@ void TcpTransport::adopt(int peer, Fd socket) {
 bool TcpTransport::is_connected(int peer) const { return link(peer).is_connected(); }
 
 Reach TcpTransport::reach(int) const {
-  return {.transport = "tcp", .transfer_bytes_max = tcp::kTransferBytesMax};
+  return {.transport = "tcp",
+          .transfer_bytes_max = tcp::kTransferBytesMax,
+          .eager_bytes = tcp::kEagerBytes};
 }
 
 Status TcpTransport::post_control(int peer, std::span<const std::byte> message) {
