@@ -59,6 +59,8 @@ void Inbound::claim(const Transfer& transfer, uint32_t slot) {
   }
   early_.erase(transfer.lane, transfer.sequence);
   early_bytes_ -= ahead.bytes + kEagerCost;
+  // Kept, large ones would pile up among the small ones.
+  if (aside_[early.memory].capacity() > kCopyBytesMax) aside_[early.memory] = {};
   aside_.give_back(early.memory);
   receives_.give_back(early.slot);
 }
@@ -201,7 +203,7 @@ std::string Inbound::begin_data() {
 
 std::string Inbound::begin_early() {
   early_bytes_ += frame_.bytes + kEagerCost;
-  if (early_bytes_ > kEagerBytesInFlight) return "sent more than it may ahead of grants";
+  if (early_bytes_ > eager_bytes_max_) return "sent more than it may ahead of grants";
   const uint32_t memory = aside_.take();
   aside_[memory].resize(frame_.bytes);
   const Piece place{aside_[memory].data(), frame_.bytes};

@@ -10,8 +10,12 @@ namespace rdmacoll::tcp {
 
 class Inbound {
  public:
-  Inbound(int peer, uint32_t epoch, Transport::Counters& counters)
-      : peer_(peer), epoch_(epoch), counters_(counters), buffer_(kBufferBytes) {}
+  Inbound(int peer, uint32_t epoch, std::size_t eager_bytes_max, Transport::Counters& counters)
+      : peer_(peer),
+        epoch_(epoch),
+        eager_bytes_max_(eager_bytes_max),
+        counters_(counters),
+        buffer_(kBufferBytes) {}
 
   // The caller sends the grant.
   Status post_recv(const Transfer& transfer);
@@ -56,6 +60,7 @@ class Inbound {
 
   int peer_;
   uint32_t epoch_;
+  std::size_t eager_bytes_max_;
   Transport::Counters& counters_;
 
   std::vector<std::byte> buffer_;

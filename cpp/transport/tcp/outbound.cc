@@ -96,7 +96,7 @@ Status Outbound::post_send(const Transfer& transfer) {
 
 bool Outbound::goes_ahead(const Progress& send) const {
   return send.bytes <= kEagerBytes && send.pieces.size() <= kEagerPieces &&
-         eager_bytes_ + send.bytes + kEagerCost <= kEagerBytesInFlight;
+         eager_bytes_ + send.bytes + kEagerCost <= eager_bytes_max_;
 }
 
 std::string Outbound::granted(Lane lane, uint64_t sequence, uint64_t bytes) {

@@ -12,8 +12,12 @@ namespace rdmacoll::tcp {
 
 class Outbound {
  public:
-  Outbound(uint32_t epoch, std::size_t chunk_bytes, Transport::Counters& counters)
-      : epoch_(epoch), chunk_bytes_(chunk_bytes), counters_(counters) {}
+  Outbound(uint32_t epoch, std::size_t chunk_bytes, std::size_t eager_bytes_max,
+           Transport::Counters& counters)
+      : epoch_(epoch),
+        chunk_bytes_(chunk_bytes),
+        eager_bytes_max_(eager_bytes_max),
+        counters_(counters) {}
 
   Status post_control(std::span<const std::byte> message);
   Status post_send(const Transfer& transfer);
@@ -53,6 +57,7 @@ class Outbound {
 
   uint32_t epoch_;
   std::size_t chunk_bytes_;
+  std::size_t eager_bytes_max_;
   Transport::Counters& counters_;
 
   ByteQueue urgent_;              // whole frames: control, grants, heartbeats
