@@ -54,7 +54,8 @@ bool Link::wants_poll() const {
 }
 
 bool Link::write_at_once(Nanoseconds now, Sink& sink) {
-  if (!writable_ || !outbound_.has_output() || !write(now, sink)) return false;
+  if (!writable_ || !fault().empty() || !outbound_.has_output()) return false;
+  if (!write(now, sink)) return false;
   readable_ = true;
   return true;
 }
