@@ -164,6 +164,7 @@ class _Api(ctypes.Structure):
         ),
         ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_int64, _TEXT)),
         ("set_in_flight", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, _TEXT)),
+        ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID)),
     ]
 
 
