@@ -87,7 +87,9 @@ TEST_P(Joins, have_sums_go_on_in_the_log_and_out_of_plans) {
       if (HasFailure()) return;
       EXPECT_THAT(last, Each(last[0]));
       // Rank 0's steps take their time, so whoever had far more steps was the last.
-      if (steps[1] == 30) EXPECT_EQ(last[0], 1);
+      if (steps[1] == 30) {
+        EXPECT_EQ(last[0], 1);
+      }
     }
     // All go on as before: unnamed operations have the same numbers everywhere.
     world.each([&](int rank) { train(world.rank(rank), rank, {3, 3, 3}); });
@@ -176,7 +178,9 @@ TEST_P(Joins, are_a_sets_own_affair) {
   });
   world.each([&](int rank) {
     Session& session = world.rank(rank);
-    if (rank == 2) EXPECT_THAT(join(session, 1), AnyOf(0, 2));
+    if (rank == 2) {
+      EXPECT_THAT(join(session, 1), AnyOf(0, 2));
+    }
     for (int step = 0; rank == 0 && step < 20; ++step) {
       std::vector<float> values(9, 4);
       Request request = in_place(Kind::allreduce, Dtype::float32, values);
@@ -185,7 +189,9 @@ TEST_P(Joins, are_a_sets_own_affair) {
       ASSERT_TRUE(run(session, std::move(request)).ok());
       ASSERT_THAT(values, Each(2.0f));
     }
-    if (rank == 0) EXPECT_THAT(join(session, 1), AnyOf(0, 2));
+    if (rank == 0) {
+      EXPECT_THAT(join(session, 1), AnyOf(0, 2));
+    }
     train(session, rank, {4, 4, 4});
   });
 }
