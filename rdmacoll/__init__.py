@@ -27,6 +27,7 @@ from rdmacoll.engine.errors import (
     StalledError,
     error_from,
 )
+from rdmacoll.engine.joining import join
 from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
@@ -163,6 +164,7 @@ __all__ = [
     "grouped_reducescatter",
     "init",
     "is_initialized",
+    "join",
     "keras",
     "local_rank",
     "local_size",

@@ -1,5 +1,6 @@
 """Horovod's place for these names: `import rdmacoll.tensorflow as hvd`."""
 
+from rdmacoll.engine.joining import join
 from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
 from rdmacoll.engine.world import (
     cross_rank,
@@ -56,6 +57,7 @@ __all__ = [
     "grouped_reducescatter",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "rank",

@@ -38,7 +38,7 @@ ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ct
 
 
 class Spy:
-    """An rc_api whose submit() notes the request; a thread of its own answers it."""
+    """An rc_api whose submit() and submit_and_drive() note the request; a thread of its own answers it."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -54,6 +54,8 @@ class Spy:
         fields = dict(_Api._fields_)
         self.table.text_free = fields["text_free"](lambda text: None)
         self.table.submit = fields["submit"](self._submit)
+        self.table.submit_and_drive = fields["submit_and_drive"](self._submit_and_drive)
+        self.answers_at_once = False  # submit_and_drive(), before it returns
         self.lent: dict[int, Any] = {}  # memory of outputs, by address
         self.lends = True
         self.table.memory_lend = fields["memory_lend"](self._lend)
@@ -64,6 +66,23 @@ class Spy:
 
     def _submit(self, engine: int, address: int, handle: int | None, error: int) -> int:
         assert not handle
+        request = self._note(address, error)
+        if request is not None:
+            self._jobs.put(request)
+        return int(request is None)
+
+    def _submit_and_drive(self, engine: int, address: int, error: int) -> int:
+        request = self._note(address, error)
+        if request is not None:
+            request["drives"] = True
+            if self.answers_at_once:
+                self._answer(request)
+            else:
+                self._jobs.put(request)
+        return int(request is None)
+
+    def _note(self, address: int, error: int) -> dict[str, Any] | None:
+        """The request, unless it is refused."""
         raw = ctypes.string_at(address, REQUEST.size)
         names = "size kind dtype op root prescale postscale name iteration n tensors"
         request = dict(
@@ -74,6 +93,7 @@ class Spy:
         count = request["n_splits"]
         address = request["splits"]
         request["splits"] = list((ctypes.c_int64 * count).from_address(address)) if address else None
+        request["drives"] = False
         request["name"] = ctypes.string_at(request["name"]).decode() if request["name"] else None
         request["tensors"] = [self._tensor(request["tensors"] + i * TENSOR.size) for i in range(request["n"])]
         self.requests.append(request)
@@ -81,9 +101,8 @@ class Spy:
             text = ctypes.create_string_buffer(self.refusal.encode())
             self._texts.append(text)
             ctypes.c_void_p.from_address(error).value = ctypes.addressof(text)
-            return 1
-        self._jobs.put(request)
-        return 0
+            return None
+        return request
 
     def _lend(self, engine: int, size: int, loan: int, release: int) -> int | None:
         if not self.lends:
@@ -109,10 +128,13 @@ class Spy:
     def _run(self) -> None:
         while (request := self._jobs.get()) is not None:
             self.hold.wait(30)
-            error = None if self.answer is None else self.answer.encode()
-            if error is None:
-                self._perform(request)
-            DONE(request["done"])(request["context"], error)
+            self._answer(request)
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        error = None if self.answer is None else self.answer.encode()
+        if error is None:
+            self._perform(request)
+        DONE(request["done"])(request["context"], error)
 
     @staticmethod
     def _perform(request: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ const AlgorithmRow* algorithm_of(Kind kind, std::string_view name) {
 }
 
 Status check(const PlanQuestion& question) {
-  if (!is_known(question.kind) || question.kind == Kind::barrier) {
+  if (!is_known(question.kind) || question.kind == Kind::barrier || question.kind == Kind::join) {
     return {Code::invalid, "nothing is planned for this kind of collective."};
   }
   if (question.bytes == 0) return {Code::invalid, "0 bytes need no algorithm: ask for 1 or more."};

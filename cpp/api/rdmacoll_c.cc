@@ -16,7 +16,6 @@
 #include "engine/operation.h"
 
 using rdmacoll::Config;
-using rdmacoll::devices_json;
 using rdmacoll::Driver;
 using rdmacoll::environment;
 using rdmacoll::is_forked_child;
@@ -27,21 +26,13 @@ using rdmacoll::Nanoseconds;
 using rdmacoll::Operation;
 using rdmacoll::OperationRef;
 using rdmacoll::PairSession;
-using rdmacoll::plan_from;
-using rdmacoll::plan_json;
 using rdmacoll::PlanQuestion;
-using rdmacoll::question_from;
 using rdmacoll::read_config;
 using rdmacoll::Request;
 using rdmacoll::request_from;
-using rdmacoll::scale_from;
 using rdmacoll::Session;
-using rdmacoll::settings_json;
 using rdmacoll::SettingValue;
-using rdmacoll::sim_faults_json;
-using rdmacoll::sim_scale_json;
 using rdmacoll::Status;
-using rdmacoll::verify_schedules_json;
 using rdmacoll::World;
 using rdmacoll::probe::Plan;
 
@@ -113,7 +104,7 @@ int settings(const char* arguments, char** json, char** error) {
   std::vector<SettingValue> values;
   const Status status =
       read_config(arguments == nullptr ? "" : arguments, environment, config, values);
-  if (status.ok()) *json = copy_text(settings_json(values));
+  *json = copy_text(rdmacoll::settings_json(values));
   return report(status, error);
 }
 
@@ -178,6 +169,13 @@ int submit(rc_engine* engine, const rc_request* request, rc_handle** handle, cha
   if (status.ok() && handle != nullptr) {
     *handle = new rc_handle{&engine->session->driver(), std::move(operation)};
   }
+  return report(status, error);
+}
+
+int submit_and_drive(rc_engine* engine, const rc_request* request, char** error) {
+  OperationRef operation;
+  Status status = operation_from(engine, request, operation);
+  if (status.ok()) status = engine->session->driver().submit_and_drive(operation);
   return report(status, error);
 }
 
@@ -277,21 +275,21 @@ void* memory_lend(rc_engine* engine, uint64_t bytes, void** loan, void (**releas
 
 int verify_schedules(int32_t first, int32_t last, char** json) {
   bool ok = false;
-  *json = copy_text(verify_schedules_json(first, last, ok));
+  *json = copy_text(rdmacoll::verify_schedules_json(first, last, ok));
   return ok ? 0 : 1;
 }
 
 int sim_faults(uint64_t begin, uint64_t end, int32_t verbose, char** json) {
   bool ok = false;
-  *json = copy_text(sim_faults_json(begin, end, verbose != 0, ok));
+  *json = copy_text(rdmacoll::sim_faults_json(begin, end, verbose != 0, ok));
   return ok ? 0 : 1;
 }
 
 int sim_scale(const rc_scale* question, char** json, char** error) {
   rdmacoll::ScaleQuestion asked;
   std::string text;
-  Status status = scale_from(*question, asked);
-  if (status.ok()) status = sim_scale_json(asked, text);
+  Status status = rdmacoll::scale_from(*question, asked);
+  if (status.ok()) status = rdmacoll::sim_scale_json(asked, text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);
 }
@@ -302,8 +300,8 @@ int explain(const rc_question* question, const char* arguments, char** json, cha
   PlanQuestion asked;
   std::string text;
   Status status = read_config(arguments == nullptr ? "" : arguments, environment, config, values);
-  if (status.ok()) status = question_from(*question, asked);
-  if (status.ok()) status = plan_json(asked, config, text);
+  if (status.ok()) status = rdmacoll::question_from(*question, asked);
+  if (status.ok()) status = rdmacoll::plan_json(asked, config, text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);
 }
@@ -313,7 +311,7 @@ int devices(const char* arguments, char** json, char** error) {
   std::vector<SettingValue> values;
   const Status status =
       read_config(arguments == nullptr ? "" : arguments, environment, config, values);
-  if (status.ok()) *json = copy_text(devices_json(rdmacoll::wish_of(config)));
+  if (status.ok()) *json = copy_text(rdmacoll::devices_json(rdmacoll::wish_of(config)));
   return report(status, error);
 }
 
@@ -343,7 +341,7 @@ int pair_run(rc_pair* pair, const int32_t leaders[2], const rc_plan* plan, char*
              char** error) {
   Plan wanted;
   std::string text;
-  Status status = plan_from(*plan, wanted);
+  Status status = rdmacoll::plan_from(*plan, wanted);
   if (status.ok()) status = pair->session->run({leaders[0], leaders[1]}, wanted, text);
   if (status.ok()) *json = copy_text(text);
   return report(status, error);
@@ -391,7 +389,7 @@ const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
                   pair_node,         pair_run,         pair_free,
                   check_descriptors, handle_result_at, explain,
                   sim_scale,         set_add,          set_remove,
-                  set_in_flight};
+                  set_in_flight,     submit_and_drive};
 
 }  // namespace
 

@@ -32,7 +32,10 @@ enum rc_kind {
   RC_ALLTOALL = 5,
   RC_REDUCE = 6,
   RC_GATHER = 7,
-  RC_SCATTER = 8
+  RC_SCATTER = 8,
+  RC_JOIN = 9 /* no tensors, no name: this rank has no data left. Until all ranks have joined it
+                 takes part in the others' allreduces (sum, average) with zeros, and in barriers,
+                 and may not submit. The result is one int64: the last rank that joined. */
 };
 /* dtypes and reduction operators: the numbers in base/dtype.h
  * uint8 0, int8 1, int32 2, int64 3, float16 4, bfloat16 5, float32 6, float64 7, bool 8, uint16 9,
@@ -54,7 +57,8 @@ typedef struct rc_tensor {
  * at the root); of an alltoall also how many rows came from each rank: int64, as many as ranks. */
 typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
 /* Called exactly once for an accepted request, on an engine thread or on the thread that drives the
- * engine, never from inside submit(). error_json is NULL on success and valid during the call. */
+ * engine, never from inside submit() (but from inside submit_and_drive()). error_json is NULL on
+ * success and valid during the call. */
 typedef void (*rc_done)(void* context, const char* error_json);
 
 typedef struct rc_request {
@@ -143,7 +147,8 @@ typedef struct rc_api {
 
   /* Settings: JSON list of {name, alias (the first), aliases, default, value, source, unit, scope,
    * help, allowed, note}, from the process environment overlaid by `arguments` ("NAME=value\n..."
-   * or NULL). An error names variable, value and what is allowed. */
+   * or NULL). An error names variable, value and what is allowed; the list then has the default of
+   * what cannot be read. */
   int (*settings)(const char* arguments, char** json, char** error);
 
   /* Start, in four steps, since only the caller can carry texts between ranks:
@@ -277,6 +282,11 @@ typedef struct rc_api {
   int (*set_remove)(rc_engine* engine, int32_t number, int64_t timeout_ms, char** error);
   /* How many operations of this rank have not ended there. */
   int (*set_in_flight)(rc_engine* engine, int32_t number, int32_t* operations, char** error);
+
+  /* submit() of a request with `done`, for small ones: this thread drives the engine for some 0.1
+   * ms, so `done` may be called before this returns, and no other thread is woken where all ranks
+   * submit about at the same time. */
+  int (*submit_and_drive)(rc_engine* engine, const rc_request* request, char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

@@ -236,14 +236,12 @@ std::vector<Given> given_values(const Setting& setting,
 
 Status read_setting(const Setting& setting, const std::vector<Given>& given, Config& config,
                     SettingValue& value) {
-  if (given.empty()) {
+  ParsedValue parsed;
+  const bool is_readable = !given.empty() && parse(setting, given[0].text, parsed);
+  if (!is_readable) {
     value.source = is_automatic(setting) ? "automatic" : "default";
     if (value.source == "default") value.value = setting.default_value;
-    return {};
-  }
-  ParsedValue parsed;
-  if (!parse(setting, given[0].text, parsed)) {
-    return wrong_value(setting, given[0].name, given[0].text);
+    return given.empty() ? Status() : wrong_value(setting, given[0].name, given[0].text);
   }
   value.value = parsed.automatic ? "" : parsed.text;
   value.source = parsed.automatic ? "automatic" : given[0].source;
@@ -336,18 +334,18 @@ bool Config::allows(std::string_view transport) const {
 Status read_config(std::string_view arguments, Lookup lookup, Config& config,
                    std::vector<SettingValue>& values) {
   Config fresh;
-  std::vector<SettingValue> read;
+  values.clear();
   std::map<std::string, std::string> named;
-  RC_RETURN_IF_ERROR(parse_arguments(arguments, named));
+  Status status = parse_arguments(arguments, named);
   for (const Setting& setting : settings_table()) {
-    SettingValue value{&setting, "", "", ""};
-    RC_RETURN_IF_ERROR(read_setting(setting, given_values(setting, named, lookup), fresh, value));
-    read.push_back(std::move(value));
+    SettingValue& value = values.emplace_back(SettingValue{&setting, "", "", ""});
+    Status readable = read_setting(setting, given_values(setting, named, lookup), fresh, value);
+    if (status.ok()) status = std::move(readable);
   }
-  if (lookup == &environment) tell_unknown_variables(read);
-  RC_RETURN_IF_ERROR(check_relations(fresh, read));
+  RC_RETURN_IF_ERROR(status);
+  if (lookup == &environment) tell_unknown_variables(values);
+  RC_RETURN_IF_ERROR(check_relations(fresh, values));
   config = std::move(fresh);
-  values = std::move(read);
   return {};
 }
 

@@ -98,7 +98,8 @@ struct SettingValue {
 // `lookup` reads one variable (the environment in the product, a map in tests); `arguments` is
 // "NAME=value\n..." and beats it. An empty value is an unset one. With `environment`, variables
 // that look like settings and are none are told at the setting with the nearest name: in `unknown`
-// those that begin with RDMACOLL_, which can be nothing else; in `note` other systems'.
+// those that begin with RDMACOLL_, which can be nothing else; in `note` other systems'. When it
+// fails, `values` has the defaults of what cannot be read: some are needed to tell other ranks.
 using Lookup = std::optional<std::string> (*)(std::string_view name);
 std::optional<std::string> environment(std::string_view name);
 Status read_config(std::string_view arguments, Lookup lookup, Config& config,

@@ -64,14 +64,15 @@ Status Fabric::listen() {
   }
   RC_RETURN_IF_ERROR(watch_nested(epoll_.get(), meeting_epoll_.get()));
   reception_ = std::make_unique<Reception>(meeting_epoll_.get());
-  if (options_.size > 1) {
+  // Alone nobody needs these; but what was asked for has to be there, as in every world.
+  const bool has_peers = options_.size > 1;
+  if (has_peers || !options_.config.interface.empty()) {
     std::vector<SocketAddress> addresses;
     RC_RETURN_IF_ERROR(
         choose_addresses(interface_addresses(), options_.config.interface, addresses));
-    RC_RETURN_IF_ERROR(reception_->open(addresses));
+    if (has_peers) RC_RETURN_IF_ERROR(reception_->open(addresses));
   }
-  // Alone nobody needs it; but what was asked for has to be there, as in every world.
-  if (options_.size > 1 || options_.config.rdma_requested) {
+  if (has_peers || options_.config.rdma_requested) {
     ability_ = find_rdma(options_.config, pool_, options_.verbs,
                          options_.memory_limit.value_or(rdma::memory_limit()));
   }

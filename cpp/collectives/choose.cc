@@ -112,7 +112,7 @@ std::optional<Algorithm> forced_at(const Facts& facts) {
 // Each message costs more, and bytes cost more beside the rounds.
 Tuning socket_tuning() {
   return {.doubling_bytes_network = 16 << 10,
-          .doubling_bytes_pair = 64 << 10,
+          .doubling_bytes_pair = 256 << 10,
           .direct_bytes_pair = 200,
           .direct_bytes_network = 4 << 20,
           .scatter_bytes_network = 2 << 20,
@@ -122,13 +122,15 @@ Tuning socket_tuning() {
           .reduce_bytes_rank = 2 << 10,
           .reduces_by_node = true,
           .gather_bytes_rank = 64 << 10,
-          .gather_bytes_port = 16 << 10};
+          .gather_bytes_port = 16 << 10,
+          .segment_bytes_rank = 128 << 10};  // added while it is in the cache: measured, 2 hosts
 }
 
 uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts& facts) {
   if (facts.segment_bytes) return *facts.segment_bytes;
   const uint64_t usual =
       facts.one_node ? tuning.segment_bytes_shared : tuning.segment_bytes_network;
+  const uint64_t of_shares = tuning.segment_bytes_rank * static_cast<uint64_t>(facts.ranks);
   switch (algorithm) {
     case Algorithm::binomial_broadcast:
     case Algorithm::binomial_reduce:
@@ -149,7 +151,10 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
     case Algorithm::direct_reduce_scatter:
     case Algorithm::halving_doubling:
     case Algorithm::two_level:
-      if (!facts.one_node) return tuning.segment_bytes_stages;
+      if (!facts.one_node) return std::min(tuning.segment_bytes_stages, of_shares);
+      break;
+    case Algorithm::ring:
+      if (!facts.one_node) return std::min(usual, of_shares);
       break;
     default:
       break;

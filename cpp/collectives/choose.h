@@ -54,6 +54,7 @@ struct Tuning {
   uint64_t segment_bytes_shared = 4 << 20;
   uint64_t segment_bytes_network = 4 << 20;
   uint64_t segment_bytes_stages = 512 << 10;  // between nodes, where stages work at the same time
+  uint64_t segment_bytes_rank = 4 << 20;      // ... at most, of each rank's share of a sum
   uint64_t segment_bytes_trees_least = 16 << 10;
   uint64_t segment_bytes_trees = 128 << 10;  // a segment has to get to the leaves
 };

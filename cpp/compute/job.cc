@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "compute/float_mode.h"
 #include "compute/reduce_kernels.h"
+#include "compute/streaming.h"
 #include "memory/placement.h"
 
 namespace rdmacoll {
@@ -22,6 +23,9 @@ constexpr std::size_t kBounceAlignment = 4096;
 // Every element size divides it; a read is a multiple of it, except the last one.
 constexpr std::size_t kReadUnit = 64;
 constexpr std::size_t kUnmappedSourcesMax = kBounceBytes / kReadUnit;
+
+// A sum that is streamed is made in the first-level cache, piece by piece.
+constexpr std::size_t kTileBytes = 8 << 10;
 
 bool is_fully_mapped(const Operand& operand) {
   return std::all_of(operand.remote.begin(), operand.remote.end(),
@@ -104,11 +108,18 @@ Status measure(const ComputeJob& job, std::size_t& bytes) {
   return {};
 }
 
+void copy_through_cache(std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
 // One call of perform().
 class Performance {
  public:
   Performance(const ComputeJob& job, std::size_t first, Workspace& workspace)
-      : job_(job), workspace_(workspace), to_(job.to) {
+      : job_(job),
+        workspace_(workspace),
+        to_(job.to),
+        streams_(total_bytes(job.to) >= kStreamedBytesMin) {
     to_.skip(first);
     open_sources(first);
   }
@@ -125,16 +136,18 @@ class Performance {
   void open_sources(std::size_t first);
   Status fill_bounce_buffers(std::size_t bytes);
   Status reduce_addressable(std::size_t bytes);
+  void reduce_run(std::size_t bytes);
 
   const ComputeJob& job_;
   Workspace& workspace_;
   PieceCursor to_;
+  const bool streams_;
   std::size_t read_bytes_ = 0;  // through each bounce buffer at a time; 0: nothing to be read
 };
 
 bool Performance::in_one_piece(const ComputeJob& job, std::size_t first, std::size_t bytes,
                                Workspace& workspace) {
-  if (job.to.size() != 1) return false;
+  if (job.to.size() != 1 || job.to.front().bytes >= kStreamedBytesMin) return false;
   std::vector<const void*>& addresses = workspace.addresses_;
   addresses.clear();
   for (const Operand& source : job.sources) {
@@ -186,7 +199,8 @@ Status Performance::copy(std::size_t bytes) {
       run = std::min(run, source.cursor.run());
       // A copy onto itself is a wish that is already granted.
       if (to_.address() != source.cursor.address()) {
-        std::memcpy(to_.address(), source.cursor.address(), run);
+        const auto copy_bytes = streams_ ? &stream : &copy_through_cache;
+        copy_bytes(to_.address(), source.cursor.address(), run);
       }
     }
     source.cursor.skip(run);
@@ -221,8 +235,6 @@ Status Performance::fill_bounce_buffers(std::size_t bytes) {
 // through a bounce buffer lies there from its beginning and does not end before `bytes`.
 Status Performance::reduce_addressable(std::size_t bytes) {
   const std::size_t element = size_of(job_.dtype);
-  const ReduceKernel kernel = reduce_kernel(job_.dtype, job_.op);
-  const Scaling scaling{job_.divisor, job_.factor};
   for (std::size_t done = 0; done < bytes;) {
     std::size_t run = std::min(bytes - done, to_.run());
     for (std::size_t i = 0; i < workspace_.sources_.size(); ++i) {
@@ -235,8 +247,7 @@ Status Performance::reduce_addressable(std::size_t bytes) {
       }
     }
     if (run % element != 0) return misfit("a piece ends inside an element");
-    kernel(to_.address(), workspace_.addresses_.data(), workspace_.addresses_.size(), run / element,
-           scaling);
+    reduce_run(run);
     to_.skip(run);
     for (Source& source : workspace_.sources_) {
       if (source.reader == nullptr) source.cursor.skip(run);
@@ -246,12 +257,32 @@ Status Performance::reduce_addressable(std::size_t bytes) {
   return {};
 }
 
+// In place the destination is in the cache already, since it was read.
+void Performance::reduce_run(std::size_t bytes) {
+  const ReduceKernel kernel = reduce_kernel(job_.dtype, job_.op);
+  const Scaling scaling{job_.divisor, job_.factor};
+  const std::size_t element = size_of(job_.dtype);
+  std::vector<const void*>& from = workspace_.addresses_;
+  std::byte* to = to_.address();
+  if (!streams_ || std::find(from.begin(), from.end(), to) != from.end()) {
+    return kernel(to, from.data(), from.size(), bytes / element, scaling);
+  }
+  alignas(64) std::byte tile[kTileBytes];
+  for (std::size_t at = 0; at < bytes; at += kTileBytes) {
+    const std::size_t now = std::min(kTileBytes, bytes - at);
+    kernel(tile, from.data(), from.size(), now / element, scaling);
+    stream(to + at, tile, now);
+    for (const void*& source : from) source = static_cast<const std::byte*>(source) + now;
+  }
+}
+
 Status perform(const ComputeJob& job, std::size_t first, std::size_t bytes, Workspace& workspace) {
   if (bytes == 0 || Performance::in_one_piece(job, first, bytes, workspace)) return {};
   Performance performance(job, first, workspace);
-  if (is_copy(job)) return performance.copy(bytes);
   const FloatMode exact;
-  return performance.reduce(bytes);
+  const Status status = is_copy(job) ? performance.copy(bytes) : performance.reduce(bytes);
+  end_streams();  // before anybody is told
+  return status;
 }
 
 }  // namespace rdmacoll

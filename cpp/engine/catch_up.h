@@ -13,32 +13,37 @@ namespace rdmacoll {
 
 class CatchUp {
  public:
-  // `agreed` is of the plan that has ended.
-  void expect(const Agreed& agreed) {
-    for (const UnitKey& key : agreed.keys) units_[key] = agreed.decision.sequence;
+  // `agreed` is of the plan that has ended. `is_started`: here, and announced.
+  void expect(const Agreed& agreed, bool is_started) {
+    for (const UnitKey& key : agreed.keys) units_[key] = {agreed.decision.sequence, is_started};
     missing_[agreed.decision.sequence] = agreed.keys.size();
   }
   bool empty() const { return missing_.empty(); }
   bool waits(uint64_t sequence) const { return missing_.contains(sequence); }
   bool names(const UnitKey& key) const { return units_.contains(key); }
+  bool has_announced(const UnitKey& key) const { return units_.at(key).is_announced; }
 
   // Every rank has the unit, or hears its verdict now. The root counts, and learns the sequence
   // that waits for nothing more; the others are told.
   std::optional<uint64_t> unit_caught_up(const UnitKey& key) {
     const auto found = units_.find(key);
     if (found == units_.end()) return std::nullopt;
-    const uint64_t sequence = found->second;
+    const uint64_t sequence = found->second.sequence;
     units_.erase(found);
     if (--missing_[sequence] > 0) return std::nullopt;
     return sequence;
   }
   void caught_up(uint64_t sequence) {
     missing_.erase(sequence);
-    std::erase_if(units_, [&](const auto& entry) { return entry.second == sequence; });
+    std::erase_if(units_, [&](const auto& entry) { return entry.second.sequence == sequence; });
   }
 
  private:
-  std::map<UnitKey, uint64_t> units_;        // sequence
+  struct Unit {
+    uint64_t sequence = 0;
+    bool is_announced = false;
+  };
+  std::map<UnitKey, Unit> units_;
   std::map<uint64_t, std::size_t> missing_;  // units, by sequence
 };
 

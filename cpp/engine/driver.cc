@@ -113,6 +113,22 @@ Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeou
   return {};
 }
 
+Status Driver::submit_and_drive(const OperationRef& operation) {
+  RC_RETURN_IF_ERROR(engine_.submit(operation));
+  callers_.fetch_add(1, std::memory_order_seq_cst);
+  if (wanted_.load() == 0 && try_baton()) {
+    visits_.fetch_add(1, std::memory_order_relaxed);
+    drive([&] { return operation->done(); }, {.deadline = clock_.now() + options_.caller_spin,
+                                              .spin = options_.caller_spin,
+                                              .idle = Idle::returns});
+    leave();
+  } else {
+    wake();
+  }
+  end_visit();
+  return {};
+}
+
 bool Driver::wait(Operation& operation, Nanoseconds timeout) {
   if (operation.done()) return true;
   const Nanoseconds deadline = timeout == kNever ? kNever : clock_.now() + timeout;
@@ -137,10 +153,14 @@ bool Driver::wait(Operation& operation, Nanoseconds timeout) {
       wait_for_baton(operation, std::min(deadline - now, kCallerPatience));
     }
   } while (!operation.done() && clock_.now() < deadline);
-  // Whoever has submitted meanwhile and saw a caller has left it to him.
+  end_visit();
+  return operation.done();
+}
+
+// Whoever has submitted meanwhile and saw a caller has left it to him.
+void Driver::end_visit() {
   const bool last = callers_.fetch_sub(1, std::memory_order_seq_cst) == 1;
   if (last && (thread_wanted_.load() || engine_.has_submissions())) call_thread();
-  return operation.done();
 }
 
 // Until the operation is done, or until the baton may be free.

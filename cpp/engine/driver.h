@@ -41,6 +41,9 @@ class Driver {
   Status submit(const OperationRef& operation);
   // The same in one, without waking the engine thread. An error: not accepted.
   Status submit_and_wait(const OperationRef& operation, Nanoseconds timeout);
+  // Submits, and drives the engine for as long as a caller polls, unless somebody else does: what
+  // its peers are ready for ends here, and no thread is woken. The rest is the engine thread's.
+  Status submit_and_drive(const OperationRef& operation);
   // Until done or until `timeout` (kNever: no limit) is over; drives the engine if nobody else
   // does.
   bool wait(Operation& operation, Nanoseconds timeout);
@@ -91,6 +94,7 @@ class Driver {
   template <typename Done>
   void drive(Done done, const Limits& limits);
   void wait_for_baton(Operation& operation, Nanoseconds timeout);
+  void end_visit();
   void nudge_waiting();
   // Announces that this thread is about to sleep. False: there is work after all.
   bool fall_asleep();

@@ -119,6 +119,7 @@ class Engine final : public Sink, private SetHost {
   void fail_myself(const Status& status) override;
   void broken_protocol(int rank, const std::string& what) override;
   void begin(const OperationRef& operation) override;
+  void number_from(uint32_t set, int64_t number) override { submissions_.number_from(set, number); }
   void end(const OperationRef& operation, const Status& status) override;
 
   bool advance();

@@ -107,7 +107,7 @@ Status Engine::departure(const LeavingMessage& message) const {
   return {Code::rank_failed,
           cat(world_.describe(rank), " has left the job (", why,
               ") while this rank still submits. If it printed no error, give every rank the same "
-              "number of steps."),
+              "number of steps, or call join() where the data ends."),
           {rank, member.host, cat("left the job: ", why), "", {rank}}};
 }
 

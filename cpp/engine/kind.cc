@@ -21,6 +21,7 @@ constexpr std::array kKinds{
     KindRow{"reduce", true, true, false, false, true, Result::root_sum},
     KindRow{"gather", false, true, true, true, false, Result::root_concatenation},
     KindRow{"scatter", false, true, true, true, false, Result::own_value},
+    KindRow{"join", false, false, false, false, false, Result::sum},
 };
 
 }  // namespace

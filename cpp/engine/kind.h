@@ -19,6 +19,7 @@ enum class Kind : uint8_t {
   reduce = 6,
   gather = 7,
   scatter = 8,
+  join = 9,  // no collective: this rank has no data left
 };
 
 struct KindRow {

@@ -57,7 +57,7 @@ void put(Writer& writer, const ReadyMessage& message) {
     writer.put(record.iteration).put(record.origin).put(record.subtree);
     writer.put(static_cast<uint32_t>(record.rows.size()));
     for (const auto& [rank, rows] : record.rows) writer.put(rank).put_list(rows);
-    writer.put_text(record.labels).put(record.age);
+    writer.put_text(record.labels).put(record.age).put(record.joins);
   }
 }
 ReadyMessage get_ready(Reader& reader, int ranks) {
@@ -82,6 +82,7 @@ ReadyMessage get_ready(Reader& reader, int ranks) {
     record.labels = reader.get_text(kTextBytesMax);
     record.age = reader.get<Nanoseconds>();
     if (record.age < 0) reader.fail();
+    record.joins = reader.get<uint8_t>() != 0;
     message.records.push_back(std::move(record));
   }
   return message;
@@ -251,6 +252,17 @@ FragmentMessage get_fragment(Reader& reader) {
   return message;
 }
 
+void put(Writer& writer, const AllJoinedMessage& message) {
+  writer.put(message.last).put(message.next_number);
+}
+AllJoinedMessage get_all_joined(Reader& reader, int ranks) {
+  AllJoinedMessage message;
+  message.last = reader.get<int32_t>();
+  message.next_number = reader.get<int64_t>();
+  if (message.last < 0 || message.last >= ranks || message.next_number < 0) reader.fail();
+  return message;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t set) {
@@ -328,6 +340,9 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       break;
     case 13:
       message = FarewellMessage{};
+      break;
+    case 14:
+      message = get_all_joined(reader, ranks);
       break;
     default:
       return false;

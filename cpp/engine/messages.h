@@ -33,6 +33,9 @@ struct ReadyRecord {
   // descriptor it is said once: "" when that is a number, but for unnamed operations.
   std::string labels = {};
   Nanoseconds age = 0;  // since the first rank submitted it: said again, it is no younger
+  // No operation: `origin` has no data left, and takes part with zeros in what the others sum,
+  // until all have joined. `iteration`: the number that its next unnamed operation would have.
+  bool joins = false;
 };
 struct ReadyMessage {
   std::vector<ReadyRecord> records;
@@ -108,6 +111,12 @@ struct CaughtUpMessage {
   uint64_t sequence = 0;
 };
 
+// Downward: all ranks have joined, and go on as before.
+struct AllJoinedMessage {
+  int32_t last = -1;        // the rank that was the last
+  int64_t next_number = 0;  // of unnamed operations from here on
+};
+
 // Downward: this operation ends with an error on these ranks. They have submitted it and cannot
 // submit it again before they hear this, so it meets the operation that it is about.
 struct VerdictMessage {
@@ -147,10 +156,10 @@ struct FragmentMessage {
 };
 inline constexpr std::size_t kMessageBytesMax = 64 << 20;
 
-using Message =
-    std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
-                 LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage, FrozenMessage,
-                 ResumeMessage, CaughtUpMessage, FragmentMessage, FarewellMessage>;
+using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
+                             LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
+                             FrozenMessage, ResumeMessage, CaughtUpMessage, FragmentMessage,
+                             FarewellMessage, AllJoinedMessage>;
 
 // Every control message begins with the epoch of its world, and the set that it is for: its ranks
 // are the set's. What is about the world is for set 0.

@@ -166,10 +166,11 @@ Status check(const Request& request, int rank, int ranks) {
     return {Code::invalid,
             cat("root_rank ", request.root, " is not a rank of 0 to ", ranks - 1, ".")};
   }
-  if (request.kind != Kind::barrier && request.tensors.empty()) {
+  if (request.kind == Kind::barrier || request.kind == Kind::join) return {};
+  if (request.tensors.empty()) {
     return {Code::invalid, cat(kind.name, " needs at least one tensor.")};
   }
-  if (request.kind != Kind::barrier && !kind.takes_groups && request.tensors.size() != 1) {
+  if (!kind.takes_groups && request.tensors.size() != 1) {
     return {Code::invalid, cat(kind.name, " takes one tensor.")};
   }
   for (const TensorRef& tensor : request.tensors) {
@@ -307,7 +308,7 @@ std::string describe_manifest(std::string_view bytes) {
 std::string describe_descriptor(std::string_view bytes) {
   Descriptor d;
   if (!decode_descriptor(bytes, d)) return "unreadable";
-  if (d.kind == Kind::barrier) return "barrier";
+  if (d.kind == Kind::barrier || d.kind == Kind::join) return std::string(name_of(d.kind));
   constexpr std::size_t kShapesShown = 4;
   std::vector<std::string> shapes;
   for (std::size_t i = 0; i < std::min(d.shapes.size(), kShapesShown); ++i) {

@@ -24,6 +24,9 @@ struct TensorRef {
   int64_t elements() const;
 };
 
+// What tells a join from unnamed operations, which are counted from 0.
+inline constexpr int64_t kJoinIteration = -1;
+
 struct Request {
   uint32_t set = 0;  // of processes, by number; ranks are those of the set
   Kind kind = Kind::allreduce;
@@ -82,6 +85,7 @@ class Operation {
   std::vector<Result> results;
   Nanoseconds taken_at = 0;  // by the engine
   uint64_t sequence = 0;     // of its decision
+  int64_t next_number = 0;   // join: that the next unnamed operation of this rank would have
   bool is_checked = false;   // its request is; a prepared one comes again and again
   bool stands_in = false;    // for one that this rank's caller never submits
   // The planner's: what was done the last time, and when it had last looked around by then.

@@ -68,11 +68,12 @@ bool ProcessSet::is_connected() const {
 // ---- the loop ----
 
 bool ProcessSet::agree() {
-  bool moved = pass_readiness();    // readiness goes up; the root collects it
-  moved |= decide();                // the root's decisions go down
-  moved |= follow_plan();           // or each rank takes them from the plan
-  moved |= gather_operations();     // what is decided finds its operations
-  return start_batches() || moved;  // decided operations become batches
+  bool moved = pass_readiness();  // readiness goes up; the root collects it
+  moved |= decide();              // the root's decisions go down
+  moved |= follow_plan();         // or each rank takes them from the plan
+  moved |= gather_operations();   // what is decided finds its operations
+  moved |= start_batches();       // decided operations become batches
+  return end_join() || moved;     // once no rank has data left, all go on
 }
 
 // In a plan, with nothing but what is under way already, there is nothing to agree on.
@@ -86,7 +87,7 @@ void ProcessSet::take(const OperationRef& operation) {
   if (starts_at_once(operation)) return;
   undecided_[{operation->request.name, operation->request.iteration}] = operation;
   if (plan_.phase() == PlanMode::Phase::log) {
-    announce(operation);
+    operation->request.kind == Kind::join ? announce_join() : announce(operation);
   } else if (!plan_.fits(*operation)) {
     freeze();
   }
@@ -245,7 +246,11 @@ bool ProcessSet::find_operation(const DecisionUnit& unit, const UnitKey& key, Fo
   found = {&stand_ins_, stand_ins_.find(key)};
   if (found.at != stand_ins_.end()) return true;
   found = {&undecided_, undecided_.find(key)};
-  if (found.at == undecided_.end()) return false;
+  if (found.at == undecided_.end()) {
+    if (!take_part_with_zeros(unit, key)) return false;
+    found = {&stand_ins_, stand_ins_.find(key)};
+    return true;
+  }
   const std::string* descriptor = table_.resolve(unit.descriptor);
   return descriptor != nullptr && *descriptor == found.at->second->descriptor;
 }
@@ -286,7 +291,7 @@ void ProcessSet::report(OperationRef operation) {
     return;
   }
   Status status = now_.failure;
-  if (!judged_.empty() && !operation->stands_in) {
+  if (!judged_.empty()) {
     const auto verdict = judged_.extract({operation->request.name, operation->request.iteration});
     if (status.ok() && !verdict.empty()) status = verdict.mapped();
   }
@@ -296,7 +301,10 @@ void ProcessSet::report(OperationRef operation) {
 void ProcessSet::complete(const OperationRef& operation, const Status& status) {
   if (operation->done()) return;
   if (is_root()) readiness_.ended({operation->request.name, operation->request.iteration});
-  if (operation->stands_in) --stand_ins_in_flight_;
+  if (operation->stands_in) {
+    --stand_ins_in_flight_;
+    keep_zeros(*operation);
+  }
   --in_flight_;
   host_.end(operation, status);
 }

@@ -59,6 +59,8 @@ class SetHost {
   virtual void broken_protocol(int rank, const std::string& what) = 0;
   // An operation that no caller has submitted.
   virtual void begin(const OperationRef& operation) = 0;
+  // All ranks have joined: unnamed operations go on with this number.
+  virtual void number_from(uint32_t set, int64_t number) = 0;
   // The caller gets it back.
   virtual void end(const OperationRef& operation, const Status& status) = 0;
 };
@@ -124,6 +126,7 @@ class ProcessSet {
   void handle(int peer, FrozenMessage& message);
   void handle(int peer, ResumeMessage& message);
   void handle(int peer, CaughtUpMessage& message);
+  void handle(int peer, AllJoinedMessage& message);
   void connected() { planner_.connected(); }
 
   // ---- the end ----
@@ -191,6 +194,15 @@ class ProcessSet {
   void stand_in(const DecisionUnit& unit, const UnitKey& key);
   bool judge_started(const UnitKey& key, const Status& verdict);
 
+  // Ranks without data left: process_set_join.cc.
+  void announce_join();
+  bool take_part_with_zeros(const DecisionUnit& unit, const UnitKey& key);
+  bool end_join();
+  void apply(const AllJoinedMessage& message);
+  void part();
+  Operation::Result zeros_of(uint64_t bytes);
+  void keep_zeros(Operation& stand_in);
+
   void post(int peer, const Message& message) { host_.post(peer, number_, message); }
   void post_down(const Message& message);
   bool pass_down(const Decision& decision);
@@ -227,8 +239,10 @@ class ProcessSet {
   PlanMode plan_;
   Recurrence recurrence_;  // at the root
   CatchUp catch_up_;
-  Operations stand_ins_;              // wait for their decision's turn
+  Operations stand_ins_;  // wait for their decision's turn
+  std::vector<Operation::Result> spare_zeros_;
   std::map<UnitKey, Status> judged_;  // of operations that run, and end with this
+  std::set<UnitKey> unanswered_;      // of those: the root's answer to them is still to come
   std::vector<OperationRef> held_;    // ended, but not all ranks have caught up
   Nanoseconds plan_moved_at_ = 0;
   Nanoseconds plan_checked_at_ = 0;

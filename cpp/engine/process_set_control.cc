@@ -40,15 +40,20 @@ void ProcessSet::handle(int, VerdictMessage& message) {
 
 void ProcessSet::apply(const VerdictMessage& verdict) {
   const UnitKey key{verdict.name, verdict.iteration};
+  if (verdict.name.empty() && verdict.iteration == kJoinIteration) part();
+  const bool is_answer =
+      std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank) != verdict.ranks.end();
   if (catch_up_.names(key)) {
     const bool is_started = judge_started(key, verdict.status);
+    // The root has judged before it had heard of what is running here: its answer is not about the
+    // next operation of the name.
+    if (is_started && !is_answer && catch_up_.has_announced(key)) unanswered_.insert(key);
     if (is_started && is_root()) log_.error(verdict.status.message());
     unit_caught_up(key);
     if (is_started) return;
   }
-  if (std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank) == verdict.ranks.end()) {
-    return;  // not submitted here (yet): then the answer comes for it
-  }
+  // Not submitted here (yet): then the answer comes for it.
+  if (!is_answer || unanswered_.erase(key) > 0) return;
   const auto found = undecided_.find(key);
   if (found == undecided_.end()) return;
   const OperationRef operation = std::move(found->second);

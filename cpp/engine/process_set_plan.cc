@@ -15,8 +15,8 @@ constexpr Nanoseconds kPlanSilence = kSecond;
 // ---- into a plan ----
 
 void ProcessSet::start_plan() {
-  const bool is_settled =
-      catch_up_.empty() && agreed_.empty() && !readiness_.is_late(now_.turned_at, kPlanSilence);
+  const bool is_settled = catch_up_.empty() && agreed_.empty() && !readiness_.has_joined() &&
+                          !readiness_.is_late(now_.turned_at, kPlanSilence);
   if (world_.size() == 1 || !is_settled || !now_.departed.ok() || now_.leaving) return;
   std::optional<Recurrence::Period> period = recurrence_.find();
   if (!period) return;
@@ -146,7 +146,7 @@ void ProcessSet::resume(const ResumeMessage& message) {
   recurrence_.plan_ended(plan_.period(), message.furthest - plan_.start());
   for (uint64_t sequence = message.least; sequence < message.furthest; ++sequence) {
     const Agreed& agreed = plan_.decision(sequence);
-    catch_up_.expect(agreed);
+    catch_up_.expect(agreed, sequence < mine);
     ++caught_up_;
     if (sequence >= mine) {
       const bool accepted = decision_log_.accept(agreed.decision);
@@ -159,7 +159,10 @@ void ProcessSet::resume(const ResumeMessage& message) {
     }
   }
   decision_log_.go_on();
-  for (const auto& [key, operation] : undecided_) announce(operation);
+  for (const auto& [key, operation] : undecided_) {
+    if (operation->request.kind != Kind::join) announce(operation);
+  }
+  announce_join();  // after what it has submitted before
   gather_operations();
 }
 
@@ -214,20 +217,19 @@ void ProcessSet::stand_in(const DecisionUnit& unit, const UnitKey& key) {
   for (const std::vector<int64_t>& shape : descriptor.shapes) {
     request.tensors.push_back({nullptr, nullptr, shape, ""});
   }
-  const uint64_t bytes = request.bytes();
-  std::unique_ptr<std::byte[]> zeros(new (std::nothrow) std::byte[bytes]());
-  if (zeros == nullptr) {
-    host_.fail_myself({Code::failed, cat("no memory of ", bytes_text(bytes), " to take part in '",
-                                         key.name, "' with zeros.")});
+  Operation::Result zeros = zeros_of(request.bytes());
+  if (zeros.memory == nullptr) {
+    host_.fail_myself({Code::failed, cat("no memory of ", bytes_text(request.bytes()),
+                                         " to take part in '", key.name, "' with zeros.")});
     return;
   }
-  std::byte* at = zeros.get();
+  std::byte* at = zeros.memory.get();
   for (TensorRef& tensor : request.tensors) {
     tensor.input = tensor.output = at;
     at += static_cast<std::size_t>(tensor.elements()) * size_of(request.dtype);
   }
   auto operation = std::make_shared<Operation>(std::move(request));
-  operation->results.push_back({{}, bytes, std::move(zeros)});
+  operation->results.push_back(std::move(zeros));
   operation->stands_in = true;
   ++in_flight_;
   ++stand_ins_in_flight_;

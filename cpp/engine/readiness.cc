@@ -22,8 +22,15 @@ Readiness::Readiness(const World& world, const DescriptorTable& table, Limits li
       subtree_ranks_(static_cast<int>(tree_subtree(world.rank, world.size()).size())) {}
 
 bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
+  if (has_joined() || record.joins) join_moved_at_ = std::max(join_moved_at_, now);
+  if (record.joins) return add_join(record);
   const std::string* descriptor = table_.resolve(record.descriptor);
   if (descriptor == nullptr) return false;
+  // The root has to know who has spoken and who has joined, so nothing is merged here.
+  if (!is_root() && has_joined()) {
+    upward_.push_back(record);
+    return true;
+  }
   const UnitKey key{std::string(descriptor_name(*descriptor)), record.iteration};
   Pending& pending = pending_[key];
   if (pending.contributions.empty()) pending.since = now;
@@ -63,7 +70,11 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
     pending.piecemeal = true;
     pass_on(key, pending, 0);
   }
-  if (pending.ranks == subtree_ranks_) complete(key, pending);
+  if (pending.ranks == subtree_ranks_) {
+    complete(key, pending);
+  } else if (has_joined()) {
+    go_on_without_data(key);
+  }
   return true;
 }
 
@@ -127,6 +138,7 @@ void Readiness::judge(const UnitKey& key, Pending& pending, Status verdict) {
 }
 
 void Readiness::check(Nanoseconds now) {
+  check_join(now);
   for (auto& [key, pending] : pending_) {
     if (is_root() && pending.variants.size() > 1 && pending.verdict.ok() &&
         now - pending.since >= limits_.mismatch_grace) {
@@ -156,8 +168,8 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
   const std::vector<int> absent = missing(pending);
   const std::string sentence =
       cat(label(key, pending), " was submitted by ", world_.size() - absent.size(), " of ",
-          world_.size(), " ranks, and for ", static_cast<double>(age / (100 * kMillisecond)) / 10,
-          " s not by ", describe_ranks(absent));
+          world_.size(), " ranks, and for ", tenths_of_seconds(age), " s not by ",
+          describe_ranks(absent));
   if (age >= limits_.stall_error) {
     ErrorDetail detail;
     detail.tensor = tensor(key, pending);
@@ -174,7 +186,7 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
 }
 
 Nanoseconds Readiness::next_deadline() const {
-  Nanoseconds next = kNever;
+  Nanoseconds next = join_deadline();
   for (const auto& [key, pending] : pending_) {
     if (!pending.held.empty()) next = std::min(next, pending.held_since + limits_.stall_error);
     if (!pending.verdict.ok() || pending.piecemeal) continue;
@@ -198,6 +210,7 @@ bool Readiness::is_late(Nanoseconds now, Nanoseconds limit) const {
 }
 
 void Readiness::forget() {
+  part();
   pending_.clear();
   upward_.clear();
   ready_.clear();
@@ -224,6 +237,7 @@ std::vector<int> Readiness::missing(const Pending& pending) const {
   for (const Contribution& contribution : pending.contributions) {
     for (int rank : ranks_of(contribution.origin, contribution.subtree)) absent.erase(rank);
   }
+  for (const auto& [rank, number] : joined_) absent.erase(rank);
   return {absent.begin(), absent.end()};
 }
 
@@ -309,6 +323,9 @@ std::vector<int> Readiness::numbers(std::vector<int> ranks) const {
 
 std::string Readiness::state() const {
   std::string text;
+  for (const auto& [rank, number] : joined_) {
+    text += cat("  ", world_.describe(rank), " has joined\n");
+  }
   for (const auto& [key, pending] : pending_) {
     text += cat("  ", label(key, pending), ": ", pending.ranks, " of ", subtree_ranks_,
                 " ranks of my subtree\n");

@@ -19,6 +19,11 @@
 
 namespace rdmacoll {
 
+// For sentences: 1.2 (s).
+constexpr double tenths_of_seconds(Nanoseconds time) {
+  return static_cast<double>(time / (100 * kMillisecond)) / 10;
+}
+
 struct UnitKey {
   std::string name;
   int64_t iteration = 0;
@@ -61,8 +66,15 @@ class Readiness {
   // An operation has ended with an error and some rank has not submitted it yet, or waits for so
   // long.
   bool is_late(Nanoseconds now, Nanoseconds limit) const;
-  // Everybody says again what it is ready for.
+  // Everybody says again what it is ready for, and whether it has joined.
   void forget();
+
+  // Ranks that have joined are ready for every sum and barrier, with nothing to give. Below the
+  // root they are only told of; the root counts them.
+  bool has_joined() const { return !joined_.empty(); }
+  bool have_all_joined() const { return joined_.size() == world_.members.size(); }
+  AllJoinedMessage all_joined() const;
+  void part();  // nobody has joined any more
   // This rank's operation has ended: the next one of its name is another.
   void ended(const UnitKey& key) {
     if (!warned_.empty()) warned_.erase(key);
@@ -105,6 +117,15 @@ class Readiness {
   std::string describe_ranks(const std::vector<int>& ranks) const;
   std::vector<int> numbers(std::vector<int> ranks) const;
 
+  // Ranks that have joined: readiness_join.cc.
+  bool add_join(const ReadyRecord& record);
+  void go_on_without_data(const UnitKey& key);
+  std::vector<int> joined_without(const Pending& pending) const;
+  Status needs_data(const UnitKey& key, const Pending& pending,
+                    const std::vector<int>& without) const;
+  void check_join(Nanoseconds now);
+  Nanoseconds join_deadline() const;
+
   const World& world_;
   const DescriptorTable& table_;
   Limits limits_;
@@ -116,6 +137,11 @@ class Readiness {
   std::vector<ReadyUnit> ready_;
   std::vector<VerdictMessage> verdicts_;
   std::vector<std::string> warnings_;
+
+  std::map<int, int64_t> joined_;  // the number that each would go on with
+  int last_joined_ = -1;
+  Nanoseconds join_moved_at_ = 0;  // when somebody has submitted or joined last
+  bool join_warned_ = false;
 };
 
 }  // namespace rdmacoll

@@ -1,6 +1,7 @@
 #include "engine/sim_rank.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "base/text.h"
@@ -44,11 +45,13 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimStory& story, 
       EngineParts{world_of(script, rank), config_of(script), network.transport(rank), compute_,
                   pool_, network.clock(), Log::silent(rank),
                   Tuning{.direct_bytes_network = 1024, .one_copy_bytes = 256}});
-  for (const std::vector<int>& ranks : script.sets) {
-    uint32_t number = 0;
-    const Status added = engine_->add_set(ranks, number);
-    RC_ASSERT(added.ok(), added.message());
-  }
+  for (std::size_t set = 1; set <= script.first_sets; ++set) add_set(set);
+}
+
+void SimRank::add_set(std::size_t set) {
+  uint32_t number = 0;
+  const Status added = engine_->add_set(script_.sets[set - 1], number);
+  RC_ASSERT(added.ok() && number == set, added.message());
 }
 
 // ---- the engine ----
@@ -104,9 +107,27 @@ void SimRank::act() {
     leave("");
   } else if (script_.fault == Fault::leave && is_victim() && phase_ == script_.fault_phase) {
     leave("ValueError: enough");
-  } else {
+  } else if (change_sets()) {
     begin_phase();
   }
+}
+
+// False: a set that goes still has something to do for its other ranks.
+bool SimRank::change_sets() {
+  for (; changes_made_ < script_.changes.size(); ++changes_made_) {
+    const SimSetChange& change = script_.changes[changes_made_];
+    if (change.phase != phase_) break;
+    if (change.is_removed) {
+      const Status removed = engine_->remove_set(static_cast<uint32_t>(change.set));
+      if (removed.is_busy()) return false;
+      RC_ASSERT(removed.ok() || !engine_->failure().ok(), removed.message());
+    } else {
+      add_set(change.set);
+    }
+    tell(cat("has ", change.is_removed ? "removed" : "added", " set ", change.set));
+    asleep_ = false;
+  }
+  return true;
 }
 
 void SimRank::begin_phase() {
@@ -117,6 +138,7 @@ void SimRank::begin_phase() {
   for (std::size_t i = 0; i < phase.size(); ++i) order_.push_back(i);
   for (std::size_t i = 0; i + 1 < order_.size(); ++i) {
     const std::size_t j = i + 1;
+    if (phase[order_[j]].kind == Kind::join) break;  // after all that its rank has
     if (!phase[order_[i]].name.empty() && network_.chance(0.5)) std::swap(order_[i], order_[j]);
   }
 }
@@ -129,7 +151,7 @@ bool SimRank::is_fault_here(std::size_t index, Fault fault) const {
 void SimRank::submit(std::size_t index) {
   const SimOperation& script = script_.phases[phase_ - 1][index];
   const int rank = script_.rank_in(script.set, rank_);
-  if (rank < 0) return;
+  if (rank < 0 || !script.is_given_by(rank, script_.ranks_of(script.set))) return;
   if (is_fault_here(index, Fault::missing)) return;
   auto task = std::make_unique<Task>(Task{&script, phase_ - 1, index, nullptr, {}});
   SimOperation mine = script;
@@ -161,9 +183,7 @@ void SimRank::check(Task& task) {
   if (!status.ok()) {
     judge(task, status);
   } else {
-    const std::size_t set = task.script->set;
-    const std::string complaint = sim_complaint(*task.script, script_.ranks_of(set),
-                                                script_.rank_in(set, rank_), *task.operation);
+    const std::string complaint = complaint_of(task);
     if (story_.is_told()) {
       tell(cat("has ", label(task), ": ", complaint.empty() ? "right" : complaint));
     }
@@ -175,6 +195,20 @@ void SimRank::check(Task& task) {
   // Whoever still reads or writes here is caught: by the sanitizer, or by a wrong sum.
   for (auto& input : task.memory.inputs) std::fill(input.begin(), input.end(), std::byte{0xee});
   for (auto& output : task.memory.outputs) std::fill(output.begin(), output.end(), std::byte{0xee});
+}
+
+std::string SimRank::complaint_of(const Task& task) {
+  const SimOperation& script = *task.script;
+  const int ranks = script_.ranks_of(script.set);
+  if (script.is_refused(ranks)) return "has succeeded without data of ranks that have joined";
+  if (script.kind != Kind::join) {
+    return sim_complaint(script, ranks, script_.rank_in(script.set, rank_), *task.operation);
+  }
+  int64_t last = -1;
+  std::memcpy(&last, task.operation->results[0].memory.get(), sizeof last);
+  last_joined_[task.phase] = last;
+  const bool is_member = script_.rank_in(script.set, static_cast<int>(last)) >= 0;
+  return is_member ? "" : cat("join says that rank ", last, " was the last");
 }
 
 void SimRank::judge(const Task& task, const Status& status) {
@@ -189,6 +223,8 @@ void SimRank::judge(const Task& task, const Status& status) {
 bool SimRank::is_expected(const Task& task, const Status& status) {
   const ErrorDetail& detail = status.detail();
   const bool is_failure = status.code() == Code::rank_failed;
+  const int ranks = script_.ranks_of(task.script->set);
+  if (status.code() == Code::invalid && task.script->is_refused(ranks)) return true;
   switch (script_.fault) {
     case Fault::none:
     case Fault::nap:
@@ -239,6 +275,12 @@ void SimRank::add_to(SimOutcome& outcome) const {
   outcome.plans += totals.plans;
   outcome.plans_left += totals.plans_left;
   outcome.caught_up += totals.caught_up;
+  for (const auto& [phase, last] : last_joined_) {
+    const auto known = outcome.last_joined.try_emplace(phase, last).first;
+    if (known->second == last) continue;
+    outcome.wrong = cat("rank ", rank_, " phase ", phase, ": rank ", last,
+                        " was the last to join, elsewhere rank ", known->second);
+  }
 }
 
 }  // namespace rdmacoll

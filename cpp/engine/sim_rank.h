@@ -1,6 +1,7 @@
 // One rank of a simulation: its engine, and the program that uses it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,10 +44,13 @@ class SimRank {
   };
 
   bool is_victim() const { return script_.victim == rank_; }
+  void add_set(std::size_t set);
+  bool change_sets();
   void begin_phase();
   bool is_fault_here(std::size_t index, Fault fault) const;
   void submit(std::size_t index);
   void check(Task& task);
+  std::string complaint_of(const Task& task);
   void judge(const Task& task, const Status& status);
   bool is_expected(const Task& task, const Status& status);
   void leave(const std::string& cause);
@@ -62,10 +66,11 @@ class SimRank {
   std::unique_ptr<Engine> engine_;
   std::vector<std::unique_ptr<Task>> tasks_, given_back_;
   std::vector<std::size_t> order_;
-  std::size_t phase_ = 0, next_ = 0;
+  std::size_t phase_ = 0, next_ = 0, changes_made_ = 0;
   std::size_t open_ = 0;  // tasks that are not done
   bool failed_ = false, left_ = false, ended_ = false, asleep_ = false;
   Nanoseconds deadline_ = 0, heartbeat_ = 0, leave_deadline_ = kNever;
+  std::map<std::size_t, int64_t> last_joined_;  // by phase
   uint64_t plans_told_ = 0, plans_left_told_ = 0;
   std::string wrong_, unnamed_, overslept_;
 };

@@ -5,27 +5,11 @@
 
 #include "base/text.h"
 #include "collectives/algorithms.h"
+#include "engine/sim_dice.h"
+#include "engine/sim_joins.h"
 
 namespace rdmacoll {
 namespace {
-
-class Dice {
- public:
-  explicit Dice(uint64_t seed, uint64_t stream = 1)
-      : random_(seed * 0x9e3779b97f4a7c15ull + stream) {}
-
-  int64_t between(int64_t least, int64_t most) {
-    return std::uniform_int_distribution<int64_t>(least, most)(random_);
-  }
-  bool chance(double share) { return std::uniform_real_distribution<>(0, 1)(random_) < share; }
-  template <typename T, std::size_t n>
-  T one_of(const std::array<T, n>& values) {
-    return values[static_cast<std::size_t>(between(0, n - 1))];
-  }
-
- private:
-  std::mt19937_64 random_;
-};
 
 std::vector<int64_t> make_shape(Dice& dice) {
   std::vector<int64_t> shape;
@@ -103,6 +87,7 @@ void make_sets(uint64_t seed, SimScript& script) {
     const bool is_new = std::find(script.sets.begin(), script.sets.end(), set) == script.sets.end();
     if (is_new) script.sets.push_back(std::move(set));
   }
+  script.first_sets = script.sets.size();
   for (auto& phase : script.phases) {
     for (std::size_t i = 0; i < phase.size(); ++i) {
       const auto set =
@@ -112,6 +97,50 @@ void make_sets(uint64_t seed, SimScript& script) {
       phase[i].set = set;
     }
   }
+}
+
+// Sets that come and go, with barriers of all ranks around each change, as in
+// rdmacoll/engine/process_sets.py.
+void make_set_changes(Dice dice, SimScript& script) {
+  if (script.ranks == 1 || !dice.chance(0.3)) return;
+  const std::vector<SimOperation> barrier = {{.kind = Kind::barrier}};
+  auto there = script.sets;
+  std::size_t at = 0;
+  const auto change = [&](std::size_t set, bool is_removed) {
+    script.insert(at, {barrier, barrier});
+    script.changes.push_back({at + 1, set, is_removed});
+    at += 2;
+  };
+  for (int64_t sets = dice.between(1, 4); sets > 0; --sets) {
+    const auto left = static_cast<int64_t>(script.phases.size() - at);
+    at += static_cast<std::size_t>(dice.between(0, left));
+    std::vector<int> ranks = make_set(dice, script.ranks);
+    if (std::find(there.begin(), there.end(), ranks) != there.end()) continue;
+    script.sets.push_back(ranks);
+    const std::size_t set = script.sets.size();
+    change(set, false);
+    std::vector<SimOperation> phase;
+    for (int64_t operations = dice.between(1, 4); operations > 0; --operations) {
+      const std::size_t its = dice.chance(0.7) ? set : 0;
+      phase.push_back(make_operation(dice, script.ranks_of(its), phase.size()));
+      phase.back().set = its;
+    }
+    const auto times = static_cast<std::size_t>(dice.between(1, 6));
+    script.insert(at, {times, phase});
+    at += times;
+    if (dice.chance(0.7)) {
+      change(set, true);
+    } else {
+      there.push_back(std::move(ranks));
+    }
+  }
+}
+
+// What keeps ranks together around a change cannot fail on some of them alone.
+bool spoils_changes(const SimScript& script, const SimOperation& target) {
+  if (script.changes.empty()) return false;
+  return script.fault == Fault::missing ||
+         (script.fault == Fault::mismatch && target.kind == Kind::barrier);
 }
 
 // Who leaves ends every set's operations: so nobody leaves before all are done.
@@ -167,6 +196,9 @@ void make_fault(Dice& dice, SimScript& script) {
   auto& phase = script.phases[script.fault_phase];
   script.fault_operation =
       static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(phase.size()) - 1));
+  if (spoils_joins(script) || spoils_changes(script, phase[script.fault_operation])) {
+    script.fault = Fault::none;
+  }
   const std::size_t set = phase[script.fault_operation].set;
   if (script.rank_in(set, script.victim) < 0) script.victim = script.sets[set - 1].back();
   if (script.fault == Fault::mismatch) {
@@ -227,6 +259,8 @@ SimScript make_script(uint64_t seed) {
   }
   make_sets(seed, script);
   make_repetitions(dice, script);
+  make_set_changes(Dice(seed, 4), script);
+  make_joins(Dice(seed, 3), script);
   make_end(script);
   make_fault(dice, script);
   return script;
@@ -236,6 +270,13 @@ int SimScript::rank_in(std::size_t set, int rank) const {
   if (set == 0) return rank;
   const auto at = std::find(sets[set - 1].begin(), sets[set - 1].end(), rank);
   return at == sets[set - 1].end() ? -1 : static_cast<int>(at - sets[set - 1].begin());
+}
+
+void SimScript::insert(std::size_t at, const std::vector<std::vector<SimOperation>>& more) {
+  phases.insert(phases.begin() + static_cast<std::ptrdiff_t>(at), more.begin(), more.end());
+  for (SimSetChange& change : changes) {
+    if (change.phase >= at) change.phase += more.size();
+  }
 }
 
 int SimScript::ranks_of(std::size_t set) const {
@@ -292,8 +333,9 @@ std::string SimScript::text() const {
   std::string members;
   for (const std::vector<int>& set : sets) members += cat(" (", join(set, " "), ")");
   return cat(
-      ranks, " ranks, ", members.empty() ? "" : cat("sets", members, ", "), phases.size(),
-      " phases, ", algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
+      ranks, " ranks, ", members.empty() ? "" : cat("sets", members, ", "),
+      changes.empty() ? "" : cat(changes.size(), " changes of sets, "), phases.size(), " phases, ",
+      algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
       plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",
       network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
       network.pool_alone ? ", from the pool alone" : "",

@@ -24,8 +24,20 @@ struct SimOperation {
   std::vector<std::vector<int64_t>> shapes;
   std::vector<std::vector<int64_t>> rows;
   double prescale = 1.0;
-  // All ranks take part; `rows`, the root and the expected values (sim_values.cc) count them. What
-  // is for some of them only gets its members here, and is drawn in make_operation().
+  // How many ranks of the set, the first ones after `first_giver` in a circle, have data for it;
+  // the others have joined, or are about to. 0: all.
+  int givers = 0;
+  int first_giver = 0;
+
+  bool is_given_by(int rank, int of) const {
+    return givers == 0 || (rank - first_giver + of) % of < givers;
+  }
+  // Ranks that have joined have no zeros for it.
+  bool is_refused(int of) const {
+    const bool adds = op == ReduceOp::sum || op == ReduceOp::average;
+    const bool takes_zeros = kind == Kind::barrier || (kind == Kind::allreduce && adds);
+    return givers > 0 && givers < of && !takes_zeros;
+  }
 };
 
 enum class Fault : uint8_t {
@@ -43,6 +55,14 @@ enum class Fault : uint8_t {
   refuse,   // there is no memory for a result
 };
 
+// On all ranks, before what `phase` has: every rank has ended what comes before, and begins nothing
+// that comes after before all have made it.
+struct SimSetChange {
+  std::size_t phase = 0;
+  std::size_t set = 0;
+  bool is_removed = false;  // or added
+};
+
 struct SimScript {
   int ranks = 1;
   SimPolicy network;
@@ -53,6 +73,8 @@ struct SimScript {
   bool slow_compute = false;
   uint64_t plan_repeats = 0;
   std::vector<std::vector<int>> sets;  // beside the world: their numbers begin at 1
+  std::size_t first_sets = 0;          // that are there from the beginning; the others come later
+  std::vector<SimSetChange> changes;   // in order
   // All operations of a phase are submitted at once, the named in any order; then all are awaited.
   std::vector<std::vector<SimOperation>> phases;
   Fault fault = Fault::none;
@@ -66,6 +88,7 @@ struct SimScript {
   // What a set calls a rank; -1: it is not in it.
   int rank_in(std::size_t set, int rank) const;
   int ranks_of(std::size_t set) const;
+  void insert(std::size_t at, const std::vector<std::vector<SimOperation>>& more);  // phases
   // Others do not hear of a rank for a while, or for ever, and may give it up.
   bool stops_a_rank() const {
     return fault == Fault::nap || fault == Fault::stop || fault == Fault::unplug;

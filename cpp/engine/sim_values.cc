@@ -26,6 +26,7 @@ int given(const SimOperation& operation, int rank, int64_t i) {
 double reduced(const SimOperation& operation, int ranks, int64_t i) {
   double sum = 0, least = 1e9, most = -1e9;
   for (int rank = 0; rank < ranks; ++rank) {
+    if (!operation.is_given_by(rank, ranks)) continue;
     const double value = given(operation, rank, i) * operation.prescale;
     sum += value;
     least = std::min(least, value);
@@ -113,6 +114,7 @@ std::vector<double> expected(const SimOperation& operation, int ranks, int rank,
       }
       break;
     case Kind::barrier:
+    case Kind::join:
       break;
   }
   return values;

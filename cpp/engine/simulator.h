@@ -3,7 +3,9 @@
 // report.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 
 namespace rdmacoll {
@@ -18,6 +20,7 @@ struct SimOutcome {
   uint64_t plans = 0;  // of all ranks: followed, left, decisions to catch up with
   uint64_t plans_left = 0;
   uint64_t caught_up = 0;
+  std::map<std::size_t, int64_t> last_joined;  // by phase: what join() has said
 
   bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty() && overslept.empty(); }
 };

@@ -62,7 +62,17 @@ Status Submissions::add(const OperationRef& operation) {
   Request& request = operation->request;
   Door* door = nullptr;
   RC_RETURN_IF_ERROR(find_door(request, door));
-  if (request.name.empty()) {
+  if (door->has_joined) {
+    return {Code::invalid,
+            cat("this rank has joined", request.set == 0 ? "" : cat(" process set ", request.set),
+                " and cannot submit ", operation->label(),
+                ": join() says that it has no data left. Wait for join() to return first.")};
+  }
+  if (request.kind == Kind::join) {
+    door->has_joined = true;
+    request.iteration = kJoinIteration;
+    operation->next_number = door->unnamed;
+  } else if (request.name.empty()) {
     request.iteration = door->unnamed++;
   } else if (!door->names.emplace(request.name, request.iteration).second) {
     ErrorDetail detail;
@@ -77,12 +87,21 @@ Status Submissions::add(const OperationRef& operation) {
   return {};
 }
 
-void Submissions::forget(const Operation& operation) {
-  if (operation.request.name.empty()) return;
+void Submissions::number_from(uint32_t set, int64_t number) {
   const std::lock_guard lock(mutex_);
-  const auto door = doors_.find(operation.request.set);
-  if (door != doors_.end())
-    door->second.names.erase({operation.request.name, operation.request.iteration});
+  const auto door = doors_.find(set);
+  if (door == doors_.end()) return;
+  door->second.unnamed = number;
+}
+
+void Submissions::forget(const Operation& operation) {
+  const Request& request = operation.request;
+  if (request.name.empty() && request.kind != Kind::join) return;
+  const std::lock_guard lock(mutex_);
+  const auto door = doors_.find(request.set);
+  if (door == doors_.end()) return;
+  if (request.kind == Kind::join) door->second.has_joined = false;
+  door->second.names.erase({request.name, request.iteration});
 }
 
 }  // namespace rdmacoll

@@ -43,8 +43,12 @@ class Submissions {
   }
   bool waiting() const { return waiting_.load(std::memory_order_seq_cst); }
 
-  // The name may be used again. Before complete(), since the caller may submit it at once.
+  // The name may be used again, or who had joined may submit again. Before complete(), since the
+  // caller may submit it at once.
   void forget(const Operation& operation);
+
+  // All ranks of the set have joined: its unnamed operations go on with this number.
+  void number_from(uint32_t set, int64_t number);
 
   // From now on every add() is answered with this.
   void close(Status status) {
@@ -58,6 +62,7 @@ class Submissions {
     std::vector<int> ranks;
     std::set<std::pair<std::string, int64_t>> names;  // in flight
     int64_t unnamed = 0;
+    bool has_joined = false;
   };
   Status find_door(const Request& request, Door*& door) const;
 

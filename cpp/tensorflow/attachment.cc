@@ -9,8 +9,9 @@ Attachment& Attachment::instance() {
 }
 
 bool Attachment::attach(const rc_api* api, rc_engine* engine) {
-  // Everything up to and including memory_lend() is used here; a longer table is fine.
-  constexpr uint32_t kSizeMin = offsetof(rc_api, memory_lend) + sizeof(rc_api::memory_lend);
+  // Everything up to and including submit_and_drive() is used here; a longer table is fine.
+  constexpr uint32_t kSizeMin =
+      offsetof(rc_api, submit_and_drive) + sizeof(rc_api::submit_and_drive);
   if (api != nullptr && (api->abi_version != RC_ABI_VERSION || api->size < kSizeMin)) return false;
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   api_ = engine == nullptr ? nullptr : api;

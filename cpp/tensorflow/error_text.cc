@@ -130,10 +130,11 @@ std::string json_member(std::string_view json, std::string_view name) {
   return "";
 }
 
-KernelError kernel_error(std::string_view json) {
+void set_error(TF_Status* status, std::string_view json) {
   const std::string kind = json_member(json, "kind");
-  return {code_of(kind), (kind.empty() ? "RdmacollError" : kind) + ": " +
-                             json_member(json, "message") + " [rdmacoll " + details_of(json) + "]"};
+  const std::string text = (kind.empty() ? "RdmacollError" : kind) + ": " +
+                           json_member(json, "message") + " [rdmacoll " + details_of(json) + "]";
+  TF_SetStatus(status, code_of(kind), text.c_str());
 }
 
 std::string error_json(std::string_view kind, std::string_view message) {

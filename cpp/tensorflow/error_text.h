@@ -9,11 +9,8 @@
 
 namespace rdmacoll::tensorflow {
 
-struct KernelError {
-  TF_Code code;
-  std::string text;  // "KIND: message [rdmacoll {json without the message}]"
-};
-KernelError kernel_error(std::string_view error_json);
+// Its text: "KIND: message [rdmacoll {json without the message}]".
+void set_error(TF_Status* status, std::string_view error_json);
 
 // {"kind": kind, "message": message}: an error that is found on this side.
 std::string error_json(std::string_view kind, std::string_view message);

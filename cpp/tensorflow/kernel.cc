@@ -25,6 +25,10 @@ constexpr std::size_t kBorrowedBytesMin = 64 << 10;
 // it is asked in one call of 16: one step that held its inputs is no rule for all that follow.
 constexpr uint8_t kBorrowsInARow = 15;
 
+// The thread that submits as much as this drives the engine itself: what a small collective costs
+// is to wake the engine's thread, and then one of TensorFlow's.
+constexpr std::size_t kDrivenBytesMax = 64 << 10;
+
 // Memory of the engine under a tensor that TensorFlow owns.
 struct Loan {
   void* context = nullptr;
@@ -115,11 +119,12 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
     return finish.run();
   }
   pending->done = std::move(finish);
-  // From here on the callback may run at any moment and owns what is pending.
+  // From here on the callback may run at any moment.
   Pending* const submitted = pending.release();
   submitted->round = Waiting::instance().begin();
   const std::string error = kernel->submit(*submitted);
   if (!error.empty()) on_done(submitted, error.c_str());
+  leave(submitted);
 }
 
 bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status) {
@@ -129,6 +134,7 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
     return false;
   }
   pending.results = 0;
+  pending.bytes = 0;
   pending.tensors.assign(inputs, {});
   pending.borrows.resize(inputs);
   for (std::size_t i = 0; i < inputs; ++i) {
@@ -158,13 +164,16 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
   tensor.ndim = TF_NumDims(input);
   for (int i = 0; i < tensor.ndim && i < kDimsMax; ++i) tensor.dims[i] = TF_Dim(input, i);
   const std::size_t bytes = TF_TensorByteSize(input);
+  pending.bytes += bytes;
   const bool is_empty = bytes == 0;
   tensor.input = is_empty ? empty_memory : TF_TensorData(input);
   // Our reference goes before the output is asked for: TensorFlow gives an input's memory to the
   // output only when nobody else holds it. The context keeps the memory alive.
   TF_DeleteTensor(input);
   if (tensor.ndim > kDimsMax) {
-    TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: tensors have at most 8 dimensions");
+    const std::string what = "a tensor has " + std::to_string(tensor.ndim) +
+                             " dimensions; at most 8 are supported: reshape it.";
+    set_error(status, error_json("ConfigError", what));
     return false;
   }
   if (makes_result()) return true;
@@ -275,8 +284,12 @@ std::string Kernel::submit(Pending& pending) {
   if (use.api == nullptr) {
     return error_json("NotInitializedError", "rdmacoll is not running: call rdmacoll.init() first");
   }
+  // With others on their way the thread has been woken already, and they may take long.
+  const bool drives = pending.bytes <= kDrivenBytesMax && Waiting::instance().now() == 1;
   char* error = nullptr;
-  if (use.api->submit(use.engine, &request, nullptr, &error) == 0) return "";
+  const int refused = drives ? use.api->submit_and_drive(use.engine, &request, &error)
+                             : use.api->submit(use.engine, &request, nullptr, &error);
+  if (refused == 0) return "";
   std::string text =
       error != nullptr ? error : error_json("RdmacollError", "the engine refused the operation");
   if (error != nullptr) use.api->text_free(error);
@@ -304,24 +317,29 @@ void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
 }
 
 void Kernel::on_done(void* context, const char* error) {
-  std::unique_ptr<Pending> pending(static_cast<Pending*>(context));
+  auto* pending = static_cast<Pending*>(context);
   Waiting::instance().end(pending->round);
   if (!pending->failure.empty()) {
     fail(pending->context, error_json("RdmacollError", pending->failure));
   } else if (error != nullptr) {
     fail(pending->context, error);
   }
+  leave(pending);
+}
+
+// Who leaves last ends the op: not while compute() holds on to the engine, which it may be driving.
+void Kernel::leave(Pending* pending) {
+  if (!pending->one_has_left.exchange(true, std::memory_order_acq_rel)) return;
   Done done = std::move(pending->done);
   // run() may end the step and with it this kernel, so the memory goes back before.
   Kernel* const kernel = pending->kernel;
-  kernel->recycle(std::move(pending));
+  kernel->recycle(std::unique_ptr<Pending>(pending));
   done.run();
 }
 
 void Kernel::fail(TF_OpKernelContext* context, const std::string& json) {
-  const KernelError error = kernel_error(json);
   const OwnedStatus status(TF_NewStatus());
-  TF_SetStatus(status.get(), error.code, error.text.c_str());
+  set_error(status.get(), json);
   TF_OpKernelContext_Failure(context, status.get());
 }
 
@@ -342,6 +360,7 @@ std::unique_ptr<Kernel::Pending> Kernel::take_pending() {
 void Kernel::recycle(std::unique_ptr<Pending> pending) {
   pending->context = nullptr;
   pending->failure.clear();
+  pending->one_has_left.store(false, std::memory_order_relaxed);
   const std::lock_guard<std::mutex> lock(mutex_);
   idle_.push_back(std::move(pending));
 }

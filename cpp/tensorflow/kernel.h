@@ -2,6 +2,7 @@
 // submits the node's tensors to the engine and returns, the engine's callback ends the op.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -33,6 +34,8 @@ class Kernel {
     TF_OpKernelContext* context = nullptr;
     Done done;
     uint32_t round = 0;  // of Waiting
+    std::size_t bytes = 0;
+    std::atomic<bool> one_has_left{false};  // of compute() and the engine's callback
     std::vector<rc_tensor> tensors;
     std::vector<int64_t> splits;
     int results = 0;               // that memory was asked for
@@ -67,6 +70,7 @@ class Kernel {
 
   static void* on_allocate(void* context, int32_t ndim, const int64_t* dims);
   static void on_done(void* context, const char* error_json);
+  static void leave(Pending* pending);
   static void fail(TF_OpKernelContext* context, const std::string& error_json);
 
   const rc_kind kind_;

@@ -21,6 +21,10 @@ class Waiting {
   }
   void end(uint32_t round) { counts_[round % 2].fetch_sub(1, std::memory_order_relaxed); }
 
+  int32_t now() const {
+    return counts_[0].load(std::memory_order_relaxed) + counts_[1].load(std::memory_order_relaxed);
+  }
+
   void start_round() { round_.fetch_add(1, std::memory_order_relaxed); }
   int32_t since_before_this_round() const {
     return counts_[(round_.load(std::memory_order_relaxed) + 1) % 2].load(

@@ -29,6 +29,7 @@ from rdmacoll.engine.exchanges import (
     scatter,
     scatter_async,
 )
+from rdmacoll.engine.joining import join
 from rdmacoll.engine.memory import empty
 from rdmacoll.engine.operators import Average, Max, Min, Product, ReduceOp, Sum
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
@@ -75,6 +76,7 @@ __all__ = [
     "grouped_broadcast_async",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "join",
     "prepare_allreduce",
     "process_sets",
     "reduce",

@@ -1,8 +1,8 @@
 """Decides how this process starts. With cpp/base/config.cc the only reader of the environment.
 
 Order of precedence: arguments of `init()`, RDMACOLL_RANK and its like, MPI, Slurm, torchrun; without any of
-them a world of one. A launcher that says N while MPI says 1 is an error: N worlds of one would train N
-models without a word.
+them a world of one. A launcher of one process hides none of several, and a launcher that says N while MPI
+says 1 is an error: N worlds of one would train N models without a word.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
+import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rdmacoll.engine import launch as launch_rules, patience
 from rdmacoll.engine.carrier import Carrier, MpiCarrier, SoloCarrier
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.launch import OPEN_MPI, Launch
 from rdmacoll.engine.library import load
 from rdmacoll.engine.log import Log
@@ -47,6 +49,11 @@ class Start:
         tell = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
         tell(f"started by {self.launch.describe()}.")
 
+    def tell_of(self, wrong: RdmacollError, values: Values) -> None:
+        """Says at once why this world will not be, before the other ranks come and hear it."""
+        if self.launch.size > 1:
+            Log(values.text("RDMACOLL_LOG"), self.launch.rank).warning(f"{wrong} The other ranks hear it.")
+
     def carrier(self, values: Values) -> Carrier:
         """The channel between the ranks. Raises ConfigError."""
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
@@ -56,7 +63,7 @@ class Start:
             return MpiCarrier(self.comm, name, secret, timeout_s)
         if self.launch.size == 1:
             return SoloCarrier(name, secret)
-        patient = self.launch.by in _BY_HAND and not values.is_given("RDMACOLL_START_TIMEOUT_S")
+        patient = self.launch.by in _BY_HAND and values.given_number("RDMACOLL_START_TIMEOUT_S") is None
         # Rank 0 has a connection from each of the others.
         load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
         file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
@@ -82,16 +89,34 @@ def _import_mpi() -> tuple[Any, bool]:
     return MPI, first
 
 
-def _initialized(mpi: Any) -> Any:
-    """The module, when MPI runs: MPI_Init waits for all ranks of the job, without a limit of its own."""
+def _initialized(mpi: Any, timeout_s: float | None = None) -> Any:
+    """The module, when MPI runs. MPI_Init waits for all ranks of the job and cannot be called off: Ctrl-C
+    and the end of `timeout_s` end the process."""
     if not mpi.Is_initialized():
         done = threading.Event()
-        threading.Thread(target=_report_until, args=(done,), daemon=True).start()
+        threading.Thread(target=_watch_until, args=(done, timeout_s), daemon=True).start()
         try:
-            _init_thread(mpi)
+            with _ended_by_interrupt():
+                _init_thread(mpi)
         finally:
             done.set()
     return mpi
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Python would only note a Ctrl-C, and act on it after the call that it was to end."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _init_thread(mpi: Any) -> None:
@@ -107,12 +132,18 @@ def _init_thread(mpi: Any) -> None:
         comm.Set_errhandler(mpi.ERRORS_RETURN)
 
 
-def _report_until(done: threading.Event) -> None:
+def _watch_until(done: threading.Event, timeout_s: float | None) -> None:
     told = launch_rules.by_mpi(os.environ)
     log = Log(os.environ.get("RDMACOLL_LOG", "warning"), told.rank if told else -1)
-    waiting = patience.Patience(None, log)
+    waiting = patience.Patience(timeout_s, log)
     while not done.wait(patience.REPORT_EVERY_S / 10):
         waiting.report("waiting in MPI_Init for the other ranks of this MPI job to reach init()")
+        if waiting.is_over():
+            log.error(
+                f"the ranks of this MPI job did not all reach init() {waiting.limit()}: some rank has not "
+                "come so far, or has ended. MPI_Init cannot be called off, so this process ends."
+            )
+            os._exit(1)
 
 
 def mpi_module() -> Any:
@@ -140,7 +171,7 @@ def _first_line(text: str) -> str:
     return text.strip().split("\n", 1)[0].strip(" \0")
 
 
-def _start_with_mpi(told: Launch, environ: Mapping[str, str]) -> Start | None:
+def _start_with_mpi(told: Launch, environ: Mapping[str, str], timeout_s: float | None) -> Start | None:
     """The start over COMM_WORLD; None when it does not fit and Slurm can do it instead."""
     if "mpi4py.MPI" not in sys.modules:
         load().check_descriptors(_MPI_DESCRIPTORS)
@@ -162,7 +193,7 @@ def _start_with_mpi(told: Launch, environ: Mapping[str, str]) -> Start | None:
     world = mpi.COMM_WORLD
     if told.by == OPEN_MPI and OPEN_MPI not in version and not mpi.Is_initialized():
         says = "is not that MPI"
-    elif _initialized(mpi) and world.Get_size() != told.size:
+    elif _initialized(mpi, timeout_s) and world.Get_size() != told.size:
         says = f"says rank {world.Get_rank()} of {world.Get_size()}"
     else:
         return Start(
@@ -186,8 +217,13 @@ def find_start(
     size: int | None = None,
     rendezvous: str | None = None,
     environ: Mapping[str, str] | None = None,
+    values: Values | None = None,
 ) -> Start:
-    """Who this process is, by the order of precedence above. Raises ConfigError."""
+    """Who this process is, by the order of precedence above. Raises ConfigError.
+
+    MPI_Init may last as long as RDMACOLL_START_TIMEOUT_S of `values`, where that is set: the launcher watches
+    its processes, and slow ones are none of its business.
+    """
     environ = os.environ if environ is None else environ
     if comm is not None:
         if rank is not None or size is not None or rendezvous is not None:
@@ -205,31 +241,23 @@ def find_start(
     told = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
     if told is not None:
         return Start(told)
-    told = launch_rules.by_mpi(environ)
-    if told is None and _mpi_is_active():
-        module = sys.modules["mpi4py.MPI"]
-        told = Launch("MPI", module.COMM_WORLD.Get_rank(), module.COMM_WORLD.Get_size())
-    if told is not None:
-        start = _start_with_mpi(told, environ)
+    found = launch_rules.by_launchers(environ)
+    if _mpi_is_active() and not any(told.is_mpi for told in found):
+        world = sys.modules["mpi4py.MPI"].COMM_WORLD
+        found.insert(0, Launch("MPI", world.Get_rank(), world.Get_size(), is_mpi=True))
+    timeout_s = values.given_number("RDMACOLL_START_TIMEOUT_S") if values else None
+    for told in found:
+        start = _start_with_mpi(told, environ, timeout_s) if told.is_mpi else Start(told)
         if start is not None:
             return start
-    found = launch_rules.by_slurm(environ) or launch_rules.by_torchrun(environ)
-    return Start(found or Launch("no launcher", 0, 1))
+    return Start(Launch("no launcher", 0, 1))
 
 
 def told_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
     """What variables tell of this process's start, without starting anything. Raises ConfigError."""
     environ = os.environ if environ is None else environ
-    for rule in (
-        launch_rules.by_hand,
-        launch_rules.by_mpi,
-        launch_rules.by_slurm,
-        launch_rules.by_torchrun,
-    ):
-        told = rule(environ)
-        if told is not None:
-            return told
-    return None
+    told = launch_rules.by_hand(environ)
+    return told or next(iter(launch_rules.by_launchers(environ)), None)
 
 
 def cache_folder() -> Path:

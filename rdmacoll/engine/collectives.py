@@ -10,7 +10,7 @@ is not in the set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def allreduce_async(
 
 
 def grouped_allreduce_async(
-    arrays: Sequence[Any],
+    arrays: Iterable[Any],
     op: int = Average,
     name: str | None = None,
     out: Sequence[Array] | None = None,
@@ -105,7 +105,7 @@ def grouped_allreduce_async(
 
 
 def grouped_allreduce(
-    arrays: Sequence[Any],
+    arrays: Iterable[Any],
     op: int = Average,
     name: str | None = None,
     out: Sequence[Array] | None = None,

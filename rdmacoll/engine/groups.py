@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -52,17 +52,19 @@ def grouped_handle(
 
 
 def placed_handle(
-    arrays: Sequence[Any],
+    arrays: Iterable[Any],
     out: Sequence[Array] | None,
     name: str | None,
     call_of: Callable[[list[Array], list[Array], str | None], Call],
 ) -> Handle:
     """The same with `call_of(sources, targets, name)`, whose results go to `out` or to new arrays."""
+    arrays = list(arrays)
     if out is not None:
+        out = list(out)
         if len(out) != len(arrays):
             raise ConfigError(f"{len(arrays)} arrays, but {len(out)} in out.")
         arguments.check_apart(arrays, out)
-    outs = [None] * len(arrays) if out is None else list(out)
+    outs = [None] * len(arrays) if out is None else out
     pairs = [arguments.placed(array, where) for array, where in zip(arrays, outs)]
     sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     calls = [

@@ -36,6 +36,7 @@ class Launch:
     size: int
     rendezvous: str = ""  # host:port, where MPI does not carry the texts
     variables: tuple[str, ...] = ()  # that told rank and size, where `by` does not name them
+    is_mpi: bool = False  # MPI carries the texts, where this process has that MPI
 
     def describe(self) -> str:
         """One phrase for the log and for messages."""
@@ -110,7 +111,7 @@ def by_hand(
     missing = [name for name in ("RDMACOLL_RANK", "RDMACOLL_SIZE") if name not in merged]
     if missing:
         raise ConfigError(
-            f"{', '.join(sorted(merged))} is set, but {' and '.join(missing)} is not: a start by hand "
+            f"{', '.join(sorted(merged))} without {' and '.join(missing)}: a start by hand "
             "needs RDMACOLL_RANK, RDMACOLL_SIZE and, from two ranks on, RDMACOLL_RENDEZVOUS."
         )
     launch = checked(
@@ -135,7 +136,9 @@ def by_mpi(environ: Mapping[str, str]) -> Launch | None:
     """What an MPI launcher says about this process, whether or not this process has that MPI."""
     for by, size, rank in _MPI_VARIABLES:
         if size in environ and rank in environ:
-            told = Launch(by, _number(environ, rank), _number(environ, size), variables=(rank, size))
+            told = Launch(
+                by, _number(environ, rank), _number(environ, size), variables=(rank, size), is_mpi=True
+            )
             return checked(told)
     return None
 
@@ -203,7 +206,7 @@ def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
     if missing:
         raise ConfigError(
-            f"RANK and WORLD_SIZE={launch.size} are set, but {' and '.join(missing)} is not: rank 0's "
+            f"RANK and WORLD_SIZE={launch.size} are set, but not {' and '.join(missing)}: rank 0's "
             "address is unknown."
         )
     port = _number(environ, "MASTER_PORT")
@@ -211,3 +214,28 @@ def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
     if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
         port += 1 if port < 65535 else -1
     return replace(launch, rendezvous=_join_address(environ["MASTER_ADDR"], port))
+
+
+def by_launchers(environ: Mapping[str, str]) -> list[Launch]:
+    """What launchers say about this process, the one to believe first: each may have started the next.
+
+    One that started a single process hides none that started several. MPI comes first, since its mpirun
+    leaves what srun said to its own helpers in the environment. Raises ConfigError where two disagree
+    otherwise.
+    """
+    mpi, slurm, torchrun = by_mpi(environ), by_slurm(environ), by_torchrun(environ)
+    if torchrun is not None and torchrun.size > 1 and "TORCHELASTIC_RUN_ID" in environ:
+        return [torchrun]  # its own mark: whoever else is named has started torchrun
+    found = [launch for launch in (mpi, slurm, torchrun) if launch is not None]
+    found.sort(key=lambda launch: launch.size == 1)
+    if slurm and torchrun and found[0] is slurm and torchrun.size > 1 and _differ(slurm, torchrun):
+        raise ConfigError(
+            f"{slurm.by} says rank {slurm.rank} of {slurm.size}, {torchrun.by} says rank {torchrun.rank} of "
+            f"{torchrun.size} ({' and '.join(torchrun.variables)}): unset what does not hold, or start with "
+            "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS."
+        )
+    return found
+
+
+def _differ(one: Launch, other: Launch) -> bool:
+    return (one.rank, one.size) != (other.rank, other.size)

@@ -14,7 +14,7 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
 ABI_VERSION = 4
 
-ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER = range(9)
+ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED = 0, 1, 2
 LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
@@ -164,6 +164,7 @@ class _Api(ctypes.Structure):
         ),
         ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_int64, _TEXT)),
         ("set_in_flight", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, _TEXT)),
+        ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID)),
     ]
 
 
@@ -230,10 +231,16 @@ class Library:
 
     def settings(self, arguments: str = "") -> list[dict[str, Any]]:
         """The settings' table with effective values and sources. Raises ConfigError."""
-        text, error = _VOID(), _VOID()
-        self._check(self._api.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error)), error)
-        rows: list[dict[str, Any]] = json.loads(self.take_text(text.value))
+        rows, wrong = self.readable_settings(arguments)
+        if wrong is not None:
+            raise wrong
         return rows
+
+    def readable_settings(self, arguments: str = "") -> tuple[list[dict[str, Any]], RdmacollError | None]:
+        """The same table, where what cannot be read has its default, and the first error."""
+        text, error = _VOID(), _VOID()
+        code = self._api.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error))
+        return json.loads(self.take_text(text.value)), self.error(error) if code != 0 else None
 
     def check_descriptors(self, needed: int) -> None:
         """Raises ConfigError when this process may not open so many more descriptors now."""

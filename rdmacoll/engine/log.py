@@ -24,6 +24,10 @@ class Log:
         """What everybody wants to know once; not shown where errors alone are wanted."""
         self._write("warning", "", text)
 
+    def error(self, text: str) -> None:
+        """What ends this process."""
+        self._write("error", "error: ", text)
+
     def warning(self, text: str) -> None:
         """Something that the user should look at."""
         self._write("warning", "warning: ", text)

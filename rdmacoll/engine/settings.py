@@ -70,6 +70,10 @@ class Values:
         """Whether the user set it, in the environment or as an argument."""
         return str(self._rows[name]["source"]) in ("environment", "argument")
 
+    def given_number(self, name: str) -> float | None:
+        """The number that the user set, in the environment or as an argument; None without one."""
+        return self.number(name) if self.is_given(name) else None
+
     def names(self) -> list[str]:
         """All names, in the table's order."""
         return list(self._rows)

@@ -19,12 +19,19 @@ _ASK_EVERY_S = 0.5
 _GRACE_S = 1.2
 
 
-def start_engine(library: Library, carrier: Carrier, launch: Launch, arguments: str) -> int:
-    """The engine of a world that stands on all ranks; whatever ends the start leaves none, and is told."""
+def start_engine(
+    library: Library, carrier: Carrier, launch: Launch, arguments: str, wrong: RdmacollError | None
+) -> int:
+    """The engine of a world that stands on all ranks; whatever ends the start leaves none, and is told.
+
+    wrong: what this rank's own settings are refused for.
+    """
     engine = 0
 
     def open_engine() -> str:
         nonlocal engine
+        if wrong is not None:
+            raise wrong
         engine, card = library.engine_open(
             rank=launch.rank, size=launch.size, job=job, secret=secret, arguments=arguments
         )

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Callable
 
@@ -178,14 +178,13 @@ def init(
                 return
             raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
         library = load()
-        names = [str(row["name"]) for row in library.settings()]
-        static_sets = setting_of(process_sets)
-        arguments = arguments_text({**settings, "process_sets": static_sets}, names)
-        start = start_of(comm, rank=rank, size=size, rendezvous=rendezvous)
-        values = Values(library.settings(arguments))
+        arguments, values, wrong = _read(library, process_sets, settings)
+        start = start_of(comm, values=values, rank=rank, size=size, rendezvous=rendezvous)
+        if wrong is not None:
+            start.tell_of(wrong, values)
         carrier = start.carrier(values)
         try:
-            address = start_engine(library, carrier, start.launch, arguments)
+            address = start_engine(library, carrier, start.launch, arguments, wrong)
         except BaseException as error:
             if isinstance(error, RankFailedError) or not isinstance(error, Exception):
                 note_failure()
@@ -197,6 +196,24 @@ def init(
         bind_static(_PROCESS.engine, process_sets)
         _PROCESS.tell(address)
         start.tell(values)
+
+
+def _read(
+    library: Library,
+    process_sets: Sequence[ProcessSet | Iterable[int]] | str | None,
+    settings: Mapping[str, object],
+) -> tuple[str, Values, RdmacollError | None]:
+    """The arguments as the library reads them, the settings, and what is wrong with either: an error that the
+    other ranks are to hear, for which some settings are needed."""
+    rows, wrong = library.readable_settings()
+    arguments = ""
+    try:
+        named = {**settings, "process_sets": setting_of(process_sets)}
+        arguments = arguments_text(named, [str(row["name"]) for row in rows])
+        rows, wrong = library.readable_settings(arguments)
+    except ConfigError as error:
+        wrong = error
+    return arguments, Values(rows), wrong
 
 
 def start_of(comm: Any = None, **by_hand: Any) -> Start:

@@ -84,6 +84,89 @@ TEST(Callers, who_asks_for_metrics_meanwhile_gets_them) {
   asker.join();
 }
 
+// ---- callers that drive and do not wait ----
+
+// What a request's `done` has seen; outlives whoever has submitted it.
+struct Seen {
+  std::atomic<int> calls = 0;
+  std::atomic<std::thread::id> thread;
+
+  OperationRef sum_of(std::vector<float>& values, const std::string& name) {
+    Request request = in_place(Kind::allreduce, Dtype::float32, values, name);
+    request.done = [this](const Status&) {
+      thread = std::this_thread::get_id();
+      ++calls;
+    };
+    return std::make_shared<Operation>(std::move(request));
+  }
+};
+
+TEST(Callers, that_drive_end_what_needs_nobody_else) {
+  LocalWorld world(1, "");
+  if (HasFatalFailure()) return;
+  int driven = 0;
+  constexpr int kTurns = 200;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    std::vector<float> values(10, 1.f);
+    Seen seen;
+    const OperationRef operation = seen.sum_of(values, "");
+    ASSERT_TRUE(world.rank(0).driver().submit_and_drive(operation).ok());
+    ASSERT_TRUE(ends_within(*operation, milliseconds(10'000)));
+    EXPECT_EQ(seen.calls, 1);
+    driven += seen.thread.load() == std::this_thread::get_id() ? 1 : 0;
+  }
+  // Not all: now and then the engine thread looks whether there is anything to do.
+  EXPECT_GT(driven, kTurns / 2);
+}
+
+TEST(Callers, that_drive_come_back_though_a_peer_stays_away) {
+  LocalWorld world(2, "");
+  if (HasFatalFailure()) return;
+  std::atomic<bool> has_returned = false;
+  world.each([&](int rank) {
+    std::vector<float> values(10, 1.f);
+    Seen seen;
+    const OperationRef operation = seen.sum_of(values, "late");
+    const auto end = std::chrono::steady_clock::now() + milliseconds(10'000);
+    while (rank == 1 && !has_returned && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    EXPECT_TRUE(rank == 0 || has_returned);
+    ASSERT_TRUE(world.rank(rank).driver().submit_and_drive(operation).ok());
+    if (rank == 0) {
+      EXPECT_FALSE(operation->done());
+      has_returned = true;
+    }
+    // On rank 0 by its engine thread: nobody waits there.
+    ASSERT_TRUE(ends_within(*operation, milliseconds(10'000)));
+    EXPECT_EQ(seen.calls, 1);
+    EXPECT_EQ(values.front(), 2.f);
+  });
+}
+
+TEST(Callers, that_drive_in_another_order_on_each_rank_do_not_keep_each_other) {
+  LocalWorld world(3, "");
+  if (HasFatalFailure()) return;
+  world.each([&](int rank) {
+    for (int turn = 0; turn < 50; ++turn) {
+      constexpr int kOperations = 5;
+      std::vector<std::vector<float>> values(kOperations, std::vector<float>(10, 1.f));
+      std::vector<Seen> seen(kOperations);
+      std::vector<OperationRef> operations(kOperations);
+      for (int i = 0; i < kOperations; ++i) {
+        const int which = (i * (rank + 1) + turn) % kOperations;
+        operations[which] = seen[which].sum_of(values[which], cat("operation ", which));
+        ASSERT_TRUE(world.rank(rank).driver().submit_and_drive(operations[which]).ok());
+      }
+      for (int i = 0; i < kOperations; ++i) {
+        ASSERT_TRUE(ends_within(*operations[i], milliseconds(10'000))) << "turn " << turn;
+        EXPECT_EQ(seen[i].calls, 1);
+        EXPECT_EQ(values[i].front(), 3.f);
+      }
+    }
+  });
+}
+
 // ---- memory ----
 
 TEST(Pool, of_the_smallest_size_is_enough_for_any_number_of_large_operations) {

@@ -146,7 +146,7 @@ def groups() -> None:
         for rank in range(count)
     ]
     for name in (None, "a named group"):
-        got = engine.grouped_allreduce(lists[me], rdmacoll.Sum, name=name)
+        got = engine.grouped_allreduce(iter(lists[me]), rdmacoll.Sum, name=name)
         for position, array in enumerate(got):
             arrays = [lists[rank][position] for rank in range(count)]
             assert array.shape == shapes[position]

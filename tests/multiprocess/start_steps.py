@@ -51,7 +51,7 @@ def tell_when_in(step: str) -> None:
 def main() -> None:
     """Starts, and reports how that ended."""
     ended, step, how = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    step = "settings" if step == "init" else step  # what init() asks for first
+    step = "readable_settings" if step == "init" else step  # what init() asks for first
     (end_at(step, how) if told_rank() == ended else tell_when_in(step))
     try:
         rdmacoll.init()

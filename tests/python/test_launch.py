@@ -62,8 +62,32 @@ def test_arguments_come_before_variables():
     assert (start.launch.rank, start.launch.size, start.launch.rendezvous) == (2, 5, "other:1")
 
 
-def test_slurm_comes_before_torchrun():
-    found = find_start(environ={**SLURM, **TORCHRUN}).launch
+def test_a_launcher_of_one_process_hides_none_of_several():
+    one = {**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    for hiding in (one, {"PMI_RANK": "0", "PMI_SIZE": "1"}, {**one, "PMI_RANK": "0", "PMI_SIZE": "1"}):
+        found = find_start(environ={**hiding, **TORCHRUN}).launch
+        assert (found.by, found.rank, found.size) == ("torchrun", 1, 2)
+        assert told_rank({**hiding, **TORCHRUN}) == 1
+
+
+def test_torchrun_within_srun_is_the_one_that_started_this_process():
+    found = find_start(environ={**SLURM, **TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}).launch
+    assert (found.by, found.rank, found.size) == ("torchrun", 1, 2)
+
+
+def test_launchers_that_disagree_are_both_named():
+    words = r"srun says rank 3 of 4, torchrun says rank 1 of 2 \(RANK and WORLD_SIZE\)"
+    with pytest.raises(ConfigError, match=words):
+        find_start(environ={**SLURM, **TORCHRUN})
+    mpi = {"PMI_RANK": "0", "PMI_SIZE": "4"}
+    assert [told.by for told in launch.by_launchers({**mpi, **SLURM, **TORCHRUN})][1:] == [
+        "Slurm's srun",
+        "torchrun",
+    ]
+
+
+def test_slurm_has_the_rendezvous_where_torchruns_variables_say_the_same():
+    found = find_start(environ={**SLURM, **TORCHRUN, "RANK": "3", "WORLD_SIZE": "4"}).launch
     assert (found.rank, found.size) == (3, 4)
     host, port = launch.split_address(found.rendezvous)
     assert host == "gpu07"

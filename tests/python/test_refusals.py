@@ -182,6 +182,27 @@ except rdmacoll.ConfigError as error:
         assert ("rank 2 could not start" in text) == (rank != 2)
 
 
+@pytest.mark.parametrize("wrong", ["env", "argument"])
+def test_a_wrong_setting_of_one_rank_is_every_ranks_error(wrong):
+    entry_program = """
+import rdmacoll, os, sys
+from ranks import report
+rank = int(os.environ["RDMACOLL_RANK"])
+settings = {"nonsense": 3} if rank == 1 and sys.argv[1] == "argument" else {"order": "canonical"}
+try:
+    rdmacoll.init(**settings)
+except rdmacoll.ConfigError as error:
+    report(str(error), rank=rank)
+"""
+    env_of = {1: {"RDMACOLL_BUCKET_BYTES": "abc"}} if wrong == "env" else {}
+    outcome = run(entry_program, 3, env_of=env_of, arguments=[wrong], deadline_s=30)
+    for rank, text in enumerate(outcome.succeeded()):
+        assert text is not None, outcome.text()
+        assert ("RDMACOLL_BUCKET_BYTES=abc" if wrong == "env" else "'nonsense'") in text, outcome.text()
+        assert ("rank 1 could not start" in text) == (rank != 1)
+    assert "The other ranks hear it." in outcome.ranks[1].output
+
+
 def test_a_wrong_value_names_variable_value_and_what_is_allowed():
     entry_program = """
 import rdmacoll, os

@@ -114,6 +114,44 @@ def test_ctrl_c_ends_a_search_for_rank_0():
     assert ended["at"] - sent < DEADLINE_S
 
 
+# Rank 1 never reaches init(): rank 0 is kept in MPI_Init, which nobody can call off.
+KEPT_IN_MPI_INIT = """
+import os, sys, time
+from pathlib import Path
+number = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+Path(os.environ["RANKS_FOLDER"], "pid" + number).write_text(str(os.getpid()))
+from rdmacoll.engine import patience
+patience.REPORT_EVERY_S = 0.3
+if number == "1":
+    time.sleep(1000)
+import rdmacoll
+rdmacoll.init()
+"""
+
+
+def test_a_rank_that_others_keep_in_mpi_init_ends_with_the_time_it_was_given():
+    env = {"RDMACOLL_START_TIMEOUT_S": "2"}
+    with Run(KEPT_IN_MPI_INIT, 2, launcher="mpirun", env=env) as started:
+        outcome = started.finish(60)
+    assert outcome.ranks[0].code != 0
+    words = "did not all reach init() within 2 s (RDMACOLL_START_TIMEOUT_S)"
+    assert words in outcome.ranks[0].output, outcome.text()
+
+
+def test_ctrl_c_ends_a_rank_that_waits_in_mpi_init():
+    with Run(KEPT_IN_MPI_INIT, 2, launcher="mpirun") as started:
+        waits = "waiting in MPI_Init for the other ranks"
+        until = time.monotonic() + 60
+        while waits not in started.so_far().text() and time.monotonic() < until:
+            time.sleep(0.05)
+        sent = time.monotonic()
+        os.kill(int((started.folder / "pid0").read_text()), signal.SIGINT)
+        outcome = started.finish(60)
+    assert waits in outcome.text()
+    assert outcome.ranks[0].code != 0
+    assert time.monotonic() - sent < DEADLINE_S, outcome.text()
+
+
 @pytest.mark.parametrize("step", [pytest.param("engine_open", marks=pytest.mark.slow), "engine_start"])
 def test_ctrl_c_ends_a_start_under_mpirun(step):
     with Run(PROGRAM, 2, launcher="mpirun", arguments=["0", step, "stays"]) as started:

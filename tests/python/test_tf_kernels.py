@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from kernel_spy import ONE, PIECES, Spy, allreduce, library, ops, spy  # noqa: F401 (fixtures)
 
-from rdmacoll.engine.errors import RankFailedError, StalledError, error_from
+from rdmacoll.engine.errors import ConfigError, RankFailedError, StalledError, error_from
 from rdmacoll.engine.library import ABI_VERSION, REQUEST, _Api
 from rdmacoll.ops._arguments import bits
 
@@ -193,8 +193,9 @@ def test_strings_are_refused(ops: Any, spy: Spy) -> None:
 
 def test_more_than_8_dimensions_are_refused(ops: Any, spy: Spy) -> None:
     assert allreduce(ops, [tf.ones([1] * 8)])[0].shape == [1] * 8
-    with pytest.raises(tf.errors.InvalidArgumentError, match="8 dimensions"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="9 dimensions; at most 8") as refused:
         allreduce(ops, [tf.ones([1] * 9)])
+    assert isinstance(error_from(refused.value), ConfigError)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (0, 5), (2, 0)])
@@ -333,6 +334,47 @@ def test_after_an_error_the_next_step_works(ops: Any, spy: Spy) -> None:
         step(tf.ones(3))
     spy.answer = None
     np.testing.assert_array_equal(step(tf.ones(3)).numpy(), [2.0] * 3)
+
+
+def test_what_is_small_and_alone_is_driven_by_the_thread_that_submits_it(ops: Any, spy: Spy) -> None:
+    sizes = (1, 16 << 10, (16 << 10) + 1, 0)
+    for size in sizes:
+        allreduce(ops, [tf.ones(size)])
+        ops.rdmacoll_allgather(tensors=[tf.ones(size)])
+    allreduce(ops, [tf.ones(10_000), tf.ones(10_000)])  # 80 KB together
+    ops.rdmacoll_barrier()
+    drives = [request["drives"] for request in spy.requests]
+    assert drives == [True, True, True, True, False, False, True, True, False, True]
+
+    spy.hold.clear()
+    step = tf.function(lambda x: [allreduce(ops, [x + i], tensor_name=f"op {i}")[0] for i in range(6)])
+    thread = threading.Thread(target=step, args=(tf.ones(2),), daemon=True)
+    thread.start()
+    for _ in range(3000):
+        if len(spy.requests) == len(drives) + 6:
+            break
+        spy.hold.wait(0.01)
+    at_once = [request["drives"] for request in spy.requests[len(drives) :]]
+    spy.hold.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert len(at_once) == 6
+    assert sum(at_once) <= 1  # a thread that drives would keep the others from being submitted
+
+
+def test_what_is_answered_while_it_is_submitted_ends_once(ops: Any, spy: Spy) -> None:
+    spy.answers_at_once = True
+    step = tf.function(lambda x: allreduce(ops, [x + 1.0], tensor_name="t")[0] * 2.0)
+    for _ in range(100):
+        np.testing.assert_array_equal(step(tf.ones(3)).numpy(), [4.0] * 3)
+        np.testing.assert_array_equal(allreduce(ops, [tf.ones(3)])[0].numpy(), [1.0] * 3)
+    assert all(request["drives"] for request in spy.requests)
+    spy.answer = json.dumps({"kind": "StalledError", "message": "m"})
+    for call in (step, lambda x: allreduce(ops, [x])[0]):
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            call(tf.ones(3))
+    spy.answer = None
+    np.testing.assert_array_equal(step(tf.ones(3)).numpy(), [4.0] * 3)
 
 
 def test_doubles_keep_their_bits() -> None:

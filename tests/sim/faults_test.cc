@@ -26,6 +26,13 @@ TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
   EXPECT_GT(caught_up, 20u);
 }
 
+// The root's answer to what a rank had started by a plan, and had the verdict of already, met the
+// rank's next operation of that name.
+TEST(SimulatedFaults, end_well_where_verdicts_overtake_what_they_are_about) {
+  const SimOutcome outcome = simulate(3809);
+  EXPECT_TRUE(outcome.ok()) << outcome.scenario << "\n" << outcome.hang << outcome.unnamed;
+}
+
 TEST(SimulatedFaults, cover_every_fault_and_several_world_sizes) {
   std::set<Fault> faults;
   std::set<int> ranks;
@@ -83,6 +90,7 @@ SimOutcome simulate_alltoall(int ranks, std::vector<int64_t> shape, bool is_even
   if (outside > 0) {
     auto& set = script.sets.emplace_back();
     for (int rank = 0; rank < ranks; ++rank) set.push_back(outside + rank);
+    script.first_sets = 1;
     operation.set = 1;
     script.phases.push_back({{.kind = Kind::barrier}});  // nobody leaves before all are done
   }
@@ -123,6 +131,33 @@ TEST(SimulatedWorlds, of_many_ranks_exchange_little_in_few_messages) {
     const SimOutcome outcome = simulate_alltoall(ranks, {3}, true);
     EXPECT_TRUE(outcome.ok()) << ranks << ": " << outcome.hang << outcome.wrong << outcome.unnamed;
   }
+}
+
+TEST(SimulatedFaults, cover_sets_that_come_and_go) {
+  int added = 0, removed = 0;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    for (const SimSetChange& change : make_script(seed).changes) {
+      ++(change.is_removed ? removed : added);
+    }
+  }
+  EXPECT_GT(added, 30);
+  EXPECT_GT(removed, 20);
+}
+
+TEST(SimulatedFaults, cover_ranks_that_join_early) {
+  int early = 0, refused = 0;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    const SimScript script = make_script(seed);
+    for (const auto& phase : script.phases) {
+      for (const SimOperation& operation : phase) {
+        const int ranks = script.ranks_of(operation.set);
+        early += operation.givers > 0 && operation.givers < ranks ? 1 : 0;
+        refused += operation.is_refused(ranks) ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(early, 50);
+  EXPECT_GT(refused, 10);
 }
 
 TEST(SimulatedFaults, replay_to_the_same_story) {

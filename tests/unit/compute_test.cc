@@ -12,6 +12,7 @@
 #include "compute/float_mode.h"
 #include "compute/inline.h"
 #include "compute/job.h"
+#include "compute/streaming.h"
 #include "compute/workers.h"
 #include "unit/compute_fixture.h"
 #include "unit/reduce_oracle.h"
@@ -40,7 +41,9 @@ TEST_P(ComputeTest, reduces_operands_that_are_cut_differently_wherever_they_lie)
     const auto dtype = static_cast<Dtype>(random() % 8);
     const ReduceOp op = oracle::kOps[random() % 4];
     const std::size_t n = 1 + random() % 6;
-    const std::size_t count = turn % 10 == 0 ? random() % 100'000 : random() % 3000;
+    std::size_t count = turn % 10 == 0 ? random() % 100'000 : random() % 3000;
+    // So large that the result is streamed.
+    if (turn % 25 == 0) count = kStreamedBytesMin / size_of(dtype) + random() % 20'000;
     Case c;
     for (std::size_t i = 0; i < n; ++i) {
       c.sources.push_back(oracle::random_operand(dtype, count, op, random));

@@ -159,11 +159,17 @@ TEST_F(ConfigTest, refuses_what_is_not_a_value) {
   expect_refused("RDMACOLL_LOG", "loud");
 }
 
-TEST_F(ConfigTest, a_wrong_value_leaves_config_and_values_alone) {
-  ASSERT_TRUE(read().ok());
-  variables() = {{"RDMACOLL_BUCKET_BYTES", "5"}, {"RDMACOLL_LOG", "loud"}};
-  EXPECT_FALSE(read().ok());
-  EXPECT_EQ(config.bucket_bytes, 26'214'400U);
+TEST_F(ConfigTest, a_wrong_value_leaves_config_alone_and_the_other_values_readable) {
+  ASSERT_TRUE(read("RDMACOLL_ORDER=canonical\n").ok());
+  variables() = {{"RDMACOLL_BUCKET_BYTES", "many"}, {"RDMACOLL_SECRET_FILE", "/mine"}};
+  EXPECT_THAT(read("RDMACOLL_NONSENSE=1\n").message(), HasSubstr("RDMACOLL_NONSENSE"));
+  EXPECT_THAT(read("RDMACOLL_ORDER=canonical\n").message(), HasSubstr("RDMACOLL_BUCKET_BYTES"));
+  EXPECT_TRUE(config.canonical);
+  EXPECT_NE(value("RDMACOLL_BUCKET_BYTES").source, "environment");
+  EXPECT_EQ(value("RDMACOLL_BUCKET_BYTES").value.find("many"), std::string::npos);
+  EXPECT_EQ(value("RDMACOLL_SECRET_FILE").value, "/mine");
+  EXPECT_EQ(value("RDMACOLL_ORDER").value, "canonical");
+  EXPECT_EQ(values.size(), settings_table().size());
 }
 
 TEST_F(ConfigTest, transports_are_a_list_in_the_given_order) {

@@ -31,7 +31,8 @@ std::vector<Message> examples() {
       ResumeMessage{4, 901, 905},
       CaughtUpMessage{904},
       FragmentMessage{true, "the end"},
-      FarewellMessage{}};
+      FarewellMessage{},
+      AllJoinedMessage{2, 17}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {

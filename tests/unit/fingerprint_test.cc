@@ -42,12 +42,12 @@ TEST(Fingerprint, lists_each_difference_with_each_ranks_value) {
 
 TEST(Fingerprint, lists_different_builds) {
   std::vector<Card> cards = {a_card(), a_card()};
-  cards[1].wire = 9;
+  cards[1].wire = kWireVersion + 1;
   cards[0].abi = 3;
   const Status status = compare_fingerprints(cards);
   EXPECT_EQ(status.code(), Code::invalid);
-  EXPECT_THAT(status.message(),
-              HasSubstr(cat("wire version: rank 0: ", kWireVersion, "; rank 1: 9")));
+  EXPECT_THAT(status.message(), HasSubstr(cat("wire version: rank 0: ", kWireVersion,
+                                              "; rank 1: ", kWireVersion + 1)));
   EXPECT_THAT(status.message(), HasSubstr("ABI version: rank 0: 3; rank 1: 1"));
 }
 
@@ -85,10 +85,10 @@ TEST(FingerprintCard, of_another_version_is_read_as_far_as_the_version) {
   Card card;
   std::string text = to_json(a_card());
   const std::string own = cat("\"wire\":", kWireVersion);
-  text.replace(text.find(own), own.size(), "\"wire\":9");
+  text.replace(text.find(own), own.size(), cat("\"wire\":", kWireVersion + 1));
   text += "and more";
   ASSERT_TRUE(parse_card(text, 0, card).ok());
-  EXPECT_EQ(card.wire, 9u);
+  EXPECT_EQ(card.wire, kWireVersion + 1);
 }
 
 TEST(FingerprintCard, refuses_what_it_did_not_write) {

@@ -170,8 +170,8 @@ TEST_F(Plans, end_once_this_rank_and_all_children_have_reported) {
 
 TEST_F(Plans, leave_decisions_that_wait_for_all_their_units) {
   CatchUp catch_up;
-  catch_up.expect({{5, Algorithm::direct, 1, {}, {}}, {{"a", 0}, {"b", 0}}});
-  catch_up.expect({{6, Algorithm::direct, 1, {}, {}}, {{"c", 0}}});
+  catch_up.expect({{5, Algorithm::direct, 1, {}, {}}, {{"a", 0}, {"b", 0}}}, true);
+  catch_up.expect({{6, Algorithm::direct, 1, {}, {}}, {{"c", 0}}}, false);
   EXPECT_TRUE(catch_up.names({"a", 0}));
   EXPECT_FALSE(catch_up.unit_caught_up({"a", 0}));
   EXPECT_FALSE(catch_up.names({"a", 0}));  // the next one of this name is another

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/text.h"
 #include "unit/tcp_fixture.h"
 
 namespace rdmacoll::tcp_test {
@@ -109,6 +110,11 @@ TEST(TcpRefusals, refuses_frames_that_are_wrong) {
       {{.kind = Kind::data, .epoch = 7, .bytes = 1, .sequence = 5, .position = 2}, "at byte 2"},
       {{.kind = Kind::data, .epoch = 7, .bytes = 9, .sequence = 5}, "too much data"},
       {{.kind = Kind::data, .epoch = 7, .bytes = 0, .sequence = 5}, "empty piece"},
+      {{.kind = Kind::eager, .epoch = 7, .bytes = 1u << 30}, "eager transfer of"},
+      {{.kind = Kind::eager, .epoch = 7, .bytes = 1, .position = 2}, "eager transfer at byte 2"},
+      {{.kind = Kind::eager, .epoch = 7, .bytes = 7, .sequence = 5},
+       "sent 7 B for a transfer of 8 B (lane 0, sequence 5)"},
+      {{.kind = Kind::eager, .epoch = 7, .bytes = 9, .sequence = 5}, "too much data"},
   };
   for (const auto& [header, expected] : cases) {
     SCOPED_TRACE(expected);
@@ -129,9 +135,11 @@ TEST(TcpRefusals, refuses_grants_that_do_not_fit) {
   const tcp::Header grant{.kind = tcp::Kind::grant, .epoch = 7, .sequence = 5, .position = 9};
   {
     Puppet late;
-    ASSERT_TRUE(late.transport.post_send({1, 0, 5, {&source, 1}, 1}).ok());
+    std::vector<std::byte> large(tcp::kEagerBytes + 1);
+    const Piece waits{large.data(), large.size()};
+    ASSERT_TRUE(late.transport.post_send({1, 0, 5, {&waits, 1}, 1}).ok());
     late.write(grant);
-    EXPECT_THAT(late.cause(), HasSubstr("granted 9 B for a transfer of 8 B"));
+    EXPECT_THAT(late.cause(), HasSubstr(cat("granted 9 B for a transfer of ", large.size(), " B")));
   }
   {
     Puppet early;
@@ -141,6 +149,14 @@ TEST(TcpRefusals, refuses_grants_that_do_not_fit) {
     EXPECT_FALSE(early.transport.arm());
     EXPECT_THAT(early.cause(), HasSubstr("granted 9 B for a transfer of 8 B"));
     EXPECT_TRUE(early.events.sent_cookies.empty());
+  }
+  {
+    Puppet ahead;
+    ASSERT_TRUE(ahead.transport.post_send({1, 0, 5, {&source, 1}, 1}).ok());
+    ahead.settle();
+    EXPECT_EQ(ahead.events.sent_cookies, std::vector<uint64_t>{1});
+    ahead.write(grant);
+    EXPECT_THAT(ahead.cause(), HasSubstr("granted 9 B for a transfer of 8 B"));
   }
   {
     Puppet twice;
@@ -158,6 +174,39 @@ TEST(TcpRefusals, refuses_grants_that_do_not_fit) {
   }
 }
 
+TEST(TcpRefusals, refuses_what_goes_ahead_and_does_not_fit) {
+  tcp::Header eager{.kind = tcp::Kind::eager, .epoch = 7, .bytes = 1, .sequence = 5};
+  {
+    Puppet longer;
+    std::byte place[8];
+    const Piece target{place, sizeof place};
+    longer.write(eager);
+    longer.write(bytes_of("x"));
+    longer.settle();
+    ASSERT_TRUE(longer.transport.post_recv({1, 0, 5, {&target, 1}, 1}).ok());
+    EXPECT_FALSE(longer.transport.arm());
+    EXPECT_THAT(longer.cause(), HasSubstr("sent 1 B for a transfer of 8 B (lane 0, sequence 5)"));
+    EXPECT_TRUE(longer.events.received_cookies.empty());
+  }
+  {
+    Puppet twice;
+    for (int i = 0; i < 2; ++i) {
+      twice.write(eager);
+      twice.write(bytes_of("x"));
+    }
+    EXPECT_THAT(twice.cause(), HasSubstr("sent a transfer twice (lane 0, sequence 5)"));
+  }
+  {
+    Puppet many;
+    eager.bytes = 0;
+    for (; eager.sequence < kTransfersMax && many.events.failures.empty(); ++eager.sequence) {
+      many.write(eager);
+      many.settle();
+    }
+    EXPECT_THAT(many.cause(), HasSubstr("sent more than it may ahead of grants"));
+  }
+}
+
 TEST(TcpRefusals, garbage_of_any_kind_is_refused) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -167,7 +216,7 @@ TEST(TcpRefusals, garbage_of_any_kind_is_refused) {
     std::byte place[64];
     const Piece target{place, sizeof place};
     ASSERT_TRUE(puppet.transport.post_recv({1, 0, 5, {&target, 1}, 1}).ok());
-    tcp::HeaderBytes frame = tcp::encode({.kind = static_cast<tcp::Kind>(1 + random() % 4),
+    tcp::HeaderBytes frame = tcp::encode({.kind = static_cast<tcp::Kind>(1 + random() % 5),
                                           .epoch = 7,
                                           .bytes = static_cast<uint32_t>(random() % 40),
                                           .sequence = 5});

@@ -49,9 +49,10 @@ TEST(Tcp, says_busy_when_the_peer_does_not_read_control) {
   EXPECT_GT(accepted, 1);
 }
 
-TEST(Tcp, sends_nothing_before_the_grant) {
+TEST(Tcp, sends_nothing_large_before_the_grant) {
   Pair pair;
-  std::vector<std::byte> from = random_bytes(1000, 1), to(1000);
+  constexpr std::size_t kBytes = tcp::kEagerBytes + 1;
+  std::vector<std::byte> from = random_bytes(kBytes, 1), to(kBytes);
   const Piece source{from.data(), from.size()}, target{to.data(), to.size()};
   ASSERT_TRUE(pair.a.post_send({1, 3, 9, {&source, 1}, 70}).ok());
   pair.settle();
@@ -62,8 +63,92 @@ TEST(Tcp, sends_nothing_before_the_grant) {
   EXPECT_EQ(from, to);
   EXPECT_EQ(pair.at_a.sent_cookies, std::vector<uint64_t>{70});
   EXPECT_EQ(pair.at_b.received_cookies, std::vector<uint64_t>{80});
-  EXPECT_EQ(pair.a.counters().bytes_sent, 1000u);
-  EXPECT_EQ(pair.b.counters().bytes_received, 1000u);
+  EXPECT_EQ(pair.a.counters().bytes_sent, kBytes);
+  EXPECT_EQ(pair.b.counters().bytes_received, kBytes);
+}
+
+// A grant that is waited for is a second way.
+TEST(Tcp, a_small_exchange_takes_one_way) {
+  Pair pair;
+  std::vector<std::byte> mine = random_bytes(8, 4), yours = random_bytes(8, 5), at_a(8), at_b(8);
+  const Piece pieces[] = {{mine.data(), 8}, {yours.data(), 8}, {at_a.data(), 8}, {at_b.data(), 8}};
+  ASSERT_TRUE(pair.a.post_recv({1, 0, 0, {&pieces[2], 1}, 1}).ok());
+  ASSERT_TRUE(pair.a.post_send({1, 0, 0, {&pieces[0], 1}, 2}).ok());
+  ASSERT_TRUE(pair.b.post_recv({0, 0, 0, {&pieces[3], 1}, 3}).ok());
+  ASSERT_TRUE(pair.b.post_send({0, 0, 0, {&pieces[1], 1}, 4}).ok());
+  pair.a.poll(pair.at_a);
+  pair.b.poll(pair.at_b);
+  pair.a.poll(pair.at_a);
+  EXPECT_EQ(pair.at_b.received_cookies, std::vector<uint64_t>{3});
+  EXPECT_EQ(pair.at_a.received_cookies, std::vector<uint64_t>{1});
+  EXPECT_EQ(mine, at_b);
+  EXPECT_EQ(yours, at_a);
+  // With the receives posted nothing was kept aside.
+  EXPECT_EQ(pair.a.counters().bytes_copied + pair.b.counters().bytes_copied, 16u);
+}
+
+TEST(Tcp, what_comes_before_its_receive_is_kept_aside) {
+  Pair pair;
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, tcp::kEagerBytes}) {
+    SCOPED_TRACE(bytes);
+    std::vector<std::byte> from = random_bytes(bytes, bytes), to(bytes);
+    const Piece source{from.data(), bytes}, target{to.data(), bytes};
+    pair.at_a.sent_cookies.clear();
+    pair.at_b.received_cookies.clear();
+    ASSERT_TRUE(pair.a.post_send({1, 3, bytes, {&source, 1}, 70}).ok());
+    pair.settle();
+    EXPECT_EQ(pair.at_a.sent_cookies, std::vector<uint64_t>{70});
+    EXPECT_TRUE(pair.b.arm());
+    ASSERT_TRUE(pair.b.post_recv({0, 3, bytes, {&target, 1}, 80}).ok());
+    EXPECT_FALSE(pair.b.arm()) << "it has a receive to report";
+    pair.settle();
+    EXPECT_EQ(pair.at_b.received_cookies, std::vector<uint64_t>{80});
+    EXPECT_EQ(from, to);
+  }
+}
+
+TEST(Tcp, a_receive_that_is_posted_halfway_takes_both_halves) {
+  Puppet puppet;
+  const std::vector<std::byte> from = random_bytes(1000, 7);
+  std::vector<std::byte> to(1000);
+  const Piece target{to.data(), to.size()};
+  puppet.write({.kind = tcp::Kind::eager, .lane = 2, .epoch = 7, .bytes = 1000, .sequence = 5});
+  puppet.write(std::span(from).first(300));
+  puppet.settle();
+  ASSERT_TRUE(puppet.transport.post_recv({1, 2, 5, {&target, 1}, 6}).ok());
+  puppet.settle();
+  EXPECT_TRUE(puppet.events.received_cookies.empty());
+  puppet.write(std::span(from).subspan(300));
+  puppet.settle();
+  EXPECT_EQ(puppet.events.received_cookies, std::vector<uint64_t>{6});
+  EXPECT_EQ(from, to);
+}
+
+TEST(Tcp, no_more_goes_ahead_of_grants_than_is_kept_aside) {
+  Pair pair;
+  constexpr std::size_t kTransfers = 100, kBytes = 50'000;
+  std::vector<std::vector<std::byte>> from, to;
+  for (std::size_t i = 0; i < kTransfers; ++i) {
+    from.push_back(random_bytes(kBytes, i));
+    to.emplace_back(kBytes);
+    const Piece source{from[i].data(), kBytes};
+    ASSERT_TRUE(pair.a.post_send({1, 0, i, {&source, 1}, i}).ok());
+  }
+  pair.settle();
+  EXPECT_GT(pair.a.counters().bytes_sent, tcp::eager_bytes_of_peer(2) / 2);
+  EXPECT_LE(pair.a.counters().bytes_sent, tcp::eager_bytes_of_peer(2));
+  for (std::size_t i = kTransfers; i-- > 0;) {
+    const Piece target{to[i].data(), kBytes};
+    ASSERT_TRUE(pair.b.post_recv({0, 0, i, {&target, 1}, i}).ok());
+  }
+  pair.settle();
+  EXPECT_EQ(pair.at_b.received_cookies.size(), kTransfers);
+  EXPECT_TRUE(from == to);
+  // All has been granted, so that as much goes ahead again.
+  const Piece source{from[0].data(), kBytes};
+  ASSERT_TRUE(pair.a.post_send({1, 0, kTransfers, {&source, 1}, kTransfers}).ok());
+  pair.settle();
+  EXPECT_EQ(pair.a.counters().bytes_sent, (kTransfers + 1) * kBytes);
 }
 
 TEST(Tcp, a_grant_may_come_long_before_the_send) {

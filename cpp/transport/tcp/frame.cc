@@ -24,6 +24,10 @@ std::string check(const Header& header) {
       if (header.bytes > kFragmentBytes) return cat("a data frame of ", header.bytes, " B");
       if (header.position > kTransferBytesMax) return cat("data at byte ", header.position);
       return "";
+    case Kind::eager:
+      if (header.bytes > kEagerBytes) return cat("an eager transfer of ", header.bytes, " B");
+      if (header.position != 0) return cat("an eager transfer at byte ", header.position);
+      return "";
     case Kind::heartbeat:
       if (header.bytes != 0) return "a heartbeat with a payload";
       return "";

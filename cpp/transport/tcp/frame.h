@@ -1,12 +1,14 @@
 // What travels on a TCP stream: frames, each a fixed header and `bytes` of payload.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
+#include "transport/queues.h"
 #include "transport/transport.h"
 
 namespace rdmacoll::tcp {
@@ -16,6 +18,7 @@ enum class Kind : uint8_t {
   grant = 2,      // the receive (lane, sequence) is posted; `position` is how long it is
   data = 3,       // payload: bytes of the transfer (lane, sequence) from `position` on
   heartbeat = 4,  // nothing but a sign of life
+  eager = 5,      // payload: the whole transfer (lane, sequence), whose grant is still to come
 };
 
 struct Header {
@@ -33,6 +36,22 @@ inline constexpr uint32_t kMagic = 0x31435452;  // "RTC1"
 // The most payload in one data frame: a control message waits behind at most this much of our own
 // data, and the cost of a header and a system call is already lost in the copy of so many bytes.
 inline constexpr std::size_t kFragmentBytes = 256 * 1024;
+
+// A transfer up to here goes ahead of its grant, which costs the way of a message. (At 10 Gbit/s
+// larger ones take as long with a grant.)
+inline constexpr std::size_t kEagerBytes = 64 * 1024;
+static_assert(kEagerBytes <= kFragmentBytes, "an eager transfer is one frame");
+// Each counts for so much more than its bytes, so that there are not too many.
+inline constexpr std::size_t kEagerCost = 4 * 1024;
+// All that go ahead to a peer, which keeps aside what it has posted no receive for. Many peers may
+// do so at once.
+inline constexpr std::size_t kEagerBytesOfPeer = 1024 * 1024;
+inline constexpr std::size_t kEagerBytesOfAll = 64 * 1024 * 1024;
+static_assert(kEagerBytesOfPeer / kEagerCost < kTransfersMax / 2, "receives find a place");
+
+constexpr std::size_t eager_bytes_of_peer(int ranks) {
+  return std::min(kEagerBytesOfPeer, kEagerBytesOfAll / static_cast<std::size_t>(ranks));
+}
 
 // A length that nobody has memory for; larger ones are refused before arithmetic is done with them.
 inline constexpr uint64_t kTransferBytesMax = uint64_t{1} << 40;

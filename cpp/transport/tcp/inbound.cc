@@ -25,10 +25,51 @@ Status Inbound::post_recv(const Transfer& transfer) {
   if (receives_.used() >= kTransfersMax) return Status::busy();
   const uint32_t slot = receives_.take(transfer);
   RC_ASSERT(receives_[slot].bytes <= kTransferBytesMax, cat(receives_[slot].bytes, " B"));
+  if (early_.contains(transfer.lane, transfer.sequence)) {
+    claim(transfer, slot);
+    return {};
+  }
   const bool is_new = posted_.insert(transfer.lane, transfer.sequence, slot);
   RC_ASSERT(is_new, cat("lane ", int{transfer.lane}, " sequence ", transfer.sequence,
                         " is received twice from peer ", transfer.peer));
   return {};
+}
+
+// The receive takes what was kept aside, and goes on where that ends.
+void Inbound::claim(const Transfer& transfer, uint32_t slot) {
+  const Early early = *early_.get(transfer.lane, transfer.sequence);
+  const Progress& ahead = receives_[early.slot];
+  Progress& receive = receives_[slot];
+  if (ahead.bytes != receive.bytes) {
+    fault_ = cat("sent ", ahead.bytes, " B for a transfer of ", receive.bytes, " B (lane ",
+                 int{transfer.lane}, ", sequence ", transfer.sequence, ")");
+    receives_.give_back(slot);
+    return;
+  }
+  receive.copy_in(std::span<const std::byte>(aside_[early.memory]).first(ahead.done));
+  counters_.bytes_copied += ahead.done;
+  if (receive.done == receive.bytes) {
+    ended_.push_back(receive.cookie);
+    receives_.give_back(slot);
+  } else {
+    const bool is_new = posted_.insert(transfer.lane, transfer.sequence, slot);
+    RC_ASSERT(is_new && is_early_ && slot_ == early.slot);
+    slot_ = slot;
+    is_early_ = false;
+  }
+  early_.erase(transfer.lane, transfer.sequence);
+  early_bytes_ -= ahead.bytes + kEagerCost;
+  // Kept, large ones would pile up among the small ones.
+  if (aside_[early.memory].capacity() > kCopyBytesMax) aside_[early.memory] = {};
+  aside_.give_back(early.memory);
+  receives_.give_back(early.slot);
+}
+
+bool Inbound::report(Sink& sink) {
+  if (ended_.empty()) return false;
+  for (const uint64_t cookie : ended_) sink.received(cookie);
+  ended_.clear();
+  return true;
 }
 
 Inbound::Result Inbound::read(int socket, bool hangup, Outbound& outbound, Sink& sink) {
@@ -129,6 +170,7 @@ std::string Inbound::begin_frame(Outbound& outbound) {
       return "";
     case Kind::grant:
       return outbound.granted(frame_.lane, frame_.sequence, frame_.position);
+    case Kind::eager:
     case Kind::data:
       return begin_data();
     case Kind::heartbeat:
@@ -142,6 +184,7 @@ std::string Inbound::begin_data() {
     return cat(" (lane ", int{frame_.lane}, ", sequence ", frame_.sequence, ")");
   };
   const uint32_t* slot = posted_.get(frame_.lane, frame_.sequence);
+  if (slot == nullptr && frame_.kind == Kind::eager) return begin_early();
   if (slot == nullptr) return cat("sent data without a grant", where());
   const Progress& receive = receives_[*slot];
   if (frame_.position != receive.done) {
@@ -149,7 +192,27 @@ std::string Inbound::begin_data() {
   }
   if (frame_.bytes > receive.bytes - receive.done) return cat("sent too much data", where());
   if (frame_.bytes == 0 && receive.bytes > 0) return cat("sent an empty piece", where());
+  if (frame_.kind == Kind::eager && frame_.bytes < receive.bytes) {
+    return cat("sent ", frame_.bytes, " B for a transfer of ", receive.bytes, " B", where());
+  }
   slot_ = *slot;
+  is_early_ = false;
+  state_ = State::data;
+  return "";
+}
+
+std::string Inbound::begin_early() {
+  early_bytes_ += frame_.bytes + kEagerCost;
+  if (early_bytes_ > eager_bytes_max_) return "sent more than it may ahead of grants";
+  const uint32_t memory = aside_.take();
+  aside_[memory].resize(frame_.bytes);
+  const Piece place{aside_[memory].data(), frame_.bytes};
+  slot_ = receives_.take({.lane = frame_.lane, .sequence = frame_.sequence, .pieces = {&place, 1}});
+  if (!early_.insert(frame_.lane, frame_.sequence, {slot_, memory})) {
+    return cat("sent a transfer twice (lane ", int{frame_.lane}, ", sequence ", frame_.sequence,
+               ")");
+  }
+  is_early_ = true;
   state_ = State::data;
   return "";
 }
@@ -183,7 +246,7 @@ void Inbound::take_data() {
 void Inbound::end_data(Sink& sink) {
   state_ = State::header;
   Progress& receive = receives_[slot_];
-  if (receive.done < receive.bytes) return;
+  if (is_early_ || receive.done < receive.bytes) return;
   posted_.erase(receive.lane, receive.sequence);
   receives_.give_back(slot_);
   sink.received(receive.cookie);
@@ -194,6 +257,11 @@ void Inbound::clear() {
   state_ = State::header;
   message_.clear();
   posted_.clear();
+  early_.clear();
+  early_bytes_ = 0;
+  aside_.clear();
+  ended_.clear();
+  fault_.clear();
   receives_.clear();
 }
 

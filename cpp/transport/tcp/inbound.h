@@ -10,11 +10,20 @@ namespace rdmacoll::tcp {
 
 class Inbound {
  public:
-  Inbound(int peer, uint32_t epoch, Transport::Counters& counters)
-      : peer_(peer), epoch_(epoch), counters_(counters), buffer_(kBufferBytes) {}
+  Inbound(int peer, uint32_t epoch, std::size_t eager_bytes_max, Transport::Counters& counters)
+      : peer_(peer),
+        epoch_(epoch),
+        eager_bytes_max_(eager_bytes_max),
+        counters_(counters),
+        buffer_(kBufferBytes) {}
 
   // The caller sends the grant.
   Status post_recv(const Transfer& transfer);
+  // Receives whose data had come before them have ended.
+  bool has_reports() const { return !ended_.empty(); }
+  bool report(Sink& sink);
+  // What came before its receive, and does not fit it: found by post_recv, which cannot say so.
+  const std::string& fault() const { return fault_; }
 
   struct Result {
     bool moved = false;
@@ -31,9 +40,17 @@ class Inbound {
 
   static constexpr std::size_t kBufferBytes = 16 * 1024;
 
+  // Data that has come, or comes, before its receive: a receive of our own into memory kept aside.
+  struct Early {
+    uint32_t slot;    // in receives_
+    uint32_t memory;  // in aside_
+  };
+
   std::string parse(Outbound& outbound, Sink& sink);
   std::string begin_frame(Outbound& outbound);
   std::string begin_data();
+  std::string begin_early();
+  void claim(const Transfer& transfer, uint32_t slot);
   void take_control(Sink& sink);
   void take_data();
   void end_data(Sink& sink);
@@ -43,6 +60,7 @@ class Inbound {
 
   int peer_;
   uint32_t epoch_;
+  std::size_t eager_bytes_max_;
   Transport::Counters& counters_;
 
   std::vector<std::byte> buffer_;
@@ -52,11 +70,17 @@ class Inbound {
   State state_ = State::header;
   Header frame_;
   std::size_t left_ = 0;            // of the payload of frame_
-  uint32_t slot_ = 0;               // of the transfer that frame_ belongs to
+  uint32_t slot_ = 0;               // of the transfer that frame_ belongs to,
+  bool is_early_ = false;           // whose receive is not posted
   std::vector<std::byte> message_;  // a control message of which a part has come
 
   MatchTable<uint32_t> posted_;
   ProgressPool receives_;
+  MatchTable<Early> early_;
+  std::size_t early_bytes_ = 0;  // as the sender counts them
+  SlotPool<std::vector<std::byte>> aside_;
+  std::vector<uint64_t> ended_;  // cookies to be reported
+  std::string fault_;
 };
 
 }  // namespace rdmacoll::tcp

@@ -17,6 +17,8 @@ constexpr std::size_t kWriteBytesPerPoll = 1024 * 1024;
 
 constexpr std::size_t kFramesPerCall = 16;
 constexpr std::size_t kIovecsPerSend = 128;
+// An eager frame is the whole transfer, so it needs room for all pieces in one call.
+constexpr std::size_t kEagerPieces = kIovecsPerSend / 2;
 
 std::string misfit(Lane lane, uint64_t sequence, uint64_t granted, uint64_t sends) {
   return cat("granted ", granted, " B for a transfer of ", sends, " B (lane ", int{lane},
@@ -78,10 +80,23 @@ Status Outbound::post_send(const Transfer& transfer) {
     ready_.push(slot);
     return {};
   }
-  const bool is_new = waiting_.insert(transfer.lane, transfer.sequence, slot);
+  const bool ahead = goes_ahead(sends_[slot]);
+  bool is_new = !waiting_.contains(transfer.lane, transfer.sequence);
+  if (ahead) {
+    is_new = is_new && eager_.insert(transfer.lane, transfer.sequence, bytes);
+    eager_bytes_ += bytes + kEagerCost;
+    ready_.push(slot);
+  } else {
+    is_new = waiting_.insert(transfer.lane, transfer.sequence, slot);
+  }
   RC_ASSERT(is_new, cat("lane ", int{transfer.lane}, " sequence ", transfer.sequence,
                         " is sent twice to peer ", transfer.peer));
   return {};
+}
+
+bool Outbound::goes_ahead(const Progress& send) const {
+  return send.bytes <= kEagerBytes && send.pieces.size() <= kEagerPieces &&
+         eager_bytes_ + send.bytes + kEagerCost <= eager_bytes_max_;
 }
 
 std::string Outbound::granted(Lane lane, uint64_t sequence, uint64_t bytes) {
@@ -91,6 +106,12 @@ std::string Outbound::granted(Lane lane, uint64_t sequence, uint64_t bytes) {
     ready_.push(*slot);
     waiting_.erase(lane, sequence);
     return "";
+  }
+  if (const uint64_t* ahead = eager_.get(lane, sequence)) {
+    const uint64_t sends = *ahead;
+    eager_.erase(lane, sequence);
+    eager_bytes_ -= sends + kEagerCost;
+    return sends == bytes ? "" : misfit(lane, sequence, bytes, sends);
   }
   if (grants_.size() >= kTransfersMax) return "granted more transfers than it may";
   if (!grants_.insert(lane, sequence, bytes)) {
@@ -119,15 +140,17 @@ void Outbound::plan_frames(Plan& plan) {
     plan.add(urgent_.data(), plan.urgent);
   }
   for (; next < ready_.size() && plan.frame_count < kFramesPerCall; ++next) {
-    if (plan.bytes >= kFragmentBytes || plan.iovec_count + 2 > kIovecsPerSend) return;
     Progress& send = sends_[ready_[next]];
+    const bool ahead = eager_.contains(send.lane, send.sequence);
+    const std::size_t iovecs = 1 + (ahead ? send.pieces.size() : 1);
+    if (plan.bytes >= kFragmentBytes || plan.iovec_count + iovecs > kIovecsPerSend) return;
     Frame& frame = plan.frames[plan.frame_count++];
     plan.add(frame.header.data(), kHeaderBytes);
     const uint64_t left = send.bytes - send.done;
     const std::size_t named =
         send.gather(std::min<uint64_t>(left, kFragmentBytes), plan.iovecs, plan.iovec_count);
     plan.bytes += named;
-    frame.header = encode({.kind = Kind::data,
+    frame.header = encode({.kind = ahead ? Kind::eager : Kind::data,
                            .lane = send.lane,
                            .epoch = epoch_,
                            .bytes = static_cast<uint32_t>(named),
@@ -212,6 +235,8 @@ void Outbound::clear() {
   ready_.clear();
   waiting_.clear();
   grants_.clear();
+  eager_.clear();
+  eager_bytes_ = 0;
   sends_.clear();
   fault_.clear();
 }

@@ -12,8 +12,12 @@ namespace rdmacoll::tcp {
 
 class Outbound {
  public:
-  Outbound(uint32_t epoch, std::size_t chunk_bytes, Transport::Counters& counters)
-      : epoch_(epoch), chunk_bytes_(chunk_bytes), counters_(counters) {}
+  Outbound(uint32_t epoch, std::size_t chunk_bytes, std::size_t eager_bytes_max,
+           Transport::Counters& counters)
+      : epoch_(epoch),
+        chunk_bytes_(chunk_bytes),
+        eager_bytes_max_(eager_bytes_max),
+        counters_(counters) {}
 
   Status post_control(std::span<const std::byte> message);
   Status post_send(const Transfer& transfer);
@@ -44,6 +48,7 @@ class Outbound {
   };
   struct Plan;
 
+  bool goes_ahead(const Progress& send) const;
   void put_urgent(const Header& header, std::span<const std::byte> payload);
   void plan_frames(Plan& plan);
   void consume(Plan& plan, std::size_t written, Sink& sink);
@@ -52,6 +57,7 @@ class Outbound {
 
   uint32_t epoch_;
   std::size_t chunk_bytes_;
+  std::size_t eager_bytes_max_;
   Transport::Counters& counters_;
 
   ByteQueue urgent_;              // whole frames: control, grants, heartbeats
@@ -59,6 +65,8 @@ class Outbound {
   RingQueue<uint32_t> ready_;     // granted sends, by slot
   MatchTable<uint32_t> waiting_;  // sends that wait for a grant -> slot
   MatchTable<uint64_t> grants_;   // grants that wait for a send -> bytes
+  MatchTable<uint64_t> eager_;    // sends that went ahead of their grants -> bytes
+  std::size_t eager_bytes_ = 0;   // of those, with what each costs beside
   ProgressPool sends_;
   std::string fault_;
 };

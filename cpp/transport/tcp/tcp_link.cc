@@ -13,6 +13,11 @@
 #include "transport/closing.h"
 
 namespace rdmacoll::tcp {
+namespace {
+
+constexpr int kUnsentBytes = 256 * 1024;
+
+}  // namespace
 
 void Link::adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now) {
   RC_ASSERT(state_ == State::apart, cat("peer ", peer_));
@@ -22,6 +27,10 @@ void Link::adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now) {
   // Small frames must not wait for an acknowledgement. Unix sockets refuse this and do not need it.
   const int on = 1;
   ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  // What the kernel has and has not sent is what grants and control messages wait behind. A long
+  // queue there slows the data, too: at 10 Gbit/s 64 MiB both ways take 59 ms instead of 65 (BBR).
+  const int unsent = kUnsentBytes;
+  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
   liveness_.emplace(peer_timeout, now);
   readable_ = writable_ = true;
   state_ = State::connected;
@@ -40,14 +49,22 @@ void Link::signal(uint32_t events) {
 }
 
 bool Link::wants_poll() const {
-  return state_ == State::connected &&
-         (readable_ || !outbound_.fault().empty() || (writable_ && outbound_.has_output()));
+  return state_ == State::connected && (readable_ || inbound_.has_reports() || !fault().empty() ||
+                                        (writable_ && outbound_.has_output()));
+}
+
+bool Link::write_at_once(Nanoseconds now, Sink& sink) {
+  if (!writable_ || !fault().empty() || !outbound_.has_output()) return false;
+  if (!write(now, sink)) return false;
+  readable_ = true;
+  return true;
 }
 
 bool Link::poll(Nanoseconds now, Sink& sink) {
   liveness_->polled(now);
-  bool moved = readable_ && read(now, sink);
-  if (is_connected() && !outbound_.fault().empty()) fail(outbound_.fault());
+  bool moved = inbound_.report(sink);
+  if (readable_) moved |= read(now, sink);
+  if (is_connected() && !fault().empty()) fail(fault());
   if (is_connected() && liveness_->is_silent(now)) fail(liveness_->cause());
   if (is_connected() && liveness_->should_speak(now)) {
     outbound_.heartbeat();

@@ -11,14 +11,18 @@
 
 namespace rdmacoll::tcp {
 
-// Several streams a pair would be several {socket, current frame} here: grants name (lane,
-// sequence) and data frames their position, so it does not matter on which stream they come.
+// One stream a peer: two were no faster than one that has little unsent (ARCHITECTURE.md). Several
+// would be several {socket, current frame} here: grants name (lane, sequence) and data frames their
+// position, so it does not matter on which stream they come.
 class Link {
  public:
   enum class State : uint8_t { apart, connected, failed };
 
-  Link(int peer, uint32_t epoch, std::size_t chunk_bytes, Transport::Counters& counters)
-      : peer_(peer), outbound_(epoch, chunk_bytes, counters), inbound_(peer, epoch, counters) {}
+  Link(int peer, uint32_t epoch, std::size_t chunk_bytes, std::size_t eager_bytes_max,
+       Transport::Counters& counters)
+      : peer_(peer),
+        outbound_(epoch, chunk_bytes, eager_bytes_max, counters),
+        inbound_(peer, epoch, eager_bytes_max, counters) {}
 
   State state() const { return state_; }
   int peer() const { return peer_; }
@@ -31,6 +35,9 @@ class Link {
   // What epoll said about the socket.
   void signal(uint32_t events);
 
+  // Writes what waits, as far as the socket takes it. What the peer has sent meanwhile is looked
+  // for without asking epoll first: of ranks that exchange, the second finds it there.
+  bool write_at_once(Nanoseconds now, Sink& sink);
   // Reads, writes, and looks at the clock. A peer that failed is in state failed afterwards, its
   // cause to be reported.
   bool poll(Nanoseconds now, Sink& sink);
@@ -44,6 +51,9 @@ class Link {
   Nanoseconds next_deadline() const { return liveness_->next_deadline(); }
 
  private:
+  const std::string& fault() const {
+    return inbound_.fault().empty() ? outbound_.fault() : inbound_.fault();
+  }
   bool read(Nanoseconds now, Sink& sink);
   bool write(Nanoseconds now, Sink& sink);
   void drain_and_fail(const std::string& cause, Nanoseconds now, Sink& sink);

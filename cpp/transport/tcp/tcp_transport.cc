@@ -21,9 +21,10 @@ TcpTransport::TcpTransport(const World& world, const Clock& clock, Nanoseconds p
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) opened_ = system_error("epoll_create1", errno);
   for (int peer = 0; peer < world.size(); ++peer) {
-    links_.push_back(
-        peer == rank_ ? nullptr
-                      : std::make_unique<Link>(peer, world.epoch, options.chunk_bytes, counters_));
+    links_.push_back(peer == rank_ ? nullptr
+                                   : std::make_unique<Link>(peer, world.epoch, options.chunk_bytes,
+                                                            tcp::eager_bytes_of_peer(world.size()),
+                                                            counters_));
   }
   active_.reserve(links_.size());
   arrived_.reserve(links_.size());
@@ -61,7 +62,10 @@ void TcpTransport::adopt(int peer, Fd socket) {
 bool TcpTransport::is_connected(int peer) const { return link(peer).is_connected(); }
 
 Reach TcpTransport::reach(int) const {
-  return {.transport = "tcp", .transfer_bytes_max = tcp::kTransferBytesMax};
+  const std::size_t ahead = tcp::eager_bytes_of_peer(static_cast<int>(links_.size()));
+  return {.transport = "tcp",
+          .transfer_bytes_max = tcp::kTransferBytesMax,
+          .eager_bytes = std::min(tcp::kEagerBytes, ahead - std::min(ahead, tcp::kEagerCost))};
 }
 
 Status TcpTransport::post_control(int peer, std::span<const std::byte> message) {
@@ -97,11 +101,16 @@ bool TcpTransport::poll(Sink& sink) {
     if (link(peer).is_connected()) sink.connected(peer);
   }
   arrived_.clear();
-  take_signals();
   const Nanoseconds now = clock_.now();
+  bool wrote = false;
+  for (Link* peer : active_) wrote |= peer->write_at_once(now, sink);
+  // Every other turn at least, however much there is to write.
+  asks_ = !(wrote && asks_);
+  if (asks_) take_signals();
+  moved |= wrote;
   bool lost = false;
   for (Link* peer : active_) {
-    moved |= peer->poll(now, sink);
+    if (peer->is_connected()) moved |= peer->poll(now, sink);
     if (peer->is_connected()) continue;
     lost = true;
     sink.peer_failed(peer->peer(), peer->take_cause());

@@ -55,6 +55,7 @@ class TcpTransport final : public Transport {
   int rank_;
   Counters counters_;
   Fd epoll_;
+  bool asks_ = true;  // epoll, at the last poll
   Status opened_;
   std::vector<std::unique_ptr<tcp::Link>> links_;       // by peer; null for ourselves
   std::vector<tcp::Link*> active_;                      // connected ones

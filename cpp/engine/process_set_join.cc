@@ -1,0 +1,103 @@
+// Ranks that have no data left: they have joined. What the others sum goes on with zeros from them,
+// until all have joined; then all go on as before.
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "engine/process_set.h"
+
+namespace rdmacoll {
+namespace {
+
+// As an operation that waits, a join has the name of none.
+const UnitKey kJoin{"", kJoinIteration};
+
+}  // namespace
+
+void ProcessSet::announce_join() {
+  const auto found = undecided_.find(kJoin);
+  if (found == undecided_.end()) return;
+  ReadyRecord record;
+  record.iteration = found->second->next_number;
+  record.origin = world_.rank;
+  record.joins = true;
+  announce(std::move(record));
+}
+
+// What is decided while this rank has joined, and its caller has not submitted.
+bool ProcessSet::take_part_with_zeros(const DecisionUnit& unit, const UnitKey& key) {
+  if (!undecided_.contains(kJoin) || table_.resolve(unit.descriptor) == nullptr) return false;
+  stand_in(unit, key);
+  return stand_ins_.contains(key);
+}
+
+// Whoever has joined does this again and again, so memory is kept: as many pieces as batches run.
+// Without memory: there is none.
+Operation::Result ProcessSet::zeros_of(uint64_t bytes) {
+  const auto is_better = [&](const Operation::Result& a, const Operation::Result& b) {
+    return (a.bytes >= bytes) != (b.bytes >= bytes) ? a.bytes >= bytes : a.bytes < b.bytes;
+  };
+  Operation::Result zeros;
+  const auto best = std::min_element(spare_zeros_.begin(), spare_zeros_.end(), is_better);
+  if (best != spare_zeros_.end()) {
+    zeros = std::move(*best);
+    spare_zeros_.erase(best);
+  }
+  if (zeros.memory != nullptr && zeros.bytes >= bytes) {
+    std::memset(zeros.memory.get(), 0, bytes);
+    return zeros;
+  }
+  zeros.memory.reset();
+  zeros.bytes = bytes;
+  zeros.memory.reset(new (std::nothrow) std::byte[bytes]());
+  return zeros;
+}
+
+void ProcessSet::keep_zeros(Operation& stand_in) {
+  if (!undecided_.contains(kJoin) || spare_zeros_.size() >= lanes_.count) return;
+  for (Operation::Result& zeros : stand_in.results) spare_zeros_.push_back(std::move(zeros));
+  stand_in.results.clear();
+}
+
+// At the root. All that was ready before the last one joined is decided first.
+bool ProcessSet::end_join() {
+  if (!is_root() || !readiness_.have_all_joined() || readiness_.has_news() ||
+      decision_log_.waiting() || !catch_up_.empty()) {
+    return false;
+  }
+  const AllJoinedMessage message = readiness_.all_joined();
+  recurrence_.forget();  // unnamed operations may have other numbers now
+  post_down(message);
+  apply(message);
+  return true;
+}
+
+void ProcessSet::handle(int, AllJoinedMessage& message) {
+  post_down(message);
+  apply(message);
+}
+
+void ProcessSet::apply(const AllJoinedMessage& message) {
+  const auto found = undecided_.find(kJoin);
+  if (found == undecided_.end()) {
+    host_.broken_protocol(root(), "the end of a join that this rank has not begun");
+    return;
+  }
+  const OperationRef operation = std::move(found->second);
+  undecided_.erase(found);
+  const int64_t last = ranks_[message.last];
+  Operation::Result result{{}, sizeof last, std::make_unique<std::byte[]>(sizeof last)};
+  std::memcpy(result.memory.get(), &last, sizeof last);
+  operation->results.push_back(std::move(result));
+  host_.number_from(number_, message.next_number);
+  part();
+  complete(operation, {});
+}
+
+// Nobody has joined any more.
+void ProcessSet::part() {
+  readiness_.part();
+  spare_zeros_.clear();
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,37 @@
+// Copies past the cache: the same bytes, and none beside them, wherever they begin and end.
+#include "compute/streaming.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+namespace rdmacoll {
+namespace {
+
+TEST(Stream, copies_what_it_is_given_and_nothing_else) {
+  const uint64_t seed = std::random_device{}();
+  std::mt19937_64 random(seed);
+  constexpr std::size_t kMost = 1000;
+  for (std::size_t into_line = 0; into_line < 64; ++into_line) {
+    for (int turn = 0; turn < 40; ++turn) {
+      const std::size_t bytes = turn < 20 ? static_cast<std::size_t>(turn) * 7 : random() % kMost;
+      const std::size_t from_line = random() % 64;
+      alignas(64) std::byte to[kMost + 128];
+      alignas(64) std::byte from[kMost + 128];
+      for (std::byte& byte : to) byte = static_cast<std::byte>(random());
+      for (std::byte& byte : from) byte = static_cast<std::byte>(random());
+      std::vector<std::byte> expected(std::begin(to), std::end(to));
+      std::copy_n(from + from_line, bytes, expected.begin() + static_cast<long>(into_line));
+      stream(to + into_line, from + from_line, bytes);
+      end_streams();
+      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), to))
+          << "seed " << seed << ", " << bytes << " bytes from " << from_line << " to " << into_line;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll
