@@ -63,7 +63,7 @@ class Start:
             return MpiCarrier(self.comm, name, secret, timeout_s)
         if self.launch.size == 1:
             return SoloCarrier(name, secret)
-        patient = self.launch.by in _BY_HAND and values.given_number("RDMACOLL_START_TIMEOUT_S") is None
+        patient = self.launch.by in _BY_HAND and not values.is_given("RDMACOLL_START_TIMEOUT_S")
         # Rank 0 has a connection from each of the others.
         load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
         file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))

@@ -228,14 +228,11 @@ def by_launchers(environ: Mapping[str, str]) -> list[Launch]:
         return [torchrun]  # its own mark: whoever else is named has started torchrun
     found = [launch for launch in (mpi, slurm, torchrun) if launch is not None]
     found.sort(key=lambda launch: launch.size == 1)
-    if slurm and torchrun and found[0] is slurm and torchrun.size > 1 and _differ(slurm, torchrun):
+    differ = slurm and torchrun and (slurm.rank, slurm.size) != (torchrun.rank, torchrun.size)
+    if slurm and torchrun and found[0] is slurm and torchrun.size > 1 and differ:
         raise ConfigError(
             f"{slurm.by} says rank {slurm.rank} of {slurm.size}, {torchrun.by} says rank {torchrun.rank} of "
             f"{torchrun.size} ({' and '.join(torchrun.variables)}): unset what does not hold, or start with "
             "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS."
         )
     return found
-
-
-def _differ(one: Launch, other: Launch) -> bool:
-    return (one.rank, one.size) != (other.rank, other.size)

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 from ranks import report
+from refusal import refusal
 
 import rdmacoll
 from rdmacoll import engine
@@ -25,14 +26,6 @@ def uneven(turn: int, name: str | None, **options) -> None:
         group = engine.grouped_allreduce([array, array * 2], **options)
         assert np.allclose(group[1], 2 * total / size), "the average is of all ranks"
     assert rdmacoll.join(**options) == one.ranks[int(np.argmax(steps))]
-
-
-def refusal(call) -> str:
-    try:
-        call()
-    except rdmacoll.RdmacollError as error:
-        return str(error)
-    return "not refused"
 
 
 def refusals() -> None:

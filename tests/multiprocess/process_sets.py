@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 from ranks import report
+from refusal import refusal
 
 import rdmacoll
 from rdmacoll import engine
@@ -15,14 +16,6 @@ from rdmacoll import engine
 
 def data(rank: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
     return np.random.default_rng([seed, rank]).integers(-50, 50, shape).astype(np.float64)
-
-
-def refusal(call) -> str:
-    try:
-        call()
-    except rdmacoll.RdmacollError as error:
-        return str(error)
-    return "not refused"
 
 
 def refused(call, *words: str) -> None:

@@ -6,16 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from ranks import report
+from refusal import refusal
 
 import rdmacoll
-
-
-def refusal(call) -> str:
-    try:
-        call()
-    except rdmacoll.RdmacollError as error:
-        return f"{type(error).__name__}: {error}"
-    return "not refused"
 
 
 def steps_of(rank: int, turn: int) -> int:
