@@ -135,21 +135,21 @@ int engine_start(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, 
   return report(engine->session->start({leaders, leaders + size}, nanoseconds(timeout_ms)), error);
 }
 
+int engine_serve(rc_engine* engine, int64_t timeout_ms, char** left, char** error) {
+  std::string causes;
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->serve(nanoseconds(timeout_ms), causes);
+  if (status.ok()) *left = copy_text(causes);
+  return report(status, error);
+}
+
 void engine_close(rc_engine* engine, const char* cause) {
   engine->session->close(cause == nullptr ? "" : cause);
 }
 
 void engine_free(rc_engine* engine) { delete engine; }
 
-void engine_topology(rc_engine* engine, int32_t out[6]) {
-  const World& world = engine->session->world();
-  out[0] = world.rank;
-  out[1] = world.size();
-  out[2] = world.local_rank();
-  out[3] = world.local_size();
-  out[4] = world.cross_rank();
-  out[5] = world.cross_size();
-}
+void engine_topology(rc_engine* engine, int32_t out[6]) { engine->session->topology(out); }
 
 char* engine_metrics(rc_engine* engine) {
   return copy_text(engine->session->usable().ok() ? engine->session->metrics() : "{}");
@@ -389,7 +389,7 @@ const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
                   pair_node,         pair_run,         pair_free,
                   check_descriptors, handle_result_at, explain,
                   sim_scale,         set_add,          set_remove,
-                  set_in_flight,     submit_and_drive};
+                  set_in_flight,     submit_and_drive, engine_serve};
 
 }  // namespace
 
