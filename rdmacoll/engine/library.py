@@ -180,7 +180,7 @@ class Library:
         try:
             self._dll = ctypes.CDLL(str(path))
         except OSError as error:
-            raise ConfigError(f"{path} cannot be loaded: {error}.") from error
+            raise ConfigError(f"{path} cannot be loaded: {error}.") from None
         get_api = self._dll.rc_get_api
         get_api.restype = ctypes.POINTER(_Api)
         get_api.argtypes = [ctypes.c_uint32]
