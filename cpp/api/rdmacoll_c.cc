@@ -1,13 +1,14 @@
 #include "api/rdmacoll_c.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "api/answers.h"
 #include "api/commands.h"
 #include "api/pair_session.h"
+#include "api/prepared.h"
 #include "api/requests.h"
 #include "api/session.h"
 #include "base/system_error.h"
@@ -16,18 +17,21 @@
 #include "engine/operation.h"
 
 using rdmacoll::Config;
+using rdmacoll::copy_text;
 using rdmacoll::Driver;
 using rdmacoll::environment;
 using rdmacoll::is_forked_child;
-using rdmacoll::kMillisecond;
-using rdmacoll::kNever;
+using rdmacoll::kDone;
+using rdmacoll::kRefused;
+using rdmacoll::kTimeout;
 using rdmacoll::MemoryPool;
-using rdmacoll::Nanoseconds;
+using rdmacoll::nanoseconds;
 using rdmacoll::Operation;
 using rdmacoll::OperationRef;
 using rdmacoll::PairSession;
 using rdmacoll::PlanQuestion;
 using rdmacoll::read_config;
+using rdmacoll::report;
 using rdmacoll::Request;
 using rdmacoll::request_from;
 using rdmacoll::Session;
@@ -44,12 +48,10 @@ struct rc_handle {
   OperationRef operation;
 };
 struct rc_prepared {
-  Session* session;
-  OperationRef operation;
-  std::vector<rdmacoll::Piece> pinned;
-  rdmacoll::Nanoseconds timeout;
-  char** error;
-  bool is_running = false;  // begun, and its end has not been told yet
+  rdmacoll::Prepared prepared;
+};
+struct rc_result {
+  std::shared_ptr<std::byte[]> memory;
 };
 
 struct rc_pair {
@@ -61,25 +63,6 @@ namespace {
 #ifndef RDMACOLL_VERSION
 #define RDMACOLL_VERSION "0"
 #endif
-
-constexpr int kDone = 0, kTimeout = 1, kFailed = 2, kRefused = 3;
-
-char* copy_text(const std::string& text) {
-  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
-  if (copy != nullptr) std::memcpy(copy, text.c_str(), text.size() + 1);
-  return copy;
-}
-
-int report(const Status& status, char** error, int code = kFailed) {
-  if (status.ok()) return kDone;
-  if (status.is_busy()) return kTimeout;
-  if (error != nullptr) *error = copy_text(status.to_json());
-  return code;
-}
-
-Nanoseconds nanoseconds(int64_t milliseconds) {
-  return milliseconds < 0 ? kNever : milliseconds * kMillisecond;
-}
 
 Status operation_from(rc_engine* engine, const rc_request* request, OperationRef& operation) {
   RC_RETURN_IF_ERROR(engine->session->usable());
@@ -219,35 +202,25 @@ int prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
   Status status = operation_from(engine, request, operation);
   if (status.ok()) status = engine->session->check(operation->request);
   if (status.ok()) {
-    operation->is_checked = true;
-    Session& session = *engine->session;
-    *prepared = new rc_prepared{&session, operation, session.pin(operation->request),
-                                nanoseconds(timeout_ms), error};
+    *prepared = new rc_prepared{{*engine->session, operation, nanoseconds(timeout_ms), error}};
   }
   return report(status, error);
 }
 
-int prepared_run(rc_prepared* prepared) {
-  if (is_forked_child()) return kRefused;
-  Operation& operation = *prepared->operation;
-  Driver& driver = prepared->session->driver();
-  // After a timeout the caller comes back for the same run, which may have ended meanwhile.
-  if (!prepared->is_running) {
-    operation.rearm();
-    prepared->is_running = true;
-    const Status status = driver.submit_and_wait(prepared->operation, prepared->timeout);
-    if (!status.ok()) operation.complete(status);
-  } else {
-    driver.wait(operation, prepared->timeout);
-  }
-  prepared->is_running = !operation.done();
-  return outcome(operation, operation.done(), prepared->error);
+int prepared_run(rc_prepared* prepared) { return prepared->prepared.run(); }
+
+void prepared_free(rc_prepared* prepared) { delete prepared; }
+
+rc_result* prepared_result_at(rc_prepared* prepared, int32_t index, const void** memory,
+                              int32_t* ndim, int64_t dims[8]) {
+  const Operation::Result& result = prepared->prepared.result(static_cast<std::size_t>(index));
+  *memory = result.memory.get();
+  *ndim = static_cast<int32_t>(result.dims.size());
+  std::copy(result.dims.begin(), result.dims.end(), dims);
+  return new rc_result{result.memory};
 }
 
-void prepared_free(rc_prepared* prepared) {
-  prepared->session->unpin(prepared->pinned);
-  delete prepared;
-}
+void result_free(rc_result* result) { delete result; }
 
 void* memory_allocate(rc_engine* engine, uint64_t bytes) {
   return engine->session->pool()->lend(bytes);
@@ -389,7 +362,8 @@ const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
                   pair_node,         pair_run,         pair_free,
                   check_descriptors, handle_result_at, explain,
                   sim_scale,         set_add,          set_remove,
-                  set_in_flight,     submit_and_drive, engine_serve};
+                  set_in_flight,     submit_and_drive, prepared_result_at,
+                  result_free,       engine_serve};
 
 }  // namespace
 

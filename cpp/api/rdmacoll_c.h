@@ -16,11 +16,12 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 4
+#define RC_ABI_VERSION 5
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
-typedef struct rc_prepared rc_prepared; /* an allreduce that is called again and again */
+typedef struct rc_prepared rc_prepared; /* an operation that is called again and again */
+typedef struct rc_result rc_result;     /* memory of a result that a prepared operation has made */
 typedef struct rc_pair rc_pair;         /* one end of a path that is measured */
 
 enum rc_kind {
@@ -198,10 +199,11 @@ typedef struct rc_api {
   /* Allowed at any time; an unfinished operation goes on. */
   void (*handle_free)(rc_handle* handle);
 
-  /* request: allreduce; pointers stay valid until prepared_free, `error` as well, which takes the
-   * errors of runs, too. prepared_run is submit + wait for `timeout_ms`, with handle_wait's
-   * results, or 3 in a forked child; the same rc_prepared may not run twice at once. One argument,
-   * since Python takes 0.1 us for each. */
+  /* request: without `done` and `allocate`; pointers stay valid until prepared_free, `error` as
+   * well, which takes the errors of runs, too. prepared_run is submit + wait for `timeout_ms`, with
+   * handle_wait's results, or 3 in a forked child, or 4: it has succeeded, and results that the
+   * engine makes lie elsewhere than before, at the first run for one (prepared_result_at); the same
+   * rc_prepared may not run twice at once. One argument, since Python takes 0.1 us for each. */
   int (*prepare)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
                  rc_prepared** prepared, char** error);
   int (*prepared_run)(rc_prepared* prepared);
@@ -290,6 +292,13 @@ typedef struct rc_api {
    * ms, so `done` may be called before this returns, and no other thread is woken where all ranks
    * submit about at the same time. */
   int (*submit_and_drive)(rc_engine* engine, const rc_request* request, char** error);
+
+  /* A result of a prepared operation that has succeeded, as in rc_allocate. Its runs write there
+   * until one of them returns 4; the memory is valid until result_free, whatever becomes of
+   * operation and engine. */
+  rc_result* (*prepared_result_at)(rc_prepared* prepared, int32_t index, const void** memory,
+                                   int32_t* ndim, int64_t dims[8]);
+  void (*result_free)(rc_result* result);
 
   /* At a parameter server (`is_server` of engine_describe), after engine_start: serves until every
    * worker has left. 0: *left has why each of them did, {"0": "", "1": "ValueError: ..."}, "" for a

@@ -22,7 +22,6 @@
 namespace rdmacoll {
 namespace {
 
-constexpr Nanoseconds kGoodbyeLimit = 2 * kSecond;
 // Of a world that does not stand: who is not connected yet hears nothing, however long one waits.
 constexpr Nanoseconds kEarlyGoodbyeLimit = 200 * kMillisecond;
 constexpr uint32_t kFirstEpoch = 1;
@@ -198,7 +197,8 @@ std::unique_ptr<Compute> Session::make_compute(int cores) const {
 
 DriverOptions Session::driver_options(int cores) const {
   DriverOptions options;
-  options.yield = world_.local_size() > cores;
+  // On a lone core the other end, or what the kernel does for both, runs when this rank gives way.
+  options.yield = world_.local_size() > cores || cores == 1;
   if (fabric_->transport_name() != "shm") {
     options.caller_spin = kSpinBetweenNodes;
   } else {
@@ -290,7 +290,8 @@ void Session::close(const std::string& cause) {
   closed_ = true;
   if (driver_ == nullptr) return;
   forget_state_signal(driver_.get());
-  driver_->stop(cause, stands_ ? kGoodbyeLimit : kEarlyGoodbyeLimit);
+  const Nanoseconds limit = goodbye_limit(from_seconds(config_.peer_timeout_s));
+  driver_->stop(cause, stands_ ? limit : kEarlyGoodbyeLimit);
 }
 
 Session::~Session() {

@@ -79,7 +79,7 @@ Status Engine::check(const Request& request) const {
 }
 
 Status Engine::submit(const OperationRef& operation) {
-  if (!operation->is_checked) RC_RETURN_IF_ERROR(check(operation->request));
+  if (!operation->is_prepared) RC_RETURN_IF_ERROR(check(operation->request));
   return submissions_.add(operation);
 }
 

@@ -4,6 +4,7 @@
 // given, so that the simulator steps the very same object. Threads are the business of Driver.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,12 @@ struct EngineParts {
   Log log;
   Tuning tuning = {};
 };
+
+// How long whoever leaves waits for its peers. One of them may wait in turn for a rank that has
+// stopped, and takes whoever ends first for the cause: so, until silence has named that rank.
+constexpr Nanoseconds goodbye_limit(Nanoseconds peer_timeout) {
+  return std::clamp(peer_timeout + kSecond, 2 * kSecond, 60 * kSecond);
+}
 
 class Engine final : public Sink, private SetHost {
  public:

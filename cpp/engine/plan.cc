@@ -9,11 +9,17 @@
 namespace rdmacoll {
 namespace {
 
-// Memory for the operation's next result: the caller's, or its own.
-Status make_result(Operation& operation, std::vector<int64_t> dims, uint64_t bytes,
-                   std::byte*& memory) {
-  Operation::Result& result = operation.results.emplace_back();
-  result.bytes = bytes;
+// Memory for one of the operation's results: the caller's, or its own.
+Status make_result(Operation& operation, std::size_t index, std::vector<int64_t> dims,
+                   uint64_t bytes, std::byte*& memory) {
+  if (operation.results.size() <= index) operation.results.resize(index + 1);
+  Operation::Result& result = operation.results[index];
+  if (operation.is_prepared && result.memory != nullptr && result.dims == dims) {
+    memory = result.memory.get();
+    return {};
+  }
+  operation.has_moved_results = true;
+  result = {{}, bytes, nullptr};
   if (operation.request.allocate) {
     memory = static_cast<std::byte*>(operation.request.allocate(dims));
   } else {
@@ -219,20 +225,19 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
   Operation& operation = *decided.operations.front();
   const Request& request = operation.request;
   std::vector<std::byte*> inputs, outputs;
-  operation.results.clear();
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
     std::vector<int64_t> dims = request.tensors[i].dims;
     if (dims.empty()) dims = {1};
     dims.front() = cut.output_rows(i);
     const uint64_t bytes = cut.row_bytes[i] * static_cast<uint64_t>(dims.front());
-    RC_RETURN_IF_ERROR(make_result(operation, std::move(dims), bytes, outputs.emplace_back()));
+    RC_RETURN_IF_ERROR(make_result(operation, i, std::move(dims), bytes, outputs.emplace_back()));
     // Inputs are only ever read; Piece has one kind of pointer.
     inputs.push_back(const_cast<std::byte*>(request.tensors[i].input));
   }
   if (request.kind == Kind::alltoall) {
     std::byte* received = nullptr;
     RC_RETURN_IF_ERROR(
-        make_result(operation, {world_.size()}, sizeof(int64_t) * world_.size(), received));
+        make_result(operation, 1, {world_.size()}, sizeof(int64_t) * world_.size(), received));
     for (int peer = 0; peer < world_.size(); ++peer) {
       const int64_t rows = cut.rows[world_.size() + peer].front();
       std::memcpy(received + sizeof rows * peer, &rows, sizeof rows);

@@ -161,7 +161,9 @@ bool ProcessSet::decide() {
     auto formed = decision_log_.form(one_node);
     if (!formed) break;
     if (formed->is_cut_short && !std::exchange(told_of_pool_, true)) {
-      log_.warning(cat("the buffer pool of ", bytes_text(pool_.size()),
+      const std::string part =
+          number() == 0 ? std::string("the") : cat("process set ", number(), "'s part of the");
+      log_.warning(cat(part, " buffer pool of ", bytes_text(pool_.size()),
                        " cuts large tensors in segments of ",
                        bytes_text(formed->decision.segment_bytes),
                        ": a larger one is faster (TF_RDMA_BUF_SIZE)."));

@@ -283,7 +283,7 @@ void SimRank::leave(const std::string& cause) {
   tell(cause.empty() ? "leaves" : cat("leaves: ", cause));
   engine_->leave(cause);
   left_ = true;
-  leave_deadline_ = network_.clock().now() + 2 * kSecond;
+  leave_deadline_ = network_.clock().now() + goodbye_limit(network_.policy().peer_timeout);
   asleep_ = false;
 }
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
-DONE, TIMEOUT, FAILED = 0, 1, 2
+DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
 LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
 # The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
@@ -165,6 +165,18 @@ class _Api(ctypes.Structure):
         ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_int64, _TEXT)),
         ("set_in_flight", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, _TEXT)),
         ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID)),
+        (
+            "prepared_result_at",
+            ctypes.CFUNCTYPE(
+                _VOID,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.POINTER(_VOID),
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.POINTER(ctypes.c_int64),
+            ),
+        ),
+        ("result_free", ctypes.CFUNCTYPE(None, _VOID)),
         ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
     ]
 
@@ -181,7 +193,7 @@ class Library:
         try:
             self._dll = ctypes.CDLL(str(path))
         except OSError as error:
-            raise ConfigError(f"{path} cannot be loaded: {error}.") from error
+            raise ConfigError(f"{path} cannot be loaded: {error}.") from None
         get_api = self._dll.rc_get_api
         get_api.restype = ctypes.POINTER(_Api)
         get_api.argtypes = [ctypes.c_uint32]
@@ -209,6 +221,7 @@ class Library:
         self.prepare = api.prepare
         self.prepared_run = api.prepared_run
         self.prepared_free = api.prepared_free
+        self.result_free = api.result_free
         self.memory_allocate = api.memory_allocate
         self.memory_free = api.memory_free
 
@@ -357,6 +370,13 @@ class Library:
         ndim, dims = ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
         address = self._api.handle_result_at(handle, index, ctypes.byref(ndim), dims)
         return address or 0, tuple(dims[: ndim.value])
+
+    def prepared_result_at(self, prepared: int, index: int) -> tuple[int, int, tuple[int, ...]]:
+        """(result, address, dims) of one of the results of a prepared operation that makes them. The address
+        is valid until `result_free(result)`."""
+        memory, ndim, dims = _VOID(), ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
+        result = self._api.prepared_result_at(prepared, index, ctypes.byref(memory), ctypes.byref(ndim), dims)
+        return result or 0, memory.value or 0, tuple(dims[: ndim.value])
 
     def verify_schedules(self, first: int, last: int) -> tuple[int, dict[str, Any]]:
         """(0 or 1, the command's JSON keys) for worlds of `first` to `last` ranks, inclusive."""
