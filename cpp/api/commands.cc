@@ -58,8 +58,8 @@ std::vector<std::vector<int>> nodes_of(const AlgorithmRow& row, int ranks) {
   return found;
 }
 
-// One, a few, and more than there are ranks; not that many of both, since each step is looked at for
-// each of them. Without servers it is another algorithm.
+// One, a few, and more than there are ranks; not that many of both, since each step is looked at
+// for each of them. Without servers it is another algorithm.
 std::set<int> servers_of(const AlgorithmRow& row, int ranks) {
   if (!row.by_servers) return {0};
   constexpr int kFewRanks = 16;
