@@ -1,13 +1,14 @@
 #include "api/rdmacoll_c.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "api/c_results.h"
 #include "api/commands.h"
 #include "api/pair_session.h"
+#include "api/ps_calls.h"
 #include "api/requests.h"
 #include "api/session.h"
 #include "base/system_error.h"
@@ -16,11 +17,15 @@
 #include "engine/operation.h"
 
 using rdmacoll::Config;
+using rdmacoll::copy_text;
 using rdmacoll::Driver;
 using rdmacoll::environment;
 using rdmacoll::is_forked_child;
+using rdmacoll::kDone;
 using rdmacoll::kMillisecond;
 using rdmacoll::kNever;
+using rdmacoll::kRefused;
+using rdmacoll::kTimeout;
 using rdmacoll::MemoryPool;
 using rdmacoll::Nanoseconds;
 using rdmacoll::Operation;
@@ -28,6 +33,7 @@ using rdmacoll::OperationRef;
 using rdmacoll::PairSession;
 using rdmacoll::PlanQuestion;
 using rdmacoll::read_config;
+using rdmacoll::report;
 using rdmacoll::Request;
 using rdmacoll::request_from;
 using rdmacoll::Session;
@@ -61,21 +67,6 @@ namespace {
 #ifndef RDMACOLL_VERSION
 #define RDMACOLL_VERSION "0"
 #endif
-
-constexpr int kDone = 0, kTimeout = 1, kFailed = 2, kRefused = 3;
-
-char* copy_text(const std::string& text) {
-  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
-  if (copy != nullptr) std::memcpy(copy, text.c_str(), text.size() + 1);
-  return copy;
-}
-
-int report(const Status& status, char** error, int code = kFailed) {
-  if (status.ok()) return kDone;
-  if (status.is_busy()) return kTimeout;
-  if (error != nullptr) *error = copy_text(status.to_json());
-  return code;
-}
 
 Nanoseconds nanoseconds(int64_t milliseconds) {
   return milliseconds < 0 ? kNever : milliseconds * kMillisecond;
@@ -376,20 +367,21 @@ int set_in_flight(rc_engine* engine, int32_t number, int32_t* operations, char**
   return report(status, error);
 }
 
-const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
-                  text_free,         settings,         engine_open,
-                  engine_node,       engine_start,     engine_close,
-                  engine_free,       engine_topology,  engine_metrics,
-                  engine_describe,   engine_state,     submit,
-                  handle_wait,       handle_done,      handle_result,
-                  handle_free,       prepare,          prepared_run,
-                  prepared_free,     memory_allocate,  memory_free,
-                  verify_schedules,  sim_faults,       run,
-                  memory_lend,       devices,          pair_open,
-                  pair_node,         pair_run,         pair_free,
-                  check_descriptors, handle_result_at, explain,
-                  sim_scale,         set_add,          set_remove,
-                  set_in_flight,     submit_and_drive};
+const rc_api kApi{RC_ABI_VERSION,      sizeof(rc_api),   RDMACOLL_VERSION,
+                  text_free,           settings,         engine_open,
+                  engine_node,         engine_start,     engine_close,
+                  engine_free,         engine_topology,  engine_metrics,
+                  engine_describe,     engine_state,     submit,
+                  handle_wait,         handle_done,      handle_result,
+                  handle_free,         prepare,          prepared_run,
+                  prepared_free,       memory_allocate,  memory_free,
+                  verify_schedules,    sim_faults,       run,
+                  memory_lend,         devices,          pair_open,
+                  pair_node,           pair_run,         pair_free,
+                  check_descriptors,   handle_result_at, explain,
+                  sim_scale,           set_add,          set_remove,
+                  set_in_flight,       submit_and_drive, rdmacoll::ps::rule_slots,
+                  rdmacoll::ps::update};
 
 }  // namespace
 
