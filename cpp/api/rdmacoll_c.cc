@@ -9,6 +9,7 @@
 #include "api/commands.h"
 #include "api/pair_session.h"
 #include "api/prepared.h"
+#include "api/ps_calls.h"
 #include "api/requests.h"
 #include "api/session.h"
 #include "base/system_error.h"
@@ -349,21 +350,51 @@ int set_in_flight(rc_engine* engine, int32_t number, int32_t* operations, char**
   return report(status, error);
 }
 
-const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
-                  text_free,         settings,         engine_open,
-                  engine_node,       engine_start,     engine_close,
-                  engine_free,       engine_topology,  engine_metrics,
-                  engine_describe,   engine_state,     submit,
-                  handle_wait,       handle_done,      handle_result,
-                  handle_free,       prepare,          prepared_run,
-                  prepared_free,     memory_allocate,  memory_free,
-                  verify_schedules,  sim_faults,       run,
-                  memory_lend,       devices,          pair_open,
-                  pair_node,         pair_run,         pair_free,
-                  check_descriptors, handle_result_at, explain,
-                  sim_scale,         set_add,          set_remove,
-                  set_in_flight,     submit_and_drive, prepared_result_at,
-                  result_free};
+const rc_api kApi{RC_ABI_VERSION,
+                  sizeof(rc_api),
+                  RDMACOLL_VERSION,
+                  text_free,
+                  settings,
+                  engine_open,
+                  engine_node,
+                  engine_start,
+                  engine_close,
+                  engine_free,
+                  engine_topology,
+                  engine_metrics,
+                  engine_describe,
+                  engine_state,
+                  submit,
+                  handle_wait,
+                  handle_done,
+                  handle_result,
+                  handle_free,
+                  prepare,
+                  prepared_run,
+                  prepared_free,
+                  memory_allocate,
+                  memory_free,
+                  verify_schedules,
+                  sim_faults,
+                  run,
+                  memory_lend,
+                  devices,
+                  pair_open,
+                  pair_node,
+                  pair_run,
+                  pair_free,
+                  check_descriptors,
+                  handle_result_at,
+                  explain,
+                  sim_scale,
+                  set_add,
+                  set_remove,
+                  set_in_flight,
+                  submit_and_drive,
+                  prepared_result_at,
+                  result_free,
+                  rdmacoll::ps::rule_slots,
+                  rdmacoll::ps::update};
 
 }  // namespace
 
