@@ -40,6 +40,8 @@ using rdmacoll::SettingValue;
 using rdmacoll::Status;
 using rdmacoll::World;
 using rdmacoll::probe::Plan;
+using rdmacoll::ps::rule_slots;
+using rdmacoll::ps::update;
 
 struct rc_engine {
   std::unique_ptr<Session> session;
@@ -119,21 +121,21 @@ int engine_start(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, 
   return report(engine->session->start({leaders, leaders + size}, nanoseconds(timeout_ms)), error);
 }
 
+int engine_serve(rc_engine* engine, int64_t timeout_ms, char** left, char** error) {
+  std::string causes;
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->serve(nanoseconds(timeout_ms), causes);
+  if (status.ok()) *left = copy_text(causes);
+  return report(status, error);
+}
+
 void engine_close(rc_engine* engine, const char* cause) {
   engine->session->close(cause == nullptr ? "" : cause);
 }
 
 void engine_free(rc_engine* engine) { delete engine; }
 
-void engine_topology(rc_engine* engine, int32_t out[6]) {
-  const World& world = engine->session->world();
-  out[0] = world.rank;
-  out[1] = world.size();
-  out[2] = world.local_rank();
-  out[3] = world.local_size();
-  out[4] = world.cross_rank();
-  out[5] = world.cross_size();
-}
+void engine_topology(rc_engine* engine, int32_t out[6]) { engine->session->topology(out); }
 
 char* engine_metrics(rc_engine* engine) {
   return copy_text(engine->session->usable().ok() ? engine->session->metrics() : "{}");
@@ -350,51 +352,22 @@ int set_in_flight(rc_engine* engine, int32_t number, int32_t* operations, char**
   return report(status, error);
 }
 
-const rc_api kApi{RC_ABI_VERSION,
-                  sizeof(rc_api),
-                  RDMACOLL_VERSION,
-                  text_free,
-                  settings,
-                  engine_open,
-                  engine_node,
-                  engine_start,
-                  engine_close,
-                  engine_free,
-                  engine_topology,
-                  engine_metrics,
-                  engine_describe,
-                  engine_state,
-                  submit,
-                  handle_wait,
-                  handle_done,
-                  handle_result,
-                  handle_free,
-                  prepare,
-                  prepared_run,
-                  prepared_free,
-                  memory_allocate,
-                  memory_free,
-                  verify_schedules,
-                  sim_faults,
-                  run,
-                  memory_lend,
-                  devices,
-                  pair_open,
-                  pair_node,
-                  pair_run,
-                  pair_free,
-                  check_descriptors,
-                  handle_result_at,
-                  explain,
-                  sim_scale,
-                  set_add,
-                  set_remove,
-                  set_in_flight,
-                  submit_and_drive,
-                  prepared_result_at,
-                  result_free,
-                  rdmacoll::ps::rule_slots,
-                  rdmacoll::ps::update};
+const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
+                  text_free,         settings,         engine_open,
+                  engine_node,       engine_start,     engine_close,
+                  engine_free,       engine_topology,  engine_metrics,
+                  engine_describe,   engine_state,     submit,
+                  handle_wait,       handle_done,      handle_result,
+                  handle_free,       prepare,          prepared_run,
+                  prepared_free,     memory_allocate,  memory_free,
+                  verify_schedules,  sim_faults,       run,
+                  memory_lend,       devices,          pair_open,
+                  pair_node,         pair_run,         pair_free,
+                  check_descriptors, handle_result_at, explain,
+                  sim_scale,         set_add,          set_remove,
+                  set_in_flight,     submit_and_drive, prepared_result_at,
+                  result_free,       rule_slots,       update,
+                  engine_serve};
 
 }  // namespace
 

@@ -126,6 +126,7 @@ typedef struct rc_question {
   int32_t is_rdma;       /* between nodes; 0: TCP */
   double latency_us;     /* of that network; 0: what is usual */
   double gbit_per_s;     /* 0: what is usual */
+  int32_t servers;       /* parameter servers beside the ranks; 0: none */
 } rc_question;
 
 typedef struct rc_link { /* LogGP: cpp/base/link_model.h */
@@ -188,11 +189,13 @@ typedef struct rc_api {
   void (*engine_close)(rc_engine* engine, const char* cause);
   void (*engine_free)(rc_engine* engine);
 
-  /* rank size local_rank local_size cross_rank cross_size, in this order */
+  /* rank size local_rank local_size cross_rank cross_size, in this order; of the workers where
+   * there are parameter servers beside them */
   void (*engine_topology)(rc_engine* engine, int32_t out[6]);
   /* INTERFACE's metrics() as a JSON object of totals since start. */
   char* (*engine_metrics)(rc_engine* engine);
-  /* {"transport": "shm", "determinism": "run", "summary": "..."} */
+  /* {"transport": "shm", "determinism": "run", "servers": 0, "is_server": false, "summary": "..."}:
+   * how many ranks are parameter servers, and whether this is one of them */
   char* (*engine_describe)(rc_engine* engine);
   /* Pending units, batches, per-peer transfers, as text for a person. */
   char* (*engine_state)(rc_engine* engine);
@@ -314,6 +317,11 @@ typedef struct rc_api {
   int (*rule_slots)(const char* rule, char** json, char** error);
   /* One update, as a parameter server makes it: in place, of values and slots. */
   int (*update)(const rc_update* update, char** error);
+  /* At a parameter server (`is_server` of engine_describe), after engine_start: serves until every
+   * worker has left. 0: *left has why each of them did, {"0": "", "1": "ValueError: ..."}, "" for a
+   * clean end; 1: timeout_ms (-1: no limit) is over before, call it again; 2: the world has failed,
+   * *error. */
+  int (*engine_serve)(rc_engine* engine, int64_t timeout_ms, char** left, char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

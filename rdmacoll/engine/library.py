@@ -196,6 +196,7 @@ class _Api(ctypes.Structure):
         ("result_free", ctypes.CFUNCTYPE(None, _VOID)),
         ("rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
         ("update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Update), _TEXT)),
+        ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
     ]
 
 
@@ -321,6 +322,17 @@ class Library:
         self._check(code, error)
         return True
 
+    def engine_serve(self, engine: int, timeout_ms: int) -> dict[str, str] | None:
+        """A parameter server's work: why each worker has left, by rank ("" is a clean end). None when the
+        time is over before all have. Raises the error that has ended the world."""
+        left, error = _VOID(), _VOID()
+        code = self._api.engine_serve(engine, timeout_ms, ctypes.byref(left), ctypes.byref(error))
+        if code == TIMEOUT:
+            return None
+        self._check(code, error)
+        causes: dict[str, str] = json.loads(self.take_text(left.value))
+        return causes
+
     def engine_close(self, engine: int, cause: str | None) -> None:
         """Says goodbye and fails what is pending; bounded, idempotent."""
         self._api.engine_close(engine, None if cause is None else cause.encode())
@@ -330,7 +342,7 @@ class Library:
         self._api.engine_free(engine)
 
     def engine_topology(self, engine: int) -> tuple[int, int, int, int, int, int]:
-        """rank, size, local_rank, local_size, cross_rank, cross_size."""
+        """rank, size, local_rank, local_size, cross_rank, cross_size: of the workers."""
         out = (ctypes.c_int32 * 6)()
         self._api.engine_topology(engine, out)
         return out[0], out[1], out[2], out[3], out[4], out[5]
@@ -341,7 +353,7 @@ class Library:
         return fields
 
     def engine_describe(self, engine: int) -> dict[str, Any]:
-        """transport, determinism, summary."""
+        """transport, determinism, servers, is_server, summary."""
         fields: dict[str, Any] = json.loads(self.take_text(self._api.engine_describe(engine)))
         return fields
 
