@@ -9,6 +9,7 @@
 #include "api/commands.h"
 #include "api/pair_session.h"
 #include "api/prepared.h"
+#include "api/ps_calls.h"
 #include "api/requests.h"
 #include "api/session.h"
 #include "base/system_error.h"
@@ -39,6 +40,8 @@ using rdmacoll::SettingValue;
 using rdmacoll::Status;
 using rdmacoll::World;
 using rdmacoll::probe::Plan;
+using rdmacoll::ps::rule_slots;
+using rdmacoll::ps::update;
 
 struct rc_engine {
   std::unique_ptr<Session> session;
@@ -363,7 +366,8 @@ const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
                   check_descriptors, handle_result_at, explain,
                   sim_scale,         set_add,          set_remove,
                   set_in_flight,     submit_and_drive, prepared_result_at,
-                  result_free,       engine_serve};
+                  result_free,       rule_slots,       update,
+                  engine_serve};
 
 }  // namespace
 

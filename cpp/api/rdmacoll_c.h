@@ -102,6 +102,19 @@ typedef struct rc_plan { /* the same at both ends */
   double limit_s;    /* of pair_run, which takes at most this to connect and this to measure */
 } rc_plan;
 
+typedef struct rc_update { /* of a variable by a gradient */
+  uint32_t size;           /* sizeof(rc_update) */
+  int32_t dtype;           /* float32 or float64, of all arrays */
+  const char* rule;        /* lines of "key=value": cpp/ps/update_rule.h */
+  int64_t step;            /* updates before this one */
+  int32_t decays;          /* whether the rule's weight decay is for this variable */
+  int32_t n_slots;         /* as many as rule_slots names */
+  uint64_t count;          /* elements of each array */
+  void* values;
+  void* const* slots;
+  const void* gradient;
+} rc_update;
+
 typedef struct rc_question {
   uint32_t size; /* sizeof(rc_question) */
   int32_t kind;  /* rc_kind, but for the barrier; the root is rank 0 */
@@ -299,7 +312,11 @@ typedef struct rc_api {
   rc_result* (*prepared_result_at)(rc_prepared* prepared, int32_t index, const void** memory,
                                    int32_t* ndim, int64_t dims[8]);
   void (*result_free)(rc_result* result);
-
+  /* What a parameter server keeps beside each variable under a rule:
+   * {"slots": their names, in order, "initial_value": of all their elements} */
+  int (*rule_slots)(const char* rule, char** json, char** error);
+  /* One update, as a parameter server makes it: in place, of values and slots. */
+  int (*update)(const rc_update* update, char** error);
   /* At a parameter server (`is_server` of engine_describe), after engine_start: serves until every
    * worker has left. 0: *left has why each of them did, {"0": "", "1": "ValueError: ..."}, "" for a
    * clean end; 1: timeout_ms (-1: no limit) is over before, call it again; 2: the world has failed,

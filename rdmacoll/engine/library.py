@@ -47,6 +47,23 @@ class _Plan(ctypes.Structure):
     ]
 
 
+class _Update(ctypes.Structure):
+    """rc_update: of a variable by a gradient."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("dtype", ctypes.c_int32),
+        ("rule", ctypes.c_char_p),
+        ("step", ctypes.c_int64),
+        ("decays", ctypes.c_int32),
+        ("n_slots", ctypes.c_int32),
+        ("count", ctypes.c_uint64),
+        ("values", ctypes.c_void_p),
+        ("slots", ctypes.POINTER(ctypes.c_void_p)),
+        ("gradient", ctypes.c_void_p),
+    ]
+
+
 class _Api(ctypes.Structure):
     """rc_api: the table of functions."""
 
@@ -177,6 +194,8 @@ class _Api(ctypes.Structure):
             ),
         ),
         ("result_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
+        ("update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Update), _TEXT)),
         ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
     ]
 
@@ -453,6 +472,40 @@ class Library:
     def pair_free(self, pair: int) -> None:
         """Ends an opened pair."""
         self._api.pair_free(pair)
+
+    def rule_slots(self, rule: str) -> tuple[list[str], float]:
+        """What a parameter server keeps beside a variable: (names, initial value). Raises ConfigError."""
+        found = self._answer(self._api.rule_slots, rule.encode())
+        return found["slots"], found["initial_value"]
+
+    def update(
+        self,
+        rule: str,
+        *,
+        dtype: int,
+        step: int,
+        decays: bool,
+        count: int,
+        values: int,
+        slots: Sequence[int],
+        gradient: int,
+    ) -> None:
+        """One update as a parameter server makes it, of arrays at these addresses. Raises ConfigError."""
+        places = (ctypes.c_void_p * len(slots))(*slots)
+        update = _Update(
+            ctypes.sizeof(_Update),
+            dtype,
+            rule.encode(),
+            step,
+            decays,
+            len(slots),
+            count,
+            values,
+            places,
+            gradient,
+        )
+        error = _VOID()
+        self._check(self._api.update(ctypes.byref(update), ctypes.byref(error)), error)
 
 
 def library_path() -> Path:
