@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "base/wire.h"
 #include "ps/update.h"
 
 namespace rdmacoll::ps {
@@ -27,6 +28,9 @@ struct StoredSpec {
   uint64_t row_bytes() const { return row_elements * size_of(dtype); }
   bool operator==(const StoredSpec&) const = default;
 };
+
+void write(const StoredSpec& spec, Writer& writer);
+StoredSpec read_spec(Reader& reader);  // the reader fails where it is none
 
 inline constexpr std::size_t kVariablesMax = 1u << 20;
 
@@ -60,6 +64,13 @@ class Store {
   void read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values);
   uint64_t updates(std::size_t variable) const { return variables_[variable].updates; }
 
+  // For a checkpoint: what is stored, and the memory that it is stored in, with nothing missed.
+  void write_header(Writer& writer);
+  std::vector<std::span<std::byte>> memory();
+  // Whether what a header describes may come into this memory, or why not.
+  bool fits(Reader& reader, std::string& why) const;
+  void take_header(Reader& reader);  // one that fits
+
  private:
   struct Variable {
     StoredSpec spec;
@@ -72,6 +83,11 @@ class Store {
     // touches more rows than a push names, and yet all is as Keras has it.
     std::vector<uint64_t> row_updates;
   };
+  struct Saved {
+    std::string rule_text;
+    std::vector<Variable> variables;  // without memory
+  };
+  static bool read_header(Reader& reader, Saved& saved);
   Status check_same(const Variable& known, const StoredSpec& spec) const;
   std::span<std::byte* const> slots_at(Variable& variable, uint64_t first);
   void catch_up(Variable& variable, uint64_t row, uint64_t updates);
