@@ -45,6 +45,7 @@ from rdmacoll.engine.world import (
     size,
 )
 from rdmacoll.ps import pull, push
+from rdmacoll.pushing import push_pull
 
 if TYPE_CHECKING:
     from rdmacoll import keras, tensorflow
@@ -174,6 +175,7 @@ __all__ = [
     "ps",
     "pull",
     "push",
+    "push_pull",
     "rank",
     "reduce",
     "reducescatter",

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "api/c_results.h"
+#include "api/answers.h"
 #include "api/ps_session.h"
 #include "base/text.h"
 #include "ps/update.h"
@@ -24,8 +24,6 @@ int answer(const Status& status, CallRef made, rc_ps_call** call, char** error) 
   return report(status, error);
 }
 
-Nanoseconds limit(int64_t timeout_ms) { return timeout_ms * kMillisecond; }
-
 Status check_number(const Client& client, int32_t variable) {
   const auto known = client.variables();
   if (variable >= 0 && static_cast<std::size_t>(variable) < known) return {};
@@ -41,13 +39,13 @@ using rdmacoll::Dtype;
 using rdmacoll::join;
 using rdmacoll::json_quote;
 using rdmacoll::kDone;
+using rdmacoll::nanoseconds;
 using rdmacoll::report;
 using rdmacoll::Status;
 using rdmacoll::ps::answer;
 using rdmacoll::ps::CallRef;
 using rdmacoll::ps::check_number;
 using rdmacoll::ps::Client;
-using rdmacoll::ps::limit;
 using rdmacoll::ps::PsSession;
 using rdmacoll::ps::rule_from;
 using rdmacoll::ps::Tensor;
@@ -106,14 +104,14 @@ int ps_node(rc_ps* ps, const char* const* cards, int32_t* leader, char** error) 
 }
 
 int ps_start(rc_ps* ps, const int32_t* leaders, int64_t timeout_ms, char** error) {
-  return report(ps->session->start({leaders, leaders + ps->session->size()}, limit(timeout_ms)),
-                error);
+  return report(
+      ps->session->start({leaders, leaders + ps->session->size()}, nanoseconds(timeout_ms)), error);
 }
 
 void ps_free(rc_ps* ps) { delete ps; }
 
 int ps_serve(rc_ps* ps, int64_t timeout_ms, char** error) {
-  return report(ps->session->serve(limit(timeout_ms)), error);
+  return report(ps->session->serve(nanoseconds(timeout_ms)), error);
 }
 
 int ps_declare(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
@@ -178,7 +176,7 @@ int ps_ask(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error) {
 }
 
 int ps_wait(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error) {
-  const Status status = ps->session->wait(*call->call, limit(timeout_ms));
+  const Status status = ps->session->wait(*call->call, nanoseconds(timeout_ms));
   if (status.ok()) {
     std::vector<std::string> quoted;
     for (const std::string& text : call->call->texts) quoted.push_back(json_quote(text));

@@ -95,13 +95,17 @@ Status PsSession::take_up(const std::vector<int>& leaders) {
   return {};
 }
 
+Nanoseconds PsSession::deadline_in(Nanoseconds timeout) const {
+  return timeout == kNever ? kNever : clock_.now() + timeout;
+}
+
 bool PsSession::step() { return server_ ? server_->turn() : client_->turn(); }
 
 Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
   if (!server_ && !client_) RC_RETURN_IF_ERROR(take_up(leaders));
   const std::vector<int> peers =
       is_server() ? ranks(0, size_ - servers_) : ranks(size_ - servers_, size_);
-  const Nanoseconds deadline = clock_.now() + timeout;
+  const Nanoseconds deadline = deadline_in(timeout);
   std::unique_lock hold(mutex_);
   for (;;) {
     const bool moved = step();
@@ -126,7 +130,7 @@ void PsSession::tell_notes() {
 }
 
 Status PsSession::serve(Nanoseconds timeout) {
-  const Nanoseconds deadline = clock_.now() + timeout;
+  const Nanoseconds deadline = deadline_in(timeout);
   std::unique_lock hold(mutex_);
   Nanoseconds moved_at = clock_.now();
   for (;;) {
@@ -172,7 +176,7 @@ void PsSession::run() {
 }
 
 Status PsSession::wait(const Call& call, Nanoseconds timeout) {
-  const Nanoseconds deadline = clock_.now() + timeout;
+  const Nanoseconds deadline = deadline_in(timeout);
   std::unique_lock hold(mutex_);
   ++waiting_;
   Nanoseconds moved_at = clock_.now();

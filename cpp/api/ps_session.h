@@ -56,6 +56,7 @@ class PsSession {
   PsSession() = default;
   std::vector<int> ranks(int first, int end) const;
   Status take_up(const std::vector<int>& leaders);
+  Nanoseconds deadline_in(Nanoseconds timeout) const;
   bool step();
   void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
   void tell_notes();

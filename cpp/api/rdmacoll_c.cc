@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "api/c_results.h"
+#include "api/answers.h"
 #include "api/commands.h"
 #include "api/pair_session.h"
+#include "api/prepared.h"
 #include "api/ps_calls.h"
 #include "api/requests.h"
 #include "api/session.h"
@@ -22,12 +23,10 @@ using rdmacoll::Driver;
 using rdmacoll::environment;
 using rdmacoll::is_forked_child;
 using rdmacoll::kDone;
-using rdmacoll::kMillisecond;
-using rdmacoll::kNever;
 using rdmacoll::kRefused;
 using rdmacoll::kTimeout;
 using rdmacoll::MemoryPool;
-using rdmacoll::Nanoseconds;
+using rdmacoll::nanoseconds;
 using rdmacoll::Operation;
 using rdmacoll::OperationRef;
 using rdmacoll::PairSession;
@@ -50,12 +49,10 @@ struct rc_handle {
   OperationRef operation;
 };
 struct rc_prepared {
-  Session* session;
-  OperationRef operation;
-  std::vector<rdmacoll::Piece> pinned;
-  rdmacoll::Nanoseconds timeout;
-  char** error;
-  bool is_running = false;  // begun, and its end has not been told yet
+  rdmacoll::Prepared prepared;
+};
+struct rc_result {
+  std::shared_ptr<std::byte[]> memory;
 };
 
 struct rc_pair {
@@ -67,10 +64,6 @@ namespace {
 #ifndef RDMACOLL_VERSION
 #define RDMACOLL_VERSION "0"
 #endif
-
-Nanoseconds nanoseconds(int64_t milliseconds) {
-  return milliseconds < 0 ? kNever : milliseconds * kMillisecond;
-}
 
 Status operation_from(rc_engine* engine, const rc_request* request, OperationRef& operation) {
   RC_RETURN_IF_ERROR(engine->session->usable());
@@ -126,21 +119,21 @@ int engine_start(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, 
   return report(engine->session->start({leaders, leaders + size}, nanoseconds(timeout_ms)), error);
 }
 
+int engine_serve(rc_engine* engine, int64_t timeout_ms, char** left, char** error) {
+  std::string causes;
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->serve(nanoseconds(timeout_ms), causes);
+  if (status.ok()) *left = copy_text(causes);
+  return report(status, error);
+}
+
 void engine_close(rc_engine* engine, const char* cause) {
   engine->session->close(cause == nullptr ? "" : cause);
 }
 
 void engine_free(rc_engine* engine) { delete engine; }
 
-void engine_topology(rc_engine* engine, int32_t out[6]) {
-  const World& world = engine->session->world();
-  out[0] = world.rank;
-  out[1] = world.size();
-  out[2] = world.local_rank();
-  out[3] = world.local_size();
-  out[4] = world.cross_rank();
-  out[5] = world.cross_size();
-}
+void engine_topology(rc_engine* engine, int32_t out[6]) { engine->session->topology(out); }
 
 char* engine_metrics(rc_engine* engine) {
   return copy_text(engine->session->usable().ok() ? engine->session->metrics() : "{}");
@@ -210,35 +203,25 @@ int prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
   Status status = operation_from(engine, request, operation);
   if (status.ok()) status = engine->session->check(operation->request);
   if (status.ok()) {
-    operation->is_checked = true;
-    Session& session = *engine->session;
-    *prepared = new rc_prepared{&session, operation, session.pin(operation->request),
-                                nanoseconds(timeout_ms), error};
+    *prepared = new rc_prepared{{*engine->session, operation, nanoseconds(timeout_ms), error}};
   }
   return report(status, error);
 }
 
-int prepared_run(rc_prepared* prepared) {
-  if (is_forked_child()) return kRefused;
-  Operation& operation = *prepared->operation;
-  Driver& driver = prepared->session->driver();
-  // After a timeout the caller comes back for the same run, which may have ended meanwhile.
-  if (!prepared->is_running) {
-    operation.rearm();
-    prepared->is_running = true;
-    const Status status = driver.submit_and_wait(prepared->operation, prepared->timeout);
-    if (!status.ok()) operation.complete(status);
-  } else {
-    driver.wait(operation, prepared->timeout);
-  }
-  prepared->is_running = !operation.done();
-  return outcome(operation, operation.done(), prepared->error);
+int prepared_run(rc_prepared* prepared) { return prepared->prepared.run(); }
+
+void prepared_free(rc_prepared* prepared) { delete prepared; }
+
+rc_result* prepared_result_at(rc_prepared* prepared, int32_t index, const void** memory,
+                              int32_t* ndim, int64_t dims[8]) {
+  const Operation::Result& result = prepared->prepared.result(static_cast<std::size_t>(index));
+  *memory = result.memory.get();
+  *ndim = static_cast<int32_t>(result.dims.size());
+  std::copy(result.dims.begin(), result.dims.end(), dims);
+  return new rc_result{result.memory};
 }
 
-void prepared_free(rc_prepared* prepared) {
-  prepared->session->unpin(prepared->pinned);
-  delete prepared;
-}
+void result_free(rc_result* result) { delete result; }
 
 void* memory_allocate(rc_engine* engine, uint64_t bytes) {
   return engine->session->pool()->lend(bytes);
@@ -376,9 +359,9 @@ const rc_api kApi{
     prepare, prepared_run, prepared_free, memory_allocate, memory_free, verify_schedules,
     sim_faults, run, memory_lend, devices, pair_open, pair_node, pair_run, pair_free,
     check_descriptors, handle_result_at, explain, sim_scale, set_add, set_remove, set_in_flight,
-    submit_and_drive, ps_rule_slots, ps_update, ps_open, ps_node, ps_start, ps_free, ps_serve,
-    ps_declare, ps_move, ps_move_rows, ps_ask, ps_wait, ps_call_free, ps_sharding,
-    ps_checkpoint};
+    submit_and_drive, prepared_result_at, result_free, ps_rule_slots, ps_update, engine_serve,
+    ps_open, ps_node, ps_start, ps_free, ps_serve, ps_declare, ps_move, ps_move_rows, ps_ask,
+    ps_wait, ps_call_free, ps_sharding, ps_checkpoint};
 // clang-format on
 
 }  // namespace

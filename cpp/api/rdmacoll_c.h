@@ -16,11 +16,12 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 4
+#define RC_ABI_VERSION 5
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
-typedef struct rc_prepared rc_prepared; /* an allreduce that is called again and again */
+typedef struct rc_prepared rc_prepared; /* an operation that is called again and again */
+typedef struct rc_result rc_result;     /* memory of a result that a prepared operation has made */
 typedef struct rc_pair rc_pair;         /* one end of a path that is measured */
 typedef struct rc_ps rc_ps;             /* one rank of an asynchronous parameter server */
 typedef struct rc_ps_call rc_ps_call;   /* what was asked of its servers */
@@ -142,6 +143,7 @@ typedef struct rc_question {
   int32_t is_rdma;       /* between nodes; 0: TCP */
   double latency_us;     /* of that network; 0: what is usual */
   double gbit_per_s;     /* 0: what is usual */
+  int32_t servers;       /* parameter servers beside the ranks; 0: none */
 } rc_question;
 
 typedef struct rc_link { /* LogGP: cpp/base/link_model.h */
@@ -204,11 +206,13 @@ typedef struct rc_api {
   void (*engine_close)(rc_engine* engine, const char* cause);
   void (*engine_free)(rc_engine* engine);
 
-  /* rank size local_rank local_size cross_rank cross_size, in this order */
+  /* rank size local_rank local_size cross_rank cross_size, in this order; of the workers where
+   * there are parameter servers beside them */
   void (*engine_topology)(rc_engine* engine, int32_t out[6]);
   /* INTERFACE's metrics() as a JSON object of totals since start. */
   char* (*engine_metrics)(rc_engine* engine);
-  /* {"transport": "shm", "determinism": "run", "summary": "..."} */
+  /* {"transport": "shm", "determinism": "run", "servers": 0, "is_server": false, "summary": "..."}:
+   * how many ranks are parameter servers, and whether this is one of them */
   char* (*engine_describe)(rc_engine* engine);
   /* Pending units, batches, per-peer transfers, as text for a person. */
   char* (*engine_state)(rc_engine* engine);
@@ -225,10 +229,11 @@ typedef struct rc_api {
   /* Allowed at any time; an unfinished operation goes on. */
   void (*handle_free)(rc_handle* handle);
 
-  /* request: allreduce; pointers stay valid until prepared_free, `error` as well, which takes the
-   * errors of runs, too. prepared_run is submit + wait for `timeout_ms`, with handle_wait's
-   * results, or 3 in a forked child; the same rc_prepared may not run twice at once. One argument,
-   * since Python takes 0.1 us for each. */
+  /* request: without `done` and `allocate`; pointers stay valid until prepared_free, `error` as
+   * well, which takes the errors of runs, too. prepared_run is submit + wait for `timeout_ms`, with
+   * handle_wait's results, or 3 in a forked child, or 4: it has succeeded, and results that the
+   * engine makes lie elsewhere than before, at the first run for one (prepared_result_at); the same
+   * rc_prepared may not run twice at once. One argument, since Python takes 0.1 us for each. */
   int (*prepare)(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
                  rc_prepared** prepared, char** error);
   int (*prepared_run)(rc_prepared* prepared);
@@ -318,11 +323,22 @@ typedef struct rc_api {
    * submit about at the same time. */
   int (*submit_and_drive)(rc_engine* engine, const rc_request* request, char** error);
 
+  /* A result of a prepared operation that has succeeded, as in rc_allocate. Its runs write there
+   * until one of them returns 4; the memory is valid until result_free, whatever becomes of
+   * operation and engine. */
+  rc_result* (*prepared_result_at)(rc_prepared* prepared, int32_t index, const void** memory,
+                                   int32_t* ndim, int64_t dims[8]);
+  void (*result_free)(rc_result* result);
   /* What a parameter server keeps beside each variable under a rule:
    * {"slots": their names, in order, "initial_value": of all their elements} */
   int (*ps_rule_slots)(const char* rule, char** json, char** error);
   /* One update, as a parameter server makes it: in place, of values and slots. */
   int (*ps_update)(const rc_update* update, char** error);
+  /* At a parameter server (`is_server` of engine_describe), after engine_start: serves until every
+   * worker has left. 0: *left has why each of them did, {"0": "", "1": "ValueError: ..."}, "" for a
+   * clean end; 1: timeout_ms (-1: no limit) is over before, call it again; 2: the world has failed,
+   * *error. */
+  int (*engine_serve)(rc_engine* engine, int64_t timeout_ms, char** left, char** error);
 
   /* An asynchronous parameter server, in a world of its own; the last `servers` ranks serve. In
    * steps like an engine's start, with the caller as carrier: ps_open, ps_node with all cards,

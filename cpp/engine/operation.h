@@ -78,16 +78,21 @@ class Operation {
   struct Result {
     std::vector<int64_t> dims;
     uint64_t bytes = 0;
-    // Without `allocate`; not filled first, since that would take as long as the operation.
-    std::unique_ptr<std::byte[]> memory;
+    // Without `allocate`; not filled first, since that would take as long as the operation. Shared
+    // with the caller of a prepared operation, whose next run may need another size.
+    std::shared_ptr<std::byte[]> memory;
   };
   // Where KindRow::makes_result: one for each tensor, and of an alltoall the rows from each rank.
   std::vector<Result> results;
   Nanoseconds taken_at = 0;  // by the engine
   uint64_t sequence = 0;     // of its decision
   int64_t next_number = 0;   // join: that the next unnamed operation of this rank would have
-  bool is_checked = false;   // its request is; a prepared one comes again and again
-  bool stands_in = false;    // for one that this rank's caller never submits
+  // It comes again and again: its request is checked once, and its results stay where they are as
+  // long as their dims do. `has_moved_results`: some do not lie where the last caller who asked saw
+  // them.
+  bool is_prepared = false;
+  bool has_moved_results = false;
+  bool stands_in = false;  // for one that this rank's caller never submits
   // The planner's: what was done the last time, and when it had last looked around by then.
   std::shared_ptr<const Recipe> recipe;
   uint64_t recipe_look = 0;

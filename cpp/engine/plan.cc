@@ -9,11 +9,17 @@
 namespace rdmacoll {
 namespace {
 
-// Memory for the operation's next result: the caller's, or its own.
-Status make_result(Operation& operation, std::vector<int64_t> dims, uint64_t bytes,
-                   std::byte*& memory) {
-  Operation::Result& result = operation.results.emplace_back();
-  result.bytes = bytes;
+// Memory for one of the operation's results: the caller's, or its own.
+Status make_result(Operation& operation, std::size_t index, std::vector<int64_t> dims,
+                   uint64_t bytes, std::byte*& memory) {
+  if (operation.results.size() <= index) operation.results.resize(index + 1);
+  Operation::Result& result = operation.results[index];
+  if (operation.is_prepared && result.memory != nullptr && result.dims == dims) {
+    memory = result.memory.get();
+    return {};
+  }
+  operation.has_moved_results = true;
+  result = {{}, bytes, nullptr};
   if (operation.request.allocate) {
     memory = static_cast<std::byte*>(operation.request.allocate(dims));
   } else {
@@ -33,10 +39,11 @@ Status misfit(const Operation& operation) {
 
 }  // namespace
 
-Planner::Planner(const World& world, const std::vector<int>& ranks, Transport& transport,
-                 MemoryPool& pool, uint64_t one_copy_bytes)
+Planner::Planner(const World& world, const std::vector<int>& ranks, int servers,
+                 Transport& transport, MemoryPool& pool, uint64_t one_copy_bytes)
     : world_(world),
       ranks_(ranks),
+      servers_(servers),
       nodes_(world.nodes()),
       transport_(transport),
       pool_(pool),
@@ -46,8 +53,12 @@ Planner::Planner(const World& world, const std::vector<int>& ranks, Transport& t
 Shape Planner::shape_of(const Decided& decided) const {
   const Request& request = decided.operations.front()->request;
   const KindRow& kind = row_of(request.kind);
-  return {world_.size(), world_.rank, kind.has_root ? request.root : 0,
-          kind.reduces && request.prescale != 1.0, nodes_};
+  return {world_.size(),
+          world_.rank,
+          kind.has_root ? request.root : 0,
+          kind.reduces && request.prescale != 1.0,
+          nodes_,
+          servers_};
 }
 
 const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape) {
@@ -108,9 +119,15 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
   return {};
 }
 
-// Callers use their arrays again: where the first one lies decides where the recipe is kept.
+// Callers use their arrays again: where the first one lies decides where the recipe is kept. At a
+// server they lie nowhere, and have a size.
 std::size_t Planner::index_of(std::span<const Layout::Tensor> tensors) {
-  const auto lines = tensors.empty() ? 0 : reinterpret_cast<uintptr_t>(tensors.front().output) / 64;
+  uintptr_t lines = 0;
+  if (!tensors.empty()) {
+    const Layout::Tensor& first = tensors.front();
+    lines =
+        (first.output != nullptr ? reinterpret_cast<uintptr_t>(first.output) : first.bytes) / 64;
+  }
   return (lines ^ lines / kRecipes ^ lines / (kRecipes * kRecipes)) % kRecipes;
 }
 
@@ -208,20 +225,19 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
   Operation& operation = *decided.operations.front();
   const Request& request = operation.request;
   std::vector<std::byte*> inputs, outputs;
-  operation.results.clear();
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
     std::vector<int64_t> dims = request.tensors[i].dims;
     if (dims.empty()) dims = {1};
     dims.front() = cut.output_rows(i);
     const uint64_t bytes = cut.row_bytes[i] * static_cast<uint64_t>(dims.front());
-    RC_RETURN_IF_ERROR(make_result(operation, std::move(dims), bytes, outputs.emplace_back()));
+    RC_RETURN_IF_ERROR(make_result(operation, i, std::move(dims), bytes, outputs.emplace_back()));
     // Inputs are only ever read; Piece has one kind of pointer.
     inputs.push_back(const_cast<std::byte*>(request.tensors[i].input));
   }
   if (request.kind == Kind::alltoall) {
     std::byte* received = nullptr;
     RC_RETURN_IF_ERROR(
-        make_result(operation, {world_.size()}, sizeof(int64_t) * world_.size(), received));
+        make_result(operation, 1, {world_.size()}, sizeof(int64_t) * world_.size(), received));
     for (int peer = 0; peer < world_.size(); ++peer) {
       const int64_t rows = cut.rows[world_.size() + peer].front();
       std::memcpy(received + sizeof rows * peer, &rows, sizeof rows);
@@ -235,7 +251,7 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
 
 void Planner::look_around() {
   around_ = {.is_known = true};
-  for (int peer = 0; peer < world_.size(); ++peer) {
+  for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer) {
     const bool connected = peer != world_.rank && transport_.is_connected(ranks_[peer]);
     const Reach reach = connected ? transport_.reach(ranks_[peer]) : Reach{};
     around_.views.push_back(reach.views);

@@ -56,7 +56,7 @@ bool ProcessSet::follow_plan() {
          executor_.has_room(lanes_, decision_log_.accepted())) {
     const Agreed& next = plan_.decision(decision_log_.accepted());
     if (!take_operations(next)) break;
-    decision_log_.accept(next.decision);
+    accept(next.decision);
     start_batches();
     plan_moved_at_ = now_.turned_at;
     moved = true;
@@ -77,7 +77,7 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
   const Agreed& next = plan_.decision(sequence);
   if (!plan_.is_about(next, *operation)) return false;
   operation->sequence = sequence;
-  decision_log_.accept(next.decision);
+  accept(next.decision);
   plan_moved_at_ = now_.turned_at;
   Decided decided{sequence,   next.decision.algorithm, next.decision.segment_bytes, {}, 0,
                   {operation}};
@@ -149,7 +149,7 @@ void ProcessSet::resume(const ResumeMessage& message) {
     catch_up_.expect(agreed, sequence < mine);
     ++caught_up_;
     if (sequence >= mine) {
-      const bool accepted = decision_log_.accept(agreed.decision);
+      const bool accepted = accept(agreed.decision);
       RC_ASSERT(accepted);
       agreed_.push_back(agreed);
       continue;
@@ -217,16 +217,19 @@ void ProcessSet::stand_in(const DecisionUnit& unit, const UnitKey& key) {
   for (const std::vector<int64_t>& shape : descriptor.shapes) {
     request.tensors.push_back({nullptr, nullptr, shape, ""});
   }
-  Operation::Result zeros = zeros_of(request.bytes());
-  if (zeros.memory == nullptr) {
-    host_.fail_myself({Code::failed, cat("no memory of ", bytes_text(request.bytes()),
-                                         " to take part in '", key.name, "' with zeros.")});
-    return;
-  }
-  std::byte* at = zeros.memory.get();
-  for (TensorRef& tensor : request.tensors) {
-    tensor.input = tensor.output = at;
-    at += static_cast<std::size_t>(tensor.elements()) * size_of(request.dtype);
+  Operation::Result zeros;  // a server gives nothing, not even zeros
+  if (!is_server()) {
+    zeros = zeros_of(request.bytes());
+    if (zeros.memory == nullptr) {
+      host_.fail_myself({Code::failed, cat("no memory of ", bytes_text(request.bytes()),
+                                           " to take part in '", key.name, "' with zeros.")});
+      return;
+    }
+    std::byte* at = zeros.memory.get();
+    for (TensorRef& tensor : request.tensors) {
+      tensor.input = tensor.output = at;
+      at += static_cast<std::size_t>(tensor.elements()) * size_of(request.dtype);
+    }
   }
   auto operation = std::make_shared<Operation>(std::move(request));
   operation->results.push_back(std::move(zeros));

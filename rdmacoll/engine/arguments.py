@@ -47,6 +47,17 @@ def _refuse_mask(value: Any, label: str) -> None:
         )
 
 
+def check_kept(operation: str, **arrays: Any) -> None:
+    """Raises ConfigError for an array, by its label, whose memory a prepared call could not use itself."""
+    for label, given in arrays.items():
+        if given is not None and (
+            not isinstance(given, np.ndarray) or not given.flags.c_contiguous or not given.dtype.isnative
+        ):
+            raise ConfigError(
+                f"{operation} keeps the memory of {label}: it must be a C-contiguous numpy array."
+            )
+
+
 def is_plain(array: Any) -> bool:
     """In-place on memory as it is: the common case, decided with few look-ups."""
     if type(array) is not np.ndarray:

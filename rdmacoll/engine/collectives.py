@@ -13,16 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.calls import reduction_call
-from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.groups import placed_handle
 from rdmacoll.engine.operators import DTYPES, Average
-from rdmacoll.engine.prepared import PreparedAllreduce
+from rdmacoll.engine.prepared import PreparedAllreduce, PreparedCall, prepared_into
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.engine.submission import Array, Call, Handle, Operation, perform
+from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start, perform, performed
 from rdmacoll.engine.world import Engine, current
 
 
@@ -84,6 +81,23 @@ def allreduce_async(
     return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
 
 
+def _grouped_allreduce(
+    start: Start,
+    arrays: Iterable[Any],
+    op: int,
+    name: str | None,
+    out: Sequence[Array] | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+) -> Handle:
+    number = number_of(current(), process_set)
+
+    def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
+        return reduction_call(abi.ALLREDUCE, sources, targets, op, name, factors, number)
+
+    return placed_handle(arrays, out, name, call, start)
+
+
 def grouped_allreduce_async(
     arrays: Iterable[Any],
     op: int = Average,
@@ -96,12 +110,7 @@ def grouped_allreduce_async(
 ) -> Handle:
     """Like `grouped_allreduce`, but returns at once: `wait()` gives the list of results."""
     factors = prescale_factor, postscale_factor
-    number = number_of(current(), process_set)
-
-    def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
-        return reduction_call(abi.ALLREDUCE, sources, targets, op, name, factors, number)
-
-    return placed_handle(arrays, out, name, call)
+    return _grouped_allreduce(Operation, arrays, op, name, out, factors, process_set)
 
 
 def grouped_allreduce(
@@ -120,16 +129,8 @@ def grouped_allreduce(
     one for each dtype, and one may fail where another is done. out: arrays that share no memory with
     each other, nor with another position's array. Otherwise as `allreduce`.
     """
-    handle = grouped_allreduce_async(
-        arrays,
-        op,
-        name,
-        out,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
-    )
-    results: list[Array] = handle.wait()
+    factors = prescale_factor, postscale_factor
+    results: list[Array] = _grouped_allreduce(performed, arrays, op, name, out, factors, process_set).wait()
     return results
 
 
@@ -186,6 +187,22 @@ def broadcast_async(
     return Handle([Operation(engine, call)], lambda: arguments.deliver(target, out))
 
 
+def _grouped_broadcast(
+    start: Start,
+    arrays: Sequence[Any],
+    root_rank: int,
+    name: str | None,
+    out: Sequence[Array] | None,
+    process_set: ProcessSet,
+) -> Handle:
+    engine = current()
+
+    def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
+        return _broadcast_call(sources, targets, root_rank, name, engine, process_set)
+
+    return placed_handle(arrays, out, name, call, start)
+
+
 def grouped_broadcast_async(
     arrays: Sequence[Any],
     root_rank: int,
@@ -195,12 +212,7 @@ def grouped_broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Like `grouped_broadcast`, but returns at once: `wait()` gives the list of results."""
-    engine = current()
-
-    def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
-        return _broadcast_call(sources, targets, root_rank, name, engine, process_set)
-
-    return placed_handle(arrays, out, name, call)
+    return _grouped_broadcast(Operation, arrays, root_rank, name, out, process_set)
 
 
 def grouped_broadcast(
@@ -215,22 +227,24 @@ def grouped_broadcast(
 
     out: as for `grouped_allreduce`; `out=arrays` is in place.
     """
-    results: list[Array] = grouped_broadcast_async(
-        arrays, root_rank, name, out, process_set=process_set
-    ).wait()
+    results: list[Array] = _grouped_broadcast(performed, arrays, root_rank, name, out, process_set).wait()
     return results
+
+
+def _barrier_call(engine: Engine, name: str | None, process_set: ProcessSet) -> Call:
+    return Call(abi.BARRIER, (), (), name=name, process_set=number_of(engine, process_set))
 
 
 def barrier_async(name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Handle:
     """Like `barrier`, but returns at once."""
     engine = current()
-    call = Call(abi.BARRIER, (), (), name=name, process_set=number_of(engine, process_set))
-    return Handle([Operation(engine, call)], lambda: None)
+    return Handle([Operation(engine, _barrier_call(engine, name, process_set))], lambda: None)
 
 
 def barrier(name: str | None = None, *, process_set: ProcessSet = global_process_set) -> None:
     """Returns when every rank has called it."""
-    barrier_async(name, process_set=process_set).wait()
+    engine = current()
+    perform(engine, _barrier_call(engine, name, process_set))
 
 
 def prepare_allreduce(
@@ -248,24 +262,40 @@ def prepare_allreduce(
     array, out: C-contiguous numpy arrays, kept; without `out` the result goes to a new array. The object
     may not be called from two threads at once. Otherwise as `allreduce`.
     """
-    for label, given in (("array", array), ("out", out)):
-        if given is not None and (
-            not isinstance(given, np.ndarray) or not given.flags.c_contiguous or not given.dtype.isnative
-        ):
-            raise ConfigError(
-                f"prepare_allreduce keeps the memory of {label}: it must be a C-contiguous numpy array."
-            )
+    arguments.check_kept("prepare_allreduce", array=array, out=out)
     engine = current()
     number = number_of(engine, process_set)
     call = _allreduce_call(array, op, name, out, (prescale_factor, postscale_factor), number)
-    if out is not None and call.outputs[0] is not out:
-        raise ConfigError("array and out overlap without being the same memory.")
-    return PreparedAllreduce(engine, call)
+    return prepared_into(engine, call, out)
+
+
+def prepare_broadcast(
+    array: Array,
+    root_rank: int,
+    name: str | None = None,
+    out: Array | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> PreparedCall:
+    """A broadcast to be called many times on the same memory, as with `prepare_allreduce`; `out=array` is in
+    place. Otherwise as `broadcast`."""
+    arguments.check_kept("prepare_broadcast", array=array, out=out)
+    engine = current()
+    source, target = arguments.placed(array, out)
+    call = _broadcast_call((source,), (target,), root_rank, name, engine, process_set)
+    return prepared_into(engine, call, out)
+
+
+def prepare_barrier(name: str | None = None, *, process_set: ProcessSet = global_process_set) -> PreparedCall:
+    """A barrier to be called many times: `run = prepare_barrier(); run()`, which returns None."""
+    engine = current()
+    return PreparedCall(engine, _barrier_call(engine, name, process_set))
 
 
 __all__ = [
     "Handle",
     "PreparedAllreduce",
+    "PreparedCall",
     "allreduce",
     "allreduce_async",
     "barrier",
@@ -277,4 +307,6 @@ __all__ = [
     "grouped_broadcast",
     "grouped_broadcast_async",
     "prepare_allreduce",
+    "prepare_barrier",
+    "prepare_broadcast",
 ]

@@ -12,10 +12,11 @@ from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import Array
 from rdmacoll.engine.groups import grouped_handle
 from rdmacoll.engine.operators import DTYPES
+from rdmacoll.engine.prepared import PreparedCall, prepared_result
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.engine.results import made_handle, results_of
-from rdmacoll.engine.submission import Call, Handle, Operation
-from rdmacoll.engine.world import current
+from rdmacoll.engine.results import KeptResults, Results, made_handle, results_of
+from rdmacoll.engine.submission import Call, Handle, Operation, Start, performed
+from rdmacoll.engine.world import Engine, current
 
 
 def _with_rows(array: Any) -> Array:
@@ -23,17 +24,25 @@ def _with_rows(array: Any) -> Array:
     return source.reshape(1) if source.ndim == 0 else source
 
 
+def _allgather_call(
+    engine: Engine, sources: Sequence[Array], name: str | None, process_set: ProcessSet
+) -> Call:
+    return Call(
+        abi.ALLGATHER,
+        sources,
+        sources,
+        dtype=DTYPES.moved(sources[0].dtype),
+        name=name,
+        process_set=number_of(engine, process_set),
+    )
+
+
 def allgather_async(
     array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Like `allgather`, but returns at once: `wait()` gives the result."""
     engine = current()
-    number = number_of(engine, process_set)
-    source = _with_rows(array)
-    call = Call(
-        abi.ALLGATHER, (source,), (source,), dtype=DTYPES.moved(source.dtype), name=name, process_set=number
-    )
-    return made_handle(engine, call)
+    return made_handle(engine, _allgather_call(engine, (_with_rows(array),), name, process_set), Operation)
 
 
 def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Array:
@@ -42,30 +51,74 @@ def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = 
     The first dimension may differ from rank to rank, and be 0; the others and the dtype may not. Scalars
     give an array of shape (size,). Of two ranks, allgather([1]) and allgather([2, 3]) give [1, 2, 3].
     """
-    result: Array = allgather_async(array, name, process_set=process_set).wait()
+    engine = current()
+    call = _allgather_call(engine, (_with_rows(array),), name, process_set)
+    result: Array = made_handle(engine, call, performed).wait()
     return result
+
+
+def prepare_allgather(
+    array: Array, name: str | None = None, *, process_set: ProcessSet = global_process_set
+) -> PreparedCall:
+    """An allgather to be called many times on the same memory: `run = prepare_allgather(a); run()`.
+
+    array: a C-contiguous numpy array, kept. The result is one array, which each run writes anew; a new one
+    when another rank gives another number of rows. The object may not be called from two threads at once.
+    Otherwise as `allgather`.
+    """
+    arguments.check_kept("prepare_allgather", array=array)
+    engine = current()
+    return prepared_result(engine, _allgather_call(engine, (_with_rows(array),), name, process_set))
+
+
+def _grouped_allgather(
+    start: Start, arrays: Sequence[Any], name: str | None, process_set: ProcessSet
+) -> Handle:
+    engine = current()
+
+    def call(sources: list[Array], name: str | None) -> Call:
+        return _allgather_call(engine, sources, name, process_set)
+
+    return grouped_handle([_with_rows(array) for array in arrays], name, call, start)
 
 
 def grouped_allgather_async(
     arrays: Sequence[Any], name: str | None = None, *, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Like `grouped_allgather`, but returns at once: `wait()` gives the list of results."""
-
-    number = number_of(current(), process_set)
-
-    def call(sources: list[Array], name: str | None) -> Call:
-        dtype = DTYPES.moved(sources[0].dtype)
-        return Call(abi.ALLGATHER, sources, sources, dtype=dtype, name=name, process_set=number)
-
-    return grouped_handle([_with_rows(array) for array in arrays], name, call)
+    return _grouped_allgather(Operation, arrays, name, process_set)
 
 
 def grouped_allgather(
     arrays: Sequence[Any], name: str | None = None, *, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
     """`allgather` of several arrays at once, one operation for each dtype: cheaper than one call each."""
-    results: list[Array] = grouped_allgather_async(arrays, name, process_set=process_set).wait()
+    results: list[Array] = _grouped_allgather(performed, arrays, name, process_set).wait()
     return results
+
+
+def _gather_call(
+    engine: Engine, array: Any, root_rank: int, name: str | None, process_set: ProcessSet
+) -> Call:
+    source = _with_rows(array)
+    return Call(
+        abi.GATHER,
+        (source,),
+        (source,),
+        dtype=DTYPES.moved(source.dtype),
+        root=arguments.root(root_rank, engine.topology[1]),
+        name=name,
+        process_set=number_of(engine, process_set),
+    )
+
+
+def _gathered(engine: Engine, call: Call, results: Results | KeptResults) -> Array | None:
+    return results.array(0, call.inputs[0].dtype) if engine.topology[0] == call.root else None
+
+
+def _gather(engine: Engine, call: Call, start: Start) -> Handle:
+    operation = start(engine, call)
+    return Handle([operation], lambda: _gathered(engine, call, results_of(engine, operation)))
 
 
 def gather_async(
@@ -73,24 +126,7 @@ def gather_async(
 ) -> Handle:
     """Like `gather`, but returns at once: `wait()` gives the result."""
     engine = current()
-    source = _with_rows(array)
-    root = arguments.root(root_rank, engine.topology[1])
-    call = Call(
-        abi.GATHER,
-        (source,),
-        (source,),
-        dtype=DTYPES.moved(source.dtype),
-        root=root,
-        name=name,
-        process_set=number_of(engine, process_set),
-    )
-    operation = Operation(engine, call)
-
-    def result() -> Array | None:
-        gathered = results_of(engine, operation)
-        return gathered.array(0, source.dtype) if engine.topology[0] == root else None
-
-    return Handle([operation], result)
+    return _gather(engine, _gather_call(engine, array, root_rank, name, process_set), Operation)
 
 
 def gather(
@@ -100,8 +136,45 @@ def gather(
 
     Shapes as for `allgather`.
     """
-    result: Array | None = gather_async(array, root_rank, name, process_set=process_set).wait()
+    engine = current()
+    call = _gather_call(engine, array, root_rank, name, process_set)
+    result: Array | None = _gather(engine, call, performed).wait()
     return result
+
+
+def prepare_gather(
+    array: Array, root_rank: int, name: str | None = None, *, process_set: ProcessSet = global_process_set
+) -> PreparedCall:
+    """A gather to be called many times on the same memory, as with `prepare_allgather`; elsewhere than at the
+    root a run returns None. Otherwise as `gather`."""
+    arguments.check_kept("prepare_gather", array=array)
+    engine = current()
+    call = _gather_call(engine, array, root_rank, name, process_set)
+    return PreparedCall(engine, call, results=lambda kept: _gathered(engine, call, kept))
+
+
+def _scatter_call(
+    engine: Engine,
+    array: Any,
+    root_rank: int,
+    splits: Sequence[int] | None,
+    name: str | None,
+    process_set: ProcessSet,
+) -> Call:
+    source = arguments.source(array)
+    arguments.check_has_rows(source, "scatter")
+    root = arguments.root(root_rank, engine.topology[1])
+    is_cut_here = splits is not None and engine.topology[0] == root
+    return Call(
+        abi.SCATTER,
+        (source,),
+        (source,),
+        dtype=DTYPES.moved(source.dtype),
+        root=root,
+        name=name,
+        splits=arguments.splits(splits, process_set.size()) if is_cut_here else None,
+        process_set=number_of(engine, process_set),
+    )
 
 
 def scatter_async(
@@ -114,21 +187,8 @@ def scatter_async(
 ) -> Handle:
     """Like `scatter`, but returns at once: `wait()` gives the result."""
     engine = current()
-    source = arguments.source(array)
-    arguments.check_has_rows(source, "scatter")
-    root = arguments.root(root_rank, engine.topology[1])
-    is_cut_here = splits is not None and engine.topology[0] == root
-    call = Call(
-        abi.SCATTER,
-        (source,),
-        (source,),
-        dtype=DTYPES.moved(source.dtype),
-        root=root,
-        name=name,
-        splits=arguments.splits(splits, process_set.size()) if is_cut_here else None,
-        process_set=number_of(engine, process_set),
-    )
-    return made_handle(engine, call)
+    call = _scatter_call(engine, array, root_rank, splits, name, process_set)
+    return made_handle(engine, call, Operation)
 
 
 def scatter(
@@ -146,8 +206,55 @@ def scatter(
     them all get as many, the first ranks one more where that does not come out even. Raises ConfigError as
     `alltoall`.
     """
-    result: Array = scatter_async(array, root_rank, splits, name, process_set=process_set).wait()
+    engine = current()
+    call = _scatter_call(engine, array, root_rank, splits, name, process_set)
+    result: Array = made_handle(engine, call, performed).wait()
     return result
+
+
+def prepare_scatter(
+    array: Array,
+    root_rank: int,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> PreparedCall:
+    """A scatter to be called many times on the same memory, as with `prepare_allgather`. Otherwise as
+    `scatter`."""
+    arguments.check_kept("prepare_scatter", array=array)
+    engine = current()
+    return prepared_result(engine, _scatter_call(engine, array, root_rank, splits, name, process_set))
+
+
+def _alltoall_call(
+    engine: Engine,
+    array: Any,
+    splits: Sequence[int] | None,
+    name: str | None,
+    process_set: ProcessSet,
+) -> Call:
+    source = arguments.source(array)
+    arguments.check_has_rows(source, "alltoall")
+    return Call(
+        abi.ALLTOALL,
+        (source,),
+        (source,),
+        dtype=DTYPES.moved(source.dtype),
+        name=name,
+        splits=None if splits is None else arguments.splits(splits, process_set.size()),
+        process_set=number_of(engine, process_set),
+    )
+
+
+def _exchanged(call: Call, results: Results | KeptResults) -> Array | tuple[Array, Array]:
+    received = results.array(0, call.inputs[0].dtype)
+    return received if call.splits is None else (received, results.array(1, arguments.SPLITS))
+
+
+def _alltoall(engine: Engine, call: Call, start: Start) -> Handle:
+    operation = start(engine, call)
+    return Handle([operation], lambda: _exchanged(call, results_of(engine, operation)))
 
 
 def alltoall_async(
@@ -159,25 +266,7 @@ def alltoall_async(
 ) -> Handle:
     """Like `alltoall`, but returns at once: `wait()` gives what `alltoall` returns."""
     engine = current()
-    source = arguments.source(array)
-    arguments.check_has_rows(source, "alltoall")
-    call = Call(
-        abi.ALLTOALL,
-        (source,),
-        (source,),
-        dtype=DTYPES.moved(source.dtype),
-        name=name,
-        splits=None if splits is None else arguments.splits(splits, process_set.size()),
-        process_set=number_of(engine, process_set),
-    )
-    operation = Operation(engine, call)
-
-    def result() -> Array | tuple[Array, Array]:
-        exchanged = results_of(engine, operation)
-        received = exchanged.array(0, source.dtype)
-        return received if splits is None else (received, exchanged.array(1, arguments.SPLITS))
-
-    return Handle([operation], result)
+    return _alltoall(engine, _alltoall_call(engine, array, splits, name, process_set), Operation)
 
 
 def alltoall(
@@ -199,8 +288,25 @@ def alltoall(
 
     Raises ConfigError for splits that are not as many as ranks, or not together the first dimension.
     """
-    result: Array | tuple[Array, Array] = alltoall_async(array, splits, name, process_set=process_set).wait()
+    engine = current()
+    call = _alltoall_call(engine, array, splits, name, process_set)
+    result: Array | tuple[Array, Array] = _alltoall(engine, call, performed).wait()
     return result
+
+
+def prepare_alltoall(
+    array: Array,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    *,
+    process_set: ProcessSet = global_process_set,
+) -> PreparedCall:
+    """An alltoall to be called many times on the same memory, as with `prepare_allgather`; with splits, which
+    are kept, a run returns the same pair of arrays. Otherwise as `alltoall`."""
+    arguments.check_kept("prepare_alltoall", array=array)
+    engine = current()
+    call = _alltoall_call(engine, array, splits, name, process_set)
+    return PreparedCall(engine, call, results=lambda kept: _exchanged(call, kept))
 
 
 __all__ = [
@@ -212,6 +318,10 @@ __all__ = [
     "gather_async",
     "grouped_allgather",
     "grouped_allgather_async",
+    "prepare_allgather",
+    "prepare_alltoall",
+    "prepare_gather",
+    "prepare_scatter",
     "scatter",
     "scatter_async",
 ]

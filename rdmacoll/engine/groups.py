@@ -10,8 +10,8 @@ import numpy as np
 from rdmacoll.engine import arguments
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.results import results_of
-from rdmacoll.engine.submission import Array, Call, Handle, Operation
-from rdmacoll.engine.world import current
+from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start
+from rdmacoll.engine.world import Engine, current
 
 
 def _by_dtype(sources: Sequence[Array], name: str | None) -> Iterator[tuple[str | None, list[int]]]:
@@ -29,15 +29,23 @@ def _at(arrays: Sequence[Array], places: Sequence[int]) -> list[Array]:
     return [arrays[place] for place in places]
 
 
+def _started(engine: Engine, calls: Sequence[Call], start: Start) -> list[Operation]:
+    """Several go on together: ranks may have their dtypes in another order."""
+    return [(start if len(calls) == 1 else Operation)(engine, call) for call in calls]
+
+
 def grouped_handle(
-    sources: Sequence[Array], name: str | None, call_of: Callable[[list[Array], str | None], Call]
+    sources: Sequence[Array],
+    name: str | None,
+    call_of: Callable[[list[Array], str | None], Call],
+    start: Start,
 ) -> Handle:
-    """Submits `call_of(the arrays of a dtype, the operation's name)` for each dtype. The handle's result is
+    """Starts `call_of(the arrays of a dtype, the operation's name)` for each dtype. The handle's result is
     the list of the engine's results, in the order of `sources`."""
     engine = current()
     groups = list(_by_dtype(sources, name))
     calls = [call_of(_at(sources, places), title) for title, places in groups]
-    operations = [Operation(engine, call) for call in calls]
+    operations = _started(engine, calls, start)
 
     def results() -> list[Array]:
         found: dict[int, Array] = {}
@@ -56,6 +64,7 @@ def placed_handle(
     out: Sequence[Array] | None,
     name: str | None,
     call_of: Callable[[list[Array], list[Array], str | None], Call],
+    start: Start,
 ) -> Handle:
     """The same with `call_of(sources, targets, name)`, whose results go to `out` or to new arrays."""
     arrays = list(arrays)
@@ -73,6 +82,6 @@ def placed_handle(
     ]
     engine = current()
     return Handle(
-        [Operation(engine, call) for call in calls],
+        _started(engine, calls, start),
         lambda: [arguments.deliver(target, where) for target, where in zip(targets, outs)],
     )

@@ -10,7 +10,7 @@ from rdmacoll.engine import library as abi
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.results import results_of
-from rdmacoll.engine.submission import Call, Operation
+from rdmacoll.engine.submission import Call, performed
 from rdmacoll.engine.world import current
 
 
@@ -36,8 +36,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
             "after the last step."
         )
     engine = current()
-    operation = Operation(engine, Call(abi.JOIN, (), (), process_set=number_of(engine, process_set)))
-    operation.wait()
+    operation = performed(engine, Call(abi.JOIN, (), (), process_set=number_of(engine, process_set)))
     return int(results_of(engine, operation).array(0, np.dtype(np.int64)))
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
-DONE, TIMEOUT, FAILED = 0, 1, 2
+DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
 PS_INIT, PS_PUSH, PS_PULL, PS_PUSH_PULL = range(4)  # rc_ps_move
 PS_WAIT, PS_STATS, PS_LEAVE = range(3)  # rc_ps_ask
 LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
@@ -197,8 +197,21 @@ class _Api(ctypes.Structure):
         ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_int64, _TEXT)),
         ("set_in_flight", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, _TEXT)),
         ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID)),
+        (
+            "prepared_result_at",
+            ctypes.CFUNCTYPE(
+                _VOID,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.POINTER(_VOID),
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.POINTER(ctypes.c_int64),
+            ),
+        ),
+        ("result_free", ctypes.CFUNCTYPE(None, _VOID)),
         ("ps_rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
         ("ps_update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Update), _TEXT)),
+        ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
         (
             "ps_open",
             ctypes.CFUNCTYPE(
@@ -287,7 +300,7 @@ class Library:
         try:
             self._dll = ctypes.CDLL(str(path))
         except OSError as error:
-            raise ConfigError(f"{path} cannot be loaded: {error}.") from error
+            raise ConfigError(f"{path} cannot be loaded: {error}.") from None
         get_api = self._dll.rc_get_api
         get_api.restype = ctypes.POINTER(_Api)
         get_api.argtypes = [ctypes.c_uint32]
@@ -315,6 +328,7 @@ class Library:
         self.prepare = api.prepare
         self.prepared_run = api.prepared_run
         self.prepared_free = api.prepared_free
+        self.result_free = api.result_free
         self.memory_allocate = api.memory_allocate
         self.memory_free = api.memory_free
 
@@ -396,6 +410,17 @@ class Library:
         self._check(code, error)
         return True
 
+    def engine_serve(self, engine: int, timeout_ms: int) -> dict[str, str] | None:
+        """A parameter server's work: why each worker has left, by rank ("" is a clean end). None when the
+        time is over before all have. Raises the error that has ended the world."""
+        left, error = _VOID(), _VOID()
+        code = self._api.engine_serve(engine, timeout_ms, ctypes.byref(left), ctypes.byref(error))
+        if code == TIMEOUT:
+            return None
+        self._check(code, error)
+        causes: dict[str, str] = json.loads(self.take_text(left.value))
+        return causes
+
     def engine_close(self, engine: int, cause: str | None) -> None:
         """Says goodbye and fails what is pending; bounded, idempotent."""
         self._api.engine_close(engine, None if cause is None else cause.encode())
@@ -405,7 +430,7 @@ class Library:
         self._api.engine_free(engine)
 
     def engine_topology(self, engine: int) -> tuple[int, int, int, int, int, int]:
-        """rank, size, local_rank, local_size, cross_rank, cross_size."""
+        """rank, size, local_rank, local_size, cross_rank, cross_size: of the workers."""
         out = (ctypes.c_int32 * 6)()
         self._api.engine_topology(engine, out)
         return out[0], out[1], out[2], out[3], out[4], out[5]
@@ -416,7 +441,7 @@ class Library:
         return fields
 
     def engine_describe(self, engine: int) -> dict[str, Any]:
-        """transport, determinism, summary."""
+        """transport, determinism, servers, is_server, summary."""
         fields: dict[str, Any] = json.loads(self.take_text(self._api.engine_describe(engine)))
         return fields
 
@@ -452,6 +477,13 @@ class Library:
         ndim, dims = ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
         address = self._api.handle_result_at(handle, index, ctypes.byref(ndim), dims)
         return address or 0, tuple(dims[: ndim.value])
+
+    def prepared_result_at(self, prepared: int, index: int) -> tuple[int, int, tuple[int, ...]]:
+        """(result, address, dims) of one of the results of a prepared operation that makes them. The address
+        is valid until `result_free(result)`."""
+        memory, ndim, dims = _VOID(), ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
+        result = self._api.prepared_result_at(prepared, index, ctypes.byref(memory), ctypes.byref(ndim), dims)
+        return result or 0, memory.value or 0, tuple(dims[: ndim.value])
 
     def verify_schedules(self, first: int, last: int) -> tuple[int, dict[str, Any]]:
         """(0 or 1, the command's JSON keys) for worlds of `first` to `last` ranks, inclusive."""

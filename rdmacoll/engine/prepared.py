@@ -1,24 +1,30 @@
-"""An allreduce whose set-up is paid once."""
+"""Calls whose set-up is paid once."""
 
 from __future__ import annotations
 
 import ctypes
+from typing import Any, Callable
 
 from rdmacoll.engine import library as abi
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.engine.results import KeptResults
 from rdmacoll.engine.submission import SLICE_MS, Array, Call, failure
 from rdmacoll.engine.world import Engine, refusal
 
 
-class PreparedAllreduce:
-    """An allreduce that is called again and again, on the values that its array then holds. Made by
-    `prepare_allreduce`."""
+class PreparedCall:
+    """A collective that is called again and again, on the values that its array then holds. Made by the
+    `prepare_*` functions."""
 
-    def __init__(self, engine: Engine, call: Call) -> None:
+    def __init__(
+        self, engine: Engine, call: Call, out: Any = None, results: Callable[[KeptResults], Any] | None = None
+    ) -> None:
+        """out: what a run returns; or `results` has it from those that the engine makes."""
         self._prepared = 0
         self._engine = engine
-        self._arrays = (call.inputs, call.outputs)
-        self.out = call.outputs[0]
+        self._arrays = (call.inputs, call.outputs, call.splits)
+        self._results = results
+        self.out = out
         self._run = engine.library.prepared_run
         self._error = ctypes.c_void_p()
         scratch = call.fill()
@@ -35,11 +41,12 @@ class PreparedAllreduce:
             raise failure(engine, self._error)
         self._prepared = scratch.handle.value or 0
 
-    def __call__(self) -> Array:
-        """Reduces what is in the array now; returns `out`.
+    def __call__(self) -> Any:
+        """Runs on what is in the array now, and returns the result: the same object in each run, which the
+        next one overwrites. A result whose shape another rank's rows have changed is a new one.
 
-        Raises RdmacollError when an earlier call was left by an exception (Ctrl-C): that run still has the
-        arrays, and would take this one's place.
+        Raises the errors of the collective, and RdmacollError when an earlier call was left by an exception
+        (Ctrl-C): that run still has the arrays, and would take this one's place.
         """
         try:
             code = self._run(self._prepared)
@@ -49,7 +56,10 @@ class PreparedAllreduce:
             self._run = _refuse_interrupted  # this one may still be in flight
             raise
         if code:
-            raise refusal() if self._engine.is_forked else failure(self._engine, self._error)
+            if code != abi.MOVED:
+                raise refusal() if self._engine.is_forked else failure(self._engine, self._error)
+            if self._results is not None:
+                self.out = self._results(KeptResults(self._engine, self._prepared))
         return self.out
 
     def __del__(self) -> None:
@@ -63,8 +73,24 @@ class PreparedAllreduce:
         engine.let_go(id(self))
 
 
+# What `prepare_allreduce` has always returned.
+PreparedAllreduce = PreparedCall
+
+
+def prepared_into(engine: Engine, call: Call, out: Array | None) -> PreparedCall:
+    """A call whose result goes to `out`, or to the call's own array. Raises ConfigError where it cannot."""
+    if out is not None and call.outputs[0] is not out:
+        raise ConfigError("array and out overlap without being the same memory.")
+    return PreparedCall(engine, call, call.outputs[0])
+
+
+def prepared_result(engine: Engine, call: Call) -> PreparedCall:
+    """A call whose one result the engine makes, of the dtype that it is given."""
+    return PreparedCall(engine, call, results=lambda kept: kept.array(0, call.inputs[0].dtype))
+
+
 def _refuse_interrupted(prepared: int) -> int:
     raise RdmacollError(
-        "this prepared allreduce was interrupted, and its last run may still be in flight: it cannot run "
-        "again. Prepare another one, on other arrays."
+        "this prepared call was interrupted, and its last run may still be in flight: it cannot run again. "
+        "Prepare another one, on other arrays."
     )

@@ -13,9 +13,10 @@ from rdmacoll.engine.arguments import Array
 from rdmacoll.engine.calls import reduction_call
 from rdmacoll.engine.groups import grouped_handle
 from rdmacoll.engine.operators import Average
+from rdmacoll.engine.prepared import PreparedCall, prepared_into, prepared_result
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.results import made_handle
-from rdmacoll.engine.submission import Call, Handle, Operation, perform
+from rdmacoll.engine.submission import Call, Handle, Operation, Start, perform, performed
 from rdmacoll.engine.world import Engine, current
 
 
@@ -23,6 +24,22 @@ def _cut_by_rows(array: Any) -> Array:
     source = arguments.source(array)
     arguments.check_has_rows(source, "reducescatter")
     return source
+
+
+def _grouped_reducescatter(
+    start: Start,
+    arrays: Sequence[Any],
+    op: int,
+    name: str | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+) -> Handle:
+    number = number_of(current(), process_set)
+
+    def call(sources: list[Array], name: str | None) -> Call:
+        return reduction_call(abi.REDUCESCATTER, sources, sources, op, name, factors, number)
+
+    return grouped_handle([_cut_by_rows(array) for array in arrays], name, call, start)
 
 
 def grouped_reducescatter_async(
@@ -36,12 +53,7 @@ def grouped_reducescatter_async(
 ) -> Handle:
     """Like `grouped_reducescatter`, but returns at once: `wait()` gives the list of results."""
     factors = prescale_factor, postscale_factor
-    number = number_of(current(), process_set)
-
-    def call(sources: list[Array], name: str | None) -> Call:
-        return reduction_call(abi.REDUCESCATTER, sources, sources, op, name, factors, number)
-
-    return grouped_handle([_cut_by_rows(array) for array in arrays], name, call)
+    return _grouped_reducescatter(Operation, arrays, op, name, factors, process_set)
 
 
 def grouped_reducescatter(
@@ -54,15 +66,22 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """`reducescatter` of several arrays at once, one operation for each dtype: cheaper than one call each."""
-    results: list[Array] = grouped_reducescatter_async(
-        arrays,
-        op,
-        name,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
-    ).wait()
+    factors = prescale_factor, postscale_factor
+    results: list[Array] = _grouped_reducescatter(performed, arrays, op, name, factors, process_set).wait()
     return results
+
+
+def _reducescatter_call(
+    engine: Engine,
+    array: Any,
+    op: int,
+    name: str | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+) -> Call:
+    source = _cut_by_rows(array)
+    number = number_of(engine, process_set)
+    return reduction_call(abi.REDUCESCATTER, (source,), (source,), op, name, factors, number)
 
 
 def reducescatter_async(
@@ -76,11 +95,9 @@ def reducescatter_async(
 ) -> Handle:
     """Like `reducescatter`, but returns at once: `wait()` gives the result."""
     engine = current()
-    source = _cut_by_rows(array)
     factors = prescale_factor, postscale_factor
-    number = number_of(engine, process_set)
-    call = reduction_call(abi.REDUCESCATTER, (source,), (source,), op, name, factors, number)
-    return made_handle(engine, call)
+    call = _reducescatter_call(engine, array, op, name, factors, process_set)
+    return made_handle(engine, call, Operation)
 
 
 def reducescatter(
@@ -98,15 +115,28 @@ def reducescatter(
     ranks get as many rows, the first ones one more where that does not come out even. Of two ranks that
     call reducescatter([1, 2, 3], Sum), rank 0 gets [2, 4] and rank 1 [6].
     """
-    result: Array = reducescatter_async(
-        array,
-        op,
-        name,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-        process_set=process_set,
-    ).wait()
+    engine = current()
+    factors = prescale_factor, postscale_factor
+    call = _reducescatter_call(engine, array, op, name, factors, process_set)
+    result: Array = made_handle(engine, call, performed).wait()
     return result
+
+
+def prepare_reducescatter(
+    array: Array,
+    op: int = Average,
+    name: str | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> PreparedCall:
+    """A reducescatter to be called many times on the same memory, as with `prepare_allreduce`; its result is
+    one array, which each run writes anew. Otherwise as `reducescatter`."""
+    arguments.check_kept("prepare_reducescatter", array=array)
+    engine = current()
+    factors = prescale_factor, postscale_factor
+    return prepared_result(engine, _reducescatter_call(engine, array, op, name, factors, process_set))
 
 
 def _reduce_call(
@@ -171,9 +201,33 @@ def reduce_async(
     return Handle([Operation(engine, call)], result)
 
 
+def prepare_reduce(
+    array: Array,
+    root_rank: int,
+    op: int = Average,
+    name: str | None = None,
+    out: Array | None = None,
+    *,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> PreparedCall:
+    """A reduce to be called many times on the same memory, as with `prepare_allreduce`; elsewhere than at the
+    root a run returns None. Otherwise as `reduce`."""
+    arguments.check_kept("prepare_reduce", array=array, out=out)
+    engine = current()
+    factors = prescale_factor, postscale_factor
+    call, _ = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set)
+    if engine.topology[0] != root_rank:
+        return PreparedCall(engine, call)
+    return prepared_into(engine, call, out)
+
+
 __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "prepare_reduce",
+    "prepare_reducescatter",
     "reduce",
     "reduce_async",
     "reducescatter",

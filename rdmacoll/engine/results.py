@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from rdmacoll.engine.library import Library
 from rdmacoll.engine.memory import Block, array_over
-from rdmacoll.engine.submission import Array, Call, Handle, Operation
+from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start
 from rdmacoll.engine.world import Engine
 
 
@@ -40,7 +41,35 @@ def results_of(engine: Engine, operation: Operation) -> Results:
     return operation.hand_over(lambda handle: Results(engine, handle))
 
 
-def made_handle(engine: Engine, call: Call) -> Handle:
-    """Submits a call whose one result the engine makes, of the dtype that it is given."""
-    operation = Operation(engine, call)
+class _Kept:
+    """Memory of a result of a prepared call, whose next runs may write somewhere else."""
+
+    def __init__(self, library: Library, result: int) -> None:
+        self._library = library
+        self._result = result
+
+    def __del__(self) -> None:
+        self._library.result_free(self._result)
+
+
+class KeptResults:
+    """The results of a prepared call, from `prepare` on the library, where its runs write them."""
+
+    def __init__(self, engine: Engine, prepared: int) -> None:
+        self._library = engine.library
+        self._prepared = prepared
+
+    def array(self, index: int, dtype: np.dtype[Any]) -> Array:
+        """One of them, by its place."""
+        result, address, dims = self._library.prepared_result_at(self._prepared, index)
+        kept = _Kept(self._library, result)
+        size = math.prod(dims) * dtype.itemsize
+        if size == 0:
+            return np.empty(dims, dtype)
+        return array_over(Block(kept, address, size), dims, dtype)
+
+
+def made_handle(engine: Engine, call: Call, start: Start) -> Handle:
+    """Starts a call whose one result the engine makes, of the dtype that it is given."""
+    operation = start(engine, call)
     return Handle([operation], lambda: results_of(engine, operation).array(0, call.inputs[0].dtype))

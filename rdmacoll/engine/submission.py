@@ -181,6 +181,17 @@ def submit(engine: Engine, call: Call) -> int:
 
 def perform(engine: Engine, call: Call) -> None:
     """Submits and waits: `Operation(engine, call).wait()` in one call of the library, where it can be."""
+    _perform(engine, call, is_kept=False)
+
+
+def performed(engine: Engine, call: Call) -> Operation:
+    """The same, and the operation, which has results of its own."""
+    operation = _perform(engine, call, is_kept=True)
+    assert operation is not None
+    return operation
+
+
+def _perform(engine: Engine, call: Call, *, is_kept: bool) -> Operation | None:
     holder = id(call)
     library = engine.library
     scratch = call.fill()
@@ -191,17 +202,19 @@ def perform(engine: Engine, call: Call) -> None:
         code = library.run(
             engine.address, scratch.request_address, SLICE_MS, scratch.handle_ref, scratch.error_ref
         )
-        if code == abi.TIMEOUT:
-            late = Operation(engine, call, slot.value or 0)
+        if code == abi.TIMEOUT or (is_kept and code == abi.DONE):
+            kept = Operation(engine, call, slot.value or 0)
             slot.value = None
-            late.wait()
-            return
+            if code == abi.TIMEOUT:
+                kept.wait()
+            return kept
         finished = slot.value
         slot.value = None
         if finished:
             library.handle_free(finished)
         if code != abi.DONE:
             raise failure(engine, scratch.error)
+        return None
     finally:
         if slot.value:  # Ctrl-C came right after the wait: the engine may still use the arrays
             Operation(engine, call, slot.value)
@@ -278,6 +291,10 @@ class Operation:
             if len(engine.unfinished) >= _SWEEP_FROM:
                 engine.sweep()
         engine.let_go(id(self))
+
+
+# How a call begins: `Operation` goes on at once, `performed` drives the engine until it is done.
+Start = Callable[[Engine, Call], Operation]
 
 
 class Handle:

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import numpy_parts
+import numpy_prepared
 from ranks import report
 
 import rdmacoll
@@ -207,21 +208,6 @@ def many_at_once() -> None:
     engine.barrier()
 
 
-def prepared() -> None:
-    me, count = rdmacoll.rank(), rdmacoll.size()
-    for size in (1, 1000, 300_000):
-        array, out = np.empty(size, np.float32), np.empty(size, np.float32)
-        run = engine.prepare_allreduce(array, out, rdmacoll.Sum)
-        for turn in range(30):
-            array[:] = me + turn
-            assert run() is out
-            assert (out == count * turn + count * (count - 1) / 2).all()
-        in_place = engine.prepare_allreduce(array, array)
-        for turn in range(30):
-            array[:] = me + turn
-            assert (in_place() == np.float32(turn + (count - 1) / 2)).all()
-
-
 def engine_memory() -> None:
     me, count = rdmacoll.rank(), rdmacoll.size()
     arrays = [engine.empty((rank + 1, 1000), np.float32) for rank in range(8)]
@@ -250,7 +236,7 @@ def main() -> None:
         groups,
         grouped_broadcasts,
         many_at_once,
-        prepared,
+        *numpy_prepared.PARTS,
         engine_memory,
     ):
         part()

@@ -1,0 +1,39 @@
+#include "api/prepared.h"
+
+#include <utility>
+
+#include "api/answers.h"
+
+namespace rdmacoll {
+
+Prepared::Prepared(Session& session, OperationRef operation, Nanoseconds timeout, char** error)
+    : session_(session),
+      operation_(std::move(operation)),
+      pinned_(session.pin(operation_->request)),
+      timeout_(timeout),
+      error_(error) {
+  operation_->is_prepared = true;
+}
+
+Prepared::~Prepared() { session_.unpin(pinned_); }
+
+int Prepared::run() {
+  if (is_forked_child()) return kRefused;
+  Operation& operation = *operation_;
+  Driver& driver = session_.driver();
+  // After a timeout the caller comes back for the same run, which may have ended meanwhile.
+  if (!is_running_) {
+    operation.rearm();
+    is_running_ = true;
+    const Status status = driver.submit_and_wait(operation_, timeout_);
+    if (!status.ok()) operation.complete(status);
+  } else {
+    driver.wait(operation, timeout_);
+  }
+  is_running_ = !operation.done();
+  if (is_running_) return kTimeout;
+  if (!operation.status().ok()) return report(operation.status(), error_);
+  return std::exchange(operation.has_moved_results, false) ? kMoved : kDone;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,30 @@
+// An operation that one caller runs again and again.
+#pragma once
+
+#include <vector>
+
+#include "api/session.h"
+#include "engine/operation.h"
+
+namespace rdmacoll {
+
+class Prepared {
+ public:
+  // Its request is checked. `error`: where runs put theirs.
+  Prepared(Session& session, OperationRef operation, Nanoseconds timeout, char** error);
+  ~Prepared();
+
+  // As prepared_run in rdmacoll_c.h.
+  int run();
+  const Operation::Result& result(std::size_t index) const { return operation_->results[index]; }
+
+ private:
+  Session& session_;
+  const OperationRef operation_;
+  const std::vector<Piece> pinned_;
+  const Nanoseconds timeout_;
+  char** const error_;
+  bool is_running_ = false;  // begun, and its end has not been told yet
+};
+
+}  // namespace rdmacoll
