@@ -162,7 +162,8 @@ Status Server::prepare(Job& job) {
       return {Code::failed, cat("asked for variable ", variable, " of ", store_.variables())};
     }
     const StoredSpec& spec = store_.spec(variable);
-    if (by_rows && (spec.row_elements == 0 || rows_in_a_chunk(spec, request.chunk_bytes) == 0)) {
+    if (by_rows && (spec.row_elements == 0 || request.items[i].rows > spec.rows() ||
+                    rows_in_a_chunk(spec, request.chunk_bytes) == 0)) {
       return {Code::failed, cat("asked for rows of ", spec.name)};
     }
     append_chunks(request, i, spec, job.chunks);

@@ -36,6 +36,11 @@ inline constexpr std::size_t kVariablesMax = 1u << 20;
 
 class Store {
  public:
+  // Refuses what would take more than `bytes_max`: who gets more from the system than there is, is
+  // ended by it later, without a word.
+  explicit Store(uint64_t bytes_max = physical_memory_bytes()) : bytes_max_(bytes_max) {}
+  static uint64_t physical_memory_bytes();
+
   // The first caller sets it; whoever comes with another one gets a MismatchError.
   Status set_rule(const std::string& text);
   // Variable number `index`: the next one, or one that is known, with the same spec.
@@ -96,6 +101,7 @@ class Store {
   std::string rule_text_;
   UpdateRule rule_;
   std::vector<Variable> variables_;
+  const uint64_t bytes_max_;
   uint64_t bytes_ = 0;
   std::vector<std::byte*> slot_addresses_;  // of slots_at()
 };

@@ -25,6 +25,7 @@ from rdmacoll.ps.rules import DTYPES, Array, Rule, rule_of
 
 # A call comes back to Python this often.
 _SLICE_MS = 100
+_GOODBYE_MS = 2000
 
 
 class _Variable:
@@ -48,7 +49,13 @@ class Session:
     def close(self) -> None:
         """Says goodbye to the servers; nothing of it can be used then."""
         try:
-            self.wait(self._library.ps_ask(self._address, abi.PS_LEAVE), None)
+            call = self._library.ps_ask(self._address, abi.PS_LEAVE)
+            self._left_alone.append((call, None))
+            # A push that was given up may be before it, held back by the pace of others. Without a goodbye
+            # this worker is lost for the servers, which go on.
+            for _ in range(_GOODBYE_MS // _SLICE_MS):
+                if self._library.ps_wait(self._address, call, _SLICE_MS) is not None:
+                    break
         except RdmacollError:
             pass  # whoever is gone needs no goodbye
         finally:

@@ -287,10 +287,12 @@ TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
 }
 
 TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
-  open(2, 1);
+  open(3, 1);
   const VariableSpec w = floats("w", {3}), v = floats("v", {3});
   const bool decays = true;
   CallRef call;
+  ASSERT_TRUE(clients[2]->declare({&v, 1}, {&decays, 1}, "", call).ok());
+  EXPECT_EQ(wait(call).message(), "variable v comes without an optimizer: name one.");
   ASSERT_TRUE(clients[0]->declare({&w, 1}, {&decays, 1}, kSgd, call).ok());
   run(call);
   EXPECT_THAT(wait(clients[0]->wait_for_values()).message(),
