@@ -14,6 +14,8 @@ class Outcome {
   Outcome(AlgorithmRow::Result result, int ranks, int root)
       : result_(result), ranks_(ranks), root_(root) {}
 
+  int ranks() const { return ranks_; }
+
   AlgorithmRow::Result result() const { return result_; }
   // What belongs in this part, as a number: the part's own, but in an exchange, where each pair of
   // ranks has another, which the two call by different parts. Beyond those anything may pass.

@@ -84,7 +84,7 @@ class Machine {
     }
     for (int part = 0; part < schedule.parts; ++part) {
       if (!outcome.begins_with(schedule.rank, part)) continue;
-      Value value{content(part), std::vector<uint8_t>(schedule.ranks, 0), true, false};
+      Value value{content(part), std::vector<uint8_t>(outcome.ranks(), 0), true, false};
       value.contributions[schedule.rank] = 1;
       cells_[cell({.space = Space::input}, part)] = value;
     }
@@ -151,8 +151,8 @@ class Machine {
   void merge(Value& left, const Value& right) {
     const auto a = range_of(left), b = range_of(right);
     left.canonical = left.canonical && right.canonical && a && b && a->second == b->first &&
-                     is_tree_node(a->first, b->second, 0, schedule_.ranks);
-    for (int r = 0; r < schedule_.ranks; ++r) left.contributions[r] += right.contributions[r];
+                     is_tree_node(a->first, b->second, 0, outcome_.ranks());
+    for (int r = 0; r < outcome_.ranks(); ++r) left.contributions[r] += right.contributions[r];
   }
 
   // An n-ary reduce evaluates its own tree over its sources: canonical when these are all the
@@ -160,7 +160,7 @@ class Machine {
   void check_tree(const Step& step, std::vector<Value>& sum) {
     const std::span<const Slice> sources = schedule_.sources_of(step);
     const auto all = range_of(sum.front());
-    const bool is_node = all && is_tree_node(all->first, all->second, 0, schedule_.ranks);
+    const bool is_node = all && is_tree_node(all->first, all->second, 0, outcome_.ranks());
     for (Value& value : sum) value.canonical = is_node;
     for (std::size_t i = 0; is_node && i < sources.size(); ++i) {
       const int rank = all->first + static_cast<int>(i);

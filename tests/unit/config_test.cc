@@ -390,12 +390,10 @@ TEST_F(ConfigTest, json_has_a_row_per_setting) {
   variables() = {{"RDMACOLL_INTERFACE", "eth\"0"}};
   ASSERT_TRUE(read().ok());
   const std::string json = settings_json(values);
-  for (const Setting& setting : settings_table()) {
+  for (const Setting& setting : settings_table())
     EXPECT_THAT(json, HasSubstr("{\"name\": \"" + std::string(setting.name) + "\""));
-  }
   EXPECT_THAT(json, HasSubstr("\"value\": \"eth\\\"0\", \"source\": \"environment\""));
-  EXPECT_EQ(json.front(), '[');
-  EXPECT_EQ(json.back(), ']');
+  EXPECT_TRUE(json.front() == '[' && json.back() == ']');
 }
 
 }  // namespace
