@@ -13,7 +13,7 @@ from rdmacoll.cli import references, selftest_sets
 from rdmacoll.cli.report import Findings, command, counted, say
 from rdmacoll.cli.selftest_results import Results, everywhere
 from rdmacoll.engine import world
-from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp
 
 SIZES = (0, 1, 7, 1000, 100_003)
@@ -178,6 +178,11 @@ def _in_world(label: str, settings: dict[str, Any], results: Results, body: Call
 def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, ...]) -> Findings:
     """Compares all collectives with numpy. Start it like a program: mpirun -np 4 rdmacoll selftest."""
     world.init()
+    if world.current().servers:
+        raise ConfigError(
+            "rdmacoll selftest begins many worlds, and parameter servers end with their first: unset "
+            "RDMACOLL_MODE."
+        )
     results = Results()
     is_speaker = world.rank() == 0
     count, nodes = world.size(), world.cross_size()

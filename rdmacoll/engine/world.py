@@ -36,7 +36,8 @@ class Engine:
         self.is_open = True
         self.is_forked = False  # this is a child's copy: nothing of it may be touched
         self.topology = library.engine_topology(address)
-        self.is_server = bool(library.engine_describe(address)["is_server"])
+        told = library.engine_describe(address)
+        self.servers, self.is_server = int(told["servers"]), bool(told["is_server"])
         self.process_sets: dict[int, ProcessSet] = {}  # by number; beside that of all ranks
         # Arrays of operations that nobody waits for any more, until the engine is done with them.
         self.unfinished: list[tuple[int, object]] = []
@@ -115,6 +116,7 @@ class _Process:
         self.is_hooked = False
         self.is_forked = False
         self.finalizes_mpi = False
+        self.had_servers = False
         self.listeners: list[Callable[[int], None]] = []
 
     def tell(self, address: int) -> None:
@@ -185,6 +187,11 @@ def init(
             if not settings and all(argument is None for argument in given):
                 return
             raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
+        if _PROCESS.had_servers and comm is None:
+            raise ConfigError(
+                "this process was a worker of parameter servers, which have ended with that world: init() "
+                "comes once there. Start the job again, or give init() a communicator of the workers."
+            )
         library = load()
         settings.setdefault("server_placement", placement)
         arguments, values, wrong = _read(library, process_sets, settings)
@@ -202,6 +209,7 @@ def init(
             carrier.close()
         _PROCESS.ending.forget()
         engine = _PROCESS.engine = Engine(library, address, values)
+        _PROCESS.had_servers = engine.servers > 0
         bind_static(engine, process_sets)
         _PROCESS.tell(address)
         start.tell(values)

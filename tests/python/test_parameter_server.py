@@ -132,6 +132,12 @@ rdmacoll.init()
 rdmacoll.push_pull(np.ones(10))
 if rdmacoll.rank() == 0:
     rdmacoll.shutdown()
+    try:
+        rdmacoll.init()
+    except rdmacoll.ConfigError as error:
+        assert "have ended with that world" in str(error)
+    else:
+        raise AssertionError
 """
     assert run(program, 3, env=ps(1), deadline_s=60).succeeded() == [None] * 3
 
