@@ -54,6 +54,8 @@ typedef struct rc_tensor {
 /* Of allgather, reducescatter, alltoall, gather and scatter, whose results have another shape than
  * their inputs. Asked for each result in turn, once its size is known, on an engine thread: returns
  * memory for it (C-contiguous, dims given), valid until the operation is done, or NULL to fail it.
+ * Where ranks turn out to give other numbers of rows than a plan has, all are asked for once more,
+ * and what was given before is not used any longer.
  * The results are one for each tensor, without rows where the rank gets none (gather elsewhere than
  * at the root); of an alltoall also how many rows came from each rank: int64, as many as ranks. */
 typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
