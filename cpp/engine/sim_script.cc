@@ -150,14 +150,15 @@ void make_end(SimScript& script) {
 
 // Now and then a rank gives another number of rows than in all the repetitions before.
 void change_rows(Dice& dice, SimScript& script) {
-  const auto last = static_cast<int64_t>(script.phases.size()) - 1;
-  for (int64_t changes = dice.between(0, 4); changes > 0; --changes) {
-    auto& phase = script.phases[static_cast<std::size_t>(dice.between(0, last))];
-    const auto which = dice.between(0, static_cast<int64_t>(phase.size()) - 1);
-    SimOperation& operation = phase[static_cast<std::size_t>(which)];
-    if (!row_of(operation.kind).first_may_differ) continue;
-    const auto ranks = static_cast<int64_t>(operation.rows.size());
-    auto& rows = operation.rows[static_cast<std::size_t>(dice.between(0, ranks - 1))];
+  std::vector<std::vector<int64_t>*> said;
+  for (auto& phase : script.phases) {
+    for (SimOperation& operation : phase) {
+      for (auto& rows : operation.rows) said.push_back(&rows);
+    }
+  }
+  const auto last = static_cast<int64_t>(said.size()) - 1;
+  for (int64_t changes = last < 0 ? 0 : dice.between(0, 5); changes > 0; --changes) {
+    auto& rows = *said[static_cast<std::size_t>(dice.between(0, last))];
     rows[static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(rows.size()) - 1))] += 2;
   }
 }
