@@ -44,6 +44,7 @@ from rdmacoll.engine.world import (
     shutdown,
     size,
 )
+from rdmacoll.pushing import push_pull
 
 if TYPE_CHECKING:
     from rdmacoll import keras, tensorflow
@@ -170,6 +171,7 @@ __all__ = [
     "local_size",
     "metrics",
     "process_sets",
+    "push_pull",
     "rank",
     "reduce",
     "reducescatter",

@@ -22,8 +22,9 @@ SOURCES = (
     "cpp",
     "rdmacoll",
     "tests/test_headers.cc",
+    "tests/*.h",
     "tests/conformance",
-    "tests/unit/no_descriptors.h",
+    "tests/unit/*.h",
     "tests/verbs_sim",
 )
 # Of the RDMA transport: what a patch is built into, and which of its tests run.
@@ -121,8 +122,7 @@ def is_kept(path: Path) -> bool:
 
 def copy_sources() -> None:
     """Files that are equal keep their time, so that little is built again."""
-    for name in SOURCES:
-        source = ROOT / name
+    for source in (found for name in SOURCES for found in sorted(ROOT.glob(name))):
         wanted = [source] if source.is_file() else [path for path in source.rglob("*") if is_kept(path)]
         for path in wanted:
             target = TREE / path.relative_to(ROOT)
@@ -130,7 +130,7 @@ def copy_sources() -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
         if source.is_dir():
-            for old in (TREE / name).rglob("*"):
+            for old in (TREE / source.relative_to(ROOT)).rglob("*"):
                 if is_kept(old) and not (ROOT / old.relative_to(TREE)).exists():
                     old.unlink()
 
@@ -185,6 +185,19 @@ def test_a_planted_bug_of_the_engine_is_found_by_the_simulator(patch: Path) -> N
         found = run_simulator(seeds_of(patch))
     assert found, f"{seeds_of(patch)} seeds find nothing with {title(patch)}"
     print(f"{patch.stem}: {found[0]}")
+
+
+def test_the_copy_has_what_its_tests_include() -> None:
+    copied = {path for name in SOURCES for path in ROOT.glob(name)}
+    missing = {
+        f"{path.relative_to(ROOT)} includes {name}"
+        for folder in ("conformance", "verbs_sim")
+        for path in sorted((ROOT / "tests" / folder).iterdir())
+        for name in re.findall(r'^#include "(.+)"$', path.read_text(), re.MULTILINE)
+        for header in (ROOT / "tests" / name,)
+        if header.exists() and not copied & {header, header.parent}
+    }
+    assert not missing
 
 
 def test_there_are_planted_bugs() -> None:

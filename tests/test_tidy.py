@@ -26,8 +26,9 @@ MAY_INCLUDE = {
     "collectives": _BASE,
     "bootstrap": _BELOW | {"transport"},
     "probe": _BELOW | {"transport"},
+    "ps": _BELOW | {"transport"},
     "engine": _ENGINE,
-    "api": _ENGINE | {"engine", "probe"},
+    "api": _ENGINE | {"engine", "probe", "ps"},
     "tensorflow": {"api"},
 }
 # Headers of other systems and who may include them; all others are for nobody.

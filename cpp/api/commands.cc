@@ -16,14 +16,16 @@ namespace {
 // the caller's memory visible to them or not.
 std::vector<std::vector<Schedule>> forms_of(const AlgorithmRow& row, Shape shape) {
   std::vector<Schedule> plain;
-  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) plain.push_back(row.make(shape));
+  for (shape.rank = 0; shape.rank < shape.members(); ++shape.rank) {
+    plain.push_back(row.make(shape));
+  }
   std::vector<std::vector<Schedule>> forms{plain};
-  for (const int per_node : {2, shape.ranks}) {
+  for (const int per_node : {2, shape.members()}) {
     for (const bool visible : {false, true}) {
       std::vector<Schedule> lowered;
       for (const Schedule& schedule : plain) {
-        Placement placement{{}, visible, visible, std::vector<bool>(shape.ranks, true)};
-        for (int peer = 0; peer < shape.ranks; ++peer) {
+        Placement placement{{}, visible, visible, std::vector<bool>(shape.members(), true)};
+        for (int peer = 0; peer < shape.members(); ++peer) {
           placement.views.push_back(peer / per_node == schedule.rank / per_node);
         }
         lowered.push_back(lower(schedule, placement));
@@ -56,17 +58,26 @@ std::vector<std::vector<int>> nodes_of(const AlgorithmRow& row, int ranks) {
   return found;
 }
 
+// None beside the ranks, one, a few, and more than there are ranks.
+std::set<int> servers_of(const AlgorithmRow& row, int ranks) {
+  if (!row.by_servers) return {0};
+  return {0, 1, 2, 3, ranks + 1};
+}
+
 // What a schedule depends on beside the number of ranks: who is the root, whether inputs are
-// scaled first, who shares a node.
+// scaled first, who shares a node, how many servers there are.
 std::vector<Case> cases_of(const AlgorithmRow& row, int ranks) {
   std::vector<Case> cases;
   const std::set<int> roots =
       has_root(row.result) ? std::set{0, 1 % ranks, ranks / 2, ranks - 1} : std::set{0};
   for (const std::vector<int>& nodes : nodes_of(row, ranks)) {
     for (const int root : roots) {
-      cases.push_back({{.ranks = ranks, .root = root}, nodes});
-      if (!is_sum(row.result)) continue;
-      cases.push_back({{.ranks = ranks, .root = root, .prescaled = true}, nodes});
+      for (const int servers : servers_of(row, ranks)) {
+        cases.push_back({{.ranks = ranks, .root = root, .servers = servers}, nodes});
+        if (!is_sum(row.result)) continue;
+        cases.push_back(
+            {{.ranks = ranks, .root = root, .prescaled = true, .servers = servers}, nodes});
+      }
     }
   }
   return cases;
@@ -87,9 +98,9 @@ std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok) {
           const std::string complaint =
               verify(form, row.result, shape.root, row.is_canonical(shape));
           if (!complaint.empty()) {
-            failures.push_back(
-                json_quote(cat(row.name, " with ", ranks, " ranks, root ", shape.root,
-                               shape.prescaled ? ", prescaled: " : ": ", complaint)));
+            failures.push_back(json_quote(
+                cat(row.name, " with ", ranks, " ranks, ", shape.servers, " servers, root ",
+                    shape.root, shape.prescaled ? ", prescaled: " : ": ", complaint)));
           }
         }
       }

@@ -31,6 +31,9 @@ struct PlanQuestion {
   int rank = 0;           // whose schedule is shown
   std::string algorithm;  // of which; "": the one that is chosen
   LinkModel links;
+  // Parameter servers beside the ranks, which sum: on a node of their own each, or all in the one
+  // node that there is.
+  int servers = 0;
 };
 Status plan_json(const PlanQuestion& question, const Config& config, std::string& json);
 

@@ -9,6 +9,7 @@
 #include "api/commands.h"
 #include "api/pair_session.h"
 #include "api/prepared.h"
+#include "api/ps_calls.h"
 #include "api/requests.h"
 #include "api/session.h"
 #include "base/system_error.h"
@@ -39,6 +40,8 @@ using rdmacoll::SettingValue;
 using rdmacoll::Status;
 using rdmacoll::World;
 using rdmacoll::probe::Plan;
+using rdmacoll::ps::rule_slots;
+using rdmacoll::ps::update;
 
 struct rc_engine {
   std::unique_ptr<Session> session;
@@ -118,21 +121,21 @@ int engine_start(rc_engine* engine, const int32_t* leaders, int64_t timeout_ms, 
   return report(engine->session->start({leaders, leaders + size}, nanoseconds(timeout_ms)), error);
 }
 
+int engine_serve(rc_engine* engine, int64_t timeout_ms, char** left, char** error) {
+  std::string causes;
+  Status status = engine->session->usable();
+  if (status.ok()) status = engine->session->serve(nanoseconds(timeout_ms), causes);
+  if (status.ok()) *left = copy_text(causes);
+  return report(status, error);
+}
+
 void engine_close(rc_engine* engine, const char* cause) {
   engine->session->close(cause == nullptr ? "" : cause);
 }
 
 void engine_free(rc_engine* engine) { delete engine; }
 
-void engine_topology(rc_engine* engine, int32_t out[6]) {
-  const World& world = engine->session->world();
-  out[0] = world.rank;
-  out[1] = world.size();
-  out[2] = world.local_rank();
-  out[3] = world.local_size();
-  out[4] = world.cross_rank();
-  out[5] = world.cross_size();
-}
+void engine_topology(rc_engine* engine, int32_t out[6]) { engine->session->topology(out); }
 
 char* engine_metrics(rc_engine* engine) {
   return copy_text(engine->session->usable().ok() ? engine->session->metrics() : "{}");
@@ -363,7 +366,8 @@ const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
                   check_descriptors, handle_result_at, explain,
                   sim_scale,         set_add,          set_remove,
                   set_in_flight,     submit_and_drive, prepared_result_at,
-                  result_free};
+                  result_free,       rule_slots,       update,
+                  engine_serve};
 
 }  // namespace
 

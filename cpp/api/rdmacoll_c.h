@@ -104,6 +104,19 @@ typedef struct rc_plan { /* the same at both ends */
   double limit_s;    /* of pair_run, which takes at most this to connect and this to measure */
 } rc_plan;
 
+typedef struct rc_update { /* of a variable by a gradient */
+  uint32_t size;           /* sizeof(rc_update) */
+  int32_t dtype;           /* float32 or float64, of all arrays */
+  const char* rule;        /* lines of "key=value": cpp/ps/update_rule.h */
+  int64_t step;            /* updates before this one */
+  int32_t decays;          /* whether the rule's weight decay is for this variable */
+  int32_t n_slots;         /* as many as rule_slots names */
+  uint64_t count;          /* elements of each array */
+  void* values;
+  void* const* slots;
+  const void* gradient;
+} rc_update;
+
 typedef struct rc_question {
   uint32_t size; /* sizeof(rc_question) */
   int32_t kind;  /* rc_kind, but for the barrier; the root is rank 0 */
@@ -115,6 +128,7 @@ typedef struct rc_question {
   int32_t is_rdma;       /* between nodes; 0: TCP */
   double latency_us;     /* of that network; 0: what is usual */
   double gbit_per_s;     /* 0: what is usual */
+  int32_t servers;       /* parameter servers beside the ranks; 0: none */
 } rc_question;
 
 typedef struct rc_link { /* LogGP: cpp/base/link_model.h */
@@ -177,11 +191,13 @@ typedef struct rc_api {
   void (*engine_close)(rc_engine* engine, const char* cause);
   void (*engine_free)(rc_engine* engine);
 
-  /* rank size local_rank local_size cross_rank cross_size, in this order */
+  /* rank size local_rank local_size cross_rank cross_size, in this order; of the workers where
+   * there are parameter servers beside them */
   void (*engine_topology)(rc_engine* engine, int32_t out[6]);
   /* INTERFACE's metrics() as a JSON object of totals since start. */
   char* (*engine_metrics)(rc_engine* engine);
-  /* {"transport": "shm", "determinism": "run", "summary": "..."} */
+  /* {"transport": "shm", "determinism": "run", "servers": 0, "is_server": false, "summary": "..."}:
+   * how many ranks are parameter servers, and whether this is one of them */
   char* (*engine_describe)(rc_engine* engine);
   /* Pending units, batches, per-peer transfers, as text for a person. */
   char* (*engine_state)(rc_engine* engine);
@@ -293,11 +309,21 @@ typedef struct rc_api {
   int (*submit_and_drive)(rc_engine* engine, const rc_request* request, char** error);
 
   /* A result of a prepared operation that has succeeded, as in rc_allocate. Its runs write there
-   * until one of them returns 4; the memory is valid until result_free, whatever becomes of
+   * until one of them has returned 4; the memory is valid until result_free, whatever becomes of
    * operation and engine. */
   rc_result* (*prepared_result_at)(rc_prepared* prepared, int32_t index, const void** memory,
                                    int32_t* ndim, int64_t dims[8]);
   void (*result_free)(rc_result* result);
+  /* What a parameter server keeps beside each variable under a rule:
+   * {"slots": their names, in order, "initial_value": of all their elements} */
+  int (*rule_slots)(const char* rule, char** json, char** error);
+  /* One update, as a parameter server makes it: in place, of values and slots. */
+  int (*update)(const rc_update* update, char** error);
+  /* At a parameter server (`is_server` of engine_describe), after engine_start: serves until every
+   * worker has left. 0: *left has why each of them did, {"0": "", "1": "ValueError: ..."}, "" for a
+   * clean end; 1: timeout_ms (-1: no limit) is over before, call it again; 2: the world has failed,
+   * *error. */
+  int (*engine_serve)(rc_engine* engine, int64_t timeout_ms, char** left, char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

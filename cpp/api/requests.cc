@@ -102,7 +102,8 @@ Status question_from(const rc_question& from, PlanQuestion& to) {
         .bytes = from.bytes,
         .rank = from.rank,
         .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
-        .links = from.is_rdma != 0 ? kRdmaLinks : kTcpLinks};
+        .links = from.is_rdma != 0 ? kRdmaLinks : kTcpLinks,
+        .servers = from.servers};
   constexpr double kBytesPerUsOfGbit = 125;
   if (from.latency_us > 0) to.links.network.latency_us = from.latency_us;
   if (from.gbit_per_s > 0) to.links.network.bytes_per_us = from.gbit_per_s * kBytesPerUsOfGbit;

@@ -22,7 +22,6 @@
 namespace rdmacoll {
 namespace {
 
-constexpr Nanoseconds kGoodbyeLimit = 2 * kSecond;
 // Of a world that does not stand: who is not connected yet hears nothing, however long one waits.
 constexpr Nanoseconds kEarlyGoodbyeLimit = 200 * kMillisecond;
 constexpr uint32_t kFirstEpoch = 1;
@@ -82,6 +81,14 @@ Status refuse_forked_child() {
           "with the \"spawn\" method, or call init() only after forking."};
 }
 
+Status check_servers(const Config& config, int size) {
+  const int servers = config.dedicated_servers();
+  if (servers < size) return {};
+  return {Code::invalid, cat("RDMACOLL_NUM_SERVERS=", servers, " leaves no worker among ", size,
+                             size == 1 ? " rank" : " ranks", ": start ", servers + 1,
+                             " or more, or set RDMACOLL_SERVER_PLACEMENT=colocated.")};
+}
+
 }  // namespace
 
 bool is_forked_child() { return forked_child.load(std::memory_order_relaxed); }
@@ -100,6 +107,7 @@ Status Session::open(int rank, int size, std::string job, std::vector<std::byte>
   watch_forks();
   std::unique_ptr<Session> opened(new Session);
   RC_RETURN_IF_ERROR(read_config(arguments, environment, opened->config_, opened->settings_));
+  RC_RETURN_IF_ERROR(check_servers(opened->config_, size));
   opened->rank_ = rank;
   opened->size_ = size;
   opened->log_ = Log(opened->config_.log_level, rank);
@@ -149,6 +157,7 @@ Status Session::start(const std::vector<int>& leaders, Nanoseconds timeout) {
 // Everything but the connections.
 Status Session::take_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
+  world_.servers = config_.dedicated_servers();
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
   if (rank_ == 0) tell_transport();
   const int cores = cores_allowed();
@@ -188,7 +197,8 @@ std::unique_ptr<Compute> Session::make_compute(int cores) const {
 
 DriverOptions Session::driver_options(int cores) const {
   DriverOptions options;
-  options.yield = world_.local_size() > cores;
+  // On a lone core the other end, or what the kernel does for both, runs when this rank gives way.
+  options.yield = world_.local_size() > cores || cores == 1;
   if (fabric_->transport_name() != "shm") {
     options.caller_spin = kSpinBetweenNodes;
   } else {
@@ -260,12 +270,28 @@ void Session::unpin(const std::vector<Piece>& pinned) {
   });
 }
 
+Status Session::serve(Nanoseconds timeout, std::string& left) {
+  if (!world_.is_server(world_.rank)) {
+    return {Code::invalid, cat(world_.describe(world_.rank), " is no parameter server.")};
+  }
+  RC_RETURN_IF_ERROR(driver_->serve(timeout));
+  std::vector<std::string> causes;
+  driver_->look([&](Engine& engine) {
+    for (const auto& [rank, cause] : engine.left()) {
+      causes.push_back(cat("\"", rank, "\": ", json_quote(cause)));
+    }
+  });
+  left = cat("{", join(causes, ", "), "}");
+  return {};
+}
+
 void Session::close(const std::string& cause) {
   if (closed_ || is_forked_child()) return;
   closed_ = true;
   if (driver_ == nullptr) return;
   forget_state_signal(driver_.get());
-  driver_->stop(cause, stands_ ? kGoodbyeLimit : kEarlyGoodbyeLimit);
+  const Nanoseconds limit = goodbye_limit(from_seconds(config_.peer_timeout_s));
+  driver_->stop(cause, stands_ ? limit : kEarlyGoodbyeLimit);
 }
 
 Session::~Session() {
@@ -284,6 +310,16 @@ Session::~Session() {
   fabric_.reset();
 }
 
+void Session::topology(int32_t out[6]) const {
+  const World world = world_.is_server(world_.rank) ? world_ : world_.of_workers();
+  out[0] = world.rank;
+  out[1] = world.size();
+  out[2] = world.local_rank();
+  out[3] = world.local_size();
+  out[4] = world.cross_rank();
+  out[5] = world.cross_size();
+}
+
 std::string Session::metrics() {
   const uint64_t wakeups = driver_->wakeups();
   return driver_->look([wakeups](Engine& engine) { return engine.metrics_json(wakeups); });
@@ -292,7 +328,8 @@ std::string Session::metrics() {
 std::string Session::describe() const {
   const std::string transport = fabric_->transport_name();
   return cat("{\"transport\": ", json_quote(transport), ", \"determinism\": \"",
-             config_.canonical ? "canonical" : "run", "\", \"summary\": ",
+             config_.canonical ? "canonical" : "run", "\", \"servers\": ", world_.servers,
+             ", \"is_server\": ", world_.is_server(rank_) ? "true" : "false", ", \"summary\": ",
              json_quote(cat("rank ", rank_, " of ", world_.size(), " over ", transport)), "}");
 }
 

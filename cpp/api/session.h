@@ -28,6 +28,9 @@ class Session {
   // Until the world stands. busy() when `timeout` (kNever: no limit but that of the settings) is
   // over before: call it again. Once the world stands it says whether a rank was lost meanwhile.
   Status start(const std::vector<int>& leaders, Nanoseconds timeout = kNever);
+  // At a parameter server, in slices as start(): until every worker has left. Why each of them did,
+  // by rank, as a JSON object: "" is a clean end.
+  Status serve(Nanoseconds timeout, std::string& left);
   void close(const std::string& cause);
 
   // NotInitializedError before start(), and in a forked child.
@@ -47,6 +50,8 @@ class Session {
   const std::shared_ptr<MemoryPool>& pool() { return pool_; }
   const World& world() const { return world_; }  // empty before start()
   int size() const { return size_; }
+  // As engine_topology in rdmacoll_c.h.
+  void topology(int32_t out[6]) const;
   std::string metrics();
   std::string describe() const;
   std::string state();

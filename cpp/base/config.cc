@@ -277,6 +277,12 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
                       " exclude each other: a ring adds each part in another order. Take another "
                       "algorithm, or auto."));
   }
+  if (config.has_servers && !config.allreduce_algorithms.empty()) {
+    return Status(Code::invalid,
+                  cat("RDMACOLL_MODE=ps and RDMACOLL_ALLREDUCE_ALGORITHM=",
+                      value_of("RDMACOLL_ALLREDUCE_ALGORITHM").value,
+                      " exclude each other: the servers make the sums. Unset one of them."));
+  }
   const bool names_rdma = std::find(config.transports.begin(), config.transports.end(), "rdma") !=
                           config.transports.end();
   if (names_rdma && !config.rdma_enabled) {

@@ -63,6 +63,11 @@ struct Config {
   double stall_error_s = 600;
   uint64_t plan_repeats = 3;
   std::vector<std::vector<int>> process_sets;  // that exist from the start, beside the world
+  bool has_servers = false;                    // RDMACOLL_MODE=ps
+  int servers = 1;                             // RDMACOLL_NUM_SERVERS
+  bool is_colocated = false;                   // RDMACOLL_SERVER_PLACEMENT
+  // How many ranks are servers and nothing else.
+  int dedicated_servers() const { return has_servers && !is_colocated ? servers : 0; }
   bool rdma_enabled = true;
   std::string rdma_device;
   // Of the queue pairs; chosen when unset.

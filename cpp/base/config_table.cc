@@ -75,6 +75,22 @@ constexpr Setting kSettings[] = {
      "none, or the ranks of each set, ascending, with semicolons between sets (0,2;1,3)",
      "Process sets that exist from the start, beside the world.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.process_sets = value.ranks; }},
+    {"RDMACOLL_MODE", "", "allreduce", Unit::choice, Scope::world, "allreduce or ps",
+     "ps: parameter servers sum what the workers push, and the workers pull the sums.", 0, 0,
+     [](Config& config, const ParsedValue& value) { config.has_servers = value.text == "ps"; }},
+    {"RDMACOLL_NUM_SERVERS", "", "1", Unit::count, Scope::world, "1 to 4096",
+     "Parameter servers, which are the last ranks; colocated, every worker serves instead.", 1,
+     4096,
+     [](Config& config, const ParsedValue& value) {
+       config.servers = static_cast<int>(value.integer);
+     }},
+    {"RDMACOLL_SERVER_PLACEMENT", "", "dedicated", Unit::choice, Scope::world,
+     "dedicated or colocated",
+     "dedicated: parameter servers are ranks of their own. colocated: every worker serves a part.",
+     0, 0,
+     [](Config& config, const ParsedValue& value) {
+       config.is_colocated = value.text == "colocated";
+     }},
     {"RDMACOLL_RDMA", "TF_RDMA_ENABLED", "true", Unit::flag, Scope::world, "true or false",
      "false: TCP where RDMA could be used. Set to true: unusable RDMA is an error.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_enabled = value.flag; }},

@@ -1,7 +1,12 @@
 #include "base/kernel_calls.h"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <cerrno>
+
+#include "base/fd.h"
 
 namespace rdmacoll {
 
@@ -10,7 +15,10 @@ int create_memfd(const char* name, unsigned flags) {
 }
 
 ssize_t get_random(void* into, std::size_t bytes) {
-  return ::syscall(SYS_getrandom, into, bytes, 0);
+  const ssize_t count = ::syscall(SYS_getrandom, into, bytes, 0);
+  if (count >= 0 || errno != ENOSYS) return count;
+  const Fd file(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
+  return file ? ::read(file.get(), into, bytes) : -1;
 }
 
 }  // namespace rdmacoll

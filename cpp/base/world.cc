@@ -47,7 +47,26 @@ int World::number(int which) const {
 
 std::string World::describe(int which) const {
   if (which < 0 || which >= size()) return cat("rank ", which);
-  return cat("rank ", number(which), " (", members[which].host, ", pid ", members[which].pid, ")");
+  const std::string where = cat(members[which].host, ", pid ", members[which].pid, ")");
+  if (!is_server(which)) return cat("rank ", number(which), " (", where);
+  return cat("server ", which - workers(), " (rank ", number(which), ", ", where);
+}
+
+Status World::failed(int which, const std::string& cause) const {
+  return {Code::rank_failed,
+          cat(describe(which), " stopped answering: ", cause),
+          {.rank = number(which),
+           .host = members[which].host,
+           .cause = cause,
+           .tensor = {},
+           .ranks = {number(which)}}};
+}
+
+World World::of_workers() const {
+  World workers = *this;
+  workers.members.resize(static_cast<std::size_t>(this->workers()));
+  workers.servers = 0;
+  return workers;
 }
 
 int tree_parent(int rank) { return rank == 0 ? -1 : (rank - 1) / kTreeRadix; }

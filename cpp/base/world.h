@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
+
 namespace rdmacoll {
 
 struct Member {
@@ -20,16 +22,25 @@ struct World {
   int rank = 0;
   std::vector<Member> members;  // by rank
   std::string part = {};        // " of process set 3" where it is a part of a job, for sentences
+  // Parameter servers, the last members: they have no data, and sum what the others have, the
+  // workers. So a worker has one rank, in the job and among the workers.
+  int servers = 0;
 
   int size() const { return static_cast<int>(members.size()); }
+  int workers() const { return size() - servers; }
+  bool is_server(int which) const { return which >= workers(); }
   bool same_node(int a, int b) const { return members[a].node == members[b].node; }
   int local_rank() const;  // position among the ranks of my node
   int local_size() const;
   int cross_rank() const;  // position of my node among the nodes, by first appearance
   int cross_size() const;
-  std::vector<int> nodes() const;        // of each rank
-  int number(int rank) const;            // what sentences call it
-  std::string describe(int rank) const;  // "rank 3 (node7, pid 4711)"
+  std::vector<int> nodes() const;  // of each rank
+  int number(int rank) const;      // what sentences call it
+  // "rank 3 (node7, pid 4711)", "server 1 (rank 5, node7, pid 4712)"
+  std::string describe(int rank) const;
+  // It stopped answering.
+  Status failed(int rank, const std::string& cause) const;
+  World of_workers() const;  // without the servers; the rank stays, though it may be one of them
 };
 
 // The control tree: a k-ary heap order over ranks, root 0; one hop up to kTreeRadix + 1 ranks.

@@ -37,6 +37,8 @@ constexpr std::array kTable{
                  Result::sum, always},
     AlgorithmRow{Algorithm::two_level, "two_level", two_level_allreduce, Result::sum,
                  is_by_powers_of_two, true},
+    AlgorithmRow{Algorithm::parameter_server, "parameter_server", parameter_server_allreduce,
+                 Result::sum, always, false, true},
     AlgorithmRow{Algorithm::binomial_broadcast, "binomial_broadcast", binomial_broadcast,
                  Result::root_value, always},
     AlgorithmRow{Algorithm::pipelined_tree, "pipelined_tree", pipelined_tree_broadcast,
@@ -89,7 +91,7 @@ bool is_known(Algorithm algorithm) {
 
 bool Shape::operator==(const Shape& other) const {
   return ranks == other.ranks && rank == other.rank && root == other.root &&
-         prescaled == other.prescaled &&
+         prescaled == other.prescaled && servers == other.servers &&
          std::equal(nodes.begin(), nodes.end(), other.nodes.begin(), other.nodes.end());
 }
 

@@ -30,6 +30,7 @@ enum class Algorithm : uint8_t {
   direct_gather = 15,
   direct_scatter = 16,
   bruck_alltoall = 17,
+  parameter_server = 18,
 };
 
 // Whether a number from the wire is one of them.
@@ -42,10 +43,15 @@ struct Shape {
   int rank = 0;
   int root = 0;            // broadcast, reduce, gather, scatter
   bool prescaled = false;  // sums: every input is multiplied first
-  // The node of each rank; empty: every rank has one of its own. Whoever makes a shape owns it.
+  // The node of each rank, and of each server where there are any; empty: all have one of their
+  // own. Whoever makes a shape owns it.
   std::span<const int> nodes = {};
+  // Beside the ranks, and numbered after them: they have no data, and sum that of the ranks. `rank`
+  // may be one of them.
+  int servers = 0;
 
   int node_of(int which) const { return nodes.empty() ? which : nodes[which]; }
+  int members() const { return ranks + servers; }
   bool operator==(const Shape& other) const;
 };
 
@@ -81,6 +87,12 @@ Schedule halving_doubling_allreduce(const Shape& shape);
 // mixed-precision", 2018, with shares so that nodes of different sizes have nobody who carries it
 // all.
 Schedule two_level_allreduce(const Shape& shape);
+
+// Allreduce over parameter servers. Server k collects part k from every rank, reduces once in
+// canonical order, and sends the sum to every rank. Without servers beside the ranks each rank
+// serves a part, which is direct_allreduce. Li et al., "Scaling distributed machine learning with
+// the parameter server", 2014.
+Schedule parameter_server_allreduce(const Shape& shape);
 
 // Broadcast of the whole segment along a binomial tree from `root`; segments follow each other.
 Schedule binomial_broadcast(const Shape& shape);
@@ -148,6 +160,7 @@ struct AlgorithmRow {
   } result;
   bool (*is_canonical)(const Shape& shape);  // evaluates the canonical tree
   bool by_node = false;                      // looks at Shape::nodes
+  bool by_servers = false;  // ... at Shape::servers, which the others know nothing of
 };
 bool is_sum(AlgorithmRow::Result result);
 bool has_root(AlgorithmRow::Result result);

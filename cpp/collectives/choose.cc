@@ -130,7 +130,9 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
   if (facts.segment_bytes) return *facts.segment_bytes;
   const uint64_t usual =
       facts.one_node ? tuning.segment_bytes_shared : tuning.segment_bytes_network;
-  const uint64_t of_shares = tuning.segment_bytes_rank * static_cast<uint64_t>(facts.ranks);
+  const int shares =
+      algorithm == Algorithm::parameter_server && facts.servers > 0 ? facts.servers : facts.ranks;
+  const uint64_t of_shares = tuning.segment_bytes_rank * static_cast<uint64_t>(shares);
   switch (algorithm) {
     case Algorithm::binomial_broadcast:
     case Algorithm::binomial_reduce:
@@ -150,6 +152,7 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
     case Algorithm::direct_reduce:
     case Algorithm::direct_reduce_scatter:
     case Algorithm::halving_doubling:
+    case Algorithm::parameter_server:
     case Algorithm::two_level:
       if (!facts.one_node) return std::min(tuning.segment_bytes_stages, of_shares);
       break;
@@ -179,6 +182,9 @@ Spread::Spread(const Shape& shape) {
 namespace {
 
 Preference for_sum(const Tuning& tuning, const Facts& facts) {
+  if (facts.servers > 0) {
+    return {Algorithm::parameter_server, "parameter servers: each of them sums one part of all"};
+  }
   Preference best = by_size(tuning, facts);
   const std::optional<Algorithm> forced = forced_at(facts);
   if (forced && breaks_canonical_order(facts, *forced)) {

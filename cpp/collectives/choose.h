@@ -89,6 +89,7 @@ struct Facts {
   std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES
   Spread spread = {};
   bool is_even = false;  // exchange: all parts of all ranks have one size
+  int servers = 0;       // beside the ranks: they make the sums of all of them
 };
 
 struct Choice {

@@ -286,9 +286,9 @@ uint64_t row_bytes(AlgorithmRow::Result result, const Schedule& schedule, uint64
 std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const LinkModel& links,
                                         bool is_visible) {
   std::vector<Schedule> lowered;
-  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) {
+  for (shape.rank = 0; shape.rank < shape.members(); ++shape.rank) {
     Placement placement{.input_visible = is_visible, .output_visible = is_visible};
-    for (int peer = 0; peer < shape.ranks; ++peer) {
+    for (int peer = 0; peer < shape.members(); ++peer) {
       placement.views.push_back(shape.node_of(peer) == shape.node_of(shape.rank));
       placement.devices.push_back(links.is_by_device && !placement.views.back());
     }

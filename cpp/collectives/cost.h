@@ -19,8 +19,9 @@ struct Cost {
   uint64_t network_bytes = 0;  // that the busiest node sends to others
 };
 
-// `nodes`: the node of each rank. All ranks begin at once, kSegmentsInFlight segments are on their
-// way at a time; beyond some tens of segments the rest goes on at the rate that was reached.
+// `nodes`: the node of each schedule's rank. All ranks begin at once, kSegmentsInFlight segments
+// are on their way at a time; beyond some tens of segments the rest goes on at the rate that was
+// reached.
 Cost cost_of(const std::vector<Schedule>& schedules, std::span<const int> nodes,
              const LinkModel& links, uint64_t bytes, uint64_t segment_bytes);
 
@@ -28,8 +29,8 @@ Cost cost_of(const std::vector<Schedule>& schedules, std::span<const int> nodes,
 // of all parts of a rank.
 uint64_t row_bytes(AlgorithmRow::Result result, const Schedule& schedule, uint64_t bytes);
 
-// Of all ranks, lowered for nodes in which everybody sees everybody's memory: the caller's too if
-// `is_visible`, else it is packed.
+// Of all ranks and servers, lowered for nodes in which everybody sees everybody's memory: the
+// caller's too if `is_visible`, else it is packed.
 std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const LinkModel& links,
                                         bool is_visible);
 

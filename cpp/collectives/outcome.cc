@@ -14,6 +14,7 @@ int Outcome::content(int rank, int part) const {
 }
 
 bool Outcome::begins_with(int rank, int part) const {
+  if (rank >= ranks_) return false;
   switch (result_) {
     case Result::sum:
     case Result::own_sum:
@@ -32,6 +33,7 @@ bool Outcome::begins_with(int rank, int part) const {
 }
 
 bool Outcome::ends_with(int rank, int part) const {
+  if (rank >= ranks_) return false;
   switch (result_) {
     case Result::sum:
     case Result::root_value:

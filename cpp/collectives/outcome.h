@@ -10,6 +10,7 @@ namespace rdmacoll {
 
 class Outcome {
  public:
+  // `ranks`: that have data. Others begin and end with none.
   Outcome(AlgorithmRow::Result result, int ranks, int root)
       : result_(result), ranks_(ranks), root_(root) {}
 

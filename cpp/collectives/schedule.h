@@ -55,7 +55,7 @@ inline bool receives(Verb verb) { return verb == Verb::receive || verb == Verb::
 inline bool computes(Verb verb) { return !sends(verb) && !receives(verb); }
 
 struct Schedule {
-  int ranks = 0;
+  int ranks = 0;  // that have data: servers are not counted
   int rank = 0;
   uint16_t parts = 1;             // a segment is cut into this many
   std::vector<uint16_t> scratch;  // parts that each scratch slot holds

@@ -343,7 +343,7 @@ std::string check_result(const Machine& machine, const Outcome& outcome, bool ca
 
 std::string verify(const std::vector<Schedule>& schedules, AlgorithmRow::Result result, int root,
                    bool canonical) {
-  const Outcome outcome(result, static_cast<int>(schedules.size()), root);
+  const Outcome outcome(result, schedules.front().ranks, root);
   std::vector<Machine> machines;
   machines.reserve(schedules.size());
   for (const Schedule& schedule : schedules) {

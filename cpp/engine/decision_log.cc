@@ -62,7 +62,8 @@ bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
 Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) const {
   return {world_.size(),          one_node,         bytes,
           offer.descriptor.dtype, rules_.canonical, rules_.forced,
-          rules_.segment_bytes,   spread_,          offer.is_even};
+          rules_.segment_bytes,   spread_,          offer.is_even,
+          rules_.servers};
 }
 
 Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {

@@ -23,6 +23,7 @@ class DecisionLog {
     bool canonical = false;
     std::vector<Forced> forced;
     std::optional<uint64_t> segment_bytes;
+    int servers = 0;
     uint64_t segment_bytes_max = UINT64_MAX;
     // Loose operations up to this size share a batch, up to that many bytes together.
     uint64_t fuse_unit_bytes = 64 << 10;

@@ -83,6 +83,19 @@ void Driver::start() {
   thread_ = std::thread([this] { run(); });
 }
 
+Status Driver::serve(Nanoseconds timeout) {
+  callers_.fetch_add(1, std::memory_order_seq_cst);
+  Status status = Status::busy();
+  {
+    const Hold hold(*this);
+    drive([this] { return engine_.have_workers_left() || !engine_.failure().ok(); },
+          {.deadline = clock_.now() + timeout, .spin = options_.caller_spin});
+    if (engine_.have_workers_left() || !engine_.failure().ok()) status = engine_.failure();
+  }
+  end_visit();
+  return status;
+}
+
 // ---- any thread ----
 
 Status Driver::submit(const OperationRef& operation) {

@@ -36,6 +36,9 @@ class Driver {
   // again at any time, and says then whether a rank was lost meanwhile.
   Status connect(Nanoseconds timeout);
   void start();  // the engine thread
+  // At a parameter server: drives until every worker has left. busy() when `timeout` is over
+  // before; an error is that which has ended the world.
+  Status serve(Nanoseconds timeout);
 
   // Any thread.
   Status submit(const OperationRef& operation);

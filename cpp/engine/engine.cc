@@ -26,12 +26,13 @@ Engine::Engine(EngineParts parts)
       log_(parts.log),
       tuning_(parts.tuning),
       executor_(world_.size(), transport_, compute_, pool_),
-      table_(world_.size(), pool_.size() / kEngineShare / kSetsShare) {
+      table_(world_.workers(), pool_.size() / kEngineShare / kSetsShare) {
   std::vector<int> everybody(world_.members.size());
   std::iota(everybody.begin(), everybody.end(), 0);
   const uint64_t bytes = pool_.size() / kEngineShare;
   make_set(0, everybody, {0, kBatchesInFlight}, bytes - bytes / kSetsShare);
-  submissions_.open(0, world_.rank, std::move(everybody));
+  everybody.resize(static_cast<std::size_t>(world_.workers()));
+  submissions_.open(0, world_.is_server(world_.rank) ? -1 : world_.rank, std::move(everybody));
 }
 
 // ---- the loop ----

@@ -4,6 +4,7 @@
 // given, so that the simulator steps the very same object. Threads are the business of Driver.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,12 @@ struct EngineParts {
   Log log;
   Tuning tuning = {};
 };
+
+// How long whoever leaves waits for its peers. One of them may wait in turn for a rank that has
+// stopped, and takes whoever ends first for the cause: so, until silence has named that rank.
+constexpr Nanoseconds goodbye_limit(Nanoseconds peer_timeout) {
+  return std::clamp(peer_timeout + kSecond, 2 * kSecond, 60 * kSecond);
+}
 
 class Engine final : public Sink, private SetHost {
  public:
@@ -90,6 +97,10 @@ class Engine final : public Sink, private SetHost {
 
   // Why the world cannot come to stand: a rank has failed, or has left already; ok() while it can.
   Status start_failure() const;
+  // Of a parameter server: every worker has left, and has had its answers. Why each of them did, by
+  // rank.
+  bool have_workers_left() const;
+  const std::map<int, std::string>& left() const { return gone_; }
   // The failure that ended this world, ok() while there is none.
   const Status& failure() const { return now_.failure; }
   std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often a driver has slept
@@ -178,8 +189,8 @@ class Engine final : public Sink, private SetHost {
   std::vector<Suspect> suspects_;  // lost, and perhaps not by their own fault
   Nanoseconds failed_at_ = 0;
   bool ended_ = false;
-  LeavingMessage first_gone_;  // what the first rank that left has said
-  std::set<int> gone_;         // ranks that have left
+  LeavingMessage first_gone_;        // what the first rank that left has said
+  std::map<int, std::string> gone_;  // ranks that have left, and why
   std::map<int, LeavingMessage> said_goodbye_;
   std::set<int> to_answer_;   // of those: who waits until this rank has what it needs of them
   std::set<int> unanswered_;  // this rank leaves: who may still need something of it

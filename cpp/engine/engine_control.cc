@@ -24,7 +24,8 @@ void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
   // The last words about a set that was removed here.
   if (set == nullptr && table_.was_added(number) && table_.find(number) == nullptr) return;
   Message message;
-  if (set == nullptr || !decode(world_.epoch, set->world().size(), bytes, message) ||
+  if (set == nullptr ||
+      !decode(world_.epoch, set->world().size(), bytes, message, world_.servers) ||
       (is_whole && std::holds_alternative<FragmentMessage>(message))) {
     broken_protocol(peer, cat("a damaged control message of ", bytes.size(), " bytes"));
     return;
@@ -54,13 +55,12 @@ void Engine::handle(int peer, FailureMessage& message) {
 
 void Engine::handle(int peer, LeavingMessage& message) {
   if (peer == message.rank) said_goodbye_[peer] = message;
-  if (!gone_.insert(message.rank).second) return;
-  post_neighbours(message, peer);
+  if (!gone_.try_emplace(message.rank, message.cause).second) return;
+  if (!world_.is_server(world_.rank)) post_neighbours(message, peer);
   if (message.unfinished) {
-    const Member& member = world_.members[message.rank];
-    fail(message.rank, rank_failed(message.rank, member.host, member.pid,
-                                   cat("left while it had operations in flight",
-                                       message.cause.empty() ? "" : ": ", message.cause)));
+    fail(message.rank,
+         world_.failed(message.rank, cat("left while it had operations in flight",
+                                         message.cause.empty() ? "" : ": ", message.cause)));
   } else {
     depart(message);
   }
@@ -85,8 +85,7 @@ void Engine::handle(int peer, FragmentMessage& message) {
 }
 
 void Engine::broken_protocol(int peer, const std::string& what) {
-  const Member& member = world_.members[peer];
-  fail(peer, rank_failed(peer, member.host, member.pid, cat("it sent ", what)));
+  fail(peer, world_.failed(peer, cat("it sent ", what)));
 }
 
 // ---- control messages ----
@@ -106,7 +105,8 @@ void Engine::post(int peer, uint32_t set, const Message& message) {
 
 void Engine::post_neighbours(const Message& message, int except) {
   for (int peer : world_set().neighbours()) {
-    if (peer != except) post(peer, 0, message);
+    // Who leaves tells the servers itself: it is passed on along the tree alone.
+    if (peer != except && (except < 0 || !world_.is_server(peer))) post(peer, 0, message);
   }
 }
 

@@ -25,21 +25,20 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   outbox_.erase(peer);
   to_answer_.erase(peer);
   unanswered_.erase(peer);
-  const Member& member = world_.members[peer];
   if (gap_ > 0 && clock_.now() - resumed_at_ < kResumed) {
     fail_myself(
         {Code::failed, cat("it did not run for ", gap_ / kMillisecond / 1000.0,
                            " s (stopped, or without a processor), and the others went on")});
   } else if (!said_goodbye_.contains(peer)) {
     const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
-    suspects_.push_back({peer, rank_failed(peer, member.host, member.pid, cause), due});
+    suspects_.push_back({peer, world_.failed(peer, cause), due});
   } else if (executor_.needs(peer) && is_ahead_of(said_goodbye_[peer])) {
     // Started by a plan, and it will never join in; perhaps since another one had left before.
     const Status gone = now_.departed.ok() ? departure(said_goodbye_[peer]) : now_.departed;
     fail(gone.detail().rank, gone);
   } else if (executor_.needs(peer)) {
     // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
-    fail(peer, rank_failed(peer, member.host, member.pid, kLeftTooEarly));
+    fail(peer, world_.failed(peer, kLeftTooEarly));
   }
 }
 
@@ -86,8 +85,7 @@ void Engine::fail(int rank, Status status) {
 
 // Others run the same batch: there is no going on without us.
 void Engine::fail_myself(const Status& status) {
-  const Member& self = world_.members[world_.rank];
-  fail(world_.rank, rank_failed(world_.rank, self.host, self.pid, status.message()));
+  fail(world_.rank, world_.failed(world_.rank, status.message()));
 }
 
 bool Engine::end_failed_world() {
@@ -104,10 +102,13 @@ Status Engine::departure(const LeavingMessage& message) const {
   const int rank = message.rank;
   const Member& member = world_.members[rank];
   const std::string why = message.cause.empty() ? "it called shutdown()" : message.cause;
+  const std::string_view cure =
+      world_.is_server(rank)
+          ? ": nobody sums what is pushed to it any more. Start the job again."
+          : " while this rank still submits. If it printed no error, give every rank the same "
+            "number of steps, or call join() where the data ends.";
   return {Code::rank_failed,
-          cat(world_.describe(rank), " has left the job (", why,
-              ") while this rank still submits. If it printed no error, give every rank the same "
-              "number of steps, or call join() where the data ends."),
+          cat(world_.describe(rank), " has left the job (", why, ")", cure),
           {rank, member.host, cat("left the job: ", why), "", {rank}}};
 }
 
@@ -128,7 +129,7 @@ void Engine::depart(const LeavingMessage& message) {
 Status Engine::start_failure() const {
   if (!now_.goes_on() || now_.departed.ok()) return now_.failure;
   const ErrorDetail& gone = now_.departed.detail();
-  return rank_failed(gone.rank, gone.host, world_.members[gone.rank].pid, gone.cause);
+  return world_.failed(gone.rank, gone.cause);
 }
 
 void Engine::complete_undecided(const Status& status) {
@@ -142,6 +143,13 @@ bool Engine::end_deserted() {
   if (!is_deserted) return false;
   fail(now_.departed.detail().rank, now_.departed);
   return true;
+}
+
+bool Engine::have_workers_left() const {
+  for (int rank = 0; rank < world_.workers(); ++rank) {
+    if (!gone_.contains(rank)) return false;
+  }
+  return to_answer_.empty();
 }
 
 void Engine::leave(const std::string& said) {

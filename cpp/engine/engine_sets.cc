@@ -11,15 +11,18 @@ namespace {
 constexpr uint64_t kSegmentBytesMin = 64;
 
 // All segments of a set that can be in flight together fit into `bytes`. Of all algorithms
-// recursive doubling needs most: in each round a place to receive and one to show.
-uint64_t segment_bytes_max(uint64_t bytes, int ranks, std::size_t batches) {
+// recursive doubling needs most: in each round a place to receive and one to show. A server has its
+// part of every worker, and the sum.
+uint64_t segment_bytes_max(uint64_t bytes, int ranks, int servers, std::size_t batches) {
   const int rounds = std::bit_width(static_cast<unsigned>(ranks - 1));
-  const uint64_t most = bytes / (batches * kSegmentsInFlight) / (2 * rounds + 2);
+  int segments = 2 * rounds + 2;
+  if (servers > 0) segments = std::max(segments, (ranks + servers) / servers + 1);
+  const uint64_t most = bytes / (batches * kSegmentsInFlight) / segments;
   return std::max(most, kSegmentBytesMin);
 }
 
 World world_of(const World& job, uint32_t number, const std::vector<int>& ranks) {
-  if (number == 0) return job;
+  if (number == 0) return job.of_workers();
   World world{job.job, job.epoch, -1, {}, cat(" of process set ", number)};
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     world.members.push_back(job.members[ranks[i]]);
@@ -33,12 +36,14 @@ World world_of(const World& job, uint32_t number, const std::vector<int>& ranks)
 
 void Engine::make_set(uint32_t number, const std::vector<int>& ranks, const Lanes& lanes,
                       uint64_t bytes) {
-  const uint64_t segment = segment_bytes_max(bytes, static_cast<int>(ranks.size()), lanes.count);
+  const int servers = number == 0 ? world_.servers : 0;
+  const int workers = static_cast<int>(ranks.size()) - servers;
+  const uint64_t segment = segment_bytes_max(bytes, workers, servers, lanes.count);
   executor_.open(lanes);
   SetHost& host = *this;
   sets_.push_back(std::make_unique<ProcessSet>(
-      SetParts{number, world_of(world_, number, ranks), ranks, lanes, segment, config_, tuning_,
-               transport_, pool_, executor_, log_},
+      SetParts{number, world_, world_of(world_, number, ranks), ranks, servers, lanes, segment,
+               config_, tuning_, transport_, pool_, executor_, log_},
       host, now_));
 }
 

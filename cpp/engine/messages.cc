@@ -306,7 +306,8 @@ uint32_t addressed_set(std::span<const std::byte> bytes) {
   return reader.get<uint32_t>();
 }
 
-bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message& message) {
+bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message& message,
+            int servers) {
   Reader reader(bytes);
   const bool ours = reader.get<uint32_t>() == epoch;
   reader.get<uint32_t>();  // addressed_set()
@@ -324,13 +325,13 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       message = get_verdict(reader, ranks);
       break;
     case 4:
-      message = get_failure(reader, ranks);
+      message = get_failure(reader, ranks + servers);
       break;
     case 5:
-      message = get_leaving(reader, ranks);
+      message = get_leaving(reader, ranks + servers);
       break;
     case 6:
-      message = GoodbyeMessage{get_leaving(reader, ranks)};
+      message = GoodbyeMessage{get_leaving(reader, ranks + servers)};
       break;
     case 7:
       message = get_plan(reader, ranks);

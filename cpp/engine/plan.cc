@@ -45,10 +45,11 @@ Status misfit(const Operation& operation) {
 
 }  // namespace
 
-Planner::Planner(const World& world, const std::vector<int>& ranks, Transport& transport,
-                 MemoryPool& pool, uint64_t one_copy_bytes)
+Planner::Planner(const World& world, const std::vector<int>& ranks, int servers,
+                 Transport& transport, MemoryPool& pool, uint64_t one_copy_bytes)
     : world_(world),
       ranks_(ranks),
+      servers_(servers),
       nodes_(world.nodes()),
       transport_(transport),
       pool_(pool),
@@ -58,8 +59,12 @@ Planner::Planner(const World& world, const std::vector<int>& ranks, Transport& t
 Shape Planner::shape_of(const Decided& decided) const {
   const Request& request = decided.operations.front()->request;
   const KindRow& kind = row_of(request.kind);
-  return {world_.size(), world_.rank, kind.has_root ? request.root : 0,
-          kind.reduces && request.prescale != 1.0, nodes_};
+  return {world_.size(),
+          world_.rank,
+          kind.has_root ? request.root : 0,
+          kind.reduces && request.prescale != 1.0,
+          nodes_,
+          servers_};
 }
 
 // A plan relies on it that whoever has ended an operation knows that all have begun it. The log has
@@ -131,9 +136,15 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
   return {};
 }
 
-// Callers use their arrays again: where the first one lies decides where the recipe is kept.
+// Callers use their arrays again: where the first one lies decides where the recipe is kept. At a
+// server they lie nowhere, and have a size.
 std::size_t Planner::index_of(std::span<const Layout::Tensor> tensors) {
-  const auto lines = tensors.empty() ? 0 : reinterpret_cast<uintptr_t>(tensors.front().output) / 64;
+  uintptr_t lines = 0;
+  if (!tensors.empty()) {
+    const Layout::Tensor& first = tensors.front();
+    lines =
+        (first.output != nullptr ? reinterpret_cast<uintptr_t>(first.output) : first.bytes) / 64;
+  }
   return (lines ^ lines / kRecipes ^ lines / (kRecipes * kRecipes)) % kRecipes;
 }
 
@@ -258,7 +269,7 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
 
 void Planner::look_around() {
   around_ = {.is_known = true};
-  for (int peer = 0; peer < world_.size(); ++peer) {
+  for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer) {
     const bool connected = peer != world_.rank && transport_.is_connected(ranks_[peer]);
     const Reach reach = connected ? transport_.reach(ranks_[peer]) : Reach{};
     around_.views.push_back(reach.views);

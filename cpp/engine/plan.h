@@ -33,10 +33,10 @@ class Planner {
  public:
   // Below `one_copy_bytes` a batch is packed into shared memory, from there on peers read the
   // caller's memory where it lies: a system call and page look-ups cost more than a short copy.
-  // `ranks`: of the members in the job, by which the transport knows them. From here on, in
-  // programs, peers have these numbers.
-  Planner(const World& world, const std::vector<int>& ranks, Transport& transport, MemoryPool& pool,
-          uint64_t one_copy_bytes);
+  // `ranks`: of the members in the job, by which the transport knows them, and of the servers
+  // behind them. From here on, in programs, peers have these numbers.
+  Planner(const World& world, const std::vector<int>& ranks, int servers, Transport& transport,
+          MemoryPool& pool, uint64_t one_copy_bytes);
 
   // Whether every peer of the schedule is connected; asks for the missing connections.
   bool connect(const Decided& decided);
@@ -88,6 +88,7 @@ class Planner {
 
   const World& world_;
   const std::vector<int>& ranks_;
+  const int servers_;
   std::vector<int> nodes_;  // of each rank
   Transport& transport_;
   MemoryPool& pool_;

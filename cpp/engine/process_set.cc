@@ -21,10 +21,14 @@ Readiness::Limits limits_of(const Config& config) {
   return limits;
 }
 
-DecisionLog::Rules rules_of(const Config& config, const Tuning& tuning, uint64_t segment_bytes) {
+DecisionLog::Rules rules_of(const SetParts& parts) {
+  const Config& config = parts.config;
   DecisionLog::Rules rules;
-  rules.tuning = tuning;
-  rules.segment_bytes_max = segment_bytes;
+  rules.tuning = parts.tuning;
+  rules.segment_bytes_max = parts.segment_bytes_max;
+  rules.servers = parts.servers;
+  // Servers that are no ranks of their own: every worker serves a part.
+  if (config.has_servers && config.is_colocated) rules.forced.push_back({Algorithm::direct});
   rules.canonical = config.canonical;
   for (const AlgorithmRange& range : config.allreduce_algorithms) {
     rules.forced.push_back({algorithm_from(range.algorithm), range.bytes_max});
@@ -37,8 +41,10 @@ DecisionLog::Rules rules_of(const Config& config, const Tuning& tuning, uint64_t
 
 ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
     : number_(parts.number),
+      job_(parts.job),
       world_(std::move(parts.world)),
       ranks_(std::move(parts.ranks)),
+      servers_(ranks_.end() - parts.servers, ranks_.end()),
       lanes_(parts.lanes),
       host_(host),
       now_(now),
@@ -47,12 +53,18 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       executor_(parts.executor),
       log_(parts.log),
       readiness_(world_, table_, limits_of(parts.config)),
-      decision_log_(world_, table_, rules_of(parts.config, parts.tuning, parts.segment_bytes_max)),
-      planner_(world_, ranks_, transport_, pool_, parts.tuning.one_copy_bytes),
+      decision_log_(world_, table_, rules_of(parts)),
+      planner_(world_, ranks_, parts.servers, transport_, pool_, parts.tuning.one_copy_bytes),
       plan_(world_, table_),
       recurrence_(table_, is_root() && world_.size() > 1 ? parts.config.plan_repeats : 0) {
-  if (!is_root()) neighbours_.push_back(ranks_[tree_parent(world_.rank)]);
-  for (int child : tree_children(world_.rank, world_.size())) neighbours_.push_back(ranks_[child]);
+  for (int child : tree_children(world_.rank, world_.size())) children_.push_back(ranks_[child]);
+  if (is_server()) {
+    neighbours_.assign(ranks_.begin(), ranks_.begin() + world_.size());
+  } else {
+    if (!is_root()) neighbours_.push_back(ranks_[tree_parent(world_.rank)]);
+    neighbours_.insert(neighbours_.end(), children_.begin(), children_.end());
+    neighbours_.insert(neighbours_.end(), servers_.begin(), servers_.end());
+  }
   for (int peer : neighbours_) transport_.connect(peer);
 }
 
@@ -152,12 +164,17 @@ bool ProcessSet::decide() {
     auto formed = decision_log_.form(one_node);
     if (!formed) break;
     if (formed->is_cut_short && !std::exchange(told_of_pool_, true)) {
-      log_.warning(cat("the buffer pool of ", bytes_text(pool_.size()),
+      const std::string part =
+          number() == 0 ? std::string("the") : cat("process set ", number(), "'s part of the");
+      log_.warning(cat(part, " buffer pool of ", bytes_text(pool_.size()),
                        " cuts large tensors in segments of ",
                        bytes_text(formed->decision.segment_bytes),
                        ": a larger one is faster (TF_RDMA_BUF_SIZE)."));
     }
-    for (const InternMessage& intern : formed->interns) post_down(intern);
+    for (const InternMessage& intern : formed->interns) {
+      post_down(intern);
+      post_servers(intern);
+    }
     pass_down(formed->decision);
     recurrence_.note(formed->decision);
     obey(agreed_of(std::move(formed->decision)));
@@ -207,12 +224,19 @@ Agreed ProcessSet::agreed_of(Decision decision) const {
 
 void ProcessSet::obey(Agreed agreed) {
   if (!now_.goes_on()) return;
-  if (!decision_log_.accept(agreed.decision)) {
+  if (!accept(agreed.decision)) {
     host_.broken_protocol(root(), cat("decision ", agreed.decision.sequence, " out of order"));
     return;
   }
   agreed_.push_back(std::move(agreed));
   gather_operations();
+}
+
+// False when the sequence has a gap.
+bool ProcessSet::accept(const Decision& decision) {
+  if (!decision_log_.accept(decision)) return false;
+  if (is_root()) tell_servers(decision);
+  return true;
 }
 
 // The operations of a decision leave the undecided. They are here, but after a plan, when others

@@ -84,9 +84,11 @@ struct SetTotals {
 
 struct SetParts {
   uint32_t number = 0;
+  const World& job;
   World world;             // of the set's members, with this rank's number among them
-  std::vector<int> ranks;  // of the members in the job
-  Lanes lanes;             // in the executor
+  std::vector<int> ranks;  // of the members in the job, and of the servers behind them
+  int servers = 0;
+  Lanes lanes;  // in the executor
   uint64_t segment_bytes_max = 0;
   const Config& config;
   const Tuning& tuning;
@@ -175,6 +177,7 @@ class ProcessSet {
   bool is_one_node() const;
   void offer_ready();
   void obey(Agreed agreed);
+  bool accept(const Decision& decision);
   bool gather_operations();
   bool take_operations(const Agreed& agreed);
   bool find_operation(const Agreed& agreed, std::size_t unit, Found& found);
@@ -201,6 +204,12 @@ class ProcessSet {
   void say_again(OperationRef operation);
   bool judge_started(const UnitKey& key, const Status& verdict);
 
+  // Ranks that never have data, and sum that of the others: process_set_servers.cc.
+  bool is_server() const { return world_.rank >= world_.size(); }
+  void post_servers(const Message& message);
+  void tell_servers(const Decision& decision);
+  void serve(Decision decision);
+
   // Ranks without data left: process_set_join.cc.
   void announce_join();
   bool take_part_with_zeros(const Agreed& agreed, std::size_t unit);
@@ -217,11 +226,13 @@ class ProcessSet {
   bool is_root() const { return world_.rank == 0; }
   int root() const { return ranks_.front(); }
   // Of the control tree.
-  bool is_leaf() const { return neighbours_.size() == (is_root() ? 0 : 1); }
+  bool is_leaf() const { return children_.empty(); }
 
   const uint32_t number_;
-  const World world_;
+  const World& job_;
+  const World world_;  // of those who have data: a server's rank is beyond them
   const std::vector<int> ranks_;
+  const std::vector<int> servers_;  // ranks of the job
   const Lanes lanes_;
   SetHost& host_;
   const Situation& now_;
@@ -230,8 +241,10 @@ class ProcessSet {
   Executor& executor_;
   Log log_;
 
-  // In the control tree: parent first (but at the root), children. Ranks of the job.
+  // In the control tree: parent first (but at the root), children; then the servers, which are
+  // neighbours of all. Ranks of the job.
   std::vector<int> neighbours_;
+  std::vector<int> children_;
   DescriptorTable table_;
   Readiness readiness_;
   DecisionLog decision_log_;

@@ -27,6 +27,7 @@ void ProcessSet::handle(int peer, InternMessage& message) {
 }
 
 void ProcessSet::handle(int peer, Decision& decision) {
+  if (is_server()) return serve(std::move(decision));
   if (!pass_down(decision)) {
     return host_.broken_protocol(peer, "numbers of rows that are not its ranks'");
   }
@@ -63,9 +64,7 @@ void ProcessSet::apply(const VerdictMessage& verdict) {
 }
 
 void ProcessSet::post_down(const Message& message) {
-  for (int peer : neighbours_) {
-    if (is_root() || peer != neighbours_.front()) post(peer, message);
-  }
+  for (int peer : children_) post(peer, message);
 }
 
 // Each child is told of an alltoall what the ranks of its subtree need. False: it says something
@@ -87,7 +86,7 @@ bool ProcessSet::pass_down(const Decision& decision) {
 
 void ProcessSet::post_neighbours(const Message& message, int except) {
   for (int peer : neighbours_) {
-    if (peer != except) post(peer, message);
+    if (peer != except && !job_.is_server(peer)) post(peer, message);
   }
 }
 
@@ -97,9 +96,7 @@ void ProcessSet::post_neighbours(const Message& message, int except) {
 void ProcessSet::miss_peer_of(const Decided& decided) {
   for (int peer : planner_.peers_of(decided)) {
     if (!now_.lost.contains(peer)) continue;
-    const Member& member =
-        world_.members[std::find(ranks_.begin(), ranks_.end(), peer) - ranks_.begin()];
-    return host_.fail(peer, rank_failed(peer, member.host, member.pid, kLeftTooEarly));
+    return host_.fail(peer, job_.failed(peer, kLeftTooEarly));
   }
 }
 
@@ -107,9 +104,7 @@ Status ProcessSet::missing_peer(const Batch& batch) const {
   const Program* program = batch.recipe->program;
   if (program == nullptr || now_.lost.empty()) return {};
   for (const auto& [peer, traffic] : program->traffic) {
-    if (!now_.lost.contains(peer)) continue;
-    const auto rank = std::find(ranks_.begin(), ranks_.end(), peer) - ranks_.begin();
-    return {Code::failed, cat(world_.describe(static_cast<int>(rank)), " has left")};
+    if (now_.lost.contains(peer)) return {Code::failed, cat(job_.describe(peer), " has left")};
   }
   return {};
 }

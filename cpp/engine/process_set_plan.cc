@@ -57,7 +57,7 @@ bool ProcessSet::follow_plan() {
          executor_.has_room(lanes_, decision_log_.accepted())) {
     const Agreed& next = plan_.decision(decision_log_.accepted());
     if (!take_operations(next)) break;
-    decision_log_.accept(next.decision);
+    accept(next.decision);
     start_batches();
     plan_moved_at_ = now_.turned_at;
     moved = true;
@@ -78,7 +78,7 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
   const Agreed& next = plan_.decision(sequence);
   if (!plan_.is_about(next, *operation)) return false;
   operation->sequence = sequence;
-  decision_log_.accept(next.decision);
+  accept(next.decision);
   plan_moved_at_ = now_.turned_at;
   Decided decided{sequence,   next.decision.algorithm, next.decision.segment_bytes,
                   next.rows,  next.decision.most_rows, next.is_planned,
@@ -151,7 +151,7 @@ void ProcessSet::resume(const ResumeMessage& message) {
     catch_up_.expect(agreed, sequence < mine);
     ++caught_up_;
     if (sequence >= mine) {
-      const bool accepted = decision_log_.accept(agreed.decision);
+      const bool accepted = accept(agreed.decision);
       RC_ASSERT(accepted);
       agreed_.push_back(agreed);
       continue;
@@ -257,13 +257,16 @@ void ProcessSet::stand_in(const Agreed& agreed, std::size_t unit) {
   Request request = request_like(descriptor, agreed.own_rows, world_.rank, world_.size());
   request.iteration = key.iteration;
   request.set = number_;
-  Operation::Result zeros = zeros_of(request.bytes());
-  if (zeros.memory == nullptr) {
-    host_.fail_myself({Code::failed, cat("no memory of ", bytes_text(request.bytes()),
-                                         " to take part in '", key.name, "' with zeros.")});
-    return;
+  Operation::Result zeros;  // a server gives nothing, not even zeros
+  if (!is_server()) {
+    zeros = zeros_of(request.bytes());
+    if (zeros.memory == nullptr) {
+      host_.fail_myself({Code::failed, cat("no memory of ", bytes_text(request.bytes()),
+                                           " to take part in '", key.name, "' with zeros.")});
+      return;
+    }
+    lay_in(request, zeros.memory.get());
   }
-  lay_in(request, zeros.memory.get());
   auto operation = std::make_shared<Operation>(std::move(request));
   operation->zeros = std::move(zeros);
   operation->stands_in = true;

@@ -14,7 +14,8 @@ constexpr Nanoseconds kStallError = 30 * kSecond;  // virtual
 
 World world_of(const SimScript& script, int rank) {
   World world{"simulation", 7, rank, {}};
-  for (int r = 0; r < script.ranks; ++r) {
+  world.servers = script.servers;
+  for (int r = 0; r < script.members(); ++r) {
     world.members.push_back({cat("host", r), 100 + r, script.network.node_of(r)});
   }
   return world;
@@ -24,6 +25,8 @@ Config config_of(const SimScript& script) {
   Config config;
   if (!script.algorithm.empty()) config.allreduce_algorithms = {{script.algorithm}};
   config.canonical = script.canonical;
+  config.has_servers = script.servers > 0;
+  config.servers = script.servers;
   config.segment_bytes = script.segment_bytes;
   config.plan_repeats = script.plan_repeats;
   config.stall_error_s = static_cast<double>(kStallError) / kSecond;
@@ -93,6 +96,10 @@ void SimRank::step() {
 
 void SimRank::act() {
   if (left_) return;
+  if (is_server()) {
+    if (has_served()) end_service();
+    return;
+  }
   if (next_ < order_.size()) {
     if (network_.chance(0.5)) submit(order_[next_++]);
     return;
@@ -110,6 +117,19 @@ void SimRank::act() {
   } else if (change_sets()) {
     begin_phase();
   }
+}
+
+// A server has no operations, and hears of a failure all the same.
+void SimRank::end_service() {
+  const Status& failure = engine_->failure();
+  const bool is_unharmed = script_.fault == Fault::none || script_.fault == Fault::nap;
+  const int named = failure.detail().rank;
+  const bool is_named = !script_.strikes_a_rank() || is_victim() || named == script_.victim ||
+                        (script_.fault == Fault::cut && named == script_.partner);
+  if (!failure.ok() && (is_unharmed || !is_named)) {
+    unnamed_ = cat("server ", rank_ - script_.ranks, ": ", failure.to_json());
+  }
+  leave("");
 }
 
 // False: a set that goes still has something to do for its other ranks.
@@ -278,7 +298,7 @@ void SimRank::leave(const std::string& cause) {
   tell(cause.empty() ? "leaves" : cat("leaves: ", cause));
   engine_->leave(cause);
   left_ = true;
-  leave_deadline_ = network_.clock().now() + 2 * kSecond;
+  leave_deadline_ = network_.clock().now() + goodbye_limit(network_.policy().peer_timeout);
   asleep_ = false;
 }
 

@@ -26,7 +26,10 @@ class SimRank {
   void step();  // of the engine
 
   // The user's thread: submits, looks at what is done, goes on.
-  bool can_act() const { return !left_ && (next_ < order_.size() || open_ == 0); }
+  bool can_act() const {
+    if (is_server()) return !left_ && has_served();
+    return !left_ && (next_ < order_.size() || open_ == 0);
+  }
   void act();
 
   // From now on its pool has nothing left.
@@ -44,6 +47,9 @@ class SimRank {
   };
 
   bool is_victim() const { return script_.victim == rank_; }
+  bool is_server() const { return rank_ >= script_.ranks; }
+  bool has_served() const { return engine_->have_workers_left() || !engine_->failure().ok(); }
+  void end_service();
   void add_set(std::size_t set);
   bool change_sets();
   void begin_phase();

@@ -60,7 +60,7 @@ SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
 std::string make_algorithm(Dice& dice) {
   std::vector<std::string> names = {""};
   for (const AlgorithmRow& row : algorithm_table()) {
-    if (row.result == AlgorithmRow::Result::sum) names.emplace_back(row.name);
+    if (row.result == AlgorithmRow::Result::sum && !row.by_servers) names.emplace_back(row.name);
   }
   const auto last = static_cast<int64_t>(names.size()) - 1;
   return names[static_cast<std::size_t>(dice.between(0, last))];
@@ -166,7 +166,7 @@ void change_rows(Dice& dice, SimScript& script) {
 // A training: a few phases over and over, many of them sums alone, so that ranks follow a plan; now
 // and then something else, to which some ranks come while others have started what the plan has.
 void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
-  Dice kinds(seed, 5);
+  Dice kinds(seed, 6);
   script.plan_repeats = static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{0, 2, 2, 3}));
   if (script.plan_repeats == 0) return;
   const bool has_all_kinds = kinds.chance(0.5);
@@ -240,6 +240,20 @@ void make_fault(Dice& dice, SimScript& script) {
   }
 }
 
+// Servers beside the ranks, which make the sums, and now and then are the victim.
+void make_servers(Dice dice, SimScript& script) {
+  if (script.ranks > 8 || !dice.chance(0.25)) return;
+  script.servers = static_cast<int>(dice.between(1, 3));
+  const int server = script.ranks + static_cast<int>(dice.between(0, script.servers - 1));
+  const bool is_struck = dice.chance(0.5);
+  if (script.ranks == 1 && dice.chance(0.5)) {  // alone it had no fault
+    script.fault = dice.one_of(std::array{Fault::kill, Fault::stop, Fault::unplug, Fault::dry});
+  }
+  if (!script.strikes_a_rank() || !(is_struck || script.ranks == 1)) return;
+  if (script.fault == Fault::cut) script.partner = script.victim;
+  script.victim = server;
+}
+
 }  // namespace
 
 SimScript make_script(uint64_t seed) {
@@ -281,6 +295,7 @@ SimScript make_script(uint64_t seed) {
   make_joins(Dice(seed, 3), script);
   make_end(script);
   make_fault(dice, script);
+  make_servers(Dice(seed, 5), script);
   return script;
 }
 
@@ -302,7 +317,7 @@ int SimScript::ranks_of(std::size_t set) const {
 }
 
 std::string SimScript::fault_text() const {
-  const std::string who = cat("rank ", victim);
+  const std::string who = victim < ranks ? cat("rank ", victim) : cat("server ", victim - ranks);
   const std::string when = cat("at ", fault_at / kMicrosecond, " us");
   const std::string where = cat("operation ", fault_operation, " of phase ", fault_phase);
   std::string what;
@@ -351,7 +366,8 @@ std::string SimScript::text() const {
   std::string members;
   for (const std::vector<int>& set : sets) members += cat(" (", join(set, " "), ")");
   return cat(
-      ranks, " ranks, ", members.empty() ? "" : cat("sets", members, ", "),
+      ranks, " ranks, ", servers > 0 ? cat(servers, " servers, ") : "",
+      members.empty() ? "" : cat("sets", members, ", "),
       changes.empty() ? "" : cat(changes.size(), " changes of sets, "), phases.size(), " phases, ",
       algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
       plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",

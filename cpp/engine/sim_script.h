@@ -64,7 +64,8 @@ struct SimSetChange {
 };
 
 struct SimScript {
-  int ranks = 1;
+  int ranks = 1;    // that have data
+  int servers = 0;  // beside them
   SimPolicy network;
   std::string algorithm;  // forced, or ""
   bool canonical = false;
@@ -85,6 +86,7 @@ struct SimScript {
   std::size_t fault_phase = 0;  // mismatch, missing, leave, refuse
   std::size_t fault_operation = 0;
 
+  int members() const { return ranks + servers; }
   // What a set calls a rank; -1: it is not in it.
   int rank_in(std::size_t set, int rank) const;
   int ranks_of(std::size_t set) const;
@@ -92,6 +94,11 @@ struct SimScript {
   // Others do not hear of a rank for a while, or for ever, and may give it up.
   bool stops_a_rank() const {
     return fault == Fault::nap || fault == Fault::stop || fault == Fault::unplug;
+  }
+  // The fault is of a rank, and not of what it submits.
+  bool strikes_a_rank() const {
+    return fault == Fault::kill || fault == Fault::cut || fault == Fault::exhaust ||
+           fault == Fault::dry || stops_a_rank();
   }
   std::string fault_text() const;
   std::string text() const;

@@ -23,10 +23,10 @@ class Simulation {
   Simulation(const SimScript& script, SimStory& story)
       : script_(script),
         story_(story),
-        network_(script.ranks, script.network),
+        network_(script.members(), script.network),
         start_(network_.clock().now()) {
     story.begin(network_.clock());
-    for (int rank = 0; rank < script.ranks; ++rank) {
+    for (int rank = 0; rank < script.members(); ++rank) {
       ranks_.push_back(std::make_unique<SimRank>(script_, network_, story_, rank));
     }
   }
@@ -56,7 +56,7 @@ class Simulation {
     return rank == script_.victim && network_.clock().now() < paused_until_;
   }
   bool over() const {
-    for (int rank = 0; rank < script_.ranks; ++rank) {
+    for (int rank = 0; rank < script_.members(); ++rank) {
       if (!network_.is_dead(rank) && !ranks_[rank]->finished()) return false;
     }
     return true;
@@ -92,7 +92,7 @@ class Simulation {
   void turn() {
     awake_.clear();
     uint64_t dice = 0;
-    for (int rank = 0; rank < script_.ranks; ++rank, dice >>= 2) {
+    for (int rank = 0; rank < script_.members(); ++rank, dice >>= 2) {
       if (rank % 32 == 0) dice = network_.random()();
       if (!runs(rank)) continue;
       if ((dice & 3) == 0) ranks_[rank]->act();
@@ -123,7 +123,7 @@ class Simulation {
     const Nanoseconds now = network_.clock().now();
     Nanoseconds limit = struck_ ? kNever : start_ + script_.fault_at;
     if (paused_until_ > now) limit = std::min(limit, paused_until_);
-    for (int rank = 0; rank < script_.ranks; ++rank) {
+    for (int rank = 0; rank < script_.members(); ++rank) {
       if (!runs(rank)) continue;
       limit = std::min(limit, ranks_[rank]->deadline());
       if (ranks_[rank]->can_act()) limit = std::min(limit, now + kThought);
@@ -133,7 +133,7 @@ class Simulation {
 
   std::string report_hang() const {
     std::string text;
-    for (int rank = 0; rank < script_.ranks; ++rank) {
+    for (int rank = 0; rank < script_.members(); ++rank) {
       if (runs(rank)) text += ranks_[rank]->waits_for();
     }
     return text.empty() ? "the simulation does not end" : text;

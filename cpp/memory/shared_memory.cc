@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
+#include <string>
 
 #include "base/kernel_calls.h"
 #include "base/system_error.h"
@@ -21,28 +24,62 @@ constexpr int kSealSeal = 1;
 constexpr int kSealShrink = 2;
 constexpr int kSealGrow = 4;
 
+Status create_sealed(const char* name, std::size_t bytes, Fd& fd) {
+  fd = Fd(create_memfd(name, kMemfdCloexec | kMemfdAllowSealing));
+  if (!fd) return system_error("memfd_create", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return system_error(cat("ftruncate to ", bytes_text(bytes)), errno);
+  }
+  if (::fcntl(fd.get(), kAddSeals, kSealShrink | kSealGrow | kSealSeal) != 0) {
+    return system_error("sealing a memfd", errno);
+  }
+  return {};
+}
+
+Status create_nameless(std::size_t bytes, Fd& fd) {
+  std::string path = cat("/dev/shm/rdmacoll-", std::string(6, 'X'));  // what mkostemp fills in
+  fd = Fd(::mkostemp(path.data(), O_CLOEXEC));
+  if (!fd) return system_error("without memfd_create, a file in /dev/shm", errno);
+  ::unlink(path.c_str());
+  // A page that finds no room when it is touched kills the process with SIGBUS.
+  struct statvfs room {};
+  if (::fstatvfs(fd.get(), &room) != 0) return system_error("fstatvfs of /dev/shm", errno);
+  const std::size_t free = room.f_bavail * room.f_frsize;
+  if (free < bytes) {
+    return {Code::failed, cat("without memfd_create memory is shared in /dev/shm, where ",
+                              bytes_text(free), " are free and ", bytes_text(bytes), " needed")};
+  }
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return system_error(cat("ftruncate to ", bytes_text(bytes)), errno);
+  }
+  return {};
+}
+
 }  // namespace
+
+bool has_memfds() {
+  static const bool has = [] {
+    const Fd file(create_memfd("rdmacoll", kMemfdCloexec | kMemfdAllowSealing));
+    return file || (errno != ENOSYS && errno != EPERM);
+  }();
+  return has;
+}
 
 Mapping::~Mapping() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
 Status create_shared(const char* name, std::size_t bytes, Fd& fd) {
-  Fd file(create_memfd(name, kMemfdCloexec | kMemfdAllowSealing));
-  if (!file) return system_error("memfd_create", errno);
-  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
-    return system_error(cat("ftruncate to ", bytes_text(bytes)), errno);
-  }
-  if (::fcntl(file.get(), kAddSeals, kSealShrink | kSealGrow | kSealSeal) != 0) {
-    return system_error("sealing a memfd", errno);
-  }
+  Fd file;
+  RC_RETURN_IF_ERROR(has_memfds() ? create_sealed(name, bytes, file)
+                                  : create_nameless(bytes, file));
   fd = std::move(file);
   return {};
 }
 
 Status check_shared(int fd, std::size_t bytes) {
   const int seals = ::fcntl(fd, kGetSeals);
-  if (seals < 0 || (seals & kSealShrink) == 0) {
+  if (has_memfds() && (seals < 0 || (seals & kSealShrink) == 0)) {
     return Status(Code::failed, "passed memory that is not sealed against shrinking");
   }
   struct stat stat {};

@@ -34,11 +34,16 @@ class Mapping {
 
 enum class Access { read, write };
 
+// Kernels before 3.17 have no memfds, and some sandboxes forbid them: then it is a file in /dev/shm
+// that loses its name at once. It has no seals: that no holder shrinks it is up to the job's secret.
+bool has_memfds();
+
 // Zeroed memory of exactly this size: sealed, so that no holder can shrink it under another's feet.
+// Without memfds /dev/shm has to have the room.
 Status create_shared(const char* name, std::size_t bytes, Fd& fd);
 
-// What a peer passed must be sealed against shrinking and be at least as large as it says;
-// otherwise a read of the mapping could kill us with SIGBUS.
+// What a peer passed must be sealed against shrinking, where there are seals, and be at least as
+// large as it says; otherwise a read of the mapping could kill us with SIGBUS.
 Status check_shared(int fd, std::size_t bytes);
 
 Status map_shared(int fd, std::size_t bytes, Access access, Mapping& mapping);

@@ -40,6 +40,9 @@ _WORDS = {
 @click.option("--network", type=click.Choice(_NETWORKS), default="rdma", show_default=True)
 @click.option("--latency-us", default=0.0, help="Of the network, if it is not the usual one.")
 @click.option("--gbit", default=0.0, help="Of the network, per node and direction.")
+@click.option(
+    "--servers", default=0, show_default=True, type=click.IntRange(min=0), help="Parameter servers."
+)
 @command("plan")
 def plan(
     *,
@@ -52,6 +55,7 @@ def plan(
     network: str,
     latency_us: float,
     gbit: float,
+    servers: int,
 ) -> Findings:
     """Explains an operation without running it: which algorithm, why, at what cost, in which steps.
 
@@ -69,6 +73,7 @@ def plan(
         is_rdma=network == "rdma",
         latency_us=latency_us,
         gbit_per_s=gbit,
+        servers=servers,
     )
     if is_speaker():
         _print(operation, count, ranks, rank, network, found)

@@ -9,8 +9,9 @@ import click
 import numpy as np
 
 from rdmacoll import engine
-from rdmacoll.cli import references
+from rdmacoll.cli import references, selftest_sets
 from rdmacoll.cli.report import Findings, command, counted, say
+from rdmacoll.cli.selftest_results import Results, everywhere
 from rdmacoll.engine import world
 from rdmacoll.engine.errors import RdmacollError
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp
@@ -19,38 +20,6 @@ SIZES = (0, 1, 7, 1000, 100_003)
 ALGORITHMS = ("auto", "ring", "direct", "recursive_doubling", "halving_doubling", "two_level")
 TRANSPORTS = ("shm", "tcp", "rdma")
 FAILURES_SHOWN = 20
-
-
-class Results:
-    """Counts cases; a case is one operation whose result every rank has compared."""
-
-    def __init__(self) -> None:
-        self.cases = 0
-        self.failures: list[dict[str, str]] = []
-        self.skipped: list[dict[str, str]] = []
-
-    def add(self, case: str, problem: str) -> None:
-        """One case that has run; `problem` is empty when it is right."""
-        self.cases += 1
-        if problem:
-            self.failures.append({"case": case, "reason": problem})
-
-    def skip(self, case: str, reason: str) -> None:
-        """One case that cannot run here."""
-        self.skipped.append({"case": case, "reason": reason})
-
-
-def _everywhere(problem: str, result: np.ndarray[Any, Any] | None = None) -> str:
-    """The first rank's problem, the same text on every rank; or that the ranks' bits differ, where each
-    has the same result."""
-    same = 0 if result is None else references.fingerprint(result)
-    prints = engine.allgather(np.array([same, 1 if problem else 0], np.int64).reshape(1, 2))
-    if prints[:, 1].any():
-        ranks = ", ".join(str(rank) for rank in np.flatnonzero(prints[:, 1]))
-        return f"wrong on ranks {ranks}: {problem}" if problem else f"wrong on ranks {ranks}"
-    if len(set(prints[:, 0].tolist())) != 1:
-        return "the ranks' results are not bitwise equal"
-    return ""
 
 
 def _dtypes(names: Iterator[str], results: Results, case: str) -> Iterator[np.dtype[Any]]:
@@ -77,7 +46,7 @@ def _allreduces(label: str, seed: int, results: Results, canonical: bool) -> Non
                     exact = references.canonical_sum(arrays)
                     if exact.tobytes() != got.tobytes():
                         problem = "not the bits of the canonical order"
-                results.add(f"allreduce {op} {dtype.name} {size} {label}", _everywhere(problem, got))
+                results.add(f"allreduce {op} {dtype.name} {size} {label}", everywhere(problem, got))
 
 
 def _moves(label: str, seed: int, results: Results) -> None:
@@ -88,13 +57,13 @@ def _moves(label: str, seed: int, results: Results) -> None:
             arrays = [references.data_of(rank, (size,), dtype, seed) for rank in range(count)]
             got = engine.broadcast(arrays[me], root)
             problem = "" if got.tobytes() == arrays[root].tobytes() else "not the root's values"
-            results.add(f"broadcast {dtype.name} {size} {label}", _everywhere(problem, got))
+            results.add(f"broadcast {dtype.name} {size} {label}", everywhere(problem, got))
             ragged = [references.data_of(rank, (rank + 1, size), dtype, seed) for rank in range(count)]
             gathered = engine.allgather(ragged[me])
             right = np.concatenate(ragged)
             problem = "" if gathered.tobytes() == right.tobytes() else "not all ranks' values"
             problem = problem or ("" if gathered.shape == right.shape else "the shape is wrong")
-            results.add(f"allgather {dtype.name} {size} {label}", _everywhere(problem, gathered))
+            results.add(f"allgather {dtype.name} {size} {label}", everywhere(problem, gathered))
 
 
 def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
@@ -133,7 +102,7 @@ def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
                     got is not None and (got.shape != expected.shape or got.tobytes() != expected.tobytes())
                 )
                 problem = "other values than were given" if wrong else ""
-                results.add(f"{name} {dtype.name} {size} {label}", _everywhere(problem))
+                results.add(f"{name} {dtype.name} {size} {label}", everywhere(problem))
             if dtype.name in REDUCIBLE:
                 _part_sums(arrays, f"{dtype.name} {size} {label}", root, results, canonical)
 
@@ -159,7 +128,7 @@ def _part_sums(
             if canonical and got.dtype.name in FLOATS and not problem:
                 exact = references.canonical_sum(given)
                 problem = "" if exact.tobytes() == got.tobytes() else "not the bits of the canonical order"
-        results.add(f"{name} {case}", _everywhere(problem))
+        results.add(f"{name} {case}", everywhere(problem))
 
 
 def _grouped(label: str, seed: int, results: Results) -> None:
@@ -172,7 +141,7 @@ def _grouped(label: str, seed: int, results: Results) -> None:
         arrays = [lists[rank][position] for rank in range(count)]
         wrong = references.wrong_values(result, arrays, ReduceOp.SUM)
         case = f"grouped_allreduce {kinds[position].name} {shapes[position]} {label}"
-        results.add(case, _everywhere(f"{wrong} values" if wrong else "", result))
+        results.add(case, everywhere(f"{wrong} values" if wrong else "", result))
 
 
 def _in_world(label: str, settings: dict[str, Any], results: Results, body: Callable[[], None]) -> None:
@@ -242,6 +211,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
                 if order == "run":
                     _moves(transport, seed, results)
                 _parts(f"{transport} {order}", seed, results, order == "canonical")
+                selftest_sets.run(f"{transport} {order}", seed, results, order == "canonical")
 
             _in_world(transport, {"transport": transport, "order": order}, results, moves)
     failed = len(results.failures)

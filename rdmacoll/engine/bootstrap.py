@@ -151,7 +151,7 @@ def mpi_module() -> Any:
     try:
         return _initialized(_import_mpi()[0])
     except (ImportError, RuntimeError) as error:
-        raise ConfigError(f"mpi4py cannot be imported: {error}. pip install 'rdmacoll[mpi]'") from error
+        raise ConfigError(f"mpi4py cannot be imported: {error}. pip install 'rdmacoll[mpi]'") from None
 
 
 def _mpi_is_active() -> bool:
@@ -186,7 +186,7 @@ def _start_with_mpi(told: Launch, environ: Mapping[str, str], timeout_s: float |
             f"{told.by} says that this is rank {told.rank} of {told.size}, but mpi4py cannot be "
             f"imported ({error}): each process would be a world of its own. "
             "pip install 'rdmacoll[mpi]', or start with RDMACOLL_RANK, _SIZE and _RENDEZVOUS."
-        ) from error
+        ) from None
     if mpi.Is_finalized():
         raise ConfigError("MPI is already finalised in this process: init() has to come before.")
     version = _first_line(mpi.Get_library_version())

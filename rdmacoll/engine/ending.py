@@ -11,6 +11,15 @@ from typing import Any, Callable, NoReturn
 _UNKNOWN = "its program ended: its data ended, or it raised SystemExit"
 
 
+def is_harmless(cause: str) -> bool:
+    """Whether a rank that leaves with these words has ended well, as far as it can be told.
+
+    >>> is_harmless("SystemExit: 0"), is_harmless("ValueError: nan")
+    (True, False)
+    """
+    return cause in ("", _UNKNOWN, "SystemExit: 0")
+
+
 class Ending:
     """Remembers what ends the program: an exception that nobody catches, or `sys.exit`."""
 

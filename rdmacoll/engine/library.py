@@ -47,6 +47,23 @@ class _Plan(ctypes.Structure):
     ]
 
 
+class _Update(ctypes.Structure):
+    """rc_update: of a variable by a gradient."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("dtype", ctypes.c_int32),
+        ("rule", ctypes.c_char_p),
+        ("step", ctypes.c_int64),
+        ("decays", ctypes.c_int32),
+        ("n_slots", ctypes.c_int32),
+        ("count", ctypes.c_uint64),
+        ("values", ctypes.c_void_p),
+        ("slots", ctypes.POINTER(ctypes.c_void_p)),
+        ("gradient", ctypes.c_void_p),
+    ]
+
+
 class _Api(ctypes.Structure):
     """rc_api: the table of functions."""
 
@@ -177,6 +194,9 @@ class _Api(ctypes.Structure):
             ),
         ),
         ("result_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
+        ("update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Update), _TEXT)),
+        ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
     ]
 
 
@@ -192,7 +212,7 @@ class Library:
         try:
             self._dll = ctypes.CDLL(str(path))
         except OSError as error:
-            raise ConfigError(f"{path} cannot be loaded: {error}.") from error
+            raise ConfigError(f"{path} cannot be loaded: {error}.") from None
         get_api = self._dll.rc_get_api
         get_api.restype = ctypes.POINTER(_Api)
         get_api.argtypes = [ctypes.c_uint32]
@@ -302,6 +322,17 @@ class Library:
         self._check(code, error)
         return True
 
+    def engine_serve(self, engine: int, timeout_ms: int) -> dict[str, str] | None:
+        """A parameter server's work: why each worker has left, by rank ("" is a clean end). None when the
+        time is over before all have. Raises the error that has ended the world."""
+        left, error = _VOID(), _VOID()
+        code = self._api.engine_serve(engine, timeout_ms, ctypes.byref(left), ctypes.byref(error))
+        if code == TIMEOUT:
+            return None
+        self._check(code, error)
+        causes: dict[str, str] = json.loads(self.take_text(left.value))
+        return causes
+
     def engine_close(self, engine: int, cause: str | None) -> None:
         """Says goodbye and fails what is pending; bounded, idempotent."""
         self._api.engine_close(engine, None if cause is None else cause.encode())
@@ -311,7 +342,7 @@ class Library:
         self._api.engine_free(engine)
 
     def engine_topology(self, engine: int) -> tuple[int, int, int, int, int, int]:
-        """rank, size, local_rank, local_size, cross_rank, cross_size."""
+        """rank, size, local_rank, local_size, cross_rank, cross_size: of the workers."""
         out = (ctypes.c_int32 * 6)()
         self._api.engine_topology(engine, out)
         return out[0], out[1], out[2], out[3], out[4], out[5]
@@ -322,7 +353,7 @@ class Library:
         return fields
 
     def engine_describe(self, engine: int) -> dict[str, Any]:
-        """transport, determinism, summary."""
+        """transport, determinism, servers, is_server, summary."""
         fields: dict[str, Any] = json.loads(self.take_text(self._api.engine_describe(engine)))
         return fields
 
@@ -441,6 +472,40 @@ class Library:
     def pair_free(self, pair: int) -> None:
         """Ends an opened pair."""
         self._api.pair_free(pair)
+
+    def rule_slots(self, rule: str) -> tuple[list[str], float]:
+        """What a parameter server keeps beside a variable: (names, initial value). Raises ConfigError."""
+        found = self._answer(self._api.rule_slots, rule.encode())
+        return found["slots"], found["initial_value"]
+
+    def update(
+        self,
+        rule: str,
+        *,
+        dtype: int,
+        step: int,
+        decays: bool,
+        count: int,
+        values: int,
+        slots: Sequence[int],
+        gradient: int,
+    ) -> None:
+        """One update as a parameter server makes it, of arrays at these addresses. Raises ConfigError."""
+        places = (ctypes.c_void_p * len(slots))(*slots)
+        update = _Update(
+            ctypes.sizeof(_Update),
+            dtype,
+            rule.encode(),
+            step,
+            decays,
+            len(slots),
+            count,
+            values,
+            places,
+            gradient,
+        )
+        error = _VOID()
+        self._check(self._api.update(ctypes.byref(update), ctypes.byref(error)), error)
 
 
 def library_path() -> Path:

@@ -34,6 +34,7 @@ class _Question(ctypes.Structure):
         ("is_rdma", ctypes.c_int32),
         ("latency_us", ctypes.c_double),
         ("gbit_per_s", ctypes.c_double),
+        ("servers", ctypes.c_int32),
     ]
 
 
@@ -48,11 +49,13 @@ def explain(
     is_rdma: bool = True,
     latency_us: float = 0,
     gbit_per_s: float = 0,
+    servers: int = 0,
 ) -> dict[str, Any]:
     """The answer to one question about `count` bytes; keys in rdmacoll_c.h.
 
-    `latency_us` and `gbit_per_s` are those of the network between nodes; 0: what is usual. Raises
-    ConfigError when a value or a setting is wrong.
+    `servers`: parameter servers beside the ranks, with the numbers after theirs. `latency_us` and
+    `gbit_per_s` are those of the network between nodes; 0: what is usual. Raises ConfigError when a value or
+    a setting is wrong.
 
     >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["algorithm"]
     'two_level'
@@ -68,5 +71,6 @@ def explain(
         int(is_rdma),
         latency_us,
         gbit_per_s,
+        servers,
     )
     return abi.load().explain(question)

@@ -145,7 +145,7 @@ class RendezvousGuest:
         except (OSError, channel.ProtocolError) as error:
             host = split_address(self._launch.rendezvous)[0]
             self._end = left(0, host, self._launch.rendezvous, str(error))
-            raise self._end from error
+            raise self._end from None
         if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
             self._end = error_from_json(json.dumps(answer["error"]))
             raise self._end

@@ -92,7 +92,7 @@ class Guest:
         try:
             self.absorb()
         except (OSError, channel.ProtocolError) as error:
-            raise self.lost(error) from error
+            raise self.lost(error) from None
 
     def lost(self, error: Exception) -> RdmacollError:
         """Why this guest is gone: what it said last, or else how its connection ended."""
@@ -111,7 +111,7 @@ def listen(address: str) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise ConfigError(f"rank 0 cannot resolve {host} of the rendezvous {address}: {error}.") from error
+        raise ConfigError(f"rank 0 cannot resolve {host} of the rendezvous {address}: {error}.") from None
     family, _, _, _, where = found[0]
     # Some hosts resolve their own name to a loopback address: nobody else could come.
     named_loopback = host == "localhost" or host.startswith("127.") or host == "::1"
@@ -128,13 +128,13 @@ def listen(address: str) -> socket.socket:
             raise ConfigError(
                 f"rank 0 cannot listen at {address}: another program has port {port}. Choose another "
                 "one in RDMACOLL_RENDEZVOUS."
-            ) from error
+            ) from None
         if error.errno == errno.EADDRNOTAVAIL:
             raise ConfigError(
                 f"rank 0 cannot listen at {address}: this machine does not have that address. The "
                 "rendezvous names the host of rank 0."
-            ) from error
-        raise ConfigError(f"rank 0 cannot listen at {address}: {error.strerror}.") from error
+            ) from None
+        raise ConfigError(f"rank 0 cannot listen at {address}: {error.strerror}.") from None
     return listener
 
 
@@ -196,7 +196,7 @@ class RendezvousHost:
             raise ConfigError(
                 f"rank 0 cannot let the other ranks in at {self._launch.rendezvous}: {error.strerror}. Where "
                 "these are too many open files, raise the limit (ulimit -n)."
-            ) from error
+            ) from None
         if len(self._strangers) >= _STRANGERS_MAX:
             connection.close()
             return
@@ -281,7 +281,7 @@ class RendezvousHost:
             except OSError as error:
                 lost = guest.lost(error)
                 self._tell_all(lost)
-                raise lost from error
+                raise lost from None
         return answer
 
     def check(self) -> None:
@@ -321,7 +321,7 @@ class RendezvousHost:
         try:
             heard = guest.hear()
         except (OSError, channel.ProtocolError) as error:
-            raise guest.lost(error) from error
+            raise guest.lost(error) from None
         if heard is None:
             return
         if isinstance(heard, dict) and isinstance(heard.get("error"), dict):

@@ -47,7 +47,7 @@ def read_secret(location: str) -> bytes:
         raise ConfigError(
             f"RDMACOLL_SECRET_FILE={location}: {error.strerror}. Name a file that this user can write, "
             "the same content on every host, or start with mpirun, which spreads a secret itself."
-        ) from error
+        ) from None
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(file.fileno())
         if facts.st_uid != os.geteuid():

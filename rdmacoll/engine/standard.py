@@ -31,6 +31,6 @@ def fill_standard_descriptors() -> None:
             raise ConfigError(
                 f"stdin, stdout or stderr of this process is closed, and {os.devnull} cannot take its place: "
                 f"{error.strerror}. Start the process with these three."
-            ) from error
+            ) from None
         if opened > _LAST:  # another thread was faster
             os.close(opened)

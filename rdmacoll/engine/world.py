@@ -16,6 +16,7 @@ from rdmacoll.engine.ending import Ending
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
 from rdmacoll.engine.process_set import ProcessSet, bind_static, setting_of, unbind
+from rdmacoll.engine.serving import serve
 from rdmacoll.engine.settings import Values, arguments_text
 from rdmacoll.engine.standard import fill_standard_descriptors
 from rdmacoll.engine.starting import start_engine
@@ -35,6 +36,7 @@ class Engine:
         self.is_open = True
         self.is_forked = False  # this is a child's copy: nothing of it may be touched
         self.topology = library.engine_topology(address)
+        self.is_server = bool(library.engine_describe(address)["is_server"])
         self.process_sets: dict[int, ProcessSet] = {}  # by number; beside that of all ranks
         # Arrays of operations that nobody waits for any more, until the engine is done with them.
         self.unfinished: list[tuple[int, object]] = []
@@ -157,14 +159,20 @@ def init(
     size: int | None = None,
     rendezvous: str | None = None,
     process_sets: Sequence[ProcessSet | Iterable[int]] | str | None = None,
+    placement: str | None = None,
     **settings: object,
 ) -> None:
     """Joins the world that the launcher describes; every rank has to call it.
 
     comm: an mpi4py communicator whose ranks form the world. rank, size, rendezvous: a start by hand, as
     RDMACOLL_RANK, _SIZE and _RENDEZVOUS. process_sets: sets of ranks that exist from the start, the same on
-    every rank; `add_process_set` adds others. settings: any setting that `rdmacoll config` lists, without its
-    prefix and in small letters (`init(transport="tcp")`). A second call without arguments does nothing.
+    every rank; `add_process_set` adds others. placement: RDMACOLL_SERVER_PLACEMENT ("dedicated" or
+    "colocated"). settings: any setting that `rdmacoll config` lists, without its prefix and in small letters
+    (`init(transport="tcp")`). A second call without arguments does nothing.
+
+    With mode="ps" the last `num_servers` ranks are parameter servers. There `init()` does not return: it
+    serves until the workers are done, and then ends the process with the exit status 0 (SystemExit), or
+    raises the RankFailedError that names who has failed. `rank()`, `size()` and their like count the workers.
 
     Raises ConfigError for a wrong argument, setting or environment, also when it is another rank's, and
     RankFailedError when a rank dies meanwhile. Ctrl-C ends it on every rank.
@@ -173,11 +181,12 @@ def init(
         if _PROCESS.is_forked:
             raise refusal()
         if _PROCESS.engine is not None:
-            given = (comm, rank, size, rendezvous, process_sets)
+            given = (comm, rank, size, rendezvous, process_sets, placement)
             if not settings and all(argument is None for argument in given):
                 return
             raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
         library = load()
+        settings.setdefault("server_placement", placement)
         arguments, values, wrong = _read(library, process_sets, settings)
         start = start_of(comm, values=values, rank=rank, size=size, rendezvous=rendezvous)
         if wrong is not None:
@@ -192,10 +201,24 @@ def init(
         finally:
             carrier.close()
         _PROCESS.ending.forget()
-        _PROCESS.engine = Engine(library, address, values)
-        bind_static(_PROCESS.engine, process_sets)
+        engine = _PROCESS.engine = Engine(library, address, values)
+        bind_static(engine, process_sets)
         _PROCESS.tell(address)
         start.tell(values)
+    if engine.is_server:
+        _serve(engine)
+
+
+def _serve(engine: Engine) -> None:
+    """The whole life of a parameter server; the process ends with it."""
+    try:
+        with engine.held() as address:
+            serve(engine.library, address)
+    except RankFailedError:
+        note_failure()
+        raise
+    shutdown()
+    sys.exit(0)
 
 
 def _read(
@@ -302,32 +325,32 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's number among all, from 0."""
+    """This process's number among all workers, from 0."""
     return current().topology[0]
 
 
 def size() -> int:
-    """How many processes there are."""
+    """How many processes there are, without parameter servers."""
     return current().topology[1]
 
 
 def local_rank() -> int:
-    """This process's number among those of its node, from 0."""
+    """This process's number among the workers of its node, from 0."""
     return current().topology[2]
 
 
 def local_size() -> int:
-    """How many processes this node has. Processes that cannot share memory are on different nodes."""
+    """How many workers this node has. Processes that cannot share memory are on different nodes."""
     return current().topology[3]
 
 
 def cross_rank() -> int:
-    """The number of this process's node among all nodes, from 0."""
+    """The number of this process's node among all that have workers, from 0."""
     return current().topology[4]
 
 
 def cross_size() -> int:
-    """How many nodes there are."""
+    """How many nodes there are that have workers."""
     return current().topology[5]
 
 

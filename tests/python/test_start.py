@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -161,3 +162,23 @@ def test_ctrl_c_ends_a_start_under_mpirun(step):
     ended = outcome.ranks[1].report
     assert ended["class"] == "KeyboardInterrupt", outcome.text()
     assert ended["at"] - sent < DEADLINE_S
+
+
+def test_ranks_share_memory_on_a_kernel_without_memfds():
+    program = """
+import old_kernel
+old_kernel.pretend_linux_3_10()
+import os
+import numpy as np, rdmacoll
+from ranks import report
+try:
+    os.memfd_create("none")
+except OSError as error:
+    refused = error.strerror
+rdmacoll.init()
+sums = [float(rdmacoll.engine.allreduce(np.ones(count), rdmacoll.Sum)[-1]) for count in (1, 3_000_000)]
+report([refused, sums])
+rdmacoll.shutdown()
+"""
+    outcome = run(program, 2, env={"RDMACOLL_TRANSPORT": "shm"}, deadline_s=60)
+    assert outcome.succeeded() == [[os.strerror(errno.ENOSYS), [2.0, 2.0]]] * 2

@@ -116,6 +116,19 @@ def check_under_mpirun_each_local_rank_on_its_device() -> None:
     assert not traffic.silent(2)
 
 
+def check_parameter_servers_sum_over_rdma() -> None:
+    """Two workers and two servers: a worker pushes all of its bytes, and pulls as many."""
+    traffic = Traffic()
+    env = {**RDMA, "RDMACOLL_MODE": "ps", "RDMACOLL_NUM_SERVERS": "2"}
+    reports = run(SUMS, 4, env=env, env_of=own_device(4)).succeeded()
+    assert reports[2:] == [None, None]
+    for entry in reports[:2]:
+        assert entry["transport"] == "rdma", entry
+        assert entry["bytes_sent"] >= 24_000_000, entry
+        assert entry["bytes_received"] >= 24_000_000, entry
+    assert not traffic.silent(4)
+
+
 def check_rank_0_says_once_what_was_chosen() -> None:
     outcome = _sums(2, env_of=own_device(2))
     (line,) = (row for row in outcome.ranks[0].output.splitlines() if "RDMA over" in row)

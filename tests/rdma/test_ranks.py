@@ -31,6 +31,10 @@ def test_devices_are_used_as_chosen_and_named(play: Player) -> None:
     )
 
 
+def test_parameter_servers_sum(play: Player) -> None:
+    play("scene_ranks", "check_parameter_servers_sum_over_rdma", timeout_s=300, hosts=4)
+
+
 def test_requests_are_heeded_and_who_cannot_is_named(play: Player) -> None:
     play("scene_requests", timeout_s=300)
 

@@ -48,6 +48,24 @@ TEST(SimulatedFaults, cover_every_fault_and_several_world_sizes) {
   EXPECT_GE(ranks.size(), 7u);
 }
 
+TEST(SimulatedFaults, cover_parameter_servers_and_every_end_of_theirs) {
+  std::set<int> servers;
+  std::set<Fault> of_servers;
+  int planned = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    const SimScript script = make_script(seed);
+    servers.insert(script.servers);
+    if (script.servers > 0 && script.plan_repeats > 0) ++planned;
+    if (script.victim >= script.ranks) of_servers.insert(script.fault);
+  }
+  EXPECT_EQ(servers, (std::set{0, 1, 2, 3}));
+  EXPECT_GT(planned, 50);
+  for (const Fault fault : {Fault::kill, Fault::nap, Fault::stop, Fault::cut, Fault::unplug,
+                            Fault::exhaust, Fault::dry}) {
+    EXPECT_TRUE(of_servers.contains(fault)) << static_cast<int>(fault);
+  }
+}
+
 TEST(SimulatedFaults, cover_every_kind) {
   std::set<Kind> kinds;
   for (uint64_t seed = 0; seed < 150; ++seed) {

@@ -125,6 +125,22 @@ Facts between_nodes(int ranks, uint64_t bytes) {
   return {.ranks = ranks, .one_node = false, .bytes = bytes};
 }
 
+TEST(Choice, is_the_servers_where_there_are_any) {
+  for (const bool one_node : {true, false}) {
+    for (const bool canonical : {true, false}) {
+      for (const uint64_t bytes : {8u, 1u << 16, 1u << 30}) {
+        Facts facts{.ranks = 5, .one_node = one_node, .bytes = bytes, .canonical = canonical};
+        facts.servers = 2;
+        const Choice choice = choose(Result::sum, {}, facts);
+        EXPECT_EQ(choice.algorithm, Algorithm::parameter_server);
+        EXPECT_TRUE(adds_in_canonical_order(choice, facts));
+      }
+    }
+  }
+  const Facts facts{.ranks = 5, .bytes = 100, .servers = 2};
+  EXPECT_EQ(choose(Result::root_value, {}, facts).algorithm, Algorithm::binomial_broadcast);
+}
+
 TEST(Choice, is_forced_by_size) {
   const std::vector<Forced> forced = {
       {Algorithm::ring, 1000}, {std::nullopt, 2000}, {Algorithm::halving_doubling, UINT64_MAX}};

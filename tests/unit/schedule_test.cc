@@ -17,7 +17,9 @@ namespace {
 
 std::vector<Schedule> schedules_of(const AlgorithmRow& row, Shape shape) {
   std::vector<Schedule> schedules;
-  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) schedules.push_back(row.make(shape));
+  for (shape.rank = 0; shape.rank < shape.members(); ++shape.rank) {
+    schedules.push_back(row.make(shape));
+  }
   return schedules;
 }
 
@@ -102,6 +104,79 @@ INSTANTIATE_TEST_SUITE_P(table, EveryAlgorithm,
                          [](const auto& info) {
                            return std::string(algorithm_table()[info.param].name);
                          });
+
+// ---- servers beside the ranks ----
+
+constexpr auto kParameterServer = Algorithm::parameter_server;
+
+const AlgorithmRow& parameter_server() {
+  return *std::find_if(algorithm_table().begin(), algorithm_table().end(),
+                       [](const AlgorithmRow& row) { return row.algorithm == kParameterServer; });
+}
+
+TEST(ParameterServer, is_right_for_any_number_of_workers_and_servers) {
+  for (int ranks = 1; ranks <= 17; ++ranks) {
+    for (int servers = 0; servers <= 9; ++servers) {
+      for (const bool prescaled : {false, true}) {
+        const Shape shape{.ranks = ranks, .prescaled = prescaled, .servers = servers};
+        const auto schedules = schedules_of(parameter_server(), shape);
+        ASSERT_EQ(static_cast<int>(schedules.size()), ranks + servers);
+        ASSERT_EQ(verified(parameter_server(), schedules, shape), "")
+            << ranks << " ranks, " << servers << " servers";
+      }
+    }
+  }
+}
+
+TEST(ParameterServer, stays_right_when_lowered_for_any_placement) {
+  for (int form = 0; form < 16; ++form) {
+    for (const int per_node : {1, 2, 3, 7}) {
+      const Shape shape{.ranks = 5, .prescaled = (form & 8) != 0, .servers = 2};
+      const std::vector<int> nodes = nodes_of(shape.members(), per_node);
+      std::vector<Schedule> lowered;
+      for (const Schedule& schedule : schedules_of(parameter_server(), shape)) {
+        Placement placement;
+        for (int peer = 0; peer < shape.members(); ++peer) {
+          placement.views.push_back(nodes[peer] == nodes[schedule.rank]);
+        }
+        placement.input_visible = form & 1;
+        placement.output_visible = form & 2;
+        placement.devices.assign(shape.members(), form & 4);
+        lowered.push_back(lower(schedule, placement));
+      }
+      ASSERT_EQ(verified(parameter_server(), lowered, shape), "")
+          << "form " << form << ", " << per_node << " a node\n"
+          << to_text(lowered.back());
+    }
+  }
+}
+
+// It has no memory of a caller's; what it needs is its part of each worker, and the sum.
+TEST(ParameterServer, has_neither_input_nor_output) {
+  const Shape shape{.ranks = 6, .rank = 7, .prescaled = true, .servers = 3};
+  const Schedule schedule = parameter_server_allreduce(shape);
+  const auto is_its_own = [](const Slice& slice) { return slice.space == Space::scratch; };
+  for (const Step& step : schedule.steps) {
+    EXPECT_TRUE(is_its_own(step.to));
+    EXPECT_EQ(step.to.parts, 1);
+  }
+  EXPECT_TRUE(std::all_of(schedule.sources.begin(), schedule.sources.end(), is_its_own));
+  EXPECT_EQ(schedule.scratch.size(), 7u);
+}
+
+TEST(ParameterServer, begins_at_another_server_for_each_worker) {
+  for (int rank = 0; rank < 6; ++rank) {
+    const Schedule schedule = parameter_server_allreduce({.ranks = 6, .rank = rank, .servers = 3});
+    EXPECT_EQ(schedule.steps.front().peer, 6 + rank % 3);
+  }
+}
+
+TEST(ParameterServer, that_leaves_a_worker_out_is_refused) {
+  const Shape shape{.ranks = 3, .servers = 2};
+  auto schedules = schedules_of(parameter_server(), shape);
+  schedules[3] = parameter_server_allreduce({.ranks = 2, .rank = 2, .servers = 2});
+  EXPECT_NE(verified(parameter_server(), schedules, shape), "");
+}
 
 // ---- two levels ----
 

@@ -1,0 +1,51 @@
+#include <vector>
+
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+
+namespace rdmacoll {
+namespace {
+
+// What a rank that has data does. Each begins with another server, so that none is hit by all.
+Schedule of_worker(const Shape& shape) {
+  Builder program(shape.ranks, shape.rank, shape.servers, shape.prescaled);
+  const auto server_at = [&](int turn) { return (shape.rank + turn) % shape.servers; };
+
+  for (int turn = 0; turn < shape.servers; ++turn) {
+    const int server = server_at(turn);
+    program.send(shape.ranks + server, program.contribution(server));
+  }
+  for (int turn = 0; turn < shape.servers; ++turn) {
+    const int server = server_at(turn);
+    program.receive(shape.ranks + server, program.output(server));
+  }
+  return program.finish();
+}
+
+// The sum of its part lies in the engine's own memory, like what it is made of: a server has
+// neither input nor output.
+Schedule of_server(const Shape& shape) {
+  const int part = shape.rank - shape.ranks;
+  Builder program(shape.ranks, shape.rank, shape.servers);
+
+  std::vector<Slice> sources;
+  for (int worker = 0; worker < shape.ranks; ++worker) {
+    sources.push_back(program.scratch(part));
+    program.receive(worker, sources.back());
+  }
+  const Slice sum = program.scratch(part);
+  program.reduce(sum, sources, true);
+  for (int turn = 0; turn < shape.ranks; ++turn) {
+    program.send((part + turn) % shape.ranks, sum);
+  }
+  return program.finish();
+}
+
+}  // namespace
+
+Schedule parameter_server_allreduce(const Shape& shape) {
+  if (shape.servers == 0) return direct_allreduce(shape);
+  return shape.rank < shape.ranks ? of_worker(shape) : of_server(shape);
+}
+
+}  // namespace rdmacoll

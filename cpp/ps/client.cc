@@ -1,0 +1,291 @@
+#include "ps/client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+
+namespace rdmacoll::ps {
+namespace {
+
+// Of one server: enough to hide the way there and back.
+constexpr std::size_t kUnderWay = 8;
+
+}  // namespace
+
+Client::Client(Transport& transport, const World& world, ClientOptions options)
+    : transport_(transport),
+      world_(world),
+      options_(std::move(options)),
+      sharding_(static_cast<int>(options_.servers.size()), options_.chunk_bytes),
+      servers_(options_.servers.size()) {
+  for (std::size_t i = 0; i < servers_.size(); ++i) servers_[i].rank = options_.servers[i];
+}
+
+StoredSpec Client::stored(uint32_t variable, int server) const {
+  const VariableSpec& spec = specs_[variable];
+  return {spec.name, spec.dtype, decays_[variable], sharding_.elements_on(variable, server),
+          spec.by_rows && spec.elements() > 0 ? spec.row_elements() : 0};
+}
+
+CallRef Client::new_call() const {
+  auto call = std::make_shared<Call>();
+  call->status = failure_;
+  return call;
+}
+
+Client::Pending Client::make(Ask ask_for) const {
+  Pending pending;
+  pending.request.ask = ask_for;
+  pending.request.chunk_bytes = static_cast<uint32_t>(options_.chunk_bytes);
+  return pending;
+}
+
+void Client::ask(std::size_t server, Pending pending, const CallRef& call) {
+  Server& to = servers_[server];
+  pending.call = call;
+  pending.request.id = to.ids++;
+  if (!pending.chunks.empty()) {
+    pending.there = pending.chunks[0].bytes_there > 0 ? pending.chunks.size() : 0;
+    pending.back = pending.chunks[0].bytes_back > 0 ? pending.chunks.size() : 0;
+  }
+  to.asked.push_back(std::move(pending));
+  ++call->open;
+}
+
+CallRef Client::ask_all(Ask ask_for) {
+  CallRef call = new_call();
+  if (!failure_.ok()) return call;
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    Pending pending = make(ask_for);
+    ask(i, std::move(pending), call);
+  }
+  return call;
+}
+
+CallRef Client::wait_for_values() { return ask_all(Ask::wait); }
+CallRef Client::stats() { return ask_all(Ask::stats); }
+CallRef Client::leave() { return ask_all(Ask::leave); }
+
+Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
+                       const std::string& rule, CallRef& call) {
+  UpdateRule read;
+  RC_RETURN_IF_ERROR(rule_from(rule, read));
+  for (const VariableSpec& spec : specs) RC_RETURN_IF_ERROR(check(spec));
+  const auto known = static_cast<uint32_t>(specs_.size());
+  specs_.insert(specs_.end(), specs.begin(), specs.end());
+  decays_.insert(decays_.end(), decays.begin(), decays.end());
+  pushes_.resize(specs_.size(), 0);
+  sharding_.add(specs);
+  call = new_call();
+  for (std::size_t i = 0; failure_.ok() && i < servers_.size(); ++i) {
+    for (auto at = known; at < specs_.size(); at += kSpecsMax) {
+      Pending pending = make(Ask::declare);
+      pending.request.text = rule;
+      pending.request.first_spec = at;
+      for (auto j = at; j < std::min<std::size_t>(specs_.size(), at + kSpecsMax); ++j) {
+        pending.request.specs.push_back(stored(j, static_cast<int>(i)));
+      }
+      ask(i, std::move(pending), call);
+    }
+  }
+  return {};
+}
+
+CallRef Client::init(std::span<const Tensor> values) { return move(Ask::init, values); }
+CallRef Client::push(std::span<const Tensor> gradients) { return move(Ask::push, gradients); }
+CallRef Client::pull(std::span<const Tensor> values) { return move(Ask::pull, values); }
+CallRef Client::push_pull(std::span<const Tensor> tensors) { return move(Ask::push_pull, tensors); }
+
+uint64_t Client::steps_of(std::span<const Tensor> tensors) const {
+  uint64_t steps = 0;
+  for (const Tensor& tensor : tensors) steps = std::max(steps, pushes_[tensor.variable]);
+  return steps;
+}
+
+CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors) {
+  CallRef call = new_call();
+  if (!failure_.ok()) return call;
+  if (tensors.size() > kItemsMax) {
+    call->status = {Code::invalid, cat(tensors.size(), " variables at once: move at most ",
+                                       kItemsMax, " with one call.")};
+    return call;
+  }
+  const bool updates = ask_for == Ask::push || ask_for == Ask::push_pull;
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    Pending pending = make(ask_for);
+    pending.request.step = steps_of(tensors);
+    for (const Tensor& tensor : tensors) {
+      const StoredSpec spec = stored(tensor.variable, static_cast<int>(i));
+      if (spec.elements == 0) continue;
+      const std::size_t item = pending.request.items.size();
+      pending.request.items.push_back({tensor.variable, 0});
+      const std::size_t begun = pending.chunks.size();
+      append_chunks(pending.request, item, spec, pending.chunks);
+      for (std::size_t at = begun; at < pending.chunks.size(); ++at) {
+        pending.pieces.push_back(pieces_of(tensor, static_cast<int>(i), pending.chunks[at]));
+      }
+    }
+    if (pending.request.items.empty() && !(updates && options_.keeps_pace)) continue;
+    ask(i, std::move(pending), call);
+  }
+  for (const Tensor& tensor : tensors) pushes_[tensor.variable] += updates ? 1 : 0;
+  return call;
+}
+
+// A server has its shares in a row; here they lie where the variable has them.
+std::vector<Piece> Client::pieces_of(const Tensor& tensor, int server, const Chunk& chunk) const {
+  const std::size_t bytes = size_of(specs_[tensor.variable].dtype);
+  std::vector<Piece> pieces;
+  for (const Share& share : sharding_.shares(tensor.variable)) {
+    if (share.server != server) continue;
+    const uint64_t begin = std::max(share.place, chunk.first);
+    const uint64_t end = std::min(share.place + share.elements, chunk.first + chunk.elements);
+    if (begin >= end) continue;
+    pieces.push_back(
+        {tensor.data + (share.first + begin - share.place) * bytes, (end - begin) * bytes});
+  }
+  return pieces;
+}
+
+bool Client::turn() {
+  if (!failure_.ok()) return end_all();
+  bool moved = transport_.poll(*this);
+  for (Server& server : servers_) {
+    for (std::size_t i = 0; i < std::min(kUnderWay, server.asked.size()); ++i) {
+      moved |= post(server, server.asked[i]);
+      if (!server.asked[i].is_said) break;
+    }
+    end_requests(server);
+  }
+  return moved;
+}
+
+// Busy is offered again at the next turn.
+bool Client::accepted(const Status& status) {
+  if (!status.ok() && !status.is_busy()) fail(status);
+  return status.ok();
+}
+
+bool Client::post(Server& server, Pending& pending) {
+  bool moved = false;
+  const auto cookie =
+      pending.request.id * servers_.size() + static_cast<std::size_t>(&server - servers_.data());
+  if (!pending.is_said) {
+    if (!accepted(transport_.post_control(server.rank, encode(pending.request)))) return false;
+    pending.is_said = moved = true;
+    pending.sequence_there = server.sequence_there;
+    server.sequence_there += pending.there;
+  }
+  // Of rows, the numbers go and the values come; else the same memory goes and comes.
+  const bool apart = pending.request.ask == Ask::pull_rows;
+  while (pending.posted_there < pending.there) {
+    const std::size_t number = pending.posted_there;
+    const std::span<const Piece> pieces(pending.pieces[number]);
+    if (!accepted(transport_.post_send({server.rank, kLaneThere, pending.sequence_there + number,
+                                        apart ? pieces.first(1) : pieces, cookie}))) {
+      break;
+    }
+    ++pending.posted_there;
+    moved = true;
+  }
+  while (pending.is_accepted && pending.posted_back < pending.back) {
+    const std::size_t number = pending.posted_back;
+    const std::span<const Piece> pieces(pending.pieces[number]);
+    if (!accepted(transport_.post_recv({server.rank, kLaneBack, pending.sequence_back + number,
+                                        apart ? pieces.last(1) : pieces, cookie}))) {
+      break;
+    }
+    ++pending.posted_back;
+    moved = true;
+  }
+  return moved;
+}
+
+Client::Pending* Client::find(uint64_t cookie) {
+  Server& server = servers_[cookie % servers_.size()];
+  if (server.asked.empty()) return nullptr;
+  const uint64_t place = cookie / servers_.size() - server.asked.front().request.id;
+  return place < server.asked.size() ? &server.asked[place] : nullptr;
+}
+
+void Client::sent(uint64_t cookie) {
+  if (Pending* pending = find(cookie)) ++pending->ended_there;
+}
+
+void Client::received(uint64_t cookie) {
+  if (Pending* pending = find(cookie)) ++pending->ended_back;
+}
+
+void Client::control(int peer, std::span<const std::byte> message) {
+  const auto server = std::find_if(servers_.begin(), servers_.end(),
+                                   [peer](const Server& one) { return one.rank == peer; });
+  if (server == servers_.end()) return;
+  Answer answer;
+  const bool is_one = decode(message, answer);
+  const auto place = server->asked.empty() ? 0 : answer.id - server->asked.front().request.id;
+  if (!is_one || place >= server->asked.size() || !server->asked[place].is_said) {
+    return fail(
+        {Code::failed, cat(world_.describe(peer),
+                           " sent what is no answer of a parameter server: the ranks run "
+                           "different builds of rdmacoll. Install one version everywhere.")});
+  }
+  Pending& pending = server->asked[place];
+  Call& call = *pending.call;
+  switch (answer.kind) {
+    case Answer::Kind::accepted:
+      pending.is_accepted = true;
+      pending.sequence_back = server->sequence_back;
+      server->sequence_back += pending.back;
+      if (!answer.text.empty()) call.texts.push_back(std::move(answer.text));
+      break;
+    case Answer::Kind::refused:
+      pending.back = 0;
+      if (call.status.ok()) call.status = {answer.code, std::move(answer.text)};
+      [[fallthrough]];
+    case Answer::Kind::done:
+      pending.is_answered = true;
+  }
+}
+
+void Client::end_requests(Server& server) {
+  while (!server.asked.empty()) {
+    Pending& first = server.asked.front();
+    if (!first.is_answered || first.ended_there < first.there || first.ended_back < first.back) {
+      return;
+    }
+    const CallRef call = first.call;
+    server.asked.pop_front();
+    if (--call->open == 0 && call->status.ok() && call->at_end) call->at_end();
+  }
+}
+
+void Client::peer_failed(int peer, const std::string& cause) {
+  for (const Server& server : servers_) {
+    if (server.rank != peer) continue;
+    const Member& member = world_.members[static_cast<std::size_t>(peer)];
+    fail(rank_failed(world_.number(peer), member.host, member.pid,
+                     cat(cause, " (it is a parameter server, and what it stored is lost)")));
+  }
+}
+
+void Client::fail(Status failure) {
+  if (failure_.ok()) failure_ = std::move(failure);
+}
+
+// After the failure: nobody talks to a server any more, so nothing touches callers' memory.
+bool Client::end_all() {
+  bool moved = false;
+  for (Server& server : servers_) {
+    if (server.asked.empty()) continue;
+    transport_.fail(server.rank);
+    for (Pending& pending : std::exchange(server.asked, {})) {
+      if (pending.call->status.ok()) pending.call->status = failure_;
+      --pending.call->open;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+}  // namespace rdmacoll::ps

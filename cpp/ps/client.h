@@ -1,0 +1,132 @@
+// A worker's side of an asynchronous parameter server: cuts what it is given into the servers'
+// shares. Steps of a state machine on a transport, which never block.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/world.h"
+#include "ps/protocol.h"
+#include "ps/sharding.h"
+#include "transport/transport.h"
+
+namespace rdmacoll::ps {
+
+// What was asked of one or all servers. Memory that was named stays valid until it is done.
+struct Call {
+  std::size_t open = 0;            // requests that have not ended
+  Status status;                   // the first that went wrong
+  std::vector<std::string> texts;  // of each server that was asked
+  std::function<void()> at_end;    // when all went well
+  bool is_done() const { return open == 0; }
+};
+// Shared: the caller keeps it to ask, the client until it is done.
+using CallRef = std::shared_ptr<Call>;
+
+// Contiguous memory of a variable's size and dtype.
+struct Tensor {
+  uint32_t variable = 0;
+  std::byte* data = nullptr;
+};
+
+struct ClientOptions {
+  std::vector<int> servers;  // their ranks
+  std::size_t chunk_bytes = std::size_t{4} << 20;
+  // Servers that have nothing of what is pushed hear of the update all the same, since they keep
+  // pace.
+  bool keeps_pace = false;
+};
+
+class Client final : public Sink {
+ public:
+  // All that is named here outlives the client.
+  Client(Transport& transport, const World& world, ClientOptions options);
+
+  // Polls the transport, and posts what may go. Whether anything moved.
+  bool turn();
+
+  // Variables get the next numbers. All workers declare the same in the same order. A text of the
+  // call that is "has values": the server was restored, or another worker was here before.
+  Status declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
+                 const std::string& rule, CallRef& call);
+  CallRef wait_for_values();
+  CallRef init(std::span<const Tensor> values);
+  CallRef push(std::span<const Tensor> gradients);
+  CallRef pull(std::span<const Tensor> values);
+  // Gradients there, fresh values back into the same memory.
+  CallRef push_pull(std::span<const Tensor> tensors);
+  // Rows may come twice: their gradients are summed first.
+  Status push_rows(uint32_t variable, std::span<const int64_t> rows, const std::byte* gradients,
+                   CallRef& call);
+  Status pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
+                   CallRef& call);
+  CallRef stats();
+  CallRef leave();
+
+  const Sharding& sharding() const { return sharding_; }
+  const VariableSpec& spec(uint32_t variable) const { return specs_[variable]; }
+  std::size_t variables() const { return specs_.size(); }
+  // A server is lost, and with it all that is open and all that will be asked.
+  const Status& failure() const { return failure_; }
+
+  void connected(int) override {}
+  void sent(uint64_t cookie) override;
+  void received(uint64_t cookie) override;
+  void viewed(uint64_t, const View&) override {}
+  void control(int peer, std::span<const std::byte> message) override;
+  void peer_failed(int peer, const std::string& cause) override;
+
+ private:
+  struct Pending {
+    Request request;
+    CallRef call;
+    std::vector<Chunk> chunks;
+    std::vector<std::vector<Piece>> pieces;  // of each chunk
+    // Rows and their gradients, chunk by chunk; and where rows come back.
+    std::shared_ptr<std::vector<std::byte>> staging;  // shared with the call's end
+    bool is_said = false, is_accepted = false, is_answered = false;
+    std::size_t there = 0, back = 0;                // transfers to make
+    std::size_t posted_there = 0, posted_back = 0;  // of them
+    std::size_t ended_there = 0, ended_back = 0;
+    uint64_t sequence_there = 0, sequence_back = 0;  // of the first
+  };
+  struct Server {
+    int rank = 0;
+    uint64_t ids = 0;
+    uint64_t sequence_there = 0, sequence_back = 0;  // of the next request
+    std::deque<Pending> asked;  // answered in this order; the first few are under way
+  };
+
+  CallRef ask_all(Ask ask);
+  CallRef move(Ask ask, std::span<const Tensor> tensors);
+  CallRef new_call() const;
+  Pending make(Ask ask_for) const;
+  void ask(std::size_t server, Pending pending, const CallRef& call);
+  std::vector<Piece> pieces_of(const Tensor& tensor, int server, const Chunk& chunk) const;
+  StoredSpec stored(uint32_t variable, int server) const;
+  Status check_rows(uint32_t variable, std::span<const int64_t> rows) const;
+  uint64_t steps_of(std::span<const Tensor> tensors) const;
+  bool post(Server& server, Pending& pending);
+  bool accepted(const Status& status);
+  void end_requests(Server& server);
+  void fail(Status failure);
+  bool end_all();
+  Pending* find(uint64_t cookie);
+
+  Transport& transport_;
+  const World& world_;
+  const ClientOptions options_;
+  Sharding sharding_;
+  std::vector<VariableSpec> specs_;
+  std::vector<bool> decays_;
+  std::vector<uint64_t> pushes_;  // of each variable
+  std::vector<Server> servers_;
+  Status failure_;
+};
+
+}  // namespace rdmacoll::ps

@@ -1,0 +1,164 @@
+// Pushes and pulls of some rows of a variable.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/text.h"
+#include "ps/client.h"
+
+namespace rdmacoll::ps {
+Status Client::check_rows(uint32_t variable, std::span<const int64_t> rows) const {
+  const VariableSpec& spec = specs_[variable];
+  if (!spec.by_rows) {
+    return {Code::invalid,
+            cat("variable ", spec.name,
+                " was not declared as one that is pushed and pulled by rows: declare "
+                "it so, or move it whole.")};
+  }
+  for (const int64_t row : rows) {
+    if (row < 0 || row >= spec.dims[0]) {
+      return {Code::invalid, cat("row ", row, " of variable ", spec.name, ": it has rows 0 to ",
+                                 spec.dims[0] - 1, ".")};
+    }
+  }
+  const uint64_t row_bytes = spec.row_elements() * size_of(spec.dtype);
+  if (spec.elements() > 0 && row_bytes + sizeof(int64_t) > options_.chunk_bytes) {
+    return {Code::invalid, cat("a row of variable ", spec.name, " has ", row_bytes,
+                               " bytes, more than a transfer: raise RDMACOLL_CHUNK_SIZE.")};
+  }
+  if (rows.size() > UINT32_MAX) {
+    return {Code::invalid, cat(rows.size(), " rows at once: move fewer than 2^32.")};
+  }
+  return {};
+}
+
+namespace {
+
+// The rows of one server, ascending, as it numbers them; and as the variable does.
+struct ServerRows {
+  std::vector<int64_t> there, here;
+};
+
+std::vector<ServerRows> split(std::span<const int64_t> rows, const std::vector<Share>& shares,
+                              uint64_t row_elements, std::size_t servers) {
+  std::vector<int64_t> once(rows.begin(), rows.end());
+  std::sort(once.begin(), once.end());
+  once.erase(std::unique(once.begin(), once.end()), once.end());
+  std::vector<ServerRows> split(servers);
+  auto share = shares.begin();
+  for (const int64_t row : once) {
+    const uint64_t first = static_cast<uint64_t>(row) * row_elements;
+    while (share->first + share->elements <= first) ++share;
+    ServerRows& of = split[static_cast<std::size_t>(share->server)];
+    of.there.push_back(static_cast<int64_t>((share->place + first - share->first) / row_elements));
+    of.here.push_back(row);
+  }
+  return split;
+}
+
+template <typename T>
+void add(std::byte* sum, const std::byte* one, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    reinterpret_cast<T*>(sum)[i] += reinterpret_cast<const T*>(one)[i];
+  }
+}
+
+}  // namespace
+
+Status Client::push_rows(uint32_t variable, std::span<const int64_t> rows,
+                         const std::byte* gradients, CallRef& call) {
+  RC_RETURN_IF_ERROR(check_rows(variable, rows));
+  call = new_call();
+  const VariableSpec& spec = specs_[variable];
+  if (!failure_.ok() || spec.elements() == 0) return {};
+  const std::size_t row_bytes = spec.row_elements() * size_of(spec.dtype);
+  // In the order of the rows, so that sums do not depend on how they are spread.
+  std::vector<std::size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [rows](std::size_t a, std::size_t b) { return rows[a] < rows[b]; });
+  const auto split_rows =
+      split(rows, sharding_.shares(variable), spec.row_elements(), servers_.size());
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    const ServerRows& mine = split_rows[i];
+    const StoredSpec there = stored(variable, static_cast<int>(i));
+    if (there.elements == 0 && !options_.keeps_pace) continue;
+    Pending pending = make(Ask::push_rows);
+    pending.request.step = pushes_[variable];
+    pending.request.items = {{variable, static_cast<uint32_t>(mine.there.size())}};
+    append_chunks(pending.request, 0, there, pending.chunks);
+    pending.staging =
+        std::make_shared<std::vector<std::byte>>(mine.there.size() * (sizeof(int64_t) + row_bytes));
+    std::byte* at = pending.staging->data();
+    for (const Chunk& chunk : pending.chunks) {
+      const std::size_t count = chunk.elements / spec.row_elements();
+      pending.pieces.push_back({{at, chunk.bytes_there}});
+      std::memcpy(at, mine.there.data() + chunk.first, count * sizeof(int64_t));
+      at += count * sizeof(int64_t);
+      for (std::size_t j = 0; j < count; ++j, at += row_bytes) {
+        const int64_t row = mine.here[chunk.first + j];
+        auto given = std::lower_bound(order.begin(), order.end(), row,
+                                      [rows](std::size_t a, int64_t b) { return rows[a] < b; });
+        std::memcpy(at, gradients + *given * row_bytes, row_bytes);
+        for (++given; given != order.end() && rows[*given] == row; ++given) {
+          const std::byte* more = gradients + *given * row_bytes;
+          spec.dtype == Dtype::float32 ? add<float>(at, more, spec.row_elements())
+                                       : add<double>(at, more, spec.row_elements());
+        }
+      }
+    }
+    ask(i, std::move(pending), call);
+  }
+  ++pushes_[variable];
+  return {};
+}
+
+Status Client::pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
+                         CallRef& call) {
+  RC_RETURN_IF_ERROR(check_rows(variable, rows));
+  call = new_call();
+  const VariableSpec& spec = specs_[variable];
+  if (!failure_.ok() || spec.elements() == 0 || rows.empty()) return {};
+  const std::size_t row_bytes = spec.row_elements() * size_of(spec.dtype);
+  struct Arrived {
+    std::vector<int64_t> rows;
+    std::shared_ptr<std::vector<std::byte>> staging;
+  };
+  std::vector<Arrived> arrived;
+  auto split_rows = split(rows, sharding_.shares(variable), spec.row_elements(), servers_.size());
+  for (std::size_t i = 0; i < servers_.size(); ++i) {
+    ServerRows& mine = split_rows[i];
+    if (mine.there.empty()) continue;
+    const std::size_t numbers = mine.there.size() * sizeof(int64_t);
+    Pending pending = make(Ask::pull_rows);
+    pending.request.step = pushes_[variable];
+    pending.request.items = {{variable, static_cast<uint32_t>(mine.there.size())}};
+    append_chunks(pending.request, 0, stored(variable, static_cast<int>(i)), pending.chunks);
+    // Numbers first, then the values that come back.
+    pending.staging =
+        std::make_shared<std::vector<std::byte>>(numbers + mine.there.size() * row_bytes);
+    std::memcpy(pending.staging->data(), mine.there.data(), numbers);
+    for (const Chunk& chunk : pending.chunks) {
+      std::byte* const base = pending.staging->data();
+      pending.pieces.push_back({{base + chunk.first * sizeof(int64_t), chunk.bytes_there},
+                                {base + numbers + chunk.first * row_bytes, chunk.bytes_back}});
+    }
+    arrived.push_back({std::move(mine.here), pending.staging});
+    ask(i, std::move(pending), call);
+  }
+  call->at_end = [wanted = std::vector<int64_t>(rows.begin(), rows.end()), values, row_bytes,
+                  arrived = std::move(arrived)] {
+    for (const Arrived& part : arrived) {
+      const std::byte* const from = part.staging->data() + part.rows.size() * sizeof(int64_t);
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        const auto at = std::lower_bound(part.rows.begin(), part.rows.end(), wanted[i]);
+        if (at == part.rows.end() || *at != wanted[i]) continue;
+        const auto number = static_cast<std::size_t>(at - part.rows.begin());
+        std::memcpy(values + i * row_bytes, from + number * row_bytes, row_bytes);
+      }
+    }
+  };
+  return {};
+}
+
+}  // namespace rdmacoll::ps

@@ -1,0 +1,40 @@
+// How far workers may run ahead of each other: Ho et al., "More effective distributed ML via a
+// stale synchronous parallel parameter server", 2013.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace rdmacoll::ps {
+
+class Pace {
+ public:
+  // `staleness`: updates that the fastest worker may be ahead of the slowest; none: any number.
+  Pace(std::size_t workers, std::optional<uint64_t> staleness)
+      : updates_(workers, 0), runs_(workers, true), staleness_(staleness) {}
+
+  void note(std::size_t worker, uint64_t updates) {
+    updates_[worker] = std::max(updates_[worker], updates);
+  }
+  void end(std::size_t worker) { runs_[worker] = false; }
+
+  // Whether who has made so many updates may go on.
+  bool may_go(uint64_t updates) const { return !staleness_ || updates <= slowest() + *staleness_; }
+
+ private:
+  uint64_t slowest() const {
+    uint64_t least = UINT64_MAX / 2;
+    for (std::size_t i = 0; i < updates_.size(); ++i) {
+      if (runs_[i]) least = std::min(least, updates_[i]);
+    }
+    return least;
+  }
+
+  std::vector<uint64_t> updates_;
+  std::vector<bool> runs_;
+  std::optional<uint64_t> staleness_;
+};
+
+}  // namespace rdmacoll::ps

@@ -1,0 +1,343 @@
+#include "ps/server.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/text.h"
+
+namespace rdmacoll::ps {
+namespace {
+
+// A client has fewer on their way.
+constexpr std::size_t kRequestsMax = 64;
+
+bool needs_values(Ask ask) { return ask >= Ask::push && ask <= Ask::pull_rows; }
+bool updates(Ask ask) { return ask == Ask::push || ask == Ask::push_pull || ask == Ask::push_rows; }
+
+}  // namespace
+
+Server::Server(Transport& transport, const World& world, MemoryPool& pool, ServerOptions options)
+    : transport_(transport),
+      world_(world),
+      pool_(pool),
+      options_(std::move(options)),
+      pace_(options_.workers.size(), options_.staleness),
+      workers_(options_.workers.size()) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i].rank = options_.workers[i];
+}
+
+Server::~Server() {
+  for (Worker& worker : workers_) release(worker);
+}
+
+bool Server::turn() {
+  bool moved = transport_.poll(*this);
+  for (std::size_t i = 0; i < workers_.size(); ++i) moved |= serve(i);
+  return moved;
+}
+
+bool Server::serve(std::size_t index) {
+  Worker& worker = workers_[index];
+  bool moved = false;
+  if (worker.talks_nonsense && worker.is_there) {
+    hang_up(index, "it sent what is no request: install one version of rdmacoll everywhere");
+  }
+  while (worker.is_there && !worker.job && may_begin(index)) {
+    worker.job.emplace();
+    worker.job->request = std::move(worker.asked.front());
+    worker.asked.pop_front();
+    const Status begun = begin(index, *worker.job);
+    if (!begun.ok()) {
+      hang_up(index, begun.message());
+    } else {
+      end_job(worker);
+    }
+    moved = true;
+  }
+  if (worker.job) {
+    moved |= begin_chunks(index);
+    moved |= work(worker);
+    moved |= send_chunks(index);
+  }
+  return say(worker) || moved;
+}
+
+bool Server::is_all_initialized() const {
+  for (std::size_t i = 0; i < store_.variables(); ++i) {
+    if (!store_.is_initialized(i)) return false;
+  }
+  return true;
+}
+
+// What may not begin yet stays first in its worker's queue.
+bool Server::may_begin(std::size_t index) {
+  Worker& worker = workers_[index];
+  worker.is_waiting = false;
+  if (worker.asked.empty()) return false;
+  const Request& request = worker.asked.front();
+  if (request.ask == Ask::wait && index != 0 && workers_[0].is_there) {
+    worker.is_waiting = !is_all_initialized();
+  } else if (needs_values(request.ask)) {
+    worker.is_waiting = !pace_.may_go(request.step);
+  }
+  return !worker.is_waiting;
+}
+
+// An error is of a request that no client of ours makes: how much data follows is not known.
+Status Server::begin(std::size_t index, Job& job) {
+  const Request& request = job.request;
+  std::string text;
+  if (request.chunk_bytes > options_.chunk_bytes_max) {
+    return {Code::failed, cat("asked for chunks of ", request.chunk_bytes, " bytes instead of ",
+                              options_.chunk_bytes_max)};
+  }
+  if (request.ask == Ask::declare) {
+    job.refusal = declare(request, text);
+  } else if (request.ask == Ask::wait && !is_all_initialized()) {
+    job.refusal = {Code::failed,
+                   index == 0 ? std::string("this worker gives the variables their initial values: "
+                                            "it cannot wait for them.")
+                              : cat("rank ", world_.number(workers_[0].rank),
+                                    " has left before it gave the variables their initial values. "
+                                    "Start again.")};
+  } else if (request.ask == Ask::stats) {
+    text = stats_json();
+  } else if (request.ask == Ask::leave) {
+    workers_[index].is_there = false;
+    pace_.end(index);
+  } else {
+    RC_RETURN_IF_ERROR(prepare(job));
+    if (job.refusal.ok() && updates(request.ask)) {
+      pace_.note(index, request.step + 1);
+      ++updates_;
+    }
+  }
+  if (job.refusal.ok()) answer(workers_[index], request.id, Answer::Kind::accepted, text);
+  return {};
+}
+
+Status Server::declare(const Request& request, std::string& text) {
+  if (!request.text.empty()) RC_RETURN_IF_ERROR(store_.set_rule(request.text));
+  bool has_values = !request.specs.empty();
+  for (std::size_t i = 0; i < request.specs.size(); ++i) {
+    const std::size_t number = request.first_spec + i;
+    if (number > store_.variables() || number >= kVariablesMax) {
+      return {Code::invalid, cat("variable ", request.specs[i].name, " is number ", number,
+                                 " of at most ", kVariablesMax, ": declare fewer.")};
+    }
+    RC_RETURN_IF_ERROR(store_.declare(number, request.specs[i]));
+    has_values &= store_.is_initialized(number);
+  }
+  text = has_values ? "has values" : "";
+  return {};
+}
+
+Status Server::prepare(Job& job) {
+  const Request& request = job.request;
+  const bool by_rows = goes_by_rows(request.ask);
+  for (std::size_t i = 0; i < request.items.size(); ++i) {
+    const uint32_t variable = request.items[i].variable;
+    if (variable >= store_.variables()) {
+      return {Code::failed, cat("asked for variable ", variable, " of ", store_.variables())};
+    }
+    const StoredSpec& spec = store_.spec(variable);
+    if (by_rows && (spec.row_elements == 0 || rows_in_a_chunk(spec, request.chunk_bytes) == 0)) {
+      return {Code::failed, cat("asked for rows of ", spec.name)};
+    }
+    append_chunks(request, i, spec, job.chunks);
+    if (needs_values(request.ask) != store_.is_initialized(variable) && job.refusal.ok()) {
+      job.refusal = {Code::invalid,
+                     cat("variable ", spec.name,
+                         request.ask == Ask::init
+                             ? " has its initial values already: push gradients to change it."
+                             : " has no values yet: the first worker gives them, others wait.")};
+    }
+  }
+  if (!job.refusal.ok()) return {};
+  for (const Item& item : request.items) {
+    if (updates(request.ask)) {
+      job.steps.push_back(store_.begin_update(item.variable, by_rows));
+    } else if (request.ask == Ask::pull) {
+      store_.begin_read(item.variable);
+    }
+  }
+  return {};
+}
+
+bool Server::begin_chunks(std::size_t index) {
+  Worker& worker = workers_[index];
+  Job& job = *worker.job;
+  bool moved = false;
+  while (job.begun < job.chunks.size()) {
+    const auto found =
+        std::find_if(worker.buffers.begin(), worker.buffers.end(),
+                     [](const Buffer& buffer) { return buffer.state == Buffer::State::free; });
+    if (found == worker.buffers.end()) break;
+    const Chunk& chunk = job.chunks[job.begun];
+    if (found->data == nullptr) {
+      found->data = pool_.allocate(std::max(chunk.bytes_there, chunk.bytes_back));
+    }
+    if (found->data == nullptr) break;  // until another worker's come free
+    found->chunk = job.begun;
+    if (chunk.bytes_there == 0) {
+      found->state = Buffer::State::received;
+    } else {
+      const Piece piece{found->data, chunk.bytes_there};
+      const auto slot = static_cast<std::size_t>(found - worker.buffers.begin());
+      const Transfer transfer{worker.rank,
+                              kLaneThere,
+                              worker.sequence_there + job.begun,
+                              {&piece, 1},
+                              index * kWindow + slot};
+      if (!transport_.post_recv(transfer).ok()) {  // busy: at the next turn
+        free(*found);
+        break;
+      }
+      found->state = Buffer::State::receiving;
+      bytes_received_ += chunk.bytes_there;
+    }
+    ++job.begun;
+    moved = true;
+  }
+  return moved;
+}
+
+bool Server::work(Worker& worker) {
+  bool moved = false;
+  for (Buffer& buffer : worker.buffers) {
+    if (!worker.job || buffer.state != Buffer::State::received) continue;
+    moved = true;
+    if (!work_on(worker, buffer)) {
+      hang_up(static_cast<std::size_t>(&worker - workers_.data()),
+              "it named rows that are not there");
+      return true;
+    }
+  }
+  return moved;
+}
+
+// False: of a request that no client of ours makes.
+bool Server::work_on(Worker& worker, Buffer& buffer) {
+  Job& job = *worker.job;
+  const Chunk& chunk = job.chunks[buffer.chunk];
+  const uint32_t variable = job.request.items[chunk.item].variable;
+  if (job.refusal.ok() && goes_by_rows(job.request.ask)) {
+    if (!work_on_rows(job, chunk, buffer.data)) return false;
+  } else if (job.refusal.ok()) {
+    const std::size_t bytes = chunk.elements * size_of(store_.spec(variable).dtype);
+    const std::span<std::byte> data(buffer.data, bytes);
+    if (job.request.ask == Ask::init) store_.write(variable, chunk.first, data);
+    if (updates(job.request.ask)) {
+      store_.update(variable, job.steps[chunk.item], chunk.first, data);
+    }
+    if (chunk.bytes_back > 0) store_.read(variable, chunk.first, data);
+  }
+  if (job.refusal.ok() && chunk.bytes_back > 0) {
+    buffer.state = Buffer::State::ready;
+    return true;
+  }
+  free(buffer);
+  ++job.ended;
+  end_job(worker);
+  return true;
+}
+
+bool Server::work_on_rows(const Job& job, const Chunk& chunk, std::byte* data) {
+  const uint32_t variable = job.request.items[chunk.item].variable;
+  const StoredSpec& spec = store_.spec(variable);
+  const std::size_t count = chunk.elements / spec.row_elements;
+  std::vector<int64_t> rows(count);
+  std::memcpy(rows.data(), data, count * sizeof(int64_t));
+  for (const int64_t row : rows) {
+    if (row < 0 || static_cast<uint64_t>(row) >= spec.rows()) return false;
+  }
+  if (job.request.ask == Ask::push_rows) {
+    store_.update_rows(variable, job.steps[chunk.item], rows, data + count * sizeof(int64_t));
+  } else {
+    store_.read_rows(variable, rows, data);
+  }
+  return true;
+}
+
+bool Server::send_chunks(std::size_t index) {
+  Worker& worker = workers_[index];
+  bool moved = false;
+  for (std::size_t slot = 0; worker.job && slot < kWindow; ++slot) {
+    Buffer& buffer = worker.buffers[slot];
+    if (buffer.state != Buffer::State::ready) continue;
+    const Piece piece{buffer.data, worker.job->chunks[buffer.chunk].bytes_back};
+    const Transfer transfer{worker.rank,
+                            kLaneBack,
+                            worker.sequence_back + buffer.chunk,
+                            {&piece, 1},
+                            index * kWindow + slot};
+    if (!transport_.post_send(transfer).ok()) continue;  // busy: at the next turn
+    buffer.state = Buffer::State::sending;
+    bytes_sent_ += piece.bytes;
+    moved = true;
+  }
+  return moved;
+}
+
+void Server::received(uint64_t cookie) {
+  Worker& worker = workers_[cookie / kWindow];
+  if (worker.job) worker.buffers[cookie % kWindow].state = Buffer::State::received;
+}
+
+void Server::sent(uint64_t cookie) {
+  Worker& worker = workers_[cookie / kWindow];
+  if (!worker.job) return;  // it is lost
+  free(worker.buffers[cookie % kWindow]);
+  ++worker.job->ended;
+  end_job(worker);
+}
+
+bool Server::end_job(Worker& worker) {
+  Job& job = *worker.job;
+  if (job.ended < job.chunks.size()) return false;
+  const Request& request = job.request;
+  for (const Item& item : request.items) {
+    if (request.ask == Ask::init && job.refusal.ok()) store_.set_initialized(item.variable);
+  }
+  if (!job.chunks.empty()) {
+    const bool back = job.refusal.ok() && job.chunks[0].bytes_back > 0;
+    if (job.chunks[0].bytes_there > 0) worker.sequence_there += job.chunks.size();
+    if (back) worker.sequence_back += job.chunks.size();
+  }
+  if (job.refusal.ok()) {
+    answer(worker, request.id, Answer::Kind::done);
+  } else {
+    answer(worker, request.id, Answer::Kind::refused, job.refusal.message(), job.refusal.code());
+  }
+  worker.job.reset();
+  return true;
+}
+
+void Server::answer(Worker& worker, uint64_t id, Answer::Kind kind, std::string text, Code code) {
+  worker.unsaid.push_back(encode(Answer{id, kind, code, std::move(text)}));
+}
+
+bool Server::say(Worker& worker) {
+  bool moved = false;
+  while (!worker.unsaid.empty() &&
+         transport_.post_control(worker.rank, worker.unsaid.front()).ok()) {
+    worker.unsaid.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+void Server::control(int peer, std::span<const std::byte> message) {
+  const auto worker = std::find_if(workers_.begin(), workers_.end(),
+                                   [peer](const Worker& one) { return one.rank == peer; });
+  if (worker == workers_.end() || !worker->is_there) return;
+  Request request;
+  if (decode(message, request) && worker->asked.size() < kRequestsMax) {
+    worker->asked.push_back(std::move(request));
+    return;
+  }
+  worker->talks_nonsense = true;  // serve() hangs up: not from within a poll
+}
+
+}  // namespace rdmacoll::ps

@@ -1,0 +1,115 @@
+// A server of an asynchronous parameter server: answers each worker's requests in their order, and
+// waits for nobody. Steps of a state machine on a transport, which never block.
+//
+// A chunk of a push is applied when it arrives, and in a push_pull its fresh values go back in the
+// memory that it came in. So a server needs two chunks of the pool for a worker, whatever the size
+// of a variable; and a worker that dies in the middle of a push has pushed a part of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/world.h"
+#include "memory/pool.h"
+#include "ps/pace.h"
+#include "ps/protocol.h"
+#include "ps/store.h"
+#include "transport/transport.h"
+
+namespace rdmacoll::ps {
+
+struct ServerOptions {
+  std::vector<int> workers;  // their ranks; the first gives the initial values
+  std::size_t chunk_bytes_max = std::size_t{4} << 20;
+  std::optional<uint64_t> staleness;
+};
+
+class Server final : public Sink {
+ public:
+  // All that is named here outlives the server.
+  Server(Transport& transport, const World& world, MemoryPool& pool, ServerOptions options);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Polls the transport, and does what may be done. Whether anything moved.
+  bool turn();
+  // All workers have left, or are lost.
+  bool is_done() const;
+  // Sentences about workers that were lost since the last call.
+  std::vector<std::string> take_notes();
+  // {"updates", "bytes_received", "bytes_sent", "stored_bytes", "variables", "workers": that are
+  // there, "waiting": for slower ones or for initial values, "lost"}
+  std::string stats_json() const;
+
+  void connected(int) override {}
+  void sent(uint64_t cookie) override;
+  void received(uint64_t cookie) override;
+  void viewed(uint64_t, const View&) override {}
+  void control(int peer, std::span<const std::byte> message) override;
+  void peer_failed(int peer, const std::string& cause) override;
+
+ private:
+  static constexpr std::size_t kWindow = 2;  // chunks of a worker that are under way
+
+  struct Buffer {
+    enum class State : uint8_t { free, receiving, received, ready, sending };
+    State state = State::free;
+    std::byte* data = nullptr;
+    std::size_t chunk = 0;
+  };
+  struct Job {  // the request that is worked on
+    Request request;
+    Status refusal;  // its data is taken and thrown away
+    std::vector<Chunk> chunks;
+    std::vector<uint64_t> steps;       // of each item: the number of its update
+    std::size_t begun = 0, ended = 0;  // chunks
+  };
+  struct Worker {
+    int rank = 0;
+    bool is_there = true;
+    bool is_waiting = false;
+    bool talks_nonsense = false;
+    std::deque<Request> asked;
+    std::optional<Job> job;
+    std::array<Buffer, kWindow> buffers;
+    std::deque<std::vector<std::byte>> unsaid;
+    uint64_t sequence_there = 0, sequence_back = 0;  // of the job's first chunk
+  };
+
+  bool serve(std::size_t index);
+  bool may_begin(std::size_t index);
+  Status begin(std::size_t index, Job& job);
+  Status prepare(Job& job);
+  Status declare(const Request& request, std::string& text);
+  bool is_all_initialized() const;
+  bool begin_chunks(std::size_t index);
+  bool work(Worker& worker);
+  bool work_on(Worker& worker, Buffer& buffer);
+  bool work_on_rows(const Job& job, const Chunk& chunk, std::byte* data);
+  bool send_chunks(std::size_t index);
+  bool end_job(Worker& worker);
+  bool say(Worker& worker);
+  void answer(Worker& worker, uint64_t id, Answer::Kind kind, std::string text = {},
+              Code code = Code::ok);
+  void hang_up(std::size_t index, const std::string& cause);
+  void lose(std::size_t index, const std::string& cause);
+  void release(Worker& worker);
+  void free(Buffer& buffer);
+
+  Transport& transport_;
+  const World& world_;
+  MemoryPool& pool_;
+  const ServerOptions options_;
+  Store store_;
+  Pace pace_;
+  std::vector<Worker> workers_;
+  std::vector<std::string> notes_;
+  uint64_t updates_ = 0, bytes_received_ = 0, bytes_sent_ = 0, lost_ = 0;
+};
+
+}  // namespace rdmacoll::ps

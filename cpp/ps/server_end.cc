@@ -1,0 +1,69 @@
+// How workers go, and what is told of a server.
+#include <algorithm>
+#include <utility>
+
+#include "base/text.h"
+#include "ps/server.h"
+
+namespace rdmacoll::ps {
+
+void Server::peer_failed(int peer, const std::string& cause) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].rank == peer && workers_[i].is_there) lose(i, cause);
+    if (workers_[i].rank == peer) release(workers_[i]);
+  }
+}
+
+void Server::hang_up(std::size_t index, const std::string& cause) {
+  transport_.fail(workers_[index].rank);
+  lose(index, cause);
+}
+
+void Server::lose(std::size_t index, const std::string& cause) {
+  Worker& worker = workers_[index];
+  const Member& member = world_.members[static_cast<std::size_t>(worker.rank)];
+  worker.is_there = false;
+  worker.is_waiting = false;
+  pace_.end(index);
+  ++lost_;
+  release(worker);
+  const auto there = std::count_if(workers_.begin(), workers_.end(),
+                                   [](const Worker& one) { return one.is_there; });
+  notes_.push_back(
+      cat(rank_failed(world_.number(worker.rank), member.host, member.pid, cause).message(),
+          " The server goes on with ", there, there == 1 ? " worker." : " workers."));
+}
+
+void Server::release(Worker& worker) {
+  worker.asked.clear();
+  worker.job.reset();
+  worker.unsaid.clear();
+  for (Buffer& buffer : worker.buffers) free(buffer);
+}
+
+void Server::free(Buffer& buffer) {
+  pool_.free(buffer.data);
+  buffer = {};
+}
+
+bool Server::is_done() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return !worker.is_there && worker.unsaid.empty() && !worker.job;
+  });
+}
+
+std::vector<std::string> Server::take_notes() { return std::exchange(notes_, {}); }
+
+std::string Server::stats_json() const {
+  std::size_t there = 0, waiting = 0;
+  for (const Worker& worker : workers_) {
+    there += worker.is_there ? 1 : 0;
+    waiting += worker.is_waiting ? 1 : 0;
+  }
+  return cat("{\"updates\": ", updates_, ", \"bytes_received\": ", bytes_received_,
+             ", \"bytes_sent\": ", bytes_sent_, ", \"stored_bytes\": ", store_.bytes(),
+             ", \"variables\": ", store_.variables(), ", \"workers\": ", there,
+             ", \"waiting\": ", waiting, ", \"lost\": ", lost_, "}");
+}
+
+}  // namespace rdmacoll::ps

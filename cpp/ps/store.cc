@@ -1,0 +1,171 @@
+#include "ps/store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/text.h"
+
+namespace rdmacoll::ps {
+namespace {
+
+void fill(std::vector<std::byte>& memory, Dtype dtype, double value) {
+  const auto narrow = static_cast<float>(value);
+  const std::size_t bytes = size_of(dtype);
+  for (std::size_t at = 0; at < memory.size(); at += bytes) {
+    if (dtype == Dtype::float32) {
+      std::memcpy(memory.data() + at, &narrow, bytes);
+    } else {
+      std::memcpy(memory.data() + at, &value, bytes);
+    }
+  }
+}
+
+bool is_zero(std::span<std::byte* const> slots, std::size_t bytes) {
+  return std::all_of(slots.begin(), slots.end(), [bytes](const std::byte* slot) {
+    return std::all_of(slot, slot + bytes, [](std::byte b) { return b == std::byte{0}; });
+  });
+}
+
+}  // namespace
+
+Status Store::set_rule(const std::string& text) {
+  if (!rule_text_.empty()) {
+    if (rule_text_ == text) return {};
+    return {Code::mismatch,
+            cat("workers have different optimizers: the servers go by\n", rule_text_,
+                "and this worker has\n", text, "Give all workers the same one.")};
+  }
+  RC_RETURN_IF_ERROR(rule_from(text, rule_));
+  rule_text_ = text;
+  return {};
+}
+
+Status Store::check_same(const Variable& known, const StoredSpec& spec) const {
+  if (known.spec == spec) return {};
+  const auto told = [](const StoredSpec& one) {
+    return cat(one.name, " (", name_of(one.dtype), ", ", one.elements, " elements here",
+               one.row_elements > 0 ? ", by rows" : "", one.decays ? "" : ", not decayed", ")");
+  };
+  return {Code::mismatch, cat("workers have different variables: the servers know ",
+                              told(known.spec), ", and this worker has ", told(spec),
+                              " in its place. Build the same model on all workers.")};
+}
+
+Status Store::declare(std::size_t index, const StoredSpec& spec) {
+  if (index < variables_.size()) return check_same(variables_[index], spec);
+  RC_ASSERT(index == variables_.size() && !rule_text_.empty());
+  const std::vector<std::string_view> slots = rule_.slots();
+  const bool rests = rule_.rests_without_gradient();
+  Variable variable{.spec = spec, .is_initialized = spec.elements == 0};
+  try {
+    variable.values.resize(spec.bytes());
+    variable.slots.assign(slots.size(), std::vector<std::byte>(spec.bytes()));
+    if (!rests) variable.row_updates.resize(spec.rows());
+  } catch (const std::bad_alloc&) {
+    return {Code::failed,
+            cat("this server has no memory for variable ", spec.name, ": ",
+                bytes_text(spec.bytes() * (1 + slots.size())), " beside ", bytes_text(bytes_),
+                " that it stores. Use more servers, or a machine with more memory.")};
+  }
+  if (rule_.initial_value_of_slots() != 0) {
+    for (std::vector<std::byte>& slot : variable.slots) {
+      fill(slot, spec.dtype, rule_.initial_value_of_slots());
+    }
+  }
+  bytes_ += spec.bytes() * (1 + slots.size());
+  variables_.push_back(std::move(variable));
+  return {};
+}
+
+void Store::write(std::size_t variable, uint64_t first, std::span<const std::byte> values) {
+  Variable& to = variables_[variable];
+  std::memcpy(to.values.data() + first * size_of(to.spec.dtype), values.data(), values.size());
+}
+
+uint64_t Store::begin_update(std::size_t variable, bool by_rows) {
+  Variable& of = variables_[variable];
+  const uint64_t step = of.updates++;
+  if (!by_rows && !of.row_updates.empty()) {
+    catch_up_all(of, step);
+    std::fill(of.row_updates.begin(), of.row_updates.end(), step + 1);
+  }
+  return step;
+}
+
+std::span<std::byte* const> Store::slots_at(Variable& variable, uint64_t first) {
+  slot_addresses_.clear();
+  for (std::vector<std::byte>& slot : variable.slots) {
+    slot_addresses_.push_back(slot.data() + first * size_of(variable.spec.dtype));
+  }
+  return slot_addresses_;
+}
+
+void Store::update(std::size_t variable, uint64_t step, uint64_t first,
+                   std::span<const std::byte> gradient) {
+  Variable& of = variables_[variable];
+  const std::size_t bytes = size_of(of.spec.dtype);
+  Update(rule_, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays)
+      .apply(of.values.data() + first * bytes, slots_at(of, first), gradient.data(),
+             gradient.size() / bytes);
+}
+
+// Up to its update number `updates`, exclusive.
+void Store::catch_up(Variable& variable, uint64_t row, uint64_t updates) {
+  if (variable.row_updates.empty() || variable.row_updates[row] >= updates) return;
+  const uint64_t first = row * variable.spec.row_elements;
+  const auto slots = slots_at(variable, first);
+  const bool decays = variable.spec.decays && rule_.weight_decay != 0;
+  // A row that has never had a gradient has nothing that would move it.
+  if (decays || !is_zero(slots, variable.spec.row_bytes())) {
+    for (uint64_t step = variable.row_updates[row]; step < updates; ++step) {
+      Update(rule_, variable.spec.dtype, static_cast<int64_t>(step), variable.spec.decays)
+          .apply(variable.values.data() + first * size_of(variable.spec.dtype), slots, nullptr,
+                 variable.spec.row_elements);
+    }
+  }
+  variable.row_updates[row] = updates;
+}
+
+void Store::catch_up_all(Variable& variable, uint64_t updates) {
+  for (uint64_t row = 0; row < variable.row_updates.size(); ++row) {
+    catch_up(variable, row, updates);
+  }
+}
+
+void Store::update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
+                        const std::byte* gradients) {
+  Variable& of = variables_[variable];
+  const Update one(rule_, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays);
+  for (const int64_t index : rows) {
+    const auto row = static_cast<uint64_t>(index);
+    catch_up(of, row, step);
+    if (!of.row_updates.empty()) of.row_updates[row] = std::max(of.row_updates[row], step + 1);
+    const uint64_t first = row * of.spec.row_elements;
+    one.apply(of.values.data() + first * size_of(of.spec.dtype), slots_at(of, first), gradients,
+              of.spec.row_elements);
+    gradients += of.spec.row_bytes();
+  }
+}
+
+void Store::begin_read(std::size_t variable) {
+  catch_up_all(variables_[variable], variables_[variable].updates);
+}
+
+void Store::read(std::size_t variable, uint64_t first, std::span<std::byte> values) const {
+  const Variable& of = variables_[variable];
+  std::memcpy(values.data(), of.values.data() + first * size_of(of.spec.dtype), values.size());
+}
+
+void Store::read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values) {
+  Variable& of = variables_[variable];
+  const std::size_t bytes = of.spec.row_bytes();
+  for (const int64_t index : rows) {
+    const auto row = static_cast<uint64_t>(index);
+    catch_up(of, row, of.updates);
+    std::memcpy(values, of.values.data() + row * bytes, bytes);
+    values += bytes;
+  }
+}
+
+}  // namespace rdmacoll::ps

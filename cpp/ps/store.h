@@ -1,0 +1,87 @@
+// What one server owns: its shares of the variables, with what the optimizer keeps beside them.
+// One thread calls, so there are no locks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "ps/update.h"
+
+namespace rdmacoll::ps {
+
+// A variable as a server sees it: the elements of all its shares there, in a row.
+struct StoredSpec {
+  std::string name;
+  Dtype dtype = Dtype::float32;
+  bool decays = true;         // whether the rule's weight decay is for it
+  uint64_t elements = 0;      // here
+  uint64_t row_elements = 0;  // of a variable that is pushed and pulled by rows; else 0
+
+  uint64_t bytes() const { return elements * size_of(dtype); }
+  uint64_t rows() const { return row_elements == 0 ? 0 : elements / row_elements; }
+  uint64_t row_bytes() const { return row_elements * size_of(dtype); }
+  bool operator==(const StoredSpec&) const = default;
+};
+
+inline constexpr std::size_t kVariablesMax = 1u << 20;
+
+class Store {
+ public:
+  // The first caller sets it; whoever comes with another one gets a MismatchError.
+  Status set_rule(const std::string& text);
+  // Variable number `index`: the next one, or one that is known, with the same spec.
+  Status declare(std::size_t index, const StoredSpec& spec);
+
+  std::size_t variables() const { return variables_.size(); }
+  const StoredSpec& spec(std::size_t variable) const { return variables_[variable].spec; }
+  uint64_t bytes() const { return bytes_; }  // of values and slots
+
+  // Initial values, once all of them are written. Until then nobody may read or update.
+  void write(std::size_t variable, uint64_t first, std::span<const std::byte> values);
+  void set_initialized(std::size_t variable) { variables_[variable].is_initialized = true; }
+  bool is_initialized(std::size_t variable) const { return variables_[variable].is_initialized; }
+
+  // The number of the update that begins now. Each variable counts its own.
+  uint64_t begin_update(std::size_t variable, bool by_rows);
+  void update(std::size_t variable, uint64_t step, uint64_t first,
+              std::span<const std::byte> gradient);
+  // `gradients`: a row for each of `rows`, which are all known to exist.
+  void update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
+                   const std::byte* gradients);
+
+  // Before the whole variable is read: rows get what they have missed.
+  void begin_read(std::size_t variable);
+  void read(std::size_t variable, uint64_t first, std::span<std::byte> values) const;
+  void read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values);
+  uint64_t updates(std::size_t variable) const { return variables_[variable].updates; }
+
+ private:
+  struct Variable {
+    StoredSpec spec;
+    bool is_initialized = false;
+    uint64_t updates = 0;  // begun
+    std::vector<std::byte> values;
+    std::vector<std::vector<std::byte>> slots;
+    // Of a variable by rows, where rows without a gradient change as well: the updates that each
+    // has had. It gets the others, with gradients of zero, when somebody wants it; so nobody
+    // touches more rows than a push names, and yet all is as Keras has it.
+    std::vector<uint64_t> row_updates;
+  };
+  Status check_same(const Variable& known, const StoredSpec& spec) const;
+  std::span<std::byte* const> slots_at(Variable& variable, uint64_t first);
+  void catch_up(Variable& variable, uint64_t row, uint64_t updates);
+  void catch_up_all(Variable& variable, uint64_t updates);
+
+  std::string rule_text_;
+  UpdateRule rule_;
+  std::vector<Variable> variables_;
+  uint64_t bytes_ = 0;
+  std::vector<std::byte*> slot_addresses_;  // of slots_at()
+};
+
+}  // namespace rdmacoll::ps

@@ -1,0 +1,177 @@
+#include "ps/update_rule.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <locale>
+#include <optional>
+#include <sstream>
+
+#include "base/text.h"
+
+namespace rdmacoll::ps {
+namespace {
+
+// As LearningRate::Schedule and Optimizer count them.
+constexpr std::array<std::string_view, 6> kSchedules = {
+    "constant",     "exponential_decay", "piecewise_constant_decay",
+    "cosine_decay", "polynomial_decay",  "inverse_time_decay"};
+constexpr std::array<std::string_view, 4> kOptimizers = {"sgd", "adam", "rmsprop", "adagrad"};
+
+constexpr double kAny = std::numeric_limits<double>::max();
+constexpr double kSteps = 1e15;  // counted in doubles and int64 alike
+constexpr std::size_t kListMax = 4096;
+
+struct NumberRow {
+  std::string_view key;
+  double* number;
+  double least, most;
+};
+
+auto numbers_of(UpdateRule& rule) {
+  LearningRate& rate = rule.learning_rate;
+  return std::to_array<NumberRow>({
+      {"initial_learning_rate", &rate.initial_learning_rate, -kAny, kAny},
+      {"decay_steps", &rate.decay_steps, 1e-9, kSteps},
+      {"decay_rate", &rate.decay_rate, 0, kAny},
+      {"staircase", &rate.staircase, 0, 1},
+      {"alpha", &rate.alpha, -kAny, kAny},
+      {"warmup_steps", &rate.warmup_steps, 0, kSteps},
+      {"warmup_target", &rate.warmup_target, -kAny, kAny},
+      {"end_learning_rate", &rate.end_learning_rate, -kAny, kAny},
+      {"power", &rate.power, 0, kAny},
+      {"cycle", &rate.cycle, 0, 1},
+      {"momentum", &rule.momentum, 0, 1},
+      {"nesterov", &rule.nesterov, 0, 1},
+      {"beta_1", &rule.beta_1, 0, 1},
+      {"beta_2", &rule.beta_2, 0, 1},
+      {"amsgrad", &rule.amsgrad, 0, 1},
+      {"rho", &rule.rho, 0, 1},
+      {"centered", &rule.centered, 0, 1},
+      {"initial_accumulator_value", &rule.initial_accumulator_value, 0, kAny},
+      {"epsilon", &rule.epsilon, 0, kAny},
+      {"weight_decay", &rule.weight_decay, 0, kAny},
+      {"clipvalue", &rule.clipvalue, 0, kAny},
+  });
+}
+
+std::optional<double> number_from(std::string_view text) {
+  std::istringstream stream{std::string(text)};
+  stream.imbue(std::locale::classic());  // a point is a point, whatever the user's language
+  double number = 0;
+  if (!(stream >> number) || !stream.eof() || !std::isfinite(number)) return std::nullopt;
+  return number;
+}
+
+template <std::size_t kCount>
+std::optional<uint8_t> index_of(std::string_view name,
+                                const std::array<std::string_view, kCount>& names) {
+  for (std::size_t i = 0; i < kCount; ++i) {
+    if (names[i] == name) return static_cast<uint8_t>(i);
+  }
+  return std::nullopt;
+}
+
+bool list_from(std::string_view text, std::vector<double>& numbers) {
+  std::istringstream stream{std::string(text)};
+  for (std::string item; std::getline(stream, item, ',');) {
+    const std::optional<double> number = number_from(item);
+    if (!number || numbers.size() == kListMax) return false;
+    numbers.push_back(*number);
+  }
+  return !numbers.empty();
+}
+
+Status unknown(std::string_view what, std::string_view name, std::string_view known) {
+  return {Code::invalid, cat("servers have no ", what, " ", name, ": choose one of ", known, ".")};
+}
+
+Status read_number(std::string_view key, std::string_view value, UpdateRule& rule) {
+  for (const NumberRow& row : numbers_of(rule)) {
+    if (row.key != key) continue;
+    const std::optional<double> number = number_from(value);
+    if (!number || *number < row.least || *number > row.most) {
+      return {Code::invalid,
+              cat("the optimizer's ", key, " is ", value, ": servers take ",
+                  row.most == kAny ? row.least == -kAny ? "any number" : "no number below 0"
+                                   : cat("a number from ", row.least, " to ", row.most),
+                  ".")};
+    }
+    *row.number = *number;
+    return {};
+  }
+  return {Code::invalid, cat("servers know no number ", key,
+                             " of an optimizer: the ranks run different builds of rdmacoll. "
+                             "Install one version everywhere.")};
+}
+
+Status read_line(std::string_view key, std::string_view value, UpdateRule& rule) {
+  if (key == "optimizer") {
+    const auto index = index_of(value, kOptimizers);
+    if (!index) return unknown("optimizer", value, join(kOptimizers, ", "));
+    rule.optimizer = static_cast<Optimizer>(*index);
+    return {};
+  }
+  if (key == "schedule") {
+    const auto index = index_of(value, kSchedules);
+    if (!index) return unknown("learning-rate schedule", value, join(kSchedules, ", "));
+    rule.learning_rate.schedule = static_cast<LearningRate::Schedule>(*index);
+    return {};
+  }
+  if (key != "boundaries" && key != "values") return read_number(key, value, rule);
+  auto& list = key == "values" ? rule.learning_rate.values : rule.learning_rate.boundaries;
+  list.clear();
+  if (list_from(value, list)) return {};
+  return {Code::invalid, cat("the ", key, " of a piecewise constant learning rate are ", value,
+                             ": give 1 to ", kListMax, " numbers.")};
+}
+
+}  // namespace
+
+std::vector<std::string_view> UpdateRule::slots() const {
+  switch (optimizer) {
+    case Optimizer::sgd:
+      if (momentum != 0) return {"momentum"};
+      return {};
+    case Optimizer::adam:
+      if (amsgrad != 0) return {"momentum", "velocity", "velocity_hat"};
+      return {"momentum", "velocity"};
+    case Optimizer::rmsprop: {
+      std::vector<std::string_view> names = {"velocity"};
+      if (momentum > 0) names.emplace_back("momentum");
+      if (centered != 0) names.emplace_back("average_gradient");
+      return names;
+    }
+    case Optimizer::adagrad:
+      return {"accumulator"};
+  }
+  return {};
+}
+
+double UpdateRule::initial_value_of_slots() const {
+  return optimizer == Optimizer::adagrad ? initial_accumulator_value : 0;
+}
+
+bool UpdateRule::rests_without_gradient() const {
+  const bool has_no_memory =
+      optimizer == Optimizer::adagrad || (optimizer == Optimizer::sgd && momentum == 0);
+  return has_no_memory && weight_decay == 0;
+}
+
+Status rule_from(std::string_view text, UpdateRule& rule) {
+  rule = {};
+  if (text.size() > kRuleBytesMax) {
+    return {Code::invalid, cat("the optimizer's numbers take ", text.size(), " bytes: at most ",
+                               kRuleBytesMax, " are sent to servers.")};
+  }
+  std::istringstream lines{std::string(text)};
+  for (std::string line; std::getline(lines, line);) {
+    const auto equals = line.find('=');
+    if (equals == std::string::npos) return read_number(line, "", rule);
+    const std::string_view all = line;
+    RC_RETURN_IF_ERROR(read_line(all.substr(0, equals), all.substr(equals + 1), rule));
+  }
+  return check(rule.learning_rate);
+}
+
+}  // namespace rdmacoll::ps

@@ -1,0 +1,45 @@
+// What a server does with a gradient: an optimizer and its numbers, as a record that is a text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "ps/learning_rate.h"
+
+namespace rdmacoll::ps {
+
+enum class Optimizer : uint8_t { sgd, adam, rmsprop, adagrad };
+
+inline constexpr std::size_t kRuleBytesMax = std::size_t{64} << 10;
+
+// Numbers are named as the arguments of Keras' optimizers, and mean the same.
+struct UpdateRule {
+  Optimizer optimizer = Optimizer::sgd;
+  LearningRate learning_rate;
+  double momentum = 0;  // sgd, rmsprop
+  double nesterov = 0;  // sgd: 0 or 1
+  double beta_1 = 0.9;  // adam
+  double beta_2 = 0.999;
+  double amsgrad = 0;                      // adam: 0 or 1
+  double rho = 0.9;                        // rmsprop
+  double centered = 0;                     // rmsprop: 0 or 1
+  double initial_accumulator_value = 0.1;  // adagrad
+  double epsilon = 1e-7;
+  double weight_decay = 0;  // 0: none; with adam this is AdamW
+  double clipvalue = 0;     // 0: none
+
+  // What is kept beside each variable, in this order: "momentum", "velocity", ...
+  std::vector<std::string_view> slots() const;
+  double initial_value_of_slots() const;
+  // Whether a gradient of zeros changes nothing: then rows without one can be left alone.
+  bool rests_without_gradient() const;
+};
+
+// Lines of "key=value" or "key=value,value,...": "optimizer" and "schedule" are names, all else
+// numbers. What is not named keeps its default.
+Status rule_from(std::string_view text, UpdateRule& rule);
+
+}  // namespace rdmacoll::ps

@@ -1,0 +1,42 @@
+"""What `rdmacoll selftest` has found, the same on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rdmacoll import engine
+from rdmacoll.cli import references
+
+
+class Results:
+    """Counts cases; a case is one operation whose result every rank has compared."""
+
+    def __init__(self) -> None:
+        self.cases = 0
+        self.failures: list[dict[str, str]] = []
+        self.skipped: list[dict[str, str]] = []
+
+    def add(self, case: str, problem: str) -> None:
+        """One case that has run; `problem` is empty when it is right."""
+        self.cases += 1
+        if problem:
+            self.failures.append({"case": case, "reason": problem})
+
+    def skip(self, case: str, reason: str) -> None:
+        """One case that cannot run here."""
+        self.skipped.append({"case": case, "reason": reason})
+
+
+def everywhere(problem: str, result: np.ndarray[Any, Any] | None = None) -> str:
+    """The first rank's problem, the same text on every rank; or that the ranks' bits differ, where each
+    has the same result."""
+    same = 0 if result is None else references.fingerprint(result)
+    prints = engine.allgather(np.array([same, 1 if problem else 0], np.int64).reshape(1, 2))
+    if prints[:, 1].any():
+        ranks = ", ".join(str(rank) for rank in np.flatnonzero(prints[:, 1]))
+        return f"wrong on ranks {ranks}: {problem}" if problem else f"wrong on ranks {ranks}"
+    if len(set(prints[:, 0].tolist())) != 1:
+        return "the ranks' results are not bitwise equal"
+    return ""

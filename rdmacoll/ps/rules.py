@@ -1,0 +1,166 @@
+"""What a parameter server does with gradients: the user's Keras 3 optimizer, as a plain record.
+
+The record is a text of lines "key=value", with the names of Keras' arguments; cpp/ps/update_rule.h reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rdmacoll.engine.arguments import address_of
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.library import load
+
+Array = np.ndarray[Any, Any]
+
+_DTYPES = {np.dtype(np.float32): 6, np.dtype(np.float64): 7}  # as of the C interface
+
+# Keras' classes, the server's names, and the arguments that go along.
+_ADAM = ("beta_1", "beta_2", "epsilon", "amsgrad")
+_OPTIMIZERS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "SGD": ("sgd", ("momentum", "nesterov")),
+    "Adam": ("adam", _ADAM),
+    "AdamW": ("adam", _ADAM),
+    "RMSprop": ("rmsprop", ("rho", "momentum", "epsilon", "centered")),
+    "Adagrad": ("adagrad", ("initial_accumulator_value", "epsilon")),
+}
+_SCHEDULES: Mapping[str, tuple[str, Sequence[str]]] = {
+    "ExponentialDecay": (
+        "exponential_decay",
+        ("initial_learning_rate", "decay_steps", "decay_rate", "staircase"),
+    ),
+    "PiecewiseConstantDecay": ("piecewise_constant_decay", ("boundaries", "values")),
+    "CosineDecay": (
+        "cosine_decay",
+        ("initial_learning_rate", "decay_steps", "alpha", "warmup_target", "warmup_steps"),
+    ),
+    "PolynomialDecay": (
+        "polynomial_decay",
+        ("initial_learning_rate", "decay_steps", "end_learning_rate", "power", "cycle"),
+    ),
+    "InverseTimeDecay": (
+        "inverse_time_decay",
+        ("initial_learning_rate", "decay_steps", "decay_rate", "staircase"),
+    ),
+}
+# What servers do not do, and what to do instead.
+_REFUSED = {
+    "clipnorm": "the norm of a gradient is not known where a part of it arrives; clip by value (clipvalue), "
+    "or clip gradients before they are pushed",
+    "global_clipnorm": "no server sees all gradients; clip by value (clipvalue), or clip gradients before "
+    "they are pushed",
+    "use_ema": "servers keep no moving average of weights; leave it out",
+    "gradient_accumulation_steps": "servers update at each push; push sums of gradients instead",
+    "loss_scale_factor": "servers take gradients as they are; divide them before they are pushed",
+}
+_CAN = (
+    f"Servers apply Keras 3's {', '.join(_OPTIMIZERS)}; learning rates are constant or "
+    f"{', '.join(_SCHEDULES)}"
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An update rule; `text` is its record. `rule_of` makes one of a Keras optimizer."""
+
+    text: str
+
+    def slots(self, values: Array) -> dict[str, Array]:
+        """What a server keeps beside `values`: arrays of its shape and dtype, as they are at the start.
+        Raises ConfigError where the record says what servers cannot do."""
+        names, initial = load().rule_slots(self.text)
+        return {name: np.full_like(values, initial) for name in names}
+
+    def apply(
+        self, values: Array, slots: Mapping[str, Array], gradient: Array, *, step: int, decays: bool = True
+    ) -> None:
+        """Updates `values` and `slots` in place, as a server does at its update number `step` (from 0 on) of
+        this variable. All arrays are of one shape, float32 or float64, and C-contiguous; `decays`: whether
+        the rule's weight decay is for this variable. Raises ConfigError."""
+        arrays = [values, *slots.values(), gradient]
+        if any(a.dtype != values.dtype or a.shape != values.shape for a in arrays):
+            shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
+            raise ConfigError(f"values, slots and gradient are {shapes}: give them one shape and dtype.")
+        if values.dtype not in _DTYPES or not all(a.flags.c_contiguous for a in arrays):
+            raise ConfigError(
+                f"arrays of {values.dtype} to update: give float32 or float64, C-contiguous in memory."
+            )
+        load().update(
+            self.text,
+            dtype=_DTYPES[values.dtype],
+            step=step,
+            decays=decays,
+            count=values.size,
+            values=address_of(values),
+            slots=[address_of(array) for array in slots.values()],
+            gradient=address_of(gradient),
+        )
+
+
+def rule_of(optimizer: Any, variables: Iterable[Any] = ()) -> Rule:
+    """The rule of a Keras 3 optimizer: its class, its numbers, its learning rate or schedule.
+
+    `variables`: those that it will update; a constraint of one is refused. Raises ConfigError for what
+    servers cannot apply, with what they can."""
+    name, keys = _known_class(optimizer)
+    config = optimizer.get_config()
+    for key, cure in _REFUSED.items():
+        if config.get(key):
+            raise ConfigError(f"{type(optimizer).__name__} has {key}={config[key]}: {cure}. {_CAN}.")
+    for variable in variables:
+        if getattr(variable, "constraint", None) is not None:
+            raise ConfigError(
+                f"variable {variable.path} has a constraint, which servers do not apply. {_CAN}."
+            )
+    lines = [("optimizer", name), *_learning_rate(config["learning_rate"])]
+    lines += [(key, _number(config[key])) for key in (*keys, "weight_decay", "clipvalue") if config.get(key)]
+    # What is off has to be said where the server's default is on.
+    lines += [(key, "0") for key in keys if not config.get(key)]
+    return Rule("".join(f"{key}={value}\n" for key, value in lines))
+
+
+def _known_class(optimizer: Any) -> tuple[str, Sequence[str]]:
+    for known in type(optimizer).__mro__:
+        if known.__module__.startswith("keras.") and known.__name__ in _OPTIMIZERS:
+            own = [name for name in ("update_step", "build") if _differs(optimizer, known, name)]
+            if own:
+                raise ConfigError(
+                    f"{type(optimizer).__name__} changes {' and '.join(own)} of {known.__name__}: a server "
+                    f"cannot know how. {_CAN}."
+                )
+            return _OPTIMIZERS[known.__name__]
+    raise ConfigError(f"an optimizer of class {type(optimizer).__name__} cannot be applied. {_CAN}.")
+
+
+def _differs(optimizer: Any, known: type, name: str) -> bool:
+    return getattr(type(optimizer), name) is not getattr(known, name)
+
+
+def _learning_rate(rate: Any) -> list[tuple[str, str]]:
+    """From an optimizer's `get_config()`."""
+    if isinstance(rate, (int, float)):
+        return [("schedule", "constant"), ("initial_learning_rate", _number(rate))]
+    name = str(rate.get("class_name")) if isinstance(rate, Mapping) else type(rate).__name__
+    if not isinstance(rate, Mapping) or name not in _SCHEDULES or rate.get("registered_name"):
+        raise ConfigError(f"a learning rate of class {name} cannot be computed by servers. {_CAN}.")
+    schedule, keys = _SCHEDULES[name]
+    config = rate["config"]
+    lines = [("schedule", schedule)]
+    for key in keys:
+        value = config[key]
+        if key == "warmup_steps" and config["warmup_target"] is None:
+            continue  # Keras looks at the target alone
+        if isinstance(value, (list, tuple)):
+            lines.append((key, ",".join(map(_number, value))))
+        elif value is not None:
+            lines.append((key, _number(value)))
+    return lines
+
+
+def _number(value: Any) -> str:
+    # Every digit, so that the server has the same number.
+    return repr(float(value))

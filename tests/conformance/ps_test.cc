@@ -1,0 +1,361 @@
+// Workers and servers of an asynchronous parameter server, over every transport.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "conformance/harness.h"
+#include "ps/client.h"
+#include "ps/server.h"
+
+namespace rdmacoll::conformance {
+namespace {
+
+using ps::CallRef;
+using ps::Client;
+using ps::Server;
+using ps::Tensor;
+using ps::VariableSpec;
+
+constexpr std::size_t kChunkBytes = 4096;
+const std::string kSgd = "optimizer=sgd\ninitial_learning_rate=1\n";
+
+VariableSpec floats(std::string name, std::vector<int64_t> dims, bool by_rows = false) {
+  return {std::move(name), Dtype::float32, std::move(dims), by_rows};
+}
+
+// Workers are the first ranks, servers the last.
+class ParameterServer : public testing::TestWithParam<Backend> {
+ protected:
+  void open(int workers, int servers, std::optional<uint64_t> staleness = {},
+            Nanoseconds peer_timeout = kNeverSilent) {
+    fleet = GetParam().make(workers + servers, peer_timeout);
+    std::vector<int> worker_ranks(static_cast<std::size_t>(workers));
+    std::iota(worker_ranks.begin(), worker_ranks.end(), 0);
+    std::vector<int> server_ranks(static_cast<std::size_t>(servers));
+    std::iota(server_ranks.begin(), server_ranks.end(), workers);
+    for (int rank = 0; rank < workers + servers; ++rank) {
+      worlds.push_back(world_of(workers + servers, rank));
+    }
+    for (int rank = 0; rank < workers; ++rank) {
+      const auto i = static_cast<std::size_t>(rank);
+      clients.push_back(std::make_unique<Client>(
+          *fleet->transports[i], worlds[i],
+          ps::ClientOptions{server_ranks, kChunkBytes, staleness.has_value()}));
+    }
+    for (int rank = workers; rank < workers + servers; ++rank) {
+      const auto i = static_cast<std::size_t>(rank);
+      this->servers.push_back(
+          std::make_unique<Server>(*fleet->transports[i], worlds[i], *fleet->pools[i],
+                                   ps::ServerOptions{worker_ranks, kChunkBytes, staleness}));
+    }
+  }
+
+  // Whoever has been reset is dead.
+  void turn() {
+    fleet->step();
+    for (auto& client : clients) {
+      if (client) client->turn();
+    }
+    for (auto& server : servers) {
+      if (server) server->turn();
+    }
+  }
+  bool run_until(const std::function<bool()>& done) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!done()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      turn();
+    }
+    return true;
+  }
+  Status wait(const CallRef& call) {
+    if (!run_until([&] { return call->is_done(); })) return {Code::failed, "hangs"};
+    return call->status;
+  }
+  void run(const CallRef& call) {
+    const Status ended = wait(call);
+    ASSERT_TRUE(ended.ok()) << ended.message();
+  }
+
+  // All workers declare, the first gives values.
+  void begin(const std::vector<VariableSpec>& specs, std::vector<std::vector<float>> values,
+             const std::string& rule = kSgd) {
+    const std::unique_ptr<bool[]> decays(new bool[specs.size()]());
+    for (auto& client : clients) {
+      CallRef declared;
+      const Status asked = client->declare(specs, {decays.get(), specs.size()}, rule, declared);
+      ASSERT_TRUE(asked.ok()) << asked.message();
+      run(declared);
+      EXPECT_EQ(declared->texts, std::vector<std::string>());
+    }
+    std::vector<CallRef> waits;
+    for (std::size_t i = 1; i < clients.size(); ++i) {
+      waits.push_back(clients[i]->wait_for_values());
+    }
+    for (int i = 0; i < 20; ++i) turn();
+    for (const CallRef& one : waits) EXPECT_FALSE(one->is_done());
+    run(clients[0]->init(tensors(values)));
+    for (const CallRef& one : waits) run(one);
+  }
+
+  static std::vector<Tensor> tensors(std::vector<std::vector<float>>& values) {
+    std::vector<Tensor> tensors;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      tensors.push_back({static_cast<uint32_t>(i), reinterpret_cast<std::byte*>(values[i].data())});
+    }
+    return tensors;
+  }
+
+  std::unique_ptr<Fleet> fleet;
+  std::vector<World> worlds;
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::unique_ptr<Server>> servers;
+};
+
+std::vector<float> counted(std::size_t count, float from) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), from);
+  return values;
+}
+
+const std::vector<VariableSpec> kSpecs = {floats("large", {50, 101}), floats("scalar", {}),
+                                          floats("none", {0, 3}), floats("small", {17})};
+std::vector<std::vector<float>> values_of_specs(float from) {
+  return {counted(5050, from), {from}, {}, counted(17, from)};
+}
+
+TEST_P(ParameterServer, gives_all_workers_what_the_first_has) {
+  open(3, 2);
+  begin(kSpecs, values_of_specs(7));
+  for (auto& client : clients) {
+    auto pulled = values_of_specs(0);
+    run(client->pull(tensors(pulled)));
+    EXPECT_EQ(pulled, values_of_specs(7));
+  }
+}
+
+TEST_P(ParameterServer, applies_every_push_of_every_worker_once) {
+  open(3, 2);
+  begin(kSpecs, values_of_specs(0));
+  constexpr int kSteps = 20;
+  std::vector<std::vector<std::vector<float>>> gradients;
+  for (int worker = 0; worker < 3; ++worker) {
+    gradients.push_back(values_of_specs(0));
+    for (auto& one : gradients.back()) std::fill(one.begin(), one.end(), -1 - worker);
+  }
+  // Several at a time of each worker.
+  std::vector<CallRef> calls;
+  for (int step = 0; step < kSteps; ++step) {
+    for (std::size_t worker = 0; worker < 3; ++worker) {
+      calls.push_back(clients[worker]->push(tensors(gradients[worker])));
+    }
+  }
+  for (const CallRef& call : calls) run(call);
+  auto pulled = values_of_specs(0);
+  run(clients[1]->pull(tensors(pulled)));
+  EXPECT_EQ(pulled, values_of_specs(kSteps * (1 + 2 + 3)));
+}
+
+TEST_P(ParameterServer, gives_fresh_values_back_for_gradients) {
+  open(2, 2);
+  begin(kSpecs, values_of_specs(0));
+  for (int step = 1; step <= 5; ++step) {
+    auto moved = values_of_specs(0);
+    for (auto& one : moved) std::fill(one.begin(), one.end(), -2.F);
+    run(clients[static_cast<std::size_t>(step % 2)]->push_pull(tensors(moved)));
+    EXPECT_EQ(moved, values_of_specs(2.F * static_cast<float>(step)));
+  }
+}
+
+TEST_P(ParameterServer, moves_only_the_rows_that_are_named) {
+  open(2, 3);
+  constexpr std::size_t kRows = 400, kColumns = 6;
+  begin({floats("words", {kRows, kColumns}, true)}, {counted(kRows * kColumns, 0)});
+  // Twice the same: their gradients are summed.
+  const std::vector<int64_t> rows = {399, 5, 0, 5, 200};
+  std::vector<float> gradients(rows.size() * kColumns, -1);
+  CallRef call;
+  ASSERT_TRUE(clients[0]
+                  ->push_rows(0, rows, reinterpret_cast<const std::byte*>(gradients.data()), call)
+                  .ok());
+  run(call);
+  std::vector<float> pulled(rows.size() * kColumns);
+  ASSERT_TRUE(
+      clients[1]->pull_rows(0, rows, reinterpret_cast<std::byte*>(pulled.data()), call).ok());
+  run(call);
+  for (std::size_t i = 0; i < pulled.size(); ++i) {
+    const int64_t row = rows[i / kColumns];
+    const auto was = static_cast<float>(static_cast<std::size_t>(row) * kColumns + i % kColumns);
+    EXPECT_EQ(pulled[i], was + (row == 5 ? 2 : 1)) << i;
+  }
+  std::vector<std::vector<float>> all = {std::vector<float>(kRows * kColumns)};
+  run(clients[0]->pull(tensors(all)));
+  EXPECT_EQ(all[0][6 * kColumns], 6.F * kColumns);
+  EXPECT_EQ(all[0][200 * kColumns], 200.F * kColumns + 1);
+  EXPECT_EQ(clients[0]->push_rows(0, std::vector<int64_t>{400}, nullptr, call).message(),
+            "row 400 of variable words: it has rows 0 to 399.");
+}
+
+TEST_P(ParameterServer, lets_the_fast_run_while_one_is_slow) {
+  open(4, 2);
+  begin(kSpecs, values_of_specs(0));
+  // Worker 3 moves at every tenth turn of the others.
+  std::vector<std::vector<std::vector<float>>> memory(4, values_of_specs(0));
+  std::vector<CallRef> calls(4);
+  std::vector<int> steps(4, 0);
+  for (int round = 0; steps[0] < 200; ++round) {
+    for (std::size_t i = 0; i < 4; ++i) {
+      if (calls[i] && calls[i]->is_done()) {
+        ASSERT_TRUE(calls[i]->status.ok());
+        ++steps[i];
+        calls[i].reset();
+      }
+      if (!calls[i] && (i < 3 || round % 10 == 0)) {
+        calls[i] = clients[i]->push_pull(tensors(memory[i]));
+      }
+    }
+    fleet->step();
+    for (std::size_t i = 0; i < 4; ++i) {
+      if (i < 3 || round % 10 == 0) clients[i]->turn();
+    }
+    for (auto& server : servers) server->turn();
+    ASSERT_LT(round, 1'000'000);
+  }
+  for (std::size_t i = 1; i < 3; ++i) EXPECT_GE(steps[i], steps[0] * 9 / 10) << "worker " << i;
+  EXPECT_LT(steps[3], steps[0] / 2);
+}
+
+TEST_P(ParameterServer, holds_the_fast_back_where_staleness_is_bounded) {
+  open(2, 2, 3);
+  begin(kSpecs, values_of_specs(0));
+  auto gradient = values_of_specs(0);
+  std::vector<CallRef> calls;
+  for (int step = 0; step < 8; ++step) calls.push_back(clients[0]->push(tensors(gradient)));
+  run(calls[3]);
+  for (int i = 0; i < 200; ++i) turn();
+  EXPECT_FALSE(calls[4]->is_done());
+  EXPECT_THAT(servers[0]->stats_json(), testing::HasSubstr("\"waiting\": 1"));
+  run(clients[1]->push(tensors(gradient)));
+  run(calls[4]);
+  for (int i = 0; i < 200; ++i) turn();
+  EXPECT_FALSE(calls[5]->is_done());
+  // Who has left holds nobody back.
+  run(clients[1]->leave());
+  for (const CallRef& call : calls) run(call);
+}
+
+TEST_P(ParameterServer, goes_on_without_a_worker_that_dies) {
+  open(3, 1, 0);
+  begin(kSpecs, values_of_specs(0));
+  auto gradient = values_of_specs(0), dying = values_of_specs(0);
+  const CallRef lost = clients[2]->push_pull(tensors(dying));
+  clients[2]->turn();
+  clients[2].reset();
+  fleet->transports[2].reset();
+  for (int step = 0; step < 3; ++step) {
+    const CallRef one = clients[0]->push(tensors(gradient));
+    const CallRef other = clients[1]->push(tensors(gradient));
+    run(one);
+    run(other);
+  }
+  const std::vector<std::string> notes = servers[0]->take_notes();
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_THAT(notes[0], testing::AllOf(testing::HasSubstr("rank 2 (here"),
+                                       testing::HasSubstr("goes on with 2 workers.")));
+  run(clients[0]->leave());
+  EXPECT_FALSE(servers[0]->is_done());
+  run(clients[1]->leave());
+  EXPECT_TRUE(run_until([&] { return servers[0]->is_done(); }));
+}
+
+TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
+  open(2, 2);
+  begin(kSpecs, values_of_specs(0));
+  auto memory = values_of_specs(0);
+  const CallRef pushed = clients[0]->push_pull(tensors(memory));
+  servers[1].reset();
+  fleet->transports[3].reset();
+  const Status failed = wait(pushed);
+  EXPECT_EQ(failed.code(), Code::rank_failed) << failed.message();
+  EXPECT_EQ(failed.detail().rank, 3);
+  EXPECT_THAT(failed.message(), testing::HasSubstr("it is a parameter server"));
+  const CallRef later = clients[0]->pull(tensors(memory));
+  EXPECT_TRUE(later->is_done());
+  EXPECT_EQ(later->status.code(), Code::rank_failed);
+}
+
+TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
+  open(2, 1);
+  const VariableSpec w = floats("w", {3}), v = floats("v", {3});
+  const bool decays = true;
+  CallRef call;
+  ASSERT_TRUE(clients[0]->declare({&w, 1}, {&decays, 1}, kSgd, call).ok());
+  run(call);
+  EXPECT_THAT(wait(clients[0]->wait_for_values()).message(),
+              testing::HasSubstr("it cannot wait for them"));
+  std::vector<std::vector<float>> values = {{1, 2, 3}};
+  EXPECT_EQ(wait(clients[0]->push(tensors(values))).message(),
+            "variable w has no values yet: the first worker gives them, others wait.");
+  run(clients[0]->init(tensors(values)));
+  EXPECT_EQ(wait(clients[0]->init(tensors(values))).message(),
+            "variable w has its initial values already: push gradients to change it.");
+  // Though data was sent along that nobody wanted, both still count alike.
+  values = {{1, 1, 1}};
+  run(clients[0]->push_pull(tensors(values)));
+  EXPECT_EQ(values[0], (std::vector<float>{0, 1, 2}));
+
+  ASSERT_TRUE(clients[1]->declare({&v, 1}, {&decays, 1}, kSgd, call).ok());
+  EXPECT_EQ(wait(call).code(), Code::mismatch);
+  EXPECT_THAT(call->status.message(), testing::HasSubstr("the servers know w"));
+  ASSERT_TRUE(clients[1]->declare({&w, 1}, {&decays, 1}, "optimizer=adam\n", call).ok());
+  EXPECT_THAT(wait(call).message(), testing::HasSubstr("different optimizers"));
+  EXPECT_THAT(clients[1]->declare({&w, 1}, {&decays, 1}, "optimizer=lion\n", call).message(),
+              testing::HasSubstr("no optimizer lion"));
+}
+
+TEST_P(ParameterServer, whose_first_worker_dies_too_early_says_so_to_the_others) {
+  open(2, 1);
+  const VariableSpec w = floats("w", {3});
+  const bool decays = true;
+  CallRef call;
+  ASSERT_TRUE(clients[1]->declare({&w, 1}, {&decays, 1}, kSgd, call).ok());
+  run(call);
+  const CallRef waits = clients[1]->wait_for_values();
+  for (int i = 0; i < 50; ++i) turn();
+  EXPECT_FALSE(waits->is_done());
+  clients[0].reset();
+  fleet->transports[0].reset();
+  EXPECT_THAT(wait(waits).message(), testing::HasSubstr("rank 0 has left before it gave"));
+}
+
+TEST_P(ParameterServer, hangs_up_on_nonsense) {
+  open(2, 1);
+  begin(kSpecs, values_of_specs(0));
+  const std::vector<std::byte> nonsense(9, std::byte{0xab});
+  fleet->offer([&] { return fleet->transports[1]->post_control(2, nonsense); });
+  ASSERT_TRUE(run_until([&] {
+    return !clients[1] || servers[0]->stats_json().find("\"lost\": 1") != std::string::npos;
+  }));
+  EXPECT_THAT(servers[0]->take_notes().at(0), testing::HasSubstr("it sent what is no request"));
+  auto values = values_of_specs(0);
+  run(clients[0]->pull(tensors(values)));
+}
+
+TEST_P(ParameterServer, counts_what_it_does) {
+  open(1, 1);
+  begin({floats("w", {1000})}, {counted(1000, 0)});
+  std::vector<std::vector<float>> gradient = {std::vector<float>(1000)};
+  for (int i = 0; i < 3; ++i) run(clients[0]->push(tensors(gradient)));
+  run(clients[0]->pull(tensors(gradient)));
+  const CallRef stats = clients[0]->stats();
+  run(stats);
+  EXPECT_EQ(stats->texts.at(0),
+            "{\"updates\": 3, \"bytes_received\": 16000, \"bytes_sent\": 4000, \"stored_bytes\": "
+            "4000, \"variables\": 1, \"workers\": 1, \"waiting\": 0, \"lost\": 0}");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ParameterServer, testing::ValuesIn(backends()), test_name);
+
+}  // namespace
+}  // namespace rdmacoll::conformance
