@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from rdmacoll import engine
+from rdmacoll import engine, ps
 from rdmacoll.engine import errors
 from rdmacoll.engine.errors import (
     ConfigError,
@@ -44,6 +44,7 @@ from rdmacoll.engine.world import (
     shutdown,
     size,
 )
+from rdmacoll.ps import pull, push
 from rdmacoll.pushing import push_pull
 
 if TYPE_CHECKING:
@@ -171,6 +172,9 @@ __all__ = [
     "local_size",
     "metrics",
     "process_sets",
+    "ps",
+    "pull",
+    "push",
     "push_pull",
     "rank",
     "reduce",

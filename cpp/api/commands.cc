@@ -58,10 +58,12 @@ std::vector<std::vector<int>> nodes_of(const AlgorithmRow& row, int ranks) {
   return found;
 }
 
-// None beside the ranks, one, a few, and more than there are ranks.
+// One, a few, and more than there are ranks; not that many of both, since each step is looked at
+// for each of them. Without servers it is another algorithm.
 std::set<int> servers_of(const AlgorithmRow& row, int ranks) {
   if (!row.by_servers) return {0};
-  return {0, 1, 2, 3, ranks + 1};
+  constexpr int kFewRanks = 16;
+  return ranks <= kFewRanks ? std::set{1, 2, 3, ranks + 1} : std::set{1, 3};
 }
 
 // What a schedule depends on beside the number of ranks: who is the root, whether inputs are

@@ -1,14 +1,59 @@
 #include "api/ps_calls.h"
 
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "api/answers.h"
+#include "api/ps_session.h"
 #include "base/text.h"
 #include "ps/update.h"
 
-namespace rdmacoll::ps {
+struct rc_ps {
+  std::unique_ptr<rdmacoll::ps::PsSession> session;
+};
+struct rc_ps_call {
+  rdmacoll::ps::CallRef call;
+};
 
-int rule_slots(const char* rule, char** json, char** error) {
+namespace rdmacoll::ps {
+namespace {
+
+int answer(const Status& status, CallRef made, rc_ps_call** call, char** error) {
+  if (status.ok()) *call = new rc_ps_call{std::move(made)};
+  return report(status, error);
+}
+
+Status check_number(const Client& client, int32_t variable) {
+  const auto known = client.variables();
+  if (variable >= 0 && static_cast<std::size_t>(variable) < known) return {};
+  return {Code::invalid, cat("variable number ", variable, " of ", known, ": declare it first.")};
+}
+
+}  // namespace
+}  // namespace rdmacoll::ps
+
+using rdmacoll::cat;
+using rdmacoll::copy_text;
+using rdmacoll::Dtype;
+using rdmacoll::join;
+using rdmacoll::json_quote;
+using rdmacoll::kDone;
+using rdmacoll::nanoseconds;
+using rdmacoll::report;
+using rdmacoll::Status;
+using rdmacoll::ps::answer;
+using rdmacoll::ps::CallRef;
+using rdmacoll::ps::check_number;
+using rdmacoll::ps::Client;
+using rdmacoll::ps::PsSession;
+using rdmacoll::ps::rule_from;
+using rdmacoll::ps::Tensor;
+using rdmacoll::ps::Update;
+using rdmacoll::ps::UpdateRule;
+using rdmacoll::ps::VariableSpec;
+
+int ps_rule_slots(const char* rule, char** json, char** error) {
   UpdateRule read;
   const Status status = rule_from(rule, read);
   if (!status.ok()) return report(status, error);
@@ -19,7 +64,7 @@ int rule_slots(const char* rule, char** json, char** error) {
   return kDone;
 }
 
-int update(const rc_update* update, char** error) {
+int ps_update(const rc_update* update, char** error) {
   UpdateRule rule;
   const Status status = rule_from(update->rule, rule);
   if (!status.ok()) return report(status, error);
@@ -35,4 +80,120 @@ int update(const rc_update* update, char** error) {
   return kDone;
 }
 
-}  // namespace rdmacoll::ps
+int ps_open(int32_t rank, int32_t size, int32_t servers, int64_t staleness, const char* job,
+            const uint8_t* secret, int32_t secret_bytes, const char* arguments, rc_ps** ps,
+            char** card, char** error) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(secret);
+  std::unique_ptr<PsSession> session;
+  std::optional<uint64_t> bound;
+  if (staleness >= 0) bound = static_cast<uint64_t>(staleness);
+  const Status status = PsSession::open(rank, size, servers, bound, job,
+                                        {bytes, bytes + secret_bytes}, arguments, session);
+  if (status.ok()) {
+    *card = copy_text(session->card());
+    *ps = new rc_ps{std::move(session)};
+  }
+  return report(status, error);
+}
+
+int ps_node(rc_ps* ps, const char* const* cards, int32_t* leader, char** error) {
+  int found = 0;
+  const Status status = ps->session->probe_node({cards, cards + ps->session->size()}, found);
+  *leader = found;
+  return report(status, error);
+}
+
+int ps_start(rc_ps* ps, const int32_t* leaders, int64_t timeout_ms, char** error) {
+  return report(
+      ps->session->start({leaders, leaders + ps->session->size()}, nanoseconds(timeout_ms)), error);
+}
+
+void ps_free(rc_ps* ps) { delete ps; }
+
+int ps_serve(rc_ps* ps, int64_t timeout_ms, char** error) {
+  return report(ps->session->serve(nanoseconds(timeout_ms)), error);
+}
+
+int ps_declare(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
+               rc_ps_call** call, char** error) {
+  std::vector<VariableSpec> specs;
+  const auto count = static_cast<std::size_t>(n_variables);
+  const std::unique_ptr<bool[]> decays(new bool[count]());
+  for (std::size_t i = 0; i < count; ++i) {
+    const rc_variable& one = variables[i];
+    specs.push_back({one.name,
+                     static_cast<Dtype>(one.dtype),
+                     {one.dims, one.dims + one.ndim},
+                     one.by_rows != 0});
+    decays[i] = one.decays != 0;
+  }
+  CallRef made;
+  const Status status = ps->session->ask([&](Client& client) {
+    return client.declare(specs, {decays.get(), count}, rule, made);
+  });
+  return answer(status, std::move(made), call, error);
+}
+
+int ps_move(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
+            void* const* data, rc_ps_call** call, char** error) {
+  CallRef made;
+  const Status status = ps->session->ask([&](Client& client) -> Status {
+    std::vector<Tensor> tensors;
+    for (int32_t i = 0; i < n_variables; ++i) {
+      RC_RETURN_IF_ERROR(check_number(client, variables[i]));
+      tensors.push_back({static_cast<uint32_t>(variables[i]), static_cast<std::byte*>(data[i])});
+    }
+    made = move == RC_PS_INIT   ? client.init(tensors)
+           : move == RC_PS_PUSH ? client.push(tensors)
+           : move == RC_PS_PULL ? client.pull(tensors)
+                                : client.push_pull(tensors);
+    return {};
+  });
+  return answer(status, std::move(made), call, error);
+}
+
+int ps_move_rows(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows, int64_t n_rows,
+                 void* data, rc_ps_call** call, char** error) {
+  CallRef made;
+  const std::span<const int64_t> named(rows, static_cast<std::size_t>(n_rows));
+  const auto number = static_cast<uint32_t>(variable);
+  auto* bytes = static_cast<std::byte*>(data);
+  const Status status = ps->session->ask([&](Client& client) -> Status {
+    RC_RETURN_IF_ERROR(check_number(client, variable));
+    return move == RC_PS_PUSH ? client.push_rows(number, named, bytes, made)
+                              : client.pull_rows(number, named, bytes, made);
+  });
+  return answer(status, std::move(made), call, error);
+}
+
+int ps_ask(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error) {
+  CallRef made = ps->session->ask([ask](Client& client) {
+    return ask == RC_PS_WAIT    ? client.wait_for_values()
+           : ask == RC_PS_STATS ? client.stats()
+                                : client.leave();
+  });
+  return answer({}, std::move(made), call, error);
+}
+
+int ps_wait(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error) {
+  const Status status = ps->session->wait(*call->call, nanoseconds(timeout_ms));
+  if (status.ok()) {
+    std::vector<std::string> quoted;
+    for (const std::string& text : call->call->texts) quoted.push_back(json_quote(text));
+    *texts = copy_text(cat("[", join(quoted, ", "), "]"));
+  }
+  return report(status, error);
+}
+
+void ps_call_free(rc_ps_call* call) { delete call; }
+
+char* ps_sharding(rc_ps* ps) {
+  return copy_text(ps->session->ask([](Client& client) { return client.sharding().text(); }));
+}
+
+int ps_checkpoint(rc_ps* ps, const char* path, int32_t restores, rc_ps_call** call, char** error) {
+  CallRef made = ps->session->ask([path, restores](Client& client) {
+    return restores != 0 ? client.restore(path) : client.save(path);
+  });
+  return answer({}, std::move(made), call, error);
+}

@@ -3,9 +3,24 @@
 
 #include "api/rdmacoll_c.h"
 
-namespace rdmacoll::ps {
+int ps_rule_slots(const char* rule, char** json, char** error);
+int ps_update(const rc_update* update, char** error);
 
-int rule_slots(const char* rule, char** json, char** error);
-int update(const rc_update* update, char** error);
-
-}  // namespace rdmacoll::ps
+int ps_open(int32_t rank, int32_t size, int32_t servers, int64_t staleness, const char* job,
+            const uint8_t* secret, int32_t secret_bytes, const char* arguments, rc_ps** ps,
+            char** card, char** error);
+int ps_node(rc_ps* ps, const char* const* cards, int32_t* leader, char** error);
+int ps_start(rc_ps* ps, const int32_t* leaders, int64_t timeout_ms, char** error);
+void ps_free(rc_ps* ps);
+int ps_serve(rc_ps* ps, int64_t timeout_ms, char** error);
+int ps_declare(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
+               rc_ps_call** call, char** error);
+int ps_move(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
+            void* const* data, rc_ps_call** call, char** error);
+int ps_move_rows(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows, int64_t n_rows,
+                 void* data, rc_ps_call** call, char** error);
+int ps_ask(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error);
+int ps_wait(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error);
+void ps_call_free(rc_ps_call* call);
+char* ps_sharding(rc_ps* ps);
+int ps_checkpoint(rc_ps* ps, const char* path, int32_t restores, rc_ps_call** call, char** error);

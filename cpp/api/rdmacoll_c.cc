@@ -40,8 +40,6 @@ using rdmacoll::SettingValue;
 using rdmacoll::Status;
 using rdmacoll::World;
 using rdmacoll::probe::Plan;
-using rdmacoll::ps::rule_slots;
-using rdmacoll::ps::update;
 
 struct rc_engine {
   std::unique_ptr<Session> session;
@@ -352,22 +350,19 @@ int set_in_flight(rc_engine* engine, int32_t number, int32_t* operations, char**
   return report(status, error);
 }
 
-const rc_api kApi{RC_ABI_VERSION,    sizeof(rc_api),   RDMACOLL_VERSION,
-                  text_free,         settings,         engine_open,
-                  engine_node,       engine_start,     engine_close,
-                  engine_free,       engine_topology,  engine_metrics,
-                  engine_describe,   engine_state,     submit,
-                  handle_wait,       handle_done,      handle_result,
-                  handle_free,       prepare,          prepared_run,
-                  prepared_free,     memory_allocate,  memory_free,
-                  verify_schedules,  sim_faults,       run,
-                  memory_lend,       devices,          pair_open,
-                  pair_node,         pair_run,         pair_free,
-                  check_descriptors, handle_result_at, explain,
-                  sim_scale,         set_add,          set_remove,
-                  set_in_flight,     submit_and_drive, prepared_result_at,
-                  result_free,       rule_slots,       update,
-                  engine_serve};
+// It would give each function a line of its own.
+// clang-format off
+const rc_api kApi{
+    RC_ABI_VERSION, sizeof(rc_api), RDMACOLL_VERSION, text_free, settings, engine_open,
+    engine_node, engine_start, engine_close, engine_free, engine_topology, engine_metrics,
+    engine_describe, engine_state, submit, handle_wait, handle_done, handle_result, handle_free,
+    prepare, prepared_run, prepared_free, memory_allocate, memory_free, verify_schedules,
+    sim_faults, run, memory_lend, devices, pair_open, pair_node, pair_run, pair_free,
+    check_descriptors, handle_result_at, explain, sim_scale, set_add, set_remove, set_in_flight,
+    submit_and_drive, prepared_result_at, result_free, ps_rule_slots, ps_update, engine_serve,
+    ps_open, ps_node, ps_start, ps_free, ps_serve, ps_declare, ps_move, ps_move_rows, ps_ask,
+    ps_wait, ps_call_free, ps_sharding, ps_checkpoint};
+// clang-format on
 
 }  // namespace
 

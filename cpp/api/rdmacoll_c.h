@@ -23,6 +23,8 @@ typedef struct rc_handle rc_handle;     /* one submitted operation */
 typedef struct rc_prepared rc_prepared; /* an operation that is called again and again */
 typedef struct rc_result rc_result;     /* memory of a result that a prepared operation has made */
 typedef struct rc_pair rc_pair;         /* one end of a path that is measured */
+typedef struct rc_ps rc_ps;             /* one rank of an asynchronous parameter server */
+typedef struct rc_ps_call rc_ps_call;   /* what was asked of its servers */
 
 enum rc_kind {
   RC_ALLREDUCE = 0,
@@ -110,12 +112,27 @@ typedef struct rc_update { /* of a variable by a gradient */
   const char* rule;        /* lines of "key=value": cpp/ps/update_rule.h */
   int64_t step;            /* updates before this one */
   int32_t decays;          /* whether the rule's weight decay is for this variable */
-  int32_t n_slots;         /* as many as rule_slots names */
+  int32_t n_slots;         /* as many as ps_rule_slots names */
   uint64_t count;          /* elements of each array */
   void* values;
   void* const* slots;
   const void* gradient;
 } rc_update;
+
+typedef struct rc_variable {
+  const char* name;
+  int32_t dtype; /* float32 or float64 */
+  int32_t ndim;
+  const int64_t* dims;
+  int32_t by_rows; /* an embedding: rows are pushed and pulled one by one */
+  int32_t decays;  /* whether the rule's weight decay is for it */
+} rc_variable;
+
+/* Of whole variables. init: their first values; push: gradients; pull: values come; push_pull:
+ * gradients go, and fresh values come into the same memory. */
+enum rc_ps_move { RC_PS_INIT = 0, RC_PS_PUSH = 1, RC_PS_PULL = 2, RC_PS_PUSH_PULL = 3 };
+/* wait: for the values that the first worker gives; leave: this worker needs nothing any more. */
+enum rc_ps_ask { RC_PS_WAIT = 0, RC_PS_STATS = 1, RC_PS_LEAVE = 2 };
 
 typedef struct rc_question {
   uint32_t size; /* sizeof(rc_question) */
@@ -316,14 +333,48 @@ typedef struct rc_api {
   void (*result_free)(rc_result* result);
   /* What a parameter server keeps beside each variable under a rule:
    * {"slots": their names, in order, "initial_value": of all their elements} */
-  int (*rule_slots)(const char* rule, char** json, char** error);
+  int (*ps_rule_slots)(const char* rule, char** json, char** error);
   /* One update, as a parameter server makes it: in place, of values and slots. */
-  int (*update)(const rc_update* update, char** error);
+  int (*ps_update)(const rc_update* update, char** error);
   /* At a parameter server (`is_server` of engine_describe), after engine_start: serves until every
    * worker has left. 0: *left has why each of them did, {"0": "", "1": "ValueError: ..."}, "" for a
    * clean end; 1: timeout_ms (-1: no limit) is over before, call it again; 2: the world has failed,
    * *error. */
   int (*engine_serve)(rc_engine* engine, int64_t timeout_ms, char** left, char** error);
+
+  /* An asynchronous parameter server, in a world of its own; the last `servers` ranks serve. In
+   * steps like an engine's start, with the caller as carrier: ps_open, ps_node with all cards,
+   * ps_start with all leaders until it does not return 1 (not yet, call again).
+   * staleness: updates that the fastest worker may be ahead of the slowest; -1: any number.
+   * ps_free must be called for every opened one. */
+  int (*ps_open)(int32_t rank, int32_t size, int32_t servers, int64_t staleness, const char* job,
+                 const uint8_t* secret, int32_t secret_bytes, const char* arguments, rc_ps** ps,
+                 char** card, char** error);
+  int (*ps_node)(rc_ps* ps, const char* const* cards, int32_t* leader, char** error);
+  int (*ps_start)(rc_ps* ps, const int32_t* leaders, int64_t timeout_ms, char** error);
+  void (*ps_free)(rc_ps* ps);
+  /* On a server; 1: not all workers have left, call it again. */
+  int (*ps_serve)(rc_ps* ps, int64_t timeout_ms, char** error);
+
+  /* On a worker. Variables are known by their numbers, in the order in which they are declared,
+   * which is the same on all workers. Memory that is named stays as it is until ps_wait has not
+   * returned 1 (not yet, call again); what comes is there then. texts: a JSON list of what the
+   * servers said: of declare ["has values", ...] where they have some, of stats one JSON each. */
+  int (*ps_declare)(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
+                    rc_ps_call** call, char** error);
+  int (*ps_move)(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
+                 void* const* data, rc_ps_call** call, char** error);
+  /* data: a row for each of `rows`: gradients, or where values come. A row may be named twice. */
+  int (*ps_move_rows)(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows,
+                      int64_t n_rows, void* data, rc_ps_call** call, char** error);
+  int (*ps_ask)(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error);
+  int (*ps_wait)(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error);
+  void (*ps_call_free)(rc_ps_call* call);
+  /* Which server stores what, for a person. */
+  char* (*ps_sharding)(rc_ps* ps);
+  /* Each server saves to, or restores from, a file of its machine whose name begins with `path`. */
+  int (*ps_checkpoint)(rc_ps* ps, const char* path, int32_t restores, rc_ps_call** call,
+                       char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

@@ -283,6 +283,11 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
                       value_of("RDMACOLL_ALLREDUCE_ALGORITHM").value,
                       " exclude each other: the servers make the sums. Unset one of them."));
   }
+  if (was_set("RDMACOLL_NUM_SERVERS") && config.dedicated_servers() == 0) {
+    add_note(value_of("RDMACOLL_NUM_SERVERS"),
+             config.has_servers ? "colocated, every worker serves, whatever this says"
+                                : "there are no servers without RDMACOLL_MODE=ps");
+  }
   const bool names_rdma = std::find(config.transports.begin(), config.transports.end(), "rdma") !=
                           config.transports.end();
   if (names_rdma && !config.rdma_enabled) {

@@ -88,9 +88,12 @@ Status Driver::serve(Nanoseconds timeout) {
   Status status = Status::busy();
   {
     const Hold hold(*this);
-    drive([this] { return engine_.have_workers_left() || !engine_.failure().ok(); },
-          {.deadline = clock_.now() + timeout, .spin = options_.caller_spin});
-    if (engine_.have_workers_left() || !engine_.failure().ok()) status = engine_.failure();
+    const auto is_over = [this] {
+      return engine_.have_workers_left() || !engine_.failure().ok() || stopping_.load();
+    };
+    drive(is_over, {.deadline = clock_.now() + timeout, .spin = options_.caller_spin});
+    if (is_over()) status = engine_.failure();
+    if (stopping_.load()) status = {Code::shutdown, "rdmacoll was shut down while it served."};
   }
   end_visit();
   return status;

@@ -53,11 +53,12 @@ void Client::ask(std::size_t server, Pending pending, const CallRef& call) {
   ++call->open;
 }
 
-CallRef Client::ask_all(Ask ask_for) {
+CallRef Client::ask_all(Ask ask_for, const std::string& text) {
   CallRef call = new_call();
   if (!failure_.ok()) return call;
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     Pending pending = make(ask_for);
+    pending.request.text = text;
     ask(i, std::move(pending), call);
   }
   return call;

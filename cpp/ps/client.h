@@ -65,6 +65,9 @@ class Client final : public Sink {
                    CallRef& call);
   Status pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
                    CallRef& call);
+  // To a file of each server's machine, whose name begins with `path`; each at a moment of its own.
+  CallRef save(const std::string& path) { return ask_all(Ask::save, path); }
+  CallRef restore(const std::string& path) { return ask_all(Ask::restore, path); }
   CallRef stats();
   CallRef leave();
 
@@ -102,7 +105,7 @@ class Client final : public Sink {
     std::deque<Pending> asked;  // answered in this order; the first few are under way
   };
 
-  CallRef ask_all(Ask ask);
+  CallRef ask_all(Ask ask, const std::string& text = {});
   CallRef move(Ask ask, std::span<const Tensor> tensors);
   CallRef new_call() const;
   Pending make(Ask ask_for) const;

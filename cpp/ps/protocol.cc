@@ -3,32 +3,8 @@
 #include <algorithm>
 
 #include "base/wire.h"
-#include "ps/sharding.h"
 
 namespace rdmacoll::ps {
-namespace {
-
-void write(const StoredSpec& spec, Writer& writer) {
-  writer.put_text(spec.name).put(spec.dtype).put(static_cast<uint8_t>(spec.decays));
-  writer.put(spec.elements).put(spec.row_elements);
-}
-
-StoredSpec read_spec(Reader& reader) {
-  StoredSpec spec;
-  spec.name = reader.get_text(kVariableNameBytesMax);
-  spec.dtype = reader.get<Dtype>();
-  spec.decays = reader.get<uint8_t>() != 0;
-  spec.elements = reader.get<uint64_t>();
-  spec.row_elements = reader.get<uint64_t>();
-  const bool is_float = spec.dtype == Dtype::float32 || spec.dtype == Dtype::float64;
-  const bool has_rows = spec.row_elements == 0 || spec.elements % spec.row_elements == 0;
-  const bool fits = std::max(spec.elements, spec.row_elements) <= kVariableElementsMax;
-  if (!is_float || !has_rows || !fits) reader.fail();
-  return spec;
-}
-
-}  // namespace
-
 std::vector<std::byte> encode(const Request& request) {
   Writer writer;
   writer.put(request.id).put(request.ask).put(request.step).put(request.chunk_bytes);

@@ -22,6 +22,8 @@ enum class Ask : uint8_t {
   push_pull,  // both
   push_rows,  // data: rows and their gradients
   pull_rows,  // data: rows; back: their values
+  save,       // to the file that `text` begins the name of
+  restore,    // from it, into the variables that are declared
   stats,      // the answer's text is JSON
   leave,      // this worker needs nothing any more
 };

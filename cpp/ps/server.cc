@@ -33,8 +33,20 @@ Server::~Server() {
 
 bool Server::turn() {
   bool moved = transport_.poll(*this);
-  for (std::size_t i = 0; i < workers_.size(); ++i) moved |= serve(i);
+  if (saving_ && !workers_[*saving_].job) saving_.reset();
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    moved |= saving_.value_or(i) == i ? serve(i) : say(workers_[i]);
+  }
   return moved;
+}
+
+bool Server::step_checkpoint(Worker& worker) {
+  Job& job = *worker.job;
+  const Status stepped = job.checkpoint->step();
+  if (stepped.is_busy()) return true;
+  job.refusal = stepped;
+  job.checkpoint.reset();
+  return end_job(worker);
 }
 
 bool Server::serve(std::size_t index) {
@@ -55,7 +67,9 @@ bool Server::serve(std::size_t index) {
     }
     moved = true;
   }
-  if (worker.job) {
+  if (worker.job && worker.job->checkpoint) {
+    moved |= step_checkpoint(worker);
+  } else if (worker.job) {
     moved |= begin_chunks(index);
     moved |= work(worker);
     moved |= send_chunks(index);
@@ -101,6 +115,12 @@ Status Server::begin(std::size_t index, Job& job) {
                               : cat("rank ", world_.number(workers_[0].rank),
                                     " has left before it gave the variables their initial values. "
                                     "Start again.")};
+  } else if (request.ask == Ask::save || request.ask == Ask::restore) {
+    const auto way = request.ask == Ask::save ? Checkpoint::Way::save : Checkpoint::Way::restore;
+    job.checkpoint = std::make_unique<Checkpoint>(
+        way, checkpoint_path(request.text, options_.number, options_.servers), store_);
+    saving_ = index;
+    return {};
   } else if (request.ask == Ask::stats) {
     text = stats_json();
   } else if (request.ask == Ask::leave) {
@@ -142,7 +162,8 @@ Status Server::prepare(Job& job) {
       return {Code::failed, cat("asked for variable ", variable, " of ", store_.variables())};
     }
     const StoredSpec& spec = store_.spec(variable);
-    if (by_rows && (spec.row_elements == 0 || rows_in_a_chunk(spec, request.chunk_bytes) == 0)) {
+    if (by_rows && (spec.row_elements == 0 || request.items[i].rows > spec.rows() ||
+                    rows_in_a_chunk(spec, request.chunk_bytes) == 0)) {
       return {Code::failed, cat("asked for rows of ", spec.name)};
     }
     append_chunks(request, i, spec, job.chunks);
@@ -295,7 +316,7 @@ void Server::sent(uint64_t cookie) {
 
 bool Server::end_job(Worker& worker) {
   Job& job = *worker.job;
-  if (job.ended < job.chunks.size()) return false;
+  if (job.checkpoint || job.ended < job.chunks.size()) return false;
   const Request& request = job.request;
   for (const Item& item : request.items) {
     if (request.ask == Ask::init && job.refusal.ok()) store_.set_initialized(item.variable);

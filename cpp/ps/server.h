@@ -9,12 +9,14 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/world.h"
 #include "memory/pool.h"
+#include "ps/checkpoint.h"
 #include "ps/pace.h"
 #include "ps/protocol.h"
 #include "ps/store.h"
@@ -26,6 +28,7 @@ struct ServerOptions {
   std::vector<int> workers;  // their ranks; the first gives the initial values
   std::size_t chunk_bytes_max = std::size_t{4} << 20;
   std::optional<uint64_t> staleness;
+  int number = 0, servers = 1;  // of this one among all
 };
 
 class Server final : public Sink {
@@ -68,6 +71,8 @@ class Server final : public Sink {
     std::vector<Chunk> chunks;
     std::vector<uint64_t> steps;       // of each item: the number of its update
     std::size_t begun = 0, ended = 0;  // chunks
+    // Nobody else is served while it is under way.
+    std::unique_ptr<Checkpoint> checkpoint;
   };
   struct Worker {
     int rank = 0;
@@ -87,6 +92,7 @@ class Server final : public Sink {
   Status prepare(Job& job);
   Status declare(const Request& request, std::string& text);
   bool is_all_initialized() const;
+  bool step_checkpoint(Worker& worker);
   bool begin_chunks(std::size_t index);
   bool work(Worker& worker);
   bool work_on(Worker& worker, Buffer& buffer);
@@ -109,6 +115,7 @@ class Server final : public Sink {
   Pace pace_;
   std::vector<Worker> workers_;
   std::vector<std::string> notes_;
+  std::optional<std::size_t> saving_;  // the worker whose checkpoint is under way
   uint64_t updates_ = 0, bytes_received_ = 0, bytes_sent_ = 0, lost_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "ps/store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -29,6 +31,11 @@ bool is_zero(std::span<std::byte* const> slots, std::size_t bytes) {
 
 }  // namespace
 
+uint64_t Store::physical_memory_bytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 Status Store::set_rule(const std::string& text) {
   if (!rule_text_.empty()) {
     if (rule_text_ == text) return {};
@@ -54,26 +61,35 @@ Status Store::check_same(const Variable& known, const StoredSpec& spec) const {
 
 Status Store::declare(std::size_t index, const StoredSpec& spec) {
   if (index < variables_.size()) return check_same(variables_[index], spec);
-  RC_ASSERT(index == variables_.size() && !rule_text_.empty());
+  RC_ASSERT(index == variables_.size());
+  if (rule_text_.empty()) {
+    return {Code::invalid, cat("variable ", spec.name, " comes without an optimizer: name one.")};
+  }
   const std::vector<std::string_view> slots = rule_.slots();
-  const bool rests = rule_.rests_without_gradient();
+  const uint64_t needed = spec.bytes() * (1 + slots.size());
   Variable variable{.spec = spec, .is_initialized = spec.elements == 0};
+  bool has_memory = needed <= bytes_max_ && bytes_ <= bytes_max_ - needed;
   try {
-    variable.values.resize(spec.bytes());
-    variable.slots.assign(slots.size(), std::vector<std::byte>(spec.bytes()));
-    if (!rests) variable.row_updates.resize(spec.rows());
+    if (has_memory) {
+      variable.values.resize(spec.bytes());
+      variable.slots.assign(slots.size(), std::vector<std::byte>(spec.bytes()));
+      if (!rule_.rests_without_gradient()) variable.row_updates.resize(spec.rows());
+    }
   } catch (const std::bad_alloc&) {
-    return {Code::failed,
-            cat("this server has no memory for variable ", spec.name, ": ",
-                bytes_text(spec.bytes() * (1 + slots.size())), " beside ", bytes_text(bytes_),
-                " that it stores. Use more servers, or a machine with more memory.")};
+    has_memory = false;
+  }
+  if (!has_memory) {
+    return {Code::failed, cat("this server has no memory for variable ", spec.name, ": ",
+                              bytes_text(needed), " beside ", bytes_text(bytes_),
+                              " that it stores. Use more servers, or a machine "
+                              "with more memory.")};
   }
   if (rule_.initial_value_of_slots() != 0) {
     for (std::vector<std::byte>& slot : variable.slots) {
       fill(slot, spec.dtype, rule_.initial_value_of_slots());
     }
   }
-  bytes_ += spec.bytes() * (1 + slots.size());
+  bytes_ += needed;
   variables_.push_back(std::move(variable));
   return {};
 }

@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "base/wire.h"
 #include "ps/update.h"
 
 namespace rdmacoll::ps {
@@ -28,10 +29,18 @@ struct StoredSpec {
   bool operator==(const StoredSpec&) const = default;
 };
 
+void write(const StoredSpec& spec, Writer& writer);
+StoredSpec read_spec(Reader& reader);  // the reader fails where it is none
+
 inline constexpr std::size_t kVariablesMax = 1u << 20;
 
 class Store {
  public:
+  // Refuses what would take more than `bytes_max`: who gets more from the system than there is, is
+  // ended by it later, without a word.
+  explicit Store(uint64_t bytes_max = physical_memory_bytes()) : bytes_max_(bytes_max) {}
+  static uint64_t physical_memory_bytes();
+
   // The first caller sets it; whoever comes with another one gets a MismatchError.
   Status set_rule(const std::string& text);
   // Variable number `index`: the next one, or one that is known, with the same spec.
@@ -60,6 +69,13 @@ class Store {
   void read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values);
   uint64_t updates(std::size_t variable) const { return variables_[variable].updates; }
 
+  // For a checkpoint: what is stored, and the memory that it is stored in, with nothing missed.
+  void write_header(Writer& writer);
+  std::vector<std::span<std::byte>> memory();
+  // Whether what a header describes may come into this memory, or why not.
+  bool fits(Reader& reader, std::string& why) const;
+  void take_header(Reader& reader);  // one that fits
+
  private:
   struct Variable {
     StoredSpec spec;
@@ -72,6 +88,11 @@ class Store {
     // touches more rows than a push names, and yet all is as Keras has it.
     std::vector<uint64_t> row_updates;
   };
+  struct Saved {
+    std::string rule_text;
+    std::vector<Variable> variables;  // without memory
+  };
+  static bool read_header(Reader& reader, Saved& saved);
   Status check_same(const Variable& known, const StoredSpec& spec) const;
   std::span<std::byte* const> slots_at(Variable& variable, uint64_t first);
   void catch_up(Variable& variable, uint64_t row, uint64_t updates);
@@ -80,6 +101,7 @@ class Store {
   std::string rule_text_;
   UpdateRule rule_;
   std::vector<Variable> variables_;
+  const uint64_t bytes_max_;
   uint64_t bytes_ = 0;
   std::vector<std::byte*> slot_addresses_;  // of slots_at()
 };

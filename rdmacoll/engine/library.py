@@ -16,6 +16,8 @@ ABI_VERSION = 5
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
+PS_INIT, PS_PUSH, PS_PULL, PS_PUSH_PULL = range(4)  # rc_ps_move
+PS_WAIT, PS_STATS, PS_LEAVE = range(3)  # rc_ps_ask
 LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
 # The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
@@ -44,6 +46,19 @@ class _Plan(ctypes.Structure):
         ("burst_s", ctypes.c_double),
         ("patience_s", ctypes.c_double),
         ("limit_s", ctypes.c_double),
+    ]
+
+
+class Variable(ctypes.Structure):
+    """rc_variable."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("by_rows", ctypes.c_int32),
+        ("decays", ctypes.c_int32),
     ]
 
 
@@ -194,9 +209,82 @@ class _Api(ctypes.Structure):
             ),
         ),
         ("result_free", ctypes.CFUNCTYPE(None, _VOID)),
-        ("rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
-        ("update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Update), _TEXT)),
+        ("ps_rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
+        ("ps_update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Update), _TEXT)),
         ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
+        (
+            "ps_open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_int64,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+                _TEXT,
+            ),
+        ),
+        (
+            "ps_node",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_char_p), _NUMBERS, _TEXT),
+        ),
+        ("ps_start", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _NUMBERS, ctypes.c_int64, _TEXT)),
+        ("ps_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("ps_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT)),
+        (
+            "ps_declare",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.POINTER(Variable),
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
+        (
+            "ps_move",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                _NUMBERS,
+                ctypes.POINTER(_VOID),
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
+        (
+            "ps_move_rows",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                _VOID,
+                ctypes.c_int64,
+                _VOID,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
+        ("ps_ask", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.POINTER(_VOID), _TEXT)),
+        ("ps_wait", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
+        ("ps_call_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("ps_sharding", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        (
+            "ps_checkpoint",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int, _VOID, ctypes.c_char_p, ctypes.c_int32, ctypes.POINTER(_VOID), _TEXT
+            ),
+        ),
     ]
 
 
@@ -473,12 +561,12 @@ class Library:
         """Ends an opened pair."""
         self._api.pair_free(pair)
 
-    def rule_slots(self, rule: str) -> tuple[list[str], float]:
+    def ps_rule_slots(self, rule: str) -> tuple[list[str], float]:
         """What a parameter server keeps beside a variable: (names, initial value). Raises ConfigError."""
-        found = self._answer(self._api.rule_slots, rule.encode())
+        found = self._answer(self._api.ps_rule_slots, rule.encode())
         return found["slots"], found["initial_value"]
 
-    def update(
+    def ps_update(
         self,
         rule: str,
         *,
@@ -505,7 +593,93 @@ class Library:
             gradient,
         )
         error = _VOID()
-        self._check(self._api.update(ctypes.byref(update), ctypes.byref(error)), error)
+        self._check(self._api.ps_update(ctypes.byref(update), ctypes.byref(error)), error)
+
+    def ps_open(
+        self,
+        *,
+        rank: int,
+        size: int,
+        servers: int,
+        staleness: int,
+        job: str,
+        secret: bytes,
+        arguments: str,
+    ) -> tuple[int, str]:
+        """A rank of an asynchronous parameter server: (address, its card). staleness -1: not bounded."""
+        who = (rank, size, servers, staleness)
+        return self._open(self._api.ps_open, *who, job=job, secret=secret, arguments=arguments)
+
+    def ps_node(self, ps: int, cards: Sequence[str]) -> int:
+        """The rank that leads this rank's node."""
+        return self._node(self._api.ps_node, ps, cards)
+
+    def ps_start(self, ps: int, leaders: Sequence[int], timeout_ms: int) -> bool:
+        """Connects workers and servers. False when the time is over before."""
+        error = _VOID()
+        array = (ctypes.c_int32 * len(leaders))(*leaders)
+        code = self._api.ps_start(ps, array, timeout_ms, ctypes.byref(error))
+        if code != TIMEOUT:
+            self._check(code, error)
+        return bool(code != TIMEOUT)
+
+    def ps_serve(self, ps: int, timeout_ms: int) -> bool:
+        """Serves. False when the time is over before all workers have left."""
+        error = _VOID()
+        code = self._api.ps_serve(ps, timeout_ms, ctypes.byref(error))
+        if code != TIMEOUT:
+            self._check(code, error)
+        return bool(code != TIMEOUT)
+
+    def ps_free(self, ps: int) -> None:
+        """The last call about it."""
+        self._api.ps_free(ps)
+
+    def _ps_call(self, function: Any, *asked: Any) -> int:
+        call, error = _VOID(), _VOID()
+        self._check(function(*asked, ctypes.byref(call), ctypes.byref(error)), error)
+        return call.value or 0
+
+    def ps_declare(self, ps: int, variables: Sequence[Variable], rule: str) -> int:
+        """A call. Variables get the next numbers."""
+        array = (Variable * len(variables))(*variables)
+        return self._ps_call(self._api.ps_declare, ps, array, len(variables), rule.encode())
+
+    def ps_move(self, ps: int, move: int, variables: Sequence[int], addresses: Sequence[int]) -> int:
+        """A call: PS_INIT, PS_PUSH, PS_PULL or PS_PUSH_PULL of whole variables."""
+        numbers = (ctypes.c_int32 * len(variables))(*variables)
+        places = (ctypes.c_void_p * len(addresses))(*addresses)
+        return self._ps_call(self._api.ps_move, ps, move, len(variables), numbers, places)
+
+    def ps_move_rows(self, ps: int, move: int, variable: int, rows: int, count: int, data: int) -> int:
+        """A call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""
+        return self._ps_call(self._api.ps_move_rows, ps, move, variable, rows, count, data)
+
+    def ps_ask(self, ps: int, ask: int) -> int:
+        """A call: PS_WAIT, PS_STATS or PS_LEAVE."""
+        return self._ps_call(self._api.ps_ask, ps, ask)
+
+    def ps_checkpoint(self, ps: int, path: str, *, restores: bool) -> int:
+        """A call: each server saves to, or restores from, a file whose name begins with `path`."""
+        return self._ps_call(self._api.ps_checkpoint, ps, path.encode(), int(restores))
+
+    def ps_wait(self, ps: int, call: int, timeout_ms: int) -> list[str] | None:
+        """What the servers said; None when the time is over before. Raises what went wrong."""
+        texts, error = _VOID(), _VOID()
+        code = self._api.ps_wait(ps, call, timeout_ms, ctypes.byref(texts), ctypes.byref(error))
+        if code == TIMEOUT:
+            return None
+        self._check(code, error)
+        said: list[str] = json.loads(self.take_text(texts.value))
+        return said
+
+    def ps_call_free(self, call: int) -> None:
+        """The last use of a call that has ended."""
+        self._api.ps_call_free(call)
+
+    def ps_sharding(self, ps: int) -> str:
+        """Which server stores what, for a person."""
+        return self.take_text(self._api.ps_sharding(ps))
 
 
 def library_path() -> Path:

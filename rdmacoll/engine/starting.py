@@ -49,12 +49,12 @@ def start_engine(
 
     try:
         job, secret = carrier.job()
-        cards = _agree(carrier, open_engine)
+        cards = agree(carrier, open_engine)
         presence = Presence(cards, launch.rank)
-        found = _agree(carrier, lambda: str(library.engine_node(engine, cards)), _Watch(presence.check))
+        found = agree(carrier, lambda: str(library.engine_node(engine, cards)), _Watch(presence.check))
         leaders = [int(text) for text in found]
         watch = _Watch(look)
-        _agree(carrier, connect, watch)
+        agree(carrier, connect, watch)
     except BaseException as error:
         is_interrupt = not isinstance(error, Exception)
         cause = type(error).__name__ if is_interrupt else "the start failed"
@@ -94,7 +94,7 @@ class _Watch:
             raise copy.copy(self._lost)
 
 
-def _agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] = no_watch) -> list[str]:
+def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] = no_watch) -> list[str]:
     """Runs a step; what it gave on every rank. Raises its error, or that of the first rank with one."""
     failure: BaseException | None = None
     try:

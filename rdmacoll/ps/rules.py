@@ -17,7 +17,7 @@ from rdmacoll.engine.library import load
 
 Array = np.ndarray[Any, Any]
 
-_DTYPES = {np.dtype(np.float32): 6, np.dtype(np.float64): 7}  # as of the C interface
+DTYPES = {np.dtype(np.float32): 6, np.dtype(np.float64): 7}  # as of the C interface
 
 # Keras' classes, the server's names, and the arguments that go along.
 _ADAM = ("beta_1", "beta_2", "epsilon", "amsgrad")
@@ -72,7 +72,7 @@ class Rule:
     def slots(self, values: Array) -> dict[str, Array]:
         """What a server keeps beside `values`: arrays of its shape and dtype, as they are at the start.
         Raises ConfigError where the record says what servers cannot do."""
-        names, initial = load().rule_slots(self.text)
+        names, initial = load().ps_rule_slots(self.text)
         return {name: np.full_like(values, initial) for name in names}
 
     def apply(
@@ -85,13 +85,13 @@ class Rule:
         if any(a.dtype != values.dtype or a.shape != values.shape for a in arrays):
             shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
             raise ConfigError(f"values, slots and gradient are {shapes}: give them one shape and dtype.")
-        if values.dtype not in _DTYPES or not all(a.flags.c_contiguous for a in arrays):
+        if values.dtype not in DTYPES or not all(a.flags.c_contiguous for a in arrays):
             raise ConfigError(
                 f"arrays of {values.dtype} to update: give float32 or float64, C-contiguous in memory."
             )
-        load().update(
+        load().ps_update(
             self.text,
-            dtype=_DTYPES[values.dtype],
+            dtype=DTYPES[values.dtype],
             step=step,
             decays=decays,
             count=values.size,

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <numeric>
 
 #include "conformance/harness.h"
@@ -45,9 +46,9 @@ class ParameterServer : public testing::TestWithParam<Backend> {
     }
     for (int rank = workers; rank < workers + servers; ++rank) {
       const auto i = static_cast<std::size_t>(rank);
-      this->servers.push_back(
-          std::make_unique<Server>(*fleet->transports[i], worlds[i], *fleet->pools[i],
-                                   ps::ServerOptions{worker_ranks, kChunkBytes, staleness}));
+      this->servers.push_back(std::make_unique<Server>(
+          *fleet->transports[i], worlds[i], *fleet->pools[i],
+          ps::ServerOptions{worker_ranks, kChunkBytes, staleness, rank - workers, servers}));
     }
   }
 
@@ -286,10 +287,12 @@ TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
 }
 
 TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
-  open(2, 1);
+  open(3, 1);
   const VariableSpec w = floats("w", {3}), v = floats("v", {3});
   const bool decays = true;
   CallRef call;
+  ASSERT_TRUE(clients[2]->declare({&v, 1}, {&decays, 1}, "", call).ok());
+  EXPECT_EQ(wait(call).message(), "variable v comes without an optimizer: name one.");
   ASSERT_TRUE(clients[0]->declare({&w, 1}, {&decays, 1}, kSgd, call).ok());
   run(call);
   EXPECT_THAT(wait(clients[0]->wait_for_values()).message(),
@@ -340,6 +343,26 @@ TEST_P(ParameterServer, hangs_up_on_nonsense) {
   EXPECT_THAT(servers[0]->take_notes().at(0), testing::HasSubstr("it sent what is no request"));
   auto values = values_of_specs(0);
   run(clients[0]->pull(tensors(values)));
+}
+
+TEST_P(ParameterServer, comes_back_from_what_it_saved) {
+  const std::string path = testing::TempDir() + "ps_" + GetParam().name;
+  open(2, 2);
+  begin(kSpecs, values_of_specs(0), "optimizer=adam\ninitial_learning_rate=1\n");
+  auto gradient = values_of_specs(1), then = values_of_specs(0), again = values_of_specs(0);
+  run(clients[0]->push(tensors(gradient)));
+  run(clients[1]->save(path));
+  run(clients[0]->push(tensors(gradient)));
+  run(clients[0]->pull(tensors(then)));
+  run(clients[0]->restore(path));
+  run(clients[0]->push(tensors(gradient)));
+  run(clients[0]->pull(tensors(again)));
+  EXPECT_EQ(then, again);
+  EXPECT_THAT(wait(clients[0]->restore(path + "_not_there")).message(),
+              testing::HasSubstr("_not_there.server-"));
+  run(clients[0]->pull(tensors(again)));
+  EXPECT_EQ(then, again);
+  for (int i = 0; i < 2; ++i) std::remove(ps::checkpoint_path(path, i, 2).c_str());
 }
 
 TEST_P(ParameterServer, counts_what_it_does) {

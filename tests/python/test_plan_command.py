@@ -114,3 +114,26 @@ def test_what_cannot_be_planned_is_said(tmp_path, arguments, sentence):
     assert code == 1
     assert sentence in found["error"]["message"]
     assert sentence in output
+
+
+def test_parameter_servers_are_planned_beside_the_rest(tmp_path):
+    arguments = ["--ranks", "4", "--nodes", "4", "--servers", "2", "--bytes", "64M", "--rank", "5"]
+    code, found, output = command_line(tmp_path, "plan", *arguments)
+    assert code == 0, output
+    assert found["algorithm"] == "parameter_server"
+    costs = {row["algorithm"]: row for row in found["costs"]}
+    assert set(costs) > {"ring", "direct", "parameter_server"}
+    # A server's port takes the parts of four workers, and gives them back: twice what a worker has.
+    assert costs["parameter_server"]["network_bytes"] == 2 * (64 << 20)
+    assert costs["parameter_server"]["parts"] == 2
+    # Rank 5 is the second server, which has nothing of its own.
+    assert "input" not in found["schedule"]
+    assert "reduce" in found["schedule"]
+
+
+def test_no_servers_are_planned_where_none_are_asked_for(tmp_path):
+    code, found, output = command_line(tmp_path, "plan", "--algorithm", "parameter_server")
+    assert code == 1, output
+    assert "parameter_server is no algorithm for this" in output
+    code, found, output = command_line(tmp_path, "plan", "--ranks", "4")
+    assert "parameter_server" not in {row["algorithm"] for row in found["costs"]}

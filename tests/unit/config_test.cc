@@ -300,6 +300,23 @@ TEST_F(ConfigTest, rdma_is_requested_by_name_only) {
   EXPECT_EQ(read().code(), Code::invalid);
 }
 
+TEST_F(ConfigTest, servers_are_ranks_of_their_own_where_there_are_any) {
+  variables() = {{"RDMACOLL_NUM_SERVERS", "3"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.dedicated_servers(), 0);
+  EXPECT_THAT(value("RDMACOLL_NUM_SERVERS").note, HasSubstr("without RDMACOLL_MODE=ps"));
+  variables()["RDMACOLL_MODE"] = "ps";
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.dedicated_servers(), 3);
+  EXPECT_EQ(value("RDMACOLL_NUM_SERVERS").note, "");
+  variables()["RDMACOLL_SERVER_PLACEMENT"] = "colocated";
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.dedicated_servers(), 0);
+  EXPECT_THAT(value("RDMACOLL_NUM_SERVERS").note, HasSubstr("every worker serves"));
+  variables()["RDMACOLL_ALLREDUCE_ALGORITHM"] = "ring";
+  EXPECT_THAT(read().message(), HasSubstr("exclude each other: the servers make the sums"));
+}
+
 TEST_F(ConfigTest, a_buffer_that_is_no_multiple_of_a_gibibyte_is_a_note) {
   variables() = {{"TF_RDMA_BUF_SIZE", "16M"}};
   ASSERT_TRUE(read().ok());

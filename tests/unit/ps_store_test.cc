@@ -131,13 +131,17 @@ TEST(Store, takes_one_optimizer_and_one_list_of_variables) {
 }
 
 TEST(Store, says_what_it_has_no_memory_for) {
-  Store store;
+  constexpr uint64_t kWithSlots = 3 * kElements * sizeof(float);
+  Store store(2 * kWithSlots - 1);
   ASSERT_TRUE(store.set_rule("optimizer=adam\n").ok());
-  const Status refused = store.declare(0, {"huge", Dtype::float64, true, kVariableElementsMax, 0});
-  EXPECT_THAT(refused.message(), testing::HasSubstr("this server has no memory for variable huge"));
-  EXPECT_EQ(store.variables(), 0U);
   EXPECT_TRUE(store.declare(0, kDense).ok());
-  EXPECT_EQ(store.bytes(), 3 * kElements * sizeof(float));
+  EXPECT_EQ(store.declare(1, kDense).message(),
+            "this server has no memory for variable w: 540 B beside 540 B that it stores. Use more "
+            "servers, or a machine with more memory.");
+  EXPECT_FALSE(store.declare(1, {"huge", Dtype::float64, true, kVariableElementsMax, 0}).ok());
+  EXPECT_EQ(store.variables(), 1U);
+  EXPECT_EQ(store.bytes(), kWithSlots);
+  EXPECT_GT(Store::physical_memory_bytes(), uint64_t{1} << 26);
 }
 
 }  // namespace

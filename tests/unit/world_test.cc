@@ -83,6 +83,22 @@ TEST(World, a_subtree_is_a_rank_and_those_below_it_in_order) {
   }
 }
 
+TEST(World, has_servers_behind_its_workers_and_names_them_so) {
+  World world{"job", 1, 4, {}};
+  for (int rank = 0; rank < 5; ++rank) world.members.push_back({"node7", 4700 + rank, rank / 2});
+  world.servers = 2;
+  EXPECT_EQ(world.workers(), 3);
+  EXPECT_TRUE(world.is_server(3) && world.is_server(4) && !world.is_server(2));
+  EXPECT_EQ(world.describe(2), "rank 2 (node7, pid 4702)");
+  EXPECT_EQ(world.describe(4), "server 1 (rank 4, node7, pid 4704)");
+  const Status failed = world.failed(4, "its connection was closed");
+  EXPECT_EQ(failed.message(),
+            "server 1 (rank 4, node7, pid 4704) stopped answering: its connection was closed");
+  EXPECT_EQ(failed.detail().rank, 4);
+  EXPECT_EQ(world.of_workers().size(), 3);
+  EXPECT_EQ(world.of_workers().cross_size(), 2);
+}
+
 TEST(WorldDeathTest, a_rank_elsewhere_has_no_branch) {
   EXPECT_DEATH(tree_child_towards(1, 2), "rank 2 is not below rank 1");
 }

@@ -1,0 +1,203 @@
+#include "api/ps_session.h"
+
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <numeric>
+
+#include "api/rdmacoll_c.h"
+#include "api/session.h"
+#include "base/event.h"
+#include "base/system_error.h"
+#include "base/text.h"
+
+namespace rdmacoll::ps {
+namespace {
+
+constexpr uint32_t kEpoch = 1;
+// A little more than an answer takes within a node; then the processor is for others.
+constexpr Nanoseconds kSpin = 200 * kMicrosecond;
+// Two chunks of the smallest pool must fit there, and others beside them.
+constexpr std::size_t kChunkBytesMost = std::size_t{4} << 20;
+
+std::size_t chunk_bytes(const Config& config) {
+  const std::size_t whole = config.chunk_bytes / sizeof(double) * sizeof(double);
+  return std::clamp<std::size_t>(whole, kChunkBytesLeast, kChunkBytesMost);
+}
+
+}  // namespace
+
+Status PsSession::open(int rank, int size, int servers, std::optional<uint64_t> staleness,
+                       std::string job, std::vector<std::byte> secret, std::string_view arguments,
+                       std::unique_ptr<PsSession>& session) {
+  if (servers < 1 || servers >= size) {
+    return {Code::invalid, cat(servers, " servers of ", size,
+                               " ranks: at least one rank has to serve and one to work. Start more "
+                               "ranks, or ask for fewer servers.")};
+  }
+  std::unique_ptr<PsSession> opened(new PsSession);
+  std::vector<SettingValue> settings;
+  RC_RETURN_IF_ERROR(read_config(arguments, environment, opened->config_, settings));
+  opened->rank_ = rank;
+  opened->size_ = size;
+  opened->servers_ = servers;
+  opened->staleness_ = staleness;
+  opened->log_ = Log(opened->config_.log_level, rank);
+  RC_RETURN_IF_ERROR(MemoryPool::create(opened->config_.pool_bytes, opened->pool_));
+  FabricOptions options{.rank = rank,
+                        .size = size,
+                        .job = std::move(job),
+                        .secret = std::move(secret),
+                        .epoch = kEpoch,
+                        .config = opened->config_,
+                        .abi = RC_ABI_VERSION,
+                        .settings = world_settings(settings)};
+  RC_RETURN_IF_ERROR(
+      Fabric::open(std::move(options), *opened->pool_, opened->clock_, opened->fabric_));
+  opened->bell_ = make_event();
+  if (!opened->bell_) return system_error("eventfd", errno);
+  session = std::move(opened);
+  return {};
+}
+
+PsSession::~PsSession() {
+  {
+    const std::lock_guard hold(mutex_);
+    ends_ = true;
+  }
+  ring(bell_);
+  if (thread_.joinable()) thread_.join();
+}
+
+std::vector<int> PsSession::ranks(int first, int end) const {
+  std::vector<int> ranks(static_cast<std::size_t>(end - first));
+  std::iota(ranks.begin(), ranks.end(), first);
+  return ranks;
+}
+
+Status PsSession::take_up(const std::vector<int>& leaders) {
+  RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
+  RC_RETURN_IF_ERROR(fabric_->begin(world_));
+  const std::vector<int> workers = ranks(0, size_ - servers_);
+  const std::vector<int> servers = ranks(size_ - servers_, size_);
+  if (is_server()) {
+    server_ = std::make_unique<Server>(*fabric_, world_, *pool_,
+                                       ServerOptions{workers, chunk_bytes(config_), staleness_,
+                                                     rank_ - size_ + servers_, servers_});
+  } else {
+    client_ = std::make_unique<Client>(
+        *fabric_, world_, ClientOptions{servers, chunk_bytes(config_), staleness_.has_value()});
+  }
+  for (const int peer : is_server() ? workers : servers) fabric_->connect(peer);
+  return {};
+}
+
+Nanoseconds PsSession::deadline_in(Nanoseconds timeout) const {
+  return timeout == kNever ? kNever : clock_.now() + timeout;
+}
+
+bool PsSession::step() { return server_ ? server_->turn() : client_->turn(); }
+
+Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
+  if (!server_ && !client_) RC_RETURN_IF_ERROR(take_up(leaders));
+  const std::vector<int> peers =
+      is_server() ? ranks(0, size_ - servers_) : ranks(size_ - servers_, size_);
+  const Nanoseconds deadline = deadline_in(timeout);
+  std::unique_lock hold(mutex_);
+  for (;;) {
+    const bool moved = step();
+    tell_notes();
+    if (client_ && !client_->failure().ok()) return client_->failure();
+    // A worker that never comes is one that is lost.
+    if (server_ && server_->is_done()) return {};
+    if (std::all_of(peers.begin(), peers.end(),
+                    [this](int peer) { return fabric_->is_connected(peer); })) {
+      break;
+    }
+    if (clock_.now() >= deadline) return Status::busy();
+    if (!moved) sleep(hold, deadline);
+  }
+  if (client_) thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+void PsSession::tell_notes() {
+  if (!server_) return;
+  for (const std::string& note : server_->take_notes()) log_.warning(note);
+}
+
+Status PsSession::serve(Nanoseconds timeout) {
+  const Nanoseconds deadline = deadline_in(timeout);
+  std::unique_lock hold(mutex_);
+  Nanoseconds moved_at = clock_.now();
+  for (;;) {
+    const bool moved = step();
+    tell_notes();
+    const Nanoseconds now = clock_.now();
+    if (server_->is_done() && fabric_->flushed()) return {};
+    if (now >= deadline) return Status::busy();
+    if (moved) {
+      moved_at = now;
+    } else if (now - moved_at > kSpin) {
+      sleep(hold, deadline);
+    } else {
+      sched_yield();
+    }
+  }
+}
+
+// Until something arrives, the bell rings, or it is `until`. Others may ask and wait meanwhile.
+void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
+  if (!fabric_->arm()) return;
+  const Nanoseconds left = std::min(until, fabric_->next_deadline()) - clock_.now();
+  // Where several wait, one may silence the bell before the other hears it.
+  const int most_ms = waiting_ > 1 ? 10 : 1000;
+  hold.unlock();
+  std::array<pollfd, 2> events = {
+      pollfd{.fd = fabric_->wait_handle(), .events = POLLIN, .revents = 0},
+      pollfd{.fd = bell_.get(), .events = POLLIN, .revents = 0}};
+  ::poll(events.data(), events.size(),
+         static_cast<int>(std::clamp<Nanoseconds>(left / kMillisecond + 1, 0, most_ms)));
+  hold.lock();
+  silence(bell_);
+}
+
+void PsSession::run() {
+  std::unique_lock hold(mutex_);
+  while (!ends_) {
+    moved_.wait(hold, [this] { return waiting_ == 0 || ends_; });
+    if (!step()) sleep(hold, kNever);
+    hold.unlock();
+    hold.lock();
+  }
+}
+
+Status PsSession::wait(const Call& call, Nanoseconds timeout) {
+  const Nanoseconds deadline = deadline_in(timeout);
+  std::unique_lock hold(mutex_);
+  ++waiting_;
+  Nanoseconds moved_at = clock_.now();
+  while (!call.is_done()) {
+    const Nanoseconds now = clock_.now();
+    if (step()) {
+      moved_at = now;
+      if (waiting_ > 1) ring(bell_);  // it may have been theirs
+    } else if (now >= deadline) {
+      break;
+    } else if (now - moved_at > kSpin) {
+      sleep(hold, deadline);
+    } else {
+      hold.unlock();
+      sched_yield();
+      hold.lock();
+    }
+  }
+  --waiting_;
+  moved_.notify_all();
+  return call.is_done() ? call.status : Status::busy();
+}
+
+}  // namespace rdmacoll::ps

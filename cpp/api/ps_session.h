@@ -1,0 +1,85 @@
+// A rank of an asynchronous parameter server: a worker or a server, in a world of its own.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/event.h"
+#include "base/log.h"
+#include "bootstrap/fabric.h"
+#include "memory/pool.h"
+#include "ps/client.h"
+#include "ps/server.h"
+
+namespace rdmacoll::ps {
+
+class PsSession {
+ public:
+  // Servers are the last ranks. `arguments` as of Session::open.
+  static Status open(int rank, int size, int servers, std::optional<uint64_t> staleness,
+                     std::string job, std::vector<std::byte> secret, std::string_view arguments,
+                     std::unique_ptr<PsSession>& session);
+  // A worker that has not left is lost for the servers.
+  ~PsSession();
+
+  const std::string& card() const { return fabric_->card(); }
+  Status probe_node(const std::vector<std::string>& cards, int& leader) {
+    return fabric_->probe_node(cards, leader);
+  }
+  // Connects workers and servers; busy() when `timeout` is over before. To be asked again then.
+  Status start(const std::vector<int>& leaders, Nanoseconds timeout);
+  int size() const { return size_; }
+  bool is_server() const { return rank_ >= size_ - servers_; }
+
+  // On a server: until all workers have left; busy() when `timeout` is over before.
+  Status serve(Nanoseconds timeout);
+
+  // On a worker. `ask` runs while nobody else steps the client. Then until all is done; busy() when
+  // `timeout` is over before.
+  template <typename Ask>
+  auto ask(Ask ask) {
+    ring(bell_);
+    const std::lock_guard hold(mutex_);
+    return ask(*client_);
+  }
+  Status wait(const Call& call, Nanoseconds timeout);
+
+ private:
+  PsSession() = default;
+  std::vector<int> ranks(int first, int end) const;
+  Status take_up(const std::vector<int>& leaders);
+  Nanoseconds deadline_in(Nanoseconds timeout) const;
+  bool step();
+  void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
+  void tell_notes();
+  void run();  // the worker's thread: heartbeats, and what nobody waits for
+
+  SteadyClock clock_;
+  int rank_ = 0, size_ = 1, servers_ = 1;
+  std::optional<uint64_t> staleness_;
+  Config config_;
+  Log log_;
+  World world_;
+  std::unique_ptr<MemoryPool> pool_;
+  std::unique_ptr<Fabric> fabric_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Client> client_;
+
+  // On a worker: whoever holds the mutex steps the client: those who wait, else the thread.
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  int waiting_ = 0;
+  bool ends_ = false;
+  Fd bell_;
+  std::thread thread_;
+};
+
+}  // namespace rdmacoll::ps

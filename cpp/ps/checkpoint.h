@@ -1,0 +1,57 @@
+// The file that a server saves its variables in. Written and read in slices, so that the server
+// goes on answering heartbeats; nobody else touches the store meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "ps/store.h"
+
+namespace rdmacoll::ps {
+
+// "path.server-1-of-2"
+std::string checkpoint_path(const std::string& path, int server, int servers);
+
+class Checkpoint {
+ public:
+  enum class Way : uint8_t { save, restore };
+  // `store` outlives it. What is saved replaces the file at `path` when it is complete. What is
+  // restored has the store's variables and slots, and is compared with its checksum before anything
+  // is changed.
+  Checkpoint(Way way, std::string path, Store& store);
+  ~Checkpoint();
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
+  // A slice. busy(): there is more.
+  Status step();
+
+ private:
+  enum class Stage : uint8_t { open, check, move, end };
+  Status open_to_save();
+  Status open_to_restore();
+  Status save_slice();
+  Status check_slice();
+  Status restore_slice();
+  Status finish_saving();
+  Status transfer(std::byte* data, std::size_t bytes, bool writes);
+  Status refuse(const std::string& why) const;
+  std::span<std::byte> next_slice();
+  void mix(std::span<const std::byte> bytes);
+
+  Way way_;
+  std::string path_;
+  Store& store_;
+  Fd file_;
+  Stage stage_ = Stage::open;
+  std::vector<std::byte> header_;
+  std::vector<std::span<std::byte>> memory_;  // the header's, when it is saved, and the store's
+  std::size_t part_ = 0, done_ = 0;           // of memory_
+  uint64_t data_bytes_ = 0;
+  uint64_t checksum_ = 14695981039346656037u;
+};
+
+}  // namespace rdmacoll::ps

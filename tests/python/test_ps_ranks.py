@@ -1,0 +1,96 @@
+"""Asynchronous parameter servers as processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from ranks import Run, run
+
+PROGRAM = Path(__file__).resolve().parent.parent / "multiprocess" / "ps_training.py"
+STEPS = 60
+
+
+@pytest.mark.parametrize("launcher", ["tcp", "mpirun"])
+@pytest.mark.parametrize(("servers", "mishap"), [(1, "none"), (2, "none"), (2, "stale")])
+def test_workers_train_together(launcher, servers, mishap):
+    workers = 2
+    outcome = run(PROGRAM, workers + servers, launcher=launcher, arguments=[str(servers), mishap])
+    reports = outcome.succeeded()
+    assert reports[workers:] == [None] * servers
+    for found in reports[:workers]:
+        assert found["steps"] == STEPS
+        assert found["distance"] < 1e-2
+        assert found["b"] == pytest.approx(0.1 * workers)
+        # Row 999 is as the first worker gave it: others had ones there.
+        assert found["words"] == pytest.approx([0.2 * workers, 0.1, 0])
+        # Each worker pushes w to the servers that have a part of it.
+        assert sum(one["updates"] for one in found["stats"]) >= STEPS * workers
+        assert sum(one["stored_bytes"] for one in found["stats"]) == 4 * 40 + 8 + 4 * 8000
+        assert found["sharding"].count("\n") == servers
+
+
+def test_training_goes_on_without_a_worker_that_dies():
+    outcome = run(PROGRAM, 4, arguments=["1", "worker dies"])
+    assert [rank.code for rank in outcome.ranks] == [0, 7, 0, 0], outcome.text()
+    for rank in (0, 2):
+        assert outcome.ranks[rank].report["distance"] < 1e-2
+        assert outcome.ranks[rank].report["stats"][0]["lost"] == 1
+    said = outcome.ranks[3].output
+    assert "rank 1 (" in said, said
+    assert "The server goes on with 2 workers." in said, said
+
+
+def test_a_server_that_dies_is_named_on_all_workers():
+    with Run(PROGRAM, 4, arguments=["2", "server dies"]) as started:
+        started.wait_for_reports([0, 1])
+        os.kill(started.pid(2), signal.SIGKILL)
+        outcome = started.finish()
+    for worker in outcome.ranks[:2]:
+        assert worker.code == 0, outcome.text()
+        assert worker.report["error"].startswith("RankFailedError: rank 2 ("), outcome.text()
+        assert "it is a parameter server" in worker.report["error"]
+
+
+LIFE = """
+import sys
+import numpy as np
+from ranks import report
+from rdmacoll import ps
+
+path, is_first = sys.argv[1], sys.argv[2] == "first"
+ps.init(2)
+values = {"w": np.full(5000, is_first, np.float32), "words": np.full((100, 3), is_first, np.float64)}
+rule = ps.Rule("optimizer=adam\\ninitial_learning_rate=0.1\\n")
+ps.declare(values, rule, by_rows=["words"], restore_from=None if is_first else path)
+gradients = np.random.default_rng(3).normal(size=(4, 5000)).astype(np.float32)
+for gradient in gradients[: 2 if is_first else 0]:
+    ps.push(gradient, "w")
+    ps.push_rows([1, 50], np.ones((2, 3)), "words")
+if is_first:
+    ps.save(path)
+for gradient in gradients[2:]:
+    ps.push(gradient, "w")
+    ps.push_rows([1, 99], np.ones((2, 3)), "words")
+report({name: ps.pull(name).ravel().tolist() for name in values}, 0)
+ps.shutdown()
+"""
+
+
+def test_a_run_goes_on_from_what_the_servers_saved(tmp_path):
+    lives = [
+        run(LIFE, 3, arguments=[str(tmp_path / "model"), life]).succeeded()[0] for life in ("first", "second")
+    ]
+    assert lives[0] == lives[1]
+    assert lives[0]["w"][0] != 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"model.server-{i}-of-2" for i in range(2)]
+
+
+def test_more_servers_than_ranks_are_refused():
+    program = "from rdmacoll import ps\nps.init(2)\n"
+    outcome = run(program, 2)
+    for rank in outcome.ranks:
+        assert rank.code == 1
+        assert "2 servers of 2 ranks: at least one rank has to serve and one to work" in rank.output

@@ -1,0 +1,158 @@
+// What a server saves, and what it refuses to restore.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "ps/checkpoint.h"
+
+namespace rdmacoll::ps {
+namespace {
+
+const std::string kAdam = "optimizer=adam\ninitial_learning_rate=0.1\n";
+constexpr uint64_t kElements = 40, kColumns = 5;
+
+Status run(Checkpoint::Way way, const std::string& path, Store& store) {
+  Checkpoint checkpoint(way, path, store);
+  Status status = Status::busy();
+  while (status.is_busy()) status = checkpoint.step();
+  return status;
+}
+
+class Checkpoints : public testing::Test {
+ protected:
+  Checkpoints() { std::remove(path.c_str()); }
+  ~Checkpoints() override { std::remove(path.c_str()); }
+
+  // A dense variable and one by rows, with some updates behind them.
+  static Store store_after(int pushes, const std::string& rule = kAdam) {
+    Store store;
+    EXPECT_TRUE(store.set_rule(rule).ok());
+    EXPECT_TRUE(store.declare(0, {"w", Dtype::float32, true, kElements, 0}).ok());
+    EXPECT_TRUE(store.declare(1, {"words", Dtype::float64, true, kElements, kColumns}).ok());
+    for (int i = 0; i < 2; ++i) store.set_initialized(i);
+    for (int i = 0; i < pushes; ++i) push(store, i);
+    return store;
+  }
+  static void push(Store& store, int i) {
+    const std::vector<float> gradient(kElements, static_cast<float>(i + 1));
+    store.update(0, store.begin_update(0, false), 0, std::as_bytes(std::span(gradient)));
+    const std::vector<double> row(kColumns, i + 1);
+    const std::vector<int64_t> rows = {i % 8};
+    store.update_rows(1, store.begin_update(1, true), rows,
+                      reinterpret_cast<const std::byte*>(row.data()));
+  }
+  static std::vector<std::byte> all(Store& store) {
+    std::vector<std::byte> bytes;
+    store.begin_read(1);
+    for (const std::span<std::byte> part : store.memory()) {
+      bytes.insert(bytes.end(), part.begin(), part.end());
+    }
+    return bytes;
+  }
+  std::string contents() const {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void write(const std::string& bytes) const {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  }
+
+  const std::string path = checkpoint_path(
+      testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name(), 1, 2);
+};
+
+TEST_F(Checkpoints, bring_back_values_slots_and_steps) {
+  Store saved = store_after(7);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  EXPECT_THAT(path, testing::EndsWith(".server-1-of-2"));
+  Store restored = store_after(2);
+  const Status status = run(Checkpoint::Way::restore, path, restored);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(all(restored), all(saved));
+  for (int i = 7; i < 12; ++i) {
+    push(saved, i);
+    push(restored, i);
+  }
+  EXPECT_EQ(all(restored), all(saved));
+  EXPECT_EQ(restored.updates(0), 12U);
+}
+
+TEST_F(Checkpoints, give_values_to_variables_that_have_none) {
+  Store saved = store_after(1);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  Store empty;
+  ASSERT_TRUE(empty.set_rule(kAdam).ok());
+  ASSERT_TRUE(empty.declare(0, saved.spec(0)).ok());
+  ASSERT_TRUE(empty.declare(1, saved.spec(1)).ok());
+  ASSERT_TRUE(run(Checkpoint::Way::restore, path, empty).ok());
+  EXPECT_TRUE(empty.is_initialized(0));
+  EXPECT_TRUE(empty.is_initialized(1));
+}
+
+TEST_F(Checkpoints, are_refused_when_a_byte_is_wrong_and_change_nothing) {
+  Store saved = store_after(3);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  const std::string good = contents();
+  Store store = store_after(2);
+  const std::vector<std::byte> before = all(store);
+  for (std::size_t at = 0; at < good.size(); at += at < 300 ? 1 : 37) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x10);
+    write(bad);
+    EXPECT_FALSE(run(Checkpoint::Way::restore, path, store).ok()) << "byte " << at;
+  }
+  for (std::size_t length = 0; length < good.size(); length += 61) {
+    write(good.substr(0, length));
+    EXPECT_FALSE(run(Checkpoint::Way::restore, path, store).ok()) << length << " bytes";
+  }
+  write(good + "x");
+  EXPECT_FALSE(run(Checkpoint::Way::restore, path, store).ok());
+  EXPECT_EQ(all(store), before);
+  write(good);
+  EXPECT_TRUE(run(Checkpoint::Way::restore, path, store).ok());
+}
+
+TEST_F(Checkpoints, are_refused_with_what_is_different) {
+  Store saved = store_after(1);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  Store other = store_after(0, "optimizer=sgd\n");
+  EXPECT_THAT(run(Checkpoint::Way::restore, path, other).message(),
+              testing::HasSubstr("its optimizer is another one"));
+  // Other numbers of the same optimizer are fine: a rate that is lowered, for instance.
+  Store slower = store_after(0, "optimizer=adam\ninitial_learning_rate=0.01\n");
+  EXPECT_TRUE(run(Checkpoint::Way::restore, path, slower).ok());
+  Store more = store_after(0);
+  ASSERT_TRUE(more.declare(2, {"v", Dtype::float32, true, 1, 0}).ok());
+  EXPECT_THAT(run(Checkpoint::Way::restore, path, more).message(),
+              testing::HasSubstr("it has 2 variables, and this run has 3"));
+  Store renamed;
+  ASSERT_TRUE(renamed.set_rule(kAdam).ok());
+  ASSERT_TRUE(renamed.declare(0, saved.spec(1)).ok());
+  ASSERT_TRUE(renamed.declare(1, saved.spec(0)).ok());
+  EXPECT_THAT(run(Checkpoint::Way::restore, path, renamed).message(),
+              testing::HasSubstr("is w with 40 elements, and here it is words"));
+  write("something else, long enough to be one");
+  EXPECT_THAT(run(Checkpoint::Way::restore, path, saved).message(),
+              testing::HasSubstr("is none of this version of rdmacoll"));
+}
+
+TEST_F(Checkpoints, that_end_early_leave_the_older_one) {
+  Store saved = store_after(1);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  const std::string before = contents();
+  push(saved, 1);
+  {
+    Checkpoint unfinished(Checkpoint::Way::save, path, saved);
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(unfinished.step().is_busy());
+  }
+  EXPECT_EQ(contents(), before);
+  EXPECT_FALSE(std::ifstream(path + ".part").good());
+  EXPECT_THAT(run(Checkpoint::Way::save, "/no/such/folder/file", saved).message(),
+              testing::HasSubstr("/no/such/folder/file"));
+}
+
+}  // namespace
+}  // namespace rdmacoll::ps
