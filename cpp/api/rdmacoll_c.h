@@ -56,6 +56,8 @@ typedef struct rc_tensor {
 /* Of allgather, reducescatter, alltoall, gather and scatter, whose results have another shape than
  * their inputs. Asked for each result in turn, once its size is known, on an engine thread: returns
  * memory for it (C-contiguous, dims given), valid until the operation is done, or NULL to fail it.
+ * Where ranks turn out to give other numbers of rows than a plan has, all are asked for once more,
+ * and what was given before is not used any longer.
  * The results are one for each tensor, without rows where the rank gets none (gather elsewhere than
  * at the root); of an alltoall also how many rows came from each rank: int64, as many as ranks. */
 typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
@@ -324,7 +326,7 @@ typedef struct rc_api {
   int (*submit_and_drive)(rc_engine* engine, const rc_request* request, char** error);
 
   /* A result of a prepared operation that has succeeded, as in rc_allocate. Its runs write there
-   * until one of them returns 4; the memory is valid until result_free, whatever becomes of
+   * until one of them has returned 4; the memory is valid until result_free, whatever becomes of
    * operation and engine. */
   rc_result* (*prepared_result_at)(rc_prepared* prepared, int32_t index, const void** memory,
                                    int32_t* ndim, int64_t dims[8]);

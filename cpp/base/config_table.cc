@@ -68,7 +68,7 @@ constexpr Setting kSettings[] = {
      "After this long the waiting tensor fails with StalledError.", 0.001, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.stall_error_s = value.seconds; }},
     {"RDMACOLL_PLAN_REPEATS", "", "3", Unit::count, Scope::world, "0 to 16",
-     "After so many repetitions of the same order of sums, ranks follow it without asking; 0: "
+     "After so many repetitions of the same order, ranks follow it without asking; 0: "
      "never.",
      0, 16, [](Config& config, const ParsedValue& value) { config.plan_repeats = value.integer; }},
     {"RDMACOLL_PROCESS_SETS", "", "none", Unit::choice, Scope::world,

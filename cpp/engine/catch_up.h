@@ -22,6 +22,14 @@ class CatchUp {
   bool waits(uint64_t sequence) const { return missing_.contains(sequence); }
   bool names(const UnitKey& key) const { return units_.contains(key); }
   bool has_announced(const UnitKey& key) const { return units_.at(key).is_announced; }
+  uint64_t sequence_of(const UnitKey& key) const { return units_.at(key).sequence; }
+  // The first unit that has not caught up; null: it waits for none.
+  const UnitKey* unit_of(uint64_t sequence) const {
+    for (const auto& [key, unit] : units_) {
+      if (unit.sequence == sequence) return &key;
+    }
+    return nullptr;
+  }
 
   // Every rank has the unit, or hears its verdict now. The root counts, and learns the sequence
   // that waits for nothing more; the others are told.

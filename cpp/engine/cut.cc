@@ -24,6 +24,29 @@ bool is_all_one(const std::vector<int64_t>& splits) {
   return std::equal(splits.begin() + (splits.empty() ? 0 : 1), splits.end(), splits.begin());
 }
 
+int64_t even_share(int64_t rows, int rank, int ranks) {
+  return rows / ranks + (rank < rows % ranks ? 1 : 0);
+}
+
+// Without a list of them: a plan asks this of every operation.
+template <typename Visit>
+void each_own_row(const Request& request, int rank, int ranks, Visit visit) {
+  const bool is_giver =
+      request.kind == Kind::alltoall || (request.kind == Kind::scatter && rank == request.root);
+  if (request.kind == Kind::allgather || request.kind == Kind::gather) {
+    for (const TensorRef& tensor : request.tensors) {
+      visit(tensor.dims.empty() ? 1 : tensor.dims.front());  // a scalar is one row
+    }
+  } else if (is_giver) {
+    const int64_t rows = request.tensors.front().dims.front();
+    if (request.kind == Kind::alltoall && is_all_one(request.splits)) return visit(rows / ranks);
+    for (int64_t split : request.splits) visit(split);
+    for (int part = 0; request.splits.empty() && part < ranks; ++part) {
+      visit(even_share(rows, part, ranks));
+    }
+  }
+}
+
 std::vector<uint64_t> row_bytes_of(const Descriptor& descriptor) {
   std::vector<uint64_t> bytes;
   for (const std::vector<int64_t>& shape : descriptor.shapes) {
@@ -67,30 +90,25 @@ uint64_t bytes_of(const std::vector<int64_t>& part, const std::vector<uint64_t>&
 }  // namespace
 
 std::vector<int64_t> even_rows(int64_t rows, int ranks) {
-  std::vector<int64_t> cut(ranks, rows / ranks);
-  for (int64_t rank = 0; rank < rows % ranks; ++rank) ++cut[static_cast<std::size_t>(rank)];
+  std::vector<int64_t> cut;
+  for (int rank = 0; rank < ranks; ++rank) cut.push_back(even_share(rows, rank, ranks));
   return cut;
 }
 
 std::vector<int64_t> own_rows(const Request& request, int rank, int ranks) {
   std::vector<int64_t> rows;
-  switch (request.kind) {
-    case Kind::allgather:
-    case Kind::gather:  // a scalar is one row
-      for (const TensorRef& tensor : request.tensors) {
-        rows.push_back(tensor.dims.empty() ? 1 : tensor.dims.front());
-      }
-      return rows;
-    case Kind::scatter:
-      if (rank != request.root) return {};
-      return request.splits.empty() ? even_rows(request.tensors.front().dims.front(), ranks)
-                                    : request.splits;
-    case Kind::alltoall:
-      if (is_all_one(request.splits)) return {request.tensors.front().dims.front() / ranks};
-      return request.splits;
-    default:
-      return {};
-  }
+  each_own_row(request, rank, ranks, [&](int64_t number) { rows.push_back(number); });
+  return rows;
+}
+
+bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, int rank, int ranks) {
+  std::size_t found = 0;
+  bool are_equal = true;
+  each_own_row(request, rank, ranks, [&](int64_t number) {
+    are_equal = are_equal && found < rows.size() && rows[found] == number;
+    ++found;
+  });
+  return are_equal && found == rows.size();
 }
 
 int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/operation.h"
@@ -12,6 +13,9 @@ namespace rdmacoll {
 
 // Numbers of rows: by rank, what each has said of them (own_rows); or by part and tensor.
 using RowTable = std::vector<std::vector<int64_t>>;
+// Shared by a plan, the batches that it starts and their recipes, which are told by it whether they
+// are of the same rows.
+using RowsRef = std::shared_ptr<const RowTable>;
 
 // So many for each rank; the first ones have one more.
 std::vector<int64_t> even_rows(int64_t rows, int ranks);
@@ -20,6 +24,8 @@ std::vector<int64_t> even_rows(int64_t rows, int ranks);
 // gather), or how many to each rank (alltoall, where all get as many one number; scatter at the
 // root). The others say nothing.
 std::vector<int64_t> own_rows(const Request& request, int rank, int ranks);
+// Whether these are they.
+bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, int rank, int ranks);
 // The first rank that has not said as many numbers as it should, or -1.
 int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks);
 

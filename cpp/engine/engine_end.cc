@@ -220,7 +220,7 @@ void Engine::end() {
   executor_.take_finished(finished_);
   for (const OperationRef& operation : std::exchange(finished_, {})) {
     const ProcessSet& set = set_of(*operation);
-    const bool is_good = suspects_.empty() && set.have_all_caught_up(operation->sequence);
+    const bool is_good = suspects_.empty() && set.is_final(*operation);
     set_of(*operation).complete(operation, is_good ? now_.failure : status);
   }
   for (const OperationRef& operation : executor_.abandon()) {

@@ -37,6 +37,9 @@ class Layout {
   void assign_ragged(const Cut& cut, const std::vector<std::byte*>& inputs,
                      const std::vector<std::byte*>& outputs, uint64_t segment_bytes);
 
+  // Even without bytes, for messages that have none either.
+  void have_a_segment() { segments_ = std::max(segments_, 1u); }
+
   uint32_t segments() const { return segments_; }
   // One part of a segment, in bytes of the row.
   Range range(uint32_t segment, int part) const { return ranges_of(segment, part, 1); }

@@ -99,6 +99,21 @@ InternMessage get_intern(Reader& reader) {
   return message;
 }
 
+using Rows = std::vector<std::vector<int64_t>>;
+
+void put_rows(Writer& writer, const Rows& rows, int64_t most_rows) {
+  writer.put(static_cast<uint32_t>(rows.size()));
+  for (const std::vector<int64_t>& said : rows) writer.put_list(said);
+  writer.put(most_rows);
+}
+void get_rows(Reader& reader, int ranks, Rows& rows, int64_t& most_rows) {
+  const auto said = reader.get<uint32_t>();
+  if (said > static_cast<uint32_t>(ranks)) reader.fail();
+  for (uint32_t i = 0; i < said && reader.ok(); ++i) rows.push_back(get_rows(reader));
+  most_rows = reader.get<int64_t>();
+  if (most_rows < 0) reader.fail();
+}
+
 void put(Writer& writer, const Decision& decision) {
   writer.put(decision.sequence).put(decision.algorithm).put(decision.segment_bytes);
   writer.put(static_cast<uint32_t>(decision.units.size()));
@@ -106,9 +121,7 @@ void put(Writer& writer, const Decision& decision) {
     put(writer, unit.descriptor);
     writer.put(unit.iteration);
   }
-  writer.put(static_cast<uint32_t>(decision.rows.size()));
-  for (const std::vector<int64_t>& rows : decision.rows) writer.put_list(rows);
-  writer.put(decision.most_rows);
+  put_rows(writer, decision.rows, decision.most_rows);
 }
 Decision get_decision(Reader& reader, int ranks) {
   Decision decision;
@@ -125,11 +138,7 @@ Decision get_decision(Reader& reader, int ranks) {
     unit.iteration = reader.get<int64_t>();
     decision.units.push_back(std::move(unit));
   }
-  const auto said = reader.get<uint32_t>();
-  if (said > static_cast<uint32_t>(ranks)) reader.fail();
-  for (uint32_t i = 0; i < said && reader.ok(); ++i) decision.rows.push_back(get_rows(reader));
-  decision.most_rows = reader.get<int64_t>();
-  if (decision.most_rows < 0) reader.fail();
+  get_rows(reader, ranks, decision.rows, decision.most_rows);
   return decision;
 }
 
@@ -191,9 +200,10 @@ void put(Writer& writer, const PlanMessage& message) {
     for (const PlannedUnit& unit : decision.units) {
       writer.put(unit.descriptor).put(unit.numbered).put(unit.iteration);
     }
+    put_rows(writer, decision.rows, decision.most_rows);
   }
 }
-PlanMessage get_plan(Reader& reader) {
+PlanMessage get_plan(Reader& reader, int ranks) {
   PlanMessage message;
   message.era = reader.get<uint32_t>();
   message.start = reader.get<uint64_t>();
@@ -215,6 +225,7 @@ PlanMessage get_plan(Reader& reader) {
       unit.iteration = reader.get<int64_t>();
       if (unit.descriptor == 0) reader.fail();
     }
+    get_rows(reader, ranks, decision.rows, decision.most_rows);
   }
   return message;
 }
@@ -241,6 +252,7 @@ void put(Writer& writer, const ResumeMessage& message) {
 }
 
 void put(Writer& writer, const CaughtUpMessage& message) { writer.put(message.sequence); }
+void put(Writer& writer, const AnewMessage& message) { writer.put(message.sequence); }
 
 void put(Writer& writer, const FragmentMessage& message) {
   writer.put(message.is_last).put_text(message.bytes);
@@ -322,7 +334,7 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       message = GoodbyeMessage{get_leaving(reader, ranks + servers)};
       break;
     case 7:
-      message = get_plan(reader);
+      message = get_plan(reader, ranks);
       break;
     case 8:
       message = FreezeMessage{reader.get<uint32_t>()};
@@ -344,6 +356,9 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       break;
     case 14:
       message = get_all_joined(reader, ranks);
+      break;
+    case 15:
+      message = AnewMessage{reader.get<uint64_t>()};
       break;
     default:
       return false;

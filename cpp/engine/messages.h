@@ -75,6 +75,8 @@ struct PlannedDecision {
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
   std::vector<PlannedUnit> units;
+  std::vector<std::vector<int64_t>> rows = {};  // as all ranks have said them
+  int64_t most_rows = 0;                        // as in Decision
 };
 struct PlanMessage {
   uint32_t era = 0;
@@ -108,6 +110,13 @@ struct ResumeMessage {
 // Downward, after a plan: every rank has what this decision needs, or has heard the verdict of what
 // it has not.
 struct CaughtUpMessage {
+  uint64_t sequence = 0;
+};
+
+// Downward, after a plan: every rank has what this decision needs, but some with other numbers of
+// rows than the plan has. It is run with those of the plan, and for nothing: then everybody says
+// again what it has, and the log decides.
+struct AnewMessage {
   uint64_t sequence = 0;
 };
 
@@ -159,7 +168,7 @@ inline constexpr std::size_t kMessageBytesMax = 64 << 20;
 using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
                              LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
                              FrozenMessage, ResumeMessage, CaughtUpMessage, FragmentMessage,
-                             FarewellMessage, AllJoinedMessage>;
+                             FarewellMessage, AllJoinedMessage, AnewMessage>;
 
 // Every control message begins with the epoch of its world, and the set that it is for: its ranks
 // are the set's. What is about the world is for set 0.

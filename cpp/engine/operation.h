@@ -93,6 +93,7 @@ class Operation {
   bool is_prepared = false;
   bool has_moved_results = false;
   bool stands_in = false;  // for one that this rank's caller never submits
+  Result zeros;            // what it gives then
   // The planner's: what was done the last time, and when it had last looked around by then.
   std::shared_ptr<const Recipe> recipe;
   uint64_t recipe_look = 0;

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/text.h"
+#include "collectives/roll_call.h"
 
 namespace rdmacoll {
 namespace {
@@ -30,6 +31,11 @@ Status make_result(Operation& operation, std::size_t index, std::vector<int64_t>
   if (memory != nullptr) return {};
   return {Code::failed,
           cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
+}
+
+const RowTable& rows_of(const Decided& decided) {
+  static const RowTable kNone;
+  return decided.rows == nullptr ? kNone : *decided.rows;
 }
 
 Status misfit(const Operation& operation) {
@@ -61,11 +67,21 @@ Shape Planner::shape_of(const Decided& decided) const {
           servers_};
 }
 
-const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape) {
-  const std::pair key(algorithm, shape.root);
+// A plan relies on it that whoever has ended an operation knows that all have begun it. The log has
+// asked all of them before. Without it, that is so where the data of every rank comes to every
+// rank; elsewhere it takes a roll call.
+bool Planner::calls_roll(const Decided& decided) {
+  return decided.is_planned && (decided.algorithm == Algorithm::none ||
+                                row_of(decided.operations.front()->request.kind).has_root);
+}
+
+const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll) {
+  const std::tuple key(algorithm, shape.root, calls_roll);
   const auto found = outlines_.find(key);
   if (found != outlines_.end()) return found->second;
-  return outlines_.emplace(key, Outline(make_schedule(algorithm, shape), ranks_)).first->second;
+  Schedule schedule = make_schedule(algorithm, shape);
+  if (calls_roll) call_roll(schedule);
+  return outlines_.emplace(key, Outline(schedule, ranks_)).first->second;
 }
 
 // A prepared operation, alone again: nothing about it can have changed but who is connected.
@@ -73,11 +89,12 @@ bool Planner::is_known(const Decided& decided) const {
   const Operation& first = *decided.operations.front();
   return first.recipe_look == look_ && decided.operations.size() == 1 &&
          first.recipe->head.algorithm == decided.algorithm &&
-         first.recipe->head.segment_bytes == decided.segment_bytes;
+         first.recipe->head.segment_bytes == decided.segment_bytes &&
+         first.recipe->head.calls_roll == calls_roll(decided) && first.recipe->rows == decided.rows;
 }
 
 const std::vector<int>& Planner::peers_of(const Decided& decided) {
-  return outline_of(decided.algorithm, shape_of(decided)).peers;
+  return outline_of(decided.algorithm, shape_of(decided), calls_roll(decided)).peers;
 }
 
 bool Planner::connect(const Decided& decided) {
@@ -108,12 +125,12 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
         last != nullptr && last->head == head && last->layout.tensors() == tensors_;
     if (!is_same) last = even_recipe(head);
     batch.recipe = last;
-    if (decided.operations.size() == 1) {
-      decided.operations.front()->recipe = last;
-      decided.operations.front()->recipe_look = look_;
-    }
   } else {
     RC_RETURN_IF_ERROR(ragged_recipe(decided, head, batch.recipe));
+  }
+  if (decided.operations.size() == 1) {
+    decided.operations.front()->recipe = batch.recipe;
+    decided.operations.front()->recipe_look = look_;
   }
   batch.operations = std::move(decided.operations);
   return {};
@@ -138,6 +155,7 @@ Recipe::Head Planner::head_of(const Decided& decided) const {
   return {.kind = first.kind,
           .algorithm = decided.algorithm,
           .segment_bytes = decided.segment_bytes,
+          .calls_roll = calls_roll(decided),
           .shape = shape_of(decided),
           // What is only moved is moved as bytes.
           .dtype = reduces ? first.dtype : Dtype::uint8,
@@ -165,8 +183,7 @@ void Planner::list_tensors(const Decided& decided) {
 RecipeRef Planner::even_recipe(const Recipe::Head& head) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
-  recipe->layout.assign_even(tensors_, head.segment_bytes,
-                             outline_of(head.algorithm, head.shape).parts);
+  recipe->layout.assign_even(tensors_, head.segment_bytes, outline_of(head).parts);
   add_program(*recipe);
   return recipe;
 }
@@ -175,12 +192,12 @@ RecipeRef Planner::even_recipe(const Recipe::Head& head) {
 Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
+  recipe->rows = decided.rows;
   Cut cut;
   RC_RETURN_IF_ERROR(cut_rows(decided, cut));
   if (head.algorithm != Algorithm::none) {
     // Parts that neither are given nor stay, but pass through: as large as any.
-    cut.rows.resize(static_cast<std::size_t>(outline_of(head.algorithm, head.shape).parts),
-                    {decided.most_rows});
+    cut.rows.resize(static_cast<std::size_t>(outline_of(head).parts), {decided.most_rows});
   }
   RC_RETURN_IF_ERROR(lay_out_ragged(decided, cut, recipe->layout));
   see(recipe->layout, recipe->head);
@@ -195,11 +212,12 @@ Status Planner::cut_rows(const Decided& decided, Cut& cut) const {
   const bool is_readable = decode_descriptor(operation.descriptor, descriptor);
   RC_ASSERT(is_readable, operation.label());
   if (descriptor.kind == Kind::alltoall) return cut_exchange(decided, descriptor, cut);
+  const RowTable& rows = rows_of(decided);
   const std::vector<int64_t> mine = own_rows(operation.request, world_.rank, world_.size());
-  const bool fits = incomplete_rank(descriptor, decided.rows, world_.size()) < 0 &&
-                    (mine.empty() || decided.rows[world_.rank] == mine);
+  const bool fits = incomplete_rank(descriptor, rows, world_.size()) < 0 &&
+                    (mine.empty() || rows[world_.rank] == mine);
   if (!fits) return misfit(operation);
-  cut = cut_of(descriptor, decided.rows, world_.rank, world_.size());
+  cut = cut_of(descriptor, rows, world_.rank, world_.size());
   return {};
 }
 
@@ -209,7 +227,7 @@ Status Planner::cut_exchange(const Decided& decided, const Descriptor& descripto
   const auto ranks = static_cast<std::size_t>(world_.size());
   Exchange exchange{own_rows(operation.request, world_.rank, world_.size()), {}, decided.most_rows};
   if (exchange.given.size() == 1) exchange.given.resize(ranks, exchange.given.front());
-  for (const std::vector<int64_t>& numbers : decided.rows) {
+  for (const std::vector<int64_t>& numbers : rows_of(decided)) {
     if (!numbers.empty()) exchange.got.push_back(numbers.front());
   }
   const bool fits = exchange.got.size() == ranks &&
@@ -301,9 +319,10 @@ void Planner::see(const Layout& layout, Recipe::Head& head) {
 
 void Planner::add_program(Recipe& recipe) {
   const Recipe::Head& head = recipe.head;
-  if (head.algorithm == Algorithm::none) return;
+  if (head.algorithm == Algorithm::none && !head.calls_roll) return;
+  if (head.calls_roll) recipe.layout.have_a_segment();
   const Layout& layout = recipe.layout;
-  const int parts_at_once = outline_of(head.algorithm, head.shape).parts_at_once;
+  const int parts_at_once = outline_of(head).parts_at_once;
   const bool few = layout.pieces_bound() <= around_.pieces_max ||
                    layout.pieces_max(parts_at_once) <= around_.pieces_max;
   Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
@@ -313,7 +332,7 @@ void Planner::add_program(Recipe& recipe) {
   const uint64_t bytes = layout.segment_bytes_max();
   if (bytes <= around_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
   if (bytes <= around_.device_eager_bytes) placement.devices.clear();
-  recipe.program = &programs_.prepared(head.algorithm, head.shape, placement);
+  recipe.program = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
 }
 
 }  // namespace rdmacoll

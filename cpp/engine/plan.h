@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "base/status.h"
@@ -22,8 +23,9 @@ struct Decided {
   uint64_t sequence = 0;
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
-  RowTable rows;  // as in Decision
+  RowsRef rows;  // as in Decision; null: none
   int64_t most_rows = 0;
+  bool is_planned = false;  // by a plan: nobody has asked whether all are ready
   std::vector<OperationRef> operations;
 };
 
@@ -65,7 +67,11 @@ class Planner {
 
   bool is_known(const Decided& decided) const;
   Shape shape_of(const Decided& decided) const;
-  const Outline& outline_of(Algorithm algorithm, const Shape& shape);
+  static bool calls_roll(const Decided& decided);
+  const Outline& outline_of(const Recipe::Head& head) {
+    return outline_of(head.algorithm, head.shape, head.calls_roll);
+  }
+  const Outline& outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll);
   Recipe::Head head_of(const Decided& decided) const;
   void list_tensors(const Decided& decided);
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
@@ -89,7 +95,7 @@ class Planner {
   uint64_t one_copy_bytes_;
   Programs programs_;
   std::set<int> asked_;
-  std::map<std::pair<Algorithm, int>, Outline> outlines_;  // by algorithm and root
+  std::map<std::tuple<Algorithm, int, bool>, Outline> outlines_;  // by algorithm, root, roll call
   Around around_;
   uint64_t look_ = 1;                        // the number of what is in around_
   std::array<RecipeRef, kRecipes> recipes_;  // the last ones, by index_of()

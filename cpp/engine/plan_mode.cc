@@ -1,6 +1,7 @@
 #include "engine/plan_mode.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace rdmacoll {
 namespace {
@@ -19,10 +20,13 @@ bool PlanMode::begin(const PlanMessage& message) {
   numbered_.clear();
   numbered_before_.clear();
   period_.clear();
+  period_.reserve(message.decisions.size());  // meanings point there
   for (const PlannedDecision& decision : message.decisions) {
     numbered_before_.push_back(numbered_.size());
     Agreed& agreed = period_.emplace_back();
-    agreed.decision = {0, decision.algorithm, decision.segment_bytes, {}, {}};
+    agreed.decision = {0, decision.algorithm, decision.segment_bytes, {}, {}, decision.most_rows};
+    agreed.is_planned = true;
+    if (!take_rows(decision, agreed)) return false;
     for (const PlannedUnit& unit : decision.units) {
       const std::string* descriptor = table_.text(unit.descriptor);
       if (descriptor == nullptr) return false;
@@ -30,9 +34,9 @@ bool PlanMode::begin(const PlanMessage& message) {
       agreed.keys.push_back(key);
       agreed.decision.units.push_back({{unit.descriptor, {}}, key.iteration});
       if (unit.numbered) {
-        numbered_.push_back(*descriptor);
+        numbered_.push_back({unit.descriptor, &agreed});
       } else {
-        named_[key] = *descriptor;
+        named_[key] = {unit.descriptor, &agreed};
       }
     }
   }
@@ -43,15 +47,48 @@ bool PlanMode::begin(const PlanMessage& message) {
   return true;
 }
 
+// Of all ranks, and what this one has of them.
+bool PlanMode::take_rows(const PlannedDecision& decision, Agreed& agreed) const {
+  for (const PlannedUnit& unit : decision.units) {
+    const std::string* bytes = table_.text(unit.descriptor);
+    Descriptor descriptor;
+    if (bytes == nullptr || !decode_descriptor(*bytes, descriptor) ||
+        incomplete_rank(descriptor, decision.rows, world_.size()) >= 0) {
+      return false;
+    }
+  }
+  if (decision.rows.empty()) return true;
+  if (decision.rows.size() != world_.members.size()) return false;
+  agreed.own_rows = decision.rows[world_.rank];
+  RowTable rows = decision.rows;
+  if (decision.most_rows > 0) {  // an alltoall: as its decision would have come here
+    std::vector<int> all(world_.members.size());
+    std::iota(all.begin(), all.end(), 0);
+    if (!columns_of(decision.rows, all, {world_.rank}, rows)) return false;
+  }
+  agreed.rows = std::make_shared<const RowTable>(std::move(rows));
+  return true;
+}
+
 bool PlanMode::fits(const Operation& operation) const {
   const Request& request = operation.request;
   if (!request.name.empty()) {
     const auto found = named_.find({request.name, request.iteration});
-    return found != named_.end() && found->second == operation.descriptor;
+    return found != named_.end() && fits(found->second, operation);
   }
   const int64_t ahead = request.iteration - plan_.first_number;
   if (numbered_.empty() || ahead < 0) return false;
-  return numbered_[static_cast<std::size_t>(ahead) % numbered_.size()] == operation.descriptor;
+  return fits(numbered_[static_cast<std::size_t>(ahead) % numbered_.size()], operation);
+}
+
+bool PlanMode::fits(const Meaning& meaning, const Operation& operation) const {
+  return *table_.text(meaning.descriptor) == operation.descriptor &&
+         says_own_rows(*meaning.agreed, operation);
+}
+
+bool PlanMode::says_own_rows(const Agreed& agreed, const Operation& operation) const {
+  return agreed.own_rows.empty() ||
+         are_own_rows(agreed.own_rows, operation.request, world_.rank, world_.size());
 }
 
 const Agreed& PlanMode::decision(uint64_t sequence) {
@@ -73,7 +110,8 @@ bool PlanMode::is_about(const Agreed& agreed, const Operation& operation) const 
   if (agreed.keys.size() != 1) return false;
   const UnitKey& key = agreed.keys.front();
   return key.iteration == operation.request.iteration && key.name == operation.request.name &&
-         *table_.text(agreed.decision.units.front().descriptor.id) == operation.descriptor;
+         *table_.text(agreed.decision.units.front().descriptor.id) == operation.descriptor &&
+         says_own_rows(agreed, operation);
 }
 
 bool PlanMode::report(uint64_t least, uint64_t furthest) {

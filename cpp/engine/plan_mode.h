@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/world.h"
+#include "engine/cut.h"
 #include "engine/descriptor_table.h"
 #include "engine/messages.h"
 #include "engine/operation.h"
@@ -21,23 +23,28 @@ namespace rdmacoll {
 
 // A decision, and what this rank calls the operations in it.
 struct Agreed {
-  Decision decision;
+  Decision decision;  // without its rows
   std::vector<UnitKey> keys;
+  // The decision's, which operations and recipes share; null: none. In a plan they are the same
+  // ones each time.
+  RowsRef rows = nullptr;
+  bool is_planned = false;
+  std::vector<int64_t> own_rows = {};  // planned: what this rank is to say of them (own_rows())
 };
 
 class PlanMode {
  public:
   enum class Phase : uint8_t { log, plan, frozen };
 
-  PlanMode(const DescriptorTable& table, std::size_t children)
-      : table_(table), children_(children) {}
+  PlanMode(const World& world, const DescriptorTable& table)
+      : world_(world), table_(table), children_(tree_children(world.rank, world.size()).size()) {}
 
   Phase phase() const { return phase_; }
   uint32_t era() const { return era_; }
   std::size_t period() const { return plan_.decisions.size(); }
   uint64_t start() const { return plan_.start; }
 
-  // False: not of the next era, or with a number that was never given.
+  // False: not of the next era, with a number that was never given, or with rows that do not fit.
   bool begin(const PlanMessage& message);
   // Whether the plan names this operation, now or later.
   bool fits(const Operation& operation) const;
@@ -45,6 +52,12 @@ class PlanMode {
   const Agreed& decision(uint64_t sequence);
   // Whether that is about this operation and no other.
   bool is_about(const Agreed& agreed, const Operation& operation) const;
+  // Whether it has as many rows as planned, where that is its rank's own business.
+  bool says_own_rows(const Agreed& agreed, const Operation& operation) const;
+  // What all ranks said of their rows when that was decided.
+  const RowTable& rows_of(uint64_t sequence) const {
+    return plan_.decisions[(sequence - plan_.start) % period()].rows;
+  }
 
   void freeze() { phase_ = Phase::frozen; }
   // How far a child's subtree, or this rank, has come. True when all have said it: see range().
@@ -55,13 +68,21 @@ class PlanMode {
   void resume(uint32_t era);
 
  private:
+  struct Meaning {  // of a name
+    uint32_t descriptor = 0;
+    const Agreed* agreed = nullptr;
+  };
+  bool fits(const Meaning& meaning, const Operation& operation) const;
+  bool take_rows(const PlannedDecision& decision, Agreed& agreed) const;
+
+  const World& world_;
   const DescriptorTable& table_;
   const std::size_t children_;
   Phase phase_ = Phase::log;
   uint32_t era_ = 0;
   PlanMessage plan_;
-  std::map<UnitKey, std::string> named_;      // descriptors
-  std::vector<std::string> numbered_;         // descriptors, in the order of their numbers
+  std::map<UnitKey, Meaning> named_;
+  std::vector<Meaning> numbered_;             // in the order of their numbers
   std::vector<std::size_t> numbered_before_;  // by decision of the period
   std::vector<Agreed> period_;                // as decision() has made them last
   std::size_t reports_ = 0;

@@ -55,7 +55,7 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       readiness_(world_, table_, limits_of(parts.config)),
       decision_log_(world_, table_, rules_of(parts)),
       planner_(world_, ranks_, parts.servers, transport_, pool_, parts.tuning.one_copy_bytes),
-      plan_(table_, tree_children(world_.rank, world_.size()).size()),
+      plan_(world_, table_),
       recurrence_(table_, is_root() && world_.size() > 1 ? parts.config.plan_repeats : 0) {
   for (int child : tree_children(world_.rank, world_.size())) children_.push_back(ranks_[child]);
   if (is_server()) {
@@ -96,7 +96,10 @@ bool ProcessSet::has_to_agree() const {
 
 void ProcessSet::take(const OperationRef& operation) {
   if (in_flight_++ == 0) plan_moved_at_ = now_.turned_at;
-  if (starts_at_once(operation)) return;
+  if (!starts_at_once(operation)) await_decision(operation);
+}
+
+void ProcessSet::await_decision(const OperationRef& operation) {
   undecided_[{operation->request.name, operation->request.iteration}] = operation;
   if (plan_.phase() == PlanMode::Phase::log) {
     operation->request.kind == Kind::join ? announce_join() : announce(operation);
@@ -192,7 +195,14 @@ bool ProcessSet::is_one_node() const {
 void ProcessSet::offer_ready() {
   for (ReadyUnit& unit : readiness_.take_ready()) {
     if (catch_up_.names(unit.key)) {
-      unit_caught_up(unit.key);
+      const uint64_t sequence = catch_up_.sequence_of(unit.key);
+      if (plan_.rows_of(sequence) == unit.rows) {
+        unit_caught_up(unit.key);
+      } else {
+        post_down(AnewMessage{sequence});
+        readiness_.await_all(unit.key);
+        take_anew(sequence);
+      }
     } else if (const int rank = decision_log_.offer(std::move(unit)); rank >= 0) {
       return host_.broken_protocol(ranks_[rank], "numbers of rows that do not fit its operation");
     }
@@ -205,6 +215,9 @@ Agreed ProcessSet::agreed_of(Decision decision) const {
     const std::string* descriptor = table_.resolve(unit.descriptor);
     const std::string_view name = descriptor == nullptr ? "" : descriptor_name(*descriptor);
     agreed.keys.push_back({std::string(name), unit.iteration});
+  }
+  if (!agreed.decision.rows.empty()) {
+    agreed.rows = std::make_shared<const RowTable>(std::exchange(agreed.decision.rows, RowTable{}));
   }
   return agreed;
 }
@@ -249,13 +262,14 @@ bool ProcessSet::take_operations(const Agreed& agreed) {
   found_.clear();
   for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
     found_.emplace_back();
-    if (!find_operation(decision.units[i], agreed.keys[i], found_.back())) return false;
+    if (!find_operation(agreed, i, found_.back())) return false;
   }
   Decided& decided = decided_.emplace_back(Decided{decision.sequence,
                                                    decision.algorithm,
                                                    decision.segment_bytes,
-                                                   decision.rows,
+                                                   agreed.rows,
                                                    decision.most_rows,
+                                                   agreed.is_planned,
                                                    {}});
   for (const Found& found : found_) {
     OperationRef& operation = decided.operations.emplace_back(std::move(found.at->second));
@@ -266,17 +280,20 @@ bool ProcessSet::take_operations(const Agreed& agreed) {
 }
 
 // False: it is not here, or is not what the others have under its name.
-bool ProcessSet::find_operation(const DecisionUnit& unit, const UnitKey& key, Found& found) {
+bool ProcessSet::find_operation(const Agreed& agreed, std::size_t unit, Found& found) {
+  const UnitKey& key = agreed.keys[unit];
   found = {&stand_ins_, stand_ins_.find(key)};
   if (found.at != stand_ins_.end()) return true;
   found = {&undecided_, undecided_.find(key)};
   if (found.at == undecided_.end()) {
-    if (!take_part_with_zeros(unit, key)) return false;
+    if (!take_part_with_zeros(agreed, unit)) return false;
     found = {&stand_ins_, stand_ins_.find(key)};
     return true;
   }
-  const std::string* descriptor = table_.resolve(unit.descriptor);
-  return descriptor != nullptr && *descriptor == found.at->second->descriptor;
+  const std::string* descriptor = table_.resolve(agreed.decision.units[unit].descriptor);
+  const Operation& operation = *found.at->second;
+  return descriptor != nullptr && *descriptor == operation.descriptor &&
+         plan_.says_own_rows(agreed, operation);
 }
 
 bool ProcessSet::start_batches() {
@@ -314,6 +331,9 @@ void ProcessSet::report(OperationRef operation) {
     held_.push_back(std::move(operation));
     return;
   }
+  if (!again_.empty() && now_.goes_on() && !is_final(*operation)) {
+    return say_again(std::move(operation));
+  }
   Status status = now_.failure;
   if (!judged_.empty()) {
     const auto verdict = judged_.extract({operation->request.name, operation->request.iteration});
@@ -328,6 +348,8 @@ void ProcessSet::complete(const OperationRef& operation, const Status& status) {
   if (operation->stands_in) {
     --stand_ins_in_flight_;
     keep_zeros(*operation);
+  } else if (!again_.empty()) {
+    again_.erase({operation->request.name, operation->request.iteration});
   }
   --in_flight_;
   host_.end(operation, status);

@@ -69,12 +69,14 @@ struct SetTotals {
   uint64_t plans = 0;       // that this rank has followed
   uint64_t plans_left = 0;  // and left
   uint64_t caught_up = 0;   // decisions that some ranks had to catch up with then
+  uint64_t anew = 0;        // of those: that were taken anew, with other rows
   uint64_t programs = 0;    // that were made
 
   SetTotals& operator+=(const SetTotals& other) {
     plans += other.plans;
     plans_left += other.plans_left;
     caught_up += other.caught_up;
+    anew += other.anew;
     programs += other.programs;
     return *this;
   }
@@ -128,6 +130,7 @@ class ProcessSet {
   void handle(int peer, FrozenMessage& message);
   void handle(int peer, ResumeMessage& message);
   void handle(int peer, CaughtUpMessage& message);
+  void handle(int peer, AnewMessage& message);
   void handle(int peer, AllJoinedMessage& message);
   void connected() { planner_.connected(); }
 
@@ -144,7 +147,8 @@ class ProcessSet {
   void complete_undecided(const Status& status);
   void complete(const OperationRef& operation, const Status& status);
   void abandon(const Status& status);  // completes all that the executor does not have
-  bool have_all_caught_up(uint64_t sequence) const { return !catch_up_.waits(sequence); }
+  // What the executor has made of it is what its caller is to have.
+  bool is_final(const Operation& ended) const;
   bool may_end() const { return decided_.empty() && held_.empty(); }
   bool is_drained() const;                    // nothing decided is left to do
   bool has_ended_all(uint64_t before) const;  // the decisions before this one
@@ -154,7 +158,7 @@ class ProcessSet {
   const std::set<int>& asked() const { return planner_.asked(); }
   std::size_t in_flight() const { return in_flight_ - stand_ins_in_flight_; }  // of the caller
   SetTotals totals() const {
-    return {(plan_.era() + 1) / 2u, plan_.era() / 2u, caught_up_, planner_.programs()};
+    return {(plan_.era() + 1) / 2u, plan_.era() / 2u, caught_up_, anew_, planner_.programs()};
   }
   std::string state() const;
 
@@ -165,6 +169,7 @@ class ProcessSet {
     Operations::iterator at;
   };
 
+  void await_decision(const OperationRef& operation);
   void announce(const OperationRef& operation);
   void announce(ReadyRecord record);
   bool pass_readiness();
@@ -175,7 +180,7 @@ class ProcessSet {
   bool accept(const Decision& decision);
   bool gather_operations();
   bool take_operations(const Agreed& agreed);
-  bool find_operation(const DecisionUnit& unit, const UnitKey& key, Found& found);
+  bool find_operation(const Agreed& agreed, std::size_t unit, Found& found);
   Agreed agreed_of(Decision decision) const;
   bool start_batches();
   bool start_batch(Decided& decided);
@@ -194,7 +199,9 @@ class ProcessSet {
   void resume(const ResumeMessage& message);
   void unit_caught_up(const UnitKey& key);
   void complete_caught_up();
-  void stand_in(const DecisionUnit& unit, const UnitKey& key);
+  void stand_in(const Agreed& agreed, std::size_t unit);
+  void take_anew(uint64_t sequence);
+  void say_again(OperationRef operation);
   bool judge_started(const UnitKey& key, const Status& verdict);
 
   // Ranks that never have data, and sum that of the others: process_set_servers.cc.
@@ -205,7 +212,7 @@ class ProcessSet {
 
   // Ranks without data left: process_set_join.cc.
   void announce_join();
-  bool take_part_with_zeros(const DecisionUnit& unit, const UnitKey& key);
+  bool take_part_with_zeros(const Agreed& agreed, std::size_t unit);
   bool end_join();
   void apply(const AllJoinedMessage& message);
   void part();
@@ -257,10 +264,12 @@ class ProcessSet {
   std::map<UnitKey, Status> judged_;  // of operations that run, and end with this
   std::set<UnitKey> unanswered_;      // of those: the root's answer to them is still to come
   std::vector<OperationRef> held_;    // ended, but not all ranks have caught up
+  std::set<UnitKey> again_;           // run for nothing, and are to be decided anew once they end
   Nanoseconds plan_moved_at_ = 0;
   Nanoseconds plan_checked_at_ = 0;
   std::vector<Found> found_;  // kept for its capacity
   uint64_t caught_up_ = 0;
+  uint64_t anew_ = 0;
   std::size_t in_flight_ = 0;
   std::size_t stand_ins_in_flight_ = 0;  // of those
   bool told_of_pool_ = false;

@@ -25,10 +25,11 @@ void ProcessSet::announce_join() {
 }
 
 // What is decided while this rank has joined, and its caller has not submitted.
-bool ProcessSet::take_part_with_zeros(const DecisionUnit& unit, const UnitKey& key) {
-  if (!undecided_.contains(kJoin) || table_.resolve(unit.descriptor) == nullptr) return false;
-  stand_in(unit, key);
-  return stand_ins_.contains(key);
+bool ProcessSet::take_part_with_zeros(const Agreed& agreed, std::size_t unit) {
+  const DescriptorRef& descriptor = agreed.decision.units[unit].descriptor;
+  if (!undecided_.contains(kJoin) || table_.resolve(descriptor) == nullptr) return false;
+  stand_in(agreed, unit);
+  return stand_ins_.contains(agreed.keys[unit]);
 }
 
 // Whoever has joined does this again and again, so memory is kept: as many pieces as batches run.
@@ -55,8 +56,7 @@ Operation::Result ProcessSet::zeros_of(uint64_t bytes) {
 
 void ProcessSet::keep_zeros(Operation& stand_in) {
   if (!undecided_.contains(kJoin) || spare_zeros_.size() >= lanes_.count) return;
-  for (Operation::Result& zeros : stand_in.results) spare_zeros_.push_back(std::move(zeros));
-  stand_in.results.clear();
+  spare_zeros_.push_back(std::move(stand_in.zeros));
 }
 
 // At the root. All that was ready before the last one joined is decided first.

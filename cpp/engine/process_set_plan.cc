@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "engine/process_set.h"
+#include "engine/stand_in.h"
 
 namespace rdmacoll {
 namespace {
@@ -79,7 +80,8 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
   operation->sequence = sequence;
   accept(next.decision);
   plan_moved_at_ = now_.turned_at;
-  Decided decided{sequence,   next.decision.algorithm, next.decision.segment_bytes, {}, 0,
+  Decided decided{sequence,   next.decision.algorithm, next.decision.segment_bytes,
+                  next.rows,  next.decision.most_rows, next.is_planned,
                   {operation}};
   if (!planner_.connect(decided) || !start_batch(decided)) decided_.push_back(std::move(decided));
   return true;
@@ -155,7 +157,9 @@ void ProcessSet::resume(const ResumeMessage& message) {
       continue;
     }
     for (const DecisionUnit& unit : agreed.decision.units) {
-      announce({unit.descriptor, unit.iteration, world_.rank, is_leaf(), {}});
+      ReadyRecord record{unit.descriptor, unit.iteration, world_.rank, is_leaf(), {}};
+      if (!agreed.own_rows.empty()) record.rows.emplace_back(world_.rank, agreed.own_rows);
+      announce(std::move(record));
     }
   }
   decision_log_.go_on();
@@ -182,6 +186,49 @@ void ProcessSet::handle(int, CaughtUpMessage& message) {
   complete_caught_up();
 }
 
+// ---- what some have started with other rows than others have now ----
+
+void ProcessSet::handle(int, AnewMessage& message) {
+  post_down(message);
+  take_anew(message.sequence);
+}
+
+// Who has started it runs it to its end, the others take part with zeros.
+void ProcessSet::take_anew(uint64_t sequence) {
+  const UnitKey* named = catch_up_.unit_of(sequence);
+  if (named == nullptr) {
+    return host_.broken_protocol(root(), cat("decision ", sequence, " is not one to take anew"));
+  }
+  ++anew_;
+  const UnitKey key = *named;
+  const auto behind = std::find_if(agreed_.begin(), agreed_.end(), [&](const Agreed& agreed) {
+    return agreed.decision.sequence == sequence;
+  });
+  const bool is_started = behind == agreed_.end();
+  if (is_started) {
+    again_.insert(key);
+  } else {
+    stand_in(*behind, 0);
+  }
+  catch_up_.caught_up(sequence);
+  complete_caught_up();
+  const auto mine = undecided_.find(key);
+  if (!is_started && mine != undecided_.end()) announce(mine->second);
+  gather_operations();
+}
+
+void ProcessSet::say_again(OperationRef operation) {
+  again_.erase({operation->request.name, operation->request.iteration});
+  if (now_.departed.ok() && !now_.leaving) return await_decision(operation);
+  const Status shutdown{Code::shutdown, "rdmacoll was shut down while the operation was pending."};
+  complete(operation, now_.leaving ? shutdown : now_.departed);
+}
+
+bool ProcessSet::is_final(const Operation& ended) const {
+  return !catch_up_.waits(ended.sequence) &&
+         (ended.stands_in || !again_.contains({ended.request.name, ended.request.iteration}));
+}
+
 void ProcessSet::complete_caught_up() {
   for (OperationRef& operation : std::exchange(held_, {})) report(std::move(operation));
 }
@@ -193,7 +240,7 @@ bool ProcessSet::judge_started(const UnitKey& key, const Status& verdict) {
   for (const Agreed& agreed : agreed_) {
     for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
       if (agreed.keys[i] != key) continue;
-      stand_in(agreed.decision.units[i], key);
+      stand_in(agreed, i);
       return false;
     }
   }
@@ -201,22 +248,15 @@ bool ProcessSet::judge_started(const UnitKey& key, const Status& verdict) {
   return true;
 }
 
-void ProcessSet::stand_in(const DecisionUnit& unit, const UnitKey& key) {
+void ProcessSet::stand_in(const Agreed& agreed, std::size_t unit) {
+  const UnitKey& key = agreed.keys[unit];
   Descriptor descriptor;
-  const bool readable = decode_descriptor(*table_.resolve(unit.descriptor), descriptor);
+  const bool readable =
+      decode_descriptor(*table_.resolve(agreed.decision.units[unit].descriptor), descriptor);
   RC_ASSERT(readable);
-  Request request;
-  request.kind = descriptor.kind;
-  request.dtype = descriptor.dtype;
-  request.op = descriptor.op;
-  request.prescale = descriptor.prescale;
-  request.postscale = descriptor.postscale;
-  request.name = descriptor.name;
+  Request request = request_like(descriptor, agreed.own_rows, world_.rank, world_.size());
   request.iteration = key.iteration;
   request.set = number_;
-  for (const std::vector<int64_t>& shape : descriptor.shapes) {
-    request.tensors.push_back({nullptr, nullptr, shape, ""});
-  }
   Operation::Result zeros;  // a server gives nothing, not even zeros
   if (!is_server()) {
     zeros = zeros_of(request.bytes());
@@ -225,14 +265,10 @@ void ProcessSet::stand_in(const DecisionUnit& unit, const UnitKey& key) {
                                            " to take part in '", key.name, "' with zeros.")});
       return;
     }
-    std::byte* at = zeros.memory.get();
-    for (TensorRef& tensor : request.tensors) {
-      tensor.input = tensor.output = at;
-      at += static_cast<std::size_t>(tensor.elements()) * size_of(request.dtype);
-    }
+    lay_in(request, zeros.memory.get());
   }
   auto operation = std::make_shared<Operation>(std::move(request));
-  operation->results.push_back(std::move(zeros));
+  operation->zeros = std::move(zeros);
   operation->stands_in = true;
   ++in_flight_;
   ++stand_ins_in_flight_;

@@ -34,7 +34,7 @@ void ProcessSet::serve(Decision decision) {
     if (table_.resolve(unit.descriptor) == nullptr) {
       return host_.broken_protocol(root(), "a decision about what nobody has described");
     }
-    stand_in(unit, agreed.keys[i]);
+    stand_in(agreed, i);
   }
   obey(agreed);
 }

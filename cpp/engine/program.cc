@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "collectives/roll_call.h"
+
 namespace rdmacoll {
 namespace {
 
@@ -54,7 +56,7 @@ Outline::Outline(const Schedule& schedule, const std::vector<int>& ranks) : part
 }
 
 const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
-                                  const Placement& placement) {
+                                  const Placement& placement, bool calls_roll) {
   // Which peers show views, which are devices and who is on which node does not change once they
   // are connected; whether any are asked to show or to be devices is in the key.
   const Key key{algorithm,
@@ -63,10 +65,13 @@ const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                 placement.input_visible,
                 placement.output_visible,
                 is_any(placement.views),
-                is_any(placement.devices)};
+                is_any(placement.devices),
+                calls_roll};
   auto& program = programs_[key];
   if (program == nullptr) {
-    program = std::make_unique<Program>(lower(make_schedule(algorithm, shape), placement), ranks_);
+    Schedule lowered = lower(make_schedule(algorithm, shape), placement);
+    if (calls_roll) call_roll(lowered);
+    program = std::make_unique<Program>(std::move(lowered), ranks_);
   }
   return *program;
 }

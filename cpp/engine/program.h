@@ -44,12 +44,14 @@ struct Outline {
 class Programs {
  public:
   explicit Programs(const std::vector<int>& ranks) : ranks_(ranks) {}
-  const Program& prepared(Algorithm algorithm, const Shape& shape, const Placement& placement);
+  // `calls_roll`: beside what the algorithm does, as in roll_call.h.
+  const Program& prepared(Algorithm algorithm, const Shape& shape, const Placement& placement,
+                          bool calls_roll);
   std::size_t made() const { return programs_.size(); }
 
  private:
-  // Root, prescaled, visible in and out, views, devices.
-  using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool>;
+  // Root, prescaled, visible in and out, views, devices, roll call.
+  using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool, bool>;
   const std::vector<int>& ranks_;
   std::map<Key, std::unique_ptr<Program>> programs_;
 };

@@ -97,6 +97,7 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
   }
   const std::vector<ReadyRecord> held = std::move(pending.held);
   const Nanoseconds now = pending.held_since;
+  if (!said_by_all_.empty()) said_by_all_.erase(key);
   pending_.erase(UnitKey(key));  // a copy: `key` may lie in what is erased
   for (const ReadyRecord& record : held) {
     const bool added = add(record, now);
@@ -212,6 +213,7 @@ bool Readiness::is_late(Nanoseconds now, Nanoseconds limit) const {
 void Readiness::forget() {
   part();
   pending_.clear();
+  said_by_all_.clear();
   upward_.clear();
   ready_.clear();
 }

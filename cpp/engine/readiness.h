@@ -75,6 +75,8 @@ class Readiness {
   bool have_all_joined() const { return joined_.size() == world_.members.size(); }
   AllJoinedMessage all_joined() const;
   void part();  // nobody has joined any more
+  // All ranks have submitted it, and say so again: also who has joined since.
+  void await_all(const UnitKey& key) { said_by_all_.insert(key); }
   // This rank's operation has ended: the next one of its name is another.
   void ended(const UnitKey& key) {
     if (!warned_.empty()) warned_.erase(key);
@@ -140,6 +142,7 @@ class Readiness {
 
   std::map<int, int64_t> joined_;  // the number that each would go on with
   int last_joined_ = -1;
+  std::set<UnitKey> said_by_all_;
   Nanoseconds join_moved_at_ = 0;  // when somebody has submitted or joined last
   bool join_warned_ = false;
 };

@@ -42,7 +42,7 @@ bool Readiness::add_join(const ReadyRecord& record) {
 // At the root, with an operation that may have waited for nobody but those who have joined.
 void Readiness::go_on_without_data(const UnitKey& key) {
   const auto found = pending_.find(key);
-  if (found == pending_.end()) return;
+  if (found == pending_.end() || said_by_all_.contains(key)) return;
   Pending& pending = found->second;
   const std::vector<int> without = joined_without(pending);
   const bool is_agreed = pending.verdict.ok() && pending.variants.size() == 1;

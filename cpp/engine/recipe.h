@@ -16,6 +16,7 @@ struct Recipe {
     Kind kind = Kind::barrier;
     Algorithm algorithm = Algorithm::none;
     uint64_t segment_bytes = 0;
+    bool calls_roll = false;
     Shape shape;
     Dtype dtype = Dtype::uint8;
     ReduceOp op = ReduceOp::sum;
@@ -29,6 +30,7 @@ struct Recipe {
   };
 
   Head head;
+  RowsRef rows;  // of its decision
   Layout layout;
   const Program* program = nullptr;  // null: no data moves
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "engine/operation.h"
+#include "engine/cut.h"
 
 namespace rdmacoll {
 namespace {
@@ -18,8 +18,21 @@ uint64_t mix(uint64_t value) {
   value = (value ^ value >> 27) * 0x94d049bb133111eb;
   return value ^ value >> 31;
 }
-uint64_t hash(const PlannedUnit& unit) {
-  return mix(mix(unit.descriptor + 0x9e3779b97f4a7c15) + static_cast<uint64_t>(unit.iteration));
+// Where there are rows there is one unit.
+uint64_t hash(const PlannedUnit& unit, const RowTable& rows) {
+  uint64_t hash =
+      mix(mix(unit.descriptor + 0x9e3779b97f4a7c15) + static_cast<uint64_t>(unit.iteration));
+  for (const std::vector<int64_t>& said : rows) {
+    hash = mix(hash + said.size());
+    for (int64_t number : said) hash = mix(hash + static_cast<uint64_t>(number));
+  }
+  return hash;
+}
+
+std::size_t numbers_in(const RowTable& rows) {
+  std::size_t numbers = 0;
+  for (const std::vector<int64_t>& said : rows) numbers += said.size();
+  return numbers;
 }
 
 }  // namespace
@@ -32,7 +45,7 @@ void Recurrence::note(const Decision& decision) {
   before_.push_back(now_);
   for (const PlannedUnit& unit : next->units) {
     ++now_.units;
-    now_.sum += hash(unit);
+    now_.sum += hash(unit, next->rows);
   }
   ends_[now_.units % kEnds] = now_;
   history_.push_back(std::move(*next));
@@ -41,16 +54,12 @@ void Recurrence::note(const Decision& decision) {
   before_.pop_front();
 }
 
-// Sums alone: their data comes from every rank to every rank, so that whoever has one knows that
-// all have started it. (A barrier has no data, the root of a broadcast waits for nobody.)
 std::optional<PlannedDecision> Recurrence::planned(const Decision& decision) {
-  PlannedDecision planned{decision.algorithm, decision.segment_bytes, {}};
-  bool is_plannable = decision.algorithm != Algorithm::none && decision.rows.empty();
+  PlannedDecision planned{decision.algorithm, decision.segment_bytes, {}, {}, decision.most_rows};
+  bool is_plannable = numbers_in(decision.rows) <= kRowsMax;
   for (const DecisionUnit& unit : decision.units) {
     const std::string* bytes = table_.resolve(unit.descriptor);
-    Descriptor descriptor;
-    is_plannable = is_plannable && unit.descriptor.id != 0 && bytes != nullptr &&
-                   decode_descriptor(*bytes, descriptor) && descriptor.kind == Kind::allreduce;
+    is_plannable = is_plannable && unit.descriptor.id != 0 && bytes != nullptr;
     const bool numbered = bytes != nullptr && descriptor_name(*bytes).empty();
     if (numbered) {
       is_plannable = is_plannable && (next_number_ < 0 || unit.iteration == next_number_);
@@ -59,6 +68,7 @@ std::optional<PlannedDecision> Recurrence::planned(const Decision& decision) {
     planned.units.push_back({unit.descriptor.id, numbered, numbered ? 0 : unit.iteration});
   }
   if (!is_plannable) return std::nullopt;
+  planned.rows = decision.rows;
   return planned;
 }
 
@@ -76,15 +86,18 @@ std::optional<Recurrence::Period> Recurrence::find() const {
   return std::nullopt;
 }
 
-// A name that stands for two operations, of different shapes, in turn, would fit the plan or not.
+// A name that stands for two operations, of different shapes or rows, in turn, would fit the plan
+// or not.
 bool Recurrence::has_one_meaning(const std::vector<PlannedDecision>& decisions) const {
-  std::map<std::pair<std::string_view, int64_t>, uint32_t> meanings;
+  std::map<std::pair<std::string_view, int64_t>, std::pair<uint32_t, const RowTable*>> meanings;
   for (const PlannedDecision& decision : decisions) {
     for (const PlannedUnit& unit : decision.units) {
       if (unit.numbered) continue;
       const std::string_view name = descriptor_name(*table_.text(unit.descriptor));
-      const auto known = meanings.try_emplace({name, unit.iteration}, unit.descriptor).first;
-      if (known->second != unit.descriptor) return false;
+      const auto [known, is_new] =
+          meanings.try_emplace({name, unit.iteration}, unit.descriptor, &decision.rows);
+      const auto& [descriptor, rows] = known->second;
+      if (!is_new && (descriptor != unit.descriptor || *rows != decision.rows)) return false;
     }
   }
   return true;

@@ -16,6 +16,8 @@ class Recurrence {
  public:
   static constexpr std::size_t kPeriodMax = 64;  // decisions
   static constexpr uint64_t kRepeatsMax = 16;
+  // A decision with more numbers of rows is in no plan: it is compared each time, and kept.
+  static constexpr std::size_t kRowsMax = 4096;
 
   // A period has to come `repeats` times in a row, twice at least; 0: nothing is ever planned. Its
   // units may come in another order, and in other company, each time: that depends on timing.

@@ -180,9 +180,13 @@ void SimRank::submit(std::size_t index) {
   if (is_fault_here(index, Fault::refuse)) {
     request.allocate = [](const std::vector<int64_t>&) -> void* { return nullptr; };
   }
-  request.done = [this](const Status&) { --open_; };
+  request.done = [this, given = task.get()](const Status& status) {
+    --open_;
+    if (status.ok()) check_begun(*given);
+  };
   task->operation = std::make_shared<Operation>(std::move(request));
   if (story_.is_told()) tell(cat("submits ", label(*task)));
+  ++story_.begun(task->phase, index);
   const Status status = engine_->submit(task->operation);
   if (!status.ok()) {
     judge(*task, status);
@@ -190,6 +194,17 @@ void SimRank::submit(std::size_t index) {
   }
   ++open_;
   tasks_.push_back(std::move(task));
+}
+
+// Nobody has a result before all have begun, whatever the result depends on.
+void SimRank::check_begun(const Task& task) {
+  const int ranks = script_.ranks_of(task.script->set);
+  int givers = 0;
+  for (int rank = 0; rank < ranks; ++rank) givers += task.script->is_given_by(rank, ranks) ? 1 : 0;
+  const int begun = story_.begun(task.phase, task.index);
+  if (begun == givers) return;
+  wrong_ = cat("rank ", rank_, " has ended ", label(task), " when ", begun, " of ", givers,
+               " ranks had begun it");
 }
 
 std::string SimRank::label(const Task& task) const {
@@ -295,6 +310,7 @@ void SimRank::add_to(SimOutcome& outcome) const {
   outcome.plans += totals.plans;
   outcome.plans_left += totals.plans_left;
   outcome.caught_up += totals.caught_up;
+  outcome.anew += totals.anew;
   for (const auto& [phase, last] : last_joined_) {
     const auto known = outcome.last_joined.try_emplace(phase, last).first;
     if (known->second == last) continue;

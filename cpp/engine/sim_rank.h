@@ -56,6 +56,7 @@ class SimRank {
   bool is_fault_here(std::size_t index, Fault fault) const;
   void submit(std::size_t index);
   void check(Task& task);
+  void check_begun(const Task& task);
   std::string complaint_of(const Task& task);
   void judge(const Task& task, const Status& status);
   bool is_expected(const Task& task, const Status& status);

@@ -148,12 +148,29 @@ void make_end(SimScript& script) {
   if (!script.sets.empty()) script.phases.push_back({{.kind = Kind::barrier}});
 }
 
-// A training: a few phases over and over, most of them sums alone, so that ranks follow a plan; now
+// Now and then a rank gives another number of rows than in all the repetitions before.
+void change_rows(Dice& dice, SimScript& script) {
+  std::vector<std::vector<int64_t>*> said;
+  for (auto& phase : script.phases) {
+    for (SimOperation& operation : phase) {
+      for (auto& rows : operation.rows) said.push_back(&rows);
+    }
+  }
+  const auto last = static_cast<int64_t>(said.size()) - 1;
+  for (int64_t changes = last < 0 ? 0 : dice.between(0, 5); changes > 0; --changes) {
+    auto& rows = *said[static_cast<std::size_t>(dice.between(0, last))];
+    rows[static_cast<std::size_t>(dice.between(0, static_cast<int64_t>(rows.size()) - 1))] += 2;
+  }
+}
+
+// A training: a few phases over and over, many of them sums alone, so that ranks follow a plan; now
 // and then something else, to which some ranks come while others have started what the plan has.
-void make_repetitions(Dice& dice, SimScript& script) {
+void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
+  Dice kinds(seed, 6);
   script.plan_repeats = static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{0, 2, 2, 3}));
   if (script.plan_repeats == 0) return;
-  const bool only_sums = dice.chance(0.8);
+  const bool has_all_kinds = kinds.chance(0.5);
+  const bool only_sums = dice.chance(0.8) && !has_all_kinds;
   for (auto& phase : script.phases) {
     for (SimOperation& operation : phase) {
       if (only_sums && operation.kind != Kind::allreduce) operation.kind = Kind::allreduce;
@@ -175,6 +192,7 @@ void make_repetitions(Dice& dice, SimScript& script) {
     script.phases.push_back(std::move(phase));
     repeat(dice.between(0, 6));
   }
+  if (has_all_kinds) change_rows(kinds, script);
 }
 
 void make_fault(Dice& dice, SimScript& script) {
@@ -272,7 +290,7 @@ SimScript make_script(uint64_t seed) {
     }
   }
   make_sets(seed, script);
-  make_repetitions(dice, script);
+  make_repetitions(seed, dice, script);
   make_set_changes(Dice(seed, 4), script);
   make_joins(Dice(seed, 3), script);
   make_end(script);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdio>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/text.h"
@@ -14,6 +16,8 @@ class SimStory {
   explicit SimStory(bool is_told) : is_told_(is_told) {}
 
   bool is_told() const { return is_told_; }
+  // How many ranks have submitted this operation of that phase.
+  int& begun(std::size_t phase, std::size_t index) { return begun_[{phase, index}]; }
   void begin(const Clock& clock) {
     clock_ = &clock;
     start_ = clock.now();
@@ -31,6 +35,7 @@ class SimStory {
   bool is_told_;
   const Clock* clock_ = nullptr;
   Nanoseconds start_ = 0;
+  std::map<std::pair<std::size_t, std::size_t>, int> begun_;
 };
 
 }  // namespace rdmacoll

@@ -17,9 +17,10 @@ struct SimOutcome {
   std::string unnamed;    // an error of another kind, or that names another rank, than the fault
   std::string overslept;  // who slept with something to do: a wake-up that is lost
 
-  uint64_t plans = 0;  // of all ranks: followed, left, decisions to catch up with
+  uint64_t plans = 0;  // of all ranks: followed, left, decisions to catch up with, taken anew
   uint64_t plans_left = 0;
   uint64_t caught_up = 0;
+  uint64_t anew = 0;
   std::map<std::size_t, int64_t> last_joined;  // by phase: what join() has said
 
   bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty() && overslept.empty(); }

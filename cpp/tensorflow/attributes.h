@@ -15,6 +15,10 @@ struct StatusDeleter {
   void operator()(TF_Status* status) const { TF_DeleteStatus(status); }
 };
 using OwnedStatus = std::unique_ptr<TF_Status, StatusDeleter>;
+struct TensorDeleter {
+  void operator()(TF_Tensor* tensor) const { TF_DeleteTensor(tensor); }
+};
+using OwnedTensor = std::unique_ptr<TF_Tensor, TensorDeleter>;
 
 int32_t dtype_of(TF_DataType type);  // -1: it cannot be communicated
 std::size_t size_of_dtype(int32_t dtype);

@@ -133,7 +133,7 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
   if (has_splits && !collect_splits(context, static_cast<int>(inputs), pending, status)) {
     return false;
   }
-  pending.results = 0;
+  pending.asked = 0;
   pending.bytes = 0;
   pending.tensors.assign(inputs, {});
   pending.borrows.resize(inputs);
@@ -299,26 +299,39 @@ std::string Kernel::submit(Pending& pending) {
 void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
   auto* pending = static_cast<Pending*>(context);
   const Kernel& kernel = *pending->kernel;
-  const int index = pending->results++;
+  // Once more for all of them where ranks have turned out to give other numbers of rows.
+  const std::size_t outputs = kernel.kind_ == RC_ALLTOALL ? 2 : pending->tensors.size();
+  pending->results.resize(outputs);
+  const std::size_t index = pending->asked++ % outputs;
   const bool is_counts = kernel.kind_ == RC_ALLTOALL && index == 1;
   std::size_t bytes = is_counts ? sizeof(int64_t) : size_of_dtype(kernel.dtype_);
   for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(dims[i]);
   const OwnedStatus status(TF_NewStatus());
-  TF_Tensor* output =
-      TF_AllocateOutput(pending->context, index, is_counts ? TF_INT64 : kernel.type_, dims, ndim,
-                        bytes, status.get());
+  TF_AllocatorAttributes attributes{
+      offsetof(TF_AllocatorAttributes, on_host) + sizeof(attributes.on_host), 1};
+  OwnedTensor& result = pending->results[index];
+  result.reset(TF_AllocateTemp(pending->context, is_counts ? TF_INT64 : kernel.type_, dims, ndim,
+                               &attributes, status.get()));
   if (TF_GetCode(status.get()) != TF_OK) {
     pending->failure = TF_Message(status.get());
     return nullptr;
   }
-  void* memory = bytes == 0 ? empty_memory : TF_TensorData(output);
-  TF_DeleteTensor(output);
-  return memory;
+  return bytes == 0 ? empty_memory : TF_TensorData(result.get());
+}
+
+void Kernel::give_results(Pending& pending) {
+  for (std::size_t i = 0; i < pending.results.size() && pending.failure.empty(); ++i) {
+    const OwnedStatus status(TF_NewStatus());
+    TF_SetOutput(pending.context, static_cast<int>(i), pending.results[i].get(), status.get());
+    if (TF_GetCode(status.get()) != TF_OK) pending.failure = TF_Message(status.get());
+  }
 }
 
 void Kernel::on_done(void* context, const char* error) {
   auto* pending = static_cast<Pending*>(context);
   Waiting::instance().end(pending->round);
+  if (error == nullptr) give_results(*pending);
+  pending->results.clear();
   if (!pending->failure.empty()) {
     fail(pending->context, error_json("RdmacollError", pending->failure));
   } else if (error != nullptr) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "api/rdmacoll_c.h"
+#include "tensorflow/attributes.h"
 #include "tensorflow/done.h"
 #include "tensorflow/place.h"
 #include "tensorflow/tf_c_api.h"
@@ -38,7 +39,10 @@ class Kernel {
     std::atomic<bool> one_has_left{false};  // of compute() and the engine's callback
     std::vector<rc_tensor> tensors;
     std::vector<int64_t> splits;
-    int results = 0;               // that memory was asked for
+    // Memory that the engine has asked for, by output: an output once it has succeeded. How many
+    // times it has asked.
+    std::vector<OwnedTensor> results;
+    std::size_t asked = 0;
     std::vector<uint8_t> borrows;  // by output: how many calls more borrow before TensorFlow is
                                    // asked again whether an input's memory can be reused
     std::string failure;           // why memory for the result could not be had
@@ -69,6 +73,7 @@ class Kernel {
   void recycle(std::unique_ptr<Pending> pending);
 
   static void* on_allocate(void* context, int32_t ndim, const int64_t* dims);
+  static void give_results(Pending& pending);
   static void on_done(void* context, const char* error_json);
   static void leave(Pending* pending);
   static void fail(TF_OpKernelContext* context, const std::string& error_json);

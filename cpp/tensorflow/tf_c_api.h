@@ -121,6 +121,12 @@ int TF_NumInputs(TF_OpKernelContext*);
 void TF_GetInput(TF_OpKernelContext*, int, TF_Tensor**, TF_Status*);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext*, int index, TF_DataType, const int64_t* dims,
                              int ndim, size_t bytes, TF_Status*);
+typedef struct TF_AllocatorAttributes {
+  size_t struct_size;  // up to the end of on_host
+  unsigned char on_host;
+} TF_AllocatorAttributes;
+TF_Tensor* TF_AllocateTemp(TF_OpKernelContext*, TF_DataType, const int64_t* dims, int ndim,
+                           TF_AllocatorAttributes*, TF_Status*);
 void TF_SetOutput(TF_OpKernelContext*, int index, const TF_Tensor*, TF_Status*);
 TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext*, const int* candidates,
                                            int n_candidates, int index, const int64_t* dims,

@@ -42,8 +42,8 @@ def _singles(given: Array) -> Run:
     return run
 
 
-# None of them prepared: others than allreduce cannot be.
-_ALLREDUCE = replace(KINDS["allreduce"], ours=lambda given: lambda: engine.allreduce(given, Sum, out=given))
+# Those that are one operation are prepared.
+_ALLREDUCE = KINDS["allreduce"]
 CASES: dict[str, Kind] = {
     "allreduce": _ALLREDUCE,
     "reducescatter": KINDS["reducescatter"],

@@ -106,11 +106,6 @@ def _mpi_broadcast(mpi: Any, given: Array, _: int, place: Place) -> Run:
     return run
 
 
-def _our_reduce(given: Array) -> Run:
-    out = np.empty_like(given)
-    return lambda: engine.reduce(given, ROOT, Sum, out=out)
-
-
 KINDS = {
     kind.name: kind
     for kind in (
@@ -128,7 +123,7 @@ KINDS = {
             _share,
             _all,
             lambda values, place: _mine(_sum(values), place),
-            lambda given: lambda: engine.reducescatter(given, Sum),
+            lambda given: engine.prepare_reducescatter(given, Sum),
             _mpi_call("Reduce_scatter_block", _part, "SUM"),
         ),
         Kind(
@@ -136,7 +131,7 @@ KINDS = {
             _share,
             _part,
             lambda values, _: np.concatenate(values),
-            lambda given: lambda: engine.allgather(given),
+            engine.prepare_allgather,
             _mpi_call("Allgather", _all),
         ),
         Kind(
@@ -144,7 +139,7 @@ KINDS = {
             _share,
             _all,
             lambda values, place: np.concatenate([_mine(value, place) for value in values]),
-            lambda given: lambda: _array(engine.alltoall(given)),
+            engine.prepare_alltoall,
             _mpi_call("Alltoall", _all),
         ),
         Kind(
@@ -152,7 +147,7 @@ KINDS = {
             _one,
             _all,
             lambda values, _: values[ROOT],
-            lambda given: lambda: engine.broadcast(given, ROOT, out=given),
+            lambda given: engine.prepare_broadcast(given, ROOT, out=given),
             _mpi_broadcast,
             is_cut=False,
         ),
@@ -161,7 +156,7 @@ KINDS = {
             _one,
             _all,
             lambda values, place: _at_root(place, _sum(values)),
-            _our_reduce,
+            lambda given: engine.prepare_reduce(given, ROOT, Sum),
             _mpi_call("Reduce", _all, "SUM", root=True),
             is_cut=False,
         ),
@@ -170,7 +165,7 @@ KINDS = {
             _share,
             _part,
             lambda values, place: _at_root(place, np.concatenate(values)),
-            lambda given: lambda: engine.gather(given, ROOT),
+            lambda given: engine.prepare_gather(given, ROOT),
             _mpi_call("Gather", _all, root=True),
         ),
         Kind(
@@ -178,13 +173,8 @@ KINDS = {
             _share,
             _all,
             lambda values, place: _mine(values[ROOT], place),
-            lambda given: lambda: engine.scatter(given, ROOT),
+            lambda given: engine.prepare_scatter(given, ROOT),
             _mpi_call("Scatter", _part, root=True),
         ),
     )
 }
-
-
-def _array(result: Any) -> Array:
-    found: Array = result
-    return found

@@ -30,13 +30,13 @@ class Contestant(Protocol):
 
 
 class OwnContestant:
-    """This library; allreduce by a prepared call."""
+    """This library, by prepared calls."""
 
     name = "rdmacoll"
     version = ""
 
     def prepare(self, kind: Kind, given: Array, count: int) -> Run:
-        """As users call it."""
+        """With its arrays looked up before, as the peers' are."""
         return kind.ours(given)
 
 

@@ -43,7 +43,8 @@ class PreparedCall:
 
     def __call__(self) -> Any:
         """Runs on what is in the array now, and returns the result: the same object in each run, which the
-        next one overwrites. A result whose shape another rank's rows have changed is a new one.
+        next one overwrites. Where another rank's rows have changed its shape it is a new one, and what the
+        one before holds is void.
 
         Raises the errors of the collective, and RdmacollError when an earlier call was left by an exception
         (Ctrl-C): that run still has the arrays, and would take this one's place.

@@ -1,6 +1,7 @@
 // Thousands of orders of events that the real thing shows once a year.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "engine/sim_script.h"
@@ -11,7 +12,7 @@ namespace rdmacoll {
 namespace {
 
 TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
-  uint64_t plans = 0, plans_left = 0, caught_up = 0;
+  uint64_t plans = 0, plans_left = 0, caught_up = 0, anew = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const SimOutcome outcome = simulate(seed);
     ASSERT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.scenario << "\n"
@@ -19,11 +20,13 @@ TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
     plans += outcome.plans;
     plans_left += outcome.plans_left;
     caught_up += outcome.caught_up;
+    anew += outcome.anew;
   }
   // Ranks have begun plans, left them, and been at different places then.
   EXPECT_GT(plans, 100u);
   EXPECT_GT(plans_left, 50u);
   EXPECT_GT(caught_up, 20u);
+  EXPECT_GT(anew, 5u);
 }
 
 // The root's answer to what a rank had started by a plan, and had the verdict of already, met the
@@ -72,6 +75,21 @@ TEST(SimulatedFaults, cover_every_kind) {
   }
   for (uint8_t number = 0; is_known(static_cast<Kind>(number)); ++number) {
     EXPECT_TRUE(kinds.contains(static_cast<Kind>(number))) << int{number};
+  }
+}
+
+// Ranks may follow a plan there, whatever it is that repeats itself.
+TEST(SimulatedFaults, cover_repetitions_of_every_kind) {
+  std::map<Kind, int> repeated;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    const SimScript script = make_script(seed);
+    for (std::size_t i = 0; script.plan_repeats > 0 && i + 1 < script.phases.size(); ++i) {
+      if (script.phases[i].size() != script.phases[i + 1].size()) continue;
+      for (const SimOperation& operation : script.phases[i]) ++repeated[operation.kind];
+    }
+  }
+  for (uint8_t number = 0; static_cast<Kind>(number) != Kind::join; ++number) {
+    EXPECT_GT(repeated[static_cast<Kind>(number)], 20) << int{number};
   }
 }
 
@@ -148,6 +166,37 @@ TEST(SimulatedWorlds, of_many_ranks_exchange_little_in_few_messages) {
   for (const int ranks : {17, 32, 45}) {
     const SimOutcome outcome = simulate_alltoall(ranks, {3}, true);
     EXPECT_TRUE(outcome.ok()) << ranks << ": " << outcome.hang << outcome.wrong << outcome.unnamed;
+  }
+}
+
+// The same again and again, until one rank has another number of rows: all have the results of what
+// was submitted, also those that had begun with the rows of the plan.
+TEST(SimulatedPlans, go_on_with_the_rows_that_ranks_have) {
+  for (const Kind kind : {Kind::allgather, Kind::gather, Kind::scatter, Kind::alltoall}) {
+    uint64_t anew = 0;
+    for (uint64_t seed = 0; seed < 12; ++seed) {
+      SimScript script;
+      script.ranks = 4;
+      script.plan_repeats = 2;
+      script.segment_bytes = 4096;
+      script.network.seed = seed;
+      script.network.delay_max = 50 * kMicrosecond;
+      SimOperation operation{.kind = kind, .root = 1, .name = seed % 2 == 0 ? "rows" : ""};
+      operation.shapes = {{3}};
+      const bool is_split = kind == Kind::alltoall || kind == Kind::scatter;
+      operation.rows.assign(4,
+                            is_split ? std::vector<int64_t>{5, 0, 2, 1} : std::vector<int64_t>{5});
+      for (int round = 0; round < 5; ++round) {
+        script.phases.insert(script.phases.end(), 8, {operation});
+        operation.rows[1].back() += 2;
+      }
+      const SimOutcome outcome = simulate(script);
+      ASSERT_TRUE(outcome.ok()) << name_of(kind) << " with seed " << seed << ": " << outcome.hang
+                                << outcome.wrong << outcome.unnamed << outcome.overslept;
+      EXPECT_GT(outcome.plans_left, 0u);
+      anew += outcome.anew;
+    }
+    EXPECT_GT(anew, 0u) << name_of(kind);
   }
 }
 

@@ -25,14 +25,16 @@ std::vector<Message> examples() {
       FailureMessage{2, Status(Code::rank_failed, "rank 2 is gone", detail)},
       LeavingMessage{1, true, {{0, 17}, {3, 4}}, "ValueError"},
       GoodbyeMessage{{1, false, {{0, 4}}, ""}},
-      PlanMessage{3, 900, 12, {{Algorithm::direct, 4096, {{7, false, 5}, {8, true, 0}}}}},
+      PlanMessage{
+          3, 900, 12, {{Algorithm::ring, 64, {{7, false, 5}, {8, true, 0}}, {{1, 2}, {}, {3}}, 3}}},
       FreezeMessage{3},
       FrozenMessage{3, 901, 905},
       ResumeMessage{4, 901, 905},
       CaughtUpMessage{904},
       FragmentMessage{true, "the end"},
       FarewellMessage{},
-      AllJoinedMessage{2, 17}};
+      AllJoinedMessage{2, 17},
+      AnewMessage{904}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {

@@ -103,6 +103,20 @@ TEST_F(Joining, leaves_alone_what_its_rank_has_submitted_before) {
   EXPECT_EQ(root_.take_ready().size(), 1u);
 }
 
+TEST_F(Joining, waits_for_what_its_rank_has_submitted_and_says_again) {
+  EXPECT_TRUE(root_.add(join_of(2, 1), 0));
+  root_.await_all({"rows", 0});
+  for (const int origin : {0, 1}) {
+    EXPECT_TRUE(root_.add(record_of(Kind::broadcast, "rows", origin), 0));
+    EXPECT_TRUE(root_.take_ready().empty());
+  }
+  EXPECT_TRUE(root_.add(record_of(Kind::broadcast, "rows", 2), 0));
+  EXPECT_TRUE(root_.take_verdicts().empty());
+  EXPECT_EQ(root_.take_ready().size(), 1u);
+  EXPECT_TRUE(root_.add(record_of(Kind::broadcast, "rows", 0), 0));
+  EXPECT_EQ(root_.take_verdicts().size(), 1u) << "the next one needs its data as ever";
+}
+
 TEST_F(Joining, leaves_a_mismatch_what_it_is) {
   EXPECT_TRUE(root_.add(join_of(2, 0), 0));
   EXPECT_TRUE(root_.add(sum_of("x", 0), 0));

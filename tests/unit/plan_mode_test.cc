@@ -33,6 +33,18 @@ class Plans : public testing::Test {
     }
     return decision;
   }
+  // An operation whose ranks have so many rows each.
+  Decision gathering(const std::string& name, RowTable rows, Kind kind = Kind::allgather) {
+    Decision decision = this->decision({name}, kind);
+    if (kind == Kind::alltoall) decision.most_rows = most_rows(rows);
+    decision.rows = std::move(rows);
+    return decision;
+  }
+  static World world_of(int rank, int ranks) {
+    World world{"job", 1, rank, {}};
+    for (int r = 0; r < ranks; ++r) world.members.push_back({cat("host", r), r, 0});
+    return world;
+  }
   PlanMessage plan(Recurrence& recurrence) {
     const auto period = recurrence.find();
     EXPECT_TRUE(period);
@@ -74,15 +86,50 @@ TEST_F(Plans, do_not_mind_another_order_or_company_within_the_period) {
   EXPECT_EQ(period->decisions[1].units[0].descriptor, number_of("c"));
 }
 
-TEST_F(Plans, are_of_sums_alone) {
-  for (const Kind kind : {Kind::broadcast, Kind::allgather, Kind::barrier}) {
+TEST_F(Plans, are_of_every_kind) {
+  for (uint8_t number = 0; static_cast<Kind>(number) != Kind::join; ++number) {
     Recurrence recurrence(table_, 2);
-    for (int round = 0; round < 10; ++round) recurrence.note(decision({cat("other", 1)}, kind));
-    EXPECT_FALSE(recurrence.find());
+    for (int round = 0; round < 2; ++round) {
+      recurrence.note(decision({cat("of kind ", number)}, static_cast<Kind>(number)));
+    }
+    EXPECT_TRUE(recurrence.find()) << int{number};
   }
   Recurrence never(table_, 0);
   for (int round = 0; round < 10; ++round) never.note(decision({"a"}));
   EXPECT_FALSE(never.find());
+}
+
+TEST_F(Plans, need_the_same_rows_again) {
+  Recurrence recurrence(table_, 2);
+  recurrence.note(gathering("g", {{1}, {2}}));
+  recurrence.note(gathering("g", {{2}, {1}}));
+  EXPECT_FALSE(recurrence.find());
+  recurrence.note(gathering("g", {{2}, {1}}));
+  const auto period = recurrence.find();
+  ASSERT_TRUE(period);
+  ASSERT_EQ(period->decisions.size(), 1u);
+  EXPECT_EQ(period->decisions[0].rows, (RowTable{{2}, {1}}));
+}
+
+TEST_F(Plans, give_no_name_two_numbers_of_rows) {
+  Recurrence named(table_, 2), unnamed(table_, 2);
+  for (int round = 0; round < 5; ++round) {
+    for (const int64_t rows : {1, 2}) {
+      named.note(gathering("g", {{rows}, {3}}));
+      unnamed.note(gathering("", {{rows}, {3}}));
+    }
+  }
+  EXPECT_FALSE(named.find());
+  EXPECT_TRUE(unnamed.find()) << "numbers tell them apart";
+}
+
+TEST_F(Plans, have_no_large_tables_of_rows) {
+  Recurrence recurrence(table_, 2);
+  const RowTable table(100, std::vector<int64_t>(100, 7));
+  for (int round = 0; round < 10; ++round) {
+    recurrence.note(gathering("x", table, Kind::alltoall));
+  }
+  EXPECT_FALSE(recurrence.find());
 }
 
 TEST_F(Plans, give_no_name_two_meanings) {
@@ -122,7 +169,8 @@ TEST_F(Plans, name_decisions_and_the_numbers_of_the_unnamed) {
     recurrence.note(decision({"a"}));
     recurrence.note(decision({""}));
   }
-  PlanMode mode(table_, 0);
+  const World world = world_of(0, 1);
+  PlanMode mode(world, table_);
   ASSERT_TRUE(mode.begin(plan(recurrence)));
   EXPECT_EQ(mode.phase(), PlanMode::Phase::plan);
   EXPECT_EQ(mode.decision(6).keys, (std::vector<UnitKey>{{"", 6}, {"", 7}}));
@@ -144,7 +192,8 @@ TEST_F(Plans, of_another_era_or_with_unknown_numbers_are_refused) {
   Recurrence recurrence(table_, 2);
   for (int round = 0; round < 2; ++round) recurrence.note(decision({"a"}));
   PlanMessage message = plan(recurrence);
-  PlanMode mode(table_, 0);
+  const World world = world_of(0, 1);
+  PlanMode mode(world, table_);
   message.era = 2;
   EXPECT_FALSE(mode.begin(message));
   message.era = 1;
@@ -152,10 +201,47 @@ TEST_F(Plans, of_another_era_or_with_unknown_numbers_are_refused) {
   EXPECT_FALSE(mode.begin(message));
 }
 
+TEST_F(Plans, know_what_each_rank_is_to_say_of_its_rows) {
+  Recurrence recurrence(table_, 2);
+  for (int round = 0; round < 2; ++round) {
+    recurrence.note(gathering("g", {{3}, {5}}));
+    recurrence.note(gathering("x", {{1, 2}, {4}}, Kind::alltoall));  // rank 1 gives 4 to each
+  }
+  const World world = world_of(1, 2);
+  PlanMode mode(world, table_);
+  ASSERT_TRUE(mode.begin(plan(recurrence)));
+  EXPECT_EQ(mode.decision(4).own_rows, std::vector<int64_t>{5});
+  EXPECT_EQ(*mode.decision(4).rows, (RowTable{{3}, {5}}));
+  EXPECT_EQ(*mode.decision(5).rows, (RowTable{{2}, {4}})) << "what this rank gets";
+  EXPECT_EQ(mode.rows_of(7), (RowTable{{1, 2}, {4}})) << "what all have said";
+  EXPECT_EQ(mode.decision(4).rows, mode.decision(6).rows) << "the same ones in each period";
+
+  EXPECT_TRUE(mode.fits(*operation("g", 5, 0, Kind::allgather)));
+  EXPECT_FALSE(mode.fits(*operation("g", 3, 0, Kind::allgather)));
+  EXPECT_TRUE(mode.fits(*operation("x", 8, 0, Kind::alltoall)));
+  OperationRef uneven = operation("x", 8, 0, Kind::alltoall);
+  uneven->request.splits = {3, 5};
+  EXPECT_FALSE(mode.fits(*uneven));
+  EXPECT_FALSE(mode.is_about(mode.decision(4), *operation("g", 3, 0, Kind::allgather)));
+  EXPECT_TRUE(mode.is_about(mode.decision(4), *operation("g", 5, 0, Kind::allgather)));
+}
+
+TEST_F(Plans, with_rows_that_do_not_fit_are_refused) {
+  const World world = world_of(0, 2);
+  for (const RowTable& rows :
+       {RowTable{{1}}, RowTable{{1}, {1, 2}}, RowTable{}, RowTable{{1}, {2}, {3}}}) {
+    PlanMessage message{1, 0, 0, {{Algorithm::ring_allgather, 64, {}, rows}}};
+    message.decisions[0].units = {{number_of("g", 4, Kind::allgather), false, 0}};
+    PlanMode mode(world, table_);
+    EXPECT_FALSE(mode.begin(message)) << rows.size();
+  }
+}
+
 TEST_F(Plans, end_once_this_rank_and_all_children_have_reported) {
   Recurrence recurrence(table_, 2);
   for (int round = 0; round < 2; ++round) recurrence.note(decision({"a"}));
-  PlanMode mode(table_, 2);
+  const World world = world_of(0, 3);
+  PlanMode mode(world, table_);
   ASSERT_TRUE(mode.begin(plan(recurrence)));
   mode.freeze();
   EXPECT_FALSE(mode.report(7, 7));
@@ -172,6 +258,9 @@ TEST_F(Plans, leave_decisions_that_wait_for_all_their_units) {
   CatchUp catch_up;
   catch_up.expect({{5, Algorithm::direct, 1, {}, {}}, {{"a", 0}, {"b", 0}}}, true);
   catch_up.expect({{6, Algorithm::direct, 1, {}, {}}, {{"c", 0}}}, false);
+  EXPECT_EQ(catch_up.sequence_of({"b", 0}), 5u);
+  EXPECT_EQ(*catch_up.unit_of(6), (UnitKey{"c", 0}));
+  EXPECT_EQ(catch_up.unit_of(7), nullptr);
   EXPECT_TRUE(catch_up.names({"a", 0}));
   EXPECT_FALSE(catch_up.unit_caught_up({"a", 0}));
   EXPECT_FALSE(catch_up.names({"a", 0}));  // the next one of this name is another

@@ -1,0 +1,82 @@
+// After a roll call every rank has heard of every other, whatever came before it.
+#include "collectives/roll_call.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "collectives/algorithms.h"
+
+namespace rdmacoll {
+namespace {
+
+// Runs the steps from `begins` on, of all ranks, and returns whom each has heard of.
+std::vector<std::set<int>> heard_by_all(const std::vector<Schedule>& all,
+                                        const std::vector<std::size_t>& begins) {
+  std::vector<std::set<int>> heard(all.size());
+  std::vector<std::set<std::size_t>> done(all.size());
+  // By sender, receiver and ordinal: whom the sender had heard of.
+  std::map<std::tuple<int, int, int>, std::set<int>> sent;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) heard[rank] = {static_cast<int>(rank)};
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      for (std::size_t i = begins[rank]; i < all[rank].steps.size(); ++i) {
+        const Step& step = all[rank].steps[i];
+        bool is_ready = !done[rank].contains(i);
+        for (uint16_t after : all[rank].afters_of(step)) {
+          is_ready = is_ready && done[rank].contains(after);
+        }
+        if (!is_ready) continue;
+        const int me = static_cast<int>(rank);
+        if (step.verb == Verb::send) {
+          sent[{me, step.peer, step.ordinal}] = heard[rank];
+        } else {
+          const auto came = sent.find({step.peer, me, step.ordinal});
+          if (came == sent.end()) continue;
+          heard[rank].insert(came->second.begin(), came->second.end());
+        }
+        done[rank].insert(i);
+        moves = true;
+      }
+    }
+  }
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    EXPECT_EQ(done[rank].size(), all[rank].steps.size() - begins[rank]) << rank;
+  }
+  return heard;
+}
+
+TEST(RollCalls, let_every_rank_hear_of_every_other) {
+  for (const Algorithm algorithm :
+       {Algorithm::none, Algorithm::binomial_broadcast, Algorithm::direct_gather}) {
+    for (int ranks = 1; ranks <= 33; ++ranks) {
+      std::vector<Schedule> all;
+      std::vector<std::size_t> begins;
+      for (int rank = 0; rank < ranks; ++rank) {
+        all.push_back(make_schedule(algorithm, {.ranks = ranks, .rank = rank, .root = ranks / 2}));
+        begins.push_back(all.back().steps.size());
+        call_roll(all.back());
+      }
+      for (const std::set<int>& heard : heard_by_all(all, begins)) {
+        ASSERT_EQ(heard.size(), static_cast<std::size_t>(ranks)) << name_of(algorithm);
+      }
+    }
+  }
+}
+
+// Nobody waits for the data before it says that it has begun.
+TEST(RollCalls, wait_for_nothing_else) {
+  Schedule schedule = make_schedule(Algorithm::binomial_broadcast, {.ranks = 9, .rank = 4});
+  const std::size_t begin = schedule.steps.size();
+  call_roll(schedule);
+  for (std::size_t i = begin; i < schedule.steps.size(); ++i) {
+    EXPECT_EQ(schedule.steps[i].to.parts, 0);
+    for (uint16_t after : schedule.afters_of(schedule.steps[i])) EXPECT_GE(after, begin);
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll

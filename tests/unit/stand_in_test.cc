@@ -1,0 +1,48 @@
+// A rank that stands in says of its rows what it was expected to say, whatever the kind.
+#include "engine/stand_in.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/cut.h"
+#include "engine/sim_values.h"
+#include "every_kind.h"
+
+namespace rdmacoll {
+namespace {
+
+TEST(StandIns, are_like_what_the_rank_would_have_submitted) {
+  constexpr int kRanks = 4;
+  for (const SimOperation& operation : every_kind(kRanks, 11, true)) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      SimMemory memory;
+      const Request wanted = sim_request(operation, rank, true, memory);
+      const std::vector<int64_t> rows = own_rows(wanted, rank, kRanks);
+      Descriptor descriptor;
+      ASSERT_TRUE(decode_descriptor(encode_descriptor(wanted), descriptor));
+      Request request = request_like(descriptor, rows, rank, kRanks);
+      EXPECT_EQ(encode_descriptor(request), encode_descriptor(wanted)) << operation.name;
+      EXPECT_EQ(own_rows(request, rank, kRanks), rows) << operation.name;
+      EXPECT_TRUE(are_own_rows(rows, request, rank, kRanks)) << operation.name;
+      std::vector<std::byte> zeros(request.bytes() + 1);
+      lay_in(request, zeros.data());
+      EXPECT_TRUE(check(request, rank, kRanks).ok()) << operation.name;
+      if (request.kind != Kind::scatter || rank == request.root) {
+        EXPECT_EQ(request.bytes(), wanted.bytes()) << operation.name;
+      }
+    }
+  }
+}
+
+TEST(OwnRows, are_told_from_others) {
+  Request request;
+  request.kind = Kind::allgather;
+  request.tensors = {{nullptr, nullptr, {3, 2}, ""}, {nullptr, nullptr, {}, ""}};
+  EXPECT_TRUE(are_own_rows({3, 1}, request, 0, 2));
+  for (const std::vector<int64_t>& other :
+       std::vector<std::vector<int64_t>>{{}, {3}, {3, 2}, {3, 1, 0}}) {
+    EXPECT_FALSE(are_own_rows(other, request, 0, 2)) << other.size();
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll
