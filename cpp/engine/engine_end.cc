@@ -117,7 +117,8 @@ void Engine::depart(const LeavingMessage& message) {
     const auto started = message.started.find(set->number());
     if (started != message.started.end()) set->depart_from(started->second);
   }
-  if (!now_.departed.ok() || now_.leaving) return;
+  // In a world that has failed the cause is known: what is undecided ends with that.
+  if (!now_.goes_on() || !now_.departed.ok() || now_.leaving) return;
   first_gone_ = message;
   now_.departed = departure(message);
   const bool is_felt =
