@@ -35,7 +35,8 @@ class Mapping {
 enum class Access { read, write };
 
 // Kernels before 3.17 have no memfds, and some sandboxes forbid them: then it is a file in /dev/shm
-// that loses its name at once. It has no seals: that no holder shrinks it is up to the job's secret.
+// that loses its name at once. It has no seals: that no holder shrinks it is up to the job's
+// secret.
 bool has_memfds();
 
 // Zeroed memory of exactly this size: sealed, so that no holder can shrink it under another's feet.
