@@ -20,8 +20,8 @@ namespace {
 constexpr uint32_t kEpoch = 1;
 // A little more than an answer takes within a node; then the processor is for others.
 constexpr Nanoseconds kSpin = 200 * kMicrosecond;
-// Two chunks of the smallest pool must fit there, and others beside them.
-constexpr std::size_t kChunkBytesMost = std::size_t{4} << 20;
+// What every transport carries at once, also shared memory without one-copy reads.
+constexpr std::size_t kChunkBytesMost = std::size_t{1} << 20;
 
 std::size_t chunk_bytes(const Config& config) {
   const std::size_t whole = config.chunk_bytes / sizeof(double) * sizeof(double);

@@ -359,7 +359,7 @@ typedef struct rc_api {
   /* On a worker. Variables are known by their numbers, in the order in which they are declared,
    * which is the same on all workers. Memory that is named stays as it is until ps_wait has not
    * returned 1 (not yet, call again); what comes is there then. texts: a JSON list of what the
-   * servers said: of declare ["has values", ...] where they have some, of stats one JSON each. */
+   * servers said: of declare ["needs values", ...] where they have none, of stats one JSON each. */
   int (*ps_declare)(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
                     rc_ps_call** call, char** error);
   int (*ps_move)(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,

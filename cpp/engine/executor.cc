@@ -271,6 +271,8 @@ void Executor::finish(uint64_t cookie) {
       slot.out[peer] += uint64_t{traffic.out} * layout_of(slot).segments();
       slot.in[peer] += uint64_t{traffic.in} * layout_of(slot).segments();
     }
+    // At a server no step touches callers' memory.
+    if (!slot.batch.operations.empty()) end_of_caller_memory(slot);
     slot.busy = false;
     return;
   }

@@ -33,6 +33,15 @@ Status make_result(Operation& operation, std::size_t index, std::vector<int64_t>
           cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
 }
 
+// The second result of an alltoall: how many rows came from each rank.
+void tell(const RowTable& rows, std::byte* received) {
+  for (const std::vector<int64_t>& numbers : rows) {
+    if (numbers.empty()) continue;
+    std::memcpy(received, &numbers.front(), sizeof numbers.front());
+    received += sizeof numbers.front();
+  }
+}
+
 const RowTable& rows_of(const Decided& decided) {
   static const RowTable kNone;
   return decided.rows == nullptr ? kNone : *decided.rows;
@@ -113,6 +122,9 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
   batch.sequence = decided.sequence;
   if (is_known(decided)) {
     batch.recipe = decided.operations.front()->recipe;
+    if (batch.recipe->head.kind == Kind::alltoall) {  // a caller may have written there
+      tell(rows_of(decided), decided.operations.front()->results[1].memory.get());
+    }
     batch.operations = std::move(decided.operations);
     return {};
   }
@@ -256,10 +268,7 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
     std::byte* received = nullptr;
     RC_RETURN_IF_ERROR(
         make_result(operation, 1, {world_.size()}, sizeof(int64_t) * world_.size(), received));
-    for (int peer = 0; peer < world_.size(); ++peer) {
-      const int64_t rows = cut.rows[world_.size() + peer].front();
-      std::memcpy(received + sizeof rows * peer, &rows, sizeof rows);
-    }
+    tell(rows_of(decided), received);
   }
   layout.assign_ragged(cut, inputs, outputs, decided.segment_bytes);
   return {};

@@ -62,7 +62,7 @@ void ProcessSet::keep_zeros(Operation& stand_in) {
 // At the root. All that was ready before the last one joined is decided first.
 bool ProcessSet::end_join() {
   if (!is_root() || !readiness_.have_all_joined() || readiness_.has_news() ||
-      decision_log_.waiting() || !catch_up_.empty()) {
+      readiness_.awaits_all() || decision_log_.waiting() || !catch_up_.empty()) {
     return false;
   }
   const AllJoinedMessage message = readiness_.all_joined();

@@ -205,6 +205,9 @@ void ProcessSet::take_anew(uint64_t sequence) {
     return agreed.decision.sequence == sequence;
   });
   const bool is_started = behind == agreed_.end();
+  if (!is_started && behind->keys.size() != 1) {
+    return host_.broken_protocol(root(), cat("decision ", sequence, " is of several operations"));
+  }
   if (is_started) {
     again_.insert(key);
   } else {

@@ -31,8 +31,11 @@ void ProcessSet::serve(Decision decision) {
   if (!now_.goes_on()) return;
   for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
     const DecisionUnit& unit = agreed.decision.units[i];
-    if (table_.resolve(unit.descriptor) == nullptr) {
-      return host_.broken_protocol(root(), "a decision about what nobody has described");
+    const std::string* described = table_.resolve(unit.descriptor);
+    Descriptor descriptor;
+    if (described == nullptr || !decode_descriptor(*described, descriptor) ||
+        descriptor.kind != Kind::allreduce) {
+      return host_.broken_protocol(root(), "a decision about no sum that anybody has described");
     }
     stand_in(agreed, i);
   }

@@ -77,6 +77,7 @@ class Readiness {
   void part();  // nobody has joined any more
   // All ranks have submitted it, and say so again: also who has joined since.
   void await_all(const UnitKey& key) { said_by_all_.insert(key); }
+  bool awaits_all() const { return !said_by_all_.empty(); }
   // This rank's operation has ended: the next one of its name is another.
   void ended(const UnitKey& key) {
     if (!warned_.empty()) warned_.erase(key);

@@ -246,6 +246,7 @@ void Client::control(int peer, std::span<const std::byte> message) {
       [[fallthrough]];
     case Answer::Kind::done:
       pending.is_answered = true;
+      server->has_left = pending.request.ask == Ask::leave;
   }
 }
 
@@ -263,7 +264,7 @@ void Client::end_requests(Server& server) {
 
 void Client::peer_failed(int peer, const std::string& cause) {
   for (const Server& server : servers_) {
-    if (server.rank != peer) continue;
+    if (server.rank != peer || server.has_left) continue;
     const Member& member = world_.members[static_cast<std::size_t>(peer)];
     fail(rank_failed(world_.number(peer), member.host, member.pid,
                      cat(cause, " (it is a parameter server, and what it stored is lost)")));
@@ -276,10 +277,11 @@ void Client::fail(Status failure) {
 
 // After the failure: nobody talks to a server any more, so nothing touches callers' memory.
 bool Client::end_all() {
-  bool moved = false;
+  bool moved = !std::exchange(has_given_up_, true);
   for (Server& server : servers_) {
-    if (server.asked.empty()) continue;
-    transport_.fail(server.rank);
+    if (moved) transport_.fail(server.rank);
+  }
+  for (Server& server : servers_) {
     for (Pending& pending : std::exchange(server.asked, {})) {
       if (pending.call->status.ok()) pending.call->status = failure_;
       --pending.call->open;

@@ -51,7 +51,7 @@ class Client final : public Sink {
   bool turn();
 
   // Variables get the next numbers. All workers declare the same in the same order. A text of the
-  // call that is "has values": the server was restored, or another worker was here before.
+  // call that is "needs values": a server was not restored, nor was another worker here before.
   Status declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
                  const std::string& rule, CallRef& call);
   CallRef wait_for_values();
@@ -103,6 +103,7 @@ class Client final : public Sink {
     uint64_t ids = 0;
     uint64_t sequence_there = 0, sequence_back = 0;  // of the next request
     std::deque<Pending> asked;  // answered in this order; the first few are under way
+    bool has_left = false;      // it has answered our goodbye, and may end
   };
 
   CallRef ask_all(Ask ask, const std::string& text = {});
@@ -130,6 +131,7 @@ class Client final : public Sink {
   std::vector<uint64_t> pushes_;  // of each variable
   std::vector<Server> servers_;
   Status failure_;
+  bool has_given_up_ = false;  // nobody talks to a server any more
 };
 
 }  // namespace rdmacoll::ps

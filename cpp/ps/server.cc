@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/text.h"
@@ -128,10 +129,9 @@ Status Server::begin(std::size_t index, Job& job) {
     pace_.end(index);
   } else {
     RC_RETURN_IF_ERROR(prepare(job));
-    if (job.refusal.ok() && updates(request.ask)) {
-      pace_.note(index, request.step + 1);
-      ++updates_;
-    }
+    // Its worker has counted what is refused, too.
+    if (updates(request.ask)) pace_.note(index, request.step + 1);
+    if (job.refusal.ok() && updates(request.ask)) ++updates_;
   }
   if (job.refusal.ok()) answer(workers_[index], request.id, Answer::Kind::accepted, text);
   return {};
@@ -139,7 +139,7 @@ Status Server::begin(std::size_t index, Job& job) {
 
 Status Server::declare(const Request& request, std::string& text) {
   if (!request.text.empty()) RC_RETURN_IF_ERROR(store_.set_rule(request.text));
-  bool has_values = !request.specs.empty();
+  bool lacks_values = false;
   for (std::size_t i = 0; i < request.specs.size(); ++i) {
     const std::size_t number = request.first_spec + i;
     if (number > store_.variables() || number >= kVariablesMax) {
@@ -147,19 +147,21 @@ Status Server::declare(const Request& request, std::string& text) {
                                  " of at most ", kVariablesMax, ": declare fewer.")};
     }
     RC_RETURN_IF_ERROR(store_.declare(number, request.specs[i]));
-    has_values &= store_.is_initialized(number);
+    lacks_values |= !store_.is_initialized(number);
   }
-  text = has_values ? "has values" : "";
+  text = lacks_values ? "needs values" : "";
   return {};
 }
 
 Status Server::prepare(Job& job) {
   const Request& request = job.request;
   const bool by_rows = goes_by_rows(request.ask);
+  std::set<uint32_t> named;
   for (std::size_t i = 0; i < request.items.size(); ++i) {
     const uint32_t variable = request.items[i].variable;
-    if (variable >= store_.variables()) {
-      return {Code::failed, cat("asked for variable ", variable, " of ", store_.variables())};
+    if (variable >= store_.variables() || !named.insert(variable).second) {
+      return {Code::failed, cat("asked for variable ", variable, " of ", store_.variables(),
+                                ", once in a request")};
     }
     const StoredSpec& spec = store_.spec(variable);
     if (by_rows && (spec.row_elements == 0 || request.items[i].rows > spec.rows() ||

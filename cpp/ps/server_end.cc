@@ -31,7 +31,7 @@ void Server::lose(std::size_t index, const std::string& cause) {
                                    [](const Worker& one) { return one.is_there; });
   notes_.push_back(
       cat(rank_failed(world_.number(worker.rank), member.host, member.pid, cause).message(),
-          " The server goes on with ", there, there == 1 ? " worker." : " workers."));
+          ". The server goes on with ", there, there == 1 ? " worker." : " workers."));
 }
 
 void Server::release(Worker& worker) {

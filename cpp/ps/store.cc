@@ -156,7 +156,9 @@ void Store::update_rows(std::size_t variable, uint64_t step, std::span<const int
   for (const int64_t index : rows) {
     const auto row = static_cast<uint64_t>(index);
     catch_up(of, row, step);
-    if (!of.row_updates.empty()) of.row_updates[row] = std::max(of.row_updates[row], step + 1);
+    // Where another's data overtook this one's, the row has had an update without a gradient
+    // instead of this: it gets one less later.
+    if (!of.row_updates.empty()) ++of.row_updates[row];
     const uint64_t first = row * of.spec.row_elements;
     one.apply(of.values.data() + first * size_of(of.spec.dtype), slots_at(of, first), gradients,
               of.spec.row_elements);

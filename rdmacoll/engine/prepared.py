@@ -21,6 +21,7 @@ class PreparedCall:
     ) -> None:
         """out: what a run returns; or `results` has it from those that the engine makes."""
         self._prepared = 0
+        self._has_moved = False  # results lie elsewhere than `out` says
         self._engine = engine
         self._arrays = (call.inputs, call.outputs, call.splits)
         self._results = results
@@ -59,8 +60,11 @@ class PreparedCall:
         if code:
             if code != abi.MOVED:
                 raise refusal() if self._engine.is_forked else failure(self._engine, self._error)
+            self._has_moved = True
+        if self._has_moved:
             if self._results is not None:
                 self.out = self._results(KeptResults(self._engine, self._prepared))
+            self._has_moved = False  # also after Ctrl-C in the lines above
         return self.out
 
     def __del__(self) -> None:

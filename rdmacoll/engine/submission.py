@@ -203,8 +203,7 @@ def _perform(engine: Engine, call: Call, *, is_kept: bool) -> Operation | None:
             engine.address, scratch.request_address, SLICE_MS, scratch.handle_ref, scratch.error_ref
         )
         if code == abi.TIMEOUT or (is_kept and code == abi.DONE):
-            kept = Operation(engine, call, slot.value or 0)
-            slot.value = None
+            kept = Operation(engine, call, slot)
             if code == abi.TIMEOUT:
                 kept.wait()
             return kept
@@ -217,8 +216,7 @@ def _perform(engine: Engine, call: Call, *, is_kept: bool) -> Operation | None:
         return None
     finally:
         if slot.value:  # Ctrl-C came right after the wait: the engine may still use the arrays
-            Operation(engine, call, slot.value)
-            slot.value = None
+            Operation(engine, call, slot)
         engine.let_go(holder)
 
 
@@ -227,13 +225,17 @@ class Operation:
 
     __slots__ = ("_arrays", "_engine", "_error", "handle")
 
-    def __init__(self, engine: Engine, call: Call, handle: int = 0) -> None:
+    def __init__(self, engine: Engine, call: Call, slot: ctypes.c_void_p | None = None) -> None:
+        """slot: has the handle of one that is submitted, by somebody who holds the engine."""
         self._error: RdmacollError | None = None
         self._engine = engine
         self._arrays = (call.inputs, call.outputs)
-        self.handle = handle
-        if handle:  # adopted from one who holds the engine
+        self.handle = 0
+        if slot is not None:
             engine.share(id(self))
+            # Nothing may come in between, as Ctrl-C would: one of the two frees it.
+            self.handle = slot.value or 0
+            slot.value = None
             return
         engine.hold(id(self))
         try:

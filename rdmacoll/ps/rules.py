@@ -81,6 +81,9 @@ class Rule:
         """Updates `values` and `slots` in place, as a server does at its update number `step` (from 0 on) of
         this variable. All arrays are of one shape, float32 or float64, and C-contiguous; `decays`: whether
         the rule's weight decay is for this variable. Raises ConfigError."""
+        names, _ = load().ps_rule_slots(self.text)
+        if set(slots) != set(names):
+            raise ConfigError(f"slots are {sorted(slots)}, and those of this rule {names}: give these.")
         arrays = [values, *slots.values(), gradient]
         if any(a.dtype != values.dtype or a.shape != values.shape for a in arrays):
             shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
@@ -96,7 +99,7 @@ class Rule:
             decays=decays,
             count=values.size,
             values=address_of(values),
-            slots=[address_of(array) for array in slots.values()],
+            slots=[address_of(slots[name]) for name in names],
             gradient=address_of(gradient),
         )
 
@@ -149,6 +152,8 @@ def _learning_rate(rate: Any) -> list[tuple[str, str]]:
         raise ConfigError(f"a learning rate of class {name} cannot be computed by servers. {_CAN}.")
     schedule, keys = _SCHEDULES[name]
     config = rate["config"]
+    if config.get("warmup_target") is not None and not config["warmup_steps"]:
+        config = {**config, "initial_learning_rate": config["warmup_target"]}  # it decays from there at once
     lines = [("schedule", schedule)]
     for key in keys:
         value = config[key]

@@ -10,7 +10,8 @@ import atexit
 import ctypes
 import json
 import sys
-from collections.abc import Collection, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,19 @@ _SLICE_MS = 100
 _GOODBYE_MS = 2000
 
 
+class _Call:
+    """One that has been begun, or is about to be."""
+
+    def __init__(self, memory: object) -> None:
+        self.memory = memory
+        self.number = 0
+
+    def free(self, library: abi.Library) -> None:
+        if self.number:
+            library.ps_call_free(self.number)
+            self.number = 0
+
+
 class _Variable:
     """A variable as all workers have declared it."""
 
@@ -43,14 +57,21 @@ class Session:
         self.rank, self.workers = rank, workers
         self._library, self._address = library, address
         self._variables: dict[str, _Variable] = {}
-        # Calls whose end nobody waited for, and the memory that they use.
-        self._left_alone: list[tuple[int, object]] = []
+        # Calls that have not ended, also those that nobody waits for any more, and the memory they use.
+        self._calls: dict[int, _Call] = {}
+        self._inside = threading.Condition()
+        self._threads = 0  # that are in calls
+        self._is_closed = False
 
     def close(self) -> None:
         """Says goodbye to the servers; nothing of it can be used then."""
+        with self._inside:
+            self._is_closed = True
+            while self._threads > 0:  # they come out of the library now and then
+                self._inside.wait(_SLICE_MS / 1000)
+        call = 0
         try:
             call = self._library.ps_ask(self._address, abi.PS_LEAVE)
-            self._left_alone.append((call, None))
             # A push that was given up may be before it, held back by the pace of others. Without a goodbye
             # this worker is lost for the servers, which go on.
             for _ in range(_GOODBYE_MS // _SLICE_MS):
@@ -60,25 +81,41 @@ class Session:
             pass  # whoever is gone needs no goodbye
         finally:
             self._library.ps_free(self._address)
-            for call, _ in self._left_alone:
+            if call:
                 self._library.ps_call_free(call)
+            for left in self._calls.values():
+                left.free(self._library)
 
-    def wait(self, call: int, memory: object) -> list[str]:
-        """What the servers said. `memory` is kept as long as the call may use it."""
-        self._left_alone.append((call, memory))
-        said = None
+    def wait(self, begin: Callable[[], int], memory: object) -> list[str]:
+        """Begins a call, and gives what the servers said. `memory` is kept as long as the call may use it,
+        which is longer than this where Ctrl-C ends it."""
+        call = _Call(memory)
+        with self._inside:
+            if self._is_closed:
+                raise _not_initialized()
+            self._threads += 1
+            self._calls[id(call)] = call
         try:
+            call.number = begin()
+            said = None
             while said is None:
-                said = self._library.ps_wait(self._address, call, _SLICE_MS)
-        except RdmacollError:
-            self._forget(call)
+                if self._is_closed:
+                    raise _not_initialized()
+                said = self._library.ps_wait(self._address, call.number, _SLICE_MS)
+        except RdmacollError as error:
+            if not isinstance(error, NotInitializedError):
+                self._forget(call)
             raise
+        finally:
+            with self._inside:
+                self._threads -= 1
+                self._inside.notify_all()
         self._forget(call)
         return said
 
-    def _forget(self, call: int) -> None:
-        self._left_alone = [one for one in self._left_alone if one[0] != call]
-        self._library.ps_call_free(call)
+    def _forget(self, call: _Call) -> None:
+        self._calls.pop(id(call), None)
+        call.free(self._library)
 
     def variable(self, name: str) -> _Variable:
         """Raises ConfigError where nobody has declared it."""
@@ -92,7 +129,7 @@ class Session:
 
     def ask(self, what: int) -> list[str]:
         """PS_WAIT or PS_STATS."""
-        return self.wait(self._library.ps_ask(self._address, what), None)
+        return self.wait(lambda: self._library.ps_ask(self._address, what), None)
 
     def sharding(self) -> str:
         """Which server stores what."""
@@ -100,7 +137,7 @@ class Session:
 
     def checkpoint(self, path: str, *, restores: bool) -> None:
         """Each server, to or from a file of its machine."""
-        self.wait(self._library.ps_checkpoint(self._address, path, restores=restores), None)
+        self.wait(lambda: self._library.ps_checkpoint(self._address, path, restores=restores), None)
 
     def declare(
         self,
@@ -128,13 +165,17 @@ class Session:
                     name.encode(), DTYPES[array.dtype], array.ndim, dims, name in rows, name not in spared
                 )
             )
-        call = self._library.ps_declare(self._address, structs, rule.text)
-        for name, array in arrays.items():
-            self._variables[name] = _Variable(len(self._variables), array)
-        said = self.wait(call, structs)
+
+        def begin() -> int:
+            call = self._library.ps_declare(self._address, structs, rule.text)
+            for name, array in arrays.items():
+                self._variables[name] = _Variable(len(self._variables), array)
+            return call
+
+        said = self.wait(begin, structs)
         if self.rank == 0 and restored is not None:
             self.checkpoint(restored, restores=True)
-        elif self.rank == 0 and "has values" not in said:
+        elif self.rank == 0 and "needs values" in said:
             return self.move(abi.PS_INIT, arrays)
         self.ask(abi.PS_WAIT)
         self.move(abi.PS_PULL, arrays)
@@ -144,20 +185,16 @@ class Session:
         """PS_INIT, PS_PUSH, PS_PULL or PS_PUSH_PULL of these, which are as their variables."""
         variables = [self.variable(name).number for name in arrays]
         places = [address_of(array) for array in arrays.values()]
-        self.wait(self._library.ps_move(self._address, move, variables, places), arrays)
+        self.wait(lambda: self._library.ps_move(self._address, move, variables, places), arrays)
 
     def move_rows(self, move: int, name: str, rows: Any, values: Array) -> None:
         """PS_PUSH or PS_PULL of rows."""
         numbers = np.ascontiguousarray(rows, np.int64)
-        call = self._library.ps_move_rows(
-            self._address,
-            move,
-            self.variable(name).number,
-            address_of(numbers),
-            numbers.size,
-            address_of(values),
+        variable = self.variable(name).number
+        places = (address_of(numbers), numbers.size, address_of(values))
+        self.wait(
+            lambda: self._library.ps_move_rows(self._address, move, variable, *places), (numbers, values)
         )
-        self.wait(call, (numbers, values))
 
 
 def _check(name: str, array: Array, *, writable: bool) -> None:
@@ -168,15 +205,19 @@ def _check(name: str, array: Array, *, writable: bool) -> None:
         raise ConfigError(f"variable {name!r} is not contiguous or not writable: declare a copy of it.")
 
 
+def _not_initialized() -> NotInitializedError:
+    return NotInitializedError(
+        "this process is no worker of a parameter server: call rdmacoll.ps.init first."
+    )
+
+
 _session: Session | None = None
 
 
 def current() -> Session:
     """The session of this process, which is a worker. Raises NotInitializedError."""
     if _session is None:
-        raise NotInitializedError(
-            "this process is no worker of a parameter server: call rdmacoll.ps.init first."
-        )
+        raise _not_initialized()
     return _session
 
 

@@ -32,6 +32,27 @@ def test_workers_train_together(launcher, servers, mishap):
         assert found["sharding"].count("\n") == servers
 
 
+# Without one-copy reads shared memory carries less at once than a chunk could have.
+@pytest.mark.parametrize("one_copy", ["true", "false"])
+def test_a_server_may_store_nothing_and_all_part_as_friends(one_copy):
+    program = """
+import numpy as np
+from rdmacoll import ps
+from ranks import report
+rule = ps.Rule("optimizer=sgd\\nschedule=constant\\ninitial_learning_rate=0.5\\n")
+ps.init(num_servers=2)
+ps.declare({"small": np.zeros(10, np.float32)}, rule)
+ps.declare({"large": np.zeros(3_000_000, np.float32)}, rule)
+ps.push(np.ones(10, np.float32), "small")
+ps.push(np.ones(3_000_000, np.float32), "large")
+report([float(ps.pull("small")[9]) < 0, float(ps.pull("large")[-1]) < 0], rank=ps.rank())
+ps.shutdown()
+"""
+    outcome = run(program, 4, env={"RDMACOLL_ONE_COPY": one_copy}, deadline_s=60)
+    assert outcome.succeeded()[:2] == [[True, True]] * 2
+    assert not any("stopped answering" in rank.output for rank in outcome.ranks)
+
+
 def test_training_goes_on_without_a_worker_that_dies():
     outcome = run(PROGRAM, 4, arguments=["1", "worker dies"])
     assert [rank.code for rank in outcome.ranks] == [0, 7, 0, 0], outcome.text()

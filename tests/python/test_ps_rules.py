@@ -34,6 +34,7 @@ OPTIMIZERS = {
     "warm cosine": lambda: optimizers.AdamW(
         schedules.CosineDecay(0.0, 5, warmup_target=0.2, warmup_steps=4), weight_decay=0.1
     ),
+    "target without warm-up": lambda: optimizers.SGD(schedules.CosineDecay(0.0, 5, warmup_target=0.2)),
     "unused warm-up": lambda: optimizers.SGD(schedules.CosineDecay(0.1, 5, warmup_steps=4)),
     "polynomial": lambda: optimizers.SGD(schedules.PolynomialDecay(0.1, 5, 0.01, power=2.0)),
     "cycles": lambda: optimizers.SGD(schedules.PolynomialDecay(0.1, 5, 0.01, cycle=True)),
