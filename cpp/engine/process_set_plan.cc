@@ -254,9 +254,13 @@ bool ProcessSet::judge_started(const UnitKey& key, const Status& verdict) {
 void ProcessSet::stand_in(const Agreed& agreed, std::size_t unit) {
   const UnitKey& key = agreed.keys[unit];
   Descriptor descriptor;
-  const bool readable =
-      decode_descriptor(*table_.resolve(agreed.decision.units[unit].descriptor), descriptor);
-  RC_ASSERT(readable);
+  const std::string* described = table_.resolve(agreed.decision.units[unit].descriptor);
+  if (described == nullptr || !decode_descriptor(*described, descriptor)) {
+    return host_.broken_protocol(root(), "a decision about what nobody has described");
+  }
+  if (is_server() && descriptor.kind != Kind::allreduce) {
+    return host_.broken_protocol(root(), "a decision for servers about no sum");
+  }
   Request request = request_like(descriptor, agreed.own_rows, world_.rank, world_.size());
   request.iteration = key.iteration;
   request.set = number_;

@@ -29,16 +29,7 @@ void ProcessSet::serve(Decision decision) {
     return;
   }
   if (!now_.goes_on()) return;
-  for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
-    const DecisionUnit& unit = agreed.decision.units[i];
-    const std::string* described = table_.resolve(unit.descriptor);
-    Descriptor descriptor;
-    if (described == nullptr || !decode_descriptor(*described, descriptor) ||
-        descriptor.kind != Kind::allreduce) {
-      return host_.broken_protocol(root(), "a decision about no sum that anybody has described");
-    }
-    stand_in(agreed, i);
-  }
+  for (std::size_t i = 0; i < agreed.keys.size() && now_.goes_on(); ++i) stand_in(agreed, i);
   obey(agreed);
 }
 

@@ -24,18 +24,6 @@ constexpr int kSealSeal = 1;
 constexpr int kSealShrink = 2;
 constexpr int kSealGrow = 4;
 
-Status create_sealed(const char* name, std::size_t bytes, Fd& fd) {
-  fd = Fd(create_memfd(name, kMemfdCloexec | kMemfdAllowSealing));
-  if (!fd) return system_error("memfd_create", errno);
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return system_error(cat("ftruncate to ", bytes_text(bytes)), errno);
-  }
-  if (::fcntl(fd.get(), kAddSeals, kSealShrink | kSealGrow | kSealSeal) != 0) {
-    return system_error("sealing a memfd", errno);
-  }
-  return {};
-}
-
 Status create_nameless(std::size_t bytes, Fd& fd) {
   std::string path = cat("/dev/shm/rdmacoll-", std::string(6, 'X'));  // what mkostemp fills in
   fd = Fd(::mkostemp(path.data(), O_CLOEXEC));
@@ -48,9 +36,6 @@ Status create_nameless(std::size_t bytes, Fd& fd) {
   if (free < bytes) {
     return {Code::failed, cat("without memfd_create memory is shared in /dev/shm, where ",
                               bytes_text(free), " are free and ", bytes_text(bytes), " needed")};
-  }
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return system_error(cat("ftruncate to ", bytes_text(bytes)), errno);
   }
   return {};
 }
@@ -71,8 +56,19 @@ Mapping::~Mapping() {
 
 Status create_shared(const char* name, std::size_t bytes, Fd& fd) {
   Fd file;
-  RC_RETURN_IF_ERROR(has_memfds() ? create_sealed(name, bytes, file)
-                                  : create_nameless(bytes, file));
+  if (has_memfds()) {
+    file = Fd(create_memfd(name, kMemfdCloexec | kMemfdAllowSealing));
+    if (!file) return system_error("memfd_create", errno);
+  } else {
+    RC_RETURN_IF_ERROR(create_nameless(bytes, file));
+  }
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
+    return system_error(cat("ftruncate to ", bytes_text(bytes)), errno);
+  }
+  constexpr int kSeals = kSealShrink | kSealGrow | kSealSeal;
+  if (has_memfds() && ::fcntl(file.get(), kAddSeals, kSeals) != 0) {
+    return system_error("sealing a memfd", errno);
+  }
   fd = std::move(file);
   return {};
 }
