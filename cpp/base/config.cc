@@ -174,8 +174,6 @@ void add(std::string& text, std::string_view more) {
   text += more;
 }
 
-void add_note(SettingValue& value, std::string_view note) { add(value.note, note); }
-
 void tell_unknown_variables(std::vector<SettingValue>& values) {
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
@@ -246,67 +244,14 @@ Status read_setting(const Setting& setting, const std::vector<Given>& given, Con
   value.value = parsed.automatic ? "" : parsed.text;
   value.source = parsed.automatic ? "automatic" : given[0].source;
   if (!parsed.automatic && setting.store != nullptr) setting.store(config, parsed);
-  add_note(value, parsed.note);
+  value.add_note(parsed.note);
   for (std::size_t i = 1; i < given.size(); ++i) {
     ParsedValue other;
     if (given[i].name == given[0].name)
       continue;  // an argument over its own variable is no surprise
     if (parse(setting, given[i].text, other) && other.text == parsed.text) continue;
-    add_note(value, cat(given[i].name, " says ", given[i].text, "; ", given[0].name, "=",
-                        given[0].text, " is obeyed"));
-  }
-  return {};
-}
-
-Status check_relations(Config& config, std::vector<SettingValue>& values) {
-  const auto value_of = [&](std::string_view name) -> SettingValue& {
-    return *std::find_if(values.begin(), values.end(),
-                         [&](const SettingValue& value) { return value.setting->name == name; });
-  };
-  const auto was_set = [&](std::string_view name) {
-    const std::string& source = value_of(name).source;
-    return source == "environment" || source == "argument";
-  };
-  const bool names_ring =
-      std::any_of(config.allreduce_algorithms.begin(), config.allreduce_algorithms.end(),
-                  [](const AlgorithmRange& range) { return range.algorithm == "ring"; });
-  if (config.canonical && names_ring) {
-    return Status(Code::invalid,
-                  cat("RDMACOLL_ORDER=canonical and RDMACOLL_ALLREDUCE_ALGORITHM=",
-                      value_of("RDMACOLL_ALLREDUCE_ALGORITHM").value,
-                      " exclude each other: a ring adds each part in another order. Take another "
-                      "algorithm, or auto."));
-  }
-  if (config.has_servers && !config.allreduce_algorithms.empty()) {
-    return Status(Code::invalid,
-                  cat("RDMACOLL_MODE=ps and RDMACOLL_ALLREDUCE_ALGORITHM=",
-                      value_of("RDMACOLL_ALLREDUCE_ALGORITHM").value,
-                      " exclude each other: the servers make the sums. Unset one of them."));
-  }
-  if (was_set("RDMACOLL_NUM_SERVERS") && config.dedicated_servers() == 0) {
-    add_note(value_of("RDMACOLL_NUM_SERVERS"),
-             config.has_servers ? "colocated, every worker serves, whatever this says"
-                                : "there are no servers without RDMACOLL_MODE=ps");
-  }
-  const bool names_rdma = std::find(config.transports.begin(), config.transports.end(), "rdma") !=
-                          config.transports.end();
-  if (names_rdma && !config.rdma_enabled) {
-    return Status(Code::invalid,
-                  "RDMACOLL_TRANSPORT names rdma, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is false: "
-                  "change one of them.");
-  }
-  // Which transports are allowed is said last and most plainly: a device that scripts name is not
-  // asked for where rdma is left out.
-  const bool excludes_rdma = !config.transports.empty() && !names_rdma;
-  config.rdma_requested = config.rdma_enabled && !excludes_rdma &&
-                          (names_rdma || was_set("RDMACOLL_DEVICE") || was_set("RDMACOLL_RDMA"));
-  config.pool_is_given = was_set("RDMACOLL_BUF_SIZE");
-  constexpr uint64_t kGiB = uint64_t{1} << 30;
-  if (config.pool_bytes % kGiB != 0) {
-    add_note(value_of("RDMACOLL_BUF_SIZE"),
-             cat(config.pool_bytes,
-                 " is not a multiple of 1 GiB, which other systems ask for; "
-                 "here it is taken as it is"));
+    value.add_note(cat(given[i].name, " says ", given[i].text, "; ", given[0].name, "=",
+                       given[0].text, " is obeyed"));
   }
   return {};
 }
@@ -318,6 +263,8 @@ std::string_view name_of(Unit unit) {
 }
 
 }  // namespace
+
+void SettingValue::add_note(std::string_view more) { add(note, more); }
 
 std::vector<std::string_view> names_of(const Setting& setting) {
   std::vector<std::string_view> names = {setting.name};

@@ -66,6 +66,8 @@ struct Config {
   bool has_servers = false;                    // RDMACOLL_MODE=ps
   int servers = 1;                             // RDMACOLL_NUM_SERVERS
   bool is_colocated = false;                   // RDMACOLL_SERVER_PLACEMENT
+  bool ps_sync = true;                         // RDMACOLL_PS_SYNC
+  std::optional<uint64_t> ps_staleness;        // RDMACOLL_PS_STALENESS; any when unset
   // How many ranks are servers and nothing else.
   int dedicated_servers() const { return has_servers && !is_colocated ? servers : 0; }
   bool rdma_enabled = true;
@@ -98,7 +100,10 @@ struct SettingValue {
   std::string source;   // default, automatic, environment, argument
   std::string note;     // "TF_RDMA_CHUNK_SIZE says 1048576; RDMACOLL_CHUNK_SIZE is obeyed"
   std::string unknown;  // "RDMACOLL_TRANSPROT is no setting of this version; did you mean ...?"
+  void add_note(std::string_view more);
 };
+// The last part of read_config: what settings mean together. Refuses those that exclude each other.
+Status check_relations(Config& config, std::vector<SettingValue>& values);
 
 // `lookup` reads one variable (the environment in the product, a map in tests); `arguments` is
 // "NAME=value\n..." and beats it. An empty value is an unset one. With `environment`, variables

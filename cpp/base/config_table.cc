@@ -91,6 +91,14 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) {
        config.is_colocated = value.text == "colocated";
      }},
+    {"RDMACOLL_PS_SYNC", "", "true", Unit::flag, Scope::world, "true or false",
+     "false: parameter servers own the variables and update them at each push; workers do not wait "
+     "for each other.",
+     0, 0, [](Config& config, const ParsedValue& value) { config.ps_sync = value.flag; }},
+    {"RDMACOLL_PS_STALENESS", "", "automatic", Unit::count, Scope::world, "0 to 1000000000",
+     "With RDMACOLL_PS_SYNC=false: how many updates the fastest worker may be ahead of the "
+     "slowest; when unset, any number.",
+     0, 1e9, [](Config& config, const ParsedValue& value) { config.ps_staleness = value.integer; }},
     {"RDMACOLL_RDMA", "TF_RDMA_ENABLED", "true", Unit::flag, Scope::world, "true or false",
      "false: TCP where RDMA could be used. Set to true: unusable RDMA is an error.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_enabled = value.flag; }},

@@ -5,16 +5,31 @@ from __future__ import annotations
 from rdmacoll.engine.ending import is_harmless
 from rdmacoll.engine.errors import RankFailedError
 from rdmacoll.engine.library import Library
+from rdmacoll.engine.ps_start import VariableServers
 
 # It comes back from the library this often, so that Python's signal handlers (Ctrl-C) can run.
 _SLICE_MS = 100
 
 
-def serve(library: Library, engine: int) -> None:
-    """Sums what the workers push, until all of them have left.
+def serve(library: Library, engine: int, servers: VariableServers | None = None) -> bool:
+    """Does a server's work until all workers have left. Whether all have left well.
 
-    Raises RankFailedError when the world fails meanwhile, or when a worker has left with an error.
+    Sums what they push, and raises RankFailedError when the world fails meanwhile, or when a worker has left
+    with an error. Asynchronous `servers` apply what is pushed, and the engine's own thread sums: these go on
+    without a worker that fails, and raise the error when another server does.
     """
+    if servers is not None:
+        servers.serve()
+    try:
+        _serve_sums(library, engine)
+    except RankFailedError as error:
+        if servers is None or error.rank >= servers.workers:
+            raise
+        return False
+    return True
+
+
+def _serve_sums(library: Library, engine: int) -> None:
     left = None
     while left is None:
         left = library.engine_serve(engine, _SLICE_MS)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import time
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from rdmacoll.engine.carrier import Carrier, no_watch
 from rdmacoll.engine.errors import RankFailedError, RdmacollError, error_from_json, error_to_fields
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.library import Library
 from rdmacoll.engine.presence import Presence
+
+if TYPE_CHECKING:
+    from rdmacoll.engine.ps_start import VariableServers
 
 # A start comes back from the library this often, so that Python's signal handlers (Ctrl-C) can run.
 _SLICE_MS = 100
@@ -20,11 +23,16 @@ _GRACE_S = 1.2
 
 
 def start_engine(
-    library: Library, carrier: Carrier, launch: Launch, arguments: str, wrong: RdmacollError | None
+    library: Library,
+    carrier: Carrier,
+    launch: Launch,
+    arguments: str,
+    wrong: RdmacollError | None,
+    servers: VariableServers | None = None,
 ) -> int:
     """The engine of a world that stands on all ranks; whatever ends the start leaves none, and is told.
 
-    wrong: what this rank's own settings are refused for.
+    wrong: what this rank's own settings are refused for. servers: asynchronous ones, which meet then.
     """
     engine = 0
 
@@ -55,11 +63,15 @@ def start_engine(
         leaders = [int(text) for text in found]
         watch = _Watch(look)
         agree(carrier, connect, watch)
+        if servers is not None:
+            servers.meet(carrier, watch, (job, secret), arguments)
     except BaseException as error:
         is_interrupt = not isinstance(error, Exception)
         cause = type(error).__name__ if is_interrupt else "the start failed"
         if is_interrupt:
             carrier.leave(cause)
+        if servers is not None:
+            servers.free()
         if engine:
             library.engine_close(engine, cause)
             library.engine_free(engine)

@@ -16,6 +16,7 @@ from rdmacoll.engine.ending import Ending
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
 from rdmacoll.engine.process_set import ProcessSet, bind_static, setting_of, unbind
+from rdmacoll.engine.ps_start import VariableServers, variable_servers
 from rdmacoll.engine.serving import serve
 from rdmacoll.engine.settings import Values, arguments_text
 from rdmacoll.engine.standard import fill_standard_descriptors
@@ -38,6 +39,7 @@ class Engine:
         self.topology = library.engine_topology(address)
         told = library.engine_describe(address)
         self.servers, self.is_server = int(told["servers"]), bool(told["is_server"])
+        self.variable_servers: VariableServers | None = None  # asynchronous ones
         self.process_sets: dict[int, ProcessSet] = {}  # by number; beside that of all ranks
         # Arrays of operations that nobody waits for any more, until the engine is done with them.
         self.unfinished: list[tuple[int, object]] = []
@@ -162,15 +164,17 @@ def init(
     rendezvous: str | None = None,
     process_sets: Sequence[ProcessSet | Iterable[int]] | str | None = None,
     placement: str | None = None,
+    sync: bool | None = None,
+    staleness: int | None = None,
     **settings: object,
 ) -> None:
     """Joins the world that the launcher describes; every rank has to call it.
 
     comm: an mpi4py communicator whose ranks form the world. rank, size, rendezvous: a start by hand, as
     RDMACOLL_RANK, _SIZE and _RENDEZVOUS. process_sets: sets of ranks that exist from the start, the same on
-    every rank; `add_process_set` adds others. placement: RDMACOLL_SERVER_PLACEMENT ("dedicated" or
-    "colocated"). settings: any setting that `rdmacoll config` lists, without its prefix and in small letters
-    (`init(transport="tcp")`). A second call without arguments does nothing.
+    every rank; `add_process_set` adds others. placement, sync, staleness: RDMACOLL_SERVER_PLACEMENT, _PS_SYNC
+    and _PS_STALENESS. settings: any setting that `rdmacoll config` lists, without its prefix and in small
+    letters (`init(transport="tcp")`). A second call without arguments does nothing.
 
     With mode="ps" the last `num_servers` ranks are parameter servers. There `init()` does not return: it
     serves until the workers are done, and then ends the process with the exit status 0 (SystemExit), or
@@ -183,7 +187,7 @@ def init(
         if _PROCESS.is_forked:
             raise refusal()
         if _PROCESS.engine is not None:
-            given = (comm, rank, size, rendezvous, process_sets, placement)
+            given = (comm, rank, size, rendezvous, process_sets, placement, sync, staleness)
             if not settings and all(argument is None for argument in given):
                 return
             raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
@@ -193,14 +197,16 @@ def init(
                 "comes once there. Start the job again, or give init() a communicator of the workers."
             )
         library = load()
-        settings.setdefault("server_placement", placement)
+        for name, value in (("server_placement", placement), ("ps_sync", sync), ("ps_staleness", staleness)):
+            settings.setdefault(name, value)
         arguments, values, wrong = _read(library, process_sets, settings)
         start = start_of(comm, values=values, rank=rank, size=size, rendezvous=rendezvous)
         if wrong is not None:
             start.tell_of(wrong, values)
         carrier = start.carrier(values)
+        servers = variable_servers(library, start.launch, values) if wrong is None else None
         try:
-            address = start_engine(library, carrier, start.launch, arguments, wrong)
+            address = start_engine(library, carrier, start.launch, arguments, wrong, servers)
         except BaseException as error:
             if isinstance(error, RankFailedError) or not isinstance(error, Exception):
                 note_failure()
@@ -209,7 +215,8 @@ def init(
             carrier.close()
         _PROCESS.ending.forget()
         engine = _PROCESS.engine = Engine(library, address, values)
-        _PROCESS.had_servers = engine.servers > 0
+        _PROCESS.had_servers = engine.servers > 0 or servers is not None
+        engine.variable_servers = servers and servers.begun()
         bind_static(engine, process_sets)
         _PROCESS.tell(address)
         start.tell(values)
@@ -221,7 +228,8 @@ def _serve(engine: Engine) -> None:
     """The whole life of a parameter server; the process ends with it."""
     try:
         with engine.held() as address:
-            serve(engine.library, address)
+            if not serve(engine.library, address, engine.variable_servers):
+                note_failure()
     except RankFailedError:
         note_failure()
         raise
@@ -265,7 +273,13 @@ def _end(cause: str | None) -> None:
         _PROCESS.engine = None
         _PROCESS.tell(0)
         unbind(engine)
-        engine.close(cause)
+        try:
+            if engine.variable_servers is not None and not engine.variable_servers.close(
+                engine.address, cause
+            ):
+                note_failure()
+        finally:
+            engine.close(cause)
         engine.let_go(id(engine))  # what `leave` holds
 
 

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from rdmacoll.ps.rules import Rule, rule_of
-from rdmacoll.ps.session import (
+from rdmacoll.ps.calls import (
     declare,
     exchange,
-    init,
     pull,
     pull_rows,
     push,
     push_rows,
-    rank,
     save,
     sharding,
-    shutdown,
-    size,
     stats,
 )
+from rdmacoll.ps.rules import Rule, rule_of
 
 __all__ = [
     "Rule",
     "declare",
     "exchange",
-    "init",
     "pull",
     "pull_rows",
     "push",
     "push_rows",
-    "rank",
     "rule_of",
     "save",
     "sharding",
-    "shutdown",
-    "size",
     "stats",
 ]

@@ -14,10 +14,7 @@ import numpy as np
 from rdmacoll.engine.arguments import address_of
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.library import load
-
-Array = np.ndarray[Any, Any]
-
-DTYPES = {np.dtype(np.float32): 6, np.dtype(np.float64): 7}  # as of the C interface
+from rdmacoll.engine.ps_session import DTYPES, Array
 
 # Keras' classes, the server's names, and the arguments that go along.
 _ADAM = ("beta_1", "beta_2", "epsilon", "amsgrad")

@@ -1,4 +1,5 @@
-"""Trains a linear model with asynchronous parameter servers. Arguments: their number, and what goes wrong."""
+"""Trains a linear model with asynchronous parameter servers. Arguments: their number or "colocated", and what
+goes wrong."""
 
 import os
 import sys
@@ -7,14 +8,19 @@ import time
 import numpy as np
 from ranks import report
 
+import rdmacoll
 from rdmacoll import RdmacollError, ps
 
-SERVERS, MISHAP = int(sys.argv[1]), sys.argv[2]
+SERVERS, MISHAP = sys.argv[1:]
 ROWS, FEATURES, STEPS = 256, 40, 60
 SGD = ps.Rule("optimizer=sgd\nschedule=constant\ninitial_learning_rate=0.1\n")
 
-ps.init(SERVERS, staleness=2 if MISHAP == "stale" else None)
-me, workers = ps.rank(), ps.size()
+bound = {"staleness": 2} if MISHAP == "stale" else {}
+if SERVERS == "colocated":
+    rdmacoll.init(mode="ps", sync=False, placement="colocated", **bound)
+else:
+    rdmacoll.init(mode="ps", sync=False, num_servers=int(SERVERS), **bound)
+me, workers = rdmacoll.rank(), rdmacoll.size()
 random = np.random.default_rng(me)
 truth = np.random.default_rng(99).normal(size=FEATURES).astype(np.float32)
 weights = {
@@ -49,7 +55,12 @@ alive = workers - (MISHAP == "worker dies")
 while abs(float(ps.pull("b")) - 0.1 * alive) > 1e-6 and time.monotonic() < deadline:
     time.sleep(0.01)
 weights["w"] = ps.pull("w")
+try:
+    total = float(rdmacoll.engine.allreduce(np.ones(3), rdmacoll.Sum)[0])
+except RdmacollError as failed:
+    total = f"{type(failed).__name__}: {failed}"
 found = {
+    "sum": total,
     "steps": steps,
     "distance": float(np.abs(weights["w"] - truth).max()),
     "b": float(ps.pull("b")),
@@ -58,4 +69,4 @@ found = {
     "sharding": ps.sharding(),
 }
 report(found, me)
-ps.shutdown()
+rdmacoll.shutdown()

@@ -14,10 +14,12 @@ STEPS = 60
 
 
 @pytest.mark.parametrize("launcher", ["tcp", "mpirun"])
-@pytest.mark.parametrize(("servers", "mishap"), [(1, "none"), (2, "none"), (2, "stale")])
+@pytest.mark.parametrize(("servers", "mishap"), [(1, "none"), (2, "stale"), ("colocated", "none")])
 def test_workers_train_together(launcher, servers, mishap):
     workers = 2
-    outcome = run(PROGRAM, workers + servers, launcher=launcher, arguments=[str(servers), mishap])
+    program_takes = [str(servers), mishap]
+    servers, of_all = (0, workers) if servers == "colocated" else (servers, servers)
+    outcome = run(PROGRAM, workers + servers, launcher=launcher, arguments=program_takes)
     reports = outcome.succeeded()
     assert reports[workers:] == [None] * servers
     for found in reports[:workers]:
@@ -29,7 +31,8 @@ def test_workers_train_together(launcher, servers, mishap):
         # Each worker pushes w to the servers that have a part of it.
         assert sum(one["updates"] for one in found["stats"]) >= STEPS * workers
         assert sum(one["stored_bytes"] for one in found["stats"]) == 4 * 40 + 8 + 4 * 8000
-        assert found["sharding"].count("\n") == servers
+        assert found["sharding"].count("\n") == of_all
+        assert found["sum"] == workers  # the ordinary world stands beside
 
 
 # Without one-copy reads shared memory carries less at once than a chunk could have.
@@ -37,16 +40,17 @@ def test_workers_train_together(launcher, servers, mishap):
 def test_a_server_may_store_nothing_and_all_part_as_friends(one_copy):
     program = """
 import numpy as np
+import rdmacoll
 from rdmacoll import ps
 from ranks import report
 rule = ps.Rule("optimizer=sgd\\nschedule=constant\\ninitial_learning_rate=0.5\\n")
-ps.init(num_servers=2)
+rdmacoll.init(mode="ps", sync=False, num_servers=2)
 ps.declare({"small": np.zeros(10, np.float32)}, rule)
 ps.declare({"large": np.zeros(3_000_000, np.float32)}, rule)
 ps.push(np.ones(10, np.float32), "small")
 ps.push(np.ones(3_000_000, np.float32), "large")
-report([float(ps.pull("small")[9]) < 0, float(ps.pull("large")[-1]) < 0], rank=ps.rank())
-ps.shutdown()
+report([float(ps.pull("small")[9]) < 0, float(ps.pull("large")[-1]) < 0])
+rdmacoll.shutdown()
 """
     outcome = run(program, 4, env={"RDMACOLL_ONE_COPY": one_copy}, deadline_s=60)
     assert outcome.succeeded()[:2] == [[True, True]] * 2
@@ -59,6 +63,8 @@ def test_training_goes_on_without_a_worker_that_dies():
     for rank in (0, 2):
         assert outcome.ranks[rank].report["distance"] < 1e-2
         assert outcome.ranks[rank].report["stats"][0]["lost"] == 1
+        # Collectives are of all workers, and the servers' part is not.
+        assert outcome.ranks[rank].report["sum"].startswith("RankFailedError: rank 1 ("), outcome.text()
     said = outcome.ranks[3].output
     assert "rank 1 (" in said, said
     assert "The server goes on with 2 workers." in said, said
@@ -78,11 +84,12 @@ def test_a_server_that_dies_is_named_on_all_workers():
 LIFE = """
 import sys
 import numpy as np
+import rdmacoll
 from ranks import report
 from rdmacoll import ps
 
 path, is_first = sys.argv[1], sys.argv[2] == "first"
-ps.init(2)
+rdmacoll.init(mode="ps", sync=False, num_servers=2)
 values = {"w": np.full(5000, is_first, np.float32), "words": np.full((100, 3), is_first, np.float64)}
 rule = ps.Rule("optimizer=adam\\ninitial_learning_rate=0.1\\n")
 ps.declare(values, rule, by_rows=["words"], restore_from=None if is_first else path)
@@ -96,7 +103,6 @@ for gradient in gradients[2:]:
     ps.push(gradient, "w")
     ps.push_rows([1, 99], np.ones((2, 3)), "words")
 report({name: ps.pull(name).ravel().tolist() for name in values}, 0)
-ps.shutdown()
 """
 
 
@@ -109,9 +115,39 @@ def test_a_run_goes_on_from_what_the_servers_saved(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"model.server-{i}-of-2" for i in range(2)]
 
 
-def test_more_servers_than_ranks_are_refused():
-    program = "from rdmacoll import ps\nps.init(2)\n"
-    outcome = run(program, 2)
-    for rank in outcome.ranks:
-        assert rank.code == 1
-        assert "2 servers of 2 ranks: at least one rank has to serve and one to work" in rank.output
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"RDMACOLL_MODE": "ps", "RDMACOLL_NUM_SERVERS": "2"}, "leaves no worker among 2 ranks"),
+        ({}, "RDMACOLL_PS_SYNC=false needs RDMACOLL_MODE=ps"),
+        (
+            {"RDMACOLL_MODE": "ps", "RDMACOLL_PS_SYNC": "1", "RDMACOLL_PS_STALENESS": "3"},
+            "RDMACOLL_PS_STALENESS=3 needs RDMACOLL_PS_SYNC=false",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(environ, said):
+    program = """
+import os, rdmacoll
+from ranks import report
+try:
+    rdmacoll.init()
+except rdmacoll.ConfigError as error:
+    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
+"""
+    for found in run(program, 2, env={"RDMACOLL_PS_SYNC": "0", **environ}, deadline_s=60).succeeded():
+        assert said in found
+
+
+def test_without_asynchronous_servers_calls_say_what_is_missing():
+    program = """
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init(mode="ps")
+try:
+    rdmacoll.pull("w")
+except rdmacoll.NotInitializedError as error:
+    report(str(error))
+"""
+    reports = run(program, 2, deadline_s=60).succeeded()
+    assert 'rdmacoll.init(mode="ps", sync=False)' in reports[0]

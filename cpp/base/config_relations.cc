@@ -1,0 +1,73 @@
+// What settings mean together, and which exclude each other.
+#include <algorithm>
+
+#include "base/config.h"
+#include "base/text.h"
+
+namespace rdmacoll {
+
+Status check_relations(Config& config, std::vector<SettingValue>& values) {
+  const auto value_of = [&](std::string_view name) -> SettingValue& {
+    return *std::find_if(values.begin(), values.end(),
+                         [&](const SettingValue& value) { return value.setting->name == name; });
+  };
+  const auto was_set = [&](std::string_view name) {
+    const std::string& source = value_of(name).source;
+    return source == "environment" || source == "argument";
+  };
+  const bool names_ring =
+      std::any_of(config.allreduce_algorithms.begin(), config.allreduce_algorithms.end(),
+                  [](const AlgorithmRange& range) { return range.algorithm == "ring"; });
+  if (config.canonical && names_ring) {
+    return Status(Code::invalid,
+                  cat("RDMACOLL_ORDER=canonical and RDMACOLL_ALLREDUCE_ALGORITHM=",
+                      value_of("RDMACOLL_ALLREDUCE_ALGORITHM").value,
+                      " exclude each other: a ring adds each part in another order. Take another "
+                      "algorithm, or auto."));
+  }
+  if (config.has_servers && !config.allreduce_algorithms.empty()) {
+    return Status(Code::invalid,
+                  cat("RDMACOLL_MODE=ps and RDMACOLL_ALLREDUCE_ALGORITHM=",
+                      value_of("RDMACOLL_ALLREDUCE_ALGORITHM").value,
+                      " exclude each other: the servers make the sums. Unset one of them."));
+  }
+  if (!config.ps_sync && !config.has_servers) {
+    return Status(Code::invalid,
+                  "RDMACOLL_PS_SYNC=false needs RDMACOLL_MODE=ps: without parameter servers nobody "
+                  "updates variables for the workers. Set both, or neither.");
+  }
+  if (config.ps_sync && config.ps_staleness) {
+    return Status(Code::invalid,
+                  cat("RDMACOLL_PS_STALENESS=", *config.ps_staleness,
+                      " needs RDMACOLL_PS_SYNC=false: synchronous workers are never apart. Set "
+                      "that, or unset this."));
+  }
+  if (was_set("RDMACOLL_NUM_SERVERS") && config.dedicated_servers() == 0) {
+    value_of("RDMACOLL_NUM_SERVERS")
+        .add_note(config.has_servers ? "colocated, every worker serves, whatever this says"
+                                     : "there are no servers without RDMACOLL_MODE=ps");
+  }
+  const bool names_rdma = std::find(config.transports.begin(), config.transports.end(), "rdma") !=
+                          config.transports.end();
+  if (names_rdma && !config.rdma_enabled) {
+    return Status(Code::invalid,
+                  "RDMACOLL_TRANSPORT names rdma, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is false: "
+                  "change one of them.");
+  }
+  // Which transports are allowed is said last and most plainly: a device that scripts name is not
+  // asked for where rdma is left out.
+  const bool excludes_rdma = !config.transports.empty() && !names_rdma;
+  config.rdma_requested = config.rdma_enabled && !excludes_rdma &&
+                          (names_rdma || was_set("RDMACOLL_DEVICE") || was_set("RDMACOLL_RDMA"));
+  config.pool_is_given = was_set("RDMACOLL_BUF_SIZE");
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  if (config.pool_bytes % kGiB != 0) {
+    value_of("RDMACOLL_BUF_SIZE")
+        .add_note(cat(config.pool_bytes,
+                      " is not a multiple of 1 GiB, which other systems ask for; "
+                      "here it is taken as it is"));
+  }
+  return {};
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,207 @@
+"""A worker's connections to asynchronous parameter servers, and its calls to them.
+
+Arrays are numpy's, float32 or float64. A call is over when the servers have done what it asks; it comes back
+to Python now and then, so that Ctrl-C works. All raise RankFailedError once a server has died.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from rdmacoll.engine import library as abi
+from rdmacoll.engine.arguments import address_of
+from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
+from rdmacoll.engine.operators import CODES
+
+Array = np.ndarray[Any, Any]
+
+DTYPES = {np.dtype(name): CODES[name] for name in ("float32", "float64")}
+
+# A call comes back to Python this often.
+_SLICE_MS = 100
+_GOODBYE_MS = 2000
+
+
+class _Call:
+    """One that has been begun, or is about to be."""
+
+    def __init__(self, memory: object) -> None:
+        self.memory = memory
+        self.number = 0
+
+    def free(self, library: abi.Library) -> None:
+        if self.number:
+            library.ps_call_free(self.number)
+            self.number = 0
+
+
+class _Variable:
+    """A variable as all workers have declared it."""
+
+    def __init__(self, number: int, array: Array) -> None:
+        self.number = number
+        self.shape, self.dtype = array.shape, array.dtype
+
+
+class Session:
+    """A worker's connections to the servers."""
+
+    def __init__(self, library: abi.Library, address: int, rank: int) -> None:
+        self.rank = rank
+        self._library, self._address = library, address
+        self._variables: dict[str, _Variable] = {}
+        # Calls that have not ended, also those that nobody waits for any more, and the memory they use.
+        self._calls: dict[int, _Call] = {}
+        self._inside = threading.Condition()
+        self._threads = 0  # that are in calls
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Says goodbye to the servers; nothing of it can be used then."""
+        with self._inside:
+            self._is_closed = True
+            while self._threads > 0:  # they come out of the library now and then
+                self._inside.wait(_SLICE_MS / 1000)
+        call = 0
+        try:
+            call = self._library.ps_ask(self._address, abi.PS_LEAVE)
+            # A push that was given up may be before it, held back by the pace of others. Without a goodbye
+            # this worker is lost for the servers, which go on.
+            for _ in range(_GOODBYE_MS // _SLICE_MS):
+                if self._library.ps_wait(self._address, call, _SLICE_MS) is not None:
+                    break
+        except RdmacollError:
+            pass  # whoever is gone needs no goodbye
+        finally:
+            self._library.ps_free(self._address)
+            if call:
+                self._library.ps_call_free(call)
+            for left in self._calls.values():
+                left.free(self._library)
+
+    def wait(self, begin: Callable[[], int], memory: object) -> list[str]:
+        """Begins a call, and gives what the servers said. `memory` is kept as long as the call may use it,
+        which is longer than this where Ctrl-C ends it."""
+        call = _Call(memory)
+        with self._inside:
+            if self._is_closed:
+                raise _not_initialized()
+            self._threads += 1
+            self._calls[id(call)] = call
+        try:
+            call.number = begin()
+            said = None
+            while said is None:
+                if self._is_closed:
+                    raise _not_initialized()
+                said = self._library.ps_wait(self._address, call.number, _SLICE_MS)
+        except RdmacollError as error:
+            if not isinstance(error, NotInitializedError):
+                self._forget(call)
+            raise
+        finally:
+            with self._inside:
+                self._threads -= 1
+                self._inside.notify_all()
+        self._forget(call)
+        return said
+
+    def _forget(self, call: _Call) -> None:
+        self._calls.pop(id(call), None)
+        call.free(self._library)
+
+    def variable(self, name: str) -> _Variable:
+        """Raises ConfigError where nobody has declared it."""
+        try:
+            return self._variables[name]
+        except KeyError:
+            known = ", ".join(sorted(self._variables)) or "none"
+            raise ConfigError(
+                f"no variable {name!r} has been declared ({known}): declare it on all workers."
+            ) from None
+
+    def ask(self, what: int) -> list[str]:
+        """PS_WAIT or PS_STATS."""
+        return self.wait(lambda: self._library.ps_ask(self._address, what), None)
+
+    def sharding(self) -> str:
+        """Which server stores what."""
+        return self._library.ps_sharding(self._address)
+
+    def checkpoint(self, path: str, *, restores: bool) -> None:
+        """Each server, to or from a file of its machine."""
+        self.wait(lambda: self._library.ps_checkpoint(self._address, path, restores=restores), None)
+
+    def declare(
+        self,
+        arrays: Mapping[str, Array],
+        rule: str,
+        rows: Collection[str],
+        spared: Collection[str],
+        restored: str | None,
+    ) -> None:
+        """All workers, with the same names in the same order."""
+        for name in [*rows, *spared]:
+            if name not in arrays:
+                raise ConfigError(
+                    f"{name!r} is not among the variables that are declared: {', '.join(arrays)}."
+                )
+        for name, array in arrays.items():
+            if name in self._variables:
+                raise ConfigError(f"variable {name!r} has been declared already: give each its own name.")
+            _check(name, array, writable=True)
+        structs = []
+        for name, array in arrays.items():
+            dims = (ctypes.c_int64 * array.ndim)(*array.shape)
+            structs.append(
+                abi.Variable(
+                    name.encode(), DTYPES[array.dtype], array.ndim, dims, name in rows, name not in spared
+                )
+            )
+
+        def begin() -> int:
+            call = self._library.ps_declare(self._address, structs, rule)
+            for name, array in arrays.items():
+                self._variables[name] = _Variable(len(self._variables), array)
+            return call
+
+        said = self.wait(begin, structs)
+        if self.rank == 0 and restored is not None:
+            self.checkpoint(restored, restores=True)
+        elif self.rank == 0 and "needs values" in said:
+            return self.move(abi.PS_INIT, arrays)
+        self.ask(abi.PS_WAIT)
+        self.move(abi.PS_PULL, arrays)
+        return None
+
+    def move(self, move: int, arrays: Mapping[str, Array]) -> None:
+        """PS_INIT, PS_PUSH, PS_PULL or PS_PUSH_PULL of these, which are as their variables."""
+        variables = [self.variable(name).number for name in arrays]
+        places = [address_of(array) for array in arrays.values()]
+        self.wait(lambda: self._library.ps_move(self._address, move, variables, places), arrays)
+
+    def move_rows(self, move: int, name: str, rows: Any, values: Array) -> None:
+        """PS_PUSH or PS_PULL of rows."""
+        numbers = np.ascontiguousarray(rows, np.int64)
+        variable = self.variable(name).number
+        places = (address_of(numbers), numbers.size, address_of(values))
+        self.wait(
+            lambda: self._library.ps_move_rows(self._address, move, variable, *places), (numbers, values)
+        )
+
+
+def _check(name: str, array: Array, *, writable: bool) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype not in DTYPES:
+        what = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise ConfigError(f"variable {name!r} is {what}: servers update arrays of float32 and float64.")
+    if not array.flags.c_contiguous or (writable and not array.flags.writeable):
+        raise ConfigError(f"variable {name!r} is not contiguous or not writable: declare a copy of it.")
+
+
+def _not_initialized() -> NotInitializedError:
+    return NotInitializedError("this process has left the parameter servers: call rdmacoll.init() first.")

@@ -1,0 +1,137 @@
+"""This process's part in asynchronous parameter servers: they meet within a start, in a world of their own.
+
+Servers are its last ranks. Colocated, every process is both: worker i, and server i behind all workers.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Callable
+
+from rdmacoll.engine.carrier import Carrier
+from rdmacoll.engine.ending import is_harmless
+from rdmacoll.engine.errors import RankFailedError, RdmacollError
+from rdmacoll.engine.launch import Launch
+from rdmacoll.engine.library import Library
+from rdmacoll.engine.log import Log
+from rdmacoll.engine.ps_session import Session
+from rdmacoll.engine.settings import Values
+from rdmacoll.engine.starting import agree
+
+# Calls come back to Python this often: for signals, and where a process has two parts, for the other one.
+_SLICE_MS = 100
+_TURN_MS = 5
+
+
+class VariableServers:
+    """What this process is: a worker with a session, a server, or both."""
+
+    def __init__(self, library: Library, launch: Launch, values: Values) -> None:
+        self._library = library
+        self._me, self._ranks = launch.rank, launch.size
+        is_colocated = values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated"
+        self._servers = launch.size if is_colocated else int(values.number("RDMACOLL_NUM_SERVERS"))
+        self.workers = launch.size if is_colocated else launch.size - self._servers
+        self._size = self.workers + self._servers
+        text = values.text("RDMACOLL_PS_STALENESS")
+        self._staleness = int(text) if text else -1
+        # The ranks there that are here, with their addresses in the library.
+        ranks = [launch.rank, self.workers + launch.rank] if is_colocated else [launch.rank]
+        self._parts = dict.fromkeys(ranks, 0)
+        self.session: Session | None = None
+        self._thread: threading.Thread | None = None
+        self._ends = False
+
+    def meet(
+        self, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
+    ) -> None:
+        """Connects with the others, in steps that all take; `watch` sees who is gone meanwhile."""
+
+        def open_parts() -> str:
+            opened = {}
+            for rank in self._parts:
+                self._parts[rank], opened[rank] = self._library.ps_open(
+                    rank=rank,
+                    size=self._size,
+                    servers=self._servers,
+                    staleness=self._staleness,
+                    job=f"{job[0]} ps",
+                    secret=job[1],
+                    arguments=arguments,
+                )
+            return json.dumps(opened)
+
+        def find_nodes() -> str:
+            return json.dumps(
+                {rank: str(self._library.ps_node(ps, cards)) for rank, ps in self._parts.items()}
+            )
+
+        def connect() -> str:
+            slice_ms = _SLICE_MS if len(self._parts) == 1 else _TURN_MS
+            waiting = dict(self._parts)
+            while waiting:
+                carrier.check()
+                watch()
+                for rank, ps in list(waiting.items()):
+                    if self._library.ps_start(ps, leaders, slice_ms):
+                        del waiting[rank]
+            return ""
+
+        cards = _by_rank(agree(carrier, open_parts, watch))
+        leaders = [int(leader) for leader in _by_rank(agree(carrier, find_nodes, watch))]
+        agree(carrier, connect, watch)
+
+    def begun(self) -> VariableServers:
+        """Once the world stands: a worker may ask, and a colocated server serves beside it."""
+        if self._me < self.workers:
+            self.session = Session(self._library, self._parts.pop(self._me), self._me)
+            if self._parts:
+                self._thread = threading.Thread(target=self.serve, name="rdmacoll-ps", daemon=True)
+                self._thread.start()
+        return self
+
+    def serve(self) -> None:
+        """The work of a server, until all workers have left or are lost."""
+        (ps,) = self._parts.values()
+        try:
+            while not self._library.ps_serve(ps, _SLICE_MS) and not self._ends:
+                pass
+        except RdmacollError as error:
+            Log(rank=self._me).warning(f"the parameter server of this rank ends: {error}")
+        finally:
+            self.free()
+
+    def close(self, engine: int, cause: str | None) -> bool:
+        """The worker leaves, for this `cause`. Its colocated server stays until the others have left too, if
+        this is no error. Whether no rank of the world is known to have failed."""
+        if self.session is not None:
+            self.session.close()
+        self._ends = not is_harmless(cause or "")
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            self._library.engine_start(engine, [0] * self._ranks, 0)
+        except RankFailedError as error:
+            _, is_parting, why = error.cause.partition("left the job: ")
+            return bool(is_parting) and is_harmless(why.replace("it called shutdown()", ""))
+        return True
+
+    def free(self) -> None:
+        """Gives back what the library has, but for the session's."""
+        while self._parts:
+            _, ps = self._parts.popitem()
+            if ps:
+                self._library.ps_free(ps)
+
+
+def variable_servers(library: Library, launch: Launch, values: Values) -> VariableServers | None:
+    """Those that these settings ask for, which do not contradict each other; None: there are none."""
+    is_synchronous = values.text("RDMACOLL_PS_SYNC") == "true"
+    return None if is_synchronous else VariableServers(library, launch, values)
+
+
+def _by_rank(answers: list[str]) -> list[str]:
+    """What the steps gave, of all ranks there in their order."""
+    merged = {int(rank): value for answer in answers for rank, value in json.loads(answer).items()}
+    return [merged[rank] for rank in sorted(merged)]

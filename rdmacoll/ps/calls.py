@@ -1,0 +1,125 @@
+"""The calls to asynchronous parameter servers, for numpy arrays: `init(mode="ps", sync=False)` comes before.
+
+Arrays are float32 or float64. A call is over when the servers have done what it asks. All raise
+NotInitializedError where there are no such servers, and RankFailedError once a server has died.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from rdmacoll.engine import library as abi, world
+from rdmacoll.engine.arguments import source
+from rdmacoll.engine.errors import ConfigError, NotInitializedError
+from rdmacoll.engine.ps_session import Array, Session
+from rdmacoll.ps.rules import Rule, rule_of
+
+
+def current() -> Session:
+    """This worker's session. Raises NotInitializedError."""
+    servers = world.current().variable_servers
+    if servers is None or servers.session is None:
+        raise NotInitializedError(
+            "there are no asynchronous parameter servers here: call "
+            'rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps and RDMACOLL_PS_SYNC=false.'
+        )
+    return servers.session
+
+
+def declare(
+    variables: Mapping[str, Array],
+    optimizer: Any,
+    *,
+    by_rows: Collection[str] = (),
+    not_decayed: Collection[str] = (),
+    restore_from: str | None = None,
+) -> None:
+    """Gives variables to the servers, which own them from now on. All workers call it, with the same names,
+    shapes and dtypes in the same order; the values are those of the first worker, or of the servers where
+    these have some already, and come into the arrays of all others.
+
+    variables: contiguous arrays of float32 or float64, any shape. optimizer: a Keras 3 optimizer, or a
+    `Rule`; the same at every call. by_rows: names of embeddings, whose rows are pushed and pulled one by one.
+    not_decayed: names that the optimizer's weight decay is not for. restore_from: what was given to `save`;
+    the values, the optimizer's state and its steps are those that were saved, by as many servers and with the
+    same variables. Raises ConfigError, and MismatchError where workers differ."""
+    rule = optimizer if isinstance(optimizer, Rule) else rule_of(optimizer)
+    current().declare(variables, rule.text, by_rows, not_decayed, restore_from)
+
+
+def push(tensor: Any, name: str) -> None:
+    """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype."""
+    current().move(abi.PS_PUSH, {name: _fitting(tensor, name)})
+
+
+def pull(name: str, out: Array | None = None) -> Array:
+    """The value of a variable, as it is now: a new array, or `out`."""
+    variable = current().variable(name)
+    if out is None:
+        out = np.empty(variable.shape, variable.dtype)
+    elif out.shape != variable.shape or not out.flags.writeable or not out.flags.c_contiguous:
+        raise ConfigError(
+            f"out of shape {list(out.shape)}: give a contiguous, writable {list(variable.shape)}."
+        )
+    elif out.dtype != variable.dtype:
+        raise ConfigError(f"out is {out.dtype}, and variable {name!r} is {variable.dtype}.")
+    current().move(abi.PS_PULL, {name: out})
+    return out
+
+
+def exchange(gradients: Mapping[str, Any]) -> dict[str, Array]:
+    """One step: pushes gradients of variables, and gives their fresh values; one request to each server."""
+    arrays = {name: np.array(_fitting(gradient, name)) for name, gradient in gradients.items()}
+    current().move(abi.PS_PUSH_PULL, arrays)
+    return arrays
+
+
+def push_rows(rows: Any, gradients: Any, name: str) -> None:
+    """Pushes rows: `rows` are n integers, `gradients` has shape (n, ...). Gradients of a row that is named
+    twice are summed. Rows without a gradient change as with one of zero: with momentum they go on."""
+    session = current()
+    shape = (np.size(rows), *session.variable(name).shape[1:])
+    session.move_rows(abi.PS_PUSH, name, rows, _fitting(gradients, name, shape))
+
+
+def pull_rows(rows: Any, name: str) -> Array:
+    """The values of some rows, n integers: an array of shape (n, ...)."""
+    variable = current().variable(name)
+    values = np.empty((np.size(rows), *variable.shape[1:]), variable.dtype)
+    current().move_rows(abi.PS_PULL, name, rows, values)
+    return values
+
+
+def save(path: str) -> None:
+    """Lets each server save its variables with the optimizer's state, to a file of its machine that is called
+    `path` with ".server-0-of-2" and so on behind it. One worker calls it; pushes of others that are under way
+    may be in it by halves. A file is there when it is complete, and replaces an older one.
+    Raises RdmacollError."""
+    current().checkpoint(path, restores=False)
+
+
+def stats() -> list[dict[str, int]]:
+    """What each server has done and stores: updates, bytes_received, bytes_sent, stored_bytes, variables,
+    workers (those that are there), waiting (of them), lost."""
+    return [json.loads(text) for text in current().ask(abi.PS_STATS)]
+
+
+def sharding() -> str:
+    """Which server stores what: a line for each."""
+    return current().sharding()
+
+
+def _fitting(tensor: Any, name: str, shape: tuple[int, ...] | None = None) -> Array:
+    variable = current().variable(name)
+    array = source(tensor)
+    wanted = variable.shape if shape is None else shape
+    if array.shape != wanted or array.dtype != variable.dtype:
+        raise ConfigError(
+            f"a gradient of {array.dtype}{list(array.shape)} for variable {name!r}, which takes "
+            f"{variable.dtype}{list(wanted)}."
+        )
+    return array
