@@ -13,6 +13,7 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.library import Library
 from rdmacoll.engine.process_set import ProcessSet, setting_of
+from rdmacoll.engine.rendezvous_door import data_settings
 from rdmacoll.engine.settings import Values, arguments_text
 
 Sets = Union[Sequence[Union[ProcessSet, Iterable[int]]], str, None]
@@ -63,6 +64,10 @@ def ask(
     is_told_otherwise = any(value is not None for value in by_hand.values())
     listed = find_lists(told, asked.values, is_told_otherwise=is_told_otherwise)
     follows = cluster.settings_of(told, listed, asked.values)
+    if listed is not None and not asked.values.is_given("RDMACOLL_PORT"):
+        follows.update(data_settings(listed))
+        if asked.values.is_given("RDMACOLL_INTERFACE"):
+            follows.pop("interface", None)
     if follows:
         asked = read(library, process_sets, {**settings, **follows})
     note = cluster.protocol_sentence(told, asked.values)

@@ -18,6 +18,7 @@ from rdmacoll.engine.log import Log
 
 _FRAME_BYTES_MAX = 1 << 20
 _PROOF_WITHIN_S = 10.0
+_EVERYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 _STRANGERS_MAX = 128  # connections that have not proved the secret yet
 
 
@@ -117,10 +118,9 @@ def difference(launch: Launch, who: str, hello: dict[str, Any], caller: str) -> 
     return f"{told[0]}; {told[1]}: give every process the same lists."
 
 
-def listen(launch: Launch) -> socket.socket:
-    """A listening socket at this rank's address. Raises ConfigError."""
+def own_place(launch: Launch) -> tuple[socket.AddressFamily, Any]:
+    """Where this rank listens for the others: family, and the socket's address. Raises ConfigError."""
     address = launch.hosts[launch.rank] if launch.hosts else launch.rendezvous
-    me, source = launch.name(launch.rank), launch.address_source(launch.rank)
     found = parse_address(address)
     assert found is not None, address  # whoever made the launch has looked
     host, port = found
@@ -128,14 +128,34 @@ def listen(launch: Launch) -> socket.socket:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ConfigError(
-            f"{me} cannot resolve {host} of its address {address}: {error.strerror}. Give a name or an IP "
-            f"address of its host in {source}."
+            f"{launch.name(launch.rank)} cannot resolve {host} of its address {address}: {error.strerror}. "
+            f"Give a name or an IP address of its host in {launch.address_source(launch.rank)}."
         ) from None
     family, _, _, _, where = resolved[0]
     # Some hosts resolve their own name to a loopback address: nobody else could come.
     named_loopback = host == "localhost" or host.startswith("127.") or host == "::1"
     if ipaddress.ip_address(str(where[0]).partition("%")[0]).is_loopback and not named_loopback:
-        where = ("::" if family == socket.AF_INET6 else "0.0.0.0", port)
+        return family, (_EVERYWHERE[family], port)
+    return family, where
+
+
+def data_settings(launch: Launch) -> dict[str, object]:
+    """Where the engine is to listen in place of the rendezvous, so that a firewall need let only addresses
+    through that are in the lists. Raises ConfigError."""
+    _, (host, port, *_rest) = own_place(launch)
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.is_unspecified:
+        return {"port": port}
+    if address.is_link_local or (address.is_loopback and host not in ("127.0.0.1", "::1")):
+        return {}  # no address of an interface that the engine knows
+    return {"port": port, "interface": host}
+
+
+def listen(launch: Launch) -> socket.socket:
+    """A listening socket at this rank's address. Raises ConfigError."""
+    family, where = own_place(launch)
+    address = launch.hosts[launch.rank] if launch.hosts else launch.rendezvous
+    me, source = launch.name(launch.rank), launch.address_source(launch.rank)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -146,8 +166,8 @@ def listen(launch: Launch) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             twice = f"Is {me} started twice? Otherwise choose" if launch.hosts else "Choose"
             raise ConfigError(
-                f"{me} cannot listen at {address}: another program has port {port}. {twice} another one in "
-                f"{source}."
+                f"{me} cannot listen at {address}: another program has port {where[1]}. {twice} another one "
+                f"in {source}."
             ) from None
         if error.errno == errno.EADDRNOTAVAIL:
             raise ConfigError(

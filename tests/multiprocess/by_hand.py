@@ -5,13 +5,30 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 import sys
+from pathlib import Path
 
 import numpy as np
 from ranks import report
 
 import rdmacoll
 from rdmacoll.engine import patience
+
+
+def listening() -> list[str]:
+    """Where this process listens over TCP: "127.0.0.1:4000"."""
+    links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    inodes = {os.readlink(link)[8:-1] for link in links if os.path.exists(link) or os.path.islink(link)}
+    found = []
+    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *rest = line.split()
+        if state == "0A" and rest[5] in inodes:
+            address, port = local.split(":")
+            found.append(f"{socket.inet_ntoa(struct.pack('=I', int(address, 16)))}:{int(port, 16)}")
+    return found
+
 
 patience.REPORT_EVERY_S = 0.3
 place = int(os.environ["PLACE"])
@@ -25,4 +42,5 @@ except rdmacoll.RdmacollError as error:
     raise
 got = rdmacoll.push_pull(np.full(1000, rdmacoll.rank() + 1.0), rdmacoll.Sum)
 ends = [float(got[0]), float(got[-1])]
-report({"rank": rdmacoll.rank(), "size": rdmacoll.size(), "ends": ends, "argv": sys.argv[1:]}, rank=place)
+told = {"rank": rdmacoll.rank(), "size": rdmacoll.size(), "ends": ends, "argv": sys.argv[1:]}
+report({**told, "listening": listening()}, rank=place)

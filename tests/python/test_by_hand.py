@@ -14,6 +14,8 @@ import pytest
 from marks import slow
 from ranks import ROOT, Outcome, Run, free_port
 
+from rdmacoll.benchmarks.hosts import Hosts
+
 PROGRAM = ROOT / "tests" / "multiprocess" / "by_hand.py"
 # Starts a process when its file is there.
 HELD = 'while [ ! -e "$0" ]; do sleep 0.02; done; exec "$@"'
@@ -22,11 +24,11 @@ HELD = 'while [ ! -e "$0" ]; do sleep 0.02; done; exec "$@"'
 class ByHand:
     """2 workers and 2 servers, or as many as are said; the places are their ranks."""
 
-    def __init__(self, workers: int = 2, servers: int = 2) -> None:
+    def __init__(self, workers: int = 2, servers: int = 2, hosts: Sequence[str] = ()) -> None:
         ports: set[int] = set()
-        while len(ports) < workers + servers:
+        while not hosts and len(ports) < workers + servers:
             ports.add(free_port())
-        self.hosts = [f"127.0.0.1:{port}" for port in ports]
+        self.hosts = list(hosts) or [f"127.0.0.1:{port}" for port in ports]
         self.workers, self.servers = self.hosts[:workers], self.hosts[workers:]
 
     def flags(self, place: int, *more: str) -> list[str]:
@@ -43,6 +45,7 @@ class ByHand:
         env: Mapping[str, str] | None = None,
         env_of: Mapping[int, Mapping[str, str]] | None = None,
         arguments_of: Mapping[int, Sequence[str]] | None = None,
+        prefix_of: Mapping[int, Sequence[str]] | None = None,
     ) -> Run:
         """Held ones start when `folder` has a file with their number."""
         count = len(self.hosts)
@@ -52,7 +55,10 @@ class ByHand:
             launcher="hand",
             env={"RDMACOLL_START_TIMEOUT_S": "", **(env or {})},
             env_of={place: {"PLACE": str(place), **(env_of or {}).get(place, {})} for place in range(count)},
-            prefix_of={place: ["sh", "-c", HELD, str(folder / str(place))] for place in held},
+            prefix_of={
+                **(prefix_of or {}),
+                **{place: ["sh", "-c", HELD, str(folder / str(place))] for place in held},
+            },
             arguments_of={
                 place: (arguments_of or {}).get(place, self.flags(place)) for place in range(count)
             },
@@ -72,12 +78,8 @@ def served(outcome: Outcome) -> None:
     reports = outcome.succeeded()
     assert reports[2:] == [[], []], outcome.text()
     for place in range(2):
-        assert {**reports[place], "argv": None} == {
-            "rank": place,
-            "size": 2,
-            "ends": [3.0, 3.0],
-            "argv": None,
-        }
+        told = {name: reports[place][name] for name in ("rank", "size", "ends")}
+        assert told == {"rank": place, "size": 2, "ends": [3.0, 3.0]}
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,7 @@ def test_processes_come_in_any_order_and_say_who_is_missing(tmp_path, late, wait
     )
     assert described in outcome.ranks[0].output
     assert outcome.reports[1]["argv"] == hand.flags(1)  # what came stays
+    assert [outcome.reports[place]["listening"] for place in range(2)] == [[host] for host in hand.workers]
 
 
 def test_arguments_variables_and_flags_may_differ_and_the_protocol_is_said_once(tmp_path):
@@ -139,3 +142,22 @@ def test_a_process_that_is_killed_before_all_are_here_is_named(tmp_path):
         kind, text = outcome.reports[place]
         assert (outcome.ranks[place].code, kind) == (1, "RankFailedError"), outcome.text()
         assert f"worker 1 ({socket.gethostname()}, pid {started.pid(1)}) left during the start" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_across_hosts_every_process_listens_where_the_lists_say(tmp_path, is_bound):
+    hosts = Hosts(3)
+    first, second, third = hosts.addresses
+    hand = ByHand(hosts=[f"{first}:5077", f"{second}:5077", f"{second}:5078", f"{third}:5077"])
+    env = {"RDMACOLL_INTERFACE": "lo,eth0"} if is_bound else {}
+    try:
+        hosts.open()
+        with hand.run(tmp_path, prefix_of=hosts.prefixes([0, 1, 1, 2]), env=env) as started:
+            outcome = started.finish(60)
+    finally:
+        hosts.close()
+    served(outcome)
+    for place, host in ((0, first), (1, second)):
+        listens = set(outcome.reports[place]["listening"])
+        assert listens == ({f"{host}:5077", "127.0.0.1:5077"} if is_bound else {f"{host}:5077"})
