@@ -62,7 +62,7 @@ def shared(sizes: Sequence[int], servers: int) -> list[list[int]]:
     """The buffers of each server: the largest first to the one that has the fewest bytes.
 
     >>> shared([1, 4, 2, 2], 2)
-    [[1], [0, 2, 3]]
+    [[0, 1], [2, 3]]
     """
     parts: list[list[int]] = [[] for _ in range(servers)]
     held = [0] * servers
