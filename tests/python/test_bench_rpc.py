@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from marks import slow
-from ranks import command_line
+from ranks import clean_environment, command_line, mpirun_command
 
+from rdmacoll import ps
 from rdmacoll.benchmarks.libraries import Place, Start, commands
-from rdmacoll.benchmarks.rpc import judge, measure, payloads
+from rdmacoll.benchmarks.rpc import judge, measure, payloads, record
 from rdmacoll.benchmarks.rpc.libraries import libraries
 from rdmacoll.benchmarks.team_rank.rpc import routes
 from rdmacoll.benchmarks.turns import Burst, Cell
@@ -227,3 +230,87 @@ def test_wrong_usage_ends_with_2(arguments):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert result.exit_code == 2, result.output
+
+
+TRAINS = """
+import sys
+import numpy as np, rdmacoll
+import keras
+assert sys.argv[1:] == ["--epochs", "1"], sys.argv
+rdmacoll.init()
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(5), keras.layers.Dense(2)])
+model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+model.fit(np.ones((8, 3), np.float32), np.ones((8, 2), np.float32), 4, 1, 0)
+rdmacoll.shutdown()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, slow(2)])
+def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, ranks):
+    program, sizes = tmp_path / "train.py", tmp_path / "sizes.json"
+    program.write_text(TRAINS)
+    command = [sys.executable, "-m", "rdmacoll.cli.main", "bench", "record", "--out", str(sizes)]
+    result = subprocess.run(
+        # Options behind the program are its own.
+        [*(mpirun_command(ranks) if ranks > 1 else []), *command, str(program), "--epochs", "1"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    code, output = result.returncode, result.stdout + result.stderr
+    assert code == 0, output
+    found = json.loads(sizes.read_text())
+    assert sorted(tensor["bytes"] for tensor in found["tensors"]) == [8, 20, 40, 60]
+    assert len({tensor["name"] for tensor in found["tensors"]}) == 4
+    assert "4 tensors, 128 bytes" in output
+    (payload,) = payloads.payloads_of(str(sizes), payloads.Recipe())
+    assert payload.total == 128
+
+
+def test_exchanges_with_servers_are_recorded(monkeypatch):
+    monkeypatch.setattr(ps, "exchange", lambda gradients: gradients)
+    with record.recording() as seen:
+        ps.exchange({"small": np.zeros(1)})
+        ps.exchange({"a": np.zeros((2, 3), np.float32), "b": np.zeros(5)})
+        ps.exchange({"a": np.zeros((2, 3), np.float32)})
+    assert seen.tensors == [{"name": "a", "bytes": 24}, {"name": "b", "bytes": 40}]
+    assert seen.lists == 3
+
+
+def test_the_sizes_of_a_known_model_need_no_training(tmp_path):
+    sizes = tmp_path / "resnet50.json"
+    code, found, output = command_line(
+        tmp_path, "bench", "record", "--model", "resnet50", "--out", str(sizes)
+    )
+    assert code == 0, output
+    (payload,) = payloads.payloads_of(str(sizes), payloads.Recipe())
+    assert (len(payload.sizes), payload.total) == (161, 102_228_128)
+    assert found["tensors"] == json.loads(sizes.read_text())["tensors"]
+
+
+@pytest.mark.parametrize("words", [[], ["--model", "resnet50", "train.py"], ["nowhere.py"]])
+def test_what_cannot_be_recorded_is_wrong_usage(tmp_path, words):
+    result = CliRunner().invoke(main.commands, ["bench", "record", "--out", str(tmp_path / "x"), *words])
+    assert result.exit_code == 2, result.output
+
+
+def test_a_program_without_gradients_is_said(tmp_path):
+    program, sizes = tmp_path / "nothing.py", str(tmp_path / "x")
+    program.write_text("import sys\nsys.exit(0)\n")
+    result = CliRunner().invoke(main.commands, ["bench", "record", "--out", sizes, str(program)])
+    assert result.exit_code == 1
+    assert "reduced no gradients" in result.output
+
+
+def test_what_a_program_that_fails_has_shown_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(ps, "exchange", lambda gradients: gradients)
+    program, sizes = tmp_path / "fails.py", tmp_path / "x"
+    program.write_text(
+        "import numpy, sys\nfrom rdmacoll import ps\nps.exchange({'a': numpy.ones(2)})\nsys.exit(3)\n"
+    )
+    result = CliRunner().invoke(main.commands, ["bench", "record", "--out", str(sizes), str(program)])
+    assert result.exit_code == 1
+    assert "ended with 3" in result.output
+    assert json.loads(sizes.read_text())["tensors"] == [{"name": "a", "bytes": 16}]
