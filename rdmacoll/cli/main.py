@@ -12,6 +12,8 @@ from rdmacoll.cli.bench_compare import compare, peers_command
 from rdmacoll.cli.bench_consistency import consistency
 from rdmacoll.cli.bench_overhead import overhead
 from rdmacoll.cli.bench_pair import pair
+from rdmacoll.cli.bench_record import record
+from rdmacoll.cli.bench_rpc import COMMANDS as RPC_COMMANDS
 from rdmacoll.cli.bench_step import step
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
@@ -39,7 +41,7 @@ commands.add_command(plan)
 commands.add_command(selftest)
 sim.add_command(scale)
 commands.add_command(sim)
-for benchmark in (pair, consistency, compare, peers_command, step, overhead):
+for benchmark in (pair, consistency, compare, peers_command, step, overhead, record, *RPC_COMMANDS):
     bench.add_command(benchmark)
 commands.add_command(bench)
 

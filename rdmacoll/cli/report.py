@@ -42,7 +42,7 @@ def _draft(target: Path) -> Path:
     return target.with_name(target.name + ".part")
 
 
-def check_json(path: str) -> None:
+def check_json(path: str, option: str = "--json") -> None:
     """Raises click's usage error when `path` cannot be written: better now than after the work."""
     target = Path(path)
     try:
@@ -51,7 +51,7 @@ def check_json(path: str) -> None:
         _draft(target).touch()
         _draft(target).unlink()
     except OSError as error:
-        raise click.UsageError(f"--json {path} cannot be written: {error.strerror}.") from None
+        raise click.UsageError(f"{option} {path} cannot be written: {error.strerror}.") from None
 
 
 def write_json(path: str | None, fields: Mapping[str, Any]) -> None:
