@@ -54,10 +54,33 @@ class Start:
         if self.note:
             tell(self.note)
 
-    def tell_of(self, wrong: RdmacollError, values: Values) -> None:
-        """Says at once why this world will not be, before the other ranks come and hear it."""
-        if self.launch.size > 1:
+    def refusal(self, wrong: RdmacollError | None, values: Values, *, serves: bool) -> RdmacollError | None:
+        """Why this world will not be, said at once, before the other ranks come and hear it: what is `wrong`
+        with this rank's settings, or that it `serves` and is no server."""
+        if wrong is None and serves:
+            wrong = self._no_server(values)
+        if wrong is not None and self.launch.size > 1:
             Log(values.text("RDMACOLL_LOG"), self.launch.rank).warning(f"{wrong} The other ranks hear it.")
+        return wrong
+
+    def _no_server(self, values: Values) -> ConfigError | None:
+        launch, servers = self.launch, int(values.number("RDMACOLL_NUM_SERVERS"))
+        if launch.size == 1:
+            return ConfigError(
+                "nobody says whom this server serves: give --task_index, --ps_hosts and --worker_hosts, or "
+                "start it beside workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."
+            )
+        if values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated":
+            return ConfigError(
+                "with RDMACOLL_SERVER_PLACEMENT=colocated every worker serves: there is nothing to do for a "
+                "server alone. Leave it out, or take dedicated."
+            )
+        if launch.rank >= launch.size - servers:
+            return None
+        return ConfigError(
+            f"{launch.name(launch.rank)} is no parameter server: those are the last {servers} of "
+            f"{launch.size} ranks ({launch.by}). Start the script here, and servers behind its workers."
+        )
 
     def carrier(self, values: Values) -> Carrier:
         """The channel between the ranks. Raises ConfigError."""

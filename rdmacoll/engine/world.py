@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from rdmacoll.engine.asked import ask
 from rdmacoll.engine.bootstrap import Start, find_start
-from rdmacoll.engine.carrier import gave_up
+from rdmacoll.engine.carrier import gave_up, no_watch
 from rdmacoll.engine.ending import Ending
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
@@ -120,6 +120,7 @@ class _Process:
         self.is_forked = False
         self.finalizes_mpi = False
         self.had_servers = False
+        self.look: Callable[[], None] | None = None  # while this process serves, which is all it does
         self.listeners: list[Callable[[int], None]] = []
 
     def tell(self, address: int) -> None:
@@ -185,9 +186,8 @@ def init(
 
     job_name ("ps" or "worker"), task_index, ps_hosts, worker_hosts: a start by hand with parameter servers;
     the lists of host:port, or texts with commas, are the same in every process. protocol: what TensorFlow's
-    servers would speak ("grpc", "grpc+verbs", "grpc+mpi" or "grpc+gdr"). argv=True, or a list of words: all
-    of these may also be flags, the last one as --server_protocol; sys.argv stays as it is. With mode="ps",
-    TF_CONFIG may say the same.
+    servers would speak (grpc, grpc+verbs, grpc+mpi, grpc+gdr). argv=True, or a list of words: all of these
+    may be flags, the last one --server_protocol; sys.argv stays. With mode="ps" TF_CONFIG counts, too.
 
     With mode="ps" the last `num_servers` ranks are parameter servers. There `init()` does not return: it
     serves until the workers are done, and then ends the process with the exit status 0 (SystemExit), or
@@ -218,12 +218,11 @@ def init(
         asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
         start = start_of(**by_hand, listed=asked.listed, values=asked.values)
         start.note = asked.note
-        if asked.wrong is not None:
-            start.tell_of(asked.wrong, asked.values)
+        wrong = start.refusal(asked.wrong, asked.values, serves=_PROCESS.look is not None)
         carrier = start.carrier(asked.values)
-        servers = variable_servers(library, start.launch, asked.values) if asked.wrong is None else None
+        servers = variable_servers(library, start.launch, asked.values) if wrong is None else None
         try:
-            address = start_engine(library, carrier, start.launch, asked.arguments, asked.wrong, servers)
+            address = start_engine(library, carrier, start.launch, asked.arguments, wrong, servers)
         except BaseException as error:
             if isinstance(error, RankFailedError) or not isinstance(error, Exception):
                 note_failure()
@@ -241,11 +240,16 @@ def init(
         _serve(engine)
 
 
+def serve_alone(look: Callable[[], None]) -> None:
+    """This process is a server without a script: `init()` refuses to make it a worker."""
+    _PROCESS.look = look
+
+
 def _serve(engine: Engine) -> None:
     """The whole life of a parameter server; the process ends with it."""
     try:
         with engine.held() as address:
-            if not serve(engine.library, address, engine.variable_servers):
+            if not serve(engine.library, address, engine.variable_servers, _PROCESS.look or no_watch):
                 note_failure()
     except RankFailedError:
         note_failure()
