@@ -47,6 +47,7 @@ class Told:
     protocol: str = ""
     num_servers: str = ""
     variable_update: str = ""
+    is_synchronous: bool | None = None
 
     def has_lists(self) -> bool:
         """Whether any of it says who takes part."""
@@ -134,11 +135,6 @@ def told_by(
     }
     is_argument = any(given[name] is not None for name in _LISTS)
     merged: dict[str, Any] = {**flags, **{name: value for name, value in given.items() if value is not None}}
-    if str(merged.get("cross_replica_sync", "true")).lower() not in _TRUE:
-        raise ConfigError(
-            f"cross_replica_sync={merged['cross_replica_sync']}: updates are synchronous here. Leave it out, "
-            "or take rdmacoll.ps, whose servers own the variables and wait for nobody."
-        )
     return Told(
         "arguments of init()" if is_argument else "the command line",
         str(merged.get("job_name", "")),
@@ -148,7 +144,15 @@ def told_by(
         _checked_protocol(str(merged.get("server_protocol", ""))),
         str(merged.get("num_servers", "")),
         str(merged.get("variable_update", "")),
+        _flag_of(merged.get("cross_replica_sync", "")),
     )
+
+
+def _flag_of(value: str) -> bool | None:
+    word = value.lower()
+    if word not in ("", *_TRUE, *_FALSE):
+        raise ConfigError(f"cross_replica_sync={value!r} is neither true nor false.")
+    return word in _TRUE if word else None
 
 
 def told_by_tf_config(text: str) -> Told | None:
@@ -269,6 +273,13 @@ def settings_of(told: Told, launch: Launch | None, values: Values) -> dict[str, 
                     )
     elif told.num_servers:
         found = {"mode": "ps", "num_servers": told.num_servers}
+    if told.is_synchronous is not None and (launch is not None or not told.is_synchronous):
+        found["ps_sync"] = told.is_synchronous
+        text = "true" if told.is_synchronous else "false"
+        if values.is_given("RDMACOLL_PS_SYNC") and values.text("RDMACOLL_PS_SYNC") != text:
+            raise ConfigError(
+                f"cross_replica_sync={text}, and RDMACOLL_PS_SYNC says otherwise: leave one of them out."
+            )
     if told.protocol and _PROTOCOLS[told.protocol][0]:
         found["rdma"] = True
         if values.is_given("RDMACOLL_RDMA") and values.text("RDMACOLL_RDMA") == "false":

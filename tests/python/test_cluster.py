@@ -21,6 +21,7 @@ LISTS = {"ps_hosts": PS, "worker_hosts": WORKERS}
 def values(**given: str) -> Values:
     """Settings as the library gives them, where the user has set these."""
     plain = {"MODE": "allreduce", "NUM_SERVERS": "1", "SERVER_PLACEMENT": "dedicated", "RDMA": "true"}
+    plain["PS_SYNC"] = "true"
     rows = []
     for name, value in {**plain, "TRANSPORT": "auto", **given}.items():
         source = "environment" if name in given else "default"
@@ -138,7 +139,7 @@ def test_what_cannot_be_is_refused_with_the_cure(arguments, said):
     [
         ("--job_name", "--job_name has no value"),
         ("--ps_hosts --worker_hosts=a:1", "--ps_hosts has no value"),
-        ("--cross_replica_sync=false", "rdmacoll.ps, whose servers own the variables"),
+        ("--cross_replica_sync=maybe", "cross_replica_sync='maybe' is neither true nor false"),
         ("--variable_update=horovod --job_name=ps", "variable_update=horovod has no parameter servers"),
     ],
 )
@@ -178,6 +179,17 @@ def test_mode_and_servers_follow_from_the_lists():
     wrong = told_of("--num_servers=3", job_name="ps", task_index=0, **LISTS)
     with pytest.raises(ConfigError, match="RDMACOLL_NUM_SERVERS says 3"):
         settings_of(wrong, found, values())
+
+
+def test_replicas_that_do_not_wait_are_asynchronous_servers():
+    words = "--job_name=ps --task_index=0 --ps_hosts=a:1 --worker_hosts=b:1"
+    for flag, sync in (("", None), ("--cross_replica_sync", True), ("--nocross_replica_sync", False)):
+        told = told_of(f"{words} {flag}")
+        follows = settings_of(told, launch_of(told, is_colocated=False), values())
+        assert follows.get("ps_sync") is sync
+    with pytest.raises(ConfigError, match="cross_replica_sync=false, and RDMACOLL_PS_SYNC says otherwise"):
+        settings_of(told, None, values(PS_SYNC="true"))
+    assert settings_of(told_of("--cross_replica_sync=true"), None, values()) == {}  # in any mode
 
 
 def test_servers_may_be_counted_by_a_flag_where_a_launcher_starts_them():
