@@ -29,6 +29,8 @@ from rdmacoll.engine.rendezvous_host import RendezvousHost
 
 _RETRY_S = 0.05
 _ANSWER_S = 5.0
+# As an engine does, which expects callers to speak first.
+_SILENCE = "who is there says nothing, so a run has begun without this process, or it is another program"
 _ANSWER_BYTES_MAX = 64 << 20
 
 
@@ -115,7 +117,7 @@ class RendezvousGuest:
                 more = connection.recv(count - len(data))
             except socket.timeout:  # TimeoutError itself only from Python 3.10 on
                 if time.monotonic() > deadline:
-                    raise
+                    raise _EarlyError(_SILENCE) from None
                 self._look_at_the_door(0)  # two who were given different lists may call each other
                 continue
             if not more:

@@ -175,6 +175,16 @@ def test_a_port_that_is_taken_is_an_error():
             TcpCarrier(Launch("a test", 0, 2, address), SECRET, 1.0, Log())
 
 
+def test_a_run_that_has_begun_already_is_told_from_one_that_has_not(monkeypatch):
+    monkeypatch.setattr("rdmacoll.engine.rendezvous._ANSWER_S", 0.1)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(ConfigError, match="says nothing, so a run has begun without this process"):
+            TcpCarrier(Launch("a test", 1, 2, address), SECRET, 0.5, Log("error"))
+
+
 def test_another_program_at_the_address_is_an_error():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
