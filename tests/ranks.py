@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -133,6 +134,21 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses that nobody listens at now, with ports that no outgoing connection gets in the meantime."""
+    found: list[str] = []
+    while len(found) < count:
+        port = random.randrange(20_000, 32_000)  # below those that Linux gives
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if f"127.0.0.1:{port}" not in found:
+            found.append(f"127.0.0.1:{port}")
+    return found
 
 
 def _script(program: str | Path, folder: Path) -> str:

@@ -73,10 +73,12 @@ class Launch:
     def describe(self) -> str:
         """One phrase for the log and for messages."""
         if self.hosts:
-            servers = f"{self.servers} parameter server{'' if self.servers == 1 else 's'}"
+            plural = "" if self.servers == 1 else "s"
+            with_servers = f"with {self.servers} parameter server{plural}"
+            beside = with_servers if self.servers else "where every worker serves"
             return (
                 f"{self.by}: {self.name(self.rank)} at {self.hosts[self.rank]}, rank {self.rank} of "
-                f"{self.size}, the last of which are {servers}"
+                f"{self.size} {beside}"
             )
         if self.size == 1:
             return f"{self.by}: a world of one"

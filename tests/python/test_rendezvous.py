@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ranks import free_port
+from ranks import free_addresses, free_port
 
 from rdmacoll.engine import channel
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
@@ -203,16 +203,8 @@ def test_another_program_at_the_address_is_an_error():
         thread.join(5)
 
 
-def addresses(count: int) -> list[str]:
-    """Of ports that nobody listens on now."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return [f"127.0.0.1:{port}" for port in ports]
-
-
 def test_lists_that_differ_are_both_shown():
-    first, second, third = addresses(3)
+    first, second, third = free_addresses(3)
     meeting = Meeting()
     meeting.start(0, rank=0, size=2, lists=([first], [second]))
     meeting.start(1, rank=1, size=3, lists=([first], [second, third]))
@@ -224,7 +216,7 @@ def test_lists_that_differ_are_both_shown():
 
 def test_a_rank_without_lists_is_told_from_one_with_lists():
     meeting = Meeting()
-    (other,) = addresses(1)
+    (other,) = free_addresses(1)
     meeting.start(0, rank=0, size=2, lists=([meeting.address], [other]))
     meeting.start(1, rank=1, size=2)
     for error in meeting.finish().values():
@@ -234,7 +226,7 @@ def test_a_rank_without_lists_is_told_from_one_with_lists():
 
 @pytest.mark.parametrize("has_worker_0", [False, True])
 def test_who_comes_to_another_process_than_worker_0_hears_of_both_lists(has_worker_0):
-    first, second, server = addresses(3)
+    first, second, server = free_addresses(3)
     meeting = Meeting()
     if has_worker_0:
         meeting.start(0, rank=0, size=3, lists=([first, second], [server]))
@@ -249,7 +241,7 @@ def test_who_comes_to_another_process_than_worker_0_hears_of_both_lists(has_work
 
 
 def test_two_who_look_for_worker_0_at_each_others_place_hear_of_both_lists():
-    first, second, third = addresses(3)
+    first, second, third = free_addresses(3)
     meeting = Meeting()
     meeting.start("a", rank=1, size=3, lists=([first, second], [third]))
     meeting.start("b", rank=2, size=3, lists=([second, third], [first]))
@@ -260,7 +252,7 @@ def test_two_who_look_for_worker_0_at_each_others_place_hear_of_both_lists():
 
 
 def test_an_address_that_leads_to_another_process_is_an_error():
-    mine, server = addresses(2)
+    mine, server = free_addresses(2)
     port = mine.rpartition(":")[2]
     meeting = Meeting()
     meeting.start(1, rank=1, size=3, lists=([f"localhost:{port}", mine], [server]))  # worker 0 is itself
@@ -270,7 +262,7 @@ def test_an_address_that_leads_to_another_process_is_an_error():
 
 
 def test_missing_processes_are_named_as_the_lists_name_them():
-    hosts = addresses(4)
+    hosts = free_addresses(4)
     meeting = Meeting()
     meeting.start(0, rank=0, size=4, timeout_s=0.5, lists=(hosts[:2], hosts[2:]))
     meeting.start(3, rank=3, size=4, timeout_s=0.5, lists=(hosts[:2], hosts[2:]))
@@ -288,7 +280,7 @@ def test_missing_processes_are_named_as_the_lists_name_them():
 )
 def test_an_own_address_that_cannot_be_is_an_error(host, said):
     meeting = Meeting()
-    meeting.start(1, rank=1, size=2, lists=(addresses(1), [host]))
+    meeting.start(1, rank=1, size=2, lists=(free_addresses(1), [host]))
     error = meeting.finish()[1]
     assert isinstance(error, ConfigError)
     assert said in str(error)
@@ -300,7 +292,7 @@ def test_an_own_address_that_is_taken_is_an_error():
         other.listen()
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         meeting = Meeting()
-        meeting.start(1, rank=1, size=2, lists=(addresses(1), [taken]))
+        meeting.start(1, rank=1, size=2, lists=(free_addresses(1), [taken]))
         error = meeting.finish()[1]
     assert isinstance(error, ConfigError)
     assert f"ps 0 cannot listen at {taken}: another program has port" in str(error)

@@ -32,7 +32,7 @@ def test_servers_by_hand_say_whom_they_serve_and_what_they_did(tmp_path):
         for task in range(2)
     }
     with hand.run(tmp_path, arguments_of=servers, env={"ROUNDS": "20"}) as started:
-        outcome = started.finish(60)
+        outcome = started.finish(240)
     served(outcome)
     received = 0
     for task in range(2):
@@ -65,7 +65,7 @@ def test_a_server_says_meanwhile_who_waits(tmp_path):
         os.kill(started.pid(1), signal.SIGSTOP)
         wait_for_line(started, 2, "1 worker waiting")
         os.kill(started.pid(1), signal.SIGKILL)
-        outcome = started.finish(60)
+        outcome = started.finish(240)
     assert [rank.code for rank in outcome.ranks] == [1, -signal.SIGKILL, 1], outcome.text()
     found = json.loads(path.read_text())
     assert found["ok"] is False
@@ -78,7 +78,7 @@ def mpirun(first: list[str], ranks: int, then: list[str], more: int) -> tuple[in
     """The exit code and the output of two programs in one job."""
     command = [*mpirun_command(ranks), *first, ":", "-np", str(more), *then]
     done = subprocess.run(
-        command, env=clean_environment(), capture_output=True, text=True, timeout=120, check=False
+        command, env=clean_environment(), capture_output=True, text=True, timeout=240, check=False
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -112,7 +112,12 @@ def test_a_rank_that_is_no_server_is_refused_and_all_hear_it(tmp_path):
 def alone(*options: str) -> tuple[int, str]:
     """The exit code and the output of a server that nobody else is started with."""
     done = subprocess.run(
-        [*COMMAND, *options], env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND, *options],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -130,7 +135,7 @@ def test_wrong_options_are_said_by_the_server_itself():
         env=clean_environment({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 2
