@@ -18,17 +18,17 @@ _RULE = "optimizer=sgd\nschedule=constant\ninitial_learning_rate=1.0\n"
 
 def _start(servers: int) -> None:
     """Joins the world; on a server it returns when all workers have left."""
-    from rdmacoll import ps
+    import rdmacoll
 
-    ps.init(num_servers=servers)
+    rdmacoll.init(mode="ps", sync=False, num_servers=servers)
 
 
 def _moves() -> tuple[Callable[..., object], Callable[..., object]]:
     """(push, pull) of a mapping from names to arrays, in one request to each server."""
     from rdmacoll.engine import library as abi
-    from rdmacoll.ps import session
+    from rdmacoll.ps import calls
 
-    move = session.current().move
+    move = calls.current().move
     return lambda arrays: move(abi.PS_PUSH, arrays), lambda arrays: move(abi.PS_PULL, arrays)
 
 
