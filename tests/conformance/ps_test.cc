@@ -5,122 +5,12 @@
 #include <cstdio>
 #include <numeric>
 
-#include "conformance/harness.h"
-#include "ps/client.h"
-#include "ps/server.h"
+#include "conformance/ps_fleet.h"
 
 namespace rdmacoll::conformance {
 namespace {
 
-using ps::CallRef;
-using ps::Client;
-using ps::Server;
-using ps::Tensor;
-using ps::VariableSpec;
-
-constexpr std::size_t kChunkBytes = 4096;
-const std::string kSgd = "optimizer=sgd\ninitial_learning_rate=1\n";
-
-VariableSpec floats(std::string name, std::vector<int64_t> dims, bool by_rows = false) {
-  return {std::move(name), Dtype::float32, std::move(dims), by_rows};
-}
-
-// Workers are the first ranks, servers the last.
-class ParameterServer : public testing::TestWithParam<Backend> {
- protected:
-  void open(int workers, int servers, std::optional<uint64_t> staleness = {},
-            Nanoseconds peer_timeout = kNeverSilent) {
-    fleet = GetParam().make(workers + servers, peer_timeout);
-    std::vector<int> worker_ranks(static_cast<std::size_t>(workers));
-    std::iota(worker_ranks.begin(), worker_ranks.end(), 0);
-    std::vector<int> server_ranks(static_cast<std::size_t>(servers));
-    std::iota(server_ranks.begin(), server_ranks.end(), workers);
-    for (int rank = 0; rank < workers + servers; ++rank) {
-      worlds.push_back(world_of(workers + servers, rank));
-    }
-    for (int rank = 0; rank < workers; ++rank) {
-      const auto i = static_cast<std::size_t>(rank);
-      clients.push_back(std::make_unique<Client>(
-          *fleet->transports[i], worlds[i],
-          ps::ClientOptions{server_ranks, kChunkBytes, staleness.has_value()}));
-    }
-    for (int rank = workers; rank < workers + servers; ++rank) {
-      const auto i = static_cast<std::size_t>(rank);
-      this->servers.push_back(std::make_unique<Server>(
-          *fleet->transports[i], worlds[i], *fleet->pools[i],
-          ps::ServerOptions{worker_ranks, kChunkBytes, staleness, rank - workers, servers}));
-    }
-  }
-
-  // Whoever has been reset is dead.
-  void turn() {
-    fleet->step();
-    for (auto& client : clients) {
-      if (client) client->turn();
-    }
-    for (auto& server : servers) {
-      if (server) server->turn();
-    }
-  }
-  bool run_until(const std::function<bool()>& done) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!done()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      turn();
-    }
-    return true;
-  }
-  Status wait(const CallRef& call) {
-    if (!run_until([&] { return call->is_done(); })) return {Code::failed, "hangs"};
-    return call->status;
-  }
-  void run(const CallRef& call) {
-    const Status ended = wait(call);
-    ASSERT_TRUE(ended.ok()) << ended.message();
-  }
-
-  // All workers declare, the first gives values.
-  void begin(const std::vector<VariableSpec>& specs, std::vector<std::vector<float>> values,
-             const std::string& rule = kSgd) {
-    const std::unique_ptr<bool[]> decays(new bool[specs.size()]());
-    for (auto& client : clients) {
-      CallRef declared;
-      const Status asked = client->declare(specs, {decays.get(), specs.size()}, rule, declared);
-      ASSERT_TRUE(asked.ok()) << asked.message();
-      run(declared);
-      // A server that stores nothing of them needs nothing.
-      EXPECT_FALSE(declared->texts.empty());
-      for (const std::string& text : declared->texts) EXPECT_EQ(text, "needs values");
-    }
-    std::vector<CallRef> waits;
-    for (std::size_t i = 1; i < clients.size(); ++i) {
-      waits.push_back(clients[i]->wait_for_values());
-    }
-    for (int i = 0; i < 20; ++i) turn();
-    for (const CallRef& one : waits) EXPECT_FALSE(one->is_done());
-    run(clients[0]->init(tensors(values)));
-    for (const CallRef& one : waits) run(one);
-  }
-
-  static std::vector<Tensor> tensors(std::vector<std::vector<float>>& values) {
-    std::vector<Tensor> tensors;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      tensors.push_back({static_cast<uint32_t>(i), reinterpret_cast<std::byte*>(values[i].data())});
-    }
-    return tensors;
-  }
-
-  std::unique_ptr<Fleet> fleet;
-  std::vector<World> worlds;
-  std::vector<std::unique_ptr<Client>> clients;
-  std::vector<std::unique_ptr<Server>> servers;
-};
-
-std::vector<float> counted(std::size_t count, float from) {
-  std::vector<float> values(count);
-  std::iota(values.begin(), values.end(), from);
-  return values;
-}
+class ParameterServer : public PsFleet {};
 
 const std::vector<VariableSpec> kSpecs = {floats("large", {50, 101}), floats("scalar", {}),
                                           floats("none", {0, 3}), floats("small", {17})};
@@ -169,70 +59,6 @@ TEST_P(ParameterServer, gives_fresh_values_back_for_gradients) {
     run(clients[static_cast<std::size_t>(step % 2)]->push_pull(tensors(moved)));
     EXPECT_EQ(moved, values_of_specs(2.F * static_cast<float>(step)));
   }
-}
-
-TEST_P(ParameterServer, moves_only_the_rows_that_are_named) {
-  open(2, 3);
-  constexpr std::size_t kRows = 400, kColumns = 6;
-  begin({floats("words", {kRows, kColumns}, true)}, {counted(kRows * kColumns, 0)});
-  // Twice the same: their gradients are summed.
-  const std::vector<int64_t> rows = {399, 5, 0, 5, 200};
-  std::vector<float> gradients(rows.size() * kColumns, -1);
-  CallRef call;
-  ASSERT_TRUE(clients[0]
-                  ->push_rows(0, rows, reinterpret_cast<const std::byte*>(gradients.data()), call)
-                  .ok());
-  run(call);
-  std::vector<float> pulled(rows.size() * kColumns);
-  ASSERT_TRUE(
-      clients[1]->pull_rows(0, rows, reinterpret_cast<std::byte*>(pulled.data()), call).ok());
-  run(call);
-  for (std::size_t i = 0; i < pulled.size(); ++i) {
-    const int64_t row = rows[i / kColumns];
-    const auto was = static_cast<float>(static_cast<std::size_t>(row) * kColumns + i % kColumns);
-    EXPECT_EQ(pulled[i], was + (row == 5 ? 2 : 1)) << i;
-  }
-  std::vector<std::vector<float>> all = {std::vector<float>(kRows * kColumns)};
-  run(clients[0]->pull(tensors(all)));
-  EXPECT_EQ(all[0][6 * kColumns], 6.F * kColumns);
-  EXPECT_EQ(all[0][200 * kColumns], 200.F * kColumns + 1);
-  EXPECT_EQ(clients[0]->push_rows(0, std::vector<int64_t>{400}, nullptr, call).message(),
-            "row 400 of variable words: it has rows 0 to 399.");
-}
-
-// More than a server does at once.
-TEST_P(ParameterServer, makes_up_for_what_rows_have_missed) {
-  open(2, 1);
-  constexpr std::size_t kRows = 512, kColumns = 64, kPushes = 101;
-  static_assert(kRows * kColumns * (kPushes - 1) > 2 * ps::kElementsAtOnce);
-  begin({floats("words", {kRows, kColumns}, true)}, {std::vector<float>(kRows * kColumns, 1)},
-        kSgd + "momentum=0.5\n");
-  std::vector<int64_t> all(kRows), first = {0};
-  std::iota(all.begin(), all.end(), 0);
-  const std::vector<float> ones(kRows * kColumns, 1);
-  CallRef call;
-  for (std::size_t push = 0; push < kPushes; ++push) {
-    ASSERT_TRUE(clients[0]
-                    ->push_rows(0, push == 0 ? all : first,
-                                reinterpret_cast<const std::byte*>(ones.data()), call)
-                    .ok());
-    run(call);
-  }
-  float velocity = 1, expected = 1 - velocity;
-  for (std::size_t missed = 1; missed < kPushes; ++missed) expected -= velocity *= 0.5F;
-  // By their numbers, and as a whole; while one makes up for them, the other is served.
-  std::vector<float> some(2 * kColumns);
-  std::vector<std::vector<float>> whole = {std::vector<float>(kRows * kColumns)};
-  const CallRef pull = clients[1]->pull(tensors(whole));
-  const CallRef stats = clients[0]->stats();
-  ASSERT_TRUE(clients[0]
-                  ->pull_rows(0, std::vector<int64_t>{kRows - 1, 7},
-                              reinterpret_cast<std::byte*>(some.data()), call)
-                  .ok());
-  for (const CallRef& one : {pull, stats, call}) run(one);
-  EXPECT_EQ(some, std::vector<float>(2 * kColumns, expected));
-  whole[0].erase(whole[0].begin(), whole[0].begin() + kColumns);
-  EXPECT_EQ(whole[0], std::vector<float>((kRows - 1) * kColumns, expected));
 }
 
 TEST_P(ParameterServer, lets_the_fast_run_while_one_is_slow) {

@@ -20,7 +20,7 @@ def _start(servers: int) -> None:
     """Joins the world; on a server it returns when all workers have left."""
     import rdmacoll
 
-    rdmacoll.init(mode="ps", sync=False, num_servers=servers)
+    rdmacoll.init(mode="ps", num_servers=servers, sync=False)
 
 
 def _moves() -> tuple[Callable[..., object], Callable[..., object]]:
