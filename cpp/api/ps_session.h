@@ -46,8 +46,8 @@ class PsSession {
   // `timeout` is over before.
   template <typename Ask>
   auto ask(Ask ask) {
-    ring(bell_);
     const std::lock_guard hold(mutex_);
+    if (sleeping_ > 0) ring(bell_);
     return ask(*client_);
   }
   Status wait(const Call& call, Nanoseconds timeout);
@@ -77,6 +77,8 @@ class PsSession {
   std::mutex mutex_;
   std::condition_variable moved_;
   int waiting_ = 0;
+  int sleeping_ = 0;       // in poll(), and not hearing of anything but the bell
+  bool has_been_ = false;  // a caller, since the thread looked
   bool ends_ = false;
   Fd bell_;
   std::thread thread_;
