@@ -81,6 +81,9 @@ Status Checkpoint::transfer(std::byte* data, std::size_t bytes, bool writes) {
 }
 
 Status Checkpoint::open_to_save() {
+  for (uint64_t left = kElementsAtOnce; variable_ < store_.variables(); ++variable_, row_ = 0) {
+    if (!store_.catch_up(variable_, store_.updates(variable_), row_, left)) return Status::busy();
+  }
   file_ = Fd(::open(cat(path_, ".part").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   if (!file_) return system_error(cat("open(", path_, ".part)"), errno);
   Writer writer;

@@ -47,6 +47,8 @@ class Checkpoint {
   Store& store_;
   Fd file_;
   Stage stage_ = Stage::open;
+  std::size_t variable_ = 0;  // that is caught up, before the file is opened
+  uint64_t row_ = 0;          // of it
   std::vector<std::byte> header_;
   std::vector<std::span<std::byte>> memory_;  // the header's, when it is saved, and the store's
   std::size_t part_ = 0, done_ = 0;           // of memory_

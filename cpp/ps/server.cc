@@ -68,8 +68,11 @@ bool Server::serve(std::size_t index) {
     }
     moved = true;
   }
+  left_ = kElementsAtOnce;
   if (worker.job && worker.job->checkpoint) {
     moved |= step_checkpoint(worker);
+  } else if (worker.job && !catch_up(*worker.job)) {
+    moved = true;
   } else if (worker.job) {
     moved |= begin_chunks(index);
     moved |= work(worker);
@@ -89,7 +92,8 @@ bool Server::is_all_initialized() const {
 bool Server::may_begin(std::size_t index) {
   Worker& worker = workers_[index];
   worker.is_waiting = false;
-  if (worker.asked.empty()) return false;
+  // Who hears no answers gets no more of them.
+  if (worker.asked.empty() || worker.unsaid.size() >= kRequestsMax) return false;
   const Request& request = worker.asked.front();
   if (request.ask == Ask::wait && index != 0 && workers_[0].is_there) {
     worker.is_waiting = !is_all_initialized();
@@ -179,13 +183,22 @@ Status Server::prepare(Job& job) {
   }
   if (!job.refusal.ok()) return {};
   for (const Item& item : request.items) {
-    if (updates(request.ask)) {
-      job.steps.push_back(store_.begin_update(item.variable, by_rows));
-    } else if (request.ask == Ask::pull) {
-      store_.begin_read(item.variable);
-    }
+    job.steps.push_back(updates(request.ask) ? store_.begin_update(item.variable)
+                                             : store_.updates(item.variable));
   }
   return {};
+}
+
+// Rows that are asked for by their numbers catch up one by one, later.
+bool Server::catch_up(Job& job) {
+  if (goes_by_rows(job.request.ask)) return true;
+  for (; job.caught_up < job.steps.size(); ++job.caught_up, job.rows_caught_up = 0) {
+    if (!store_.catch_up(job.request.items[job.caught_up].variable, job.steps[job.caught_up],
+                         job.rows_caught_up, left_)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool Server::begin_chunks(std::size_t index) {
@@ -231,22 +244,21 @@ bool Server::work(Worker& worker) {
   for (Buffer& buffer : worker.buffers) {
     if (!worker.job || buffer.state != Buffer::State::received) continue;
     moved = true;
-    if (!work_on(worker, buffer)) {
-      hang_up(static_cast<std::size_t>(&worker - workers_.data()),
-              "it named rows that are not there");
-      return true;
-    }
+    const Status worked = work_on(worker, buffer);
+    if (worked.ok() || worked.is_busy()) continue;
+    hang_up(static_cast<std::size_t>(&worker - workers_.data()), worked.message());
+    return true;
   }
   return moved;
 }
 
-// False: of a request that no client of ours makes.
-bool Server::work_on(Worker& worker, Buffer& buffer) {
+// busy(): there is more, for the next turn. An error is of a request that no client of ours makes.
+Status Server::work_on(Worker& worker, Buffer& buffer) {
   Job& job = *worker.job;
   const Chunk& chunk = job.chunks[buffer.chunk];
   const uint32_t variable = job.request.items[chunk.item].variable;
   if (job.refusal.ok() && goes_by_rows(job.request.ask)) {
-    if (!work_on_rows(job, chunk, buffer.data)) return false;
+    RC_RETURN_IF_ERROR(work_on_rows(job, chunk, buffer));
   } else if (job.refusal.ok()) {
     const std::size_t bytes = chunk.elements * size_of(store_.spec(variable).dtype);
     const std::span<std::byte> data(buffer.data, bytes);
@@ -258,29 +270,34 @@ bool Server::work_on(Worker& worker, Buffer& buffer) {
   }
   if (job.refusal.ok() && chunk.bytes_back > 0) {
     buffer.state = Buffer::State::ready;
-    return true;
+    return {};
   }
   free(buffer);
   ++job.ended;
   end_job(worker);
-  return true;
+  return {};
 }
 
-bool Server::work_on_rows(const Job& job, const Chunk& chunk, std::byte* data) {
+Status Server::work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer) {
   const uint32_t variable = job.request.items[chunk.item].variable;
   const StoredSpec& spec = store_.spec(variable);
-  const std::size_t count = chunk.elements / spec.row_elements;
-  std::vector<int64_t> rows(count);
-  std::memcpy(rows.data(), data, count * sizeof(int64_t));
-  for (const int64_t row : rows) {
-    if (row < 0 || static_cast<uint64_t>(row) >= spec.rows()) return false;
+  const std::size_t count = chunk.elements / spec.row_elements, bytes = count * sizeof(int64_t);
+  if (buffer.rows.empty()) {
+    buffer.rows.resize(count);
+    std::memcpy(buffer.rows.data(), buffer.data, bytes);
+    for (const int64_t row : buffer.rows) {
+      if (row < 0 || static_cast<uint64_t>(row) >= spec.rows()) {
+        return {Code::failed, "it named rows that are not there"};
+      }
+    }
   }
-  if (job.request.ask == Ask::push_rows) {
-    store_.update_rows(variable, job.steps[chunk.item], rows, data + count * sizeof(int64_t));
-  } else {
-    store_.read_rows(variable, rows, data);
-  }
-  return true;
+  const std::span<const int64_t> rows = std::span(buffer.rows).subspan(buffer.rows_done);
+  const std::size_t at = buffer.rows_done * spec.row_bytes();
+  buffer.rows_done += job.request.ask == Ask::push_rows
+                          ? store_.update_rows(variable, job.steps[chunk.item], rows,
+                                               buffer.data + bytes + at, left_)
+                          : store_.read_rows(variable, rows, buffer.data + at, left_);
+  return buffer.rows_done < count ? Status::busy() : Status();
 }
 
 bool Server::send_chunks(std::size_t index) {

@@ -64,12 +64,18 @@ class Server final : public Sink {
     State state = State::free;
     std::byte* data = nullptr;
     std::size_t chunk = 0;
+    // Of a chunk of rows: their numbers, and how many are done.
+    std::vector<int64_t> rows;
+    std::size_t rows_done = 0;
   };
   struct Job {  // the request that is worked on
     Request request;
     Status refusal;  // its data is taken and thrown away
     std::vector<Chunk> chunks;
-    std::vector<uint64_t> steps;       // of each item: the number of its update
+    std::vector<uint64_t> steps;  // of each item: the number of its update, or of the next one
+    // Items whose rows have what was before that, and how many rows of the next item.
+    std::size_t caught_up = 0;
+    uint64_t rows_caught_up = 0;
     std::size_t begun = 0, ended = 0;  // chunks
     // Nobody else is served while it is under way.
     std::unique_ptr<Checkpoint> checkpoint;
@@ -93,10 +99,11 @@ class Server final : public Sink {
   Status declare(const Request& request, std::string& text);
   bool is_all_initialized() const;
   bool step_checkpoint(Worker& worker);
+  bool catch_up(Job& job);
   bool begin_chunks(std::size_t index);
   bool work(Worker& worker);
-  bool work_on(Worker& worker, Buffer& buffer);
-  bool work_on_rows(const Job& job, const Chunk& chunk, std::byte* data);
+  Status work_on(Worker& worker, Buffer& buffer);
+  Status work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer);
   bool send_chunks(std::size_t index);
   bool end_job(Worker& worker);
   bool say(Worker& worker);
@@ -116,6 +123,7 @@ class Server final : public Sink {
   std::vector<Worker> workers_;
   std::vector<std::string> notes_;
   std::optional<std::size_t> saving_;  // the worker whose checkpoint is under way
+  uint64_t left_ = 0;  // elements that may still be caught up in this turn, for this worker
   uint64_t updates_ = 0, bytes_received_ = 0, bytes_sent_ = 0, lost_ = 0;
 };
 

@@ -66,14 +66,15 @@ Status Store::declare(std::size_t index, const StoredSpec& spec) {
     return {Code::invalid, cat("variable ", spec.name, " comes without an optimizer: name one.")};
   }
   const std::vector<std::string_view> slots = rule_.slots();
-  const uint64_t needed = spec.bytes() * (1 + slots.size());
+  const uint64_t noted = rule_.rests_without_gradient() ? 0 : spec.rows() * sizeof(uint64_t);
+  const uint64_t needed = spec.bytes() * (1 + slots.size()) + noted;
   Variable variable{.spec = spec, .is_initialized = spec.elements == 0};
   bool has_memory = needed <= bytes_max_ && bytes_ <= bytes_max_ - needed;
   try {
     if (has_memory) {
       variable.values.resize(spec.bytes());
       variable.slots.assign(slots.size(), std::vector<std::byte>(spec.bytes()));
-      if (!rule_.rests_without_gradient()) variable.row_updates.resize(spec.rows());
+      variable.row_updates.resize(noted / sizeof(uint64_t));
     }
   } catch (const std::bad_alloc&) {
     has_memory = false;
@@ -99,16 +100,6 @@ void Store::write(std::size_t variable, uint64_t first, std::span<const std::byt
   std::memcpy(to.values.data() + first * size_of(to.spec.dtype), values.data(), values.size());
 }
 
-uint64_t Store::begin_update(std::size_t variable, bool by_rows) {
-  Variable& of = variables_[variable];
-  const uint64_t step = of.updates++;
-  if (!by_rows && !of.row_updates.empty()) {
-    catch_up_all(of, step);
-    std::fill(of.row_updates.begin(), of.row_updates.end(), step + 1);
-  }
-  return step;
-}
-
 std::span<std::byte* const> Store::slots_at(Variable& variable, uint64_t first) {
   slot_addresses_.clear();
   for (std::vector<std::byte>& slot : variable.slots) {
@@ -121,53 +112,58 @@ void Store::update(std::size_t variable, uint64_t step, uint64_t first,
                    std::span<const std::byte> gradient) {
   Variable& of = variables_[variable];
   const std::size_t bytes = size_of(of.spec.dtype);
+  const uint64_t end = first + gradient.size() / bytes;
   Update(rule_, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays)
-      .apply(of.values.data() + first * bytes, slots_at(of, first), gradient.data(),
-             gradient.size() / bytes);
+      .apply(of.values.data() + first * bytes, slots_at(of, first), gradient.data(), end - first);
+  if (of.row_updates.empty()) return;
+  const uint64_t width = of.spec.row_elements;  // rows that begin here are counted here
+  for (uint64_t row = (first + width - 1) / width; row * width < end; ++row) ++of.row_updates[row];
 }
 
 // Up to its update number `updates`, exclusive.
-void Store::catch_up(Variable& variable, uint64_t row, uint64_t updates) {
-  if (variable.row_updates.empty() || variable.row_updates[row] >= updates) return;
-  const uint64_t first = row * variable.spec.row_elements;
+bool Store::catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uint64_t& left) {
+  if (variable.row_updates.empty() || variable.row_updates[row] >= updates) return true;
+  if (left == 0) return false;
+  uint64_t& has_had = variable.row_updates[row];
+  const uint64_t elements = variable.spec.row_elements, first = row * elements;
   const auto slots = slots_at(variable, first);
   const bool decays = variable.spec.decays && rule_.weight_decay != 0;
   // A row that has never had a gradient has nothing that would move it.
-  if (decays || !is_zero(slots, variable.spec.row_bytes())) {
-    for (uint64_t step = variable.row_updates[row]; step < updates; ++step) {
-      Update(rule_, variable.spec.dtype, static_cast<int64_t>(step), variable.spec.decays)
-          .apply(variable.values.data() + first * size_of(variable.spec.dtype), slots, nullptr,
-                 variable.spec.row_elements);
-    }
+  if (!decays && is_zero(slots, variable.spec.row_bytes())) {
+    has_had = updates;
+    left -= std::min(left, elements);
   }
-  variable.row_updates[row] = updates;
+  for (; has_had < updates && left > 0; ++has_had) {
+    Update(rule_, variable.spec.dtype, static_cast<int64_t>(has_had), variable.spec.decays)
+        .apply(variable.values.data() + first * size_of(variable.spec.dtype), slots, nullptr,
+               elements);
+    left -= std::min(left, elements);
+  }
+  return has_had == updates;
 }
 
-void Store::catch_up_all(Variable& variable, uint64_t updates) {
-  for (uint64_t row = 0; row < variable.row_updates.size(); ++row) {
-    catch_up(variable, row, updates);
-  }
+bool Store::catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left) {
+  Variable& of = variables_[variable];
+  while (row < of.row_updates.size() && catch_up_row(of, row, updates, left)) ++row;
+  return row >= of.row_updates.size();
 }
 
-void Store::update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
-                        const std::byte* gradients) {
+std::size_t Store::update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
+                               const std::byte* gradients, uint64_t& left) {
   Variable& of = variables_[variable];
   const Update one(rule_, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays);
-  for (const int64_t index : rows) {
-    const auto row = static_cast<uint64_t>(index);
-    catch_up(of, row, step);
+  std::size_t done = 0;
+  for (; done < rows.size(); ++done) {
+    const auto row = static_cast<uint64_t>(rows[done]);
+    if (!catch_up_row(of, row, step, left)) break;
     // Where another's data overtook this one's, the row has had an update without a gradient
     // instead of this: it gets one less later.
     if (!of.row_updates.empty()) ++of.row_updates[row];
     const uint64_t first = row * of.spec.row_elements;
-    one.apply(of.values.data() + first * size_of(of.spec.dtype), slots_at(of, first), gradients,
-              of.spec.row_elements);
-    gradients += of.spec.row_bytes();
+    one.apply(of.values.data() + first * size_of(of.spec.dtype), slots_at(of, first),
+              gradients + done * of.spec.row_bytes(), of.spec.row_elements);
   }
-}
-
-void Store::begin_read(std::size_t variable) {
-  catch_up_all(variables_[variable], variables_[variable].updates);
+  return done;
 }
 
 void Store::read(std::size_t variable, uint64_t first, std::span<std::byte> values) const {
@@ -175,15 +171,17 @@ void Store::read(std::size_t variable, uint64_t first, std::span<std::byte> valu
   std::memcpy(values.data(), of.values.data() + first * size_of(of.spec.dtype), values.size());
 }
 
-void Store::read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values) {
+std::size_t Store::read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values,
+                             uint64_t& left) {
   Variable& of = variables_[variable];
   const std::size_t bytes = of.spec.row_bytes();
-  for (const int64_t index : rows) {
-    const auto row = static_cast<uint64_t>(index);
-    catch_up(of, row, of.updates);
-    std::memcpy(values, of.values.data() + row * bytes, bytes);
-    values += bytes;
+  std::size_t done = 0;
+  for (; done < rows.size(); ++done) {
+    const auto row = static_cast<uint64_t>(rows[done]);
+    if (!catch_up_row(of, row, of.updates, left)) break;
+    std::memcpy(values + done * bytes, of.values.data() + row * bytes, bytes);
   }
+  return done;
 }
 
 }  // namespace rdmacoll::ps

@@ -33,6 +33,8 @@ void write(const StoredSpec& spec, Writer& writer);
 StoredSpec read_spec(Reader& reader);  // the reader fails where it is none
 
 inline constexpr std::size_t kVariablesMax = 1u << 20;
+// Elements that may be updated before others have to get their turn: some milliseconds.
+inline constexpr uint64_t kElementsAtOnce = 1u << 20;
 
 class Store {
  public:
@@ -48,7 +50,7 @@ class Store {
 
   std::size_t variables() const { return variables_.size(); }
   const StoredSpec& spec(std::size_t variable) const { return variables_[variable].spec; }
-  uint64_t bytes() const { return bytes_; }  // of values and slots
+  uint64_t bytes() const { return bytes_; }  // of values, slots and what is noted of rows
 
   // Initial values, once all of them are written. Until then nobody may read or update.
   void write(std::size_t variable, uint64_t first, std::span<const std::byte> values);
@@ -56,20 +58,22 @@ class Store {
   bool is_initialized(std::size_t variable) const { return variables_[variable].is_initialized; }
 
   // The number of the update that begins now. Each variable counts its own.
-  uint64_t begin_update(std::size_t variable, bool by_rows);
+  uint64_t begin_update(std::size_t variable) { return variables_[variable].updates++; }
+  uint64_t updates(std::size_t variable) const { return variables_[variable].updates; }
+  // Before a whole variable is updated or read: its rows from `row` on get the updates before
+  // number `updates` that they have missed. That may be a lot of work, as in the two below: all
+  // stop when no element is `left` to be updated, and go on in the next call. Whether it is done.
+  bool catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left);
   void update(std::size_t variable, uint64_t step, uint64_t first,
               std::span<const std::byte> gradient);
-  // `gradients`: a row for each of `rows`, which are all known to exist.
-  void update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
-                   const std::byte* gradients);
-
-  // Before the whole variable is read: rows get what they have missed.
-  void begin_read(std::size_t variable);
   void read(std::size_t variable, uint64_t first, std::span<std::byte> values) const;
-  void read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values);
-  uint64_t updates(std::size_t variable) const { return variables_[variable].updates; }
+  // `gradients`: a row for each of `rows`, which are all known to exist. How many were done.
+  std::size_t update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
+                          const std::byte* gradients, uint64_t& left);
+  std::size_t read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values,
+                        uint64_t& left);
 
-  // For a checkpoint: what is stored, and the memory that it is stored in, with nothing missed.
+  // For a checkpoint: what is stored, and the memory that it is stored in. Nothing may be missed.
   void write_header(Writer& writer);
   std::vector<std::span<std::byte>> memory();
   // Whether what a header describes may come into this memory, or why not.
@@ -95,8 +99,7 @@ class Store {
   static bool read_header(Reader& reader, Saved& saved);
   Status check_same(const Variable& known, const StoredSpec& spec) const;
   std::span<std::byte* const> slots_at(Variable& variable, uint64_t first);
-  void catch_up(Variable& variable, uint64_t row, uint64_t updates);
-  void catch_up_all(Variable& variable, uint64_t updates);
+  bool catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uint64_t& left);
 
   std::string rule_text_;
   UpdateRule rule_;

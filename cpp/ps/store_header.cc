@@ -29,7 +29,6 @@ StoredSpec read_spec(Reader& reader) {
 void Store::write_header(Writer& writer) {
   writer.put_text(rule_text_).put(static_cast<uint32_t>(variables_.size()));
   for (Variable& variable : variables_) {
-    catch_up_all(variable, variable.updates);
     ps::write(variable.spec, writer);
     writer.put(static_cast<uint8_t>(variable.is_initialized)).put(variable.updates);
   }

@@ -200,6 +200,41 @@ TEST_P(ParameterServer, moves_only_the_rows_that_are_named) {
             "row 400 of variable words: it has rows 0 to 399.");
 }
 
+// More than a server does at once.
+TEST_P(ParameterServer, makes_up_for_what_rows_have_missed) {
+  open(2, 1);
+  constexpr std::size_t kRows = 512, kColumns = 64, kPushes = 101;
+  static_assert(kRows * kColumns * (kPushes - 1) > 2 * ps::kElementsAtOnce);
+  begin({floats("words", {kRows, kColumns}, true)}, {std::vector<float>(kRows * kColumns, 1)},
+        kSgd + "momentum=0.5\n");
+  std::vector<int64_t> all(kRows), first = {0};
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<float> ones(kRows * kColumns, 1);
+  CallRef call;
+  for (std::size_t push = 0; push < kPushes; ++push) {
+    ASSERT_TRUE(clients[0]
+                    ->push_rows(0, push == 0 ? all : first,
+                                reinterpret_cast<const std::byte*>(ones.data()), call)
+                    .ok());
+    run(call);
+  }
+  float velocity = 1, expected = 1 - velocity;
+  for (std::size_t missed = 1; missed < kPushes; ++missed) expected -= velocity *= 0.5F;
+  // By their numbers, and as a whole; while one makes up for them, the other is served.
+  std::vector<float> some(2 * kColumns);
+  std::vector<std::vector<float>> whole = {std::vector<float>(kRows * kColumns)};
+  const CallRef pull = clients[1]->pull(tensors(whole));
+  const CallRef stats = clients[0]->stats();
+  ASSERT_TRUE(clients[0]
+                  ->pull_rows(0, std::vector<int64_t>{kRows - 1, 7},
+                              reinterpret_cast<std::byte*>(some.data()), call)
+                  .ok());
+  for (const CallRef& one : {pull, stats, call}) run(one);
+  EXPECT_EQ(some, std::vector<float>(2 * kColumns, expected));
+  whole[0].erase(whole[0].begin(), whole[0].begin() + kColumns);
+  EXPECT_EQ(whole[0], std::vector<float>((kRows - 1) * kColumns, expected));
+}
+
 TEST_P(ParameterServer, lets_the_fast_run_while_one_is_slow) {
   open(4, 2);
   begin(kSpecs, values_of_specs(0));

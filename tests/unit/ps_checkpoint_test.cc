@@ -38,15 +38,17 @@ class Checkpoints : public testing::Test {
   }
   static void push(Store& store, int i) {
     const std::vector<float> gradient(kElements, static_cast<float>(i + 1));
-    store.update(0, store.begin_update(0, false), 0, std::as_bytes(std::span(gradient)));
+    store.update(0, store.begin_update(0), 0, std::as_bytes(std::span(gradient)));
     const std::vector<double> row(kColumns, i + 1);
     const std::vector<int64_t> rows = {i % 8};
-    store.update_rows(1, store.begin_update(1, true), rows,
-                      reinterpret_cast<const std::byte*>(row.data()));
+    uint64_t left = kElementsAtOnce;
+    store.update_rows(1, store.begin_update(1), rows,
+                      reinterpret_cast<const std::byte*>(row.data()), left);
   }
   static std::vector<std::byte> all(Store& store) {
     std::vector<std::byte> bytes;
-    store.begin_read(1);
+    uint64_t row = 0, left = kElementsAtOnce;
+    EXPECT_TRUE(store.catch_up(1, store.updates(1), row, left));
     for (const std::span<std::byte> part : store.memory()) {
       bytes.insert(bytes.end(), part.begin(), part.end());
     }
