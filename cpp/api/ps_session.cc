@@ -70,6 +70,24 @@ PsSession::~PsSession() {
   }
   ring(bell_);
   if (thread_.joinable()) thread_.join();
+  if (client_) end();
+}
+
+void PsSession::end() {
+  ring(bell_);
+  std::unique_lock hold(mutex_);
+  client_->fail({Code::shutdown, "this worker has left the parameter servers."});
+  step();
+  call_back(hold);
+}
+
+// Others may ask meanwhile: whoever is called may want more of the servers.
+void PsSession::call_back(std::unique_lock<std::mutex>& hold) {
+  const std::vector<CallRef> ended = client_->take_ended();
+  if (ended.empty()) return;
+  hold.unlock();
+  for (const CallRef& call : ended) call->done(call->status);
+  hold.lock();
 }
 
 std::vector<int> PsSession::ranks(int first, int end) const {
@@ -170,6 +188,7 @@ void PsSession::run() {
   while (!ends_) {
     moved_.wait(hold, [this] { return waiting_ == 0 || ends_; });
     if (!step()) sleep(hold, kNever);
+    call_back(hold);
     hold.unlock();
     hold.lock();
   }
@@ -184,6 +203,7 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
     const Nanoseconds now = clock_.now();
     if (step()) {
       moved_at = now;
+      call_back(hold);
       if (waiting_ > 1) ring(bell_);  // it may have been theirs
     } else if (now >= deadline) {
       break;

@@ -297,6 +297,8 @@ def leave(cause: str) -> None:
         if engine is not None and engine.is_open:
             note_failure()
             engine.hold(id(engine))
+            if engine.variable_servers is not None:
+                engine.variable_servers.end()
             engine.close(cause)
 
 
