@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -135,6 +136,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def free_addresses(count: int) -> list[str]:
+    """Addresses that nobody listens at now, with ports that no outgoing connection gets in the meantime."""
+    found: list[str] = []
+    while len(found) < count:
+        port = random.randrange(20_000, 32_000)  # below those that Linux gives
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if f"127.0.0.1:{port}" not in found:
+            found.append(f"127.0.0.1:{port}")
+    return found
+
+
 def _script(program: str | Path, folder: Path) -> str:
     if isinstance(program, Path):
         return str(program)
@@ -164,8 +180,10 @@ class Run:
         prefix_of: Mapping[int, Sequence[str]] | None = None,
         rendezvous: str | None = None,
         warm: bool = False,
+        arguments_of: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        """Warm ranks, which their own launcher starts, find TensorFlow imported."""
+        """Warm ranks, which their own launcher starts, find TensorFlow imported. The launcher "hand" tells
+        them nothing: their arguments do."""
         self.size = ranks
         self.launcher = launcher
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
@@ -182,17 +200,17 @@ class Run:
             return
         address = rendezvous or f"127.0.0.1:{free_port()}"
         for rank in range(ranks):
-            environ = {
-                **base,
+            told = {
                 "RDMACOLL_RANK": str(rank),
                 "RDMACOLL_SIZE": str(ranks),
                 "RDMACOLL_RENDEZVOUS": address,
-                **(env_of or {}).get(rank, {}),
             }
+            environ = {**base, **(told if launcher == "tcp" else {}), **(env_of or {}).get(rank, {})}
             if warm:
                 self.processes.append(_parent().start(words, environ, self._output()))
             else:
-                self._start([*(prefix_of or {}).get(rank, ()), *command], environ)
+                own = (arguments_of or {}).get(rank, ())
+                self._start([*(prefix_of or {}).get(rank, ()), *command, *own], environ)
 
     def _output(self) -> BinaryIO:
         path = self._folder / f"output-{len(self.processes)}"
@@ -260,9 +278,9 @@ class Run:
     def _ask_where_they_are(self) -> None:
         """Lets Python's fault handler print each late rank's threads."""
         late = [process for process in self.processes if process.poll() is None]
-        for process in late if self.launcher == "tcp" else []:
+        for process in late if self.launcher != "mpirun" else []:
             process.send_signal(signal.SIGABRT)
-        for process in late if self.launcher == "tcp" else []:
+        for process in late if self.launcher != "mpirun" else []:
             try:
                 process.wait(3)
             except subprocess.TimeoutExpired:
@@ -286,7 +304,7 @@ class Run:
 
     def _kill(self) -> None:
         for process in self.processes:
-            if process.poll() is None or self.launcher == "tcp":
+            if process.poll() is None or self.launcher != "mpirun":
                 try:
                     os.killpg(process.pid, signal.SIGKILL)  # the session that we made, children too
                 except ProcessLookupError:

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # A build's folder under build/, and what cmake is told for it, in the order of building.
 OPTIONS = {
     "test": ("-DCMAKE_BUILD_TYPE=Release",),
-    "sanitize": ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DRDMACOLL_SANITIZE=address;undefined"),
-    "threads": ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DRDMACOLL_SANITIZE=thread"),
+    "sanitize": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=address;undefined"),
+    "threads": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=thread"),
 }
 LIMIT_S = 1800
 

@@ -7,6 +7,7 @@
 #include "api/answers.h"
 #include "api/ps_request.h"
 #include "api/ps_session.h"
+#include "api/session.h"
 #include "base/text.h"
 #include "ps/update.h"
 
@@ -235,6 +236,8 @@ int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_c
 
 int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error) {
   RC_ASSERT(request->size == sizeof(rc_ps_request));
+  const Status here = rdmacoll::refuse_forked_child();
+  if (!here.ok()) return report(here, error);
   return report(ps->session->submit(
                     [request](Client& client, CallRef& call) {
                       return rdmacoll::ps::ask_for(*request, client, call);

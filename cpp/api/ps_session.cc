@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <numeric>
+#include <utility>
 
 #include "api/rdmacoll_c.h"
 #include "api/session.h"
@@ -20,6 +22,8 @@ namespace {
 constexpr uint32_t kEpoch = 1;
 // A little more than an answer takes within a node; then the processor is for others.
 constexpr Nanoseconds kSpin = 200 * kMicrosecond;
+// After a caller has left, the thread leaves the client to the next one for so long.
+constexpr std::chrono::milliseconds kStandBack{2};
 // What every transport carries at once, also shared memory without one-copy reads.
 constexpr std::size_t kChunkBytesMost = std::size_t{1} << 20;
 
@@ -68,6 +72,7 @@ PsSession::~PsSession() {
     const std::lock_guard hold(mutex_);
     ends_ = true;
   }
+  moved_.notify_all();
   ring(bell_);
   if (thread_.joinable()) thread_.join();
   if (client_) end();
@@ -98,6 +103,13 @@ std::vector<int> PsSession::ranks(int first, int end) const {
 
 Status PsSession::take_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
+  // Colocated, a server is a part of a worker's process, which the job knows by one rank.
+  for (int rank = servers_; 2 * servers_ == size_ && rank < size_; ++rank) {
+    const Member& worker = world_.members[static_cast<std::size_t>(rank - servers_)];
+    Member& server = world_.members[static_cast<std::size_t>(rank)];
+    if (server.host == worker.host && server.pid == worker.pid) server.number = rank - servers_;
+  }
+  log_ = Log(config_.log_level, world_.number(rank_));
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
   const std::vector<int> workers = ranks(0, size_ - servers_);
   const std::vector<int> servers = ranks(size_ - servers_, size_);
@@ -173,6 +185,7 @@ void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
   const Nanoseconds left = std::min(until, fabric_->next_deadline()) - clock_.now();
   // Where several wait, one may silence the bell before the other hears it.
   const int most_ms = waiting_ > 1 ? 10 : 1000;
+  ++sleeping_;
   hold.unlock();
   std::array<pollfd, 2> events = {
       pollfd{.fd = fabric_->wait_handle(), .events = POLLIN, .revents = 0},
@@ -180,13 +193,19 @@ void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
   ::poll(events.data(), events.size(),
          static_cast<int>(std::clamp<Nanoseconds>(left / kMillisecond + 1, 0, most_ms)));
   hold.lock();
+  --sleeping_;
   silence(bell_);
 }
 
 void PsSession::run() {
   std::unique_lock hold(mutex_);
   while (!ends_) {
-    moved_.wait(hold, [this] { return waiting_ == 0 || ends_; });
+    // Callers that come and go drive the client themselves: woken after each, the thread would
+    // fight the next one for it.
+    if (waiting_ > 0 || std::exchange(has_been_, false)) {
+      moved_.wait_for(hold, kStandBack);
+      continue;
+    }
     if (!step()) sleep(hold, kNever);
     call_back(hold);
     hold.unlock();
@@ -216,7 +235,7 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
     }
   }
   --waiting_;
-  moved_.notify_all();
+  has_been_ = true;
   return call.is_done() ? call.status : Status::busy();
 }
 

@@ -48,8 +48,8 @@ class PsSession {
   // `timeout` is over before.
   template <typename Ask>
   auto ask(Ask ask) {
-    ring(bell_);
     const std::lock_guard hold(mutex_);
+    if (sleeping_ > 0) ring(bell_);
     return ask(*client_);
   }
   Status wait(const Call& call, Nanoseconds timeout);
@@ -63,6 +63,8 @@ class PsSession {
       RC_RETURN_IF_ERROR(ask_for(client, call));
       is_over = call->is_done();
       if (!is_over) call->done = std::move(done);
+      has_been_ = false;  // the thread has it, and does not stand back
+      moved_.notify_all();
       return {};
     }));
     if (is_over) done(call->status);
@@ -97,6 +99,8 @@ class PsSession {
   std::mutex mutex_;
   std::condition_variable moved_;
   int waiting_ = 0;
+  int sleeping_ = 0;       // in poll(), and not hearing of anything but the bell
+  bool has_been_ = false;  // a caller, since the thread looked
   bool ends_ = false;
   Fd bell_;
   std::thread thread_;

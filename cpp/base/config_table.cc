@@ -32,6 +32,12 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_INTERFACE", "", "automatic", Unit::text, Scope::rank,
      "a name (eth0) or a network (10.1.0.0/16)", "The interface to listen on.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.interface = value.text; }},
+    {"RDMACOLL_PORT", "", "automatic", Unit::count, Scope::rank, "1 to 65535",
+     "The TCP port to listen at, where a firewall lets no other through; of this rank alone.", 1,
+     65535,
+     [](Config& config, const ParsedValue& value) {
+       config.port = static_cast<uint16_t>(value.integer);
+     }},
     {"RDMACOLL_START_TIMEOUT_S", "", "60", Unit::seconds, Scope::rank, "0.001 to 1e9",
      "How long the start waits for all ranks. By hand, and in MPI_Init: without limit unless set.",
      0.001, kSecondsMax,

@@ -70,6 +70,7 @@ Status Fabric::listen() {
     std::vector<SocketAddress> addresses;
     RC_RETURN_IF_ERROR(
         choose_addresses(interface_addresses(), options_.config.interface, addresses));
+    for (SocketAddress& address : addresses) address.set_port(options_.config.port);
     if (has_peers) RC_RETURN_IF_ERROR(reception_->open(addresses));
   }
   if (has_peers || options_.config.rdma_requested) {

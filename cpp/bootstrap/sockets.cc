@@ -27,6 +27,7 @@ Endpoint tcp_endpoint(const SocketAddress& address) {
   Endpoint endpoint;
   endpoint.bytes = address.bytes();
   endpoint.text = address.text();
+  endpoint.port = address.port();
   std::memcpy(&endpoint.address, address.get(), address.bytes());
   return endpoint;
 }
@@ -49,8 +50,17 @@ Status listen_at(const Endpoint& endpoint, Fd& socket) {
   if (endpoint.family() == AF_INET6) {
     ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   }
+  if (endpoint.port != 0) {
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  }
   if (::bind(socket.get(), endpoint.get(), endpoint.bytes) != 0 ||
       ::listen(socket.get(), kBacklog) != 0) {
+    if (errno == EADDRINUSE && endpoint.port != 0) {
+      return Status(Code::invalid,
+                    cat("cannot listen at ", endpoint.text,
+                        ": another program has that port. Every rank of a host needs its own "
+                        "RDMACOLL_PORT, or none."));
+    }
     return system_error(cat("cannot listen at ", endpoint.text), errno);
   }
   return {};

@@ -17,6 +17,7 @@ struct Endpoint {
   sockaddr_storage address{};
   socklen_t bytes = 0;
   std::string text;
+  uint16_t port = 0;  // of TCP; 0: as the system likes
 
   int family() const { return address.ss_family; }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
@@ -24,6 +25,8 @@ struct Endpoint {
 Endpoint tcp_endpoint(const SocketAddress& address);
 Endpoint unix_endpoint(const std::string& name);  // abstract: no file, gone with its owner
 
+// Of an endpoint with a port also where connections of a former listener go on. Code::invalid: the
+// port is taken.
 Status listen_at(const Endpoint& endpoint, Fd& socket);
 
 // Starts to connect; 0, or an errno. The result comes with writability: see connect_error().

@@ -111,12 +111,19 @@ bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, int 
   return are_equal && found == rows.size();
 }
 
+bool is_complete(const Descriptor& descriptor, const std::vector<int64_t>& own, int rank,
+                 int ranks) {
+  const bool is_one_for_all = descriptor.kind == Kind::alltoall && own.size() == 1;
+  return is_one_for_all || own.size() == count_of_own_rows(descriptor, rank, ranks);
+}
+
 int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     const auto index = static_cast<std::size_t>(rank);
-    const std::size_t count = index < said.size() ? said[index].size() : 0;
-    const bool is_one_for_all = descriptor.kind == Kind::alltoall && count == 1;
-    if (count != count_of_own_rows(descriptor, rank, ranks) && !is_one_for_all) return rank;
+    const bool is_there = index < said.size();
+    if (!is_complete(descriptor, is_there ? said[index] : RowTable::value_type(), rank, ranks)) {
+      return rank;
+    }
   }
   return -1;
 }

@@ -26,7 +26,10 @@ std::vector<int64_t> even_rows(int64_t rows, int ranks);
 std::vector<int64_t> own_rows(const Request& request, int rank, int ranks);
 // Whether these are they.
 bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, int rank, int ranks);
-// The first rank that has not said as many numbers as it should, or -1.
+// Whether these are as many numbers as this rank should say.
+bool is_complete(const Descriptor& descriptor, const std::vector<int64_t>& own, int rank,
+                 int ranks);
+// The first rank that has not said so many, or -1.
 int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks);
 
 // Parts as the algorithms name them: those of rank 0 to p-1; in an alltoall first those that this

@@ -154,7 +154,8 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
               field("plans_left", sums.plans_left), field("process_sets", sets_.size()),
               field("wakeups", wakeups), field("connections", wire.connections),
               field("doorbells", wire.doorbells), field("operations", operations_),
-              field("tensors", tensors_), field("payload_bytes", payload_bytes_),
+              field("peers_waiting", executor_.peers_waiting()), field("tensors", tensors_),
+              field("payload_bytes", payload_bytes_),
               field("communication_s", static_cast<double>(busy) / kSecond)},
           ", "),
       "}");

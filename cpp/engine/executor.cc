@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "base/text.h"
 #include "compute/job.h"
@@ -333,6 +334,25 @@ bool Executor::needs(int peer) const {
     }
   }
   return false;
+}
+
+int Executor::peers_waiting() const {
+  int most = 0;
+  for (const Slot& slot : slots_) {
+    const auto oldest = std::find_if(slot.runs.begin(), slot.runs.end(),
+                                     [](const Run& run) { return run.left > 0; });
+    if (!slot.busy || oldest == slot.runs.end()) continue;
+    const Program& program = program_of(*oldest);
+    std::set<int> came, late;
+    for (std::size_t step = 0; step < oldest->waiting.size(); ++step) {
+      const Step& one = program.schedule.steps[step];
+      if (one.verb != Verb::receive && one.verb != Verb::await) continue;
+      (oldest->waiting[step] == kDone ? came : late).insert(one.peer);
+    }
+    const auto is_here = [&](int peer) { return !late.contains(peer); };
+    if (!late.empty()) most = std::max<int>(most, std::count_if(came.begin(), came.end(), is_here));
+  }
+  return most;
 }
 
 std::vector<OperationRef> Executor::abandon() {

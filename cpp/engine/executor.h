@@ -78,6 +78,8 @@ class Executor final : public ComputeSink {
   bool idle(const Lanes& lanes) const { return !runs_before(lanes, UINT64_MAX); }
   bool needs(int peer) const;  // a step with this peer is not done
   bool runs_before(const Lanes& lanes, uint64_t sequence) const;
+  // How many peers have given all that a segment takes, while it waits for others.
+  int peers_waiting() const;
   bool has_steps() const { return !transfers_.empty() || !computes_.empty() || !releases_.empty(); }
   // Some step is still to be issued by this rank, now or when others are done.
   bool has_to_issue() const { return unissued_ > 0 || jobs_ > 0 || !releases_.empty(); }

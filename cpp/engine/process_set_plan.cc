@@ -261,6 +261,9 @@ void ProcessSet::stand_in(const Agreed& agreed, std::size_t unit) {
   if (is_server() && descriptor.kind != Kind::allreduce) {
     return host_.broken_protocol(root(), "a decision for servers about no sum");
   }
+  if (!is_complete(descriptor, agreed.own_rows, world_.rank, world_.size())) {
+    return host_.broken_protocol(root(), "a decision without the rows of a rank that it is about");
+  }
   Request request = request_like(descriptor, agreed.own_rows, world_.rank, world_.size());
   request.iteration = key.iteration;
   request.set = number_;

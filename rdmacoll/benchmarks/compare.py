@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import platform
 import tempfile
@@ -15,7 +16,7 @@ from typing import Any, Callable
 from rdmacoll.benchmarks.environments import python_of
 from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.benchmarks.judge import Row, compared
-from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, Place
+from rdmacoll.benchmarks.libraries import LIBRARIES, Library, Place
 from rdmacoll.benchmarks.quiet import Watch
 from rdmacoll.benchmarks.team import Team, TeamError
 from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns
@@ -51,49 +52,52 @@ def title_of(ranks: int, link: str) -> str:
 
 
 @contextlib.contextmanager
-def place_of(ranks: int, link: str, folder: Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Hosts for so many ranks, and facts of the link."""
+def place_of(ranks: int, link: str, folder: Path, servers: int = 0) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Hosts for so many ranks, and facts of the link. servers: the last ranks, on a host of their own;
+    without, each of two hosts has half of the ranks."""
     if link == MACHINE:
-        yield Place([0] * ranks), {}
+        yield Place([0] * ranks, servers=servers), {}
         return
     hosts = Hosts(2)
     try:
         hosts.open()
         hosts.shape(float(link))
-        host_of = [rank * 2 // ranks for rank in range(ranks)]
+        on_first = ranks - servers if servers else (ranks + 1) // 2
+        host_of = [0 if rank < on_first else 1 for rank in range(ranks)]
         place = Place(
-            host_of, hosts.addresses, hosts.names, hosts.prefixes(host_of), str(hosts.shell(folder))
+            host_of, hosts.addresses, hosts.names, hosts.prefixes(host_of), str(hosts.shell(folder)), servers
         )
         yield place, {"mtu": hosts.mtu()}
     finally:
         hosts.close()
 
 
-def python_for(name: str, cache: Path) -> Path | None:
+def python_for(library: Library, cache: Path) -> Path | None:
     """The Python that runs a library's ranks; None where it is not installed."""
-    found = python_of(LIBRARIES[name].environment, cache)
+    found = python_of(library.environment, cache)
     # Our operation runs with any TensorFlow; Horovod's is preferred, so that both have the same.
-    return found or (python_of("own", cache) if name in OURS.values() else None)
+    has_it = bool(library.instead) and importlib.util.find_spec(library.instead) is not None
+    return found or (python_of("own", cache) if has_it else None)
 
 
 @contextlib.contextmanager
 def teams_of(
-    names: Sequence[str], place: Place, cache: Path, tell: Callable[[str], None]
+    libraries: Sequence[Library], place: Place, cache: Path, tell: Callable[[str], None]
 ) -> Iterator[list[Team]]:
     """Started teams; what cannot be started is told and missing. All are ended, whatever happens."""
     teams: list[Team] = []
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         try:
-            for name in names:
-                python = python_for(name, cache)
+            for library in libraries:
+                python = python_for(library, cache)
                 if python is None:
                     tell(
-                        f"{LIBRARIES[name].title} is not installed: rdmacoll bench peers --install "
-                        f"{LIBRARIES[name].environment}"
+                        f"{library.title} is not installed: rdmacoll bench peers --install "
+                        f"{library.environment}"
                     )
                     continue
                 try:
-                    teams.append(Team(LIBRARIES[name], place, python, Path(folder), START_S))
+                    teams.append(Team(library, place, python, Path(folder), START_S))
                 except (TeamError, OSError) as error:
                     tell(str(error))
             yield teams
@@ -133,7 +137,7 @@ class Comparison:
         with (
             tempfile.TemporaryDirectory(prefix="hosts-") as folder,
             place_of(ranks, link, Path(folder)) as (place, facts),
-            teams_of(names, place, self._wish.cache, self._tell) as teams,
+            teams_of([LIBRARIES[name] for name in names], place, self._wish.cache, self._tell) as teams,
         ):
             versions = {team.library.name: team.facts for team in teams}
             part = {"ranks": ranks, "link": link, **facts, "libraries": versions, "rows": []}

@@ -26,6 +26,9 @@ class Environment:
 
 
 ENVIRONMENTS = {
+    "grpcio": Environment((("grpcio", "numpy"),)),
+    # Its gRPC takes less time than that of newer ones.
+    "tf-grpc": Environment((("tensorflow-cpu==2.15.1", "numpy<2"),), newest_python=(3, 11)),
     "mpich": Environment((("mpich", "mpi4py>=4", "numpy"),)),
     "intelmpi": Environment((("impi-rt", "mpi4py>=4", "numpy"),)),
     "horovod": Environment(

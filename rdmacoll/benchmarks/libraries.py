@@ -19,27 +19,33 @@ class Library:
     name: str
     title: str
     told: dict[str, str]  # for team_rank: its module, and what that asks for
-    group: (
-        str  # "numpy" and "tensorflow" are compared among themselves; "limit" is what they are shown against
-    )
+    # "numpy", "tensorflow" and "rpc" are compared among themselves; "limit" is what they are shown against.
+    group: str
     environment: str  # of environments.py; "own": the one that runs this
     launcher: str  # hand, openmpi, hydra, gloo
     settings: dict[str, str] = field(default_factory=dict)
     # Between hosts. UCX would find that namespaces share a machine, and go through its memory.
     across: dict[str, str] = field(default_factory=dict)
+    sleeps: bool = False  # its threads sleep and wake while it measures
+    instead: str = ""  # where its environment is not installed, one that has this module serves
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is rdmacoll, in whatever way."""
+        return self.name.split("-")[0] == "rdmacoll"
 
 
 _TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
 # Ranks are stopped while others measure: their peers must not take that for a failure.
-_PATIENT = {"RDMACOLL_PEER_TIMEOUT_S": _FOREVER_S, "RDMACOLL_STALL_WARNING_S": _FOREVER_S}
+PATIENT = {"RDMACOLL_PEER_TIMEOUT_S": _FOREVER_S, "RDMACOLL_STALL_WARNING_S": _FOREVER_S}
 _HOROVOD_ON_MPI = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
-_QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
+QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
 _OPS = {"module": "tensorflow_ops"}
 
 LIBRARIES = {
     row.name: row
     for row in (
-        Library("rdmacoll", "rdmacoll", {"module": "ours"}, "numpy", "own", "hand", _PATIENT),
+        Library("rdmacoll", "rdmacoll", {"module": "ours"}, "numpy", "own", "hand", PATIENT),
         Library("openmpi", "Open MPI", {"module": "mpi"}, "numpy", "own", "openmpi"),
         Library("mpich", "MPICH", {"module": "mpi"}, "numpy", "mpich", "hydra", across=_TCP),
         Library("intelmpi", "Intel MPI", {"module": "mpi"}, "numpy", "intelmpi", "hydra", across=_TCP),
@@ -50,7 +56,8 @@ LIBRARIES = {
             "tensorflow",
             "horovod",  # the same TensorFlow as Horovod's, where that is installed
             "hand",
-            {**_PATIENT, **_QUIET_TENSORFLOW},
+            {**PATIENT, **QUIET_TENSORFLOW},
+            instead="tensorflow",
         ),
         Library(
             "horovod-mpi",
@@ -59,7 +66,8 @@ LIBRARIES = {
             "tensorflow",
             "horovod",
             "openmpi",
-            {**_HOROVOD_ON_MPI, **_QUIET_TENSORFLOW},
+            {**_HOROVOD_ON_MPI, **QUIET_TENSORFLOW},
+            sleeps=True,
         ),
         Library(
             "horovod-gloo",
@@ -68,7 +76,8 @@ LIBRARIES = {
             "tensorflow",
             "horovod",
             "gloo",
-            _QUIET_TENSORFLOW,
+            QUIET_TENSORFLOW,
+            sleeps=True,
         ),
         Library("memory", "memory", {"module": "limits", "limit": "memory"}, "limit", "own", "hand"),
         Library("stream", "TCP streams", {"module": "limits", "limit": "stream"}, "limit", "own", "hand"),
@@ -87,6 +96,7 @@ class Place:
     names: list[str] = field(default_factory=list)
     prefixes: dict[int, list[str]] = field(default_factory=dict)  # by rank
     shell: str = ""  # stands for ssh
+    servers: int = 0  # of the ranks the last ones, where some serve the others
 
     @property
     def ranks(self) -> int:
@@ -139,7 +149,7 @@ def commands(library: Library, place: Place, start: Start) -> list[list[str]]:
 
 def _environment(library: Library, more: dict[str, str] | None = None) -> list[str]:
     path = [str(BENCHMARKS)]
-    if library.name in OURS.values():
+    if library.is_ours:
         path.append(str(BENCHMARKS.parent.parent))
     given = {"PYTHONPATH": ":".join(path), "OMP_NUM_THREADS": "1", **library.settings, **(more or {})}
     return ["env", *(f"{name}={value}" for name, value in given.items())]
@@ -152,16 +162,30 @@ def _program(library: Library, start: Start, by_hand: dict[str, Any]) -> list[st
 
 
 def _by_hand(library: Library, place: Place, start: Start, rank: int) -> dict[str, Any]:
+    by_hand: dict[str, Any] = {}
     if library.group == "limit":
-        told = {"rank": rank, "ranks": place.ranks, "address": place.address, "port": start.port}
-        return {"told": told}
+        by_hand["told"] = {
+            "rank": rank,
+            "ranks": place.ranks,
+            "address": place.address,
+            "port": start.port,
+        }
+    if library.group == "rpc":
+        addresses = place.addresses or [place.address]
+        by_hand["told"] = {
+            "rank": rank,
+            "servers": place.servers,
+            "addresses": [f"{addresses[host]}:{start.port + n}" for n, host in enumerate(place.host_of)],
+        }
+    if not library.is_ours:
+        return by_hand
     settings = {
         "RDMACOLL_RANK": str(rank),
         "RDMACOLL_SIZE": str(place.ranks),
         "RDMACOLL_RENDEZVOUS": f"{place.address}:{start.port}",
         "RDMACOLL_SECRET_FILE": str(start.socket.parent / "secret"),
     }
-    return {"settings": settings}
+    return {**by_hand, "settings": settings}
 
 
 def _on_first_host(place: Place) -> Sequence[str]:

@@ -11,6 +11,7 @@ from typing import Callable
 
 from rdmacoll.benchmarks import resnet50
 from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
+from rdmacoll.benchmarks.libraries import LIBRARIES
 from rdmacoll.benchmarks.quiet import Watch
 from rdmacoll.benchmarks.team import Team
 from rdmacoll.benchmarks.turns import Rules, Task, Turns
@@ -101,11 +102,12 @@ class Overhead:
             for _ in range(self._starts):
                 if not watch.wait(self._rules.foreign, min(self._until, time.monotonic() + 10)):
                     self.left_out.append("no quiet moment before a start: its time is an upper bound")
-                with teams_of(["rdmacoll"], place, self._cache, self.left_out.append) as teams:
+                with teams_of([LIBRARIES["rdmacoll"]], place, self._cache, self.left_out.append) as teams:
                     team = self._the(teams)
                     starts.append(parts_of(team.started_at, team.starts))
             lines = start_lines(starts)
-            with teams_of(["rdmacoll", "memory"], place, self._cache, self.left_out.append) as teams:
+            both = [LIBRARIES["rdmacoll"], LIBRARIES["memory"]]
+            with teams_of(both, place, self._cache, self.left_out.append) as teams:
                 lines += self._running(teams, Turns(watch, self._rules, self._until, self.left_out.append))
         for line in lines:
             say(line.text())

@@ -155,7 +155,7 @@ def measure(
     names = [n for n in wish.libraries if LIBRARIES[n].group != "limit" or n == limit]
     with (
         place_of(wish.ranks, wish.link, folder) as (place, _),
-        teams_of(names, place, wish.cache, tell) as teams,
+        teams_of([LIBRARIES[name] for name in names], place, wish.cache, tell) as teams,
     ):
         facts = {team.library.name: team.facts for team in teams}
         say(f"backward pass: {wish.manner}")

@@ -32,9 +32,9 @@ def _die_with_the_starter() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _free_ports(count: int) -> int:
-    """The first of `count` ports in a row that nobody listens on here now."""
-    for port in range(20_000 + os.getpid() % 10_000, 60_000, count):
+def _free_ports(count: int, least: int) -> int:
+    """The first of `count` ports in a row, from `least` on, that nobody listens on here now."""
+    for port in range(least, 60_000, count):
         with contextlib.ExitStack() as probes:
             try:
                 for number in range(count):
@@ -73,6 +73,9 @@ class _Line:
 class Team:
     """One library's ranks, started and stopped at the end of the constructor. Used as a context manager."""
 
+    # What a team listens on at a host of its own network cannot be seen here: no two get the same ports.
+    _next_port = 20_000 + os.getpid() % 10_000
+
     def __init__(self, library: Library, place: Place, python: Path, folder: Path, within_s: float) -> None:
         self.library = library
         self.place = place
@@ -91,7 +94,9 @@ class Team:
             raise
 
     def _start(self, python: Path, until: float) -> None:
-        start = Start(python, self._path, _free_ports(self.place.ranks), os.geteuid() == 0)
+        port = _free_ports(self.place.ranks, Team._next_port)
+        Team._next_port = port + self.place.ranks
+        start = Start(python, self._path, port, os.geteuid() == 0)
         with socket.socket(socket.AF_UNIX) as listener, self._output.open("wb") as output:
             listener.bind(str(self._path))
             listener.listen(self.place.ranks)

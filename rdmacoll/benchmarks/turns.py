@@ -27,7 +27,7 @@ class Rules:
     turns: int = 5
     burst_s: float = 0.3
     foreign: float = 0.12
-    foreign_of_sleepers: float = 0.25  # beside Horovod, whose threads sleep and wake
+    foreign_of_sleepers: float = 0.25  # beside libraries whose threads sleep and wake
 
 
 @dataclass
@@ -38,6 +38,8 @@ class Burst:
     foreign: float
     cpu_s_per_call: float  # processor time of all ranks
     is_quiet: bool
+    cpu_s_of: list[float] = field(default_factory=list)  # of each rank, per call
+    peak_of: list[int] = field(default_factory=list)  # the most memory that each has had, in bytes
 
     @property
     def median(self) -> float:
@@ -62,6 +64,8 @@ class Cell:
             "max": max(slices) * 1e6,
             "turns": [burst.median * 1e6 for burst in self.bursts],
             "cpu_us": statistics.median(burst.cpu_s_per_call for burst in self.bursts) * 1e6,
+            "cpu_us_of": [1e6 * statistics.median(each) for each in zip(*(b.cpu_s_of for b in self.bursts))],
+            "peak_bytes_of": [max(each) for each in zip(*(burst.peak_of for burst in self.bursts))],
             "foreign": max(burst.foreign for burst in self.bursts),
             "quiet": all(burst.is_quiet for burst in self.bursts),
             "dropped": self.dropped,
@@ -144,7 +148,7 @@ class Turns:
             calls[key] = self._calls(team)
         slices = min(SLICES, calls[key])
         order = {"do": "burst", "slices": slices, "calls": max(1, calls[key] // slices)}
-        allowed = rules.foreign_of_sleepers if "horovod" in team.library.name else rules.foreign
+        allowed = rules.foreign_of_sleepers if team.library.sleeps else rules.foreign
         tried: list[Burst] = []
         while len(tried) < _TRIES:
             if tried:
@@ -164,19 +168,36 @@ class Turns:
 
     def _burst(self, team: Team, order: Mapping[str, Any], allowed: float) -> Burst:
         before = self._watch.read()
+        used = [usage["cpu_s"] for usage in team.ask({"do": "usage"}, _STEP_S)]
         answers = team.ask(order, _STEP_S + 20 * self._rules.burst_s)
+        usages = team.ask({"do": "usage"}, _STEP_S)
         after = self._watch.read()
-        own_s = sum(answer["cpu_s"] for answer in answers)
-        foreign = after.share_since(before, own_s, self._watch.cores)
-        number = 1 + order["slices"] * order["calls"]  # with the one that brings the ranks together
-        return Burst(slowest(answers), foreign, own_s / number, foreign <= allowed)
+        own = [usage["cpu_s"] - cpu_s for usage, cpu_s in zip(usages, used)]
+        foreign = after.share_since(before, sum(own), self._watch.cores)
+        # With the call that brings the ranks together.
+        number = (1 + order["slices"] * order["calls"]) * _each(answers)
+        peaks = [usage["peak"] for usage in usages]
+        return Burst(
+            slowest(answers),
+            foreign,
+            sum(own) / number,
+            foreign <= allowed,
+            [cpu_s / number for cpu_s in own],
+            peaks,
+        )
 
     def _calls(self, team: Team) -> int:
         """How many calls fill a burst."""
-        seconds = math.inf
+        seconds, each = math.inf, 1
         for calls in (1, 20, 500):
             answers = team.ask({"do": "burst", "slices": 2, "calls": calls}, _STEP_S)
-            seconds = min(slowest(answers))
+            each = _each(answers)
+            seconds = min(slowest(answers)) * each
             if seconds * calls > 0.005:
                 break
         return max(2, min(_CALLS_MAX, int(self._rules.burst_s / seconds)))
+
+
+def _each(answers: Sequence[Mapping[str, Any]]) -> int:
+    """How many of what is timed there are in a call."""
+    return max(int(answer["each"]) for answer in answers)

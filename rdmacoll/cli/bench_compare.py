@@ -22,6 +22,7 @@ from rdmacoll.benchmarks.compare import (
     title_of,
 )
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
+from rdmacoll.benchmarks.rpc.libraries import PEERS as RPC_PEERS, libraries
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_pair import sizes_of
 from rdmacoll.cli.report import Findings, command, counted, say
@@ -148,12 +149,15 @@ def _missed(part: dict[str, Any]) -> list[str]:
 @click.option("--install", default="", help=f"all, or of {', '.join(environments.ENVIRONMENTS)}.")
 @command("bench peers")
 def peers_command(*, install: str) -> Findings:
-    """Which peers are installed for `bench compare` and `bench step`; installs them in the cache."""
+    """Which peers are installed for `bench compare`, `bench step` and the benchmarks of parameter servers;
+    installs them in the cache."""
     alone()
     cache: Path = bootstrap.cache_folder()
     for name in names_of(install, list(environments.ENVIRONMENTS), "--install") if install else []:
         environments.install(name, cache, say)
-    rows = {name: str(python_for(name, cache) or "") for name in PEERS}
+    of_rpc = libraries(everybody=False)
+    known = {**{name: LIBRARIES[name] for name in PEERS}, **{name: of_rpc[name] for name in RPC_PEERS}}
+    rows = {name: str(python_for(library, cache) or "") for name, library in known.items()}
     for name, python in rows.items():
-        say(f"{name:>14}  {python or f'not installed: --install {LIBRARIES[name].environment}'}")
+        say(f"{name:>14}  {python or f'not installed: --install {known[name].environment}'}")
     return {"ok": True, "peers": rows}

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from rdmacoll.cli.report import Findings, command, is_speaker
+from rdmacoll.engine.asked import ask
 from rdmacoll.engine.library import load
 
 
@@ -15,7 +16,7 @@ from rdmacoll.engine.library import load
 @command("config")
 def config(*, everything: bool) -> Findings:
     """Prints every setting: documented default, effective value, and its source."""
-    rows = load().settings()
+    rows = _rows()
     if is_speaker():
         if everything:
             for row in rows:
@@ -26,6 +27,20 @@ def config(*, everything: bool) -> Findings:
             if row.get("note"):
                 click.echo(f"note: {row['note']}")
     return {"ok": True, "settings": rows}
+
+
+def _rows() -> list[dict[str, Any]]:
+    """The table, with what TF_CONFIG sets where it counts. Raises ConfigError."""
+    library = load()
+    rows = library.settings()
+    asked = ask(library, None, {}, by_hand={}, argv=False, lists={})
+    if asked.listed is None:
+        return rows
+    for row in (rows := library.settings(asked.arguments)):
+        if row["source"] == "argument":
+            row["source"] = "environment"
+            row["note"] = f"{row['name']}={row['value']} is from {asked.listed.describe()}"
+    return rows
 
 
 def _shown(row: dict[str, Any], key: str) -> str:

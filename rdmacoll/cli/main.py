@@ -12,6 +12,8 @@ from rdmacoll.cli.bench_compare import compare, peers_command
 from rdmacoll.cli.bench_consistency import consistency
 from rdmacoll.cli.bench_overhead import overhead
 from rdmacoll.cli.bench_pair import pair
+from rdmacoll.cli.bench_record import record
+from rdmacoll.cli.bench_rpc import COMMANDS as RPC_COMMANDS
 from rdmacoll.cli.bench_step import step
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
@@ -20,6 +22,7 @@ from rdmacoll.cli.plan import plan
 from rdmacoll.cli.report import is_speaker
 from rdmacoll.cli.scale import scale
 from rdmacoll.cli.selftest import selftest
+from rdmacoll.cli.serve import serve
 from rdmacoll.engine.version import __version__
 
 # A launcher that sees one rank fail ends the others: rank 0 gets this long to say why.
@@ -39,9 +42,10 @@ commands.add_command(plan)
 commands.add_command(selftest)
 sim.add_command(scale)
 commands.add_command(sim)
-for benchmark in (pair, consistency, compare, peers_command, step, overhead):
+for benchmark in (pair, consistency, compare, peers_command, step, overhead, record, *RPC_COMMANDS):
     bench.add_command(benchmark)
 commands.add_command(bench)
+commands.add_command(serve)
 
 
 def main() -> None:
@@ -49,7 +53,9 @@ def main() -> None:
     try:
         sys.exit(commands.main(prog_name="rdmacoll", standalone_mode=False) or 0)
     except click.ClickException as error:
-        if is_speaker():
+        # Rank 0 is none of the servers, but one of their workers.
+        is_server = error.ctx is not None and error.ctx.command is serve  # type: ignore[attr-defined]
+        if is_speaker() or is_server:
             error.show()
         else:
             time.sleep(SPEAKER_GRACE_S)

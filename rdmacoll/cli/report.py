@@ -42,7 +42,7 @@ def _draft(target: Path) -> Path:
     return target.with_name(target.name + ".part")
 
 
-def check_json(path: str) -> None:
+def check_json(path: str, option: str = "--json") -> None:
     """Raises click's usage error when `path` cannot be written: better now than after the work."""
     target = Path(path)
     try:
@@ -51,39 +51,54 @@ def check_json(path: str) -> None:
         _draft(target).touch()
         _draft(target).unlink()
     except OSError as error:
-        raise click.UsageError(f"--json {path} cannot be written: {error.strerror}.") from None
+        raise click.UsageError(f"{option} {path} cannot be written: {error.strerror}.") from None
 
 
 def write_json(path: str | None, fields: Mapping[str, Any]) -> None:
     """Writes the file at rank 0, complete or not at all."""
-    if path is None or not is_speaker():
-        return
+    if path is not None and is_speaker():
+        _write(path, fields)
+
+
+def _write(path: str, fields: Mapping[str, Any]) -> None:
     target = Path(path)
     draft = _draft(target)
     draft.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
     draft.replace(target)
 
 
-def command(name: str) -> Callable[[Callable[..., Findings]], Callable[..., None]]:
+def _speaks(_options: Mapping[str, Any]) -> bool:
+    return is_speaker()
+
+
+def command(
+    name: str, speaks: Callable[[Mapping[str, Any]], bool] = _speaks
+) -> Callable[[Callable[..., Findings]], Callable[..., None]]:
     """Wraps a command's body: adds --json, writes it whatever happens, and exits with 0 (ok), 1 (findings,
-    failures) or 2 (usage: nothing has run, nothing is written)."""
+    failures) or 2 (usage: nothing has run, nothing is written). speaks: whether this process writes, by its
+    options; rank 0 does."""
 
     def wrap(body: Callable[..., Findings]) -> Callable[..., None]:
         @click.option("--json", "json_path", metavar="FILE", help="Write the result here as JSON.")
         @functools.wraps(body)
         def run(*, json_path: str | None, **options: Any) -> None:
-            if json_path is not None and is_speaker():
+            if json_path is not None and speaks(options):
                 check_json(json_path)
+
+            def write() -> None:
+                if json_path is not None and speaks(options):
+                    _write(json_path, fields)
+
             fields: dict[str, Any] = {"command": name, "version": __version__, "ok": False}
             try:
                 fields.update(body(**options))
-                write_json(json_path, fields)
+                write()
             except click.ClickException:
                 raise
             except BaseException as error:
                 fields.update(ok=False, error=error_to_fields(error))
                 with contextlib.suppress(OSError):
-                    write_json(json_path, fields)
+                    write()
                 if not isinstance(error, (RdmacollError, OSError)):
                     raise
                 # On every rank that sees it: a wrong environment may be this rank's alone.

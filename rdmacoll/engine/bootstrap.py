@@ -1,8 +1,9 @@
 """Decides how this process starts. With cpp/base/config.cc the only reader of the environment.
 
-Order of precedence: arguments of `init()`, RDMACOLL_RANK and its like, MPI, Slurm, torchrun; without any of
-them a world of one. A launcher of one process hides none of several, and a launcher that says N while MPI
-says 1 is an error: N worlds of one would train N models without a word.
+Order of precedence: arguments of `init()`, RDMACOLL_RANK and its like, MPI, Slurm, torchrun, and with
+parameter servers TF_CONFIG; without any of them a world of one. A launcher of one process hides none of
+several, and a launcher that says N while MPI says 1 is an error: N worlds of one would train N models without
+a word.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rdmacoll.engine import launch as launch_rules, patience
+from rdmacoll.engine import cluster as cluster_rules, launch as launch_rules, patience
 from rdmacoll.engine.carrier import Carrier, MpiCarrier, SoloCarrier
+from rdmacoll.engine.cluster import Told
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.launch import OPEN_MPI, Launch
 from rdmacoll.engine.library import load
@@ -42,17 +44,43 @@ class Start:
         self.launch = launch
         self.comm = comm
         self.owns_mpi = owns_mpi  # we imported mpi4py first, so nobody else finalises MPI
+        self.note = ""  # a sentence for rank 0's log
 
     def tell(self, values: Values) -> None:
         """Says once who has started this world: a line of rank 0, behind the one about its devices."""
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
         tell = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
         tell(f"started by {self.launch.describe()}.")
+        if self.note:
+            tell(self.note)
 
-    def tell_of(self, wrong: RdmacollError, values: Values) -> None:
-        """Says at once why this world will not be, before the other ranks come and hear it."""
-        if self.launch.size > 1:
+    def refusal(self, wrong: RdmacollError | None, values: Values, *, serves: bool) -> RdmacollError | None:
+        """Why this world will not be, said at once, before the other ranks come and hear it: what is `wrong`
+        with this rank's settings, or that it `serves` and is no server."""
+        if wrong is None and serves:
+            wrong = self._no_server(values)
+        if wrong is not None and self.launch.size > 1:
             Log(values.text("RDMACOLL_LOG"), self.launch.rank).warning(f"{wrong} The other ranks hear it.")
+        return wrong
+
+    def _no_server(self, values: Values) -> ConfigError | None:
+        launch, servers = self.launch, int(values.number("RDMACOLL_NUM_SERVERS"))
+        if launch.size == 1:
+            return ConfigError(
+                "nobody says whom this server serves: give --task_index, --ps_hosts and --worker_hosts, or "
+                "start it beside workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."
+            )
+        if values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated":
+            return ConfigError(
+                "with RDMACOLL_SERVER_PLACEMENT=colocated every worker serves: there is nothing to do for a "
+                "server alone. Leave it out, or take dedicated."
+            )
+        if launch.rank >= launch.size - servers:
+            return None
+        return ConfigError(
+            f"{launch.name(launch.rank)} is no parameter server: those are the last {servers} of "
+            f"{launch.size} ranks ({launch.by}). Start the script here, and servers behind its workers."
+        )
 
     def carrier(self, values: Values) -> Carrier:
         """The channel between the ranks. Raises ConfigError."""
@@ -63,7 +91,8 @@ class Start:
             return MpiCarrier(self.comm, name, secret, timeout_s)
         if self.launch.size == 1:
             return SoloCarrier(name, secret)
-        patient = self.launch.by in _BY_HAND and not values.is_given("RDMACOLL_START_TIMEOUT_S")
+        by_hand = self.launch.by in _BY_HAND or self.launch.hosts
+        patient = by_hand and not values.is_given("RDMACOLL_START_TIMEOUT_S")
         # Rank 0 has a connection from each of the others.
         load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
         file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
@@ -216,10 +245,12 @@ def find_start(
     rank: int | None = None,
     size: int | None = None,
     rendezvous: str | None = None,
+    listed: Launch | None = None,
     environ: Mapping[str, str] | None = None,
     values: Values | None = None,
 ) -> Start:
-    """Who this process is, by the order of precedence above. Raises ConfigError.
+    """Who this process is, by the order of precedence above; `listed`: what `find_lists` gave. Raises
+    ConfigError.
 
     MPI_Init may last as long as RDMACOLL_START_TIMEOUT_S of `values`, where that is set: the launcher watches
     its processes, and slow ones are none of its business.
@@ -238,6 +269,8 @@ def find_start(
         if comm.Is_inter():
             raise ConfigError("comm is an intercommunicator: pass comm.Merge(), one group of ranks.")
         return Start(Launch("the given MPI communicator", comm.Get_rank(), comm.Get_size()), comm)
+    if listed is not None:
+        return Start(listed)
     told = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
     if told is not None:
         return Start(told)
@@ -251,6 +284,37 @@ def find_start(
         if start is not None:
             return start
     return Start(Launch("no launcher", 0, 1))
+
+
+def find_lists(
+    told: Told,
+    values: Values,
+    *,
+    is_told_otherwise: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Launch | None:
+    """The start that lists of hosts describe: those of arguments and flags, or TF_CONFIG's in mode ps, where
+    nobody else says who takes part. Raises ConfigError.
+
+    is_told_otherwise: `init` was given a communicator, or rank and size.
+    """
+    environ = os.environ if environ is None else environ
+    is_colocated = values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated"
+    if told.has_lists():
+        if is_told_otherwise:
+            raise ConfigError(
+                "init() takes comm, or rank, size and rendezvous, or lists of hosts, not two of them."
+            )
+        return cluster_rules.launch_of(told, is_colocated=is_colocated)
+    variable = environ.get("TF_CONFIG", "")
+    if is_told_otherwise or not variable.strip() or values.text("RDMACOLL_MODE") != "ps":
+        return None
+    if launch_rules.by_hand(environ) is not None or _mpi_is_active():
+        return None
+    if any(launch.size > 1 for launch in launch_rules.by_launchers(environ)):
+        return None
+    variables = cluster_rules.told_by_tf_config(variable)
+    return cluster_rules.launch_of(variables, is_colocated=is_colocated) if variables else None
 
 
 def told_launch(environ: Mapping[str, str] | None = None) -> Launch | None:

@@ -23,9 +23,9 @@ def no_watch() -> None:
     """Nothing else to look at while one waits."""
 
 
-def left(rank: int, host: str, who: str, cause: str) -> RankFailedError:
-    """The error of a rank that is gone before the world stands."""
-    text = f"rank {rank} ({who}) left during the start: {cause}."
+def left(rank: int, host: str, who: str, cause: str, name: str = "") -> RankFailedError:
+    """The error of a rank that is gone before the world stands; `name`: what else it is called."""
+    text = f"{name or f'rank {rank}'} ({who}) left during the start: {cause}."
     return RankFailedError(text, rank=rank, host=host, cause=cause)
 
 

@@ -37,9 +37,49 @@ class Launch:
     rendezvous: str = ""  # host:port, where MPI does not carry the texts
     variables: tuple[str, ...] = ()  # that told rank and size, where `by` does not name them
     is_mpi: bool = False  # MPI carries the texts, where this process has that MPI
+    hosts: tuple[str, ...] = ()  # host:port of every rank, where lists say who takes part
+    servers: int = 0  # how many of them, the last ones, are parameter servers
+
+    def name(self, rank: int) -> str:
+        """What sentences call a rank: "rank 3", and where lists name it "worker 1" or "ps 0"."""
+        if not self.hosts:
+            return f"rank {rank}"
+        workers = self.size - self.servers
+        return f"worker {rank}" if rank < workers else f"ps {rank - workers}"
+
+    def place(self, rank: int) -> str:
+        """The name with the address at which the rank is met."""
+        if self.hosts:
+            return f"{self.name(rank)} ({self.hosts[rank]})"
+        return f"{self.name(rank)} at {self.rendezvous}"
+
+    def address_source(self, rank: int) -> str:
+        """What to change where the address of a rank will not do."""
+        if not self.hosts:
+            return "RDMACOLL_RENDEZVOUS"
+        return "worker_hosts" if rank < self.size - self.servers else "ps_hosts"
+
+    def lists(self) -> dict[str, str] | None:
+        """The lists that say who takes part, which are the same on all ranks."""
+        if not self.hosts:
+            return None
+        workers = self.size - self.servers
+        return {"worker_hosts": ",".join(self.hosts[:workers]), "ps_hosts": ",".join(self.hosts[workers:])}
+
+    def lists_text(self) -> str:
+        """The same in one phrase."""
+        return " and ".join(f"{name}={hosts}" for name, hosts in (self.lists() or {}).items() if hosts)
 
     def describe(self) -> str:
         """One phrase for the log and for messages."""
+        if self.hosts:
+            plural = "" if self.servers == 1 else "s"
+            with_servers = f"with {self.servers} parameter server{plural}"
+            beside = with_servers if self.servers else "where every worker serves"
+            return (
+                f"{self.by}: {self.name(self.rank)} at {self.hosts[self.rank]}, rank {self.rank} of "
+                f"{self.size} {beside}"
+            )
         if self.size == 1:
             return f"{self.by}: a world of one"
         told = f" (from {' and '.join(self.variables)})" if self.variables else ""
@@ -72,17 +112,24 @@ def split_address(address: str) -> tuple[str, int]:
     >>> split_address("[::1]:4000"), split_address("node7:4000")
     (('::1', 4000), ('node7', 4000))
     """
+    found = parse_address(address)
+    if found is None:
+        raise ConfigError(
+            f"RDMACOLL_RENDEZVOUS={address!r} is not host:port (rank 0's host, and a free port there "
+            "from 1 to 65535; an IPv6 address in brackets)."
+        )
+    return found
+
+
+def parse_address(address: str) -> tuple[str, int] | None:
+    """As `split_address`; None for what is none."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         host = ""
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(
-            f"RDMACOLL_RENDEZVOUS={address!r} is not host:port (rank 0's host, and a free port there "
-            "from 1 to 65535; an IPv6 address in brackets)."
-        )
-    return host, int(port)
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    return (host, int(port)) if colon and host and is_port else None
 
 
 def _join_address(host: str, port: int) -> str:

@@ -40,12 +40,18 @@ class Patience:
         """How long one blocking call may last, so that reports and the deadline stay punctual."""
         return _SLICE_S
 
-    def report(self, text: str) -> None:
-        """Writes `text` when ten seconds have passed since the last line."""
+    def report(self, text: str) -> bool:
+        """Writes `text` when ten seconds have passed since the last line, and says whether it has."""
         now = time.monotonic()
-        if now >= self._report_at:
+        is_due = now >= self._report_at
+        if is_due:
             self._report_at = now + REPORT_EVERY_S
-            self._log.warning(f"{text} (for {now - self._begin:.0f} s)")
+            self.tell(text)
+        return is_due
+
+    def tell(self, text: str) -> None:
+        """Writes `text` now."""
+        self._log.warning(f"{text} (for {time.monotonic() - self._begin:.0f} s)")
 
     def limit(self) -> str:
         """The deadline in words, for messages."""

@@ -9,7 +9,7 @@ import json
 import threading
 from typing import Callable
 
-from rdmacoll.engine.carrier import Carrier
+from rdmacoll.engine.carrier import Carrier, no_watch
 from rdmacoll.engine.ending import is_harmless
 from rdmacoll.engine.errors import RankFailedError, RdmacollError
 from rdmacoll.engine.launch import Launch
@@ -58,7 +58,8 @@ class VariableServers:
                     staleness=self._staleness,
                     job=f"{job[0]} ps",
                     secret=job[1],
-                    arguments=arguments,
+                    # The engine has the port, where one is given.
+                    arguments=f"{arguments}RDMACOLL_PORT=auto\n",
                 )
             return json.dumps(opened)
 
@@ -91,12 +92,12 @@ class VariableServers:
                 self._thread.start()
         return self
 
-    def serve(self) -> None:
-        """The work of a server, until all workers have left or are lost."""
+    def serve(self, look: Callable[[], None] = no_watch) -> None:
+        """The work of a server, until all workers have left or are lost; `look` is called meanwhile."""
         (ps,) = self._parts.values()
         try:
             while not self._library.ps_serve(ps, _SLICE_MS) and not self._ends:
-                pass
+                look()
         except RdmacollError as error:
             Log(rank=self._me).warning(f"the parameter server of this rank ends: {error}")
         finally:

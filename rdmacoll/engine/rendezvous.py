@@ -24,9 +24,13 @@ from rdmacoll.engine.errors import (
 from rdmacoll.engine.launch import Launch, split_address
 from rdmacoll.engine.log import Log
 from rdmacoll.engine.patience import Patience
+from rdmacoll.engine.rendezvous_door import Porter, hello_of
 from rdmacoll.engine.rendezvous_host import RendezvousHost
 
 _RETRY_S = 0.05
+_ANSWER_S = 5.0
+# As an engine does, which expects callers to speak first.
+_SILENCE = "who is there says nothing, so a run has begun without this process, or it is another program"
 _ANSWER_BYTES_MAX = 64 << 20
 
 
@@ -37,10 +41,12 @@ class _EarlyError(Exception):
 class RendezvousGuest:
     """The side of every rank but 0."""
 
-    def __init__(self, launch: Launch, secret: bytes, patience: Patience) -> None:
+    def __init__(self, launch: Launch, secret: bytes, patience: Patience, who: str, log: Log) -> None:
         self._launch = launch
         self._secret = secret
         self._patience = patience
+        # Lists give this rank an address, too: it holds that until the others are here.
+        self._porter = Porter(launch, secret, who, log) if launch.hosts else None
         self._connection: socket.socket | None = None
         self._reader: channel.FrameReader | None = None
         self._writer: channel.FrameWriter | None = None
@@ -54,47 +60,66 @@ class RendezvousGuest:
             try:
                 self._meet(where)
             except (_EarlyError, OSError) as error:
-                self.close()
+                self._hang_up()
                 reason = str(getattr(error, "strerror", None) or error)
-                time.sleep(_RETRY_S)
-            waiting = f"waiting for rank 0 at {self._launch.rendezvous}: {reason}"
-            self._patience.report(waiting)
+                self._look_at_the_door(_RETRY_S)
+            if self._writer is None:
+                self._patience.report(f"waiting for {self._launch.place(0)}: {reason}")
             if self._writer is None and self._patience.is_over():
                 raise ConfigError(
-                    f"rank {self._launch.rank} cannot reach rank 0 at {self._launch.rendezvous} "
-                    f"{self._patience.limit()}: {reason}. Is rank 0 started there, and does a firewall "
-                    "let the port through?"
+                    f"{self._launch.name(self._launch.rank)} cannot reach {self._launch.place(0)} "
+                    f"{self._patience.limit()}: {reason}. Is {self._launch.name(0)} started there, and does "
+                    "a firewall let the port through?"
                 )
-        self._say({"rank": self._launch.rank, "size": self._launch.size, "host": host, "pid": pid})
+        self._say(hello_of(self._launch, host, pid))
+
+    def _look_at_the_door(self, within_s: float) -> None:
+        if self._porter is None:
+            time.sleep(within_s)
+            return
+        try:
+            self._porter.look(within_s)
+        except ConfigError as error:
+            if self._writer is not None:
+                self._say({"error": error_to_fields(error)})
+            raise
 
     def _meet(self, where: tuple[str, int]) -> None:
-        connection = socket.create_connection(where, timeout=5.0)
+        connection = socket.create_connection(where, timeout=_ANSWER_S)
         self._connection = connection
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         greeting = self._exactly(connection, channel.GREETING_BYTES)
         if not greeting.startswith(channel.MAGIC):
             raise ConfigError(
-                f"{self._launch.rendezvous} is not rank 0 of an rdmacoll job: another program listens "
-                "there. Choose another port in RDMACOLL_RENDEZVOUS."
+                f"{self._launch.rendezvous} is not {self._launch.name(0)} of an rdmacoll job: another "
+                f"program listens there. Choose another port in {self._launch.address_source(0)}."
             )
         proof = channel.caller_proof(self._secret, greeting)
+        connection.settimeout(_ANSWER_S)
         connection.sendall(proof)
         answer = self._exactly(connection, channel.MAC_BYTES)
         if not hmac.compare_digest(answer, channel.listener_proof(self._secret, greeting, proof)):
             refused = "refused our secret" if answer == channel.REFUSED else "does not know our secret"
             raise ConfigError(
-                f"rank 0 at {self._launch.rendezvous} {refused}: the file of RDMACOLL_SECRET_FILE must "
+                f"{self._launch.place(0)} {refused}: the file of RDMACOLL_SECRET_FILE must "
                 "have the same content on every host. Copy rank 0's, or put it in a shared home."
             )
         key = channel.session_key(self._secret, greeting, proof)
         self._reader = channel.FrameReader(key, b"down", _ANSWER_BYTES_MAX)
         self._writer = channel.FrameWriter(key, b"up")
 
-    @staticmethod
-    def _exactly(connection: socket.socket, count: int) -> bytes:
+    def _exactly(self, connection: socket.socket, count: int) -> bytes:
         data = bytearray()
+        deadline = time.monotonic() + _ANSWER_S
         while len(data) < count:
-            more = connection.recv(count - len(data))
+            connection.settimeout(_RETRY_S)
+            try:
+                more = connection.recv(count - len(data))
+            except socket.timeout:  # TimeoutError itself only from Python 3.10 on
+                if time.monotonic() > deadline:
+                    raise _EarlyError(_SILENCE) from None
+                self._look_at_the_door(0)  # two who were given different lists may call each other
+                continue
             if not more:
                 raise _EarlyError("it closed the connection")
             data += more
@@ -117,16 +142,17 @@ class RendezvousGuest:
         answer = self._hear(self._patience.slice_s())
         while answer is None:
             watch()
+            self._look_at_the_door(0)
             # Rank 0 gives up first and says who is missing.
             if self._patience.is_over() and self._patience.grace_is_over():
                 raise ConfigError(
-                    f"rank 0 at {self._launch.rendezvous} did not go on with the start "
-                    f"{self._patience.limit()}."
+                    f"{self._launch.place(0)} did not go on with the start {self._patience.limit()}."
                 )
             answer = self._hear(self._patience.slice_s())
         texts = answer.get("texts") if isinstance(answer, dict) else None
         if not isinstance(texts, list) or len(texts) != self._launch.size:
-            raise ConfigError("rank 0 spoke out of turn.")
+            raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
+        self.free_address()
         return [str(item) for item in texts]
 
     def _hear(self, within_s: float) -> Any:
@@ -144,8 +170,11 @@ class RendezvousGuest:
             return None
         except (OSError, channel.ProtocolError) as error:
             host = split_address(self._launch.rendezvous)[0]
-            self._end = left(0, host, self._launch.rendezvous, str(error))
+            self._end = left(0, host, self._launch.rendezvous, str(error), self._launch.name(0))
             raise self._end from None
+        if isinstance(answer, dict) and isinstance(answer.get("waiting"), str):
+            self._patience.tell(answer["waiting"])
+            return None
         if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
             self._end = error_from_json(json.dumps(answer["error"]))
             raise self._end
@@ -154,18 +183,28 @@ class RendezvousGuest:
     def check(self) -> None:
         """Raises what rank 0 has said meanwhile, or that it is gone."""
         if self._end is None and self._hear(0.0) is not None:
-            raise ConfigError("rank 0 spoke out of turn.")
+            raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
 
     def leave(self, error: RankFailedError) -> None:
         """Says so to rank 0, which tells the others."""
         if self._writer is not None:
             self._say({"error": error_to_fields(error)})
 
-    def close(self) -> None:
-        """Closes the connection; idempotent."""
+    def free_address(self) -> None:
+        """All ranks are here: the engine may have the address that this one was listed with."""
+        if self._porter is not None:
+            self._porter.close()
+            self._porter = None
+
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def close(self) -> None:
+        """Closes every socket; idempotent."""
+        self._hang_up()
+        self.free_address()
 
 
 class TcpCarrier:
@@ -174,7 +213,7 @@ class TcpCarrier:
     def __init__(self, launch: Launch, file_secret: bytes, timeout_s: float | None, log: Log) -> None:
         self._file_secret = file_secret
         self._patience = patience = Patience(timeout_s, log)
-        self._rank, self._host = launch.rank, socket.gethostname()
+        self._launch, self._host = launch, socket.gethostname()
         self._who = who = f"{self._host}, pid {os.getpid()}"
         self._side: RendezvousHost | RendezvousGuest
         if launch.rank == 0:
@@ -182,7 +221,7 @@ class TcpCarrier:
             self._side = host
             self._guarded(lambda: host.gather(who))
         else:
-            guest = RendezvousGuest(launch, file_secret, patience)
+            guest = RendezvousGuest(launch, file_secret, patience, who, log)
             self._side = guest
             self._guarded(lambda: guest.join(self._host, os.getpid()))
 
@@ -205,7 +244,8 @@ class TcpCarrier:
 
     def leave(self, cause: str) -> None:
         """Everybody's error names this rank and `cause`."""
-        self._side.leave(left(self._rank, self._host, self._who, cause))
+        me = self._launch.rank
+        self._side.leave(left(me, self._host, self._who, cause, self._launch.name(me)))
 
     def job(self) -> tuple[str, bytes]:
         """Rank 0's random name, and a secret derived from the file's: that one opens no job itself."""

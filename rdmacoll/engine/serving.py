@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
+from rdmacoll.engine.carrier import no_watch
 from rdmacoll.engine.ending import is_harmless
 from rdmacoll.engine.errors import RankFailedError
 from rdmacoll.engine.library import Library
@@ -11,17 +14,20 @@ from rdmacoll.engine.ps_start import VariableServers
 _SLICE_MS = 100
 
 
-def serve(library: Library, engine: int, servers: VariableServers | None = None) -> bool:
-    """Does a server's work until all workers have left. Whether all have left well.
+def serve(
+    library: Library, engine: int, servers: VariableServers | None, look: Callable[[], None] = no_watch
+) -> bool:
+    """Does a server's work until all workers have left. Whether all have left well. `look` is called again
+    and again meanwhile, and at the end.
 
     Sums what they push, and raises RankFailedError when the world fails meanwhile, or when a worker has left
     with an error. Asynchronous `servers` apply what is pushed, and the engine's own thread sums: these go on
     without a worker that fails, and raise the error when another server does.
     """
     if servers is not None:
-        servers.serve()
+        servers.serve(look)
     try:
-        _serve_sums(library, engine)
+        _serve_sums(library, engine, look)
     except RankFailedError as error:
         if servers is None or error.rank >= servers.workers:
             raise
@@ -29,10 +35,13 @@ def serve(library: Library, engine: int, servers: VariableServers | None = None)
     return True
 
 
-def _serve_sums(library: Library, engine: int) -> None:
+def _serve_sums(library: Library, engine: int, look: Callable[[], None]) -> None:
     left = None
     while left is None:
-        left = library.engine_serve(engine, _SLICE_MS)
+        try:
+            left = library.engine_serve(engine, _SLICE_MS)
+        finally:
+            look()
     for rank, cause in left.items():
         if not is_harmless(cause):
             raise RankFailedError(

@@ -6,19 +6,20 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Callable
 
+from rdmacoll.engine.asked import ask
 from rdmacoll.engine.bootstrap import Start, find_start
-from rdmacoll.engine.carrier import gave_up
+from rdmacoll.engine.carrier import gave_up, no_watch
 from rdmacoll.engine.ending import Ending
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
-from rdmacoll.engine.process_set import ProcessSet, bind_static, setting_of, unbind
+from rdmacoll.engine.process_set import ProcessSet, bind_static, unbind
 from rdmacoll.engine.ps_start import VariableServers, variable_servers
 from rdmacoll.engine.serving import serve
-from rdmacoll.engine.settings import Values, arguments_text
+from rdmacoll.engine.settings import Values
 from rdmacoll.engine.standard import fill_standard_descriptors
 from rdmacoll.engine.starting import start_engine
 
@@ -119,6 +120,7 @@ class _Process:
         self.is_forked = False
         self.finalizes_mpi = False
         self.had_servers = False
+        self.look: Callable[[], None] | None = None  # while this process serves, which is all it does
         self.listeners: list[Callable[[int], None]] = []
 
     def tell(self, address: int) -> None:
@@ -166,6 +168,12 @@ def init(
     placement: str | None = None,
     sync: bool | None = None,
     staleness: int | None = None,
+    argv: bool | Sequence[str] = False,
+    job_name: str | None = None,
+    task_index: int | str | None = None,
+    ps_hosts: str | Sequence[str] | None = None,
+    worker_hosts: str | Sequence[str] | None = None,
+    protocol: str | None = None,
     **settings: object,
 ) -> None:
     """Joins the world that the launcher describes; every rank has to call it.
@@ -176,6 +184,11 @@ def init(
     and _PS_STALENESS. settings: any setting that `rdmacoll config` lists, without its prefix and in small
     letters (`init(transport="tcp")`). A second call without arguments does nothing.
 
+    job_name ("ps" or "worker"), task_index, ps_hosts, worker_hosts: a start by hand with parameter servers;
+    the lists of host:port, or texts with commas, are the same in every process. protocol: what TensorFlow's
+    servers would speak (grpc, grpc+verbs, grpc+mpi, grpc+gdr). argv=True, or a list of words: all of these
+    may be flags, the last one --server_protocol; sys.argv stays. With mode="ps" TF_CONFIG counts, too.
+
     With mode="ps" the last `num_servers` ranks are parameter servers. There `init()` does not return: it
     serves until the workers are done, and then ends the process with the exit status 0 (SystemExit), or
     raises the RankFailedError that names who has failed. `rank()`, `size()` and their like count the workers.
@@ -183,12 +196,14 @@ def init(
     Raises ConfigError for a wrong argument, setting or environment, also when it is another rank's, and
     RankFailedError when a rank dies meanwhile. Ctrl-C ends it on every rank.
     """
+    lists = {"job_name": job_name, "task_index": task_index, "ps_hosts": ps_hosts}
+    lists |= {"worker_hosts": worker_hosts, "protocol": protocol}
     with _PROCESS.lock:
         if _PROCESS.is_forked:
             raise refusal()
         if _PROCESS.engine is not None:
-            given = (comm, rank, size, rendezvous, process_sets, placement, sync, staleness)
-            if not settings and all(argument is None for argument in given):
+            given = (comm, rank, size, rendezvous, process_sets, placement, sync, staleness, *lists.values())
+            if not settings and not argv and all(argument is None for argument in given):
                 return
             raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
         if _PROCESS.had_servers and comm is None:
@@ -197,16 +212,16 @@ def init(
                 "comes once there. Start the job again, or give init() a communicator of the workers."
             )
         library = load()
-        for name, value in (("server_placement", placement), ("ps_sync", sync), ("ps_staleness", staleness)):
-            settings.setdefault(name, value)
-        arguments, values, wrong = _read(library, process_sets, settings)
-        start = start_of(comm, values=values, rank=rank, size=size, rendezvous=rendezvous)
-        if wrong is not None:
-            start.tell_of(wrong, values)
-        carrier = start.carrier(values)
-        servers = variable_servers(library, start.launch, values) if wrong is None else None
+        settings = {"server_placement": placement, "ps_sync": sync, "ps_staleness": staleness, **settings}
+        by_hand = {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous}
+        asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
+        start = start_of(**by_hand, listed=asked.listed, values=asked.values)
+        start.note = asked.note
+        wrong = start.refusal(asked.wrong, asked.values, serves=_PROCESS.look is not None)
+        carrier = start.carrier(asked.values)
+        servers = variable_servers(library, start.launch, asked.values) if wrong is None else None
         try:
-            address = start_engine(library, carrier, start.launch, arguments, wrong, servers)
+            address = start_engine(library, carrier, start.launch, asked.arguments, wrong, servers)
         except BaseException as error:
             if isinstance(error, RankFailedError) or not isinstance(error, Exception):
                 note_failure()
@@ -214,45 +229,32 @@ def init(
         finally:
             carrier.close()
         _PROCESS.ending.forget()
-        engine = _PROCESS.engine = Engine(library, address, values)
+        engine = _PROCESS.engine = Engine(library, address, asked.values)
         _PROCESS.had_servers = engine.servers > 0 or servers is not None
         engine.variable_servers = servers and servers.begun()
         bind_static(engine, process_sets)
         _PROCESS.tell(address)
-        start.tell(values)
+        start.tell(asked.values)
     if engine.is_server:
         _serve(engine)
+
+
+def serve_alone(look: Callable[[], None]) -> None:
+    """This process is a server without a script: `init()` refuses to make it a worker."""
+    _PROCESS.look = look
 
 
 def _serve(engine: Engine) -> None:
     """The whole life of a parameter server; the process ends with it."""
     try:
         with engine.held() as address:
-            if not serve(engine.library, address, engine.variable_servers):
+            if not serve(engine.library, address, engine.variable_servers, _PROCESS.look or no_watch):
                 note_failure()
     except RankFailedError:
         note_failure()
         raise
     shutdown()
     sys.exit(0)
-
-
-def _read(
-    library: Library,
-    process_sets: Sequence[ProcessSet | Iterable[int]] | str | None,
-    settings: Mapping[str, object],
-) -> tuple[str, Values, RdmacollError | None]:
-    """The arguments as the library reads them, the settings, and what is wrong with either: an error that the
-    other ranks are to hear, for which some settings are needed."""
-    rows, wrong = library.readable_settings()
-    arguments = ""
-    try:
-        named = {**settings, "process_sets": setting_of(process_sets)}
-        arguments = arguments_text(named, [str(row["name"]) for row in rows])
-        rows, wrong = library.readable_settings(arguments)
-    except ConfigError as error:
-        wrong = error
-    return arguments, Values(rows), wrong
 
 
 def start_of(comm: Any = None, **by_hand: Any) -> Start:
@@ -274,9 +276,8 @@ def _end(cause: str | None) -> None:
         _PROCESS.tell(0)
         unbind(engine)
         try:
-            if engine.variable_servers is not None and not engine.variable_servers.close(
-                engine.address, cause
-            ):
+            servers = engine.variable_servers
+            if servers is not None and not servers.close(engine.address, cause):
                 note_failure()
         finally:
             engine.close(cause)

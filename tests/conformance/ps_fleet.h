@@ -1,16 +1,10 @@
-// Workers and servers of an asynchronous parameter server in one process, over any transport.
+// Workers and servers of an asynchronous parameter server in one process, which a test steps.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <functional>
-#include <memory>
 #include <numeric>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "conformance/harness.h"
 #include "ps/client.h"
@@ -32,7 +26,7 @@ inline VariableSpec floats(std::string name, std::vector<int64_t> dims, bool by_
 }
 
 // Workers are the first ranks, servers the last.
-class ParameterServer : public testing::TestWithParam<Backend> {
+class PsFleet : public testing::TestWithParam<Backend> {
  protected:
   void open(int workers, int servers, std::optional<uint64_t> staleness = {},
             Nanoseconds peer_timeout = kNeverSilent) {
@@ -126,12 +120,6 @@ inline std::vector<float> counted(std::size_t count, float from) {
   std::vector<float> values(count);
   std::iota(values.begin(), values.end(), from);
   return values;
-}
-
-inline const std::vector<VariableSpec> kSpecs = {floats("large", {50, 101}), floats("scalar", {}),
-                                                 floats("none", {0, 3}), floats("small", {17})};
-inline std::vector<std::vector<float>> values_of_specs(float from) {
-  return {counted(5050, from), {from}, {}, counted(17, from)};
 }
 
 }  // namespace rdmacoll::conformance

@@ -10,6 +10,14 @@
 namespace rdmacoll::conformance {
 namespace {
 
+class ParameterServer : public PsFleet {};
+
+const std::vector<VariableSpec> kSpecs = {floats("large", {50, 101}), floats("scalar", {}),
+                                          floats("none", {0, 3}), floats("small", {17})};
+std::vector<std::vector<float>> values_of_specs(float from) {
+  return {counted(5050, from), {from}, {}, counted(17, from)};
+}
+
 TEST_P(ParameterServer, gives_all_workers_what_the_first_has) {
   open(3, 2);
   begin(kSpecs, values_of_specs(7));
@@ -51,70 +59,6 @@ TEST_P(ParameterServer, gives_fresh_values_back_for_gradients) {
     run(clients[static_cast<std::size_t>(step % 2)]->push_pull(tensors(moved)));
     EXPECT_EQ(moved, values_of_specs(2.F * static_cast<float>(step)));
   }
-}
-
-TEST_P(ParameterServer, moves_only_the_rows_that_are_named) {
-  open(2, 3);
-  constexpr std::size_t kRows = 400, kColumns = 6;
-  begin({floats("words", {kRows, kColumns}, true)}, {counted(kRows * kColumns, 0)});
-  // Twice the same: their gradients are summed.
-  const std::vector<int64_t> rows = {399, 5, 0, 5, 200};
-  std::vector<float> gradients(rows.size() * kColumns, -1);
-  CallRef call;
-  ASSERT_TRUE(clients[0]
-                  ->push_rows(0, rows, reinterpret_cast<const std::byte*>(gradients.data()), call)
-                  .ok());
-  run(call);
-  std::vector<float> pulled(rows.size() * kColumns);
-  ASSERT_TRUE(
-      clients[1]->pull_rows(0, rows, reinterpret_cast<std::byte*>(pulled.data()), call).ok());
-  run(call);
-  for (std::size_t i = 0; i < pulled.size(); ++i) {
-    const int64_t row = rows[i / kColumns];
-    const auto was = static_cast<float>(static_cast<std::size_t>(row) * kColumns + i % kColumns);
-    EXPECT_EQ(pulled[i], was + (row == 5 ? 2 : 1)) << i;
-  }
-  std::vector<std::vector<float>> all = {std::vector<float>(kRows * kColumns)};
-  run(clients[0]->pull(tensors(all)));
-  EXPECT_EQ(all[0][6 * kColumns], 6.F * kColumns);
-  EXPECT_EQ(all[0][200 * kColumns], 200.F * kColumns + 1);
-  EXPECT_EQ(clients[0]->push_rows(0, std::vector<int64_t>{400}, nullptr, call).message(),
-            "row 400 of variable words: it has rows 0 to 399.");
-}
-
-// More than a server does at once.
-TEST_P(ParameterServer, makes_up_for_what_rows_have_missed) {
-  open(2, 1);
-  constexpr std::size_t kRows = 512, kColumns = 64, kPushes = 101;
-  static_assert(kRows * kColumns * (kPushes - 1) > 2 * ps::kElementsAtOnce);
-  begin({floats("words", {kRows, kColumns}, true)}, {std::vector<float>(kRows * kColumns, 1)},
-        kSgd + "momentum=0.5\n");
-  std::vector<int64_t> all(kRows), first = {0};
-  std::iota(all.begin(), all.end(), 0);
-  const std::vector<float> ones(kRows * kColumns, 1);
-  CallRef call;
-  for (std::size_t push = 0; push < kPushes; ++push) {
-    ASSERT_TRUE(clients[0]
-                    ->push_rows(0, push == 0 ? all : first,
-                                reinterpret_cast<const std::byte*>(ones.data()), call)
-                    .ok());
-    run(call);
-  }
-  float velocity = 1, expected = 1 - velocity;
-  for (std::size_t missed = 1; missed < kPushes; ++missed) expected -= velocity *= 0.5F;
-  // By their numbers, and as a whole; while one makes up for them, the other is served.
-  std::vector<float> some(2 * kColumns);
-  std::vector<std::vector<float>> whole = {std::vector<float>(kRows * kColumns)};
-  const CallRef pull = clients[1]->pull(tensors(whole));
-  const CallRef stats = clients[0]->stats();
-  ASSERT_TRUE(clients[0]
-                  ->pull_rows(0, std::vector<int64_t>{kRows - 1, 7},
-                              reinterpret_cast<std::byte*>(some.data()), call)
-                  .ok());
-  for (const CallRef& one : {pull, stats, call}) run(one);
-  EXPECT_EQ(some, std::vector<float>(2 * kColumns, expected));
-  whole[0].erase(whole[0].begin(), whole[0].begin() + kColumns);
-  EXPECT_EQ(whole[0], std::vector<float>((kRows - 1) * kColumns, expected));
 }
 
 TEST_P(ParameterServer, lets_the_fast_run_while_one_is_slow) {

@@ -6,48 +6,24 @@ Arguments: over how many workers the data are spread, and "plain" for the contro
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 
-os.environ["KERAS_BACKEND"] = "tensorflow"
-import keras
 import numpy as np
 import tensorflow as tf
+from ps_network import BATCH, EPOCHS, MOMENTUM, RATE, keras, network, rows_of
 from ranks import report
 
 import rdmacoll
 
 WORKERS, IS_PLAIN = int(sys.argv[1]), "plain" in sys.argv
-BATCH, STEPS, EPOCHS = 12, 5, 3
 
 rdmacoll.init()
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 assert SIZE in (1, WORKERS), SIZE
 
 
-def data() -> tuple[np.ndarray, np.ndarray]:
-    """This worker's rows of each batch; one process has all of them."""
-    x = np.random.default_rng(4).normal(size=(STEPS, BATCH, 6)).astype(np.float32)
-    y = np.sin(x.sum(axis=2, keepdims=True))
-    each = BATCH // SIZE
-    mine = slice(RANK * each, (RANK + 1) * each)
-    return x[:, mine].reshape(-1, 6), y[:, mine].reshape(-1, 1)
-
-
-def network() -> keras.Model:
-    keras.utils.set_random_seed(9)
-    return keras.Sequential(
-        [
-            keras.layers.Input((6,)),
-            keras.layers.Dense(24, activation="tanh"),
-            keras.layers.Dense(16, activation="relu"),
-            keras.layers.Dense(1),
-        ]
-    )
-
-
 def fit() -> list[np.ndarray]:
-    model, optimizer = network(), keras.optimizers.SGD(0.1, momentum=0.9)
+    model, optimizer = network(), keras.optimizers.SGD(RATE, MOMENTUM)
     callbacks = []
     if not IS_PLAIN:
         if RANK > 0:  # the broadcast puts that right
@@ -55,7 +31,7 @@ def fit() -> list[np.ndarray]:
         optimizer = rdmacoll.DistributedOptimizer(optimizer)
         callbacks = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
     model.compile(optimizer=optimizer, loss="mse")
-    x, y = data()
+    x, y = rows_of(RANK, SIZE)
     model.fit(x, y, BATCH // SIZE, EPOCHS, verbose=0, shuffle=False, callbacks=callbacks)
     return model.get_weights()
 
@@ -72,7 +48,7 @@ def loop() -> list[np.ndarray]:
         variables = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    x, y = data()
+    x, y = rows_of(RANK, SIZE)
     each = BATCH // SIZE
     for _ in range(EPOCHS):
         for begin in range(0, len(x), each):

@@ -52,11 +52,13 @@ class FakeTeam:
 
     def ask(self, request, within_s):
         self.said.append(request["do"])
+        if request["do"] == "usage":
+            return [{"cpu_s": 0.0, "peak": 1}] * 2
         if request["do"] != "burst":
             return [{"wrong": self._wrong}, {"wrong": 0}]
         if self._breaks and self.said.count("burst") >= self._breaks:
             raise TeamError("Open MPI: rank 1 is gone")
-        return [{"seconds": [1.0] * request["slices"], "cpu_s": 0.0}] * 2
+        return [{"seconds": [1.0] * request["slices"], "each": 1}] * 2
 
     def go(self) -> None:
         self.said.append("go")

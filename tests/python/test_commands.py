@@ -40,6 +40,21 @@ def test_config_shows_where_each_value_came_from(tmp_path):
     assert "RDMACOLL_ORDER" in output
 
 
+def test_config_shows_what_tf_config_sets_in_mode_ps(tmp_path):
+    cluster = {"ps": ["127.0.0.1:4001", "127.0.0.1:4002"], "worker": ["127.0.0.1:4003"]}
+    environ = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "ps", "index": 1}})}
+    found = {}
+    for mode in ("ps", "allreduce"):
+        code, result, _ = command_line(tmp_path, "config", env={**environ, "RDMACOLL_MODE": mode})
+        assert code == 0
+        found[mode] = {row["name"]: row for row in result["settings"]}
+    for name, set_there, otherwise in (("NUM_SERVERS", "2", "1"), ("PORT", "4002", "")):
+        row = found["ps"][f"RDMACOLL_{name}"]
+        assert (row["value"], row["source"]) == (set_there, "environment")
+        assert f"={set_there} is from TF_CONFIG: ps 1 at 127.0.0.1:4002, rank 2 of 3" in row["note"]
+        assert found["allreduce"][f"RDMACOLL_{name}"]["value"] == otherwise
+
+
 def test_forced_algorithms_by_size_are_shown_and_foreign_words_are_explained(tmp_path):
     environ = {"RDMACOLL_ALLREDUCE_ALGORITHM": "pscpu#2:32k:xring"}
     code, found, output = command_line(tmp_path, "config", env=environ)

@@ -151,3 +151,32 @@ except rdmacoll.NotInitializedError as error:
 """
     reports = run(program, 2, deadline_s=60).succeeded()
     assert 'rdmacoll.init(mode="ps", sync=False)' in reports[0]
+
+
+def test_callers_that_come_and_go_wake_no_thread():
+    program = """
+import pathlib, threading, time
+import numpy as np
+import rdmacoll
+from rdmacoll import ps
+from ranks import report
+rule = ps.Rule("optimizer=sgd\\nschedule=constant\\ninitial_learning_rate=0.5\\n")
+
+def naps():
+    others = (path for path in pathlib.Path("/proc/self/task").iterdir()
+              if int(path.name) != threading.get_native_id())
+    texts = [(path / "status").read_text() for path in others]
+    return sum(int(text.split("\\nvoluntary_ctxt_switches:")[1].split()[0]) for text in texts)
+
+rdmacoll.init(mode="ps", sync=False, num_servers=1)
+ps.declare({"a": np.zeros(10, np.float32)}, rule)
+value = np.empty(10, np.float32)
+before, began = naps(), time.monotonic()
+for _ in range(4000):
+    ps.pull("a", value)
+report([naps() - before, time.monotonic() - began])
+rdmacoll.shutdown()
+"""
+    naps, seconds = run(program, 2, env={"RDMACOLL_TRANSPORT": "tcp"}, deadline_s=120).succeeded()[0]
+    # A thread looks every few milliseconds who is there, whatever the calls take.
+    assert naps < 1000 + 2000 * seconds, (naps, seconds)

@@ -85,6 +85,7 @@ TEST_F(ConfigTest, table_and_struct_agree_on_every_default) {
   EXPECT_EQ(config.canonical, fresh.canonical);
   EXPECT_EQ(config.bucket_bytes, fresh.bucket_bytes);
   EXPECT_EQ(config.interface, fresh.interface);
+  EXPECT_EQ(config.port, fresh.port);
   EXPECT_EQ(config.start_timeout_s, fresh.start_timeout_s);
   EXPECT_EQ(config.peer_timeout_s, fresh.peer_timeout_s);
   EXPECT_EQ(config.stall_warning_s, fresh.stall_warning_s);
@@ -368,6 +369,7 @@ TEST_F(ConfigTest, what_a_queue_pair_cannot_have_is_refused) {
   expect_refused("RDMA_SL", "16");
   expect_refused("RDMA_MTU", "1500");
   expect_refused("RDMA_TRAFFIC_CLASS", "256");
+  for (const char* port : {"0", "65536", "http"}) expect_refused("RDMACOLL_PORT", port);
 }
 
 TEST_F(ConfigTest, the_fingerprint_holds_world_settings_in_one_spelling) {
@@ -378,7 +380,7 @@ TEST_F(ConfigTest, the_fingerprint_holds_world_settings_in_one_spelling) {
   EXPECT_EQ(world.at("RDMACOLL_CHUNK_SIZE"), "1048576");
   EXPECT_EQ(world.at("RDMACOLL_PEER_TIMEOUT_S"), "5");
   EXPECT_EQ(world.at("RDMACOLL_SEGMENT_BYTES"), "auto");
-  for (const char* local : {"RDMACOLL_LOG", "RDMACOLL_RANK", "RDMACOLL_DEVICE",
+  for (const char* local : {"RDMACOLL_LOG", "RDMACOLL_RANK", "RDMACOLL_DEVICE", "RDMACOLL_PORT",
                             "RDMACOLL_INTERFACE", "RDMACOLL_SECRET_FILE"}) {
     EXPECT_FALSE(world.contains(local)) << local;
   }

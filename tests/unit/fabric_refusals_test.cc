@@ -74,6 +74,40 @@ TEST(FabricRefusals, an_interface_that_does_not_exist_is_refused) {
   }
 }
 
+// With a connection that goes on, as those of a rendezvous at the same address do.
+TEST(FabricRefusals, a_port_is_taken_over_from_a_former_listener_and_refused_where_it_is_in_use) {
+  Fd listener;
+  const auto any = *SocketAddress::parse("127.0.0.1:0");
+  ASSERT_TRUE(listen_at(tcp_endpoint(any), listener).ok());
+  const int on = 1;
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const SocketAddress address = local_address(listener.get());
+  Fd caller;
+  ASSERT_EQ(start_connect(tcp_endpoint(address), caller), 0);
+  pollfd ready{.fd = listener.get(), .events = POLLIN};
+  ASSERT_EQ(::poll(&ready, 1, 5000), 1);
+  const Fd accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_TRUE(accepted);
+
+  SteadyClock clock;
+  std::unique_ptr<MemoryPool> pool;
+  ASSERT_TRUE(MemoryPool::create(16 << 20, pool).ok());
+  const auto open = [&](std::unique_ptr<Fabric>& fabric) {
+    FabricOptions options{.size = 2};
+    options.config.interface = "127.0.0.1";
+    options.config.port = address.port();
+    return Fabric::open(std::move(options), *pool, clock, fabric);
+  };
+  std::unique_ptr<Fabric> late, fabric;
+  const Status taken = open(late);
+  EXPECT_EQ(taken.code(), Code::invalid);
+  EXPECT_THAT(taken.message(), AllOf(HasSubstr(address.text()), HasSubstr("RDMACOLL_PORT")));
+  listener.reset();
+  const Status opened = open(fabric);
+  ASSERT_TRUE(opened.ok()) << opened.message();
+  EXPECT_THAT(fabric->card(), HasSubstr(address.text()));
+}
+
 TEST(FabricRefusals, a_wrong_secret_is_refused_by_both_sides) {
   for (const char* transport : {"shm", "tcp"}) {
     Cluster cluster(2, [&](FabricOptions& options) {

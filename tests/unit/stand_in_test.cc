@@ -19,6 +19,10 @@ TEST(StandIns, are_like_what_the_rank_would_have_submitted) {
       const std::vector<int64_t> rows = own_rows(wanted, rank, kRanks);
       Descriptor descriptor;
       ASSERT_TRUE(decode_descriptor(encode_descriptor(wanted), descriptor));
+      EXPECT_TRUE(is_complete(descriptor, rows, rank, kRanks)) << operation.name;
+      std::vector<int64_t> more = rows;
+      more.insert(more.end(), 2, 1);
+      EXPECT_FALSE(is_complete(descriptor, more, rank, kRanks)) << operation.name;
       Request request = request_like(descriptor, rows, rank, kRanks);
       EXPECT_EQ(encode_descriptor(request), encode_descriptor(wanted)) << operation.name;
       EXPECT_EQ(own_rows(request, rank, kRanks), rows) << operation.name;

@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 from typing import Any
 
@@ -42,15 +43,19 @@ class Rank:
     def burst(self, *, slices: int, calls: int) -> dict[str, Any]:
         """Times slices of calls. One call before them brings the ranks together."""
         assert self._job is not None
-        call, seconds = self._job.call, []
-        before = time.process_time()
+        call, each, seconds = self._job.call, getattr(self._job, "each", 1), []
         call()
         for _ in range(slices):
             begin = time.perf_counter()
             for _ in range(calls):
                 call()
-            seconds.append((time.perf_counter() - begin) / calls)
-        return {"seconds": seconds, "cpu_s": time.process_time() - before}
+            seconds.append((time.perf_counter() - begin) / (calls * each))
+        return {"seconds": seconds, "each": each}
+
+    def usage(self) -> dict[str, Any]:
+        """Of this process: processor time so far, and the most memory it has had in bytes."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return {"cpu_s": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss * 1024}
 
     def drop(self) -> dict[str, Any]:
         """Gives the cell's memory back, if it is not kept; wrong: what the timed calls left wrong."""
@@ -69,7 +74,7 @@ class Rank:
         with open("/proc/self/smaps_rollup", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file.read().splitlines()[1:])
         now = {name: int(fields[name].split()[0]) * 1024 for name in ("Rss", "Pss")}
-        return {**now, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        return {**now, "peak": self.usage()["peak"]}
 
 
 def main() -> None:
@@ -90,12 +95,21 @@ def main() -> None:
     start_s = {"begin": begin, "joined": time.time(), **getattr(library, "start_s", {})}
     say({"rank": library.rank, "pid": os.getpid(), "facts": library.facts, "start_s": start_s})
     rank = Rank(library)
-    for request in stream:
-        order = json.loads(request)
-        try:
-            say(getattr(rank, order.pop("do"))(**order))
-        except Exception as error:
-            say({"error": f"{type(error).__name__}: {error}"})
+
+    def obey() -> None:
+        for request in stream:
+            order = json.loads(request)
+            try:
+                say(getattr(rank, order.pop("do"))(**order))
+            except Exception as error:
+                say({"error": f"{type(error).__name__}: {error}"})
+
+    serve = getattr(library, "serve", None)
+    if serve is None:
+        obey()
+    else:  # it takes the main thread, and returns when its workers have left
+        threading.Thread(target=obey, daemon=True).start()
+        serve()
 
 
 if __name__ == "__main__":

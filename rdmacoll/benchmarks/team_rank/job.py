@@ -11,7 +11,8 @@ Work = dict[str, Any]
 
 
 class Job(Protocol):
-    """A call that is timed, and how its results are checked."""
+    """A call that is timed, and how its results are checked. One with an attribute `each` does that many of
+    what is timed in a call."""
 
     @property
     def call(self) -> Callable[[], object]:
@@ -28,7 +29,7 @@ class Job(Protocol):
 
 
 class Library(Protocol):
-    """A library that this process is a rank of."""
+    """A library that this process is a rank of. One with a method `serve` needs the main thread for it."""
 
     rank: int
     ranks: int

@@ -1,0 +1,98 @@
+"""What is said of measured payloads: tables, and goals that are missed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP, libraries
+
+Row = Mapping[str, Any]
+
+# How many times as good as each peer we mean to be, by the command and its row.
+LATENCY, LATENCY_BYTES_MAX = 4.0, 64 << 10
+BANDWIDTH, BANDWIDTH_PAYLOAD = 3.0, "skewed"
+THROUGHPUT, THROUGHPUT_PAYLOAD = 4.5, "uniform"
+
+_TITLES = {name: row.title for name, row in libraries(everybody=False).items()}
+
+
+def goal_of(command: str, row: Row) -> float | None:
+    """Of a row of p2p-latency, p2p-bandwidth or ps-throughput; None where there is none."""
+    if command == "p2p-latency":
+        return LATENCY if row["buffers"] == 1 and row["bytes"] <= LATENCY_BYTES_MAX else None
+    if command == "p2p-bandwidth":
+        return BANDWIDTH if row["payload"] == BANDWIDTH_PAYLOAD else None
+    if command == "ps-throughput":
+        return THROUGHPUT if row["payload"] == THROUGHPUT_PAYLOAD else None
+    return None
+
+
+def missed(command: str, rows: Sequence[Row]) -> list[str]:
+    """A sentence for each goal that is missed, and by how much."""
+    found = []
+    for row in rows:
+        goal = goal_of(command, row)
+        for ours, ratios in row["ratio"].items():
+            found += [
+                f"{row['exchange']} of {row['payload']}: {_TITLES[ours]} is {value:.2f} times as fast as "
+                f"{_TITLES[peer]}, and means to be {goal:g} times"
+                for peer, value in ratios.items()
+                if goal is not None and value < goal
+            ]
+    return found
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _time(row: Row, name: str) -> str:
+    summary = row["time_us"][name]
+    mark = "" if summary["quiet"] else " (L)"
+    return f"{_number(summary['median'])} ({_number(summary['min'])} to {_number(summary['max'])}){mark}"
+
+
+def _rate(row: Row, name: str) -> str:
+    return f"{_number(row['payloads_per_s'][name])}/s, {_number(row['MB_per_s'][name])} MB/s"
+
+
+def table(command: str, rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown. Latency: microseconds, median (min to max); else what all workers move together,
+    by the medians. (L): others had the processor too. Ratios are the peer's time / ours."""
+    names = [name for name in _TITLES if any(name in row["time_us"] for row in rows)]
+    ours = [name for name in (OURS, OURS_BY_TCP) if name in names]
+    peers = [name for name in names if name not in ours]
+    cell: Callable[[Row, str], str] = _time if command == "p2p-latency" else _rate
+    ratios = [(mine, peer) for peer in peers for mine in ours]
+    heads = ["", "bytes", *(_TITLES[name] for name in names)]
+    heads += [f"{_TITLES[peer]} / {_TITLES[mine]}" for mine, peer in ratios]
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+    for row in rows:
+        cells = [f"{row['exchange']} {row['payload']}", str(row["bytes"])]
+        cells += [cell(row, name) if name in row["time_us"] else "-" for name in names]
+        for mine, peer in ratios:
+            value = row["ratio"].get(mine, {}).get(peer)
+            cells.append("-" if value is None else f"{value:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def costs(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown: processor time per payload and most memory, workers + servers."""
+    names = [name for name in _TITLES if any(name in row["time_us"] for row in rows)]
+    heads = ["", *(f"{_TITLES[name]}: processor µs, MiB" for name in names)]
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * len(names)]
+    for row in rows:
+        cells = [f"{row['exchange']} {row['payload']}"]
+        for name in names:
+            if name not in row["cpu_us"]:
+                cells.append("-")
+                continue
+            cpu, peak = row["cpu_us"][name], row["peak_bytes"][name]
+            cells.append(
+                f"{_number(cpu['workers'])} + {_number(cpu['servers'])}, "
+                f"{peak['workers'] / (1 << 20):.0f} + {peak['servers'] / (1 << 20):.0f}"
+            )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines

@@ -1,0 +1,150 @@
+"""Payloads between workers and servers, or between everybody: ours and the peers', turn by turn in a run."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable
+
+from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
+from rdmacoll.benchmarks.libraries import Library
+from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP
+from rdmacoll.benchmarks.rpc.payloads import Payload
+from rdmacoll.benchmarks.team import Team
+from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns, ratio
+from rdmacoll.cli.report import counted
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to measure. exchanges: round-trip, push, pull; servers: 0 where every rank calls every other.
+    under_way: payloads that a peer's worker has under way at once, and ours."""
+
+    libraries: Sequence[Library]
+    exchanges: Sequence[str]
+    payloads: Sequence[Payload]
+    workers: int
+    servers: int
+    under_way: tuple[int, int]
+    links: Sequence[str]
+    cache: Path
+    rules: Rules
+    seconds: float
+
+
+def title_of(workers: int, servers: int, link: str) -> str:
+    """A part in words.
+
+    >>> title_of(2, 1, "machine"), title_of(1, 1, "10"), title_of(3, 0, "machine")
+    ('2 workers and 1 server on one machine', '1 worker and 1 server, 10 Gbit/s', '3 ranks on one machine')
+    """
+    who = f"{counted(workers, 'worker')} and {counted(servers, 'server')}"
+    who = who if servers else counted(workers, "rank")
+    return f"{who} on one machine" if link == MACHINE else f"{who}, {link} Gbit/s"
+
+
+def row_of(exchange: str, payload: Payload, cells: Mapping[str, Cell], workers: int, servers: int) -> Row:
+    """A cell of each library: microseconds per payload at the slowest worker; payloads per second and MB/s
+    (10^6 bytes) of all workers, each of which sends to every other one where there are no servers; processor
+    time per payload and most memory, of all workers and of all servers; the peers' ratios to each of ours,
+    above 1 where we are faster."""
+    row: Row = {
+        "exchange": exchange,
+        "payload": payload.name,
+        "bytes": payload.total,
+        "buffers": len(payload.sizes),
+        "time_us": {name: cell.summary() for name, cell in cells.items()},
+        "payloads_per_s": {},
+        "MB_per_s": {},
+        "cpu_us": {},
+        "peak_bytes": {},
+        "ratio": {},
+    }
+    others = 1 if servers else workers - 1
+    for name, summary in row["time_us"].items():
+        rate = workers * others * 1e6 / summary["median"]
+        row["payloads_per_s"][name] = rate
+        row["MB_per_s"][name] = rate * payload.total / 1e6
+        for what, values, share in (
+            ("cpu_us", summary["cpu_us_of"], workers * others),
+            ("peak_bytes", summary["peak_bytes_of"], 1),
+        ):
+            row[what][name] = {
+                "workers": sum(values[:workers]) / share,
+                "servers": sum(values[workers:]) / share,
+            }
+    for ours in (OURS, OURS_BY_TCP):
+        if ours in cells:
+            row["ratio"][ours] = {
+                name: ratio(cell, cells[ours])
+                for name, cell in cells.items()
+                if name not in (OURS, OURS_BY_TCP)
+            }
+    return row
+
+
+class Measurement:
+    """One run. `parts` is what was measured so far, `left_out` sentences about the rest."""
+
+    def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
+        self._wish, self._say = wish, say
+        self._turns = Turns(Watch(), wish.rules, time.monotonic() + wish.seconds, self._tell)
+        self.parts: list[dict[str, Any]] = []
+        self.left_out: list[str] = []
+
+    def _tell(self, text: str) -> None:
+        self.left_out.append(text)
+        self._say(text)
+
+    def run(self, each: Callable[[dict[str, Any]], None]) -> None:
+        """Measures all parts; `each` is called with one that is complete."""
+        wish = self._wish
+        for link in wish.links:
+            title = title_of(wish.workers, wish.servers, link)
+            if self._turns.is_late:
+                self._tell(f"not measured within {wish.seconds:g} s: {title}")
+                continue
+            self._say(title)
+            part = self._part(link, title)
+            self.parts.append(part)
+            each(part)
+
+    def _part(self, link: str, title: str) -> dict[str, Any]:
+        wish = self._wish
+        # Between hosts ours goes by TCP anyway.
+        libraries = [row for row in wish.libraries if link == MACHINE or row.name != OURS_BY_TCP]
+        with (
+            tempfile.TemporaryDirectory(prefix="rpc-") as folder,
+            place_of(wish.workers + wish.servers, link, Path(folder), wish.servers) as (place, facts),
+            teams_of(libraries, place, wish.cache, self._tell) as teams,
+        ):
+            versions = {team.library.name: team.facts for team in teams}
+            part = {"link": link, "title": title, **facts, "libraries": versions, "rows": []}
+            for exchange in wish.exchanges:
+                for payload in wish.payloads:
+                    if self._turns.is_late:
+                        self._tell(
+                            f"{title}: not measured within {wish.seconds:g} s: {exchange} of {payload.name}"
+                        )
+                        continue
+                    cells = self._cells(teams, exchange, payload)
+                    part["rows"].append(row_of(exchange, payload, cells, wish.workers, wish.servers))
+                    self._say(f"  {exchange} of {payload.name} done")
+            return part
+
+    def _cells(self, teams: list[Team], exchange: str, payload: Payload) -> dict[str, Cell]:
+        peers, ours = (1, 1) if exchange == "round-trip" else self._wish.under_way
+        work = {
+            "what": exchange,
+            "sizes": payload.sizes,
+            "bytes": payload.total,
+            "under_way": peers,
+            "under_way_of_ours": ours,
+        }
+        return self._turns.take(teams, {team.library.name: Task(team.library.name, work) for team in teams})

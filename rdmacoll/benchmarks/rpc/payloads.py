@@ -1,0 +1,97 @@
+"""Payloads of several buffers, as a training's tensors are: sizes in bytes, of whole float32. Pure."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rdmacoll.engine.errors import ConfigError
+
+KINDS = ("uniform", "random", "skewed")
+_ITEM = 4
+SMALL, MEDIUM, LARGE = 10, 10 << 10, 1 << 20
+# Of the buffers, in percent: many large ones, few small ones.
+_SKEWED = (10, 30, 60)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Its name, and its buffers' sizes in bytes."""
+
+    name: str
+    sizes: list[int]
+
+    @property
+    def total(self) -> int:
+        """In bytes."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How payloads are put together: of so many buffers of three sizes."""
+
+    iovec: int = 10
+    small: int = SMALL
+    medium: int = MEDIUM
+    large: int = LARGE
+    seed: int = 1
+
+
+def whole(size: int) -> int:
+    """The size of the float32 array that has at least so many bytes.
+
+    >>> whole(10), whole(12), whole(2)
+    (12, 12, 4)
+    """
+    return max(_ITEM, (size + _ITEM - 1) // _ITEM * _ITEM)
+
+
+def of_kind(kind: str, recipe: Recipe) -> Payload:
+    """uniform: as many of each size, one more of the smaller ones where that does not come out even.
+    random: each is drawn, the same for one seed. skewed: 60 % large, 30 % medium, 10 % small.
+
+    >>> payload = of_kind("skewed", Recipe())
+    >>> payload.sizes.count(1 << 20), payload.sizes.count(10 << 10), payload.sizes.count(12)
+    (6, 3, 1)
+    """
+    classes = (recipe.small, recipe.medium, recipe.large)
+    if kind == "random":
+        draw = random.Random(recipe.seed)
+        return Payload(kind, [whole(draw.choice(classes)) for _ in range(recipe.iovec)])
+    if kind == "uniform":
+        counts = [(recipe.iovec + 2 - place) // 3 for place in range(3)]
+    else:
+        small, medium = (recipe.iovec * share // 100 for share in _SKEWED[:2])
+        counts = [small, medium, recipe.iovec - small - medium]
+    return Payload(kind, [whole(size) for size, count in zip(classes, counts) for _ in range(count)])
+
+
+def recorded(path: Path) -> Payload:
+    """The tensors of one step, as `rdmacoll bench record` has written them. Raises ConfigError."""
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        sizes = [int(tensor["bytes"]) for tensor in found["tensors"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} has no recorded sizes ({type(error).__name__}: {error}): give uniform, random, skewed, "
+            "or a file that rdmacoll bench record has written."
+        ) from None
+    if not sizes or min(sizes) < 1:
+        raise ConfigError(f"{path} has no tensors, or empty ones: record a training that has gradients.")
+    return Payload(path.stem, [whole(size) for size in sizes])
+
+
+def payloads_of(text: str, recipe: Recipe) -> list[Payload]:
+    """Of a comma list of kinds and files. Raises ConfigError."""
+    names = [name for name in text.split(",") if name]
+    return [of_kind(name, recipe) if name in KINDS else recorded(Path(name)) for name in names]
+
+
+def single(sizes: Sequence[int], text_of: Any) -> list[Payload]:
+    """Payloads of one buffer."""
+    return [Payload(text_of(size), [whole(size)]) for size in sizes]

@@ -1,0 +1,126 @@
+"""The sizes of the tensors that a training gives to be reduced, or pushes to servers, in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import runpy
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from rdmacoll.benchmarks import resnet50
+from rdmacoll.cli.report import bytes_text
+
+# Of the distribution that is printed: a line for each power of 4.
+_STEP = 4
+
+
+class Recording:
+    """Of all lists of tensors that were seen, the one with the most bytes: a step's."""
+
+    def __init__(self) -> None:
+        self.tensors: list[dict[str, Any]] = []
+        self.lists = 0  # that were seen
+        self.unknown = 0  # tensors of the step that are as large as its data is
+        self.exit_code: Any = 0  # of the program
+
+    def see(self, named: Sequence[tuple[str, Any]]) -> None:
+        """A list of tensors with their names; None has no gradient."""
+        self.lists += 1
+        known, unknown = [], 0
+        for name, tensor in named:
+            size = None if tensor is None else _bytes_of(tensor)
+            if size:
+                known.append({"name": name, "bytes": size})
+            unknown += tensor is not None and size is None
+        if _total(known) > _total(self.tensors):
+            self.tensors, self.unknown = known, unknown
+
+
+def _total(tensors: Sequence[Mapping[str, Any]]) -> int:
+    return sum(int(tensor["bytes"]) for tensor in tensors)
+
+
+def _bytes_of(tensor: Any) -> int | None:
+    """None where only its data tells: rows of an embedding, for one."""
+    if not hasattr(tensor, "indices") and tensor.shape is not None:
+        dims = list(tensor.shape)
+        if all(dim is not None for dim in dims):
+            item = int(getattr(tensor.dtype, "itemsize", 0) or tensor.dtype.size)
+            return item * int(math.prod(dims))
+    return None
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Recording]:
+    """Sees what optimizers and tapes reduce, when it is traced, and what `rdmacoll.ps.exchange` pushes.
+    These are replaced from outside, so that a training that is not recorded pays nothing for it."""
+    from rdmacoll import ps
+
+    seen = Recording()
+    exchange = ps.exchange
+
+    def exchanged(gradients: Mapping[str, Any]) -> Any:
+        seen.see(list(gradients.items()))
+        return exchange(gradients)
+
+    with contextlib.ExitStack() as replaced:
+        replaced.enter_context(mock.patch.object(ps, "exchange", exchanged))
+        if importlib.util.find_spec("tensorflow") is not None:
+            from rdmacoll.optimizer.reduce import GradientReducer
+
+            reduce = GradientReducer.__call__
+
+            def reduced(self: Any, gradients: Sequence[Any], variables: Any = None) -> Any:
+                names = [getattr(v, "path", None) or v.name for v in variables or []]
+                names += [f"gradient_{number}" for number in range(len(names), len(gradients))]
+                seen.see(list(zip(names, gradients)))
+                return reduce(self, gradients, variables)
+
+            replaced.enter_context(mock.patch.object(GradientReducer, "__call__", reduced))
+        yield seen
+
+
+def of_program(words: Sequence[str]) -> Recording:
+    """Runs a Python program here, as `python PROGRAM ARGUMENT...` does, and records it."""
+    arguments, path = sys.argv, sys.path[0]
+    sys.argv, sys.path[0] = list(words), str(Path(words[0]).resolve().parent)
+    try:
+        with recording() as seen:
+            try:
+                runpy.run_path(words[0], run_name="__main__")
+            except SystemExit as end:
+                seen.exit_code = end.code or 0
+            return seen
+    finally:
+        sys.argv, sys.path[0] = arguments, path
+
+
+def of_resnet50() -> Recording:
+    """What a training of ResNet-50 gives, without one."""
+    seen = Recording()
+    seen.lists = 1
+    seen.tensors = [
+        {"name": f"gradient_{number}", "bytes": 4 * math.prod(shape)}
+        for number, shape in enumerate(resnet50.shapes())
+    ]
+    return seen
+
+
+def distribution(tensors: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]:
+    """(up to so many bytes, how many tensors, their bytes) for each power of 4 that has some.
+
+    >>> distribution([{"bytes": 40}, {"bytes": 64}, {"bytes": 1000}])
+    [('64', 2, 104), ('1K', 1, 1000)]
+    """
+    groups: dict[int, list[int]] = {}
+    for tensor in tensors:
+        limit = _STEP
+        while limit < tensor["bytes"]:
+            limit *= _STEP
+        groups.setdefault(limit, []).append(int(tensor["bytes"]))
+    return [(bytes_text(limit), len(sizes), sum(sizes)) for limit, sizes in sorted(groups.items())]

@@ -1,0 +1,144 @@
+"""Workers and servers of an asynchronous parameter server of rdmacoll, with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable
+
+import numpy as np
+
+from ..job import Job, Work
+from ..values import Array
+from .routes import Here, Nothing, buffers_of, here_of, payload_of, wrong_buffers
+
+# The update is a subtraction: no optimizer costs less.
+_RULE = "optimizer=sgd\nschedule=constant\ninitial_learning_rate=1.0\n"
+
+
+def _start(servers: int) -> None:
+    """Joins the world; on a server it returns when all workers have left."""
+    import rdmacoll
+
+    rdmacoll.init(mode="ps", num_servers=servers, sync=False)
+
+
+def _moves() -> tuple[Callable[..., object], Callable[..., object]]:
+    """(push, pull) of a mapping from names to arrays, in one request to each server."""
+    from rdmacoll.engine import library as abi
+    from rdmacoll.ps import calls
+
+    move = calls.current().move
+    return lambda arrays: move(abi.PS_PUSH, arrays), lambda arrays: move(abi.PS_PULL, arrays)
+
+
+class OurServers:
+    """Each worker has variables of its own, as large as its payload's buffers."""
+
+    def __init__(self, here: Here) -> None:
+        import rdmacoll
+
+        self.here, self.rank, self.ranks = here, here.rank, here.ranks
+        self.facts = {"version": rdmacoll.__version__, "numpy": np.__version__}
+        # What the servers have, by sizes.
+        self._stored: dict[tuple[int, ...], list[Array]] = {}
+        if not here.is_server:
+            _start(here.servers)
+
+    def make(self, work: Work) -> Job:
+        """round-trip: `exchange`. push, pull: of the same variables, in one request too."""
+        return Nothing() if self.here.is_server else _Calls(self, work)
+
+    def stored(self, sizes: Sequence[int]) -> tuple[list[str], list[Array]]:
+        """Names of this worker's variables of these sizes, and what the servers have of them."""
+        from rdmacoll import ps
+
+        key = tuple(sizes)
+        if key not in self._stored:
+            number = len(self._stored)
+            of_all = {
+                f"{number}/{worker}/{index}": np.zeros(size // 4, np.float32)
+                for worker in range(self.here.workers)
+                for index, size in enumerate(sizes)
+            }
+            ps.declare(of_all, ps.Rule(_RULE))
+            self._stored[key] = [np.zeros(size // 4, np.float32) for size in sizes]
+        number = list(self._stored).index(key)
+        return [f"{number}/{self.rank}/{index}" for index in range(len(sizes))], self._stored[key]
+
+
+class OurServer(OurServers):
+    """One that serves, which takes the main thread."""
+
+    def serve(self) -> None:
+        """Until the workers have left."""
+        _start(self.here.servers)
+
+
+class _Calls:
+    """All timed pushes give the same gradients, so the servers must have that many times these."""
+
+    def __init__(self, library: OurServers, work: Work) -> None:
+        from rdmacoll import ps
+
+        self._rank, self._what, self._sizes = library.rank, work["what"], payload_of(work)
+        self._names, self._stored = library.stored(self._sizes)
+        self._push, self._pull = _moves()
+        self._exchange = ps.exchange
+        self._gradients: dict[str, Array] = {}
+        self._values = {name: np.empty(stored.shape, np.float32) for name, stored in self._named()}
+        self._pushes = 0
+        # A call returns when the servers have done what it asks, so what is under way at once has threads.
+        self.each = work["under_way_of_ours"]
+        self._threads = ThreadPoolExecutor(self.each) if self.each > 1 else None
+
+    def _named(self) -> Iterator[tuple[str, Array]]:
+        return zip(self._names, self._stored)
+
+    def call(self) -> None:
+        """One payload, or one by each thread."""
+        if self._threads is None:
+            self._one()
+        else:
+            for one in [self._threads.submit(self._one) for _ in range(self.each)]:
+                one.result()
+        self._pushes += self.each if self._what != "pull" else 0
+
+    def _one(self) -> None:
+        if self._what == "push":
+            self._push(self._gradients)
+        elif self._what == "pull":
+            self._pull(self._values)
+        else:
+            self._values = self._exchange(self._gradients)
+
+    def check(self, turn: int) -> int:
+        """The servers have this turn's gradients once more for each push."""
+        self._gradients = dict(zip(self._names, buffers_of(self._rank, turn, self._sizes)))
+        if self._what == "pull":
+            self._push(self._gradients)
+            self._pushes += 1
+        self.call()
+        return self.after()
+
+    def clear(self) -> None:
+        """What is timed goes on with these gradients."""
+        for values in self._values.values():
+            values[...] = np.nan
+
+    def after(self) -> int:
+        """What the servers have after all pushes, exactly; and what the last call brought."""
+        pushes, self._pushes = self._pushes, 0
+        for stored, gradient in zip(self._stored, self._gradients.values()):
+            stored -= np.float32(pushes) * gradient
+        # Of several exchanges at once, any may have been the last.
+        shows = self._what == "pull" or (self._what == "round-trip" and self.each == 1)
+        wrong = wrong_buffers(list(self._values.values()), self._stored) if shows else 0
+        self._pull(self._values)
+        return wrong + wrong_buffers(list(self._values.values()), self._stored)
+
+
+def join(told: dict[str, Any]) -> OurServers:
+    """This process as a worker or a server."""
+    here = here_of(told)
+    return OurServer(here) if here.is_server else OurServers(here)

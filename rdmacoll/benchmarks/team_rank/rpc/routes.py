@@ -1,0 +1,113 @@
+"""Who sends which buffers to whom, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..job import Work
+from ..values import Array
+
+# Repeats after so many; a prime, so that no buffer begins like another.
+_PERIOD = 65_521
+_LEVELS = 5  # whole numbers from -2 to 2: sums of millions of them are exact
+
+
+@dataclass(frozen=True)
+class Here:
+    """This rank. Servers are the last ranks; without any, every rank calls every other."""
+
+    rank: int
+    addresses: Sequence[str]  # "host:port" of each rank
+    servers: int
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+        return len(self.addresses)
+
+    @property
+    def workers(self) -> int:
+        """Those who call."""
+        return self.ranks - self.servers
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this one only answers."""
+        return self.rank >= self.workers
+
+    @property
+    def called(self) -> list[int]:
+        """Whom this rank calls."""
+        if self.servers:
+            return list(range(self.workers, self.ranks))
+        return [rank for rank in range(self.ranks) if rank != self.rank]
+
+    def routes(self, sizes: Sequence[int]) -> list[tuple[int, list[int]]]:
+        """(a rank that is called, the numbers of the buffers that go there). Servers share them."""
+        if not self.servers:
+            return [(rank, list(range(len(sizes)))) for rank in self.called]
+        return [(rank, part) for rank, part in zip(self.called, shared(sizes, self.servers)) if part]
+
+
+def here_of(told: dict[str, Any]) -> Here:
+    """Of what this rank was told."""
+    return Here(told["rank"], told["addresses"], told["servers"])
+
+
+def shared(sizes: Sequence[int], servers: int) -> list[list[int]]:
+    """The buffers of each server: the largest first to the one that has the fewest bytes.
+
+    >>> shared([1, 4, 2, 2], 2)
+    [[0, 1], [2, 3]]
+    """
+    parts: list[list[int]] = [[] for _ in range(servers)]
+    held = [0] * servers
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        least = held.index(min(held))
+        parts[least].append(number)
+        held[least] += sizes[number]
+    return [sorted(part) for part in parts]
+
+
+def buffers_of(rank: int, turn: int, sizes: Sequence[int]) -> list[Array]:
+    """A rank's payload of this turn: float32 arrays of so many bytes, other ones for every rank and turn."""
+    buffers = []
+    for number, size in enumerate(sizes):
+        step = 1 + rank + 3 * number
+        start = 7919 * rank + 104_729 * turn + 31 * number
+        pattern = (np.arange(_PERIOD, dtype=np.int64) * step + start) // 3 % _LEVELS - _LEVELS // 2
+        buffers.append(np.resize(pattern.astype(np.float32), size // 4))
+    return buffers
+
+
+def wrong_buffers(got: Sequence[Array], expected: Sequence[Array]) -> int:
+    """How many are not what they must be."""
+    return sum(not np.array_equal(mine, right) for mine, right in zip(got, expected))
+
+
+class Nothing:
+    """What a server is told to do: it answers by threads of its own."""
+
+    def call(self) -> None:
+        """Takes no time."""
+
+    def check(self, _: int) -> int:
+        """The workers do."""
+        return 0
+
+    def clear(self) -> None:
+        """Nothing."""
+
+    def after(self) -> int:
+        """The workers count."""
+        return 0
+
+
+def payload_of(work: Work) -> list[int]:
+    """The sizes of its buffers."""
+    sizes: list[int] = work["sizes"]
+    return sizes

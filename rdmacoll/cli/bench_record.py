@@ -1,0 +1,57 @@
+"""`rdmacoll bench record`: the sizes of a training's tensors, to be replayed by other benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rdmacoll.benchmarks.rpc import record as records
+from rdmacoll.cli.report import Findings, check_json, command, counted, is_speaker, say, write_json
+from rdmacoll.engine.errors import ConfigError
+
+
+@click.command("record", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--out", required=True, metavar="FILE", help="What --payload of other benchmarks takes.")
+@click.option("--model", type=click.Choice(["resnet50"]), help="Known sizes, instead of a program's.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+@command("bench record")
+def record(*, out: str, model: str | None, program: tuple[str, ...]) -> Findings:
+    """Runs a training and writes the sizes of a step's gradients.
+
+    mpirun -np 2 rdmacoll bench record --out sizes.json train.py ARGUMENT...
+
+    Recorded is what DistributedOptimizer and DistributedGradientTape reduce and rdmacoll.ps.exchange
+    pushes; of several lists, the one with the most bytes. Rank 0 writes.
+    """
+    if bool(model) == bool(program):
+        raise click.UsageError("give a program to run, as in train.py --epochs 1, or --model resnet50.")
+    if program and not Path(program[0]).is_file():
+        raise click.BadParameter(f"{program[0]} is no file: give a Python program.")
+    if is_speaker():
+        check_json(out, "--out")
+    speaks = is_speaker()  # a program may have left its world when it ends
+    seen = records.of_program(program) if program else records.of_resnet50()
+    if not seen.tensors:
+        raise ConfigError(
+            f"{program[0]} reduced no gradients of known sizes: record one that trains with "
+            "DistributedOptimizer, DistributedGradientTape or rdmacoll.ps.exchange."
+        )
+    found: Findings = {
+        "ok": seen.exit_code == 0,
+        "source": model or program[0],
+        "tensors": seen.tensors,
+        "lists": seen.lists,
+        "unknown": seen.unknown,
+    }
+    if speaks:
+        write_json(out, found)
+    for limit, count, total in records.distribution(seen.tensors):
+        say(f"up to {limit:>5}: {counted(count, 'tensor'):>12}, {total} bytes")
+    total = sum(tensor["bytes"] for tensor in seen.tensors)
+    say(f"{counted(len(seen.tensors), 'tensor')}, {total} bytes")
+    if seen.unknown:
+        say(f"and {counted(seen.unknown, 'tensor')} whose rows depend on the data")
+    if seen.exit_code != 0:
+        say(f"the program ended with {seen.exit_code}")
+    return found

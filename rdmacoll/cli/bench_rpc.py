@@ -1,0 +1,265 @@
+"""`rdmacoll bench p2p-latency`, `p2p-bandwidth`, `ps-throughput`, `fully-connected`: beside gRPC."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from rdmacoll.benchmarks.compare import MACHINE, machine_facts
+from rdmacoll.benchmarks.rpc import judge, payloads
+from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP, PEERS, libraries
+from rdmacoll.benchmarks.rpc.measure import Measurement, Wish
+from rdmacoll.benchmarks.turns import Rules
+from rdmacoll.cli.bench_compare import alone, links_of, names_of
+from rdmacoll.cli.bench_pair import sizes_of
+from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say
+from rdmacoll.cli.turn_options import takes_rules
+from rdmacoll.engine import bootstrap
+
+_OURS = (OURS, OURS_BY_TCP)
+
+
+def takes_payloads(sizes: str, kinds: str) -> Callable[..., Any]:
+    """Gives a command the options that say what is sent, which it gets together as `sent`."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option(
+            "--payload",
+            default=kinds,
+            show_default=True,
+            help="Of uniform, random, skewed, and files of rdmacoll bench record.",
+        )
+        @click.option("--sizes", default=sizes, show_default=True, help="Of payloads of one buffer: 2:8M.")
+        @click.option(
+            "--iovec",
+            default=10,
+            show_default=True,
+            type=click.IntRange(1, 1000),
+            help="Buffers of a payload.",
+        )
+        @click.option("--small", default=str(payloads.SMALL), show_default=True)
+        @click.option("--medium", default=bytes_text(payloads.MEDIUM), show_default=True)
+        @click.option("--large", default=bytes_text(payloads.LARGE), show_default=True)
+        @click.option("--seed", default=1, show_default=True, help="Of random payloads.")
+        @functools.wraps(function)
+        def with_payloads(
+            *words: Any,
+            payload: str,
+            sizes: str,
+            iovec: int,
+            small: str,
+            medium: str,
+            large: str,
+            seed: int,
+            **named: Any,
+        ) -> Any:
+            recipe = payloads.Recipe(iovec, parse_bytes(small), parse_bytes(medium), parse_bytes(large), seed)
+            single = payloads.single(sizes_of(sizes) if sizes else [], bytes_text)
+            sent = [*single, *payloads.payloads_of(payload, recipe)]
+            if not sent:
+                raise click.BadParameter("--payload and --sizes are both empty: nothing would be sent")
+            return function(*words, sent=sent, **named)
+
+        return with_payloads
+
+    return wrap
+
+
+def takes_run(links: str) -> Callable[..., Any]:
+    """Gives a command the options that all of these have. It gets `run`, a function of (name, exchanges,
+    workers, servers, payloads under way), which takes `sent` for it."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option(
+            "--peer", "peers", multiple=True, help=f"all, or of {', '.join(PEERS)}; may come several times."
+        )
+        @click.option("--ours", default="all", show_default=True, help=f"Of {', '.join(_OURS)}.")
+        @click.option("--links", default=links, show_default=True, help="Or Gbit/s between two hosts: 1,10.")
+        @takes_rules
+        @click.option("--seconds", default=1800.0, show_default=True, help="The limit of the whole run.")
+        @click.option(
+            "--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib)."
+        )
+        @functools.wraps(function)
+        def with_run(
+            *words: Any,
+            peers: tuple[str, ...],
+            ours: str,
+            links: str,
+            rules: Rules,
+            seconds: float,
+            plot: str | None,
+            sent: list[payloads.Payload],
+            **named: Any,
+        ) -> Any:
+            names = [
+                *names_of(ours, list(_OURS), "--ours"),
+                *names_of(",".join(peers), list(PEERS), "--peer"),
+            ]
+            names = list(PEERS) + names if "all" in peers else names
+
+            def run(
+                what: str,
+                exchanges: list[str],
+                workers: int,
+                servers: int,
+                in_flight: int = 1,
+                ours_in_flight: int = 1,
+            ) -> Findings:
+                rows = libraries(everybody=not servers)
+                wish = Wish(
+                    [rows[name] for name in rows if name in names],
+                    exchanges,
+                    sent,
+                    workers,
+                    servers,
+                    (in_flight, ours_in_flight),
+                    links_of(links, [2]),
+                    bootstrap.cache_folder(),
+                    rules,
+                    seconds,
+                )
+                return measured(what, wish, plot)
+
+            return function(*words, run=run, **named)
+
+        return with_run
+
+    return wrap
+
+
+def measured(what: str, wish: Wish, plot: str | None) -> Findings:
+    """Runs it, and prints what is found."""
+    alone()
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError(
+            "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
+        )
+    measurement = Measurement(wish, lambda text: click.echo(text, err=True))
+
+    def show(part: dict[str, Any]) -> None:
+        mtu = f", MTU {part['mtu']}" if "mtu" in part else ""
+        say(f"\n{part['title']}{mtu}")
+        for name, facts in part["libraries"].items():
+            say(f"{name}: {facts['version']}")
+        say("\n".join(["", *judge.table(what, part["rows"]), "", *judge.costs(part["rows"]), ""]))
+        for sentence in judge.missed(what, part["rows"]):
+            say(f"- {sentence}")
+
+    measurement.run(show)
+    rows = [row for part in measurement.parts for row in part["rows"]]
+    wrong = sum(cell["wrong"] for row in rows for cell in row["time_us"].values())
+    for text in measurement.left_out:
+        say(text)
+    say(counted(wrong, "wrong payload"))
+    found: Findings = {
+        "ok": wrong == 0 and bool(rows),
+        "what": what,
+        **machine_facts(),
+        "settings": {
+            "workers": wish.workers,
+            "servers": wish.servers,
+            "in_flight": wish.under_way[0],
+            "ours_in_flight": wish.under_way[1],
+            "turns": wish.rules.turns,
+            "burst_s": wish.rules.burst_s,
+            "foreign_share_max": wish.rules.foreign_of_sleepers,
+        },
+        "payloads": {payload.name: payload.sizes for payload in wish.payloads},
+        "parts": measurement.parts,
+        "missed": {part["link"]: judge.missed(what, part["rows"]) for part in measurement.parts},
+        "left_out": measurement.left_out,
+        "wrong": wrong,
+    }
+    if plot is not None:
+        importlib.import_module("rdmacoll.benchmarks.rpc.plot").draw(found).savefig(plot)
+    return found
+
+
+_workers = click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64))
+_servers = click.option("--servers", default=1, show_default=True, type=click.IntRange(1, 64))
+_under_way = click.option(
+    "--in-flight",
+    default=4,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Payloads that a worker of a peer has under way.",
+)
+_ours_under_way = click.option(
+    "--ours-in-flight",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="That a worker of ours has, by so many threads.",
+)
+
+
+@click.command("p2p-latency")
+@takes_payloads("2,64,1K,4K,16K,64K,256K,1M,8M", ",".join(payloads.KINDS))
+@takes_run(MACHINE)
+@command("bench p2p-latency")
+def latency(*, run: Callable[..., Findings]) -> Findings:
+    """The round trip of a payload between a worker and a server: there, and as much back.
+
+    Ours is rdmacoll.ps.exchange, with the update that comes with it (a subtraction), from numpy arrays to new
+    ones. grpcio sends bytes that are there already, and gets them back. TensorFlow makes 8 round trips in one
+    session.run, one after the other. Times are microseconds.
+    """
+    return run("p2p-latency", ["round-trip"], 1, 1)
+
+
+@click.command("p2p-bandwidth")
+@_under_way
+@_ours_under_way
+@takes_payloads("64K,1M,8M", ",".join(payloads.KINDS))
+@takes_run(MACHINE)
+@command("bench p2p-bandwidth")
+def bandwidth(*, in_flight: int, ours_in_flight: int, run: Callable[..., Findings]) -> Findings:
+    """Payloads from a worker to a server, each acknowledged. MB are 10^6 bytes.
+
+    Ours are pushes with the update (a subtraction), one after the other: each has chunks under way. Peers
+    only keep what arrives, and have several payloads under way.
+    """
+    return run("p2p-bandwidth", ["push"], 1, 1, in_flight, ours_in_flight)
+
+
+@click.command("ps-throughput")
+@_workers
+@_servers
+@_under_way
+@_ours_under_way
+@takes_payloads("", ",".join(payloads.KINDS))
+@takes_run(MACHINE)
+@command("bench ps-throughput")
+def throughput(
+    *, workers: int, servers: int, in_flight: int, ours_in_flight: int, run: Callable[..., Findings]
+) -> Findings:
+    """Workers push payloads to servers and pull them: payloads and MB per second of all workers.
+
+    Servers share a payload's buffers. Ours and grpcio make one call of a payload to a server, TensorFlow one
+    for each buffer. Ours pushes with the update (a subtraction).
+    """
+    return run("ps-throughput", ["pull", "push"], workers, servers, in_flight, ours_in_flight)
+
+
+@click.command("fully-connected")
+@click.option("--ranks", default=3, show_default=True, type=click.IntRange(2, 64))
+@_under_way
+@takes_payloads("2M,4M,8M", "")
+@takes_run(MACHINE)
+@command("bench fully-connected")
+def everybody(*, ranks: int, in_flight: int, run: Callable[..., Findings]) -> Findings:
+    """Every process sends its payload to every other one.
+
+    Ours is a grouped allgather of the payload's buffers. Peers push, and have several payloads under way to
+    each other process. Payloads and MB per second are of all pairs.
+    """
+    return run("fully-connected", ["push"], ranks, 0, in_flight)
+
+
+COMMANDS = (latency, bandwidth, throughput, everybody)

@@ -1,0 +1,124 @@
+"""`rdmacoll serve`: a parameter server without a script."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from rdmacoll.cli.report import Findings, command, counted
+from rdmacoll.engine import bootstrap, world
+from rdmacoll.engine.errors import RdmacollError
+
+_LISTS = ("ps_hosts", "worker_hosts")
+
+
+def _speaks(options: Mapping[str, Any]) -> bool:
+    """Started by hand each server has a command line of its own; a launcher gives all of them the same one,
+    and the first writes."""
+    if any(options[name] for name in _LISTS):
+        return True
+    try:
+        told = bootstrap.told_launch()
+    except RdmacollError:
+        return True
+    return told is None or told.rank == told.size - (options["num_servers"] or 1)
+
+
+class _Report:
+    """What this server does, for a terminal and for --json."""
+
+    def __init__(self, every_s: float | None, workers: str) -> None:
+        self._every_s, self._workers = every_s, workers
+        self._at = 0.0
+        self.found: Findings = {}
+
+    def look(self) -> None:
+        """Reads the counters, and prints them when it is time."""
+        numbers = world.metrics()
+        is_first = not self.found
+        self.found = {
+            **self._place(),
+            "steps": numbers["batches"],
+            "bytes_received": numbers["bytes_received"],
+            "bytes_sent": numbers["bytes_sent"],
+            "waiting_workers": numbers["peers_waiting"],
+        }
+        now = time.monotonic()
+        if is_first:
+            who = f"server {self.found['server']} ({world.describe()['summary']})"
+            workers = f": {self._workers}" if self._workers else ""
+            click.echo(f"{who} serves {counted(self.found['workers'], 'worker')}{workers}")
+            self._at = now
+        elif self._every_s is not None and now - self._at >= self._every_s:
+            self._at = now
+            self.tell()
+
+    @staticmethod
+    def _place() -> Findings:
+        workers = world.size() - int(world.describe()["servers"])  # servers count all ranks
+        return {"rank": world.rank(), "server": world.rank() - workers, "workers": workers}
+
+    def tell(self) -> None:
+        """One line."""
+        if not self.found:
+            return
+        received, sent = (self.found[name] / 1e6 for name in ("bytes_received", "bytes_sent"))
+        click.echo(
+            f"server {self.found['server']}: {counted(self.found['steps'], 'step')}, {received:.1f} MB "
+            f"received, {sent:.1f} MB sent, {counted(self.found['waiting_workers'], 'worker')} waiting"
+        )
+
+
+@click.command()
+@click.option("--job_name", default="ps", show_default=True, help="As of the workers' flags: ps.")
+@click.option("--task_index", "--task-index", type=int, help="Which of --ps_hosts this is, from 0.")
+@click.option("--ps_hosts", "--ps-hosts", default="", help="host:port of every server, with commas.")
+@click.option("--worker_hosts", "--worker-hosts", default="", help="host:port of every worker, with commas.")
+@click.option("--server_protocol", "--server-protocol", help="grpc, grpc+verbs, grpc+mpi or grpc+gdr.")
+@click.option(
+    "--num_servers", "--num-servers", type=click.IntRange(1), help="Under a launcher: how many there are."
+)
+@click.option("--asynchronous", is_flag=True, help="As the workers' sync=False.")
+@click.option("--staleness", type=click.IntRange(0), help="As the workers' staleness.")
+@click.option(
+    "--every", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Print every S seconds."
+)
+@command("serve", speaks=_speaks)
+def serve(
+    *,
+    job_name: str,
+    task_index: int | None,
+    ps_hosts: str,
+    worker_hosts: str,
+    server_protocol: str | None,
+    num_servers: int | None,
+    asynchronous: bool,
+    staleness: int | None,
+    every: float | None,
+) -> Findings:
+    """A parameter server without a script, until its workers are done: by lists of hosts, the same as the
+    workers', or under a launcher behind the workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."""
+    report = _Report(every, worker_hosts)
+    lists: dict[str, Any] = {}
+    if ps_hosts or worker_hosts or task_index is not None:
+        lists = {"job_name": job_name, "task_index": task_index}
+        lists |= {"ps_hosts": ps_hosts, "worker_hosts": worker_hosts}
+    world.serve_alone(report.look)
+    try:
+        world.init(
+            mode="ps",
+            num_servers=num_servers,
+            protocol=server_protocol,
+            sync=False if asynchronous else None,
+            staleness=staleness,
+            **lists,
+        )
+    except SystemExit as ended:  # how init() ends on a server
+        if ended.code:
+            raise
+    finally:
+        report.tell()
+    return {"ok": True, **report.found}

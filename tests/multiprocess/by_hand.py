@@ -1,0 +1,59 @@
+"""One process of a run that is started by hand: its flags say which. PLACE is its rank in the job; it reports
+the sum it got, that it has served, or its error. Behind "serve" come the options of that command; ROUNDS sums
+come before the one that is reported."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+from ranks import report
+
+import rdmacoll
+from rdmacoll.cli.main import main
+from rdmacoll.engine import patience
+
+
+def listening() -> list[str]:
+    """Where this process listens over TCP: "127.0.0.1:4000"."""
+    links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    inodes = {os.readlink(link)[8:-1] for link in links if os.path.exists(link) or os.path.islink(link)}
+    found = []
+    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *rest = line.split()
+        if state == "0A" and rest[5] in inodes:
+            address, port = local.split(":")
+            found.append(f"{socket.inet_ntoa(struct.pack('=I', int(address, 16)))}:{int(port, 16)}")
+    return found
+
+
+def loaded() -> list[str]:
+    """What a server does without."""
+    return [name for name in ("tensorflow", "mpi4py.MPI") if name in sys.modules]
+
+
+patience.REPORT_EVERY_S = 0.3
+place = int(os.environ["PLACE"])
+if sys.argv[1:2] == ["serve"]:
+    atexit.register(lambda: report(loaded(), rank=place))
+    main()
+try:
+    rdmacoll.init(argv=True, **json.loads(os.environ.get("ARGUMENTS", "{}")))
+except SystemExit:
+    report(loaded(), rank=place)
+    raise
+except rdmacoll.RdmacollError as error:
+    report([type(error).__name__, str(error)], rank=place)
+    raise
+for _ in range(int(os.environ.get("ROUNDS", "0"))):
+    rdmacoll.push_pull(np.ones(1000), rdmacoll.Sum, name="again")
+got = rdmacoll.push_pull(np.full(1000, rdmacoll.rank() + 1.0), rdmacoll.Sum)
+ends = [float(got[0]), float(got[-1])]
+told = {"rank": rdmacoll.rank(), "size": rdmacoll.size(), "ends": ends, "argv": sys.argv[1:]}
+report({**told, "listening": listening()}, rank=place)
