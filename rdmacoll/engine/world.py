@@ -212,8 +212,7 @@ def init(
                 "comes once there. Start the job again, or give init() a communicator of the workers."
             )
         library = load()
-        for name, value in (("server_placement", placement), ("ps_sync", sync), ("ps_staleness", staleness)):
-            settings.setdefault(name, value)
+        settings = {"server_placement": placement, "ps_sync": sync, "ps_staleness": staleness, **settings}
         by_hand = {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous}
         asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
         start = start_of(**by_hand, listed=asked.listed, values=asked.values)
@@ -276,9 +275,8 @@ def _end(cause: str | None) -> None:
         _PROCESS.tell(0)
         unbind(engine)
         try:
-            if engine.variable_servers is not None and not engine.variable_servers.close(
-                engine.address, cause
-            ):
+            servers = engine.variable_servers
+            if servers is not None and not servers.close(engine.address, cause):
                 note_failure()
         finally:
             engine.close(cause)
@@ -299,6 +297,8 @@ def leave(cause: str) -> None:
         if engine is not None and engine.is_open:
             note_failure()
             engine.hold(id(engine))
+            if engine.variable_servers is not None:
+                engine.variable_servers.end()
             engine.close(cause)
 
 
