@@ -37,14 +37,15 @@ class _Report:
 
     def look(self) -> None:
         """Reads the counters, and prints them when it is time."""
-        numbers = world.metrics()
+        servers = world.current().variable_servers
+        numbers = world.metrics() if servers is None else servers.stats
         is_first = not self.found
         self.found = {
             **self._place(),
-            "steps": numbers["batches"],
+            "steps": numbers["batches" if servers is None else "updates"],
             "bytes_received": numbers["bytes_received"],
             "bytes_sent": numbers["bytes_sent"],
-            "waiting_workers": numbers["peers_waiting"],
+            "waiting_workers": numbers["peers_waiting" if servers is None else "waiting"],
         }
         now = time.monotonic()
         if is_first:
