@@ -11,6 +11,8 @@ import click
 from rdmacoll.cli.report import Findings, command, counted
 from rdmacoll.engine import bootstrap, world
 from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.engine.library import load
+from rdmacoll.engine.settings import Values
 
 _LISTS = ("ps_hosts", "worker_hosts")
 
@@ -24,7 +26,9 @@ def _speaks(options: Mapping[str, Any]) -> bool:
         told = bootstrap.told_launch()
     except RdmacollError:
         return True
-    return told is None or told.rank == told.size - (options["num_servers"] or 1)
+    rows, _ = load().readable_settings()
+    servers = options["num_servers"] or int(Values(rows).number("RDMACOLL_NUM_SERVERS"))
+    return told is None or told.rank == told.size - servers
 
 
 class _Report:
