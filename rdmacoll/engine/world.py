@@ -216,7 +216,6 @@ def init(
         by_hand = {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous}
         asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
         start = start_of(**by_hand, listed=asked.listed, values=asked.values)
-        start.note = asked.note
         wrong = start.refusal(asked.wrong, asked.values, serves=_PROCESS.look is not None)
         carrier = start.carrier(asked.values)
         servers = variable_servers(library, start.launch, asked.values) if wrong is None else None
@@ -234,7 +233,7 @@ def init(
         engine.variable_servers = servers and servers.begun()
         bind_static(engine, process_sets)
         _PROCESS.tell(address)
-        start.tell(asked.values)
+        start.tell(asked.values, asked.note)
     if engine.is_server:
         _serve(engine)
 

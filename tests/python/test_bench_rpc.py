@@ -199,6 +199,27 @@ def test_ours_may_have_several_pushes_under_way_over_tcp(tmp_path):
     checked(found, {"rdmacoll-tcp"}, [("push", "uniform")])
 
 
+def test_large_payloads_are_new_in_every_turn(tmp_path):
+    options = [
+        "--sizes",
+        "40M",
+        "--payload",
+        "",
+        "--ours",
+        "rdmacoll",
+        "--peer",
+        "grpcio",
+        *QUICK,
+        "--turns",
+        "2",
+    ]
+    code, found, output = command_line(tmp_path, "bench", "p2p-bandwidth", "--in-flight", "1", *options)
+    assert code == 0, output
+    checked(found, {"rdmacoll", "grpcio"}, [("push", "40M")])
+    (row,) = found["parts"][0]["rows"]
+    assert all(len(summary["turns"]) == 2 for summary in row["time_us"].values())
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("link", [slow("1"), slow("10")])
 def test_links_are_shaped_for_servers_too(tmp_path, link):

@@ -73,7 +73,7 @@ class _Calls:
         self._routes = self._here.routes(self._sizes)
         self._calls = self._stubs(library, self._what)
         self._fetch, self._keep = self._stubs(library, "pull"), self._stubs(library, "push")
-        self._payloads: list[bytes] = []
+        self._payloads: list[bytes]  # by `check`, without which nothing may be timed
         self._answers: list[bytes] = []
 
     def _stubs(self, library: Grpcio, what: str) -> list[Any]:

@@ -85,7 +85,7 @@ class _Calls:
         self._names, self._stored = library.stored(self._sizes)
         self._push, self._pull = _moves()
         self._exchange = ps.exchange
-        self._gradients: dict[str, Array] = {}
+        self._gradients: dict[str, Array]  # by `check`, without which nothing may be timed
         self._values = {name: np.empty(stored.shape, np.float32) for name, stored in self._named()}
         self._pushes = 0
         # A call returns when the servers have done what it asks, so what is under way at once has threads.

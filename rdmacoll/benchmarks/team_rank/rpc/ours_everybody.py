@@ -30,7 +30,7 @@ class OurRanks:
 class _Gathering:
     def __init__(self, library: OurRanks, sizes: list[int]) -> None:
         self._library, self._sizes, self._turn = library, sizes, 0
-        self._buffers: list[Array] = []
+        self._buffers: list[Array]  # by `check`, without which nothing may be timed
         self._gathered: list[Array] = []
 
     def call(self) -> None:

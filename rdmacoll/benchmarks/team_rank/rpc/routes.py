@@ -86,7 +86,9 @@ def buffers_of(rank: int, turn: int, sizes: Sequence[int]) -> list[Array]:
 
 def wrong_buffers(got: Sequence[Array], expected: Sequence[Array]) -> int:
     """How many are not what they must be."""
-    return sum(not np.array_equal(mine, right) for mine, right in zip(got, expected))
+    return abs(len(got) - len(expected)) + sum(
+        not np.array_equal(mine, right) for mine, right in zip(got, expected)
+    )
 
 
 class Nothing:

@@ -51,7 +51,7 @@ class TensorFlow:
 class _Graph:
     def __init__(self, library: TensorFlow, work: Work) -> None:
         self._here, self._sizes, self._what = library.here, payload_of(work), work["what"]
-        self._buffers: list[Array] = []
+        self._buffers: list[Array]  # by `check`, without which nothing may be timed
         self._v1, self._own = library.v1, library.device_of(library.rank)
         self.each = _ROUND_TRIPS if self._what == "round-trip" else work["under_way"]
         with library.tf.Graph().as_default():
