@@ -114,13 +114,15 @@ class VariableServers:
 
     def close(self, engine: int, cause: str | None) -> bool:
         """The worker leaves, for this `cause`. Its colocated server stays until the others have left too, if
-        this is no error. Whether no rank of the world is known to have failed."""
+        this is no error. Whether no rank of the world is known to have failed; `engine` 0 has ended."""
         if self.session is not None:
             self.session.close()
         self._ends = not is_harmless(cause or "")
         if self._thread is not None:
             self._thread.join()
         try:
+            if engine == 0:
+                return False
             self._library.engine_start(engine, [0] * self._ranks, 0)
         except RankFailedError as error:
             _, is_parting, why = error.cause.partition("left the job: ")

@@ -276,7 +276,7 @@ def _end(cause: str | None) -> None:
         unbind(engine)
         try:
             servers = engine.variable_servers
-            if servers is not None and not servers.close(engine.address, cause):
+            if servers is not None and not servers.close(engine.address if engine.is_open else 0, cause):
                 note_failure()
         finally:
             engine.close(cause)

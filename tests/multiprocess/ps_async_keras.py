@@ -214,5 +214,26 @@ def mishap(kind: str) -> dict[str, object]:
     return {"steps": counter.steps, "error": ""}
 
 
-rdmacoll.init(mode="ps", sync=False, num_servers=int(SERVERS))
+def held_back() -> dict[str, object]:
+    """Worker 0 waits in TensorFlow for worker 1, which pushes nothing any more, and is interrupted."""
+    model = network()
+    model.compile(optimizer=WRAP(keras.optimizers.SGD(0.01)), loss="mse")
+    x, y = data()
+    model.fit(x[:12], y[:12], batch_size=12, epochs=1, verbose=0)  # both
+    rdmacoll.engine.barrier()
+    report({"class": ""})
+    if rdmacoll.rank() == 1:
+        try:
+            rdmacoll.engine.barrier()
+        except rdmacoll.RankFailedError as error:
+            return {"class": type(error).__name__, "cause": error.cause}
+    try:
+        model.fit(x, y, batch_size=12, epochs=1000, verbose=0)
+    except BaseException as error:
+        return {"class": type(error).__name__}
+    return {"class": "it was not held back"}
+
+
+bound = {"staleness": 3} if TASK == "held_back" else {}
+rdmacoll.init(mode="ps", sync=False, num_servers=int(SERVERS), **bound)
 report(globals()[TASK](*ARGUMENTS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -116,3 +117,14 @@ def test_a_server_that_dies_ends_fit_with_its_name():
         assert worker.code == 0, outcome.text()
         assert worker.report["error"].startswith("RankFailedError: rank 3 ("), outcome.text()
         assert "it is a parameter server" in worker.report["error"]
+
+
+def test_ctrl_c_ends_a_fit_that_is_held_back_by_a_slower_worker():
+    with Run(KERAS, 3, arguments=["held_back", "1"], warm=True) as started:
+        started.wait_for_reports([0, 1])
+        time.sleep(1)  # for it to come so far
+        os.kill(started.pid(0), signal.SIGINT)
+        outcome = started.finish(60)
+    assert [rank.code for rank in outcome.ranks] == [0, 0, 0], outcome.text()
+    assert outcome.ranks[0].report == {"class": "KeyboardInterrupt"}, outcome.text()
+    assert outcome.ranks[1].report["class"] == "RankFailedError", outcome.text()

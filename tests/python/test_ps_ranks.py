@@ -180,3 +180,38 @@ rdmacoll.shutdown()
     naps, seconds = run(program, 2, env={"RDMACOLL_TRANSPORT": "tcp"}, deadline_s=120).succeeded()[0]
     # A thread looks every few milliseconds who is there, whatever the calls take.
     assert naps < 1000 + 2000 * seconds, (naps, seconds)
+
+
+PACE = """
+import time
+import numpy as np, rdmacoll
+from ranks import report
+from rdmacoll import ps
+
+rdmacoll.init(mode="ps", sync=False)
+ps.declare({"w": np.zeros(1000, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
+
+def steps(pause_s):
+    # How many this worker makes while all train for as long.
+    rdmacoll.engine.barrier()
+    count, end = 0, time.monotonic() + 0.4
+    while time.monotonic() < end:
+        ps.exchange({"w": np.ones(1000, np.float32)})
+        count += 1
+        time.sleep(pause_s)
+    return count
+
+rounds = []
+for _ in range(3):
+    usual = steps(0)
+    slowed = steps(10 * 0.4 / usual if rdmacoll.rank() == 1 else 0)
+    rounds.append([usual, slowed])
+report(rounds)
+"""
+
+
+def test_a_worker_that_is_slowed_tenfold_holds_nobody_back():
+    fast, slow_one, _ = run(PACE, 3, deadline_s=60).succeeded()
+    # The best of three rounds: what else runs on this machine takes its time from all.
+    assert max(slowed / usual for usual, slowed in fast) > 0.9, (fast, slow_one)
+    assert all(slowed < usual / 4 for usual, slowed in slow_one), (fast, slow_one)
