@@ -147,6 +147,9 @@ def test_tables_have_a_line_for_each_row_and_a_mark_where_something_is_missing()
     assert lines[0] == "|  | bytes | rdmacoll | grpcio | grpcio / rdmacoll |"
     assert lines[2].endswith("| 2000/s, 6353 MB/s | 500/s, 1588 MB/s | 4.00 |")
     assert lines[3].endswith("| - | - |")
+    rows[0]["time_us"]["grpcio"]["quiet"] = False
+    assert judge.table("ps-throughput", rows)[2].endswith("MB/s | 500/s, 1588 MB/s (L) | 4.00 |")
+    rows[0]["time_us"]["grpcio"]["quiet"] = True
     assert judge.table("p2p-latency", rows)[2].endswith(
         "| 1000 (1000 to 1000) | 4000 (4000 to 4000) | 4.00 |"
     )

@@ -49,8 +49,11 @@ def _number(value: float) -> str:
 
 def _time(row: Row, name: str) -> str:
     summary = row["time_us"][name]
-    mark = "" if summary["quiet"] else " (L)"
-    return f"{_number(summary['median'])} ({_number(summary['min'])} to {_number(summary['max'])}){mark}"
+    return f"{_number(summary['median'])} ({_number(summary['min'])} to {_number(summary['max'])})"
+
+
+def _mark(row: Row, name: str) -> str:
+    return "" if row["time_us"][name]["quiet"] else " (L)"
 
 
 def _rate(row: Row, name: str) -> str:
@@ -70,7 +73,7 @@ def table(command: str, rows: Sequence[Row]) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     for row in rows:
         cells = [f"{row['exchange']} {row['payload']}", str(row["bytes"])]
-        cells += [cell(row, name) if name in row["time_us"] else "-" for name in names]
+        cells += [cell(row, name) + _mark(row, name) if name in row["time_us"] else "-" for name in names]
         for mine, peer in ratios:
             value = row["ratio"].get(mine, {}).get(peer)
             cells.append("-" if value is None else f"{value:.2f}")
