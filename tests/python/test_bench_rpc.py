@@ -135,6 +135,9 @@ def test_goals_are_for_their_rows():
     assert judge.missed("p2p-bandwidth", [slower]) == []
     skewed = row("push", "skewed", rdmacoll=cell(2e-3), grpcio=cell(4e-3))
     assert len(judge.missed("p2p-bandwidth", [skewed])) == 1
+    # 2 workers, each 6.3 MB in 2 ms: 50 Gbit/s.
+    assert judge.missed("p2p-bandwidth", [skewed], 50) == []
+    assert len(judge.missed("p2p-bandwidth", [skewed], 100)) == 1
     assert judge.missed("p2p-latency", [skewed]) == []
     small = {**skewed, "bytes": 64 << 10, "buffers": 1}
     assert len(judge.missed("p2p-latency", [small])) == 1

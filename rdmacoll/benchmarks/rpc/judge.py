@@ -13,6 +13,7 @@ Row = Mapping[str, Any]
 LATENCY, LATENCY_BYTES_MAX = 4.0, 64 << 10
 BANDWIDTH, BANDWIDTH_PAYLOAD = 3.0, "skewed"
 THROUGHPUT, THROUGHPUT_PAYLOAD = 4.5, "uniform"
+LINK_FILLED = 0.85  # of a link, by payloads alone: who fills it cannot be overtaken
 
 _TITLES = {name: row.title for name, row in libraries(everybody=False).items()}
 
@@ -28,12 +29,15 @@ def goal_of(command: str, row: Row) -> float | None:
     return None
 
 
-def missed(command: str, rows: Sequence[Row]) -> list[str]:
-    """A sentence for each goal that is missed, and by how much."""
+def missed(command: str, rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
+    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one; what
+    fills it reaches every goal."""
     found = []
     for row in rows:
         goal = goal_of(command, row)
         for ours, ratios in row["ratio"].items():
+            if gigabits is not None and row["MB_per_s"][ours] * 8e-3 >= LINK_FILLED * gigabits:
+                continue
             found += [
                 f"{row['exchange']} of {row['payload']}: {_TITLES[ours]} is {value:.2f} times as fast as "
                 f"{_TITLES[peer]}, and means to be {goal:g} times"
