@@ -1,28 +1,38 @@
-"""Two workers fit a line, one server sums what they push. A server needs no TensorFlow, and nor does this.
+"""Two workers fit a line; one server sums what they push, or with --async updates the line at each push. It
+needs no TensorFlow, and nor does this.
 
-mpirun --bind-to none -np 3 python examples/04_parameter_server.py
+mpirun --bind-to none -np 3 python examples/04_parameter_server.py [--async]
 """
+
+import sys
 
 import numpy as np
 
 import rdmacoll
 
-rdmacoll.init(mode="ps", num_servers=1)  # a server stays in here until the workers are done
+is_async = "--async" in sys.argv
+rdmacoll.init(mode="ps", num_servers=1, sync=not is_async)  # a server stays in here until all is done
 rank, workers = rdmacoll.rank(), rdmacoll.size()
 
 random = np.random.default_rng(rank)  # data of its own for each worker
-inputs = random.normal(size=(200, 3))
-targets = inputs @ np.array([1.0, -2.0, 0.5]) + 3.0
+inputs = np.column_stack([random.normal(size=(200, 3)), np.ones(200)])
+targets = inputs @ np.array([1.0, -2.0, 0.5, 3.0])
 
-weights, bias = np.zeros(3), np.zeros(1)
+line = np.zeros(4)
+if is_async:  # the server has the line from now on, and steps down the gradient of whoever pushes one
+    rule = "optimizer=sgd\ninitial_learning_rate=0.3\n"
+    rdmacoll.ps.declare({"line": line}, rdmacoll.ps.Rule(rule))
 for _ in range(100):
-    error = inputs @ weights + bias - targets
-    gradient = np.append(inputs.T @ error, error.sum()) / len(inputs)
-    gradient = rdmacoll.push_pull(gradient, name="gradient")  # the mean of all workers'
-    weights -= 0.3 * gradient[:3]
-    bias -= 0.3 * gradient[3:]
+    gradient = inputs.T @ (inputs @ line - targets) / len(inputs)
+    if is_async:
+        line = rdmacoll.push_pull(gradient, name="line")  # the fresh line; nobody waits for the other worker
+    else:
+        line -= 0.3 * rdmacoll.push_pull(gradient, name="gradient")  # the mean of all workers'
 
-everybody = rdmacoll.engine.allgather(np.append(weights, bias)[None])
+if is_async:
+    rdmacoll.engine.barrier()  # both are done
+    line = rdmacoll.pull("line")
+everybody = rdmacoll.engine.allgather(line[None])
 assert (everybody == everybody[0]).all(), "workers differ"
 if rank == 0:
-    print(f"{workers} workers found {np.round(weights, 3).tolist()} and {bias[0]:.3f}")
+    print(f"{workers} workers found {np.round(line[:3], 3).tolist()} and {line[3]:.3f}")

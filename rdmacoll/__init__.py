@@ -44,8 +44,7 @@ from rdmacoll.engine.world import (
     shutdown,
     size,
 )
-from rdmacoll.ps import pull, push
-from rdmacoll.pushing import push_pull
+from rdmacoll.pushing import pull, push, push_pull
 
 if TYPE_CHECKING:
     from rdmacoll import keras, tensorflow

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "api/answers.h"
+#include "api/ps_request.h"
 #include "api/ps_session.h"
+#include "api/session.h"
 #include "base/text.h"
 #include "ps/update.h"
 
@@ -30,6 +32,16 @@ Status check_number(const Client& client, int32_t variable) {
   return {Code::invalid, cat("variable number ", variable, " of ", known, ": declare it first.")};
 }
 
+Status tensors_from(const Client& client, int32_t count, const int32_t* variables,
+                    void* const* data, std::vector<Tensor>& tensors) {
+  for (int32_t i = 0; i < count; ++i) {
+    RC_RETURN_IF_ERROR(check_number(client, variables[i]));
+    tensors.push_back({static_cast<uint32_t>(variables[i]),
+                       data == nullptr ? nullptr : static_cast<std::byte*>(data[i])});
+  }
+  return {};
+}
+
 }  // namespace
 }  // namespace rdmacoll::ps
 
@@ -49,6 +61,7 @@ using rdmacoll::ps::Client;
 using rdmacoll::ps::PsSession;
 using rdmacoll::ps::rule_from;
 using rdmacoll::ps::Tensor;
+using rdmacoll::ps::tensors_from;
 using rdmacoll::ps::Update;
 using rdmacoll::ps::UpdateRule;
 using rdmacoll::ps::VariableSpec;
@@ -139,10 +152,7 @@ int ps_move(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variabl
   CallRef made;
   const Status status = ps->session->ask([&](Client& client) -> Status {
     std::vector<Tensor> tensors;
-    for (int32_t i = 0; i < n_variables; ++i) {
-      RC_RETURN_IF_ERROR(check_number(client, variables[i]));
-      tensors.push_back({static_cast<uint32_t>(variables[i]), static_cast<std::byte*>(data[i])});
-    }
+    RC_RETURN_IF_ERROR(tensors_from(client, n_variables, variables, data, tensors));
     made = move == RC_PS_INIT   ? client.init(tensors)
            : move == RC_PS_PUSH ? client.push(tensors)
            : move == RC_PS_PULL ? client.pull(tensors)
@@ -197,3 +207,45 @@ int ps_checkpoint(rc_ps* ps, const char* path, int32_t restores, rc_ps_call** ca
   });
   return answer({}, std::move(made), call, error);
 }
+
+int ps_move_slot(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_t n_variables,
+                 const int32_t* variables, void* const* data, rc_ps_call** call, char** error) {
+  CallRef made;
+  const auto number = static_cast<uint32_t>(slot);
+  const Status status = ps->session->ask([&](Client& client) -> Status {
+    std::vector<Tensor> tensors;
+    RC_RETURN_IF_ERROR(tensors_from(client, n_variables, variables, data, tensors));
+    made =
+        move == RC_PS_INIT ? client.init(tensors, number, updates) : client.pull(tensors, number);
+    return {};
+  });
+  return answer(status, std::move(made), call, error);
+}
+
+int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_call** call,
+               char** error) {
+  CallRef made;
+  const Status status = ps->session->ask([&](Client& client) -> Status {
+    std::vector<Tensor> tensors;
+    RC_RETURN_IF_ERROR(tensors_from(client, n_variables, variables, nullptr, tensors));
+    made = client.updates(tensors);
+    return {};
+  });
+  return answer(status, std::move(made), call, error);
+}
+
+int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error) {
+  RC_ASSERT(request->size == sizeof(rc_ps_request));
+  const Status here = rdmacoll::refuse_forked_child();
+  if (!here.ok()) return report(here, error);
+  return report(ps->session->submit(
+                    [request](Client& client, CallRef& call) {
+                      return rdmacoll::ps::ask_for(*request, client, call);
+                    },
+                    [done = request->done, context = request->context](const Status& status) {
+                      done(context, status.ok() ? nullptr : status.to_json().c_str());
+                    }),
+                error);
+}
+
+void ps_end(rc_ps* ps) { ps->session->end(); }

@@ -75,6 +75,24 @@ PsSession::~PsSession() {
   moved_.notify_all();
   ring(bell_);
   if (thread_.joinable()) thread_.join();
+  if (client_) end();
+}
+
+void PsSession::end() {
+  ring(bell_);
+  std::unique_lock hold(mutex_);
+  client_->fail({Code::shutdown, "this worker has left the parameter servers."});
+  step();
+  call_back(hold);
+}
+
+// Others may ask meanwhile: whoever is called may want more of the servers.
+void PsSession::call_back(std::unique_lock<std::mutex>& hold) {
+  const std::vector<CallRef> ended = client_->take_ended();
+  if (ended.empty()) return;
+  hold.unlock();
+  for (const CallRef& call : ended) call->done(call->status);
+  hold.lock();
 }
 
 std::vector<int> PsSession::ranks(int first, int end) const {
@@ -85,6 +103,13 @@ std::vector<int> PsSession::ranks(int first, int end) const {
 
 Status PsSession::take_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
+  // Colocated, a server is a part of a worker's process, which the job knows by one rank.
+  for (int rank = servers_; 2 * servers_ == size_ && rank < size_; ++rank) {
+    const Member& worker = world_.members[static_cast<std::size_t>(rank - servers_)];
+    Member& server = world_.members[static_cast<std::size_t>(rank)];
+    if (server.host == worker.host && server.pid == worker.pid) server.number = rank - servers_;
+  }
+  log_ = Log(config_.log_level, world_.number(rank_));
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
   const std::vector<int> workers = ranks(0, size_ - servers_);
   const std::vector<int> servers = ranks(size_ - servers_, size_);
@@ -182,6 +207,7 @@ void PsSession::run() {
       continue;
     }
     if (!step()) sleep(hold, kNever);
+    call_back(hold);
     hold.unlock();
     hold.lock();
   }
@@ -196,6 +222,7 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
     const Nanoseconds now = clock_.now();
     if (step()) {
       moved_at = now;
+      call_back(hold);
       if (waiting_ > 1) ring(bell_);  // it may have been theirs
     } else if (now >= deadline) {
       break;

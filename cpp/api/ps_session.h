@@ -2,12 +2,14 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -51,6 +53,25 @@ class PsSession {
     return ask(*client_);
   }
   Status wait(const Call& call, Nanoseconds timeout);
+  // The same for a call that nobody waits for: `done` is called once, by whoever steps the client
+  // when it ends, or from in here. An error: it was not asked, and is not called.
+  template <typename Ask>
+  Status submit(Ask ask_for, std::function<void(const Status&)> done) {
+    CallRef call;
+    bool is_over = false;
+    RC_RETURN_IF_ERROR(ask([&](Client& client) -> Status {
+      RC_RETURN_IF_ERROR(ask_for(client, call));
+      is_over = call->is_done();
+      if (!is_over) call->done = std::move(done);
+      has_been_ = false;  // the thread has it, and does not stand back
+      moved_.notify_all();
+      return {};
+    }));
+    if (is_over) done(call->status);
+    return {};
+  }
+  // Ends all that is open, and all that will be asked, with ShutdownError.
+  void end();
 
  private:
   PsSession() = default;
@@ -59,6 +80,7 @@ class PsSession {
   Nanoseconds deadline_in(Nanoseconds timeout) const;
   bool step();
   void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
+  void call_back(std::unique_lock<std::mutex>& hold);
   void tell_notes();
   void run();  // the worker's thread: heartbeats, and what nobody waits for
 

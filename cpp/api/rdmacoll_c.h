@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 5
+#define RC_ABI_VERSION 6
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -133,6 +133,25 @@ typedef struct rc_variable {
 enum rc_ps_move { RC_PS_INIT = 0, RC_PS_PUSH = 1, RC_PS_PULL = 2, RC_PS_PUSH_PULL = 3 };
 /* wait: for the values that the first worker gives; leave: this worker needs nothing any more. */
 enum rc_ps_ask { RC_PS_WAIT = 0, RC_PS_STATS = 1, RC_PS_LEAVE = 2 };
+
+typedef struct rc_ps_tensor {
+  const char* variable; /* its name */
+  uint64_t bytes;       /* of gradient and value */
+  const void* gradient; /* push and push_pull */
+  void* value; /* pull and push_pull: where it comes; may be `gradient` of whole variables */
+} rc_ps_tensor;
+
+typedef struct rc_ps_request {
+  uint32_t size; /* sizeof(rc_ps_request) */
+  int32_t move;  /* rc_ps_move, but for init */
+  int32_t dtype; /* of all tensors */
+  int32_t n_tensors;
+  const rc_ps_tensor* tensors; /* copied before ps_submit() returns; the memory behind is not */
+  const int64_t* rows;         /* of the one variable that is named; NULL: whole variables */
+  int64_t n_rows;
+  rc_done done;
+  void* context;
+} rc_ps_request;
 
 typedef struct rc_question {
   uint32_t size; /* sizeof(rc_question) */
@@ -375,6 +394,19 @@ typedef struct rc_api {
   /* Each server saves to, or restores from, a file of its machine whose name begins with `path`. */
   int (*ps_checkpoint)(rc_ps* ps, const char* path, int32_t restores, rc_ps_call** call,
                        char** error);
+  /* ps_move, init or pull, of what the optimizer keeps beside variables: slot 1 is the first that
+   * ps_rule_slots names. Slot 0 are the values: their init comes last, and says how many updates
+   * all of this has had. */
+  int (*ps_move_slot)(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_t n_variables,
+                      const int32_t* variables, void* const* data, rc_ps_call** call, char** error);
+  /* The largest number among the texts: how many updates these variables have had. */
+  int (*ps_updates)(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_call** call,
+                    char** error);
+  /* For whoever does not wait. An error: not accepted, `done` is not called. It may be called
+   * before this returns. */
+  int (*ps_submit)(rc_ps* ps, const rc_ps_request* request, char** error);
+  /* All that is open, and all that will be asked, ends with ShutdownError, before this returns. */
+  void (*ps_end)(rc_ps* ps);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

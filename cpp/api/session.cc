@@ -74,13 +74,6 @@ void forget_state_signal(Driver* driver) {
   signalled_driver.compare_exchange_strong(driver, nullptr);
 }
 
-Status refuse_forked_child() {
-  if (!is_forked_child()) return {};
-  return {Code::uninitialized,
-          "this process was forked from one that runs rdmacoll and cannot use it. Start workers "
-          "with the \"spawn\" method, or call init() only after forking."};
-}
-
 Status check_servers(const Config& config, int size) {
   const int servers = config.dedicated_servers();
   if (servers < size) return {};
@@ -90,6 +83,13 @@ Status check_servers(const Config& config, int size) {
 }
 
 }  // namespace
+
+Status refuse_forked_child() {
+  if (!is_forked_child()) return {};
+  return {Code::uninitialized,
+          "this process was forked from one that runs rdmacoll and cannot use it. Start workers "
+          "with the \"spawn\" method, or call init() only after forking."};
+}
 
 bool is_forked_child() { return forked_child.load(std::memory_order_relaxed); }
 

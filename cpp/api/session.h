@@ -84,6 +84,7 @@ class Session {
 // Whether this process is a forked child of one that had an engine: the engine stays with the
 // parent.
 bool is_forked_child();
+Status refuse_forked_child();
 
 // How many cores this process may use.
 int cores_allowed();

@@ -74,6 +74,9 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
   RC_RETURN_IF_ERROR(rule_from(rule, read));
   for (const VariableSpec& spec : specs) RC_RETURN_IF_ERROR(check(spec));
   const auto known = static_cast<uint32_t>(specs_.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    numbers_.emplace(specs[i].name, known + static_cast<uint32_t>(i));
+  }
   specs_.insert(specs_.end(), specs.begin(), specs.end());
   decays_.insert(decays_.end(), decays.begin(), decays.end());
   pushes_.resize(specs_.size(), 0);
@@ -93,9 +96,14 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
   return {};
 }
 
-CallRef Client::init(std::span<const Tensor> values) { return move(Ask::init, values); }
+CallRef Client::init(std::span<const Tensor> values, uint32_t slot, uint64_t updates) {
+  return move(Ask::init, values, slot, updates);
+}
 CallRef Client::push(std::span<const Tensor> gradients) { return move(Ask::push, gradients); }
-CallRef Client::pull(std::span<const Tensor> values) { return move(Ask::pull, values); }
+CallRef Client::pull(std::span<const Tensor> values, uint32_t slot) {
+  return move(Ask::pull, values, slot);
+}
+CallRef Client::updates(std::span<const Tensor> of) { return move(Ask::updates, of); }
 CallRef Client::push_pull(std::span<const Tensor> tensors) { return move(Ask::push_pull, tensors); }
 
 uint64_t Client::steps_of(std::span<const Tensor> tensors) const {
@@ -104,7 +112,17 @@ uint64_t Client::steps_of(std::span<const Tensor> tensors) const {
   return steps;
 }
 
-CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors) {
+Status Client::find(std::string_view name, uint32_t& variable) const {
+  const auto found = numbers_.find(name);
+  if (found == numbers_.end()) {
+    return {Code::invalid, cat("variable ", name, " has not been declared: declare it first.")};
+  }
+  variable = found->second;
+  return {};
+}
+
+CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors, uint32_t slot,
+                     uint64_t updates_before) {
   CallRef call = new_call();
   if (!failure_.ok()) return call;
   if (tensors.size() > kItemsMax) {
@@ -115,7 +133,8 @@ CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors) {
   const bool updates = ask_for == Ask::push || ask_for == Ask::push_pull;
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     Pending pending = make(ask_for);
-    pending.request.step = steps_of(tensors);
+    pending.request.step = ask_for == Ask::init ? updates_before : steps_of(tensors);
+    pending.request.slot = slot;
     for (const Tensor& tensor : tensors) {
       const StoredSpec spec = stored(tensor.variable, static_cast<int>(i));
       if (spec.elements == 0) continue;
@@ -124,7 +143,12 @@ CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors) {
       const std::size_t begun = pending.chunks.size();
       append_chunks(pending.request, item, spec, pending.chunks);
       for (std::size_t at = begun; at < pending.chunks.size(); ++at) {
-        pending.pieces.push_back(pieces_of(tensor, static_cast<int>(i), pending.chunks[at]));
+        const Chunk& chunk = pending.chunks[at];
+        // Nobody writes what is sent.
+        auto* const sent = const_cast<std::byte*>(tensor.gradient);
+        pending.pieces_there.push_back(
+            pieces_of(tensor, sent == nullptr ? tensor.data : sent, static_cast<int>(i), chunk));
+        pending.pieces_back.push_back(pieces_of(tensor, tensor.data, static_cast<int>(i), chunk));
       }
     }
     if (pending.request.items.empty() && !(updates && options_.keeps_pace)) continue;
@@ -135,7 +159,8 @@ CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors) {
 }
 
 // A server has its shares in a row; here they lie where the variable has them.
-std::vector<Piece> Client::pieces_of(const Tensor& tensor, int server, const Chunk& chunk) const {
+std::vector<Piece> Client::pieces_of(const Tensor& tensor, std::byte* data, int server,
+                                     const Chunk& chunk) const {
   const std::size_t bytes = size_of(specs_[tensor.variable].dtype);
   std::vector<Piece> pieces;
   for (const Share& share : sharding_.shares(tensor.variable)) {
@@ -143,8 +168,7 @@ std::vector<Piece> Client::pieces_of(const Tensor& tensor, int server, const Chu
     const uint64_t begin = std::max(share.place, chunk.first);
     const uint64_t end = std::min(share.place + share.elements, chunk.first + chunk.elements);
     if (begin >= end) continue;
-    pieces.push_back(
-        {tensor.data + (share.first + begin - share.place) * bytes, (end - begin) * bytes});
+    pieces.push_back({data + (share.first + begin - share.place) * bytes, (end - begin) * bytes});
   }
   return pieces;
 }
@@ -178,13 +202,10 @@ bool Client::post(Server& server, Pending& pending) {
     pending.sequence_there = server.sequence_there;
     server.sequence_there += pending.there;
   }
-  // Of rows, the numbers go and the values come; else the same memory goes and comes.
-  const bool apart = pending.request.ask == Ask::pull_rows;
   while (pending.posted_there < pending.there) {
     const std::size_t number = pending.posted_there;
-    const std::span<const Piece> pieces(pending.pieces[number]);
     if (!accepted(transport_.post_send({server.rank, kLaneThere, pending.sequence_there + number,
-                                        apart ? pieces.first(1) : pieces, cookie}))) {
+                                        pending.pieces_there[number], cookie}))) {
       break;
     }
     ++pending.posted_there;
@@ -192,9 +213,8 @@ bool Client::post(Server& server, Pending& pending) {
   }
   while (pending.is_accepted && pending.posted_back < pending.back) {
     const std::size_t number = pending.posted_back;
-    const std::span<const Piece> pieces(pending.pieces[number]);
     if (!accepted(transport_.post_recv({server.rank, kLaneBack, pending.sequence_back + number,
-                                        apart ? pieces.last(1) : pieces, cookie}))) {
+                                        pending.pieces_back[number], cookie}))) {
       break;
     }
     ++pending.posted_back;
@@ -203,7 +223,7 @@ bool Client::post(Server& server, Pending& pending) {
   return moved;
 }
 
-Client::Pending* Client::find(uint64_t cookie) {
+Client::Pending* Client::find_pending(uint64_t cookie) {
   Server& server = servers_[cookie % servers_.size()];
   if (server.asked.empty()) return nullptr;
   const uint64_t place = cookie / servers_.size() - server.asked.front().request.id;
@@ -211,11 +231,11 @@ Client::Pending* Client::find(uint64_t cookie) {
 }
 
 void Client::sent(uint64_t cookie) {
-  if (Pending* pending = find(cookie)) ++pending->ended_there;
+  if (Pending* pending = find_pending(cookie)) ++pending->ended_there;
 }
 
 void Client::received(uint64_t cookie) {
-  if (Pending* pending = find(cookie)) ++pending->ended_back;
+  if (Pending* pending = find_pending(cookie)) ++pending->ended_back;
 }
 
 void Client::control(int peer, std::span<const std::byte> message) {
@@ -258,8 +278,14 @@ void Client::end_requests(Server& server) {
     }
     const CallRef call = first.call;
     server.asked.pop_front();
-    if (--call->open == 0 && call->status.ok() && call->at_end) call->at_end();
+    end_one(call);
   }
+}
+
+void Client::end_one(const CallRef& call) {
+  if (--call->open > 0) return;
+  if (call->status.ok() && call->at_end) call->at_end();
+  if (call->done) ended_.push_back(call);
 }
 
 void Client::peer_failed(int peer, const std::string& cause) {
@@ -284,7 +310,7 @@ bool Client::end_all() {
   for (Server& server : servers_) {
     for (Pending& pending : std::exchange(server.asked, {})) {
       if (pending.call->status.ok()) pending.call->status = failure_;
-      --pending.call->open;
+      end_one(pending.call);
       moved = true;
     }
   }

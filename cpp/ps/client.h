@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/world.h"
@@ -19,10 +22,11 @@ namespace rdmacoll::ps {
 
 // What was asked of one or all servers. Memory that was named stays valid until it is done.
 struct Call {
-  std::size_t open = 0;            // requests that have not ended
-  Status status;                   // the first that went wrong
-  std::vector<std::string> texts;  // of each server that was asked
-  std::function<void()> at_end;    // when all went well
+  std::size_t open = 0;                     // requests that have not ended
+  Status status;                            // the first that went wrong
+  std::vector<std::string> texts;           // of each server that was asked
+  std::function<void()> at_end;             // when all went well
+  std::function<void(const Status&)> done;  // of whoever does not wait
   bool is_done() const { return open == 0; }
 };
 // Shared: the caller keeps it to ask, the client until it is done.
@@ -32,6 +36,7 @@ using CallRef = std::shared_ptr<Call>;
 struct Tensor {
   uint32_t variable = 0;
   std::byte* data = nullptr;
+  const std::byte* gradient = nullptr;  // where it is not in `data`
 };
 
 struct ClientOptions {
@@ -55,11 +60,15 @@ class Client final : public Sink {
   Status declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
                  const std::string& rule, CallRef& call);
   CallRef wait_for_values();
-  CallRef init(std::span<const Tensor> values);
+  // slot 0: the values, which have had so many `updates` elsewhere; they come last. From 1 on: what
+  // the optimizer keeps beside them.
+  CallRef init(std::span<const Tensor> values, uint32_t slot = 0, uint64_t updates = 0);
   CallRef push(std::span<const Tensor> gradients);
-  CallRef pull(std::span<const Tensor> values);
-  // Gradients there, fresh values back into the same memory.
+  CallRef pull(std::span<const Tensor> values, uint32_t slot = 0);
+  // Gradients there, fresh values back.
   CallRef push_pull(std::span<const Tensor> tensors);
+  // The largest number among its texts: how many updates these variables have had.
+  CallRef updates(std::span<const Tensor> of);
   // Rows may come twice: their gradients are summed first.
   Status push_rows(uint32_t variable, std::span<const int64_t> rows, const std::byte* gradients,
                    CallRef& call);
@@ -74,6 +83,13 @@ class Client final : public Sink {
   const Sharding& sharding() const { return sharding_; }
   const VariableSpec& spec(uint32_t variable) const { return specs_[variable]; }
   std::size_t variables() const { return specs_.size(); }
+  // Its number; an error where it has not been declared.
+  Status find(std::string_view name, uint32_t& variable) const;
+  // Calls that have ended, whose `done` is to be called: not by this client, which may be asked
+  // from there.
+  std::vector<CallRef> take_ended() { return std::exchange(ended_, {}); }
+  // Nobody talks to a server any more: all that is open ends with this at the next turn.
+  void fail(Status failure);
   // A server is lost, and with it all that is open and all that will be asked.
   const Status& failure() const { return failure_; }
 
@@ -89,7 +105,7 @@ class Client final : public Sink {
     Request request;
     CallRef call;
     std::vector<Chunk> chunks;
-    std::vector<std::vector<Piece>> pieces;  // of each chunk
+    std::vector<std::vector<Piece>> pieces_there, pieces_back;  // of each chunk
     // Rows and their gradients, chunk by chunk; and where rows come back.
     std::shared_ptr<std::vector<std::byte>> staging;  // shared with the call's end
     bool is_said = false, is_accepted = false, is_answered = false;
@@ -107,20 +123,21 @@ class Client final : public Sink {
   };
 
   CallRef ask_all(Ask ask, const std::string& text = {});
-  CallRef move(Ask ask, std::span<const Tensor> tensors);
+  CallRef move(Ask ask, std::span<const Tensor> tensors, uint32_t slot = 0, uint64_t updates = 0);
   CallRef new_call() const;
   Pending make(Ask ask_for) const;
   void ask(std::size_t server, Pending pending, const CallRef& call);
-  std::vector<Piece> pieces_of(const Tensor& tensor, int server, const Chunk& chunk) const;
+  std::vector<Piece> pieces_of(const Tensor& tensor, std::byte* data, int server,
+                               const Chunk& chunk) const;
   StoredSpec stored(uint32_t variable, int server) const;
   Status check_rows(uint32_t variable, std::span<const int64_t> rows) const;
   uint64_t steps_of(std::span<const Tensor> tensors) const;
   bool post(Server& server, Pending& pending);
   bool accepted(const Status& status);
   void end_requests(Server& server);
-  void fail(Status failure);
+  void end_one(const CallRef& call);
   bool end_all();
-  Pending* find(uint64_t cookie);
+  Pending* find_pending(uint64_t cookie);
 
   Transport& transport_;
   const World& world_;
@@ -129,6 +146,8 @@ class Client final : public Sink {
   std::vector<VariableSpec> specs_;
   std::vector<bool> decays_;
   std::vector<uint64_t> pushes_;  // of each variable
+  std::map<std::string, uint32_t, std::less<>> numbers_;
+  std::vector<CallRef> ended_;
   std::vector<Server> servers_;
   Status failure_;
   bool has_given_up_ = false;  // nobody talks to a server any more

@@ -92,7 +92,7 @@ Status Client::push_rows(uint32_t variable, std::span<const int64_t> rows,
     std::byte* at = pending.staging->data();
     for (const Chunk& chunk : pending.chunks) {
       const std::size_t count = chunk.elements / spec.row_elements();
-      pending.pieces.push_back({{at, chunk.bytes_there}});
+      pending.pieces_there.push_back({{at, chunk.bytes_there}});
       std::memcpy(at, mine.there.data() + chunk.first, count * sizeof(int64_t));
       at += count * sizeof(int64_t);
       for (std::size_t j = 0; j < count; ++j, at += row_bytes) {
@@ -140,8 +140,8 @@ Status Client::pull_rows(uint32_t variable, std::span<const int64_t> rows, std::
     std::memcpy(pending.staging->data(), mine.there.data(), numbers);
     for (const Chunk& chunk : pending.chunks) {
       std::byte* const base = pending.staging->data();
-      pending.pieces.push_back({{base + chunk.first * sizeof(int64_t), chunk.bytes_there},
-                                {base + numbers + chunk.first * row_bytes, chunk.bytes_back}});
+      pending.pieces_there.push_back({{base + chunk.first * sizeof(int64_t), chunk.bytes_there}});
+      pending.pieces_back.push_back({{base + numbers + chunk.first * row_bytes, chunk.bytes_back}});
     }
     arrived.push_back({std::move(mine.here), pending.staging});
     ask(i, std::move(pending), call);

@@ -7,7 +7,8 @@
 namespace rdmacoll::ps {
 std::vector<std::byte> encode(const Request& request) {
   Writer writer;
-  writer.put(request.id).put(request.ask).put(request.step).put(request.chunk_bytes);
+  writer.put(request.id).put(request.ask).put(request.step).put(request.slot);
+  writer.put(request.chunk_bytes);
   writer.put(static_cast<uint32_t>(request.items.size()));
   for (const Item& item : request.items) writer.put(item.variable).put(item.rows);
   writer.put_text(request.text).put(request.first_spec);
@@ -23,6 +24,7 @@ bool decode(std::span<const std::byte> bytes, Request& request) {
   request.id = reader.get<uint64_t>();
   request.ask = reader.get<Ask>();
   request.step = reader.get<uint64_t>();
+  request.slot = reader.get<uint32_t>();
   request.chunk_bytes = reader.get<uint32_t>();
   const auto items = reader.get<uint32_t>();
   if (items > kItemsMax || items * sizeof(Item) > reader.left()) return false;
@@ -64,6 +66,7 @@ uint64_t rows_in_a_chunk(const StoredSpec& spec, std::size_t chunk_bytes) {
 void append_chunks(const Request& request, std::size_t item, const StoredSpec& spec,
                    std::vector<Chunk>& chunks) {
   RC_ASSERT(request.chunk_bytes >= kChunkBytesLeast);
+  if (request.ask == Ask::updates) return;
   if (goes_by_rows(request.ask)) {
     const uint64_t most = rows_in_a_chunk(spec, request.chunk_bytes);
     RC_ASSERT(most > 0);

@@ -22,6 +22,7 @@ enum class Ask : uint8_t {
   push_pull,  // both
   push_rows,  // data: rows and their gradients
   pull_rows,  // data: rows; back: their values
+  updates,    // the answer's text is how many the variable that has had the most of them has had
   save,       // to the file that `text` begins the name of
   restore,    // from it, into the variables that are declared
   stats,      // the answer's text is JSON
@@ -37,7 +38,8 @@ struct Item {
 struct Request {
   uint64_t id = 0;  // counts at each worker and server
   Ask ask = Ask::leave;
-  uint64_t step = 0;         // updates that this worker has made before
+  uint64_t step = 0;         // updates that this worker has made before; of init: that were made
+  uint32_t slot = 0;         // init, pull: 0: of the values; else of the optimizer's slot slot - 1
   uint32_t chunk_bytes = 0;  // of the largest transfer
   std::vector<Item> items;
   std::string text;

@@ -13,7 +13,7 @@ namespace {
 // A client has fewer on their way.
 constexpr std::size_t kRequestsMax = 64;
 
-bool needs_values(Ask ask) { return ask >= Ask::push && ask <= Ask::pull_rows; }
+bool needs_values(Ask ask) { return ask >= Ask::push && ask <= Ask::updates; }
 bool updates(Ask ask) { return ask == Ask::push || ask == Ask::push_pull || ask == Ask::push_rows; }
 
 }  // namespace
@@ -128,6 +128,9 @@ Status Server::begin(std::size_t index, Job& job) {
     return {};
   } else if (request.ask == Ask::stats) {
     text = stats_json();
+  } else if (request.ask == Ask::updates) {
+    RC_RETURN_IF_ERROR(prepare(job));
+    text = cat(job.steps.empty() ? 0 : *std::max_element(job.steps.begin(), job.steps.end()));
   } else if (request.ask == Ask::leave) {
     workers_[index].is_there = false;
     pace_.end(index);
@@ -160,6 +163,10 @@ Status Server::declare(const Request& request, std::string& text) {
 Status Server::prepare(Job& job) {
   const Request& request = job.request;
   const bool by_rows = goes_by_rows(request.ask);
+  const bool has_slot = request.ask == Ask::init || request.ask == Ask::pull;
+  if (request.slot > (has_slot ? store_.slots() : 0)) {
+    return {Code::failed, cat("asked for slot ", request.slot, " of ", store_.slots())};
+  }
   std::set<uint32_t> named;
   for (std::size_t i = 0; i < request.items.size(); ++i) {
     const uint32_t variable = request.items[i].variable;
@@ -262,11 +269,15 @@ Status Server::work_on(Worker& worker, Buffer& buffer) {
   } else if (job.refusal.ok()) {
     const std::size_t bytes = chunk.elements * size_of(store_.spec(variable).dtype);
     const std::span<std::byte> data(buffer.data, bytes);
-    if (job.request.ask == Ask::init) store_.write(variable, chunk.first, data);
+    if (job.request.ask == Ask::init) {
+      store_.write(variable, job.request.slot, chunk.first, data);
+    }
     if (updates(job.request.ask)) {
       store_.update(variable, job.steps[chunk.item], chunk.first, data);
     }
-    if (chunk.bytes_back > 0) store_.read(variable, chunk.first, data);
+    if (chunk.bytes_back > 0) {
+      store_.read(variable, job.request.slot, chunk.first, data);
+    }
   }
   if (job.refusal.ok() && chunk.bytes_back > 0) {
     buffer.state = Buffer::State::ready;
@@ -338,7 +349,8 @@ bool Server::end_job(Worker& worker) {
   if (job.checkpoint || job.ended < job.chunks.size()) return false;
   const Request& request = job.request;
   for (const Item& item : request.items) {
-    if (request.ask == Ask::init && job.refusal.ok()) store_.set_initialized(item.variable);
+    if (request.ask != Ask::init || request.slot > 0 || !job.refusal.ok()) break;
+    store_.set_initialized(item.variable, request.step);
   }
   if (!job.chunks.empty()) {
     const bool back = job.refusal.ok() && job.chunks[0].bytes_back > 0;

@@ -95,9 +95,25 @@ Status Store::declare(std::size_t index, const StoredSpec& spec) {
   return {};
 }
 
-void Store::write(std::size_t variable, uint64_t first, std::span<const std::byte> values) {
+void Store::write(std::size_t variable, std::size_t slot, uint64_t first,
+                  std::span<const std::byte> data) {
   Variable& to = variables_[variable];
-  std::memcpy(to.values.data() + first * size_of(to.spec.dtype), values.data(), values.size());
+  std::vector<std::byte>& memory = slot == 0 ? to.values : to.slots[slot - 1];
+  std::memcpy(memory.data() + first * size_of(to.spec.dtype), data.data(), data.size());
+}
+
+void Store::read(std::size_t variable, std::size_t slot, uint64_t first,
+                 std::span<std::byte> data) const {
+  const Variable& of = variables_[variable];
+  const std::vector<std::byte>& memory = slot == 0 ? of.values : of.slots[slot - 1];
+  std::memcpy(data.data(), memory.data() + first * size_of(of.spec.dtype), data.size());
+}
+
+void Store::set_initialized(std::size_t variable, uint64_t updates) {
+  Variable& of = variables_[variable];
+  of.is_initialized = true;
+  of.updates = updates;
+  std::fill(of.row_updates.begin(), of.row_updates.end(), updates);
 }
 
 std::span<std::byte* const> Store::slots_at(Variable& variable, uint64_t first) {
@@ -164,11 +180,6 @@ std::size_t Store::update_rows(std::size_t variable, uint64_t step, std::span<co
               gradients + done * of.spec.row_bytes(), of.spec.row_elements);
   }
   return done;
-}
-
-void Store::read(std::size_t variable, uint64_t first, std::span<std::byte> values) const {
-  const Variable& of = variables_[variable];
-  std::memcpy(values.data(), of.values.data() + first * size_of(of.spec.dtype), values.size());
 }
 
 std::size_t Store::read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values,

@@ -52,9 +52,15 @@ class Store {
   const StoredSpec& spec(std::size_t variable) const { return variables_[variable].spec; }
   uint64_t bytes() const { return bytes_; }  // of values, slots and what is noted of rows
 
-  // Initial values, once all of them are written. Until then nobody may read or update.
-  void write(std::size_t variable, uint64_t first, std::span<const std::byte> values);
-  void set_initialized(std::size_t variable) { variables_[variable].is_initialized = true; }
+  // slot 0: the values; from 1 on, what the optimizer keeps beside them.
+  std::size_t slots() const { return rule_.slots().size(); }
+  void write(std::size_t variable, std::size_t slot, uint64_t first,
+             std::span<const std::byte> data);
+  void read(std::size_t variable, std::size_t slot, uint64_t first,
+            std::span<std::byte> data) const;
+  // Once all values are written, which have had so many updates elsewhere. Until then nobody may
+  // read or update.
+  void set_initialized(std::size_t variable, uint64_t updates = 0);
   bool is_initialized(std::size_t variable) const { return variables_[variable].is_initialized; }
 
   // The number of the update that begins now. Each variable counts its own.
@@ -66,7 +72,6 @@ class Store {
   bool catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left);
   void update(std::size_t variable, uint64_t step, uint64_t first,
               std::span<const std::byte> gradient);
-  void read(std::size_t variable, uint64_t first, std::span<std::byte> values) const;
   // `gradients`: a row for each of `rows`, which are all known to exist. How many were done.
   std::size_t update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
                           const std::byte* gradients, uint64_t& left);

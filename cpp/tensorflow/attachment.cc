@@ -9,25 +9,34 @@ Attachment& Attachment::instance() {
 }
 
 bool Attachment::attach(const rc_api* api, rc_engine* engine) {
-  // Everything up to and including submit_and_drive() is used here; a longer table is fine.
-  constexpr uint32_t kSizeMin =
-      offsetof(rc_api, submit_and_drive) + sizeof(rc_api::submit_and_drive);
+  // Everything up to and including ps_submit() is used here; a longer table is fine.
+  constexpr uint32_t kSizeMin = offsetof(rc_api, ps_submit) + sizeof(rc_api::ps_submit);
   if (api != nullptr && (api->abi_version != RC_ABI_VERSION || api->size < kSizeMin)) return false;
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   api_ = engine == nullptr ? nullptr : api;
   engine_ = engine;
+  ps_ = nullptr;
   return true;
+}
+
+void Attachment::attach_servers(rc_ps* ps) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  ps_ = ps;
 }
 
 Attachment::Use Attachment::use() {
   std::shared_lock<std::shared_mutex> lock(mutex_);
-  return {std::move(lock), api_, engine_};
+  return {std::move(lock), api_, engine_, ps_};
 }
 
 }  // namespace rdmacoll::tensorflow
 
 int rc_tf_attach(const rc_api* api, rc_engine* engine) {
   return rdmacoll::tensorflow::Attachment::instance().attach(api, engine) ? 0 : 1;
+}
+
+void rc_tf_attach_servers(rc_ps* ps) {
+  rdmacoll::tensorflow::Attachment::instance().attach_servers(ps);
 }
 
 uint32_t rc_tf_abi_version(void) { return RC_ABI_VERSION; }

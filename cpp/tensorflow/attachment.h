@@ -16,6 +16,8 @@ class Attachment {
   // Null detaches: later ops fail, ops in flight end by the engine's own hand. Returns after the
   // last submit() on the previous engine has returned, so that the engine may be freed.
   bool attach(const rc_api* api, rc_engine* engine);
+  // Asynchronous parameter servers beside the engine, while that is attached.
+  void attach_servers(rc_ps* ps);
 
   // A view of the engine that keeps attach() from returning while it lives; `api` is null when
   // there is none.
@@ -23,6 +25,7 @@ class Attachment {
     std::shared_lock<std::shared_mutex> lock;
     const rc_api* api;
     rc_engine* engine;
+    rc_ps* ps;  // null where there are no such servers
   };
   Use use();
 
@@ -30,6 +33,7 @@ class Attachment {
   std::shared_mutex mutex_;
   const rc_api* api_ = nullptr;
   rc_engine* engine_ = nullptr;
+  rc_ps* ps_ = nullptr;
 };
 
 }  // namespace rdmacoll::tensorflow
@@ -37,6 +41,7 @@ class Attachment {
 extern "C" {
 // 0, or 1 when the table is of another ABI.
 __attribute__((visibility("default"))) int rc_tf_attach(const rc_api* api, rc_engine* engine);
+__attribute__((visibility("default"))) void rc_tf_attach_servers(rc_ps* ps);
 __attribute__((visibility("default"))) uint32_t rc_tf_abi_version(void);
 // NULL when all ops are registered, else a sentence.
 __attribute__((visibility("default"))) const char* rc_tf_problem(void);

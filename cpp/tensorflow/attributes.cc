@@ -2,6 +2,13 @@
 
 namespace rdmacoll::tensorflow {
 
+// The graph optimizer evaluates constant nodes with step 0, shape functions while tracing with -1.
+// Steps of a running program are 1 and up in sessions, and large random negatives elsewhere.
+bool is_evaluated_while_optimizing(TF_OpKernelContext* context) {
+  const int64_t step = TF_StepId(context);
+  return step <= 0 && step > -16;
+}
+
 int32_t dtype_of(TF_DataType type) {
   switch (type) {
     case TF_UINT8:

@@ -20,6 +20,11 @@ struct TensorDeleter {
 };
 using OwnedTensor = std::unique_ptr<TF_Tensor, TensorDeleter>;
 
+// Whether nothing runs yet: then a kernel that talks to others has no value.
+bool is_evaluated_while_optimizing(TF_OpKernelContext* context);
+// An empty tensor has no memory of its own, and engines like a pointer.
+inline char empty_memory[64];
+
 int32_t dtype_of(TF_DataType type);  // -1: it cannot be communicated
 std::size_t size_of_dtype(int32_t dtype);
 

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow/attributes.h"
+
 namespace rdmacoll::tensorflow {
 namespace {
 
@@ -135,6 +137,12 @@ void set_error(TF_Status* status, std::string_view json) {
   const std::string text = (kind.empty() ? "RdmacollError" : kind) + ": " +
                            json_member(json, "message") + " [rdmacoll " + details_of(json) + "]";
   TF_SetStatus(status, code_of(kind), text.c_str());
+}
+
+void fail(TF_OpKernelContext* context, std::string_view json) {
+  const OwnedStatus status(TF_NewStatus());
+  set_error(status.get(), json);
+  TF_OpKernelContext_Failure(context, status.get());
 }
 
 std::string error_json(std::string_view kind, std::string_view message) {

@@ -12,6 +12,9 @@ namespace rdmacoll::tensorflow {
 // Its text: "KIND: message [rdmacoll {json without the message}]".
 void set_error(TF_Status* status, std::string_view error_json);
 
+// Ends a kernel with it; `done` is still to be called.
+void fail(TF_OpKernelContext* context, std::string_view error_json);
+
 // {"kind": kind, "message": message}: an error that is found on this side.
 std::string error_json(std::string_view kind, std::string_view message);
 

@@ -12,9 +12,6 @@
 namespace rdmacoll::tensorflow {
 namespace {
 
-// An empty tensor has no memory of its own, and engines like a pointer.
-char empty_memory[64];
-
 constexpr int kDimsMax = 8;  // rc_tensor::dims
 
 // Fresh memory of this size comes from the system, page by page, and goes back there after the
@@ -39,13 +36,6 @@ struct Loan {
     loan->release(loan->context, memory);
   }
 };
-
-// The graph optimizer evaluates constant nodes with step 0, shape functions while tracing with -1.
-// Steps of a running program are 1 and up in sessions, and large random negatives elsewhere.
-bool is_evaluated_while_optimizing(TF_OpKernelContext* context) {
-  const int64_t step = TF_StepId(context);
-  return step <= 0 && step > -16;
-}
 
 }  // namespace
 
@@ -348,12 +338,6 @@ void Kernel::leave(Pending* pending) {
   Kernel* const kernel = pending->kernel;
   kernel->recycle(std::unique_ptr<Pending>(pending));
   done.run();
-}
-
-void Kernel::fail(TF_OpKernelContext* context, const std::string& json) {
-  const OwnedStatus status(TF_NewStatus());
-  set_error(status.get(), json);
-  TF_OpKernelContext_Failure(context, status.get());
 }
 
 std::unique_ptr<Kernel::Pending> Kernel::take_pending() {

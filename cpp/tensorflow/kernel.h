@@ -76,7 +76,6 @@ class Kernel {
   static void give_results(Pending& pending);
   static void on_done(void* context, const char* error_json);
   static void leave(Pending* pending);
-  static void fail(TF_OpKernelContext* context, const std::string& error_json);
 
   const rc_kind kind_;
   TF_DataType type_ = TF_FLOAT;

@@ -1,13 +1,15 @@
 // The ops, as TensorFlow sees them. Data ops are *not* stateful: TensorFlow would chain all
 // stateful ops of a function, and two collectives whose order differs between ranks would wait for
-// each other for ever. What keeps two of them apart is tensor_name. Called while the library is
-// loaded.
+// each other for ever. What keeps two of them apart is tensor_name. What is asked of asynchronous
+// parameter servers waits for no other rank's order, and is stateful: it happens as the program has
+// it. Called while the library is loaded.
 #include <initializer_list>
 #include <string>
 
 #include "tensorflow/attachment.h"
 #include "tensorflow/done.h"
 #include "tensorflow/kernel.h"
+#include "tensorflow/ps_kernel.h"
 #include "tensorflow/shapes.h"
 #include "tensorflow/tf_c_api.h"
 
@@ -18,6 +20,8 @@ constexpr char kReducible[] = "T: {uint8, int8, int32, int64, half, bfloat16, fl
 constexpr char kMovable[] =
     "T: {uint8, int8, int32, int64, half, bfloat16, float, double, bool, uint16, uint32, uint64, "
     "int16, complex64, complex128}";
+constexpr char kUpdatable[] = "T: {float, double}";
+constexpr char kVariables[] = "variables: list(string)";
 constexpr char kName[] = "tensor_name: string = ''";
 constexpr char kLabels[] = "labels: list(string) = []";
 constexpr char kSet[] = "process_set: int = 0";
@@ -30,6 +34,8 @@ struct OpDefinition {
   void (*shapes)(TF_ShapeInferenceContext*, TF_Status*);
   void* (*create)(TF_OpKernelConstruction*);
   std::initializer_list<const char*> attributes;
+  void (*compute)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*) = &Kernel::compute;
+  void (*destroy)(void*) = &Kernel::destroy;
 };
 
 constexpr OpDefinition kOps[] = {
@@ -93,6 +99,60 @@ constexpr OpDefinition kOps[] = {
      &Kernel::create<RC_ALLTOALL>,
      {kMovable, kName, kLabels, kSet}},
     {"RdmacollBarrier", {}, {}, true, &no_shapes, &Kernel::create<RC_BARRIER>, {kName, kSet}},
+    {"RdmacollPsPush",
+     {"gradients: N * T"},
+     {},
+     true,
+     &no_shapes,
+     &PsKernel::create<RC_PS_PUSH, false>,
+     {"N: int >= 1", kUpdatable, kVariables},
+     &PsKernel::compute,
+     &PsKernel::destroy},
+    {"RdmacollPsExchange",
+     {"gradients: N * T"},
+     {"values: N * T"},
+     true,
+     &same_shapes,
+     &PsKernel::create<RC_PS_PUSH_PULL, false>,
+     {"N: int >= 1", kUpdatable, kVariables},
+     &PsKernel::compute,
+     &PsKernel::destroy},
+    {"RdmacollPsPull",
+     {"dims: int64"},
+     {"value: T"},
+     true,
+     &no_shapes,
+     &PsKernel::create<RC_PS_PULL, false>,
+     {kUpdatable, kVariables},
+     &PsKernel::compute,
+     &PsKernel::destroy},
+    {"RdmacollPsPushRows",
+     {"gradients: T", "rows: int64"},
+     {},
+     true,
+     &no_shapes,
+     &PsKernel::create<RC_PS_PUSH, true>,
+     {kUpdatable, kVariables},
+     &PsKernel::compute,
+     &PsKernel::destroy},
+    {"RdmacollPsExchangeRows",
+     {"gradients: T", "rows: int64"},
+     {"values: T"},
+     true,
+     &first_shape,
+     &PsKernel::create<RC_PS_PUSH_PULL, true>,
+     {kUpdatable, kVariables},
+     &PsKernel::compute,
+     &PsKernel::destroy},
+    {"RdmacollPsPullRows",
+     {"rows: int64", "dims: int64"},
+     {"values: T"},
+     true,
+     &no_shapes,
+     &PsKernel::create<RC_PS_PULL, true>,
+     {kUpdatable, kVariables},
+     &PsKernel::compute,
+     &PsKernel::destroy},
 };
 
 // Returns "" or what went wrong.
@@ -107,7 +167,7 @@ std::string register_op(const OpDefinition& op) {
   TF_RegisterOpDefinition(definition, status);
   if (TF_GetCode(status) == TF_OK) {
     TF_KernelBuilder* const kernel =
-        TF_NewAsyncKernelBuilder(op.name, "CPU", op.create, &Kernel::compute, &Kernel::destroy);
+        TF_NewAsyncKernelBuilder(op.name, "CPU", op.create, op.compute, op.destroy);
     TF_RegisterKernelBuilder(op.name, kernel, status);
   }
   std::string problem;

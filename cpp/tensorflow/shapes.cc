@@ -42,6 +42,13 @@ void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_DeleteShapeHandle(shape);
 }
 
+void first_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeHandle* const shape = TF_NewShapeHandle();
+  TF_ShapeInferenceContextGetInput(context, 0, shape, status);
+  if (TF_GetCode(status) == TF_OK) TF_ShapeInferenceContextSetOutput(context, 0, shape, status);
+  TF_DeleteShapeHandle(shape);
+}
+
 // Of an input of unknown rank nothing is known: outputs begin with that.
 void other_rows(TF_ShapeInferenceContext* context, TF_Status* status) {
   const int64_t inputs = TF_ShapeInferenceContextNumInputs(context);

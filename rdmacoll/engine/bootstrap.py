@@ -44,15 +44,15 @@ class Start:
         self.launch = launch
         self.comm = comm
         self.owns_mpi = owns_mpi  # we imported mpi4py first, so nobody else finalises MPI
-        self.note = ""  # a sentence for rank 0's log
 
-    def tell(self, values: Values) -> None:
-        """Says once who has started this world: a line of rank 0, behind the one about its devices."""
+    def tell(self, values: Values, note: str = "") -> None:
+        """Says once who has started this world: a line of rank 0, behind the one about its devices; then the
+        `note`."""
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
         tell = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
         tell(f"started by {self.launch.describe()}.")
-        if self.note:
-            tell(self.note)
+        if note:
+            tell(note)
 
     def refusal(self, wrong: RdmacollError | None, values: Values, *, serves: bool) -> RdmacollError | None:
         """Why this world will not be, said at once, before the other ranks come and hear it: what is `wrong`

@@ -57,10 +57,13 @@ class Told:
 
 def flags_of(arguments: Sequence[str]) -> dict[str, str]:
     """The flags of a command line that are ours, by name; the last one counts. Others may be anything.
+    Raises ConfigError.
 
     >>> flags_of(["train.py", "--job_name=ps", "--lr", "0.1", "-task_index", "1", "--", "--ps_hosts=x"])
     {'job_name': 'ps', 'task_index': '1'}
     """
+    if isinstance(arguments, str):
+        raise ConfigError(f"argv={arguments!r} is one text: give argv=True, or a list of words.")
     found: dict[str, str] = {}
     rest = list(arguments)
     while rest:
@@ -110,10 +113,12 @@ def hosts_of(value: str | Sequence[str] | None, name: str) -> tuple[str, ...]:
 def _index_of(value: object) -> int | None:
     if value is None or value == "":
         return None
-    text = str(value)
-    if not text.lstrip("-").isdigit():
-        raise ConfigError(f"task_index={text!r} is not a whole number: tasks are counted from 0.")
-    return int(text)
+    try:
+        return int(str(value))
+    except ValueError:
+        raise ConfigError(
+            f"task_index={str(value)!r} is not a whole number: tasks are counted from 0."
+        ) from None
 
 
 def told_by(
@@ -208,10 +213,11 @@ def launch_of(told: Told, *, is_colocated: bool) -> Launch:
         )
     wanted = {"job_name": told.job_name, "worker_hosts": told.worker_hosts, "ps_hosts": told.ps_hosts}
     if is_colocated:
-        if told.ps_hosts:
+        if told.ps_hosts or told.job_name == "ps":
             raise ConfigError(
-                "ps_hosts names parameter servers, and RDMACOLL_SERVER_PLACEMENT=colocated says that every "
-                "worker serves instead: leave one of them out."
+                f"{'ps_hosts' if told.ps_hosts else 'job_name=ps'} names parameter servers, and "
+                "RDMACOLL_SERVER_PLACEMENT=colocated says that every worker serves instead: leave one of "
+                "them out."
             )
         del wanted["ps_hosts"]
     missing = [name for name, value in wanted.items() if not value]

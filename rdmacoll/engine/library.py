@@ -12,7 +12,7 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
@@ -285,6 +285,27 @@ class _Api(ctypes.Structure):
                 ctypes.c_int, _VOID, ctypes.c_char_p, ctypes.c_int32, ctypes.POINTER(_VOID), _TEXT
             ),
         ),
+        (
+            "ps_move_slot",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_uint64,
+                ctypes.c_int32,
+                _NUMBERS,
+                ctypes.POINTER(_VOID),
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
+        (
+            "ps_updates",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, ctypes.POINTER(_VOID), _TEXT),
+        ),
+        ("ps_submit", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _TEXT)),
+        ("ps_end", ctypes.CFUNCTYPE(None, _VOID)),
     ]
 
 
@@ -650,6 +671,24 @@ class Library:
         numbers = (ctypes.c_int32 * len(variables))(*variables)
         places = (ctypes.c_void_p * len(addresses))(*addresses)
         return self._ps_call(self._api.ps_move, ps, move, len(variables), numbers, places)
+
+    def ps_move_slot(
+        self, ps: int, move: int, slot: int, updates: int, variables: Sequence[int], addresses: Sequence[int]
+    ) -> int:
+        """A call: PS_INIT or PS_PULL of a slot from 1 on, or of the values (0), which had so many updates."""
+        numbers = (ctypes.c_int32 * len(variables))(*variables)
+        places = (ctypes.c_void_p * len(addresses))(*addresses)
+        which = (move, slot, updates, len(variables))
+        return self._ps_call(self._api.ps_move_slot, ps, *which, numbers, places)
+
+    def ps_updates(self, ps: int, variables: Sequence[int]) -> int:
+        """A call. The largest number among what the servers say is how many updates these have had."""
+        numbers = (ctypes.c_int32 * len(variables))(*variables)
+        return self._ps_call(self._api.ps_updates, ps, len(variables), numbers)
+
+    def ps_end(self, ps: int) -> None:
+        """What is open, and what will be asked, ends with ShutdownError."""
+        self._api.ps_end(ps)
 
     def ps_move_rows(self, ps: int, move: int, variable: int, rows: int, count: int, data: int) -> int:
         """A call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""

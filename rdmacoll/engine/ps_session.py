@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,13 @@ DTYPES = {np.dtype(name): CODES[name] for name in ("float32", "float64")}
 # A call comes back to Python this often.
 _SLICE_MS = 100
 _GOODBYE_MS = 2000
+
+
+class State(NamedTuple):
+    """What an optimizer has when servers take over: its steps, and its slots, in their order, by variable."""
+
+    updates: int = 0
+    slots: Sequence[Mapping[str, Array]] = ()
 
 
 class _Call:
@@ -60,6 +67,17 @@ class Session:
         self._inside = threading.Condition()
         self._threads = 0  # that are in calls
         self._is_closed = False
+
+    @property
+    def address(self) -> int:
+        """For the TensorFlow ops, which ask by themselves."""
+        return self._address
+
+    def end(self) -> None:
+        """What is open, and what will be asked, ends with ShutdownError; `close` comes later."""
+        with self._inside:
+            if not self._is_closed:
+                self._library.ps_end(self._address)
 
     def close(self) -> None:
         """Says goodbye to the servers; nothing of it can be used then."""
@@ -144,8 +162,9 @@ class Session:
         rows: Collection[str],
         spared: Collection[str],
         restored: str | None,
+        state: State | None = None,
     ) -> None:
-        """All workers, with the same names in the same order."""
+        """All workers, with the same names in the same order. state: of the first worker's optimizer."""
         for name in [*rows, *spared]:
             if name not in arrays:
                 raise ConfigError(
@@ -174,16 +193,42 @@ class Session:
         if self.rank == 0 and restored is not None:
             self.checkpoint(restored, restores=True)
         elif self.rank == 0 and "needs values" in said:
-            return self.move(abi.PS_INIT, arrays)
+            updates, slots = state or State()
+            for slot, kept in enumerate(slots, 1):
+                self.move(abi.PS_INIT, kept, slot=slot)
+            return self.move(abi.PS_INIT, arrays, updates=updates)
         self.ask(abi.PS_WAIT)
         self.move(abi.PS_PULL, arrays)
         return None
 
-    def move(self, move: int, arrays: Mapping[str, Array]) -> None:
-        """PS_INIT, PS_PUSH, PS_PULL or PS_PUSH_PULL of these, which are as their variables."""
-        variables = [self.variable(name).number for name in arrays]
+    def move(self, move: int, arrays: Mapping[str, Array], *, slot: int = 0, updates: int = 0) -> None:
+        """PS_INIT, PS_PUSH, PS_PULL or PS_PUSH_PULL of these, which are as their variables.
+
+        PS_INIT and PS_PULL also of what the optimizer keeps beside them, its slots from 1 on. After PS_INIT
+        of the values (0) they have had so many updates."""
+        variables = [self._number(name, array) for name, array in arrays.items()]
         places = [address_of(array) for array in arrays.values()]
-        self.wait(lambda: self._library.ps_move(self._address, move, variables, places), arrays)
+        library = self._library
+        if move in (abi.PS_INIT, abi.PS_PULL):
+            which = (self._address, move, slot, updates, variables, places)
+            self.wait(lambda: library.ps_move_slot(*which), arrays)
+        else:
+            self.wait(lambda: library.ps_move(self._address, move, variables, places), arrays)
+
+    def _number(self, name: str, array: Array) -> int:
+        variable = self.variable(name)
+        if array.shape != variable.shape or array.dtype != variable.dtype:
+            raise ConfigError(
+                f"{array.dtype}{list(array.shape)} for variable {name!r}, which is "
+                f"{variable.dtype}{list(variable.shape)}: give it that shape and dtype."
+            )
+        return variable.number
+
+    def updates(self, names: Collection[str]) -> int:
+        """How many the one of these variables has had that has had the most."""
+        variables = [self.variable(name).number for name in names]
+        said = self.wait(lambda: self._library.ps_updates(self._address, variables), None)
+        return max(map(int, said), default=0)
 
     def move_rows(self, move: int, name: str, rows: Any, values: Array) -> None:
         """PS_PUSH or PS_PULL of rows."""

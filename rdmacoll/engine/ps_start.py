@@ -103,6 +103,11 @@ class VariableServers:
         finally:
             self.free()
 
+    def end(self) -> None:
+        """Whoever waits for servers gets ShutdownError: a signal wants to end this process."""
+        if self.session is not None:
+            self.session.end()
+
     def close(self, engine: int, cause: str | None) -> bool:
         """The worker leaves, for this `cause`. Its colocated server stays until the others have left too, if
         this is no error. Whether no rank of the world is known to have failed."""

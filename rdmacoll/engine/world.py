@@ -212,12 +212,10 @@ def init(
                 "comes once there. Start the job again, or give init() a communicator of the workers."
             )
         library = load()
-        for name, value in (("server_placement", placement), ("ps_sync", sync), ("ps_staleness", staleness)):
-            settings.setdefault(name, value)
+        settings = {"server_placement": placement, "ps_sync": sync, "ps_staleness": staleness, **settings}
         by_hand = {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous}
         asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
         start = start_of(**by_hand, listed=asked.listed, values=asked.values)
-        start.note = asked.note
         wrong = start.refusal(asked.wrong, asked.values, serves=_PROCESS.look is not None)
         carrier = start.carrier(asked.values)
         servers = variable_servers(library, start.launch, asked.values) if wrong is None else None
@@ -235,7 +233,7 @@ def init(
         engine.variable_servers = servers and servers.begun()
         bind_static(engine, process_sets)
         _PROCESS.tell(address)
-        start.tell(asked.values)
+        start.tell(asked.values, asked.note)
     if engine.is_server:
         _serve(engine)
 
@@ -277,9 +275,8 @@ def _end(cause: str | None) -> None:
         _PROCESS.tell(0)
         unbind(engine)
         try:
-            if engine.variable_servers is not None and not engine.variable_servers.close(
-                engine.address, cause
-            ):
+            servers = engine.variable_servers
+            if servers is not None and not servers.close(engine.address, cause):
                 note_failure()
         finally:
             engine.close(cause)
@@ -300,6 +297,8 @@ def leave(cause: str) -> None:
         if engine is not None and engine.is_open:
             note_failure()
             engine.hold(id(engine))
+            if engine.variable_servers is not None:
+                engine.variable_servers.end()
             engine.close(cause)
 
 

@@ -48,6 +48,7 @@ def _load() -> Any:
     shared = ctypes.CDLL(str(path))
     shared.rc_tf_problem.restype = ctypes.c_char_p
     shared.rc_tf_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    shared.rc_tf_attach_servers.argtypes = [ctypes.c_void_p]
     problem = shared.rc_tf_problem()
     if problem is not None:
         raise ConfigError(f"TensorFlow {tf.__version__}: {problem.decode()}.")
@@ -58,6 +59,9 @@ def _load() -> Any:
             raise ConfigError(
                 f"{path} and {library.library_path()} come from different builds. Install the package again."
             )
+        servers = world.current().variable_servers if engine else None
+        if servers is not None and servers.session is not None:
+            shared.rc_tf_attach_servers(servers.session.address)
 
     from rdmacoll.ops import _sessions
 

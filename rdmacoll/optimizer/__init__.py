@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.ps.calls import has_servers
 
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
@@ -92,7 +93,12 @@ def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
     family = _family(optimizer)
     one = options.get("process_set", global_process_set)
     number = next(_NUMBERS.setdefault(f"{label} of {one!r}", itertools.count()))
-    family.wrap(optimizer, GradientReducer(name=f"{label}_{number}", **options))
+    if has_servers():
+        from rdmacoll.optimizer import served
+
+        served.wrap(optimizer, family, f"{label}_{number}", options)
+    else:
+        family.wrap(optimizer, GradientReducer(name=f"{label}_{number}", **options))
     for part in parts[1:]:
         part._rdmacoll_is_inside = True
     return optimizer

@@ -39,9 +39,9 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     """Swaps the class of `optimizer`."""
     plain = type(optimizer)
     distributed = subclass(plain, Distributed, reducer)
-    _save_as(plain, distributed)
+    save_as(plain, distributed)
     _patch_loss_scaling()
-    _patch_jit()
+    patch_jit()
     _accumulate(optimizer, reducer)
     optimizer.__class__ = distributed
 
@@ -93,7 +93,7 @@ def _variables_of(optimizer: Any, given: Any) -> list[Any] | None:
     return list(getattr(optimizer, "_trainable_variables", [])) or None
 
 
-def _save_as(plain: type, distributed: type) -> None:
+def save_as(plain: type, distributed: type) -> None:
     """Keras looks up by class how an object is called in a saved file."""
     from keras.src.api_export import REGISTERED_OBJS_TO_NAMES
     from keras.src.saving.object_registration import GLOBAL_CUSTOM_NAMES
@@ -128,7 +128,7 @@ def _patch_loss_scaling() -> None:
     LossScaleOptimizer.apply = apply
 
 
-def _patch_jit() -> None:
+def patch_jit() -> None:
     """XLA refuses our ops: `jit_compile="auto"` becomes off for models with our optimizer, and True gets
     Keras's own warning."""
     from keras.src.trainers import trainer
@@ -140,7 +140,7 @@ def _patch_jit() -> None:
     def model_supports_jit(model: Any) -> bool:
         optimizer = getattr(model, "optimizer", None)
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        if isinstance(optimizer, Distributed) or isinstance(inner, Distributed):
+        if isinstance(optimizer, Copied) or isinstance(inner, Copied):
             return False
         return plain(model)
 

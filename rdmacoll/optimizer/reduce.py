@@ -22,6 +22,7 @@ from rdmacoll.ops.compression import compressor
 from rdmacoll.ops.sparse import reduce_slices
 from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
 from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
+from rdmacoll.ps.calls import has_servers
 
 
 class GradientReducer:
@@ -74,6 +75,11 @@ class GradientReducer:
     @not_converted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         """The reduced gradients; None stays None."""
+        if has_servers():
+            raise ConfigError(
+                "gradients are not reduced with asynchronous parameter servers, which apply those of each "
+                "worker: wrap an optimizer with DistributedOptimizer after init(), and no tape."
+            )
         with within(self.process_set):
             return self._reduced(gradients, variables)
 

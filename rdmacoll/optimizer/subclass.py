@@ -4,12 +4,15 @@ is no rdmacoll."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rdmacoll.optimizer.reduce import GradientReducer
 
+if TYPE_CHECKING:
+    from rdmacoll.optimizer.served import Exchange
 
-def subclass(plain: type, mixin: type, reducer: GradientReducer) -> type:
+
+def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> type:
     """`mixin` before `plain`, looking like `plain`."""
     # By these Keras 2 knows how an object of its own is called in a saved file.
     names = {name: value for name, value in vars(plain).items() if name.endswith("_api_names")}

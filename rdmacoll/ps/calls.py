@@ -19,6 +19,11 @@ from rdmacoll.engine.ps_session import Array, Session
 from rdmacoll.ps.rules import Rule, rule_of
 
 
+def has_servers() -> bool:
+    """Whether this process is in a world with asynchronous servers, which own variables."""
+    return world.is_initialized() and world.current().variable_servers is not None
+
+
 def current() -> Session:
     """This worker's session. Raises NotInitializedError."""
     servers = world.current().variable_servers

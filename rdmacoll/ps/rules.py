@@ -66,6 +66,10 @@ class Rule:
 
     text: str
 
+    def slot_names(self) -> list[str]:
+        """What servers keep beside each variable, in their order. Raises ConfigError."""
+        return load().ps_rule_slots(self.text)[0]
+
     def slots(self, values: Array) -> dict[str, Array]:
         """What a server keeps beside `values`: arrays of its shape and dtype, as they are at the start.
         Raises ConfigError where the record says what servers cannot do."""

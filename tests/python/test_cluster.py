@@ -84,6 +84,11 @@ def test_flags_are_found_among_others(words, found):
     assert given == before
 
 
+def test_a_command_line_is_a_list_of_words():
+    with pytest.raises(ConfigError, match="argv='--job_name=ps' is one text: give argv=True"):
+        flags_of("--job_name=ps")
+
+
 def test_no_flags_are_no_lists():
     assert not told_of("--model=resnet50 --ps_hosts= --job_name=").has_lists()
     assert find_lists(told_of(""), values(), environ={}) is None
@@ -100,6 +105,8 @@ def test_no_flags_are_no_lists():
         ({"job_name": "ps", "task_index": -1}, "ps_hosts names 2, so tasks are 0 to 1"),
         ({"job_name": "ps"}, "task_index is missing (arguments of init()): ps_hosts names 2"),
         ({"job_name": "ps", "task_index": "one"}, "task_index='one' is not a whole number"),
+        ({"job_name": "ps", "task_index": "1.0"}, "task_index='1.0' is not a whole number"),
+        ({"job_name": "ps", "task_index": "\u00b2"}, "task_index='\u00b2' is not a whole number"),
         ({"task_index": 0}, "job_name is missing"),
         ({"job_name": "master", "task_index": 0}, "job_name='master' is unknown"),
         (
@@ -160,10 +167,11 @@ def test_colocated_workers_need_no_servers():
     found = start(job_name="worker", task_index=1, worker_hosts=WORKERS, is_colocated=True)
     assert (found.rank, found.size, found.servers) == (1, 3, 0)
     assert settings_of(told_of(""), found, values()) == {"mode": "ps"}
-    with pytest.raises(
-        ConfigError, match="RDMACOLL_SERVER_PLACEMENT=colocated says that every worker serves"
-    ):
+    said = "RDMACOLL_SERVER_PLACEMENT=colocated says that every worker serves"
+    with pytest.raises(ConfigError, match=f"ps_hosts names parameter servers, and {said}"):
         start(job_name="worker", task_index=1, is_colocated=True, **LISTS)
+    with pytest.raises(ConfigError, match=f"job_name=ps names parameter servers, and {said}"):
+        start(job_name="ps", task_index=0, worker_hosts=WORKERS, is_colocated=True)
 
 
 def test_mode_and_servers_follow_from_the_lists():

@@ -30,7 +30,7 @@ std::vector<float> values_of(Store& store) {
   std::vector<float> values(kElements);
   uint64_t row = 0, left = kPlenty;
   EXPECT_TRUE(store.catch_up(0, store.updates(0), row, left));
-  store.read(0, 0, std::as_writable_bytes(std::span(values)));
+  store.read(0, 0, 0, std::as_writable_bytes(std::span(values)));
   return values;
 }
 
@@ -72,8 +72,8 @@ TEST_P(StoreRows, change_as_with_zeros_for_the_others) {
   std::mt19937 random(5);
   std::vector<float> start(kElements);
   for (float& one : start) one = std::normal_distribution<float>()(random);
-  dense.write(0, 0, bytes_of(start));
-  sparse.write(0, 0, bytes_of(start));
+  dense.write(0, 0, 0, bytes_of(start));
+  sparse.write(0, 0, 0, bytes_of(start));
   for (int i = 0; i < 40; ++i) {
     std::vector<float> gradient(kElements, 0), named;
     std::vector<int64_t> rows;
@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, StoreRows,
 
 TEST(Store, pushes_of_one_row_leave_the_others_alone) {
   Store store = store_of("optimizer=adam\ninitial_learning_rate=0.1", kByRows);
-  store.write(0, 0, bytes_of(std::vector<float>(kElements, 1)));
+  store.write(0, 0, 0, bytes_of(std::vector<float>(kElements, 1)));
   const std::vector<float> gradient(kColumns, 1);
   const std::vector<int64_t> row = {4};
   uint64_t left = kPlenty;

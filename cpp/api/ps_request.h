@@ -1,0 +1,13 @@
+// What a TensorFlow op asks of parameter servers.
+#pragma once
+
+#include "api/rdmacoll_c.h"
+#include "base/status.h"
+#include "ps/client.h"
+
+namespace rdmacoll::ps {
+
+// An error: nothing was asked, since tensors do not fit their variables.
+Status ask_for(const rc_ps_request& request, Client& client, CallRef& call);
+
+}  // namespace rdmacoll::ps

@@ -1,0 +1,60 @@
+// One asynchronous kernel for all that is asked of asynchronous parameter servers: compute() asks
+// and returns, and whoever steps the session when the answer is there ends the op.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/rdmacoll_c.h"
+#include "tensorflow/attributes.h"
+#include "tensorflow/done.h"
+#include "tensorflow/tf_c_api.h"
+
+namespace rdmacoll::tensorflow {
+
+// Gradients are the first inputs, then the rows (int64), then the dims of a value that is pulled.
+class PsKernel {
+ public:
+  template <rc_ps_move kMove, bool kByRows>
+  static void* create(TF_OpKernelConstruction* construction) {
+    return create_kernel(construction, kMove, kByRows);
+  }
+  static void compute(void* kernel, TF_OpKernelContext* context,
+                      TF_AsyncOpKernelDoneCallback* done);
+  static void destroy(void* kernel);
+
+ private:
+  struct Pending {
+    TF_OpKernelContext* context = nullptr;
+    Done done;
+    uint32_t round = 0;                     // of Waiting
+    std::atomic<bool> one_has_left{false};  // of compute() and on_done()
+  };
+  // What is asked once; the tensors' memory is the context's.
+  struct Asked {
+    std::vector<rc_ps_tensor> tensors;
+    const int64_t* rows = nullptr;
+    int64_t n_rows = 0;
+  };
+
+  PsKernel(rc_ps_move move, bool by_rows) : move_(move), by_rows_(by_rows) {}
+
+  static void* create_kernel(TF_OpKernelConstruction* construction, rc_ps_move move, bool by_rows);
+  bool collect(TF_OpKernelContext* context, Asked& asked, TF_Status* status) const;
+  bool collect_gradient(TF_OpKernelContext* context, int index, rc_ps_tensor& tensor,
+                        TF_Status* status) const;
+  bool make_value(TF_OpKernelContext* context, int dims_index, rc_ps_tensor& tensor,
+                  TF_Status* status) const;
+  std::string submit(const Asked& asked, Pending& pending) const;
+  static void on_done(void* context, const char* error_json);
+  static void leave(Pending* pending);
+
+  const rc_ps_move move_;
+  const bool by_rows_;
+  TF_DataType type_ = TF_FLOAT;
+  std::vector<std::string> variables_;
+};
+
+}  // namespace rdmacoll::tensorflow

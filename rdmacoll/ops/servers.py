@@ -1,0 +1,114 @@
+"""Pushes to asynchronous parameter servers, and pulls from them, as TensorFlow ops.
+
+They are stateful: within a function TensorFlow runs them in the order of the program. No thread of
+TensorFlow waits meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.ops._arguments import by_dtype, tensor as as_tensor
+from rdmacoll.ops._library import not_converted, op_scope, ops, typed_errors
+from rdmacoll.ps.calls import current
+
+
+@not_converted
+def push(tensor: Any, name: str) -> Any:
+    """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype; of a
+    `tf.IndexedSlices` by its rows. In a graph of TensorFlow 1 the operation, elsewhere None.
+
+    Raises ConfigError where it does not fit, NotInitializedError, RankFailedError once a server has died; in
+    a graph TensorFlow's classes (`rdmacoll.error_from` gives the typed one)."""
+    if isinstance(tensor, tf.IndexedSlices):
+        gradients, rows = _slices(tensor, name)
+        with op_scope(), typed_errors():
+            return _to_run(ops().rdmacoll_ps_push_rows(gradients=gradients, rows=rows, variables=[name]))
+    with op_scope(), typed_errors():
+        fitting = [_fitting(as_tensor(tensor), name)]
+        return _to_run(ops().rdmacoll_ps_push(gradients=fitting, variables=[name]))
+
+
+@not_converted
+def pull(name: str) -> Any:
+    """The value of variable `name`, as it is when the op runs: a tensor. Errors as of `push`."""
+    variable = current().variable(name)
+    with op_scope(), typed_errors():
+        value = ops().rdmacoll_ps_pull(
+            dims=list(variable.shape), T=tf.as_dtype(variable.dtype), variables=[name]
+        )
+    value.set_shape(variable.shape)
+    return value
+
+
+@not_converted
+def pull_rows(rows: Any, name: str) -> Any:
+    """The values of some rows of variable `name`: `rows` are n integers, the tensor has shape (n, ...)."""
+    variable = current().variable(name)
+    rows = tf.cast(tf.reshape(rows, (-1,)), tf.int64)
+    dims = tf.concat([tf.shape(rows, tf.int64), tf.constant(variable.shape[1:], tf.int64)], 0)
+    with op_scope(), typed_errors():
+        values = ops().rdmacoll_ps_pull_rows(
+            rows=rows, dims=dims, T=tf.as_dtype(variable.dtype), variables=[name]
+        )
+    values.set_shape([rows.shape[0], *variable.shape[1:]])
+    return values
+
+
+@not_converted
+def exchange(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """One step: pushes gradients of these variables and gives their fresh values, with one request to each
+    server for each dtype. Of a `tf.IndexedSlices` its rows are pushed and pulled: the values are slices of
+    the same indices. Errors as of `push`."""
+    results: list[Any] = list(gradients)
+    dense = []
+    for index, (gradient, name) in enumerate(zip(gradients, names)):
+        if isinstance(gradient, tf.IndexedSlices):
+            rows, indices = _slices(gradient, name)
+            with op_scope(), typed_errors():
+                values = ops().rdmacoll_ps_exchange_rows(gradients=rows, rows=indices, variables=[name])
+            results[index] = tf.IndexedSlices(values, indices, gradient.dense_shape)
+        else:
+            results[index] = _fitting(as_tensor(gradient), name)
+            dense.append(index)
+    for indices in by_dtype([results[index] for index in dense]).values():
+        group = [dense[index] for index in indices]
+        with op_scope(), typed_errors():
+            values = ops().rdmacoll_ps_exchange(
+                gradients=[results[index] for index in group], variables=[names[index] for index in group]
+            )
+        for index, value in zip(group, values):
+            results[index] = value
+    return results
+
+
+def _to_run(operation: Any) -> Any:
+    """What a program gets of an operation: nothing where it runs by itself."""
+    return None if operation is None or operation.graph.building_function else operation
+
+
+def _slices(slices: Any, name: str) -> tuple[Any, Any]:
+    """The rows of gradients, and their numbers."""
+    variable = current().variable(name)
+    values = as_tensor(slices.values)
+    if values.dtype != variable.dtype or not values.shape[1:].is_compatible_with(variable.shape[1:]):
+        raise ConfigError(
+            f"rows of {values.dtype.name}{values.shape[1:].as_list()} for variable {name!r}, whose rows are "
+            f"{variable.dtype}{list(variable.shape[1:])}."
+        )
+    return values, tf.cast(slices.indices, tf.int64)
+
+
+def _fitting(tensor: Any, name: str) -> Any:
+    variable = current().variable(name)
+    if tensor.dtype != variable.dtype or not tensor.shape.is_compatible_with(variable.shape):
+        shape = tensor.shape.as_list() if tensor.shape.rank is not None else "of unknown shape"
+        raise ConfigError(
+            f"a gradient of {tensor.dtype.name}{shape} for variable {name!r}, which takes "
+            f"{variable.dtype}{list(variable.shape)}."
+        )
+    return tensor

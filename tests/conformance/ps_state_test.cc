@@ -1,0 +1,86 @@
+// What servers take over of an optimizer and give back, and calls that nobody waits for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "conformance/ps_fleet.h"
+
+namespace rdmacoll::conformance {
+namespace {
+
+using ParameterServerState = PsFleet;
+
+TEST_P(ParameterServerState, takes_over_what_an_optimizer_has_and_gives_it_back) {
+  open(2, 2);
+  const std::string rule = "optimizer=sgd\ninitial_learning_rate=1\nmomentum=0.5\n";
+  const std::vector<VariableSpec> specs = {floats("large", {50, 101}),
+                                           floats("rows", {40, 2}, true)};
+  std::vector<std::vector<float>> values = {counted(5050, 1), counted(80, 2)};
+  std::vector<std::vector<float>> slots = {counted(5050, 3), counted(80, 4)};
+  const std::unique_ptr<bool[]> decays(new bool[2]());
+  for (auto& client : clients) {
+    CallRef declared;
+    ASSERT_TRUE(client->declare(specs, {decays.get(), 2}, rule, declared).ok());
+    run(declared);
+  }
+  run(clients[0]->init(tensors(slots), 1));
+  EXPECT_EQ(wait(clients[1]->pull(tensors(values))).code(), Code::invalid) << "no values yet";
+  run(clients[0]->init(tensors(values), 0, 7));
+  std::vector<std::vector<float>> found = {counted(5050, 0), counted(80, 0)};
+  run(clients[1]->pull(tensors(found), 1));
+  EXPECT_EQ(found, slots);
+  const auto updates = [&](std::vector<std::vector<float>>& of) {
+    const CallRef call = clients[1]->updates(tensors(of));
+    run(call);
+    std::set<std::string> said(call->texts.begin(), call->texts.end());
+    return said;
+  };
+  EXPECT_THAT(updates(found), testing::ElementsAre("7"));
+  std::vector<std::vector<float>> none = {std::vector<float>(5050), std::vector<float>(80)};
+  run(clients[1]->push(tensors(none)));
+  EXPECT_THAT(updates(found), testing::ElementsAre("8"));
+  // A gradient of zeros: the momentum is halved, and moves the values once more.
+  run(clients[1]->pull(tensors(found), 1));
+  EXPECT_EQ(found[1][3], slots[1][3] * 0.5F);
+  run(clients[1]->pull(tensors(found)));
+  EXPECT_EQ(found[1][3], values[1][3] + slots[1][3] * 0.5F);
+  EXPECT_EQ(wait(clients[1]->pull(tensors(found), 2)).code(), Code::rank_failed)
+      << "a server hangs up where somebody asks for a slot that is not there";
+}
+
+TEST_P(ParameterServerState, takes_gradients_that_lie_apart_and_tells_whoever_does_not_wait) {
+  open(1, 2);
+  const auto values_from = [](float from) {
+    return std::vector<std::vector<float>>{counted(5050, from), counted(17, from)};
+  };
+  begin({floats("large", {50, 101}), floats("small", {17})}, values_from(10));
+  auto gradients = values_from(1);
+  auto fresh = values_from(0);
+  std::vector<Tensor> asked = tensors(fresh);
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    asked[i].gradient = reinterpret_cast<const std::byte*>(gradients[i].data());
+  }
+  const CallRef call = clients[0]->push_pull(asked);
+  int told = 0;
+  call->done = [&told](const Status& status) { told += status.ok() ? 1 : 100; };
+  run(call);
+  for (const CallRef& ended : clients[0]->take_ended()) ended->done(ended->status);
+  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(clients[0]->take_ended().empty());
+  EXPECT_EQ(gradients, values_from(1));
+  EXPECT_EQ(fresh[0], std::vector<float>(5050, 9));
+  EXPECT_EQ(fresh[1], std::vector<float>(17, 9));
+  // All that is open ends with the client's failure.
+  const CallRef lost = clients[0]->push(tensors(gradients));
+  lost->done = [&told](const Status& status) { told += status.code() == Code::shutdown ? 10 : 0; };
+  clients[0]->fail({Code::shutdown, "over"});
+  EXPECT_EQ(wait(lost).code(), Code::shutdown);
+  for (const CallRef& ended : clients[0]->take_ended()) ended->done(ended->status);
+  EXPECT_EQ(told, 11);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ParameterServerState, testing::ValuesIn(backends()), test_name);
+
+}  // namespace
+}  // namespace rdmacoll::conformance

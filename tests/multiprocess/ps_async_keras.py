@@ -1,0 +1,218 @@
+"""Keras 3 with asynchronous parameter servers. Argument: what is tried. Reports what came of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import keras
+import numpy as np
+import tensorflow as tf
+from ranks import report
+
+import rdmacoll
+
+TASK, SERVERS, *ARGUMENTS = sys.argv[1:]
+WRAP = rdmacoll.DistributedOptimizer
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=1e-3),
+    "nesterov": lambda: keras.optimizers.SGD(
+        keras.optimizers.schedules.ExponentialDecay(0.05, 7, 0.7), momentum=0.9, nesterov=True
+    ),
+    "adam": lambda: keras.optimizers.Adam(0.01, clipvalue=0.05),
+    "amsgrad": lambda: keras.optimizers.Adam(
+        keras.optimizers.schedules.CosineDecay(0.02, 20, warmup_steps=4, warmup_target=0.03), amsgrad=True
+    ),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.02),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.005, momentum=0.5, centered=True),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+}
+
+
+def network(dtype: str = "float32") -> keras.Model:
+    keras.utils.set_random_seed(9)
+    layers = [
+        keras.layers.Input((6,)),
+        keras.layers.Dense(24, activation="tanh", dtype=dtype),
+        keras.layers.BatchNormalization(dtype=dtype),
+        keras.layers.Dense(1, dtype=dtype),
+    ]
+    return keras.Sequential(layers)
+
+
+def data(rows: int = 96) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(4).normal(size=(rows, 6)).astype(np.float32)
+    return x, np.sin(x.sum(axis=1, keepdims=True))
+
+
+class Steps(keras.callbacks.Callback):
+    """The weights after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[np.ndarray] = []
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self.seen.append(np.concatenate([one.ravel() for one in self.model.get_weights()]))
+
+
+def train(model: keras.Model, optimizer: object, epochs: int = 2) -> np.ndarray:
+    steps = Steps()
+    model.compile(optimizer=optimizer, loss="mse")
+    x, y = data()
+    model.fit(x, y, batch_size=12, epochs=epochs, shuffle=False, verbose=0, callbacks=[steps])
+    return np.array(steps.seen)
+
+
+def same_as_plain(name: str, dtype: str) -> list[float]:
+    """With one worker: the largest difference to plain Keras in any step, and how far weights have gone."""
+    seen = [train(network(dtype), wrap(OPTIMIZERS[name]())) for wrap in (lambda one: one, WRAP)]
+    return [float(np.abs(seen[0] - seen[1]).max()), float(np.abs(seen[0][0] - seen[0][-1]).max())]
+
+
+def resumed(name: str, folder: str) -> list[float]:
+    """With one worker: an epoch in plain Keras, one with servers, one in plain Keras, each from the file of
+    the one before. The difference to three epochs in one, and how far the weights have gone."""
+    straight, file = network(), f"{folder}/model.keras"
+    steps = train(straight, OPTIMIZERS[name](), epochs=3)
+    x, y = data()
+    model = network()
+    train(model, OPTIMIZERS[name](), epochs=1)
+    for wraps in (True, False):
+        model.save(file)
+        model = keras.models.load_model(file)
+        if wraps:
+            model.compile(optimizer=WRAP(model.optimizer), loss="mse")
+        model.fit(x, y, batch_size=12, epochs=1, shuffle=False, verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == len(steps)
+    pairs = list(zip(straight.get_weights(), model.get_weights()))
+    pairs += list(zip(straight.optimizer.variables, model.optimizer.variables))
+    difference = max(float(np.abs(np.asarray(one) - np.asarray(other)).max()) for one, other in pairs)
+    return [difference, float(np.abs(steps[0] - steps[-1]).max())]
+
+
+def embedding(name: str) -> list[float]:
+    """With one worker: the difference to plain Keras after `fit`; how far the rows have gone; the bytes that
+    the servers got, for each byte of the embedding."""
+    rows, length = 2000, 4
+    random = np.random.default_rng(5)
+    # No row twice in a batch: Keras squares the parts of its gradient one by one, servers their sum.
+    batches = [random.choice(80, size=(12, length), replace=False) * 17 for _ in range(8)]
+    words = np.concatenate(batches)
+    targets = np.cos(words.sum(axis=1, keepdims=True)).astype(np.float32)
+    found, start = [], None
+    for wrap in (lambda one: one, WRAP):
+        keras.utils.set_random_seed(9)
+        layers = [keras.layers.Embedding(rows, 16), keras.layers.Flatten(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.layers.Input((length,)), *layers])
+        start = model.get_weights()[0].copy()
+        model.compile(optimizer=wrap(OPTIMIZERS[name]()), loss="mse")
+        model.fit(words, targets, batch_size=12, epochs=2, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    difference = max(float(np.abs(one - other).max()) for one, other in zip(*found))
+    bytes_received = sum(one["bytes_received"] for one in rdmacoll.ps.stats())
+    return [difference, float(np.abs(found[0][0] - start).max()), bytes_received / start.nbytes]
+
+
+def digits(epochs: str, folder: str) -> dict[str, object]:
+    """All workers, each with data of its own: the accuracy of what was saved, loaded in plain Keras."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    order = np.random.default_rng(0).permutation(len(found.images))
+    images, labels = found.images[order].reshape(-1, 64) / 16.0, found.target[order]
+    tests, mine = slice(0, 360), slice(360 + rdmacoll.rank(), None, rdmacoll.size())
+    keras.utils.set_random_seed(1 + rdmacoll.rank())  # other weights, other order of batches
+    layers = [keras.layers.Input((64,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)]
+    model = keras.Sequential(layers)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=WRAP(keras.optimizers.Adam(3e-3)), loss=loss, metrics=["accuracy"])
+    model.fit(images[mine], labels[mine], batch_size=32, epochs=int(epochs), verbose=0)
+    rdmacoll.engine.barrier()  # nobody pushes any more
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    weights = model.get_weights()
+    same = rdmacoll.engine.allgather(np.concatenate([one.ravel() for one in weights])[None])
+    file = f"{folder}/model-{rdmacoll.rank()}.keras"
+    model.save(file)
+    loaded = keras.models.load_model(file)
+    assert type(loaded.optimizer) is keras.optimizers.Adam
+    assert all(np.array_equal(one, other) for one, other in zip(weights, loaded.get_weights()))
+    return {
+        "accuracy": loaded.evaluate(images[tests], labels[tests], verbose=0)[1],
+        "equal": bool((same == same[0]).all()),
+        "iterations": int(loaded.optimizer.iterations.numpy()),
+        "mine": int(epochs) * -(-len(labels[mine]) // 32),
+    }
+
+
+def refused() -> list[str]:
+    """What DistributedOptimizer and its like say of what servers cannot do."""
+    said = []
+
+    def wrap(optimizer: object, **options: object) -> object:
+        return WRAP(optimizer, **options)
+
+    def changed_rate() -> None:
+        model, optimizer = network(), WRAP(keras.optimizers.SGD(0.1))
+        train(model, optimizer, 1)
+        optimizer.learning_rate = 0.1  # as it is
+        optimizer.learning_rate = 0.2
+
+    def taped() -> None:
+        variable = tf.Variable(1.0)
+        with tf.GradientTape() as tape:
+            square = variable * variable
+        rdmacoll.DistributedGradientTape(tape).gradient(square, [variable])
+
+    attempts = [
+        lambda: wrap(keras.optimizers.Lion(0.1)),
+        lambda: wrap(keras.optimizers.SGD(0.1, global_clipnorm=1.0)),
+        lambda: wrap(keras.optimizers.SGD(0.1), op=rdmacoll.Sum),
+        lambda: wrap(keras.optimizers.SGD(0.1), backward_passes_per_step=2),
+        lambda: wrap(tf.compat.v1.train.GradientDescentOptimizer(0.1)),
+        lambda: wrap(wrap(keras.optimizers.SGD(0.1))),
+        changed_rate,
+        taped,
+    ]
+    for attempt in attempts:
+        try:
+            attempt()
+        except rdmacoll.ConfigError as error:
+            said.append(str(error))
+    return said
+
+
+class Mishap(keras.callbacks.Callback):
+    """Worker 1 dies, or all tell that they are in the middle of their training."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.steps = kind, 0
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self.steps += 1
+        if self.steps == 5:
+            report({"steps": 5})
+            if self.kind == "worker" and rdmacoll.rank() == 1:
+                os._exit(7)
+
+
+def mishap(kind: str) -> dict[str, object]:
+    """A worker or a server dies while Keras trains."""
+    model = network()
+    model.compile(optimizer=WRAP(keras.optimizers.SGD(0.01)), loss="mse")
+    counter = Mishap(kind)
+    x, y = data()
+    try:
+        epochs = 4 if kind == "worker" else 1_000_000
+        model.fit(x, y, batch_size=12, epochs=epochs, verbose=0, callbacks=[counter])
+    except Exception as error:
+        typed = rdmacoll.error_from(error)
+        return {"steps": counter.steps, "error": f"{type(typed).__name__}: {typed}"}
+    return {"steps": counter.steps, "error": ""}
+
+
+rdmacoll.init(mode="ps", sync=False, num_servers=int(SERVERS))
+report(globals()[TASK](*ARGUMENTS))

@@ -1,0 +1,118 @@
+"""Asynchronous parameter servers through TensorFlow: ops, and Keras 3's `fit`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from marks import slow
+from ranks import ROOT, Outcome, Run, run
+
+PROGRAMS = ROOT / "tests" / "multiprocess"
+KERAS = PROGRAMS / "ps_async_keras.py"
+
+# Sums of a few floats in another order, over 16 to 24 steps; weights go a thousand times as far.
+TOLERANCE = 2e-6
+
+
+def keras(workers: int, servers: int, task: str, *arguments: str, **options: Any) -> Outcome:
+    """Runs a task of ps_async_keras.py."""
+    words = [task, str(servers), *arguments]
+    return run(KERAS, workers + servers, arguments=words, warm=True, deadline_s=240, **options)
+
+
+def test_tensors_are_pushed_and_pulled_by_ops():
+    found = run(PROGRAMS / "ps_ops.py", 3, warm=True, deadline_s=120).succeeded()[0]
+    assert len(found) == 8, found
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype"),
+    [
+        ("adam", "float32"),
+        ("nesterov", "float64"),
+        slow("adam", "mixed_float16"),
+        slow("adam", "float64"),
+        *[slow(name, "float32") for name in ("sgd", "momentum", "nesterov", "amsgrad", "adamw", "rmsprop")],
+        slow("adagrad", "float32"),
+    ],
+)
+def test_one_worker_trains_as_plain_keras_in_every_step(optimizer, dtype):
+    difference, moved = keras(1, 1, "same_as_plain", optimizer, dtype).succeeded()[0]
+    assert difference < TOLERANCE
+    assert moved > 0.1
+
+
+@pytest.mark.parametrize("optimizer", ["adam", slow("rmsprop"), slow("amsgrad"), slow("momentum")])
+def test_a_training_goes_on_from_files_of_keras_and_to_them(optimizer, tmp_path):
+    difference, moved = keras(1, 2, "resumed", optimizer, str(tmp_path)).succeeded()[0]
+    assert difference < TOLERANCE
+    assert moved > 0.1
+
+
+# Where momentum moves a row without a gradient, the worker has that when it pushes the row again: later than
+# plain Keras, so that is another training, with the same end.
+@pytest.mark.parametrize(
+    ("optimizer", "tolerance"),
+    [("sgd", 1e-5), slow("adagrad", 1e-5), ("momentum", 0.2), slow("adam", 0.2)],
+)
+def test_of_an_embedding_rows_alone_travel(optimizer, tolerance):
+    difference, moved, bytes_received = keras(1, 2, "embedding", optimizer).succeeded()[0]
+    assert difference < tolerance * moved
+    assert moved > 1e-2
+    # Its initial values, and in each of 16 steps 48 rows of 2000, with their numbers.
+    assert 1 < bytes_received < 1.6
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "launcher"),
+    [(2, 1, "tcp"), slow(2, 2, "mpirun"), slow(3, 2, "tcp"), slow(3, 1, "mpirun")],
+)
+def test_workers_learn_digits_together(workers, servers, launcher, tmp_path):
+    more = {} if launcher == "tcp" else {"launcher": launcher}
+    epochs = 20
+    reports = keras(workers, servers, "digits", str(epochs), str(tmp_path), **more).succeeded()
+    assert reports[workers:] == [None] * servers
+    for found in reports[:workers]:
+        assert found["accuracy"] > 0.95
+        assert found["equal"]
+        # Every push of every worker has been an update.
+        assert found["iterations"] == sum(one["mine"] for one in reports[:workers])
+
+
+def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
+    said = keras(1, 1, "refused").succeeded()[0]
+    expected = [
+        "an optimizer of class Lion cannot be applied. Servers apply Keras 3's SGD, Adam",
+        "SGD has global_clipnorm=1.0: no server sees all gradients",
+        "DistributedOptimizer(op=Sum) with asynchronous parameter servers",
+        "DistributedOptimizer(backward_passes_per_step=2)",
+        "apply optimizers of Keras 3, not GradientDescentOptimizer",
+        "this SGD is wrapped already",
+        "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed",
+        "gradients are not reduced with asynchronous parameter servers",
+    ]
+    assert len(said) == len(expected), said
+    for text, part in zip(said, expected):
+        assert part in text
+
+
+def test_keras_trains_on_without_a_worker_that_dies():
+    outcome = keras(3, 1, "mishap", "worker")
+    assert [rank.code for rank in outcome.ranks] == [0, 7, 0, 0], outcome.text()
+    for rank in (0, 2):
+        assert outcome.ranks[rank].report == {"steps": 32, "error": ""}
+    assert "The server goes on with 2 workers." in outcome.ranks[3].output
+
+
+def test_a_server_that_dies_ends_fit_with_its_name():
+    with Run(KERAS, 4, arguments=["mishap", "2", "server"], warm=True) as started:
+        started.wait_for_reports([0, 1])
+        os.kill(started.pid(3), signal.SIGKILL)
+        outcome = started.finish(60)
+    for worker in outcome.ranks[:2]:
+        assert worker.code == 0, outcome.text()
+        assert worker.report["error"].startswith("RankFailedError: rank 3 ("), outcome.text()
+        assert "it is a parameter server" in worker.report["error"]
