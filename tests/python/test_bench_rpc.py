@@ -296,6 +296,13 @@ def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, ranks):
     assert payload.total == 128
 
 
+@pytest.fixture
+def without_tensorflow(monkeypatch):
+    """Its import would take seconds, and leave variables behind that tests after this one inherit."""
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+
+
+@pytest.mark.usefixtures("without_tensorflow")
 def test_exchanges_with_servers_are_recorded(monkeypatch):
     monkeypatch.setattr(ps, "exchange", lambda gradients: gradients)
     with record.recording() as seen:
@@ -317,12 +324,14 @@ def test_the_sizes_of_a_known_model_need_no_training(tmp_path):
     assert found["tensors"] == json.loads(sizes.read_text())["tensors"]
 
 
+@pytest.mark.usefixtures("without_tensorflow")
 @pytest.mark.parametrize("words", [[], ["--model", "resnet50", "train.py"], ["nowhere.py"]])
 def test_what_cannot_be_recorded_is_wrong_usage(tmp_path, words):
     result = CliRunner().invoke(main.commands, ["bench", "record", "--out", str(tmp_path / "x"), *words])
     assert result.exit_code == 2, result.output
 
 
+@pytest.mark.usefixtures("without_tensorflow")
 def test_a_program_without_gradients_is_said(tmp_path):
     program, sizes = tmp_path / "nothing.py", str(tmp_path / "x")
     program.write_text("import sys\nsys.exit(0)\n")
@@ -331,6 +340,7 @@ def test_a_program_without_gradients_is_said(tmp_path):
     assert "reduced no gradients" in result.output
 
 
+@pytest.mark.usefixtures("without_tensorflow")
 def test_what_a_program_that_fails_has_shown_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(ps, "exchange", lambda gradients: gradients)
     program, sizes = tmp_path / "fails.py", tmp_path / "x"
