@@ -249,3 +249,5 @@ int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error) {
 }
 
 void ps_end(rc_ps* ps) { ps->session->end(); }
+
+char* ps_stats(rc_ps* ps) { return copy_text(ps->session->stats()); }

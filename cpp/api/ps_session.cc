@@ -179,6 +179,11 @@ Status PsSession::serve(Nanoseconds timeout) {
   }
 }
 
+std::string PsSession::stats() {
+  const std::lock_guard hold(mutex_);
+  return server_->stats_json();
+}
+
 // Until something arrives, the bell rings, or it is `until`. Others may ask and wait meanwhile.
 void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
   if (!fabric_->arm()) return;

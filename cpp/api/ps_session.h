@@ -43,6 +43,8 @@ class PsSession {
 
   // On a server: until all workers have left; busy() when `timeout` is over before.
   Status serve(Nanoseconds timeout);
+  // On a server, what it has done: as Server::stats_json().
+  std::string stats();
 
   // On a worker. `ask` runs while nobody else steps the client. Then until all is done; busy() when
   // `timeout` is over before.

@@ -407,6 +407,8 @@ typedef struct rc_api {
   int (*ps_submit)(rc_ps* ps, const rc_ps_request* request, char** error);
   /* All that is open, and all that will be asked, ends with ShutdownError, before this returns. */
   void (*ps_end)(rc_ps* ps);
+  /* On a server: what it says when it is asked for RC_PS_STATS. */
+  char* (*ps_stats)(rc_ps* ps);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

@@ -142,13 +142,16 @@ def measured(what: str, wish: Wish, plot: str | None) -> Findings:
         )
     measurement = Measurement(wish, lambda text: click.echo(text, err=True))
 
+    def missed(part: dict[str, Any]) -> list[str]:
+        return judge.missed(what, part["rows"], None if part["link"] == MACHINE else float(part["link"]))
+
     def show(part: dict[str, Any]) -> None:
         mtu = f", MTU {part['mtu']}" if "mtu" in part else ""
         say(f"\n{part['title']}{mtu}")
         for name, facts in part["libraries"].items():
             say(f"{name}: {facts['version']}")
         say("\n".join(["", *judge.table(what, part["rows"]), "", *judge.costs(part["rows"]), ""]))
-        for sentence in judge.missed(what, part["rows"]):
+        for sentence in missed(part):
             say(f"- {sentence}")
 
     measurement.run(show)
@@ -172,7 +175,7 @@ def measured(what: str, wish: Wish, plot: str | None) -> Findings:
         },
         "payloads": {payload.name: payload.sizes for payload in wish.payloads},
         "parts": measurement.parts,
-        "missed": {part["link"]: judge.missed(what, part["rows"]) for part in measurement.parts},
+        "missed": {part["link"]: missed(part) for part in measurement.parts},
         "left_out": measurement.left_out,
         "wrong": wrong,
     }

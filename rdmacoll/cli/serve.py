@@ -11,6 +11,8 @@ import click
 from rdmacoll.cli.report import Findings, command, counted
 from rdmacoll.engine import bootstrap, world
 from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.engine.library import load
+from rdmacoll.engine.settings import Values
 
 _LISTS = ("ps_hosts", "worker_hosts")
 
@@ -24,7 +26,9 @@ def _speaks(options: Mapping[str, Any]) -> bool:
         told = bootstrap.told_launch()
     except RdmacollError:
         return True
-    return told is None or told.rank == told.size - (options["num_servers"] or 1)
+    rows, _ = load().readable_settings()
+    servers = options["num_servers"] or int(Values(rows).number("RDMACOLL_NUM_SERVERS"))
+    return told is None or told.rank == told.size - servers
 
 
 class _Report:
@@ -37,14 +41,15 @@ class _Report:
 
     def look(self) -> None:
         """Reads the counters, and prints them when it is time."""
-        numbers = world.metrics()
+        servers = world.current().variable_servers
+        numbers = world.metrics() if servers is None else servers.stats
         is_first = not self.found
         self.found = {
             **self._place(),
-            "steps": numbers["batches"],
+            "steps": numbers["batches" if servers is None else "updates"],
             "bytes_received": numbers["bytes_received"],
             "bytes_sent": numbers["bytes_sent"],
-            "waiting_workers": numbers["peers_waiting"],
+            "waiting_workers": numbers["peers_waiting" if servers is None else "waiting"],
         }
         now = time.monotonic()
         if is_first:

@@ -306,6 +306,7 @@ class _Api(ctypes.Structure):
         ),
         ("ps_submit", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _TEXT)),
         ("ps_end", ctypes.CFUNCTYPE(None, _VOID)),
+        ("ps_stats", ctypes.CFUNCTYPE(_VOID, _VOID)),
     ]
 
 
@@ -689,6 +690,11 @@ class Library:
     def ps_end(self, ps: int) -> None:
         """What is open, and what will be asked, ends with ShutdownError."""
         self._api.ps_end(ps)
+
+    def ps_stats(self, ps: int) -> dict[str, int]:
+        """What this server has done, and how many workers wait."""
+        fields: dict[str, int] = json.loads(self.take_text(self._api.ps_stats(ps)))
+        return fields
 
     def ps_move_rows(self, ps: int, move: int, variable: int, rows: int, count: int, data: int) -> int:
         """A call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""

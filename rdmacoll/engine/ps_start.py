@@ -42,6 +42,7 @@ class VariableServers:
         self.session: Session | None = None
         self._thread: threading.Thread | None = None
         self._ends = False
+        self.stats: dict[str, int] = {}  # of a server, at the last look
 
     def meet(
         self, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
@@ -95,8 +96,11 @@ class VariableServers:
     def serve(self, look: Callable[[], None] = no_watch) -> None:
         """The work of a server, until all workers have left or are lost; `look` is called meanwhile."""
         (ps,) = self._parts.values()
+        is_done = False
         try:
-            while not self._library.ps_serve(ps, _SLICE_MS) and not self._ends:
+            while not is_done and not self._ends:
+                is_done = self._library.ps_serve(ps, _SLICE_MS)
+                self.stats = self._library.ps_stats(ps)
                 look()
         except RdmacollError as error:
             Log(rank=self._me).warning(f"the parameter server of this rank ends: {error}")

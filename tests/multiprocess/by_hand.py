@@ -1,6 +1,6 @@
 """One process of a run that is started by hand: its flags say which. PLACE is its rank in the job; it reports
 the sum it got, that it has served, or its error. Behind "serve" come the options of that command; ROUNDS sums
-come before the one that is reported."""
+come before the one that is reported. Asynchronous, it reports what as many pushes of each worker came to."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 from ranks import report
 
 import rdmacoll
+from rdmacoll import ps
 from rdmacoll.cli.main import main
 from rdmacoll.engine import patience
 
@@ -51,9 +52,18 @@ except SystemExit:
 except rdmacoll.RdmacollError as error:
     report([type(error).__name__, str(error)], rank=place)
     raise
-for _ in range(int(os.environ.get("ROUNDS", "0"))):
-    rdmacoll.push_pull(np.ones(1000), rdmacoll.Sum, name="again")
-got = rdmacoll.push_pull(np.full(1000, rdmacoll.rank() + 1.0), rdmacoll.Sum)
+rounds = int(os.environ.get("ROUNDS", "0"))
+if "--cross_replica_sync=false" in sys.argv:
+    rule = ps.Rule("optimizer=sgd\nschedule=constant\ninitial_learning_rate=1\n")
+    ps.declare({"w": np.zeros(1000)}, rule)
+    for _ in range(rounds):
+        ps.push(np.full(1000, -1.0), "w")
+    rdmacoll.engine.barrier()
+    got = ps.pull("w")
+else:
+    for _ in range(rounds):
+        rdmacoll.push_pull(np.ones(1000), rdmacoll.Sum, name="again")
+    got = rdmacoll.push_pull(np.full(1000, rdmacoll.rank() + 1.0), rdmacoll.Sum)
 ends = [float(got[0]), float(got[-1])]
 told = {"rank": rdmacoll.rank(), "size": rdmacoll.size(), "ends": ends, "argv": sys.argv[1:]}
 report({**told, "listening": listening()}, rank=place)

@@ -135,6 +135,9 @@ def test_goals_are_for_their_rows():
     assert judge.missed("p2p-bandwidth", [slower]) == []
     skewed = row("push", "skewed", rdmacoll=cell(2e-3), grpcio=cell(4e-3))
     assert len(judge.missed("p2p-bandwidth", [skewed])) == 1
+    # 2 workers, each 6.3 MB in 2 ms: 50 Gbit/s.
+    assert judge.missed("p2p-bandwidth", [skewed], 50) == []
+    assert len(judge.missed("p2p-bandwidth", [skewed], 100)) == 1
     assert judge.missed("p2p-latency", [skewed]) == []
     small = {**skewed, "bytes": 64 << 10, "buffers": 1}
     assert len(judge.missed("p2p-latency", [small])) == 1
@@ -147,6 +150,9 @@ def test_tables_have_a_line_for_each_row_and_a_mark_where_something_is_missing()
     assert lines[0] == "|  | bytes | rdmacoll | grpcio | grpcio / rdmacoll |"
     assert lines[2].endswith("| 2000/s, 6353 MB/s | 500/s, 1588 MB/s | 4.00 |")
     assert lines[3].endswith("| - | - |")
+    rows[0]["time_us"]["grpcio"]["quiet"] = False
+    assert judge.table("ps-throughput", rows)[2].endswith("MB/s | 500/s, 1588 MB/s (L) | 4.00 |")
+    rows[0]["time_us"]["grpcio"]["quiet"] = True
     assert judge.table("p2p-latency", rows)[2].endswith(
         "| 1000 (1000 to 1000) | 4000 (4000 to 4000) | 4.00 |"
     )

@@ -143,15 +143,6 @@ def test_a_process_that_ends_before_all_are_here_is_named(tmp_path, ended, by, c
         assert f"{who} left during the start: {cause}" in text
 
 
-def test_asynchronous_servers_are_started_by_hand_too(tmp_path):
-    hand = ByHand(2, 2)
-    flags = {place: hand.flags(place, "--cross_replica_sync=false") for place in range(3)}
-    lists = [f"--worker_hosts={','.join(hand.workers)}", f"--ps_hosts={','.join(hand.servers)}"]
-    serve = ["serve", "--task_index=1", *lists, "--asynchronous"]
-    with hand.run(tmp_path, arguments_of={**flags, 3: serve}) as started:
-        served(started.finish(240))
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("is_bound", [False, True])
 def test_across_hosts_every_process_listens_where_the_lists_say(tmp_path, is_bound):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,27 @@ def test_servers_by_hand_say_whom_they_serve_and_what_they_did(tmp_path):
     assert received == 2 * 21 * 1000 * 8  # from two workers
 
 
+def test_asynchronous_servers_by_hand_count_updates(tmp_path):
+    hand = ByHand(2, 2)
+    flags = {place: hand.flags(place, "--cross_replica_sync=false") for place in (0, 1, 3)}
+    lists = [f"--worker_hosts={','.join(hand.workers)}", f"--ps_hosts={','.join(hand.servers)}"]
+    path = tmp_path / "found.json"
+    # The only variable is small, and so on the first server.
+    serve = ["serve", "--task_index=0", *lists, "--asynchronous", "--json", str(path)]
+    with hand.run(tmp_path, arguments_of={**flags, 2: serve}, env={"ROUNDS": "20"}) as started:
+        outcome = started.finish(240)
+    assert [report["ends"] for report in outcome.succeeded()[:2]] == [[40.0, 40.0]] * 2
+    found = json.loads(path.read_text())
+    assert {name: found[name] for name in ("ok", "server", "workers", "steps", "waiting_workers")} == {
+        "ok": True,
+        "server": 0,
+        "workers": 2,
+        "steps": 40,
+        "waiting_workers": 0,
+    }
+    assert "server 0: 40 steps, " in outcome.ranks[2].output
+
+
 def test_a_server_says_meanwhile_who_waits(tmp_path):
     hand = ByHand(2, 1)
     lists = [f"--worker_hosts={','.join(hand.workers)}", f"--ps_hosts={','.join(hand.servers)}"]
@@ -62,8 +84,14 @@ def test_a_server_says_meanwhile_who_waits(tmp_path):
     env = {"ROUNDS": "1000000000", "RDMACOLL_PEER_TIMEOUT_S": "300"}
     with hand.run(tmp_path, arguments_of={2: serve}, env=env) as started:
         wait_for_line(started, 2, "0 workers waiting")
-        os.kill(started.pid(1), signal.SIGSTOP)
-        wait_for_line(started, 2, "1 worker waiting")
+        # Outside of a plan no sum begins without it, and nobody waits at the server: then once more.
+        end = time.monotonic() + 180
+        while "1 worker waiting" not in started.so_far().ranks[2].output:
+            assert time.monotonic() < end, started.so_far().text()
+            os.kill(started.pid(1), signal.SIGSTOP)
+            time.sleep(0.5)
+            os.kill(started.pid(1), signal.SIGCONT)
+            time.sleep(0.2)
         os.kill(started.pid(1), signal.SIGKILL)
         outcome = started.finish(240)
     assert [rank.code for rank in outcome.ranks] == [1, -signal.SIGKILL, 1], outcome.text()

@@ -13,6 +13,7 @@ Row = Mapping[str, Any]
 LATENCY, LATENCY_BYTES_MAX = 4.0, 64 << 10
 BANDWIDTH, BANDWIDTH_PAYLOAD = 3.0, "skewed"
 THROUGHPUT, THROUGHPUT_PAYLOAD = 4.5, "uniform"
+LINK_FILLED = 0.85  # of a link, by payloads alone: who fills it cannot be overtaken
 
 _TITLES = {name: row.title for name, row in libraries(everybody=False).items()}
 
@@ -28,12 +29,15 @@ def goal_of(command: str, row: Row) -> float | None:
     return None
 
 
-def missed(command: str, rows: Sequence[Row]) -> list[str]:
-    """A sentence for each goal that is missed, and by how much."""
+def missed(command: str, rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
+    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one; what
+    fills it reaches every goal."""
     found = []
     for row in rows:
         goal = goal_of(command, row)
         for ours, ratios in row["ratio"].items():
+            if gigabits is not None and row["MB_per_s"][ours] * 8e-3 >= LINK_FILLED * gigabits:
+                continue
             found += [
                 f"{row['exchange']} of {row['payload']}: {_TITLES[ours]} is {value:.2f} times as fast as "
                 f"{_TITLES[peer]}, and means to be {goal:g} times"
@@ -49,8 +53,11 @@ def _number(value: float) -> str:
 
 def _time(row: Row, name: str) -> str:
     summary = row["time_us"][name]
-    mark = "" if summary["quiet"] else " (L)"
-    return f"{_number(summary['median'])} ({_number(summary['min'])} to {_number(summary['max'])}){mark}"
+    return f"{_number(summary['median'])} ({_number(summary['min'])} to {_number(summary['max'])})"
+
+
+def _mark(row: Row, name: str) -> str:
+    return "" if row["time_us"][name]["quiet"] else " (L)"
 
 
 def _rate(row: Row, name: str) -> str:
@@ -70,7 +77,7 @@ def table(command: str, rows: Sequence[Row]) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     for row in rows:
         cells = [f"{row['exchange']} {row['payload']}", str(row["bytes"])]
-        cells += [cell(row, name) if name in row["time_us"] else "-" for name in names]
+        cells += [cell(row, name) + _mark(row, name) if name in row["time_us"] else "-" for name in names]
         for mine, peer in ratios:
             value = row["ratio"].get(mine, {}).get(peer)
             cells.append("-" if value is None else f"{value:.2f}")
