@@ -235,5 +235,6 @@ def held_back() -> dict[str, object]:
 
 
 bound = {"staleness": 3} if TASK == "held_back" else {}
-rdmacoll.init(mode="ps", sync=False, num_servers=int(SERVERS), **bound)
+where = {"placement": SERVERS} if SERVERS == "colocated" else {"num_servers": int(SERVERS)}
+rdmacoll.init(mode="ps", sync=False, **where, **bound)
 report(globals()[TASK](*ARGUMENTS))
