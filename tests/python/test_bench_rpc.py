@@ -205,20 +205,10 @@ def test_ours_may_have_several_pushes_under_way_over_tcp(tmp_path):
     checked(found, {"rdmacoll-tcp"}, [("push", "uniform")])
 
 
+@pytest.mark.slow
 def test_large_payloads_are_new_in_every_turn(tmp_path):
-    options = [
-        "--sizes",
-        "40M",
-        "--payload",
-        "",
-        "--ours",
-        "rdmacoll",
-        "--peer",
-        "grpcio",
-        *QUICK,
-        "--turns",
-        "2",
-    ]
+    options = ["--sizes", "40M", "--payload", "", "--ours", "rdmacoll", "--peer", "grpcio", *QUICK]
+    options += ["--turns", "2"]
     code, found, output = command_line(tmp_path, "bench", "p2p-bandwidth", "--in-flight", "1", *options)
     assert code == 0, output
     checked(found, {"rdmacoll", "grpcio"}, [("push", "40M")])

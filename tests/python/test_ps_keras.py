@@ -33,7 +33,7 @@ def test_tensors_are_pushed_and_pulled_by_ops():
     ("optimizer", "dtype"),
     [
         ("adam", "float32"),
-        ("nesterov", "float64"),
+        slow("nesterov", "float64"),
         slow("adam", "mixed_float16"),
         slow("adam", "float64"),
         *[slow(name, "float32") for name in ("sgd", "momentum", "nesterov", "amsgrad", "adamw", "rmsprop")],
@@ -57,7 +57,7 @@ def test_a_training_goes_on_from_files_of_keras_and_to_them(optimizer, tmp_path)
 # plain Keras, so that is another training, with the same end.
 @pytest.mark.parametrize(
     ("optimizer", "tolerance"),
-    [("sgd", 1e-5), slow("adagrad", 1e-5), ("momentum", 0.2), slow("adam", 0.2)],
+    [("sgd", 1e-5), slow("adagrad", 1e-5), slow("momentum", 0.2), slow("adam", 0.2)],
 )
 def test_of_an_embedding_rows_alone_travel(optimizer, tolerance):
     difference, moved, bytes_received = keras(1, 2, "embedding", optimizer).succeeded()[0]
