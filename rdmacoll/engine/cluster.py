@@ -57,7 +57,7 @@ class Told:
 
 def flags_of(arguments: Sequence[str]) -> dict[str, str]:
     """The flags of a command line that are ours, by name; the last one counts. Others may be anything.
-    Raises ConfigError.
+    A hyphen is an underscore, as programs with argparse have it. Raises ConfigError.
 
     >>> flags_of(["train.py", "--job_name=ps", "--lr", "0.1", "-task_index", "1", "--", "--ps_hosts=x"])
     {'job_name': 'ps', 'task_index': '1'}
@@ -71,9 +71,9 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
         if word == "--":
             break
         flag, equals, value = word.partition("=")
-        name = flag[2:] if flag.startswith("--") else flag[1:]
         if not flag.startswith("-"):
             continue
+        name = (flag[2:] if flag.startswith("--") else flag[1:]).replace("-", "_")
         if name in _FLAGS and not equals:
             if name == "cross_replica_sync":  # a switch: it takes no word of its own
                 value = "true"
@@ -83,7 +83,7 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
                 value = rest.pop(0)
         if name in _FLAGS:
             found[name] = value.strip()
-        elif name == "nocross_replica_sync":
+        elif name in ("nocross_replica_sync", "no_cross_replica_sync"):
             found["cross_replica_sync"] = "false"
     return found
 

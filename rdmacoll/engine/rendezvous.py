@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import socket
+import struct
 import time
 from typing import Any, Callable
 
@@ -87,6 +88,11 @@ class RendezvousGuest:
     def _meet(self, where: tuple[str, int]) -> None:
         connection = socket.create_connection(where, timeout=_ANSWER_S)
         self._connection = connection
+        if connection.getsockname() == connection.getpeername():
+            # While nobody listens there, the system may choose the very same port for a caller of that host,
+            # who then has met itself, and keeps the port from rank 0: off at once, without TIME_WAIT.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raise _EarlyError("nobody answers")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         greeting = self._exactly(connection, channel.GREETING_BYTES)
         if not greeting.startswith(channel.MAGIC):

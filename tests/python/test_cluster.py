@@ -73,6 +73,8 @@ def test_arguments_come_before_flags():
         ("--nocross_replica_sync", {"cross_replica_sync": "false"}),
         ("--cross_replica_sync --task_index=0", {"cross_replica_sync": "true", "task_index": "0"}),
         ("--task_index=1 -- --task_index=2", {"task_index": "1"}),
+        ("--job-name ps --task-index=1", {"job_name": "ps", "task_index": "1"}),
+        ("--no-cross-replica-sync", {"cross_replica_sync": "false"}),
         ("job_name=ps --my_job_name=ps --job_names=ps", {}),
         ("--ps_hosts= --server_protocol=grpc", {"ps_hosts": "", "server_protocol": "grpc"}),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ranks import free_addresses, free_port
 
-from rdmacoll.engine import channel
+from rdmacoll.engine import channel, rendezvous
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.log import Log
@@ -367,3 +367,27 @@ def test_a_short_or_unreadable_secret_is_refused(tmp_path):
 def test_nothing_is_said_where_stderr_is_closed(monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     Log("warning", 0).warning("waiting")
+
+
+def test_who_has_met_itself_leaves_the_port_to_rank_0(monkeypatch):
+    real, calls = socket.create_connection, []
+
+    def connection(where, timeout):
+        calls.append(where)
+        if len(calls) > 1:
+            return real(where, timeout=timeout)
+        itself = socket.socket()  # what Linux does where the port is one that it gives to callers
+        itself.bind(where)
+        itself.connect(where)
+        return itself
+
+    monkeypatch.setattr(rendezvous.socket, "create_connection", connection)
+    monkeypatch.setattr(rendezvous, "_ANSWER_S", 1000.0)
+    meeting = Meeting()
+    meeting.start("guest", rank=1, size=2)
+    end = time.monotonic() + 15
+    while len(calls) < 2:
+        assert time.monotonic() < end, "it still talks to itself"
+        time.sleep(0.01)
+    meeting.start("host", rank=0, size=2)
+    assert meeting.finish() == {"guest": ["text 0", "text 1"], "host": ["text 0", "text 1"]}
