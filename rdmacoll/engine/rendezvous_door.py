@@ -180,16 +180,17 @@ def listen(launch: Launch) -> socket.socket:
 
 
 class Door:
-    """One listener and the strangers before it, in the selector of whoever has the door."""
+    """One listener and the strangers before it, in a `selector` that whoever has the door uses and closes.
+    Raises ConfigError, and leaves nothing open then."""
 
-    def __init__(self, launch: Launch, secret: bytes, selector: selectors.BaseSelector, log: Log) -> None:
+    def __init__(self, launch: Launch, secret: bytes, log: Log) -> None:
         self._launch = launch
         self._secret = secret
-        self._selector = selector
         self._log = log
         self._strangers: set[Guest] = set()
         self._listener = listen(launch)
-        selector.register(self._listener, selectors.EVENT_READ, None)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self._listener, selectors.EVENT_READ, None)
 
     def look(self, stranger: Guest | None) -> tuple[Guest, dict[str, Any]] | None:
         """What the selector has seen: a call (None), or something of a stranger. Gives who has proved the
@@ -231,11 +232,11 @@ class Door:
             connection.close()
             return
         self._strangers.add(guest)
-        self._selector.register(connection, selectors.EVENT_READ, guest)
+        self.selector.register(connection, selectors.EVENT_READ, guest)
 
     def _forget(self, guest: Guest) -> None:
         self._strangers.discard(guest)
-        self._selector.unregister(guest.connection)
+        self.selector.unregister(guest.connection)
         guest.connection.close()
 
     def drop_slow_strangers(self) -> None:
@@ -247,7 +248,7 @@ class Door:
     def close(self) -> None:
         """Nobody is let in any more; idempotent."""
         if self._listener.fileno() >= 0:
-            self._selector.unregister(self._listener)
+            self.selector.unregister(self._listener)
             self._listener.close()
         for stranger in list(self._strangers):
             self._forget(stranger)
@@ -259,9 +260,9 @@ class Porter:
     def __init__(self, launch: Launch, secret: bytes, who: str, log: Log) -> None:
         self._launch = launch
         self._who = who
-        self._selector = selectors.DefaultSelector()
         self._callers: list[Guest] = []
-        self._door = Door(launch, secret, self._selector, log)
+        self._door = Door(launch, secret, log)
+        self._selector = self._door.selector
 
     def look(self, within_s: float) -> None:
         """Answers whoever calls. Raises ConfigError, which the caller hears too."""

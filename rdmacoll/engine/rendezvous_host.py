@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import selectors
 from typing import Any, Callable
 
 from rdmacoll.engine import channel
@@ -27,11 +26,11 @@ class RendezvousHost:
     def __init__(self, launch: Launch, secret: bytes, patience: Patience, log: Log) -> None:
         self._launch = launch
         self._patience = patience
-        self._selector = selectors.DefaultSelector()
         self._guests: dict[int, Guest] = {}
         self._own_name = ""
         self._end: RdmacollError | None = None  # why no further round will come
-        self._door = Door(launch, secret, self._selector, log)
+        self._door = Door(launch, secret, log)
+        self._selector = self._door.selector
 
     def gather(self, who: str) -> None:
         """Returns when every rank is here and has proved the secret."""

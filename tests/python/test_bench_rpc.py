@@ -250,11 +250,11 @@ def test_wrong_usage_ends_with_2(arguments):
 
 
 TRAINS = """
-import sys
+import json, os, sys
 import numpy as np, rdmacoll
 import keras
 assert sys.argv[1:] == ["--epochs", "1"], sys.argv
-rdmacoll.init()
+rdmacoll.init(**json.loads(os.environ.get("ARGUMENTS", "{}")))
 model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(5), keras.layers.Dense(2)])
 model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
 model.fit(np.ones((8, 3), np.float32), np.ones((8, 2), np.float32), 4, 1, 0)
@@ -262,15 +262,18 @@ rdmacoll.shutdown()
 """
 
 
-@pytest.mark.parametrize("ranks", [1, slow(2)])
-def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, ranks):
+@pytest.mark.parametrize(
+    ("ranks", "arguments"),
+    [(1, {}), slow(2, {}), slow(2, {"mode": "ps"}), (2, {"mode": "ps", "sync": False})],
+)
+def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, ranks, arguments):
     program, sizes = tmp_path / "train.py", tmp_path / "sizes.json"
     program.write_text(TRAINS)
     command = [sys.executable, "-m", "rdmacoll.cli.main", "bench", "record", "--out", str(sizes)]
     result = subprocess.run(
         # Options behind the program are its own.
         [*(mpirun_command(ranks) if ranks > 1 else []), *command, str(program), "--epochs", "1"],
-        env=clean_environment(),
+        env=clean_environment({"ARGUMENTS": json.dumps(arguments)}),
         capture_output=True,
         text=True,
         timeout=200,

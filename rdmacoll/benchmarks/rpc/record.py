@@ -57,7 +57,7 @@ def _bytes_of(tensor: Any) -> int | None:
 
 @contextlib.contextmanager
 def recording() -> Iterator[Recording]:
-    """Sees what optimizers and tapes reduce, when it is traced, and what `rdmacoll.ps.exchange` pushes.
+    """Sees what optimizers and tapes reduce or push, when it is traced, and what `rdmacoll.ps.exchange` does.
     These are replaced from outside, so that a training that is not recorded pays nothing for it."""
     from rdmacoll import ps
 
@@ -71,9 +71,10 @@ def recording() -> Iterator[Recording]:
     with contextlib.ExitStack() as replaced:
         replaced.enter_context(mock.patch.object(ps, "exchange", exchanged))
         if importlib.util.find_spec("tensorflow") is not None:
+            from rdmacoll.ops import servers
             from rdmacoll.optimizer.reduce import GradientReducer
 
-            reduce = GradientReducer.__call__
+            reduce, step = GradientReducer.__call__, servers.exchange
 
             def reduced(self: Any, gradients: Sequence[Any], variables: Any = None) -> Any:
                 names = [getattr(v, "path", None) or v.name for v in variables or []]
@@ -81,7 +82,12 @@ def recording() -> Iterator[Recording]:
                 seen.see(list(zip(names, gradients)))
                 return reduce(self, gradients, variables)
 
+            def stepped(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+                seen.see(list(zip(names, gradients)))
+                return step(gradients, names)
+
             replaced.enter_context(mock.patch.object(GradientReducer, "__call__", reduced))
+            replaced.enter_context(mock.patch.object(servers, "exchange", stepped))
         yield seen
 
 
