@@ -103,9 +103,13 @@ class VariableServers:
                 self.stats = self._library.ps_stats(ps)
                 look()
         except RdmacollError as error:
-            Log(rank=self._me).warning(f"the parameter server of this rank ends: {error}")
+            self.warn(f"the parameter server of this rank ends: {error}")
         finally:
             self.free()
+
+    def warn(self, text: str) -> None:
+        """Says what concerns the servers, which go on."""
+        Log(rank=self._me).warning(text)
 
     def end(self) -> None:
         """Whoever waits for servers gets ShutdownError: a signal wants to end this process."""

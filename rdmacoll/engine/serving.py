@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Callable
 
 from rdmacoll.engine.carrier import no_watch
@@ -27,25 +28,26 @@ def serve(
     if servers is not None:
         servers.serve(look)
     try:
-        _serve_sums(library, engine, look)
+        left = _serve_sums(library, engine, look)
     except RankFailedError as error:
         if servers is None or error.rank >= servers.workers:
             raise
-        return False
-    return True
+        return False  # it has been said when the worker was lost
+    for rank, cause in left.items():
+        if is_harmless(cause):
+            continue
+        what = f"worker {rank} has left the job with an error ({cause})"
+        if servers is None:
+            raise RankFailedError(f"{what}, so this server ends.", rank=int(rank), cause=cause)
+        servers.warn(f"{what}.")
+    return all(map(is_harmless, left.values()))
 
 
-def _serve_sums(library: Library, engine: int, look: Callable[[], None]) -> None:
+def _serve_sums(library: Library, engine: int, look: Callable[[], None]) -> Mapping[str, str]:
     left = None
     while left is None:
         try:
             left = library.engine_serve(engine, _SLICE_MS)
         finally:
             look()
-    for rank, cause in left.items():
-        if not is_harmless(cause):
-            raise RankFailedError(
-                f"worker {rank} has left the job with an error ({cause}), so this server ends.",
-                rank=int(rank),
-                cause=cause,
-            )
+    return left

@@ -70,6 +70,22 @@ def test_training_goes_on_without_a_worker_that_dies():
     assert "The server goes on with 2 workers." in said, said
 
 
+def test_servers_say_why_a_worker_has_left():
+    program = """
+import numpy as np, rdmacoll
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False)
+ps.declare({"w": np.zeros(10, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
+ps.push(np.ones(10, np.float32), "w")
+if rdmacoll.rank() == 1:
+    raise ValueError("nan")
+"""
+    outcome = run(program, 3, deadline_s=60)
+    assert [rank.code for rank in outcome.ranks] == [0, 1, 0], outcome.text()
+    said = "worker 1 has left the job with an error (ValueError: nan)."
+    assert said in outcome.ranks[2].output, outcome.text()
+
+
 def test_a_server_that_dies_is_named_on_all_workers():
     with Run(PROGRAM, 4, arguments=["2", "server dies"]) as started:
         started.wait_for_reports([0, 1])
