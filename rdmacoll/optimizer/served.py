@@ -226,12 +226,16 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
 
 def _patch_saving() -> None:
     """A model that is saved in the middle of its training holds what the servers have."""
+    from keras.src.legacy.saving import legacy_h5_format
     from keras.src.models.model import Model
+    from keras.src.saving import saving_lib
 
-    for name in ("save", "save_weights"):
-        plain: Callable[..., Any] = getattr(Model, name)
+    # What `Model.save` and `keras.models.save_model` have in common.
+    places: list[tuple[Any, str]] = [(saving_lib, "save_model"), (legacy_h5_format, "save_model_to_hdf5")]
+    for place, name in [*places, (Model, "save_weights")]:
+        plain: Callable[..., Any] = getattr(place, name)
         if not getattr(plain, "is_rdmacoll", False):
-            setattr(Model, name, _after_pulling(plain))
+            setattr(place, name, _after_pulling(plain))
 
 
 def _after_pulling(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -95,7 +95,7 @@ def resumed(name: str, folder: str) -> list[float]:
 
 def set_after_fit(folder: str) -> list[bool]:
     """Whether a file has what EarlyStopping has restored after `fit`, what the next step has made of it, and,
-    once more, the restored."""
+    once more, the restored; and then what another has made of it."""
     model, file, found = network(), f"{folder}/model.keras", []
     model.compile(optimizer=WRAP(keras.optimizers.SGD(0.1)), loss="mse")
     x, y = data()
@@ -111,6 +111,14 @@ def set_after_fit(folder: str) -> list[bool]:
         model.save(file)
         pairs = zip(best.best_weights, keras.models.load_model(file).get_weights())
         found.append(not any(np.array_equal(one, other) for one, other in pairs))
+    # As another worker would push after it.
+    name = model.layers[0].kernel.path
+    for save in (model.save, lambda to: keras.models.save_model(model, to)):
+        for to in (file, f"{folder}/model.h5"):
+            rdmacoll.push(np.ones((6, 24), np.float32), name)
+            save(to)
+            loaded = keras.models.load_model(to, compile=False)
+            found.append(np.array_equal(loaded.layers[0].kernel.numpy(), rdmacoll.pull(name)))
     return found
 
 

@@ -53,8 +53,8 @@ def test_a_training_goes_on_from_files_of_keras_and_to_them(optimizer, tmp_path)
     assert moved > 0.1
 
 
-def test_what_early_stopping_restores_is_saved(tmp_path):
-    assert keras(1, 1, "set_after_fit", str(tmp_path)).succeeded()[0] == [True] * 6
+def test_files_have_what_servers_have_or_what_early_stopping_restores(tmp_path):
+    assert keras(1, 1, "set_after_fit", str(tmp_path)).succeeded()[0] == [True] * 10
 
 
 # Where momentum moves a row without a gradient, the worker has that when it pushes the row again: later than
