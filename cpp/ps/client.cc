@@ -73,6 +73,12 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
   UpdateRule read;
   RC_RETURN_IF_ERROR(rule_from(rule, read));
   for (const VariableSpec& spec : specs) RC_RETURN_IF_ERROR(check(spec));
+  if (!rule_.empty() && !rule.empty() && rule_ != rule) {
+    return {Code::invalid, cat("variables with a second optimizer: the servers go by\n", rule_,
+                               "and this one is\n", rule,
+                               "Give all variables one optimizer with the same numbers.")};
+  }
+  if (rule_.empty()) rule_ = rule;
   const auto known = static_cast<uint32_t>(specs_.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
     numbers_.emplace(specs[i].name, known + static_cast<uint32_t>(i));

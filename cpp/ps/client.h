@@ -143,6 +143,7 @@ class Client final : public Sink {
   const World& world_;
   const ClientOptions options_;
   Sharding sharding_;
+  std::string rule_;  // of all variables
   std::vector<VariableSpec> specs_;
   std::vector<bool> decays_;
   std::vector<uint64_t> pushes_;  // of each variable

@@ -143,6 +143,10 @@ class Session:
                 f"no variable {name!r} has been declared ({known}): declare it on all workers."
             ) from None
 
+    def has(self, name: str) -> bool:
+        """Whether a variable of this name has been declared."""
+        return name in self._variables
+
     def ask(self, what: int) -> list[str]:
         """PS_WAIT or PS_STATS."""
         return self.wait(lambda: self._library.ps_ask(self._address, what), None)

@@ -4,6 +4,7 @@ takes the fresh values; its own variables hold the servers' state when a model i
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -16,7 +17,7 @@ from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.engine.ps_session import Array, State
 from rdmacoll.ops import servers
-from rdmacoll.ops._library import not_converted
+from rdmacoll.ops._library import not_converted, typed_errors
 from rdmacoll.optimizer import keras3
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.subclass import subclass
@@ -35,6 +36,10 @@ _UNUSED: Mapping[str, Any] = {
     "average_aggregated_gradients": False,
     "process_set": global_process_set,
 }
+_FIXED_RATE = (
+    "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed after its "
+    "first step: they have it already. Give the optimizer a schedule of Keras."
+)
 # Where Keras' optimizers keep their slots.
 _KEPT_IN = {
     "momentum": ("momentums", "_momentums"),
@@ -54,6 +59,8 @@ class Exchange:
         self._names: dict[Any, str] = {}  # of declared variables, by Keras' key; in their order
         self._variables: dict[str, Any] = {}
         self._by_rows: set[str] = set()
+        self._rate: Any = None  # that of the servers, where it is a number
+        self._pulled: tuple[int, int] | None = None  # the worker's steps and a checksum, at the last pull
 
     def options(self) -> dict[str, Any]:
         """What makes another one like this."""
@@ -69,6 +76,7 @@ class Exchange:
         """Pushes gradients, and assigns the fresh values."""
         with tf.init_scope():
             self._declare(optimizer, gradients, variables)
+        self._check_rate(optimizer)
         names = [self._names[optimizer._var_key(variable)] for variable in variables]
         pushed = [
             gradient if name in self._by_rows else tf.convert_to_tensor(gradient)
@@ -89,6 +97,13 @@ class Exchange:
         mine = list(optimizer._trainable_variables)
         rule = rule_of(optimizer, mine)
         names = _names_of(mine)
+        for name in names:
+            if current().has(name):
+                raise ConfigError(
+                    f"variable {name!r} is at the servers already, with the optimizer of its first step, "
+                    "which stays: go on with that one (compile(optimizer=model.optimizer)), or name layers "
+                    "otherwise."
+                )
         self._variables = dict(zip(names, mine))
         self._by_rows = {name for name, one in self._variables.items() if optimizer._var_key(one) in sparse}
         spared = [name for name, one in self._variables.items() if not optimizer._use_weight_decay(one)]
@@ -98,6 +113,15 @@ class Exchange:
         current().declare(arrays, rule.text, sorted(self._by_rows), spared, None, state)
         _assign(self._variables, arrays)
         self._names = {optimizer._var_key(variable): name for name, variable in self._variables.items()}
+        self._rate = getattr(optimizer._learning_rate, "numpy", lambda: None)()
+
+    def _check_rate(self, optimizer: Any) -> None:
+        """In the graph: `optimizer.learning_rate.assign` asks nobody."""
+        if self._rate is None:  # a schedule
+            return
+        rate = tf.convert_to_tensor(optimizer._learning_rate)
+        with typed_errors():
+            tf.debugging.assert_equal(rate, self._rate, message=f"ConfigError: {_FIXED_RATE} [rdmacoll {{}}]")
 
     def _slots(self, optimizer: Any) -> list[dict[str, Any]]:
         """The optimizer's variables for each slot of the servers, in their order."""
@@ -108,17 +132,36 @@ class Exchange:
             found.append({name: kept[index] for name, index in indices.items()})
         return found
 
-    def pull_values(self) -> None:
+    def pull_values(self, optimizer: Any) -> None:
         """All variables are as the servers have them: rows too that this worker has not pushed."""
         if self._names:
             _pull(self._variables)
+            self._pulled = self._seen(optimizer)
+
+    def pull_values_to_save(self, optimizer: Any) -> None:
+        """The same, but for values that the program has set after `fit`: those are what it saves.
+        EarlyStopping restores the best ones so."""
+        if self._pulled is not None:
+            steps, checksum = self._seen(optimizer)
+            if steps == self._pulled[0] and checksum != self._pulled[1]:
+                return
+        self.pull_values(optimizer)
 
     def pull_state(self, optimizer: Any) -> None:
         """So are the optimizer's slots, and its counter of steps is the servers' count of updates."""
         if self._names:
             for slot, variables in enumerate(self._slots(optimizer), 1):
                 _pull(variables, slot)
-            optimizer._iterations.assign(current().updates(list(self._variables)))
+            steps, updates = int(optimizer._iterations.numpy()), current().updates(list(self._variables))
+            optimizer._iterations.assign(updates)
+            if self._pulled is not None and self._pulled[0] == steps:
+                self._pulled = (updates, self._pulled[1])
+
+    def _seen(self, optimizer: Any) -> tuple[int, int]:
+        checksum = 0
+        for variable in self._variables.values():
+            checksum = zlib.crc32(np.ascontiguousarray(variable.numpy()).data, checksum)
+        return int(optimizer._iterations.numpy()), checksum
 
 
 class Served(Copied):
@@ -137,7 +180,7 @@ class Served(Copied):
 
     def finalize_variable_values(self, var_list: Any) -> None:
         """At the end of `fit`."""
-        self._rdmacoll_reduce.pull_values()
+        self._rdmacoll_reduce.pull_values(self)
 
     def save_own_variables(self, store: Any) -> None:
         """The servers' state, as the plain optimizer has its own."""
@@ -152,10 +195,7 @@ class Served(Copied):
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         if self._rdmacoll_reduce.is_declared and not _is_equal(value, self.learning_rate):
-            raise ConfigError(
-                "the learning rate of an optimizer that asynchronous parameter servers apply cannot be "
-                "changed after its first step: they have it already. Give the optimizer a schedule of Keras."
-            )
+            raise ConfigError(_FIXED_RATE)
         super(Served, type(self)).learning_rate.fset(self, value)  # type: ignore[misc]
 
 
@@ -186,12 +226,16 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
 
 def _patch_saving() -> None:
     """A model that is saved in the middle of its training holds what the servers have."""
+    from keras.src.legacy.saving import legacy_h5_format
     from keras.src.models.model import Model
+    from keras.src.saving import saving_lib
 
-    for name in ("save", "save_weights"):
-        plain: Callable[..., Any] = getattr(Model, name)
+    # What `Model.save` and `keras.models.save_model` have in common.
+    places: list[tuple[Any, str]] = [(saving_lib, "save_model"), (legacy_h5_format, "save_model_to_hdf5")]
+    for place, name in [*places, (Model, "save_weights")]:
+        plain: Callable[..., Any] = getattr(place, name)
         if not getattr(plain, "is_rdmacoll", False):
-            setattr(Model, name, _after_pulling(plain))
+            setattr(place, name, _after_pulling(plain))
 
 
 def _after_pulling(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,7 +244,7 @@ def _after_pulling(plain: Callable[..., Any]) -> Callable[..., Any]:
         optimizer = getattr(model, "optimizer", None)
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         if isinstance(optimizer, Served):
-            optimizer._rdmacoll_reduce.pull_values()
+            optimizer._rdmacoll_reduce.pull_values_to_save(optimizer)
         return plain(model, *args, **kwargs)
 
     save.is_rdmacoll = True  # type: ignore[attr-defined]

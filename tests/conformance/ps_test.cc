@@ -174,8 +174,13 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   ASSERT_TRUE(clients[1]->declare({&v, 1}, {&decays, 1}, kSgd, call).ok());
   EXPECT_EQ(wait(call).code(), Code::mismatch);
   EXPECT_THAT(call->status.message(), testing::HasSubstr("the servers know w"));
-  ASSERT_TRUE(clients[1]->declare({&w, 1}, {&decays, 1}, "optimizer=adam\n", call).ok());
+  ASSERT_TRUE(clients[2]->declare({&w, 1}, {&decays, 1}, "optimizer=adam\n", call).ok());
   EXPECT_THAT(wait(call).message(), testing::HasSubstr("different optimizers"));
+  // What its own client refuses leaves nothing behind.
+  EXPECT_THAT(clients[0]->declare({&v, 1}, {&decays, 1}, "optimizer=adam\n", call).message(),
+              testing::HasSubstr("variables with a second optimizer"));
+  ASSERT_TRUE(clients[0]->declare({&v, 1}, {&decays, 1}, kSgd, call).ok());
+  run(call);
   EXPECT_THAT(clients[1]->declare({&w, 1}, {&decays, 1}, "optimizer=lion\n", call).message(),
               testing::HasSubstr("no optimizer lion"));
 }

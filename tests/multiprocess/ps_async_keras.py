@@ -93,6 +93,35 @@ def resumed(name: str, folder: str) -> list[float]:
     return [difference, float(np.abs(steps[0] - steps[-1]).max())]
 
 
+def set_after_fit(folder: str) -> list[bool]:
+    """Whether a file has what EarlyStopping has restored after `fit`, what the next step has made of it, and,
+    once more, the restored; and then what another has made of it."""
+    model, file, found = network(), f"{folder}/model.keras", []
+    model.compile(optimizer=WRAP(keras.optimizers.SGD(0.1)), loss="mse")
+    x, y = data()
+    for epochs in (3, 3):
+        # "max": the first epoch counts as the best
+        best = keras.callbacks.EarlyStopping("loss", patience=1, mode="max", restore_best_weights=True)
+        model.fit(x, y, batch_size=12, epochs=epochs, verbose=0, callbacks=[best])
+        for _ in range(2):
+            model.save(file)
+            pairs = zip(best.best_weights, keras.models.load_model(file).get_weights())
+            found.append(all(np.array_equal(one, other) for one, other in pairs))
+        model.fit(x, y, batch_size=12, verbose=0)
+        model.save(file)
+        pairs = zip(best.best_weights, keras.models.load_model(file).get_weights())
+        found.append(not any(np.array_equal(one, other) for one, other in pairs))
+    # As another worker would push after it.
+    name = model.layers[0].kernel.path
+    for save in (model.save, lambda to: keras.models.save_model(model, to)):
+        for to in (file, f"{folder}/model.h5"):
+            rdmacoll.push(np.ones((6, 24), np.float32), name)
+            save(to)
+            loaded = keras.models.load_model(to, compile=False)
+            found.append(np.array_equal(loaded.layers[0].kernel.numpy(), rdmacoll.pull(name)))
+    return found
+
+
 def embedding(name: str) -> list[float]:
     """With one worker: the difference to plain Keras after `fit`; how far the rows have gone; the bytes that
     the servers got, for each byte of the embedding."""
@@ -160,6 +189,17 @@ def refused() -> list[str]:
         optimizer.learning_rate = 0.1  # as it is
         optimizer.learning_rate = 0.2
 
+    def assigned_rate() -> None:
+        model, optimizer = network(), WRAP(keras.optimizers.SGD(0.1))
+        train(model, optimizer, 1)
+        optimizer.learning_rate.assign(0.2)
+        model.fit(*data(), verbose=0)
+
+    def compiled_again() -> None:
+        model = network()
+        for _ in range(2):
+            train(model, WRAP(keras.optimizers.SGD(0.1)), 1)
+
     def taped() -> None:
         variable = tf.Variable(1.0)
         with tf.GradientTape() as tape:
@@ -174,13 +214,20 @@ def refused() -> list[str]:
         lambda: wrap(tf.compat.v1.train.GradientDescentOptimizer(0.1)),
         lambda: wrap(wrap(keras.optimizers.SGD(0.1))),
         changed_rate,
+        assigned_rate,
+        compiled_again,
+        lambda: train(network(), WRAP(keras.optimizers.Adam(0.1)), 1),
         taped,
     ]
     for attempt in attempts:
         try:
             attempt()
-        except rdmacoll.ConfigError as error:
-            said.append(str(error))
+        except Exception as error:
+            typed = rdmacoll.error_from(error)
+            if not isinstance(typed, rdmacoll.ConfigError):
+                raise
+            said.append(str(typed))
+    train(network(), WRAP(keras.optimizers.SGD(0.1)), 1)  # what was refused has left nothing behind
     return said
 
 

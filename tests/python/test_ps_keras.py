@@ -53,6 +53,10 @@ def test_a_training_goes_on_from_files_of_keras_and_to_them(optimizer, tmp_path)
     assert moved > 0.1
 
 
+def test_files_have_what_servers_have_or_what_early_stopping_restores(tmp_path):
+    assert keras(1, 1, "set_after_fit", str(tmp_path)).succeeded()[0] == [True] * 10
+
+
 # Where momentum moves a row without a gradient, the worker has that when it pushes the row again: later than
 # plain Keras, so that is another training, with the same end.
 @pytest.mark.parametrize(
@@ -93,6 +97,9 @@ def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
         "apply optimizers of Keras 3, not GradientDescentOptimizer",
         "this SGD is wrapped already",
         "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed",
+        "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed",
+        "is at the servers already, with the optimizer of its first step, which stays: go on with that one",
+        "variables with a second optimizer: the servers go by",
         "gradients are not reduced with asynchronous parameter servers",
     ]
     assert len(said) == len(expected), said
