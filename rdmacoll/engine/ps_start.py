@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from collections.abc import Mapping
 from typing import Callable
 
 from rdmacoll.engine.carrier import Carrier, no_watch
@@ -24,6 +26,29 @@ _SLICE_MS = 100
 _TURN_MS = 5
 
 
+class _Stall:
+    """Of a server: while its workers wait and nobody pushes, says so once."""
+
+    def __init__(self, staleness: int, warning_s: float, warn: Callable[[str], None]) -> None:
+        self._staleness, self._warning_s, self._warn = staleness, warning_s, warn
+        self._updates, self._since, self._is_said = -1, 0.0, False
+
+    def look(self, stats: Mapping[str, int]) -> None:
+        """At what the server counts, now and then."""
+        now = time.monotonic()
+        if stats["waiting"] == 0 or stats["updates"] != self._updates:
+            self._updates, self._since, self._is_said = stats["updates"], now, False
+        elif not self._is_said and now - self._since > self._warning_s:
+            self._is_said = True
+            whom = "worker 0 to give variables their first values"
+            if self._staleness >= 0 and self._updates > 0:
+                whom = f"one that is more than {self._staleness} updates behind (staleness)"
+            self._warn(
+                f"{stats['waiting']} of {stats['workers']} workers have waited for {self._warning_s:g} s for "
+                f"{whom}: they go on when it pushes, or leaves by rdmacoll.shutdown()."
+            )
+
+
 class VariableServers:
     """What this process is: a worker with a session, a server, or both."""
 
@@ -36,6 +61,7 @@ class VariableServers:
         self._size = self.workers + self._servers
         text = values.text("RDMACOLL_PS_STALENESS")
         self._staleness = int(text) if text else -1
+        self._stall = _Stall(self._staleness, values.number("RDMACOLL_STALL_WARNING_S"), self.warn)
         # The ranks there that are here, with their addresses in the library.
         ranks = [launch.rank, self.workers + launch.rank] if is_colocated else [launch.rank]
         self._parts = dict.fromkeys(ranks, 0)
@@ -95,12 +121,14 @@ class VariableServers:
 
     def serve(self, look: Callable[[], None] = no_watch) -> None:
         """The work of a server, until all workers have left or are lost; `look` is called meanwhile."""
-        (ps,) = self._parts.values()
+        ((rank, ps),) = self._parts.items()
         is_done = False
         try:
             while not is_done and not self._ends:
                 is_done = self._library.ps_serve(ps, _SLICE_MS)
                 self.stats = self._library.ps_stats(ps)
+                if rank == self.workers:  # the first of the servers, where all see the same
+                    self._stall.look(self.stats)
                 look()
         except RdmacollError as error:
             self.warn(f"the parameter server of this rank ends: {error}")

@@ -70,6 +70,27 @@ def test_training_goes_on_without_a_worker_that_dies():
     assert "The server goes on with 2 workers." in said, said
 
 
+def test_a_worker_that_pushes_no_more_while_another_is_held_back_is_said():
+    program = """
+import numpy as np, rdmacoll
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False, staleness=2)
+ps.declare({"w": np.zeros(10, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
+if rdmacoll.rank() == 0:
+    for _ in range(10):
+        ps.push(np.ones(10, np.float32), "w")
+else:
+    import time
+    time.sleep(2)
+"""
+    outcome = run(
+        program, 4, env={"RDMACOLL_NUM_SERVERS": "2", "RDMACOLL_STALL_WARNING_S": "1"}, deadline_s=60
+    )
+    outcome.succeeded()
+    said = "1 of 2 workers have waited for 1 s for one that is more than 2 updates behind (staleness)"
+    assert [text.output.count(said) for text in outcome.ranks] == [0, 0, 1, 0], outcome.text()
+
+
 def test_servers_say_why_a_worker_has_left():
     program = """
 import numpy as np, rdmacoll
