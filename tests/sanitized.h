@@ -14,7 +14,7 @@ namespace rdmacoll {
 inline const bool kSanitized = __asan_init != nullptr || __tsan_init != nullptr;
 
 // The seeds that random tests try.
-inline unsigned seeds(unsigned all) { return kSanitized ? all / 4 : all; }
+inline unsigned seeds(unsigned all) { return kSanitized ? all / 8 : all; }
 // The largest world whose schedules are executed.
 inline const int kRanksMax = kSanitized ? 33 : 64;
 

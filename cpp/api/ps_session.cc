@@ -188,18 +188,17 @@ std::string PsSession::stats() {
 void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
   if (!fabric_->arm()) return;
   const Nanoseconds left = std::min(until, fabric_->next_deadline()) - clock_.now();
-  // Where several wait, one may silence the bell before the other hears it.
-  const int most_ms = waiting_ > 1 ? 10 : 1000;
+  constexpr Nanoseconds kMostMs = 1000;
   ++sleeping_;
   hold.unlock();
   std::array<pollfd, 2> events = {
       pollfd{.fd = fabric_->wait_handle(), .events = POLLIN, .revents = 0},
       pollfd{.fd = bell_.get(), .events = POLLIN, .revents = 0}};
   ::poll(events.data(), events.size(),
-         static_cast<int>(std::clamp<Nanoseconds>(left / kMillisecond + 1, 0, most_ms)));
+         static_cast<int>(std::clamp<Nanoseconds>(left / kMillisecond + 1, 0, kMostMs)));
   hold.lock();
-  --sleeping_;
-  silence(bell_);
+  // All who sleep have to hear it, so the last one silences it.
+  if (--sleeping_ == 0) silence(bell_);
 }
 
 void PsSession::run() {
