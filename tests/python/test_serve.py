@@ -21,7 +21,7 @@ import numpy as np, rdmacoll
 rdmacoll.init(mode="ps")
 for step in range(50):
     rdmacoll.push_pull(np.ones(3000), rdmacoll.Sum, name="gradient")
-print("worker", rdmacoll.rank(), "of", rdmacoll.size())
+sys.stdout.write(f"worker {rdmacoll.rank()} of {rdmacoll.size()}\\n")  # in one piece
 """
 
 
