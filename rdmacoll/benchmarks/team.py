@@ -20,6 +20,7 @@ from rdmacoll.engine.errors import RdmacollError
 
 _PR_SET_PDEATHSIG = 1
 _END_S = 10.0
+_REQUEST_SHOWN = 200  # characters
 _LIBC = ctypes.CDLL(None)
 
 
@@ -149,7 +150,7 @@ class Team:
                     raise TeamError(f"{self.library.title}, rank {rank}: {answers[-1]['error']}")
         except TimeoutError:
             raise TeamError(
-                f"{self.library.title}: rank {len(answers)} did not answer {dict(request)} within "
+                f"{self.library.title}: rank {len(answers)} did not answer {_short(request)} within "
                 f"{within_s:.0f} s: {self._last_lines()}"
             ) from None
         except OSError:
@@ -199,6 +200,16 @@ class Team:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+
+def _short(request: Mapping[str, Any]) -> str:
+    """For a sentence: shapes of a model's variables would fill pages.
+
+    >>> len(_short({"do": "make", "shapes": [[3, 3, 512, 512]] * 161}))
+    203
+    """
+    text = str(dict(request))
+    return text if len(text) <= _REQUEST_SHOWN else f"{text[:_REQUEST_SHOWN]}..."
 
 
 def slowest(answers: Sequence[Mapping[str, Any]]) -> list[float]:

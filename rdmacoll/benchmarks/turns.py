@@ -15,7 +15,6 @@ from rdmacoll.benchmarks.team import Team, TeamError, slowest
 SLICES = 8  # of a burst; its time is their median
 _TRIES = 4  # bursts of one turn, until one is quiet
 _QUIET_S = 10.0  # to wait for a quiet moment
-_STEP_S = 60.0  # for one thing that ranks are told, beside the time that calls take
 _CALLS_MAX = 200_000
 _CHECK_BYTES_MAX = 32 << 20  # of what is checked in every turn; larger ones in the first
 
@@ -28,6 +27,7 @@ class Rules:
     burst_s: float = 0.3
     foreign: float = 0.12
     foreign_of_sleepers: float = 0.25  # beside libraries whose threads sleep and wake
+    step_s: float = 60.0  # for one thing that ranks are told, beside the time that calls take
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Turns:
     ) -> None:
         rules = self._rules
         check = turn == 0 or work.get("bytes", 0) <= _CHECK_BYTES_MAX
-        made = team.ask({"do": "make", "work": dict(work), "turn": turn, "check": check}, _STEP_S)
+        made = team.ask({"do": "make", "work": dict(work), "turn": turn, "check": check}, rules.step_s)
         if key not in calls:
             calls[key] = self._calls(team)
         slices = min(SLICES, calls[key])
@@ -158,7 +158,7 @@ class Turns:
                 break
         cell.bursts.append(best_burst(tried))
         cell.dropped += len(tried) - 1
-        left = team.ask({"do": "drop"}, _STEP_S)
+        left = team.ask({"do": "drop"}, rules.step_s)
         cell.wrong += sum(answer["wrong"] for answer in [*made, *left])
 
     def _wait_for_quiet(self, team: Team, allowed: float) -> None:
@@ -168,9 +168,9 @@ class Turns:
 
     def _burst(self, team: Team, order: Mapping[str, Any], allowed: float) -> Burst:
         before = self._watch.read()
-        used = [usage["cpu_s"] for usage in team.ask({"do": "usage"}, _STEP_S)]
-        answers = team.ask(order, _STEP_S + 20 * self._rules.burst_s)
-        usages = team.ask({"do": "usage"}, _STEP_S)
+        used = [usage["cpu_s"] for usage in team.ask({"do": "usage"}, self._rules.step_s)]
+        answers = team.ask(order, self._rules.step_s + 20 * self._rules.burst_s)
+        usages = team.ask({"do": "usage"}, self._rules.step_s)
         after = self._watch.read()
         own = [usage["cpu_s"] - cpu_s for usage, cpu_s in zip(usages, used)]
         foreign = after.share_since(before, sum(own), self._watch.cores)
@@ -190,7 +190,7 @@ class Turns:
         """How many calls fill a burst."""
         seconds, each = math.inf, 1
         for calls in (1, 20, 500):
-            answers = team.ask({"do": "burst", "slices": 2, "calls": calls}, _STEP_S)
+            answers = team.ask({"do": "burst", "slices": 2, "calls": calls}, self._rules.step_s)
             each = _each(answers)
             seconds = min(slowest(answers)) * each
             if seconds * calls > 0.005:

@@ -179,6 +179,7 @@ def test_ours_trains_as_a_process_alone_does(tmp_path):
 @pytest.mark.parametrize("servers", ["1", "2"])
 def test_both_sides_train_the_trivial_model(tmp_path, servers):
     options = ["--models", "trivial", "--image", "8", "--batch", "2", "--peer", "all", "--servers", servers]
+    options += ["--ours", "all"]
     code, found, output = command_line(tmp_path, "bench", "ps-training", *options, *QUICK, "--turns", "2")
     assert code == 0, output
     checked(found, set(CONTESTANTS), ["trivial"])
@@ -187,7 +188,6 @@ def test_both_sides_train_the_trivial_model(tmp_path, servers):
 @pytest.mark.parametrize("model", [slow("alexnet"), slow("resnet50")])
 def test_both_sides_train_large_models(tmp_path, model):
     options = ["--models", model, "--image", "32", "--batch", "2", "--peer", "all"]
-    options += ["--ours", "rdmacoll-sync,rdmacoll-async"]
     code, found, output = command_line(tmp_path, "bench", "ps-training", *options, *QUICK)
     assert code == 0, output
     checked(found, {name for name in CONTESTANTS if across(name)}, [model])
