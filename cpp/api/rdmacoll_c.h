@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 6
+#define RC_ABI_VERSION 7
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -409,6 +409,11 @@ typedef struct rc_api {
   void (*ps_end)(rc_ps* ps);
   /* On a server: what it says when it is asked for RC_PS_STATS. */
   char* (*ps_stats)(rc_ps* ps);
+  /* For callers with a lock that others wait for, as Python's: prepared_run_locked is prepared_run
+   * where the lock is given away by `before`, and taken again by `after`, only if the wait takes
+   * more than some 10 us. Set once, before the first run. */
+  void (*set_lock_hooks)(void* (*before)(void), void (*after)(void* what_before_gave));
+  int (*prepared_run_locked)(rc_prepared* prepared);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);
