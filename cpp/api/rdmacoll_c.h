@@ -409,6 +409,8 @@ typedef struct rc_api {
   void (*ps_end)(rc_ps* ps);
   /* On a server: what it says when it is asked for RC_PS_STATS. */
   char* (*ps_stats)(rc_ps* ps);
+  /* On a server that ends before its workers: tells them why. Bounded. ps_free comes next. */
+  void (*ps_leave)(rc_ps* ps, const char* cause);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

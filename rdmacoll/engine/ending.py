@@ -20,6 +20,15 @@ def is_harmless(cause: str) -> bool:
     return cause in ("", _UNKNOWN, "SystemExit: 0")
 
 
+def phrase_of(error: BaseException) -> str:
+    """An exception in one phrase.
+
+    >>> phrase_of(ValueError("nan")), phrase_of(KeyboardInterrupt())
+    ('ValueError: nan', 'KeyboardInterrupt')
+    """
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 class Ending:
     """Remembers what ends the program: an exception that nobody catches, or `sys.exit`."""
 
@@ -56,7 +65,7 @@ class Ending:
         previous = sys.excepthook
 
         def record(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-            self._cause = f"{kind.__name__}: {value}" if str(value) else kind.__name__
+            self._cause = phrase_of(value)
             self.is_failure = self.is_exception = True
             previous(kind, value, trace)
 

@@ -307,6 +307,7 @@ class _Api(ctypes.Structure):
         ("ps_submit", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _TEXT)),
         ("ps_end", ctypes.CFUNCTYPE(None, _VOID)),
         ("ps_stats", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("ps_leave", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
     ]
 
 
@@ -695,6 +696,10 @@ class Library:
         """What this server has done, and how many workers wait."""
         fields: dict[str, int] = json.loads(self.take_text(self._api.ps_stats(ps)))
         return fields
+
+    def ps_leave(self, ps: int, cause: str) -> None:
+        """A server that ends before its workers tells them why; `ps_free` comes next."""
+        self._api.ps_leave(ps, cause.encode())
 
     def ps_move_rows(self, ps: int, move: int, variable: int, rows: int, count: int, data: int) -> int:
         """A call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""
