@@ -250,4 +250,6 @@ int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error) {
 
 void ps_end(rc_ps* ps) { ps->session->end(); }
 
+void ps_leave(rc_ps* ps, const char* cause) { ps->session->leave(cause); }
+
 char* ps_stats(rc_ps* ps) { return copy_text(ps->session->stats()); }

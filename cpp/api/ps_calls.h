@@ -31,3 +31,4 @@ int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_c
 int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error);
 void ps_end(rc_ps* ps);
 char* ps_stats(rc_ps* ps);
+void ps_leave(rc_ps* ps, const char* cause);

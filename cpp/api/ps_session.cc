@@ -24,6 +24,8 @@ constexpr uint32_t kEpoch = 1;
 constexpr Nanoseconds kSpin = 200 * kMicrosecond;
 // After a caller has left, the thread leaves the client to the next one for so long.
 constexpr std::chrono::milliseconds kStandBack{2};
+// How long the news that a server ends may take to leave this process.
+constexpr Nanoseconds kLastWords = 200 * kMillisecond;
 // What every transport carries at once, also shared memory without one-copy reads.
 constexpr std::size_t kChunkBytesMost = std::size_t{1} << 20;
 
@@ -114,9 +116,10 @@ Status PsSession::take_up(const std::vector<int>& leaders) {
   const std::vector<int> workers = ranks(0, size_ - servers_);
   const std::vector<int> servers = ranks(size_ - servers_, size_);
   if (is_server()) {
-    server_ = std::make_unique<Server>(*fabric_, world_, *pool_,
-                                       ServerOptions{workers, chunk_bytes(config_), staleness_,
-                                                     rank_ - size_ + servers_, servers_});
+    server_ = std::make_unique<Server>(
+        *fabric_, world_, *pool_,
+        ServerOptions{workers, chunk_bytes(config_), staleness_, rank_ - size_ + servers_, servers_,
+                      world_.number(rank_) == rank_});
   } else {
     client_ = std::make_unique<Client>(
         *fabric_, world_, ClientOptions{servers, chunk_bytes(config_), staleness_.has_value()});
@@ -176,6 +179,15 @@ Status PsSession::serve(Nanoseconds timeout) {
     } else {
       sched_yield();
     }
+  }
+}
+
+void PsSession::leave(const std::string& cause) {
+  std::unique_lock hold(mutex_);
+  const Nanoseconds deadline = clock_.now() + kLastWords;
+  server_->leave(cause);
+  while (!(server_->has_told() && fabric_->flushed()) && clock_.now() < deadline) {
+    if (!step()) sched_yield();
   }
 }
 

@@ -43,6 +43,8 @@ class PsSession {
 
   // On a server: until all workers have left; busy() when `timeout` is over before.
   Status serve(Nanoseconds timeout);
+  // On a server that ends before its workers: tells them why, and waits a moment for it to go.
+  void leave(const std::string& cause);
   // On a server, what it has done: as Server::stats_json().
   std::string stats();
 

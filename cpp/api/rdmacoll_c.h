@@ -414,6 +414,8 @@ typedef struct rc_api {
    * more than some 10 us. Set once, before the first run. */
   void (*set_lock_hooks)(void* (*before)(void), void (*after)(void* what_before_gave));
   int (*prepared_run_locked)(rc_prepared* prepared);
+  /* On a server that ends before its workers: tells them why. Bounded. ps_free comes next. */
+  void (*ps_leave)(rc_ps* ps, const char* cause);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

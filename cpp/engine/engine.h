@@ -143,6 +143,7 @@ class Engine final : public Sink, private SetHost {
   bool judge_suspects();
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
+  bool are_workers_gone() const;
   void depart(const LeavingMessage& message);
   bool has_ended_all(const LeavingMessage& message) const;
   bool answer_goodbyes();

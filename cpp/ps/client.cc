@@ -10,6 +10,8 @@ namespace {
 
 // Of one server: enough to hide the way there and back.
 constexpr std::size_t kUnderWay = 8;
+constexpr std::string_view kServerIsLost =
+    " (it is a parameter server, and what it stored is lost)";
 
 }  // namespace
 
@@ -250,6 +252,16 @@ void Client::control(int peer, std::span<const std::byte> message) {
   if (server == servers_.end()) return;
   Answer answer;
   const bool is_one = decode(message, answer);
+  if (is_one && answer.kind == Answer::Kind::leaving) {
+    const Member& member = world_.members[static_cast<std::size_t>(peer)];
+    return fail({Code::rank_failed,
+                 cat(world_.describe(peer), " has left the job (", answer.text, ")", kServerIsLost),
+                 {world_.number(peer),
+                  member.host,
+                  cat("left the job: ", answer.text),
+                  "",
+                  {world_.number(peer)}}});
+  }
   const auto place = server->asked.empty() ? 0 : answer.id - server->asked.front().request.id;
   if (!is_one || place >= server->asked.size() || !server->asked[place].is_said) {
     return fail(
@@ -273,6 +285,9 @@ void Client::control(int peer, std::span<const std::byte> message) {
     case Answer::Kind::done:
       pending.is_answered = true;
       server->has_left = pending.request.ask == Ask::leave;
+      break;
+    case Answer::Kind::leaving:
+      break;  // is of no request
   }
 }
 
@@ -298,8 +313,7 @@ void Client::peer_failed(int peer, const std::string& cause) {
   for (const Server& server : servers_) {
     if (server.rank != peer || server.has_left) continue;
     const Member& member = world_.members[static_cast<std::size_t>(peer)];
-    fail(rank_failed(world_.number(peer), member.host, member.pid,
-                     cat(cause, " (it is a parameter server, and what it stored is lost)")));
+    fail(rank_failed(world_.number(peer), member.host, member.pid, cat(cause, kServerIsLost)));
   }
 }
 

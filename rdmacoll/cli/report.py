@@ -72,11 +72,12 @@ def _speaks(_options: Mapping[str, Any]) -> bool:
 
 
 def command(
-    name: str, speaks: Callable[[Mapping[str, Any]], bool] = _speaks
+    name: str, speaks: Callable[[Mapping[str, Any]], bool] = _speaks, *, keeps: bool = False
 ) -> Callable[[Callable[..., Findings]], Callable[..., None]]:
     """Wraps a command's body: adds --json, writes it whatever happens, and exits with 0 (ok), 1 (findings,
     failures) or 2 (usage: nothing has run, nothing is written). speaks: whether this process writes, by its
-    options; rank 0 does."""
+    options; rank 0 does. keeps: the body has an argument `found` more, a dictionary, and what it has put
+    there is written when it fails, too."""
 
     def wrap(body: Callable[..., Findings]) -> Callable[..., None]:
         @click.option("--json", "json_path", metavar="FILE", help="Write the result here as JSON.")
@@ -90,6 +91,8 @@ def command(
                     _write(json_path, fields)
 
             fields: dict[str, Any] = {"command": name, "version": __version__, "ok": False}
+            if keeps:
+                options["found"] = fields
             try:
                 fields.update(body(**options))
                 write()

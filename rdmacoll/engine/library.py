@@ -310,6 +310,7 @@ class _Api(ctypes.Structure):
         ("ps_stats", ctypes.CFUNCTYPE(_VOID, _VOID)),
         ("set_lock_hooks", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
         ("prepared_run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
+        ("ps_leave", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
     ]
 
 
@@ -702,6 +703,10 @@ class Library:
         """What this server has done, and how many workers wait."""
         fields: dict[str, int] = json.loads(self.take_text(self._api.ps_stats(ps)))
         return fields
+
+    def ps_leave(self, ps: int, cause: str) -> None:
+        """A server that ends before its workers tells them why; `ps_free` comes next."""
+        self._api.ps_leave(ps, cause.encode())
 
     def ps_move_rows(self, ps: int, move: int, variable: int, rows: int, count: int, data: int) -> int:
         """A call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""

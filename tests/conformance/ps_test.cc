@@ -133,6 +133,24 @@ TEST_P(ParameterServer, goes_on_without_a_worker_that_dies) {
   EXPECT_TRUE(run_until([&] { return servers[0]->is_done(); }));
 }
 
+TEST_P(ParameterServer, that_leaves_by_an_error_says_why_to_its_workers) {
+  open(2, 2);
+  begin(kSpecs, values_of_specs(0));
+  servers[1]->leave("ValueError: nan");
+  auto memory = values_of_specs(0);
+  for (auto& client : clients) {
+    ASSERT_TRUE(run_until([&] { return !client->failure().ok(); }));
+    const CallRef pushed = client->push_pull(tensors(memory));
+    EXPECT_EQ(pushed->status.code(), Code::rank_failed);
+    EXPECT_EQ(pushed->status.detail().rank, 3);
+    EXPECT_EQ(pushed->status.detail().cause, "left the job: ValueError: nan");
+    EXPECT_THAT(pushed->status.message(),
+                testing::AllOf(testing::HasSubstr("has left the job (ValueError: nan)"),
+                               testing::HasSubstr("it is a parameter server")));
+  }
+  EXPECT_TRUE(servers[1]->has_told());
+}
+
 TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
   open(2, 2);
   begin(kSpecs, values_of_specs(0));

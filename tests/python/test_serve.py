@@ -100,6 +100,14 @@ def test_a_server_says_meanwhile_who_waits(tmp_path):
     assert found["error"]["kind"] == "RankFailedError"
     assert f"rdmacoll serve: RankFailedError: {found['error']['message']}" in outcome.ranks[2].output
     assert "rank 1 (" in found["error"]["message"]
+    # What it had done until then.
+    assert {name: found[name] for name in ("rank", "server", "workers")} == {
+        "rank": 2,
+        "server": 0,
+        "workers": 2,
+    }
+    assert found["steps"] > 0
+    assert found["bytes_received"] > 0
 
 
 def mpirun(first: list[str], ranks: int, then: list[str], more: int) -> tuple[int, str]:
