@@ -24,8 +24,8 @@ HERE = {"here": True}
 
 
 class Lookout:
-    """Calls one address after the other, in a `selector` that whoever has the lookout uses and closes; it is the
-    data of its connections there. Whoever is not there, or no rank of this job, is passed by."""
+    """Calls one address after the other, in a `selector` of whoever has the lookout, which is the data there.
+    Whoever is not there, or no rank of this job, is passed by."""
 
     def __init__(self, launch: Launch, secret: bytes, selector: selectors.BaseSelector) -> None:
         self._launch = launch

@@ -224,30 +224,6 @@ def test_a_rank_without_lists_is_told_from_one_with_lists():
         assert "no lists of hosts: give every process the same lists" in str(error)
 
 
-def test_two_workers_0_at_swapped_addresses_name_each_other_before_anybody_else_comes():
-    first, second, server = free_addresses(3)
-    meeting = Meeting()
-    meeting.start(0, rank=0, size=3, lists=([first, second], [server]))
-    meeting.start(1, rank=0, size=3, lists=([second, first], [server]))
-    for error in meeting.finish().values():
-        assert isinstance(error, ConfigError)
-        assert f"was given worker_hosts={first},{second}, ps_hosts={server}" in str(error)
-        assert f"was given worker_hosts={second},{first}, ps_hosts={server}" in str(error)
-
-
-def test_worker_0_looks_at_those_who_wait_and_they_do_not_mind():
-    first, second, third, server = free_addresses(4)
-    lists = ([first, second, third], [server])
-    meeting = Meeting()
-    meeting.start(1, rank=1, size=4, lists=lists)
-    meeting.start(0, rank=0, size=4, lists=lists)
-    time.sleep(1.5)  # it looks at all of them, and more than once at who is not there
-    meeting.start(2, rank=2, size=4, lists=lists)
-    meeting.start(3, rank=3, size=4, lists=lists)
-    assert sorted(meeting.finish()) == [0, 1, 2, 3]
-    assert not any(isinstance(result, Exception) for result in meeting.finish().values())
-
-
 @pytest.mark.parametrize("has_worker_0", [False, True])
 def test_who_comes_to_another_process_than_worker_0_hears_of_both_lists(has_worker_0):
     first, second, server = free_addresses(3)
