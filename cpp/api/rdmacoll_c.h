@@ -410,6 +410,11 @@ typedef struct rc_api {
   void (*ps_end)(rc_ps* ps);
   /* On a server: what it says when it is asked for RC_PS_STATS. */
   char* (*ps_stats)(rc_ps* ps);
+  /* For callers with a lock that others wait for, as Python's: prepared_run_locked is prepared_run
+   * where the lock is given away by `before`, and taken again by `after`, only if the wait takes
+   * more than some 10 us. Set once, before the first run. */
+  void (*set_lock_hooks)(void* (*before)(void), void (*after)(void* what_before_gave));
+  int (*prepared_run_locked)(rc_prepared* prepared);
   /* On a server that ends before its workers: tells them why. Bounded. ps_free comes next. */
   void (*ps_leave)(rc_ps* ps, const char* cause);
 } rc_api;

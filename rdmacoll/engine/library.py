@@ -138,7 +138,8 @@ class _Api(ctypes.Structure):
             "prepare",
             ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
         ),
-        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
+        # Without types of arguments, a `byref` passes through as it is: half of what a number costs.
+        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("prepared_free", ctypes.CFUNCTYPE(None, _VOID)),
         ("memory_allocate", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64)),
         ("memory_free", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
@@ -308,6 +309,8 @@ class _Api(ctypes.Structure):
         ("ps_submit", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _TEXT)),
         ("ps_end", ctypes.CFUNCTYPE(None, _VOID)),
         ("ps_stats", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("set_lock_hooks", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
+        ("prepared_run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
         ("ps_leave", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
     ]
 
@@ -351,6 +354,10 @@ class Library:
         self.handle_free = api.handle_free
         self.prepare = api.prepare
         self.prepared_run = api.prepared_run
+        self.prepared_run_locked = api.prepared_run_locked
+        # CPython's; what they pass on is opaque.
+        hooks = (ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
+        api.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
         self.prepared_free = api.prepared_free
         self.result_free = api.result_free
         self.memory_allocate = api.memory_allocate
