@@ -36,8 +36,9 @@ std::size_t chunk_bytes(const Config& config) {
 
 }  // namespace
 
-Status PsSession::open(int rank, int size, int servers, std::optional<uint64_t> staleness,
-                       std::string job, std::vector<std::byte> secret, std::string_view arguments,
+Status PsSession::open(Fabric& host, int rank, int size, int servers,
+                       std::optional<uint64_t> staleness, std::string job,
+                       std::vector<std::byte> secret, std::string_view arguments,
                        std::unique_ptr<PsSession>& session) {
   if (servers < 1 || servers >= size) {
     return {Code::invalid, cat(servers, " servers of ", size,
@@ -60,7 +61,8 @@ Status PsSession::open(int rank, int size, int servers, std::optional<uint64_t> 
                         .epoch = kEpoch,
                         .config = opened->config_,
                         .abi = RC_ABI_VERSION,
-                        .settings = world_settings(settings)};
+                        .settings = world_settings(settings),
+                        .host = &host};
   RC_RETURN_IF_ERROR(
       Fabric::open(std::move(options), *opened->pool_, opened->clock_, opened->fabric_));
   opened->bell_ = make_event();

@@ -25,9 +25,10 @@ namespace rdmacoll::ps {
 
 class PsSession {
  public:
-  // Servers are the last ranks. `arguments` as of Session::open.
-  static Status open(int rank, int size, int servers, std::optional<uint64_t> staleness,
-                     std::string job, std::vector<std::byte> secret, std::string_view arguments,
+  // Servers are the last ranks. `arguments` as of Session::open. `host` lets callers in.
+  static Status open(Fabric& host, int rank, int size, int servers,
+                     std::optional<uint64_t> staleness, std::string job,
+                     std::vector<std::byte> secret, std::string_view arguments,
                      std::unique_ptr<PsSession>& session);
   // A worker that has not left is lost for the servers.
   ~PsSession();

@@ -7,11 +7,11 @@
 
 #include "api/answers.h"
 #include "api/commands.h"
+#include "api/engine_handle.h"
 #include "api/pair_session.h"
 #include "api/prepared.h"
 #include "api/ps_calls.h"
 #include "api/requests.h"
-#include "api/session.h"
 #include "base/system_error.h"
 #include "base/text.h"
 #include "bootstrap/rdma_ability.h"
@@ -42,9 +42,6 @@ using rdmacoll::Status;
 using rdmacoll::World;
 using rdmacoll::probe::Plan;
 
-struct rc_engine {
-  std::unique_ptr<Session> session;
-};
 struct rc_handle {
   Driver* driver;
   OperationRef operation;

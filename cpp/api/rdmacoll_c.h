@@ -363,12 +363,13 @@ typedef struct rc_api {
 
   /* An asynchronous parameter server, in a world of its own; the last `servers` ranks serve. In
    * steps like an engine's start, with the caller as carrier: ps_open, ps_node with all cards,
-   * ps_start with all leaders until it does not return 1 (not yet, call again).
+   * ps_start with all leaders until it does not return 1 (not yet, call again). Over TCP its ranks
+   * are called where the `engine` listens, which stays open until they have started.
    * staleness: updates that the fastest worker may be ahead of the slowest; -1: any number.
    * ps_free must be called for every opened one. */
-  int (*ps_open)(int32_t rank, int32_t size, int32_t servers, int64_t staleness, const char* job,
-                 const uint8_t* secret, int32_t secret_bytes, const char* arguments, rc_ps** ps,
-                 char** card, char** error);
+  int (*ps_open)(rc_engine* engine, int32_t rank, int32_t size, int32_t servers, int64_t staleness,
+                 const char* job, const uint8_t* secret, int32_t secret_bytes,
+                 const char* arguments, rc_ps** ps, char** card, char** error);
   int (*ps_node)(rc_ps* ps, const char* const* cards, int32_t* leader, char** error);
   int (*ps_start)(rc_ps* ps, const int32_t* leaders, int64_t timeout_ms, char** error);
   void (*ps_free)(rc_ps* ps);

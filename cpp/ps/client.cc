@@ -80,8 +80,12 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
                                "and this one is\n", rule,
                                "Give all variables one optimizer with the same numbers.")};
   }
-  if (rule_.empty()) rule_ = rule;
   const auto known = static_cast<uint32_t>(specs_.size());
+  call = new_call();
+  call->at_refusal = [this, known, rule = rule_, before = sharding_]() mutable {
+    forget(known, rule, std::move(before));
+  };
+  if (rule_.empty()) rule_ = rule;
   for (std::size_t i = 0; i < specs.size(); ++i) {
     numbers_.emplace(specs[i].name, known + static_cast<uint32_t>(i));
   }
@@ -89,7 +93,6 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
   decays_.insert(decays_.end(), decays.begin(), decays.end());
   pushes_.resize(specs_.size(), 0);
   sharding_.add(specs);
-  call = new_call();
   for (std::size_t i = 0; failure_.ok() && i < servers_.size(); ++i) {
     for (auto at = known; at < specs_.size(); at += kSpecsMax) {
       Pending pending = make(Ask::declare);
@@ -102,6 +105,15 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
     }
   }
   return {};
+}
+
+void Client::forget(std::size_t known, const std::string& rule, Sharding before) {
+  std::erase_if(numbers_, [known](const auto& entry) { return entry.second >= known; });
+  specs_.resize(known);
+  decays_.resize(known);
+  pushes_.resize(known);
+  sharding_ = std::move(before);
+  rule_ = rule;
 }
 
 CallRef Client::init(std::span<const Tensor> values, uint32_t slot, uint64_t updates) {
@@ -305,7 +317,8 @@ void Client::end_requests(Server& server) {
 
 void Client::end_one(const CallRef& call) {
   if (--call->open > 0) return;
-  if (call->status.ok() && call->at_end) call->at_end();
+  const auto& last = call->status.ok() ? call->at_end : call->at_refusal;
+  if (last) last();
   if (call->done) ended_.push_back(call);
 }
 

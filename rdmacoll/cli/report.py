@@ -22,10 +22,21 @@ from rdmacoll.engine.version import __version__
 Findings = dict[str, Any]
 
 
+_LAST_RANK: list[int] = []  # in the world that this process was in, where it has been in one
+
+
+def _remember(engine: int) -> None:
+    if engine:
+        _LAST_RANK[:] = [world.rank()]
+
+
+world.on_change(_remember)
+
+
 def is_speaker() -> bool:
     """Whether this process is the one that prints and writes: rank 0, as far as it is known."""
-    if world.is_initialized():
-        return world.rank() == 0
+    if _LAST_RANK:
+        return _LAST_RANK[0] == 0
     try:
         return bootstrap.told_rank() == 0
     except RdmacollError:
@@ -49,7 +60,7 @@ def check_json(path: str, option: str = "--json") -> None:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         _draft(target).touch()
-        _draft(target).unlink()
+        _draft(target).unlink(missing_ok=True)  # another process may look at the same time
     except OSError as error:
         raise click.UsageError(f"{option} {path} cannot be written: {error.strerror}.") from None
 

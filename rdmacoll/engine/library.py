@@ -217,6 +217,7 @@ class _Api(ctypes.Structure):
             "ps_open",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
+                _VOID,
                 ctypes.c_int32,
                 ctypes.c_int32,
                 ctypes.c_int32,
@@ -627,6 +628,7 @@ class Library:
 
     def ps_open(
         self,
+        engine: int,
         *,
         rank: int,
         size: int,
@@ -636,8 +638,9 @@ class Library:
         secret: bytes,
         arguments: str,
     ) -> tuple[int, str]:
-        """A rank of an asynchronous parameter server: (address, its card). staleness -1: not bounded."""
-        who = (rank, size, servers, staleness)
+        """A rank of an asynchronous parameter server: (address, its card). It is called where the engine
+        listens. staleness -1: not bounded."""
+        who = (engine, rank, size, servers, staleness)
         return self._open(self._api.ps_open, *who, job=job, secret=secret, arguments=arguments)
 
     def ps_node(self, ps: int, cards: Sequence[str]) -> int:

@@ -71,22 +71,23 @@ class VariableServers:
         self.stats: dict[str, int] = {}  # of a server, at the last look
 
     def meet(
-        self, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
+        self, engine: int, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
     ) -> None:
-        """Connects with the others, in steps that all take; `watch` sees who is gone meanwhile."""
+        """Connects with the others, where the engine listens, in steps that all take. `watch` sees who is
+        gone."""
 
         def open_parts() -> str:
             opened = {}
             for rank in self._parts:
                 self._parts[rank], opened[rank] = self._library.ps_open(
+                    engine,
                     rank=rank,
                     size=self._size,
                     servers=self._servers,
                     staleness=self._staleness,
                     job=f"{job[0]} ps",
                     secret=job[1],
-                    # The engine has the port, where one is given.
-                    arguments=f"{arguments}RDMACOLL_PORT=auto\n",
+                    arguments=arguments,
                 )
             return json.dumps(opened)
 

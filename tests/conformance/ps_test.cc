@@ -192,6 +192,11 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   ASSERT_TRUE(clients[1]->declare({&v, 1}, {&decays, 1}, kSgd, call).ok());
   EXPECT_EQ(wait(call).code(), Code::mismatch);
   EXPECT_THAT(call->status.message(), testing::HasSubstr("the servers know w"));
+  EXPECT_EQ(clients[1]->variables(), 0U);
+  ASSERT_TRUE(clients[1]->declare({&w, 1}, {&decays, 1}, kSgd, call).ok());
+  run(call);
+  run(clients[1]->pull(tensors(values)));
+  EXPECT_EQ(values[0], (std::vector<float>{0, 1, 2}));
   ASSERT_TRUE(clients[2]->declare({&w, 1}, {&decays, 1}, "optimizer=adam\n", call).ok());
   EXPECT_THAT(wait(call).message(), testing::HasSubstr("different optimizers"));
   // What its own client refuses leaves nothing behind.

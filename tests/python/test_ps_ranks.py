@@ -173,6 +173,38 @@ if rdmacoll.rank() == 1:
     assert said in outcome.ranks[0].output, outcome.text()
 
 
+def test_a_declaration_that_was_refused_may_be_put_right():
+    program = """
+import numpy as np, rdmacoll
+from ranks import report
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False, num_servers=2)
+rule = ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n")
+right = {"w": np.zeros(10, np.float32), "b": np.ones(3, np.float32)}
+if rdmacoll.rank() == 0:
+    ps.declare(right, rule)
+rdmacoll.engine.barrier()
+said = []
+if rdmacoll.rank() == 1:
+    for wrong in ({"w": np.zeros(20, np.float32), "b": np.zeros(3)}, {"b": np.zeros(3, np.float32)}):
+        try:
+            ps.declare(wrong, rule)
+        except rdmacoll.MismatchError as error:
+            said.append(str(error))
+    ps.declare(right, rule)
+    ps.push(np.ones(10, np.float32), "w")
+    ps.declare({"more": np.zeros(5)}, rule)
+else:
+    ps.declare({"more": np.full(5, 7.0)}, rule)
+rdmacoll.engine.barrier()
+report([said, [float(ps.pull(name)[-1]) for name in ("w", "b", "more")]])
+"""
+    first, second = run(program, 4, deadline_s=60).succeeded()[:2]
+    assert [first[1], second[1]] == [[-1.0, 1.0, 7.0]] * 2
+    assert len(second[0]) == 2, second
+    assert "the servers know w (float32, 10 elements here" in second[0][0]
+
+
 def test_a_server_that_dies_is_named_on_all_workers():
     with Run(PROGRAM, 4, arguments=["2", "server dies"]) as started:
         started.wait_for_reports([0, 1])
