@@ -19,7 +19,7 @@ SimOperation make_sum(Dice& dice, std::size_t set, std::size_t index) {
   if (sum.kind == Kind::barrier) return sum;
   sum.dtype = dice.one_of(std::array{Dtype::float32, Dtype::int32, Dtype::float64});
   sum.op = dice.one_of(std::array{ReduceOp::sum, ReduceOp::sum, ReduceOp::average,
-                                  ReduceOp::average, ReduceOp::max});
+                                  ReduceOp::average, ReduceOp::max, ReduceOp::max});
   if (is_integer(sum.dtype) && sum.op == ReduceOp::average) sum.op = ReduceOp::sum;
   if (sum.op == ReduceOp::sum && dice.chance(0.1)) sum.prescale = 2.0;
   const int64_t tensors = dice.between(1, 3);
@@ -61,9 +61,12 @@ void take_givers_away(Dice& dice, int ranks, std::vector<std::vector<SimOperatio
   int givers = ranks;
   // A step is whole: whoever waits for a part of one cannot catch up with the rest of it.
   const bool is_heap = phases.size() == 1;
-  for (auto& phase : phases) {
-    if (dice.chance(0.3)) givers = static_cast<int>(dice.between(1, givers));
-    for (SimOperation& operation : phase) {
+  // Before that all have data: often so long that they follow a plan when one of them joins.
+  const int64_t last = static_cast<int64_t>(phases.size()) - 1;
+  const auto even = static_cast<std::size_t>(dice.chance(0.5) ? dice.between(0, last) : 0);
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    if (i >= even && dice.chance(0.3)) givers = static_cast<int>(dice.between(1, givers));
+    for (SimOperation& operation : phases[i]) {
       if (is_heap && dice.chance(0.3)) givers = static_cast<int>(dice.between(1, givers));
       operation.givers = givers;
       operation.first_giver = first;
