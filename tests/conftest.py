@@ -50,10 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begins to build the C++ suites that the chosen tests run."""
+    """Begins to build the C++ suites that the chosen tests need, and to run what can run early."""
     marks = [mark for item in session.items for mark in item.iter_markers("needs_build")]
     if marks and not session.config.option.collectonly:
-        session.config.stash[BUILDS] = Builds({folder for mark in marks for folder in mark.args})
+        folders = {folder for mark in marks for folder in mark.args}
+        to_run = {folder for mark in marks if mark.kwargs.get("and_run") for folder in mark.args}
+        session.config.stash[BUILDS] = Builds(folders, to_run)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

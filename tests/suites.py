@@ -1,16 +1,20 @@
 """The C++ suites: built one after the other in the background, at the lowest priority, from the first test
-on, since most Python tests leave a processor idle."""
+on, since most Python tests leave a processor idle. Then those run there that keep no deadlines."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import threading
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from typing import Callable, TypeVar
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 # A build's folder under build/, and what cmake is told for it, in the order of building.
 OPTIONS = {
@@ -18,6 +22,12 @@ OPTIONS = {
     "sanitize": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=address;undefined"),
     "threads": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=thread"),
 }
+# Where nothing depends on how soon it runs; and where deadlines are kept, the longest first.
+PATIENT = ("sim", "verbs_sim", "unit")
+PUNCTUAL = ("conformance", "multiprocess")
+# GoogleTest's own skips that are allowed: name -> why.
+ALLOWED_SKIPS: dict[str, str] = {}
+ENVIRONMENT = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
 LIMIT_S = 1800
 
 
@@ -25,11 +35,27 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class Builds:
-    """Builds `folders`; `wait` gives a folder's path when it is there."""
+def judge(suite: str, text: str) -> None:
+    """Raises AssertionError where a suite ran nothing, or skipped a test without leave."""
+    assert re.search(r"[1-9]\d* tests? from", text), f"{suite}: no test ran\n{text[-12000:]}"
+    skipped = set(re.findall(r"\[  SKIPPED \] ([\w./]+)", text))
+    assert skipped <= set(ALLOWED_SKIPS), f"{suite}: skipped without leave: {skipped}"
 
-    def __init__(self, folders: set[str]) -> None:
+
+def settle(future: Future[T], work: Callable[[], T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+class Builds:
+    """Builds `folders`, and runs the patient suites of those in `to_run`. `wait` gives a folder's path when
+    it is built; `wait_for_patient` returns when its patient suites have passed."""
+
+    def __init__(self, folders: set[str], to_run: set[str]) -> None:
         self._results: dict[str, Future[Path]] = {name: Future() for name in OPTIONS if name in folders}
+        self._passed: dict[str, Future[None]] = {name: Future() for name in self._results if name in to_run}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
@@ -39,8 +65,12 @@ class Builds:
         """Raises AssertionError with the compiler's words."""
         return self._results[folder].result(LIMIT_S * len(self._results))
 
+    def wait_for_patient(self, folder: str) -> None:
+        """Raises AssertionError with the words of the suite that failed."""
+        self._passed[folder].result(LIMIT_S * len(self._results))
+
     def stop(self) -> None:
-        """Ends what is being built, with all its compilers."""
+        """Ends what is being built, with all its compilers, or runs."""
         with self._lock:
             self._stopped = True
             if self._process is not None and self._process.poll() is None:
@@ -48,11 +78,10 @@ class Builds:
                 self._process.wait()
 
     def _run(self) -> None:
-        for folder, result in self._results.items():
-            try:
-                result.set_result(self._build(folder))
-            except BaseException as error:
-                result.set_exception(error)
+        for folder, built in self._results.items():
+            settle(built, partial(self._build, folder))
+        for folder, passed in self._passed.items():
+            settle(passed, partial(self._run_patient, folder))
 
     def _build(self, folder: str) -> Path:
         target = ROOT / "build" / folder
@@ -63,9 +92,15 @@ class Builds:
         self._call("cmake", "--build", str(target), "--parallel", str(cores()))
         return target
 
-    def _call(self, *command: str) -> None:
+    def _run_patient(self, folder: str) -> None:
+        target = self.wait(folder)
+        for suite in PATIENT:
+            judge(suite, self._call(str(target / f"{suite}_tests"), "--gtest_brief=1"))
+
+    def _call(self, *command: str) -> str:
+        """What the command prints, if its exit code is 0."""
         with self._lock:
-            assert not self._stopped, "the run ended before the suites were built"
+            assert not self._stopped, "the run ended before the suites were built and run"
             process = self._process = subprocess.Popen(
                 ["nice", "-n", "19", *command],
                 cwd=ROOT,
@@ -73,6 +108,7 @@ class Builds:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
+                env=ENVIRONMENT,
                 start_new_session=True,
             )
         try:
@@ -83,3 +119,4 @@ class Builds:
         assert process.returncode == 0, (
             f"{' '.join(command)}: exit code {process.returncode}\n{text[-12000:]}"
         )
+        return text

@@ -188,14 +188,14 @@ std::string PsSession::stats() {
 void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
   if (!fabric_->arm()) return;
   const Nanoseconds left = std::min(until, fabric_->next_deadline()) - clock_.now();
-  constexpr Nanoseconds kMostMs = 1000;
+  constexpr Nanoseconds kMost = 1 * kSecond;
   ++sleeping_;
   hold.unlock();
   std::array<pollfd, 2> events = {
       pollfd{.fd = fabric_->wait_handle(), .events = POLLIN, .revents = 0},
       pollfd{.fd = bell_.get(), .events = POLLIN, .revents = 0}};
   ::poll(events.data(), events.size(),
-         static_cast<int>(std::clamp<Nanoseconds>(left / kMillisecond + 1, 0, kMostMs)));
+         static_cast<int>(std::clamp<Nanoseconds>(left + kMillisecond, 0, kMost) / kMillisecond));
   hold.lock();
   // All who sleep have to hear it, so the last one silences it.
   if (--sleeping_ == 0) silence(bell_);

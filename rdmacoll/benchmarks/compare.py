@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
+import itertools
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from rdmacoll.benchmarks.environments import python_of
 from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.benchmarks.judge import Row, compared
 from rdmacoll.benchmarks.libraries import LIBRARIES, Library, Place
-from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.parts import Part, Parts
 from rdmacoll.benchmarks.team import Team, TeamError
-from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns
+from rdmacoll.benchmarks.turns import Cell, Rules, Task
 from rdmacoll.cli.report import bytes_text, counted
 
 PREPARED_BYTES_MAX = 16 << 10  # below it calls are prepared and plain ones stand beside them
@@ -106,33 +107,19 @@ def teams_of(
                 team.end()
 
 
-class Comparison:
-    """One run. `parts` is what was measured so far, `left_out` sentences about the rest."""
+class Comparison(Parts):
+    """Allreduce of every library that is there."""
 
     def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
-        self._wish, self._say = wish, say
-        self._until = time.monotonic() + wish.seconds
-        self._turns = Turns(Watch(), wish.rules, self._until, self._tell)
-        self.parts: list[dict[str, Any]] = []
-        self.left_out: list[str] = []
+        super().__init__(wish.rules, wish.seconds, say)
+        self._wish = wish
 
-    def _tell(self, text: str) -> None:
-        self.left_out.append(text)
-        self._say(text)
-
-    def run(self, each: Callable[[dict[str, Any]], None]) -> None:
+    def run(self, each: Callable[[Part], None]) -> None:
         """Measures all parts; `each` is called with one that is complete."""
-        for ranks in self._wish.ranks:
-            for link in self._wish.links:
-                if self._turns.is_late:
-                    self._tell(f"not measured within {self._wish.seconds:g} s: {title_of(ranks, link)}")
-                    continue
-                self._say(title_of(ranks, link))
-                part = self._part(ranks, link)
-                self.parts.append(part)
-                each(part)
+        wanted = itertools.product(self._wish.ranks, self._wish.links)
+        self._take(((title_of(*place), functools.partial(self._part, *place)) for place in wanted), each)
 
-    def _part(self, ranks: int, link: str) -> dict[str, Any]:
+    def _part(self, ranks: int, link: str) -> Part:
         names = [name for name in self._wish.libraries if name != ("stream" if link == MACHINE else "memory")]
         with (
             tempfile.TemporaryDirectory(prefix="hosts-") as folder,
@@ -142,11 +129,8 @@ class Comparison:
             versions = {team.library.name: team.facts for team in teams}
             part = {"ranks": ranks, "link": link, **facts, "libraries": versions, "rows": []}
             for number, size in enumerate(self._wish.sizes):
-                if self._turns.is_late:
-                    rest = ", ".join(map(bytes_text, self._wish.sizes[number:]))
-                    self._tell(
-                        f"{title_of(ranks, link)}: not measured within {self._wish.seconds:g} s: {rest}"
-                    )
+                rest = ", ".join(map(bytes_text, self._wish.sizes[number:]))
+                if self._is_late(f"{title_of(ranks, link)}: {rest}"):
                     break
                 part["rows"].append(self._row(teams, size))
                 self._say(f"  {bytes_text(size)} done")

@@ -13,6 +13,15 @@ from marks import slow
 from ranks import ROOT, Run, run
 
 PROGRAMS = ROOT / "tests" / "multiprocess"
+# Every rank reports why the start is refused.
+REFUSED_START = """
+import os, rdmacoll
+from ranks import report
+try:
+    rdmacoll.init()
+except rdmacoll.ConfigError as error:
+    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
+"""
 
 
 def ps(servers: int, **more: str) -> dict[str, str]:
@@ -154,28 +163,12 @@ if rdmacoll.rank() == 0:
     ],
 )
 def test_settings_that_cannot_be_are_refused(environ, said):
-    program = """
-import os, rdmacoll
-from ranks import report
-try:
-    rdmacoll.init()
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
-    for report in run(program, 2, env=environ, deadline_s=60).succeeded():
+    for report in run(REFUSED_START, 2, env=environ, deadline_s=60).succeeded():
         assert said in report
 
 
 def test_ranks_that_differ_in_their_mode_are_told():
-    program = """
-import os, rdmacoll
-from ranks import report
-try:
-    rdmacoll.init()
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
-    for report in run(program, 3, env_of={2: ps(1)}, deadline_s=60).succeeded():
+    for report in run(REFUSED_START, 3, env_of={2: ps(1)}, deadline_s=60).succeeded():
         assert "RDMACOLL_MODE" in report
 
 

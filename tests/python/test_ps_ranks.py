@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from ranks import Run, run
+from test_parameter_server import REFUSED_START
 
 PROGRAM = Path(__file__).resolve().parent.parent / "multiprocess" / "ps_training.py"
 STEPS = 60
@@ -164,15 +165,7 @@ def test_a_run_goes_on_from_what_the_servers_saved(tmp_path):
     ],
 )
 def test_settings_that_cannot_be_are_refused(environ, said):
-    program = """
-import os, rdmacoll
-from ranks import report
-try:
-    rdmacoll.init()
-except rdmacoll.ConfigError as error:
-    report(str(error), rank=int(os.environ["RDMACOLL_RANK"]))
-"""
-    for found in run(program, 2, env={"RDMACOLL_PS_SYNC": "0", **environ}, deadline_s=60).succeeded():
+    for found in run(REFUSED_START, 2, env={"RDMACOLL_PS_SYNC": "0", **environ}, deadline_s=60).succeeded():
         assert said in found
 
 

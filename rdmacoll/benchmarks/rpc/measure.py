@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
 from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
 from rdmacoll.benchmarks.libraries import Library
-from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.parts import Part, Parts
 from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP
 from rdmacoll.benchmarks.rpc.payloads import Payload
 from rdmacoll.benchmarks.team import Team
-from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns, ratio
+from rdmacoll.benchmarks.turns import Cell, Rules, Task, ratio
 from rdmacoll.cli.report import counted
 
 Row = dict[str, Any]
@@ -89,33 +89,20 @@ def row_of(exchange: str, payload: Payload, cells: Mapping[str, Cell], workers: 
     return row
 
 
-class Measurement:
-    """One run. `parts` is what was measured so far, `left_out` sentences about the rest."""
+class Measurement(Parts):
+    """Every exchange of every payload."""
 
     def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
-        self._wish, self._say = wish, say
-        self._turns = Turns(Watch(), wish.rules, time.monotonic() + wish.seconds, self._tell)
-        self.parts: list[dict[str, Any]] = []
-        self.left_out: list[str] = []
+        super().__init__(wish.rules, wish.seconds, say)
+        self._wish = wish
 
-    def _tell(self, text: str) -> None:
-        self.left_out.append(text)
-        self._say(text)
-
-    def run(self, each: Callable[[dict[str, Any]], None]) -> None:
+    def run(self, each: Callable[[Part], None]) -> None:
         """Measures all parts; `each` is called with one that is complete."""
         wish = self._wish
-        for link in wish.links:
-            title = title_of(wish.workers, wish.servers, link)
-            if self._turns.is_late:
-                self._tell(f"not measured within {wish.seconds:g} s: {title}")
-                continue
-            self._say(title)
-            part = self._part(link, title)
-            self.parts.append(part)
-            each(part)
+        titles = {link: title_of(wish.workers, wish.servers, link) for link in wish.links}
+        self._take(((title, partial(self._part, link, title)) for link, title in titles.items()), each)
 
-    def _part(self, link: str, title: str) -> dict[str, Any]:
+    def _part(self, link: str, title: str) -> Part:
         wish = self._wish
         # Between hosts ours goes by TCP anyway.
         libraries = [row for row in wish.libraries if link == MACHINE or row.name != OURS_BY_TCP]
@@ -128,10 +115,7 @@ class Measurement:
             part = {"link": link, "title": title, **facts, "libraries": versions, "rows": []}
             for exchange in wish.exchanges:
                 for payload in wish.payloads:
-                    if self._turns.is_late:
-                        self._tell(
-                            f"{title}: not measured within {wish.seconds:g} s: {exchange} of {payload.name}"
-                        )
+                    if self._is_late(f"{title}: {exchange} of {payload.name}"):
                         continue
                     cells = self._cells(teams, exchange, payload)
                     part["rows"].append(row_of(exchange, payload, cells, wish.workers, wish.servers))
