@@ -71,6 +71,6 @@ MODELS = {
     for row in (
         Model("trivial", "trivial", trivial, 227, 1, 8, 1e-6),
         Model("alexnet", "AlexNet", alexnet, 64, 16, 8, 2e-4),
-        Model("resnet50", "ResNet-50", lambda _: resnet50.shapes(), 32, 32, 8, 1e-2),
+        Model("resnet50", "ResNet-50", lambda _: resnet50.shapes(), 32, 32, 4, 1e-3),
     )
 }
