@@ -335,7 +335,8 @@ while not is_kept[0] and len(rounds) < 12:
     slowed = steps(10 * 0.4 / usual if rdmacoll.rank() == 1 else 0)
     rounds.append([usual, slowed])
     # The same for both: what else runs on this machine takes its time from all, now and then.
-    is_kept = rdmacoll.engine.allreduce(np.array([rdmacoll.rank() == 0 and slowed > 0.9 * usual], float), rdmacoll.Max)
+    mine = np.array([rdmacoll.rank() == 0 and slowed > 0.9 * usual], float)
+    is_kept = rdmacoll.engine.allreduce(mine, rdmacoll.Max)
 report(rounds)
 """
 
