@@ -38,16 +38,21 @@ def pytest_configure() -> None:
 BUILDS: pytest.StashKey[Builds] = pytest.StashKey()
 
 
+def lateness(item: pytest.Item) -> int:
+    """What is still in the making comes last: the guest's kernel, then the suites, which are built and run on
+    the processor that tests in the guest leave idle."""
+    if item.get_closest_marker("rdma"):
+        return 1
+    return 2 if item.get_closest_marker("needs_build") else 0
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is still in the making comes last: the guest's kernel, then the suites, which are built on the
-    processor that tests in the guest leave idle."""
-
-    def lateness(item: pytest.Item) -> int:
-        if item.get_closest_marker("rdma"):
-            return 1
-        return 2 if item.get_closest_marker("needs_build") else 0
-
     items.sort(key=lateness)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if lateness(item) > 0 and BUILDS in item.config.stash:
+        item.config.stash[BUILDS].let_punctual_run()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -41,6 +41,12 @@ std::vector<int> World::nodes() const {
   return nodes;
 }
 
+std::vector<int> World::numa_nodes() const {
+  std::vector<int> nodes;
+  for (const Member& member : members) nodes.push_back(member.numa_node);
+  return nodes;
+}
+
 int World::number(int which) const {
   return members[which].number < 0 ? which : members[which].number;
 }

@@ -12,8 +12,9 @@ namespace rdmacoll {
 struct Member {
   std::string host;
   int64_t pid = 0;
-  int node = 0;     // ranks of equal node reach each other's abstract Unix sockets
-  int number = -1;  // its rank in the job, where this world is a part of one; -1: its rank here
+  int node = 0;        // ranks of equal node reach each other's abstract Unix sockets
+  int number = -1;     // its rank in the job, where this world is a part of one; -1: its rank here
+  int numa_node = -1;  // of its node, that it is bound to; -1: to none
 };
 
 struct World {
@@ -35,7 +36,8 @@ struct World {
   int cross_rank() const;  // position of my node among the nodes, by first appearance
   int cross_size() const;
   std::vector<int> nodes() const;  // of each rank
-  int number(int rank) const;      // what sentences call it
+  std::vector<int> numa_nodes() const;
+  int number(int rank) const;  // what sentences call it
   // "rank 3 (node7, pid 4711)", "server 1 (rank 5, node7, pid 4712)"
   std::string describe(int rank) const;
   // It stopped answering.

@@ -14,7 +14,7 @@
 namespace rdmacoll {
 
 // Grows with every change of what is sent: frames, messages, handshake, this card.
-inline constexpr uint32_t kWireVersion = 11;
+inline constexpr uint32_t kWireVersion = 12;
 
 struct RdmaCard {
   std::string obstacle;  // why this rank cannot use it, and the cure; "" when it can
@@ -28,8 +28,9 @@ struct Card {
   uint32_t abi = 0;
   std::string host;
   int64_t pid = 0;
-  std::string
-      node_key;  // boot and network namespace: equal where abstract Unix sockets may connect
+  // Boot and network namespace: equal where abstract Unix sockets may connect.
+  std::string node_key;
+  int numa_node = -1;  // that this rank is bound to; -1: to none
   uint32_t uid = 0;
   std::string unix_name;
   std::vector<SocketAddress> tcp;

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "bootstrap/fabric.h"
 #include "bootstrap/fingerprint.h"
+#include "bootstrap/numa.h"
 #include "transport/shm/handshake.h"
 
 namespace rdmacoll {
@@ -89,6 +90,7 @@ Status Fabric::listen() {
            .host = this_host_name(),
            .pid = ::getpid(),
            .node_key = this_node_key(),
+           .numa_node = this_numa_node(),
            .uid = ::geteuid(),
            .unix_name = reception_->unix_name(),
            .tcp = options_.host == nullptr ? reception_->tcp() : options_.host->card_.tcp,
@@ -148,7 +150,8 @@ Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
                                           : ""));
     }
     const int node = leader == rank ? nodes++ : world.members[leader].node;
-    world.members.push_back({cards_[rank].host, cards_[rank].pid, node, number(rank)});
+    const Card& card = cards_[rank];
+    world.members.push_back({card.host, card.pid, node, number(rank), card.numa_node});
   }
   return {};
 }

@@ -49,8 +49,11 @@ struct Shape {
   // Beside the ranks, and numbered after them: they have no data, and sum that of the ranks. `rank`
   // may be one of them.
   int servers = 0;
+  // The NUMA node of each rank and server, in its node; -1, and empty: unknown. As `nodes`.
+  std::span<const int> numa_nodes = {};
 
   int node_of(int which) const { return nodes.empty() ? which : nodes[which]; }
+  int numa_node_of(int which) const { return numa_nodes.empty() ? -1 : numa_nodes[which]; }
   int members() const { return ranks + servers; }
   bool operator==(const Shape& other) const;
 };

@@ -134,7 +134,10 @@ Status Engine::start_failure() const {
 }
 
 void Engine::complete_undecided(const Status& status) {
-  for (const auto& set : sets_) set->complete_undecided(status);
+  for (const auto& set : sets_) {
+    set->complete_undecided(status);
+    set->complete_caught_up();  // what was held for the end of a plan, which may not come now
+  }
 }
 
 bool Engine::end_deserted() {

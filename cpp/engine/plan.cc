@@ -60,6 +60,7 @@ Planner::Planner(const World& world, const std::vector<int>& ranks, int servers,
       ranks_(ranks),
       servers_(servers),
       nodes_(world.nodes()),
+      numa_nodes_(world.numa_nodes()),
       transport_(transport),
       pool_(pool),
       one_copy_bytes_(one_copy_bytes),
@@ -73,7 +74,8 @@ Shape Planner::shape_of(const Decided& decided) const {
           kind.has_root ? request.root : 0,
           kind.reduces && request.prescale != 1.0,
           nodes_,
-          servers_};
+          servers_,
+          numa_nodes_};
 }
 
 // A plan relies on it that whoever has ended an operation knows that all have begun it. The log has

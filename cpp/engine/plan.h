@@ -90,6 +90,7 @@ class Planner {
   const std::vector<int>& ranks_;
   const int servers_;
   std::vector<int> nodes_;  // of each rank
+  std::vector<int> numa_nodes_;
   Transport& transport_;
   MemoryPool& pool_;
   uint64_t one_copy_bytes_;

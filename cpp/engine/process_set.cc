@@ -327,7 +327,7 @@ bool ProcessSet::start_batch(Decided& decided) {
 
 void ProcessSet::report(OperationRef operation) {
   plan_moved_at_ = now_.turned_at;
-  if (now_.goes_on() && catch_up_.waits(operation->sequence)) {
+  if (now_.goes_on() && (may_be_behind() || catch_up_.waits(operation->sequence))) {
     held_.push_back(std::move(operation));
     return;
   }

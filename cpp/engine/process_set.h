@@ -145,6 +145,7 @@ class ProcessSet {
   // what others have started and this rank's caller will not submit any more.
   bool is_deserted() const;
   void complete_undecided(const Status& status);
+  void complete_caught_up();  // and ended
   void complete(const OperationRef& operation, const Status& status);
   void abandon(const Status& status);  // completes all that the executor does not have
   // What the executor has made of it is what its caller is to have.
@@ -198,7 +199,7 @@ class ProcessSet {
   void report_frozen(uint64_t least, uint64_t furthest);
   void resume(const ResumeMessage& message);
   void unit_caught_up(const UnitKey& key);
-  void complete_caught_up();
+  bool may_be_behind() const;
   void stand_in(const Agreed& agreed, std::size_t unit);
   void take_anew(uint64_t sequence);
   void say_again(OperationRef operation);

@@ -167,6 +167,7 @@ void ProcessSet::resume(const ResumeMessage& message) {
     if (operation->request.kind != Kind::join) announce(operation);
   }
   announce_join();  // after what it has submitted before
+  complete_caught_up();
   gather_operations();
 }
 
@@ -228,8 +229,14 @@ void ProcessSet::say_again(OperationRef operation) {
 }
 
 bool ProcessSet::is_final(const Operation& ended) const {
-  return !catch_up_.waits(ended.sequence) &&
+  return !may_be_behind() && !catch_up_.waits(ended.sequence) &&
          (ended.stands_in || !again_.contains({ended.request.name, ended.request.iteration}));
+}
+
+// Until this rank hears how far all are, what ends here may have ended with zeros of a rank that
+// has heard it before: news and data come different ways. Nobody sends them once a rank has left.
+bool ProcessSet::may_be_behind() const {
+  return plan_.phase() == PlanMode::Phase::frozen && now_.departed.ok() && !now_.leaving;
 }
 
 void ProcessSet::complete_caught_up() {

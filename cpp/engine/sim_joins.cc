@@ -19,7 +19,7 @@ SimOperation make_sum(Dice& dice, std::size_t set, std::size_t index) {
   if (sum.kind == Kind::barrier) return sum;
   sum.dtype = dice.one_of(std::array{Dtype::float32, Dtype::int32, Dtype::float64});
   sum.op = dice.one_of(std::array{ReduceOp::sum, ReduceOp::sum, ReduceOp::average,
-                                  ReduceOp::average, ReduceOp::max});
+                                  ReduceOp::average, ReduceOp::max, ReduceOp::max});
   if (is_integer(sum.dtype) && sum.op == ReduceOp::average) sum.op = ReduceOp::sum;
   if (sum.op == ReduceOp::sum && dice.chance(0.1)) sum.prescale = 2.0;
   const int64_t tensors = dice.between(1, 3);
@@ -44,7 +44,7 @@ std::vector<std::vector<SimOperation>> make_steps(Dice& dice, std::size_t set) {
   for (int64_t sums = dice.between(1, 3); sums > 0; --sums) {
     step.push_back(make_sum(dice, set, step.size()));
   }
-  return {static_cast<std::size_t>(dice.between(2, 10)), std::move(step)};
+  return {static_cast<std::size_t>(dice.between(2, 14)), std::move(step)};
 }
 
 bool is_of_join(const SimOperation& operation) {
@@ -61,9 +61,15 @@ void take_givers_away(Dice& dice, int ranks, std::vector<std::vector<SimOperatio
   int givers = ranks;
   // A step is whole: whoever waits for a part of one cannot catch up with the rest of it.
   const bool is_heap = phases.size() == 1;
-  for (auto& phase : phases) {
-    if (dice.chance(0.3)) givers = static_cast<int>(dice.between(1, givers));
-    for (SimOperation& operation : phase) {
+  // Before that all have data: often so long that they follow a plan when the first one joins.
+  const auto last = static_cast<int64_t>(phases.size()) - 1;
+  const auto even = static_cast<std::size_t>(
+      dice.chance(0.6) ? std::max<int64_t>(0, last - dice.between(0, 2)) : 0);
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    const bool is_first = even > 0 && i == even;
+    if (is_first || (i >= even && dice.chance(0.3)))
+      givers = static_cast<int>(dice.between(1, givers));
+    for (SimOperation& operation : phases[i]) {
       if (is_heap && dice.chance(0.3)) givers = static_cast<int>(dice.between(1, givers));
       operation.givers = givers;
       operation.first_giver = first;
@@ -78,7 +84,8 @@ void make_joins(Dice dice, SimScript& script) {
   for (int64_t joins = dice.between(1, 3); joins > 0; --joins) {
     const auto sets = static_cast<int64_t>(script.first_sets);
     const auto set = static_cast<std::size_t>(dice.between(0, sets));
-    auto phases = dice.chance(0.5) ? make_heap(dice, set) : make_steps(dice, set);
+    const bool is_heap = dice.chance(script.plan_repeats > 0 ? 0.3 : 0.5);
+    auto phases = is_heap ? make_heap(dice, set) : make_steps(dice, set);
     take_givers_away(dice, script.ranks_of(set), phases);
     phases.back().push_back({.kind = Kind::join, .set = set});
     const auto last = static_cast<int64_t>(script.phases.size());

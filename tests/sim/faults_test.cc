@@ -200,6 +200,35 @@ TEST(SimulatedPlans, go_on_with_the_rows_that_ranks_have) {
   }
 }
 
+// A rank has started by the plan what needs data of all; another one joins instead, and has heard
+// before the first that the plan has ended: what it gives is zeros, and no result.
+TEST(SimulatedPlans, end_before_zeros_of_a_rank_that_has_joined_are_a_result) {
+  for (const int ranks : {2, 3}) {
+    uint64_t caught_up = 0;
+    for (uint64_t seed = 0; seed < 100; ++seed) {
+      SimScript script;
+      script.ranks = ranks;
+      script.plan_repeats = 2;
+      script.segment_bytes = 4096;
+      script.network.seed = seed;
+      script.network.delay_max = 50 * kMicrosecond;
+      script.network.eager_bytes = 2000;
+      const SimOperation most{.op = ReduceOp::max, .name = "most", .shapes = {{30}}};
+      script.phases.insert(script.phases.end(), 8, {most});
+      SimOperation of_some = most;
+      of_some.givers = 1;
+      of_some.first_giver = 1 + static_cast<int>(seed) % (ranks - 1);
+      script.phases.push_back({of_some});
+      script.phases.push_back({{.kind = Kind::join}});
+      const SimOutcome outcome = simulate(script);
+      ASSERT_TRUE(outcome.ok()) << ranks << " ranks, seed " << seed << ": " << outcome.hang
+                                << outcome.wrong << outcome.unnamed << outcome.overslept;
+      caught_up += outcome.caught_up;
+    }
+    EXPECT_GT(caught_up, 0u);
+  }
+}
+
 TEST(SimulatedFaults, cover_sets_that_come_and_go) {
   int added = 0, removed = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {

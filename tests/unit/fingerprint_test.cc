@@ -18,6 +18,7 @@ Card a_card(const std::string& order = "run") {
             .host = "node7",
             .pid = 4711,
             .node_key = "boot:42",
+            .numa_node = 3,
             .uid = 1000,
             .unix_name = "rdmacoll-00ff",
             .settings = {{"RDMACOLL_ORDER", order}, {"RDMACOLL_CHUNK_SIZE", "4194304"}}};
@@ -69,6 +70,7 @@ TEST(FingerprintCard, comes_back_as_it_went) {
   EXPECT_EQ(back.host, card.host);
   EXPECT_EQ(back.pid, card.pid);
   EXPECT_EQ(back.node_key, card.node_key);
+  EXPECT_EQ(back.numa_node, 3);
   EXPECT_EQ(back.uid, card.uid);
   EXPECT_EQ(back.unix_name, card.unix_name);
   EXPECT_EQ(back.settings, card.settings);

@@ -44,7 +44,8 @@ void SimNetwork::push(Nanoseconds time, int from, int to, Delivery deliver) {
 
 Nanoseconds SimNetwork::send(int from, int to, std::size_t bytes, Order order, Delivery deliver) {
   if (ports_) return send_over_links(from, to, bytes, std::move(deliver));
-  Nanoseconds time = clock_.now() + chaotic_delay();
+  const int delays = order == Order::ordered ? policy_.control_delays : 1;
+  Nanoseconds time = clock_.now() + delays * chaotic_delay();
   const std::size_t pair = static_cast<std::size_t>(from) * dead_.size() + to;
   if (order != Order::free) time = last_ordered_[pair] = std::max(time, last_ordered_[pair] + 1);
   if (order == Order::last) time = std::max(time, last_arrival_[pair] + 1);

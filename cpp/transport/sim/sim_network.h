@@ -35,6 +35,7 @@ struct SimPolicy {
   // Chaos: each message is under way for a uniform time between these.
   Nanoseconds delay_min = 1 * kMicrosecond;
   Nanoseconds delay_max = 50 * kMicrosecond;
+  int control_delays = 1;  // ... a control message for so many of them: data may overtake it
   std::optional<LinkModel> links;  // instead of chaos
   bool moves_bytes = true;         // false, with links: transfers have a size and no content
   double busy = 0;                 // share of posts that are refused

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
 from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
 from rdmacoll.benchmarks.libraries import Place
-from rdmacoll.benchmarks.quiet import Watch
+from rdmacoll.benchmarks.parts import Part, Parts
 from rdmacoll.benchmarks.rpc.measure import title_of
 from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, LIBRARIES, OURS, across
 from rdmacoll.benchmarks.training.models import Model
-from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns, ratio
+from rdmacoll.benchmarks.turns import Cell, Rules, Task, ratio
 
 Row = dict[str, Any]
 
@@ -105,39 +105,30 @@ def row_of(training: Training, cells: Mapping[str, Cell], workers: int) -> Row:
     return row
 
 
-class Measurement:
-    """One run. `parts` is what was measured so far, `left_out` sentences about the rest."""
+class Measurement(Parts):
+    """Every model, over every link."""
 
     def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
-        self._wish, self._say = wish, say
-        self._turns = Turns(Watch(), wish.rules, time.monotonic() + wish.seconds, self._tell)
-        self.parts: list[dict[str, Any]] = []
-        self.left_out: list[str] = []
+        super().__init__(wish.rules, wish.seconds, say)
+        self._wish = wish
 
-    def _tell(self, text: str) -> None:
-        self.left_out.append(text)
-        self._say(text)
-
-    def run(self, each: Callable[[dict[str, Any]], None]) -> None:
+    def run(self, each: Callable[[Part], None]) -> None:
         """Measures all parts; `each` is called with one that is complete."""
-        for link in self._wish.links:
-            part = self._part(link, title_of(self._wish.workers, self._wish.servers, link))
-            self.parts.append(part)
-            each(part)
+        wish = self._wish
+        titles = {link: title_of(wish.workers, wish.servers, link) for link in wish.links}
+        self._take(((title, partial(self._part, link, title)) for link, title in titles.items()), each)
 
-    def _part(self, link: str, title: str) -> dict[str, Any]:
+    def _part(self, link: str, title: str) -> Part:
         wish = self._wish
         names = [name for name in wish.contestants if link == MACHINE or across(name)]
-        part: dict[str, Any] = {"link": link, "title": title, "libraries": {}, "rows": []}
-        self._say(title)
+        part: Part = {"link": link, "title": title, "libraries": {}, "rows": []}
         with (
             tempfile.TemporaryDirectory(prefix="training-") as folder,
             place_of(wish.workers + wish.servers, link, Path(folder), wish.servers) as (place, facts),
         ):
             part.update(facts)
             for training in wish.trainings:
-                if self._turns.is_late:
-                    self._tell(f"{title}: not measured within {wish.seconds:g} s: {training.title}")
+                if self._is_late(f"{title}: {training.title}"):
                     continue
                 cells, versions = self._cells(names, training, place)
                 part["libraries"].update(versions)
