@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rdmacoll.optimizer.reduce import GradientReducer
 
 if TYPE_CHECKING:
-    from rdmacoll.optimizer.served import Exchange
+    from rdmacoll.optimizer.exchange import Exchange
 
 
 def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> type:

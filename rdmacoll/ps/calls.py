@@ -47,8 +47,8 @@ def declare(
     shapes and dtypes in the same order; the values are those of the first worker, or of the servers where
     these have some already, and come into the arrays of all others.
 
-    variables: contiguous arrays of float32 or float64, any shape. optimizer: a Keras 3 optimizer, or a
-    `Rule`; the same at every call. by_rows: names of embeddings, whose rows are pushed and pulled one by one.
+    variables: contiguous arrays of float32 or float64, any shape. optimizer: of Keras, or a `Rule`;
+    the same at every call. by_rows: names of embeddings, whose rows are pushed and pulled one by one.
     not_decayed: names that the optimizer's weight decay is not for. restore_from: what was given to `save`;
     the values, the optimizer's state and its steps are those that were saved, by as many servers and with the
     same variables. Raises ConfigError, and MismatchError where workers differ."""

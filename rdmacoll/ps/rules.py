@@ -1,4 +1,4 @@
-"""What a parameter server does with gradients: the user's Keras 3 optimizer, as a plain record.
+"""What a parameter server does with gradients: the user's Keras optimizer, as a plain record.
 
 The record is a text of lines "key=value", with the names of Keras' arguments; cpp/ps/update_rule.h reads it.
 """
@@ -47,15 +47,16 @@ _SCHEDULES: Mapping[str, tuple[str, Sequence[str]]] = {
 # What servers do not do, and what to do instead.
 _REFUSED = {
     "clipnorm": "the norm of a gradient is not known where a part of it arrives; clip by value (clipvalue), "
-    "or clip gradients before they are pushed",
+    "or clip gradients before they are pushed, as DistributedOptimizer does",
     "global_clipnorm": "no server sees all gradients; clip by value (clipvalue), or clip gradients before "
-    "they are pushed",
+    "they are pushed, as DistributedOptimizer does",
     "use_ema": "servers keep no moving average of weights; leave it out",
     "gradient_accumulation_steps": "servers update at each push; push sums of gradients instead",
     "loss_scale_factor": "servers take gradients as they are; divide them before they are pushed",
 }
+_CLIPPING = ("clipnorm", "global_clipnorm")
 _CAN = (
-    f"Servers apply Keras 3's {', '.join(_OPTIMIZERS)}; learning rates are constant or "
+    f"Servers apply Keras' {', '.join(_OPTIMIZERS)}, and no legacy ones; learning rates are constant or "
     f"{', '.join(_SCHEDULES)}"
 )
 
@@ -105,23 +106,26 @@ class Rule:
         )
 
 
-def rule_of(optimizer: Any, variables: Iterable[Any] = ()) -> Rule:
-    """The rule of a Keras 3 optimizer: its class, its numbers, its learning rate or schedule.
+def rule_of(optimizer: Any, variables: Iterable[Any] = (), *, is_clipped: bool = False) -> Rule:
+    """The rule of an optimizer of Keras 3 or Keras 2: its class, its numbers, its learning rate or schedule.
 
-    `variables`: those that it will update; a constraint of one is refused. Raises ConfigError for what
-    servers cannot apply, with what they can."""
+    `variables`: those that it will update; a constraint of one is refused. is_clipped: gradients come
+    clipped, so the rule says nothing of it. Raises ConfigError for what servers cannot apply, with what they
+    can."""
     name, keys = _known_class(optimizer)
     config = optimizer.get_config()
     for key, cure in _REFUSED.items():
-        if config.get(key):
+        if config.get(key) and not (is_clipped and key in _CLIPPING):
             raise ConfigError(f"{type(optimizer).__name__} has {key}={config[key]}: {cure}. {_CAN}.")
     for variable in variables:
         if getattr(variable, "constraint", None) is not None:
             raise ConfigError(
-                f"variable {variable.path} has a constraint, which servers do not apply. {_CAN}."
+                f"variable {getattr(variable, 'path', variable.name)} has a constraint, which servers do not "
+                f"apply. {_CAN}."
             )
     lines = [("optimizer", name), *_learning_rate(config["learning_rate"])]
-    lines += [(key, _number(config[key])) for key in (*keys, "weight_decay", "clipvalue") if config.get(key)]
+    own = [*keys, "weight_decay", *(() if is_clipped else ["clipvalue"])]
+    lines += [(key, _number(config[key])) for key in own if config.get(key)]
     # What is off has to be said where the server's default is on.
     lines += [(key, "0") for key in keys if not config.get(key)]
     return Rule("".join(f"{key}={value}\n" for key, value in lines))
@@ -129,7 +133,9 @@ def rule_of(optimizer: Any, variables: Iterable[Any] = ()) -> Rule:
 
 def _known_class(optimizer: Any) -> tuple[str, Sequence[str]]:
     for known in type(optimizer).__mro__:
-        if known.__module__.startswith("keras.") and known.__name__ in _OPTIMIZERS:
+        if known.__module__.startswith(("keras.", "tf_keras.")) and known.__name__ in _OPTIMIZERS:
+            if ".legacy." in known.__module__ or getattr(optimizer, "adaptive_epsilon", False):
+                break
             own = [name for name in ("update_step", "build") if _differs(optimizer, known, name)]
             if own:
                 raise ConfigError(
@@ -137,7 +143,8 @@ def _known_class(optimizer: Any) -> tuple[str, Sequence[str]]:
                     f"cannot know how. {_CAN}."
                 )
             return _OPTIMIZERS[known.__name__]
-    raise ConfigError(f"an optimizer of class {type(optimizer).__name__} cannot be applied. {_CAN}.")
+    legacy = "legacy " if ".legacy." in type(optimizer).__module__ else ""
+    raise ConfigError(f"an optimizer of class {legacy}{type(optimizer).__name__} cannot be applied. {_CAN}.")
 
 
 def _differs(optimizer: Any, known: type, name: str) -> bool:
@@ -146,7 +153,7 @@ def _differs(optimizer: Any, known: type, name: str) -> bool:
 
 def _learning_rate(rate: Any) -> list[tuple[str, str]]:
     """From an optimizer's `get_config()`."""
-    if isinstance(rate, (int, float)):
+    if isinstance(rate, (int, float, np.floating)):
         return [("schedule", "constant"), ("initial_learning_rate", _number(rate))]
     name = str(rate.get("class_name")) if isinstance(rate, Mapping) else type(rate).__name__
     if not isinstance(rate, Mapping) or name not in _SCHEDULES or rate.get("registered_name"):

@@ -23,6 +23,9 @@ OPTIMIZERS = {
         keras.optimizers.schedules.ExponentialDecay(0.05, 7, 0.7), momentum=0.9, nesterov=True
     ),
     "adam": lambda: keras.optimizers.Adam(0.01, clipvalue=0.05),
+    # Both clip most gradients here.
+    "clipnorm": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.05, weight_decay=1e-3),
+    "global_clipnorm": lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.05),
     "amsgrad": lambda: keras.optimizers.Adam(
         keras.optimizers.schedules.CosineDecay(0.02, 20, warmup_steps=4, warmup_target=0.03), amsgrad=True
     ),
@@ -251,7 +254,7 @@ def refused() -> list[str]:
 
     attempts = [
         lambda: wrap(keras.optimizers.Lion(0.1)),
-        lambda: wrap(keras.optimizers.SGD(0.1, global_clipnorm=1.0)),
+        lambda: rdmacoll.ps.rule_of(keras.optimizers.SGD(0.1, global_clipnorm=1.0)),
         lambda: wrap(keras.optimizers.SGD(0.1), op=rdmacoll.Sum),
         lambda: wrap(keras.optimizers.SGD(0.1), backward_passes_per_step=2),
         lambda: wrap(tf.compat.v1.train.GradientDescentOptimizer(0.1)),

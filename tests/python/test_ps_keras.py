@@ -35,6 +35,8 @@ def test_tensors_are_pushed_and_pulled_by_ops():
     [
         ("adam", "float32"),
         slow("nesterov", "float64"),
+        ("global_clipnorm", "float32"),
+        slow("clipnorm", "float64"),
         slow("adam", "mixed_float16"),
         slow("adam", "float64"),
         *[slow(name, "float32") for name in ("sgd", "momentum", "nesterov", "amsgrad", "adamw", "rmsprop")],
@@ -67,12 +69,19 @@ def test_a_loop_of_ones_own_saves_what_it_has_set_and_keeps_its_count(tmp_path):
 # plain Keras, so that is another training, with the same end.
 @pytest.mark.parametrize(
     ("optimizer", "tolerance"),
-    [("sgd", 1e-5), slow("adagrad", 1e-5), slow("momentum", 0.2), slow("adam", 0.2)],
+    [
+        ("global_clipnorm", 1e-5),
+        slow("sgd", 1e-5),
+        slow("clipnorm", 0.2),
+        slow("adagrad", 1e-5),
+        slow("momentum", 0.2),
+        slow("adam", 0.2),
+    ],
 )
 def test_of_an_embedding_rows_alone_travel(optimizer, tolerance):
     difference, moved, bytes_received = keras(1, 2, "embedding", optimizer).succeeded()[0]
     assert difference < tolerance * moved
-    assert moved > 1e-2
+    assert moved > 1e-3
     # Its initial values, and in each of 16 steps 48 rows of 2000, with their numbers.
     assert 1 < bytes_received < 1.6
 
@@ -96,11 +105,11 @@ def test_workers_learn_digits_together(workers, servers, launcher, tmp_path):
 def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
     said = keras(1, 1, "refused").succeeded()[0]
     expected = [
-        "an optimizer of class Lion cannot be applied. Servers apply Keras 3's SGD, Adam",
+        "an optimizer of class Lion cannot be applied. Servers apply Keras' SGD, Adam",
         "SGD has global_clipnorm=1.0: no server sees all gradients",
         "DistributedOptimizer(op=Sum) with asynchronous parameter servers",
         "DistributedOptimizer(backward_passes_per_step=2)",
-        "apply optimizers of Keras 3, not GradientDescentOptimizer",
+        "apply optimizers of Keras, not GradientDescentOptimizer",
         "this SGD is wrapped already",
         "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed",
         "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed",

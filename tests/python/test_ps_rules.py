@@ -110,7 +110,7 @@ def test_what_servers_cannot_apply_is_refused_with_what_they_can(optimizer, said
     with pytest.raises(ConfigError) as refused:
         ps.rule_of(optimizer())
     assert said in str(refused.value)
-    assert "Servers apply Keras 3's SGD, Adam, AdamW, RMSprop, Adagrad" in str(refused.value)
+    assert "Servers apply Keras' SGD, Adam, AdamW, RMSprop, Adagrad" in str(refused.value)
     assert "CosineDecay" in str(refused.value)
 
 

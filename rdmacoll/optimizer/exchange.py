@@ -1,0 +1,222 @@
+"""What an optimizer has at asynchronous parameter servers: its steps, its slots, what its program sets."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from rdmacoll.engine import library as abi
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.ps_session import Array, State
+from rdmacoll.ops import servers
+from rdmacoll.ops._library import not_converted, typed_errors
+from rdmacoll.ps.calls import current
+from rdmacoll.ps.rules import Rule, rule_of
+
+FIXED_RATE = (
+    "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed after its "
+    "first step: they have it already. Give the optimizer a schedule of Keras."
+)
+# Where Keras' optimizers keep their slots.
+_KEPT_IN = {
+    "momentum": ("momentums", "_momentums"),
+    "velocity": ("_velocities",),
+    "velocity_hat": ("_velocity_hats",),
+    "average_gradient": ("_average_gradients",),
+    "accumulator": ("_accumulators",),
+}
+
+
+class Exchange:
+    """One optimizer's variables at the servers."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.buckets: list[Any] = []  # none: each step is one request to each server
+        self._names: dict[Any, str] = {}  # of declared variables, by Keras' key; in their order
+        self._variables: dict[str, Any] = {}
+        self.built_for: list[Any] = []  # the optimizer's variables, where it does not keep them itself
+        self._by_rows: set[str] = set()
+        self._rate: Any = None  # that of the servers, where it is a number
+        self._set_at = -1  # the worker's steps when its program last set a variable
+        self._assigns = False  # we do, and not the program
+        self._saves = False
+
+    def options(self) -> dict[str, Any]:
+        """What makes another one like this."""
+        return {"name": self.name}
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether the servers have the variables, and the optimizer's numbers."""
+        return bool(self._names)
+
+    @not_converted
+    def step(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Pushes gradients, and assigns the fresh values."""
+        with tf.init_scope():
+            self._declare(optimizer, gradients, variables)
+        self._check_rate(optimizer)
+        names = [self._names[optimizer._var_key(variable)] for variable in variables]
+        pushed = [
+            gradient if name in self._by_rows else tf.convert_to_tensor(gradient)
+            for gradient, name in zip(gradients, names)
+        ]
+        fresh = servers.exchange(pushed, names)
+        with self._assigning():
+            for variable, value in zip(variables, fresh):
+                getattr(optimizer, "assign", _assign_one)(variable, value)
+
+    def _declare(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """At the first step: all variables of the optimizer; by rows, those whose gradients come so."""
+        if self._names:
+            return
+        sparse = {
+            optimizer._var_key(variable)
+            for gradient, variable in zip(gradients, variables)
+            if isinstance(gradient, tf.IndexedSlices)
+        }
+        mine = self.built_for or list(optimizer._trainable_variables)
+        rule = worker_rule(optimizer, mine)
+        names = _names_of(mine)
+        for name in names:
+            if current().has(name):
+                raise ConfigError(
+                    f"variable {name!r} is at the servers already, with the optimizer of its first step, "
+                    "which stays: go on with that one (compile(optimizer=model.optimizer)), or name layers "
+                    "otherwise."
+                )
+        self._variables = dict(zip(names, mine))
+        self._by_rows = {name for name, one in self._variables.items() if optimizer._var_key(one) in sparse}
+        spared = [name for name, one in self._variables.items() if not optimizer._use_weight_decay(one)]
+        arrays = _arrays_of(self._variables)
+        updates = int(optimizer._iterations.numpy())  # servers know how slots begin
+        state = State(updates, [_arrays_of(one) for one in self._slots(optimizer)] if updates else [])
+        current().declare(arrays, rule.text, sorted(self._by_rows), spared, None, state)
+        _assign(self._variables, arrays)
+        for variable in mine:
+            self._notice(optimizer, variable)
+        self._names = {optimizer._var_key(variable): name for name, variable in self._variables.items()}
+        self._rate = getattr(optimizer._learning_rate, "numpy", lambda: None)()
+
+    def _check_rate(self, optimizer: Any) -> None:
+        """In the graph: `optimizer.learning_rate.assign` asks nobody."""
+        if self._rate is None:  # a schedule
+            return
+        rate = tf.convert_to_tensor(optimizer._learning_rate)
+        with typed_errors():
+            tf.debugging.assert_equal(rate, self._rate, message=f"ConfigError: {FIXED_RATE} [rdmacoll {{}}]")
+
+    def _slots(self, optimizer: Any) -> list[dict[str, Any]]:
+        """The optimizer's variables for each slot of the servers, in their order."""
+        found = []
+        for slot in worker_rule(optimizer).slot_names():
+            kept = next(getattr(optimizer, name) for name in _KEPT_IN[slot] if hasattr(optimizer, name))
+            indices = {name: _index_in(optimizer, one) for name, one in self._variables.items()}
+            found.append({name: kept[index] for name, index in indices.items()})
+        return found
+
+    def _notice(self, optimizer: Any, variable: Any) -> None:
+        """Keeps in mind when the program sets a variable."""
+        plain = variable.assign
+
+        @functools.wraps(plain)
+        def assign(*args: Any, **kwargs: Any) -> Any:
+            if not self._assigns and not tf.inside_function():
+                self._set_at = int(optimizer._iterations.numpy())
+            return plain(*args, **kwargs)
+
+        variable.assign = assign
+
+    @contextlib.contextmanager
+    def _assigning(self) -> Iterator[None]:
+        self._assigns = True
+        try:
+            yield
+        finally:
+            self._assigns = False
+
+    def pull_values(self) -> None:
+        """All variables are as the servers have them: rows too that this worker has not pushed."""
+        if self._names:
+            with self._assigning():
+                _pull(self._variables)
+            self._set_at = -1
+
+    def pull_values_to_save(self, optimizer: Any) -> None:
+        """The same, but for values that the program has set after its last step: those are what it saves.
+        EarlyStopping restores the best ones so."""
+        if self._set_at != int(optimizer._iterations.numpy()):
+            self.pull_values()
+
+    @contextlib.contextmanager
+    def state_to_save(self, optimizer: Any) -> Iterator[None]:
+        """The optimizer's slots are the servers', and meanwhile its counter is their count of updates: then
+        this worker's own again."""
+        if self._saves or not self._names:
+            yield
+            return
+        for slot, variables in enumerate(self._slots(optimizer), 1):
+            _pull(variables, slot)
+        steps = optimizer._iterations.numpy()
+        optimizer._iterations.assign(current().updates(list(self._variables)))
+        self._saves = True
+        try:
+            yield
+        finally:
+            self._saves = False
+            optimizer._iterations.assign(steps)
+
+
+def worker_rule(optimizer: Any, variables: Sequence[Any] = ()) -> Rule:
+    """Of an optimizer whose worker clips the gradients before it pushes them. Raises ConfigError."""
+    return rule_of(optimizer, variables, is_clipped=True)
+
+
+def _names_of(variables: Sequence[Any]) -> list[str]:
+    """The same on all workers: paths, with a number behind those that come again."""
+    counts: dict[str, int] = {}
+    names = []
+    for variable in variables:
+        path = str(getattr(variable, "path", None) or variable.name)
+        counts[path] = counts.get(path, 0) + 1
+        names.append(path if counts[path] == 1 else f"{path}#{counts[path]}")
+    return names
+
+
+def _arrays_of(variables: Mapping[str, Any]) -> dict[str, Array]:
+    return {name: np.array(variable.numpy(), order="C") for name, variable in variables.items()}
+
+
+def _assign(variables: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+
+
+def _assign_one(variable: Any, value: Any) -> None:
+    """As Keras 3's optimizers do it."""
+    if isinstance(value, tf.IndexedSlices):
+        variable.scatter_update(value)
+    else:
+        variable.assign(value)
+
+
+def _index_in(optimizer: Any, variable: Any) -> int:
+    """Of a variable's slots."""
+    if hasattr(optimizer, "_get_variable_index"):
+        return int(optimizer._get_variable_index(variable))
+    return int(optimizer._index_dict[optimizer._var_key(variable)])
+
+
+def _pull(variables: Mapping[str, Any], slot: int = 0) -> None:
+    arrays = {
+        name: np.empty(tuple(one.shape), tf.as_dtype(one.dtype).as_numpy_dtype)
+        for name, one in variables.items()
+    }
+    current().move(abi.PS_PULL, arrays, slot=slot)
+    _assign(variables, arrays)

@@ -1,0 +1,137 @@
+"""Keras 2 with asynchronous parameter servers, in TensorFlow 2.15 or by `tf_keras`. Arguments: what is tried,
+and how many servers there are. Reports what came of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import numpy as np
+import tensorflow as tf
+from ranks import report
+
+import rdmacoll
+
+TASK, SERVERS, *ARGUMENTS = sys.argv[1:]
+WRAP = rdmacoll.DistributedOptimizer
+keras = tf.keras
+schedules = keras.optimizers.schedules
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=1e-3, clipnorm=0.3),
+    "nesterov": lambda: keras.optimizers.SGD(schedules.ExponentialDecay(0.05, 7, 0.7), 0.9, True),
+    "adam": lambda: keras.optimizers.Adam(0.01, clipvalue=0.05),
+    "amsgrad": lambda: keras.optimizers.Adam(schedules.CosineDecay(0.02, 20), amsgrad=True),
+    "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.02, global_clipnorm=0.3),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.005, momentum=0.5, centered=True),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+}
+WORDS = 400
+
+
+def network(embeds: bool = False) -> tf.keras.Model:
+    """With an embedding, whose rows travel alone, or without."""
+    keras.utils.set_random_seed(9)
+    layers = [
+        keras.layers.Input((6,)),
+        keras.layers.Embedding(WORDS, 4) if embeds else keras.layers.Rescaling(1 / WORDS),
+        keras.layers.Flatten(),
+        keras.layers.Dense(24, activation="tanh"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dense(1),
+    ]
+    return keras.Sequential(layers)
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(4 + rdmacoll.rank())
+    # No row is in two batches: what else is done to it comes when it is pushed again.
+    words = random.permutation(WORDS)[:396].reshape(66, 6)
+    return words, np.sin(words.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+class Steps(keras.callbacks.Callback):
+    """The weights after each step, but for the first, which may be an embedding with rows of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[np.ndarray] = []
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        self.seen.append(np.concatenate([one.ravel() for one in self.model.get_weights()[1:]]))
+
+
+def fit(model: tf.keras.Model, epochs: int) -> np.ndarray:
+    steps = Steps()
+    model.fit(*data(), batch_size=11, epochs=epochs, shuffle=False, verbose=0, callbacks=[steps])
+    return np.array(steps.seen)
+
+
+def train(optimizer: object, epochs: int, embeds: bool = False) -> tuple[tf.keras.Model, np.ndarray]:
+    model = network(embeds)
+    model.compile(optimizer=optimizer, loss="mse")
+    return model, fit(model, epochs)
+
+
+def same_as_plain(name: str) -> list[float]:
+    """With one worker: the largest difference to plain Keras in any step and, of all weights, at the end; how
+    far they have gone. Weight decay moves rows that are not pushed, too."""
+    embeds = name in ("sgd", "adam")
+    wraps = (lambda one: one, WRAP)
+    (plain, seen), (served, found) = [train(wrap(OPTIMIZERS[name]()), 1, embeds) for wrap in wraps]
+    pairs = list(zip(plain.get_weights(), served.get_weights()))
+    ends = max(float(np.abs(one - other).max()) for one, other in pairs)
+    assert sum(one["updates"] for one in rdmacoll.ps.stats()) >= len(found)
+    return [float(np.abs(seen - found).max()), ends, float(np.abs(seen[0] - seen[-1]).max())]
+
+
+def resumed(name: str, folder: str) -> list[float]:
+    """With one worker: an epoch in plain Keras, one with servers, one in plain Keras, each from the file of
+    the one before. The difference to three epochs in one, and how far the weights have gone."""
+    straight, steps = train(OPTIMIZERS[name](), 3)
+    model, _ = train(OPTIMIZERS[name](), 1)
+    for wraps, suffix in ((True, ".keras"), (False, ".h5")):
+        model.save(folder + "/model" + suffix)
+        model = keras.models.load_model(folder + "/model" + suffix)
+        if wraps:
+            model.compile(optimizer=WRAP(model.optimizer), loss="mse")
+        fit(model, 1)
+    assert int(model.optimizer.iterations.numpy()) == len(steps)
+    pairs = zip(straight.get_weights(), model.get_weights())
+    difference = max(float(np.abs(one - other).max()) for one, other in pairs)
+    return [difference, float(np.abs(steps[0] - steps[-1]).max())]
+
+
+def together(name: str) -> dict[str, object]:
+    """Several workers: the loss of this one's data; whether all have the same rows in the end; its steps."""
+    model, seen = train(WRAP(OPTIMIZERS[name]()), 20, True)
+    rdmacoll.engine.barrier()
+    model.optimizer.finalize_variable_values(model.trainable_variables)
+    kernel = model.trainable_variables[0].numpy()
+    same = rdmacoll.engine.allgather(kernel[None])
+    loss = float(model.evaluate(*data(), verbose=0))
+    return {"loss": loss, "equal": bool((same == same[0]).all()), "steps": len(seen)}
+
+
+def refused() -> list[str]:
+    """What is said of what servers cannot do."""
+    said = []
+    for make in (keras.optimizers.legacy.Adam, keras.optimizers.Adadelta):
+        try:
+            WRAP(make(0.1))
+        except rdmacoll.ConfigError as error:
+            said.append(str(error))
+    optimizer = WRAP(keras.optimizers.SGD(0.1))
+    model = network()
+    model.compile(optimizer=optimizer, loss="mse")
+    fit(model, 1)
+    try:
+        optimizer.learning_rate = 0.2
+    except rdmacoll.ConfigError as error:
+        said.append(str(error))
+    return said
+
+
+rdmacoll.init(mode="ps", sync=False, num_servers=int(SERVERS))
+report(globals()[TASK](*ARGUMENTS))
