@@ -1,15 +1,17 @@
 """The C++ suites: built one after the other in the background, at the lowest priority, from the first test
-on, since most Python tests leave a processor idle. Then those run there that keep no deadlines."""
+on, since most Python tests leave a processor idle. Then those run there that keep no deadlines, and, once
+the Python tests are over, the others: beside the guest, which has one processor."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Callable, TypeVar
@@ -22,12 +24,12 @@ OPTIONS = {
     "sanitize": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=address;undefined"),
     "threads": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=thread"),
 }
+IN_THE_BACKGROUND, BESIDE_THE_GUEST = 19, 5  # niceness
 # Where nothing depends on how soon it runs; and where deadlines are kept, the longest first.
 PATIENT = ("sim", "verbs_sim", "unit")
 PUNCTUAL = ("conformance", "multiprocess")
 # GoogleTest's own skips that are allowed: name -> why.
 ALLOWED_SKIPS: dict[str, str] = {}
-ENVIRONMENT = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
 LIMIT_S = 1800
 
 
@@ -50,14 +52,18 @@ def settle(future: Future[T], work: Callable[[], T]) -> None:
 
 
 class Builds:
-    """Builds `folders`, and runs the patient suites of those in `to_run`. `wait` gives a folder's path when
-    it is built; `wait_for_patient` returns when its patient suites have passed."""
+    """Builds `folders`, and runs the suites of those in `to_run`. `wait` gives a folder's path when it is
+    built; `wait_for_suites` returns when all of its suites have passed."""
 
     def __init__(self, folders: set[str], to_run: set[str]) -> None:
         self._results: dict[str, Future[Path]] = {name: Future() for name in OPTIONS if name in folders}
-        self._passed: dict[str, Future[None]] = {name: Future() for name in self._results if name in to_run}
+        suites = [
+            (name, suite) for name in self._results if name in to_run for suite in (*PUNCTUAL, *PATIENT)
+        ]
+        self._passed: dict[tuple[str, str], Future[None]] = {one: Future() for one in suites}
+        self._is_calm = threading.Event()
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._processes: set[subprocess.Popen[str]] = set()
         self._stopped = False
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -65,23 +71,38 @@ class Builds:
         """Raises AssertionError with the compiler's words."""
         return self._results[folder].result(LIMIT_S * len(self._results))
 
-    def wait_for_patient(self, folder: str) -> None:
-        """Raises AssertionError with the words of the suite that failed."""
-        self._passed[folder].result(LIMIT_S * len(self._results))
+    def wait_for_suites(self, folder: str) -> None:
+        """Raises AssertionError with the words of the first suite that failed."""
+        for suite in (*PUNCTUAL, *PATIENT):
+            self._passed[folder, suite].result(LIMIT_S * len(self._results))
+
+    def let_punctual_run(self) -> None:
+        """No other test that keeps deadlines runs from now on."""
+        self._is_calm.set()
 
     def stop(self) -> None:
         """Ends what is being built, with all its compilers, or runs."""
         with self._lock:
             self._stopped = True
-            if self._process is not None and self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGTERM)
-                self._process.wait()
+            self._is_calm.set()
+            running = [process for process in self._processes if process.poll() is None]
+            for process in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+            for process in running:
+                process.wait()
 
     def _run(self) -> None:
         for folder, built in self._results.items():
             settle(built, partial(self._build, folder))
-        for folder, passed in self._passed.items():
-            settle(passed, partial(self._run_patient, folder))
+        for (folder, suite), passed in self._passed.items():
+            if suite in PATIENT and not self._is_calm.is_set():
+                settle(passed, partial(self._run_suite, folder, suite, IN_THE_BACKGROUND))
+        self._is_calm.wait()
+        with ThreadPoolExecutor(cores()) as pool:
+            for (folder, suite), passed in self._passed.items():
+                if not passed.done():
+                    pool.submit(settle, passed, partial(self._run_suite, folder, suite, BESIDE_THE_GUEST))
 
     def _build(self, folder: str) -> Path:
         target = ROOT / "build" / folder
@@ -92,30 +113,33 @@ class Builds:
         self._call("cmake", "--build", str(target), "--parallel", str(cores()))
         return target
 
-    def _run_patient(self, folder: str) -> None:
-        target = self.wait(folder)
-        for suite in PATIENT:
-            judge(suite, self._call(str(target / f"{suite}_tests"), "--gtest_brief=1"))
+    def _run_suite(self, folder: str, suite: str, niceness: int) -> None:
+        program = str(self.wait(folder) / f"{suite}_tests")
+        judge(suite, self._call(program, "--gtest_brief=1", niceness=niceness))
 
-    def _call(self, *command: str) -> str:
+    def _call(self, *command: str, niceness: int = IN_THE_BACKGROUND) -> str:
         """What the command prints, if its exit code is 0."""
         with self._lock:
             assert not self._stopped, "the run ended before the suites were built and run"
-            process = self._process = subprocess.Popen(
-                ["nice", "-n", "19", *command],
+            process = subprocess.Popen(
+                ["nice", "-n", str(niceness), *command],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                env=ENVIRONMENT,
+                env={**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"},
                 start_new_session=True,
             )
+            self._processes.add(process)
         try:
             text, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGTERM)
             raise AssertionError(f"{' '.join(command)} took more than {LIMIT_S} s") from None
+        finally:
+            with self._lock:
+                self._processes.discard(process)
         assert process.returncode == 0, (
             f"{' '.join(command)}: exit code {process.returncode}\n{text[-12000:]}"
         )

@@ -17,18 +17,19 @@ Prepared::Prepared(Session& session, OperationRef operation, Nanoseconds timeout
 
 Prepared::~Prepared() { session_.unpin(pinned_); }
 
-int Prepared::run() {
+int Prepared::run(const LongWaitHooks& hooks) {
   if (is_forked_child()) return kRefused;
+  LongWait long_wait(hooks);
   Operation& operation = *operation_;
   Driver& driver = session_.driver();
   // After a timeout the caller comes back for the same run, which may have ended meanwhile.
   if (!is_running_) {
     operation.rearm();
     is_running_ = true;
-    const Status status = driver.submit_and_wait(operation_, timeout_);
+    const Status status = driver.submit_and_wait(operation_, timeout_, &long_wait);
     if (!status.ok()) operation.complete(status);
   } else {
-    driver.wait(operation, timeout_);
+    driver.wait(operation, timeout_, &long_wait);
   }
   is_running_ = !operation.done();
   if (is_running_) return kTimeout;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "api/session.h"
+#include "engine/long_wait.h"
 #include "engine/operation.h"
 
 namespace rdmacoll {
@@ -14,8 +15,8 @@ class Prepared {
   Prepared(Session& session, OperationRef operation, Nanoseconds timeout, char** error);
   ~Prepared();
 
-  // As prepared_run in rdmacoll_c.h.
-  int run();
+  // As prepared_run in rdmacoll_c.h. `hooks` are for waits that take long.
+  int run(const LongWaitHooks& hooks);
   const Operation::Result& result(std::size_t index) const { return operation_->results[index]; }
 
  private:

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "api/answers.h"
+#include "api/engine_handle.h"
 #include "api/ps_request.h"
 #include "api/ps_session.h"
 #include "api/session.h"
@@ -93,14 +94,14 @@ int ps_update(const rc_update* update, char** error) {
   return kDone;
 }
 
-int ps_open(int32_t rank, int32_t size, int32_t servers, int64_t staleness, const char* job,
-            const uint8_t* secret, int32_t secret_bytes, const char* arguments, rc_ps** ps,
-            char** card, char** error) {
+int ps_open(rc_engine* engine, int32_t rank, int32_t size, int32_t servers, int64_t staleness,
+            const char* job, const uint8_t* secret, int32_t secret_bytes, const char* arguments,
+            rc_ps** ps, char** card, char** error) {
   const auto* bytes = reinterpret_cast<const std::byte*>(secret);
   std::unique_ptr<PsSession> session;
   std::optional<uint64_t> bound;
   if (staleness >= 0) bound = static_cast<uint64_t>(staleness);
-  const Status status = PsSession::open(rank, size, servers, bound, job,
+  const Status status = PsSession::open(engine->session->fabric(), rank, size, servers, bound, job,
                                         {bytes, bytes + secret_bytes}, arguments, session);
   if (status.ok()) {
     *card = copy_text(session->card());
@@ -249,5 +250,7 @@ int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error) {
 }
 
 void ps_end(rc_ps* ps) { ps->session->end(); }
+
+void ps_leave(rc_ps* ps, const char* cause) { ps->session->leave(cause); }
 
 char* ps_stats(rc_ps* ps) { return copy_text(ps->session->stats()); }

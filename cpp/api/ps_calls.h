@@ -6,9 +6,9 @@
 int ps_rule_slots(const char* rule, char** json, char** error);
 int ps_update(const rc_update* update, char** error);
 
-int ps_open(int32_t rank, int32_t size, int32_t servers, int64_t staleness, const char* job,
-            const uint8_t* secret, int32_t secret_bytes, const char* arguments, rc_ps** ps,
-            char** card, char** error);
+int ps_open(rc_engine* engine, int32_t rank, int32_t size, int32_t servers, int64_t staleness,
+            const char* job, const uint8_t* secret, int32_t secret_bytes, const char* arguments,
+            rc_ps** ps, char** card, char** error);
 int ps_node(rc_ps* ps, const char* const* cards, int32_t* leader, char** error);
 int ps_start(rc_ps* ps, const int32_t* leaders, int64_t timeout_ms, char** error);
 void ps_free(rc_ps* ps);
@@ -31,3 +31,4 @@ int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_c
 int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error);
 void ps_end(rc_ps* ps);
 char* ps_stats(rc_ps* ps);
+void ps_leave(rc_ps* ps, const char* cause);

@@ -24,6 +24,8 @@ constexpr uint32_t kEpoch = 1;
 constexpr Nanoseconds kSpin = 200 * kMicrosecond;
 // After a caller has left, the thread leaves the client to the next one for so long.
 constexpr std::chrono::milliseconds kStandBack{2};
+// How long the news that a server ends may take to leave this process.
+constexpr Nanoseconds kLastWords = 200 * kMillisecond;
 // What every transport carries at once, also shared memory without one-copy reads.
 constexpr std::size_t kChunkBytesMost = std::size_t{1} << 20;
 
@@ -34,8 +36,9 @@ std::size_t chunk_bytes(const Config& config) {
 
 }  // namespace
 
-Status PsSession::open(int rank, int size, int servers, std::optional<uint64_t> staleness,
-                       std::string job, std::vector<std::byte> secret, std::string_view arguments,
+Status PsSession::open(Fabric& host, int rank, int size, int servers,
+                       std::optional<uint64_t> staleness, std::string job,
+                       std::vector<std::byte> secret, std::string_view arguments,
                        std::unique_ptr<PsSession>& session) {
   if (servers < 1 || servers >= size) {
     return {Code::invalid, cat(servers, " servers of ", size,
@@ -58,7 +61,8 @@ Status PsSession::open(int rank, int size, int servers, std::optional<uint64_t> 
                         .epoch = kEpoch,
                         .config = opened->config_,
                         .abi = RC_ABI_VERSION,
-                        .settings = world_settings(settings)};
+                        .settings = world_settings(settings),
+                        .host = &host};
   RC_RETURN_IF_ERROR(
       Fabric::open(std::move(options), *opened->pool_, opened->clock_, opened->fabric_));
   opened->bell_ = make_event();
@@ -114,9 +118,10 @@ Status PsSession::take_up(const std::vector<int>& leaders) {
   const std::vector<int> workers = ranks(0, size_ - servers_);
   const std::vector<int> servers = ranks(size_ - servers_, size_);
   if (is_server()) {
-    server_ = std::make_unique<Server>(*fabric_, world_, *pool_,
-                                       ServerOptions{workers, chunk_bytes(config_), staleness_,
-                                                     rank_ - size_ + servers_, servers_});
+    server_ = std::make_unique<Server>(
+        *fabric_, world_, *pool_,
+        ServerOptions{workers, chunk_bytes(config_), staleness_, rank_ - size_ + servers_, servers_,
+                      world_.number(rank_) == rank_});
   } else {
     client_ = std::make_unique<Client>(
         *fabric_, world_, ClientOptions{servers, chunk_bytes(config_), staleness_.has_value()});
@@ -176,6 +181,15 @@ Status PsSession::serve(Nanoseconds timeout) {
     } else {
       sched_yield();
     }
+  }
+}
+
+void PsSession::leave(const std::string& cause) {
+  std::unique_lock hold(mutex_);
+  const Nanoseconds deadline = clock_.now() + kLastWords;
+  server_->leave(cause);
+  while (!(server_->has_told() && fabric_->flushed()) && clock_.now() < deadline) {
+    if (!step()) sched_yield();
   }
 }
 

@@ -25,9 +25,10 @@ namespace rdmacoll::ps {
 
 class PsSession {
  public:
-  // Servers are the last ranks. `arguments` as of Session::open.
-  static Status open(int rank, int size, int servers, std::optional<uint64_t> staleness,
-                     std::string job, std::vector<std::byte> secret, std::string_view arguments,
+  // Servers are the last ranks. `arguments` as of Session::open. `host` lets callers in.
+  static Status open(Fabric& host, int rank, int size, int servers,
+                     std::optional<uint64_t> staleness, std::string job,
+                     std::vector<std::byte> secret, std::string_view arguments,
                      std::unique_ptr<PsSession>& session);
   // A worker that has not left is lost for the servers.
   ~PsSession();
@@ -43,6 +44,8 @@ class PsSession {
 
   // On a server: until all workers have left; busy() when `timeout` is over before.
   Status serve(Nanoseconds timeout);
+  // On a server that ends before its workers: tells them why, and waits a moment for it to go.
+  void leave(const std::string& cause);
   // On a server, what it has done: as Server::stats_json().
   std::string stats();
 

@@ -7,11 +7,11 @@
 
 #include "api/answers.h"
 #include "api/commands.h"
+#include "api/engine_handle.h"
 #include "api/pair_session.h"
 #include "api/prepared.h"
 #include "api/ps_calls.h"
 #include "api/requests.h"
-#include "api/session.h"
 #include "base/system_error.h"
 #include "base/text.h"
 #include "bootstrap/rdma_ability.h"
@@ -25,6 +25,7 @@ using rdmacoll::is_forked_child;
 using rdmacoll::kDone;
 using rdmacoll::kRefused;
 using rdmacoll::kTimeout;
+using rdmacoll::LongWaitHooks;
 using rdmacoll::MemoryPool;
 using rdmacoll::nanoseconds;
 using rdmacoll::Operation;
@@ -41,9 +42,6 @@ using rdmacoll::Status;
 using rdmacoll::World;
 using rdmacoll::probe::Plan;
 
-struct rc_engine {
-  std::unique_ptr<Session> session;
-};
 struct rc_handle {
   Driver* driver;
   OperationRef operation;
@@ -208,7 +206,13 @@ int prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
   return report(status, error);
 }
 
-int prepared_run(rc_prepared* prepared) { return prepared->prepared.run(); }
+int prepared_run(rc_prepared* prepared) { return prepared->prepared.run({}); }
+
+LongWaitHooks lock_hooks;
+
+void set_lock_hooks(void* (*before)(void), void (*after)(void*)) { lock_hooks = {before, after}; }
+
+int prepared_run_locked(rc_prepared* prepared) { return prepared->prepared.run(lock_hooks); }
 
 void prepared_free(rc_prepared* prepared) { delete prepared; }
 
@@ -362,7 +366,7 @@ const rc_api kApi{
     submit_and_drive, prepared_result_at, result_free, ps_rule_slots, ps_update, engine_serve,
     ps_open, ps_node, ps_start, ps_free, ps_serve, ps_declare, ps_move, ps_move_rows, ps_ask,
     ps_wait, ps_call_free, ps_sharding, ps_checkpoint, ps_move_slot, ps_updates, ps_submit,
-    ps_end, ps_stats};
+    ps_end, ps_stats, set_lock_hooks, prepared_run_locked, ps_leave};
 // clang-format on
 
 }  // namespace

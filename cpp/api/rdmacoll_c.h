@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 6
+#define RC_ABI_VERSION 7
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -363,12 +363,13 @@ typedef struct rc_api {
 
   /* An asynchronous parameter server, in a world of its own; the last `servers` ranks serve. In
    * steps like an engine's start, with the caller as carrier: ps_open, ps_node with all cards,
-   * ps_start with all leaders until it does not return 1 (not yet, call again).
+   * ps_start with all leaders until it does not return 1 (not yet, call again). Over TCP its ranks
+   * are called where the `engine` listens, which stays open until they have started.
    * staleness: updates that the fastest worker may be ahead of the slowest; -1: any number.
    * ps_free must be called for every opened one. */
-  int (*ps_open)(int32_t rank, int32_t size, int32_t servers, int64_t staleness, const char* job,
-                 const uint8_t* secret, int32_t secret_bytes, const char* arguments, rc_ps** ps,
-                 char** card, char** error);
+  int (*ps_open)(rc_engine* engine, int32_t rank, int32_t size, int32_t servers, int64_t staleness,
+                 const char* job, const uint8_t* secret, int32_t secret_bytes,
+                 const char* arguments, rc_ps** ps, char** card, char** error);
   int (*ps_node)(rc_ps* ps, const char* const* cards, int32_t* leader, char** error);
   int (*ps_start)(rc_ps* ps, const int32_t* leaders, int64_t timeout_ms, char** error);
   void (*ps_free)(rc_ps* ps);
@@ -409,6 +410,13 @@ typedef struct rc_api {
   void (*ps_end)(rc_ps* ps);
   /* On a server: what it says when it is asked for RC_PS_STATS. */
   char* (*ps_stats)(rc_ps* ps);
+  /* For callers with a lock that others wait for, as Python's: prepared_run_locked is prepared_run
+   * where the lock is given away by `before`, and taken again by `after`, only if the wait takes
+   * more than some 10 us. Set once, before the first run. */
+  void (*set_lock_hooks)(void* (*before)(void), void (*after)(void* what_before_gave));
+  int (*prepared_run_locked)(rc_prepared* prepared);
+  /* On a server that ends before its workers: tells them why. Bounded. ps_free comes next. */
+  void (*ps_leave)(rc_ps* ps, const char* cause);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

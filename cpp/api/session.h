@@ -24,6 +24,7 @@ class Session {
   ~Session();
 
   const std::string& card() const { return fabric_->card(); }
+  Fabric& fabric() { return *fabric_; }
   Status probe_node(const std::vector<std::string>& cards, int& leader);
   // Until the world stands. busy() when `timeout` (kNever: no limit but that of the settings) is
   // over before: call it again. Once the world stands it says whether a rank was lost meanwhile.

@@ -123,6 +123,7 @@ bool Fabric::meet(Sink& sink) {
   bool moved = false;
 
   reception_->poll(credentials_, now, callers_);
+  if (lodger_) lodger_->take(callers_);
   for (Caller& caller : callers_) {
     const State state = peers_[caller.peer].state;
     const bool is_expected = caller.peer < world_.rank &&

@@ -26,6 +26,8 @@
 
 namespace rdmacoll {
 
+class Fabric;
+
 struct FabricOptions {
   int rank = 0;
   int size = 1;
@@ -34,9 +36,10 @@ struct FabricOptions {
   std::vector<std::byte> secret;
   uint32_t epoch = 0;
   Config config;
-  uint32_t abi = 0;                               // RC_ABI_VERSION, for the fingerprint
-  std::map<std::string, std::string> settings;    // world_settings(), for the fingerprint
-  rdma::Verbs* verbs = nullptr;                   // null: the system's
+  uint32_t abi = 0;                             // RC_ABI_VERSION, for the fingerprint
+  std::map<std::string, std::string> settings;  // world_settings(), for the fingerprint
+  Fabric* host = nullptr;                       // lets TCP callers in for this one; to open() alone
+  rdma::Verbs* verbs = nullptr;                 // null: the system's
   std::optional<rdma::MemoryLimit> memory_limit;  // of pinned memory; none: this process's
 };
 
@@ -137,6 +140,7 @@ class Fabric final : public Transport {
   Fd epoll_;          // holds meeting_epoll_ and the parts' epolls
   Fd meeting_epoll_;  // listeners and connections that are not authenticated yet
   std::unique_ptr<Reception> reception_;
+  std::shared_ptr<Lodger> lodger_;  // shared with the host's door, where there is a host
   std::vector<std::unique_ptr<Dial>> dials_;
   std::vector<Caller> callers_;  // reused
   std::vector<Peer> peers_;

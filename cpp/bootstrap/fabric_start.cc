@@ -67,7 +67,13 @@ Status Fabric::listen() {
   reception_ = std::make_unique<Reception>(meeting_epoll_.get());
   // Alone nobody needs these; but what was asked for has to be there, as in every world.
   const bool has_peers = options_.size > 1;
-  if (has_peers || !options_.config.interface.empty()) {
+  if (options_.host != nullptr) {
+    lodger_ = std::make_shared<Lodger>(credentials_);
+    RC_RETURN_IF_ERROR(lodger_->opened());
+    RC_RETURN_IF_ERROR(watch_nested(meeting_epoll_.get(), lodger_->bell().get()));
+    RC_RETURN_IF_ERROR(reception_->open({}));
+    options_.host->reception_->take_in(lodger_);
+  } else if (has_peers || !options_.config.interface.empty()) {
     std::vector<SocketAddress> addresses;
     RC_RETURN_IF_ERROR(
         choose_addresses(interface_addresses(), options_.config.interface, addresses));
@@ -87,10 +93,11 @@ Status Fabric::listen() {
            .numa_node = this_numa_node(),
            .uid = ::geteuid(),
            .unix_name = reception_->unix_name(),
-           .tcp = reception_->tcp(),
+           .tcp = options_.host == nullptr ? reception_->tcp() : options_.host->card_.tcp,
            .rdma = ability_.card,
            .settings = options_.settings};
   card_text_ = to_json(card_);
+  options_.host = nullptr;
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "base/text.h"
 #include "base/wire.h"
@@ -28,8 +29,18 @@ Handshake Handshake::dial(const Credentials& credentials, Role role, int peer, N
   return Handshake(credentials, true, role, peer, now);
 }
 
-Handshake Handshake::listen(const Credentials& credentials, Role role, Nanoseconds now) {
-  return Handshake(credentials, false, role, -1, now);
+Handshake Handshake::listen(const Credentials& credentials, Role role, Nanoseconds now,
+                            std::vector<const Credentials*> others) {
+  Handshake handshake(credentials, false, role, -1, now);
+  handshake.others_ = std::move(others);
+  return handshake;
+}
+
+// A process may be several ranks of a world.
+void Handshake::choose_world(const Digest& job, int rank) {
+  for (const Credentials* other : others_) {
+    if (other->rank == rank && job == Sha256().add(other->job).finish()) credentials_ = other;
+  }
 }
 
 Handshake::Handshake(const Credentials& credentials, bool dialer, Role role, int peer,
@@ -78,6 +89,7 @@ std::string Handshake::check_hello(const HelloBytes& hello, bool& is_ours) {
   if (version != kVersion || reserved != 0) {
     return cat("it speaks version ", version, " of the handshake, not ", kVersion);
   }
+  choose_world(job, to);
   if (job != Sha256().add(credentials_->job).finish()) return "it belongs to another job";
   if (epoch != credentials_->epoch) {
     return cat("it is in epoch ", epoch, ", not in epoch ", credentials_->epoch);

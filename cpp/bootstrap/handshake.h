@@ -40,9 +40,11 @@ struct Credentials {
 
 class Handshake {
  public:
-  // `credentials` must outlive it. The one who dials knows the peer; the listener learns it.
+  // Credentials must outlive it. The one who dials knows the peer; the listener learns it, and
+  // which of several worlds is called: this one, or one of the `others`.
   static Handshake dial(const Credentials& credentials, Role role, int peer, Nanoseconds now);
-  static Handshake listen(const Credentials& credentials, Role role, Nanoseconds now);
+  static Handshake listen(const Credentials& credentials, Role role, Nanoseconds now,
+                          std::vector<const Credentials*> others = {});
 
   // Goes on as far as the (non-blocking, stream) socket lets it. ok() and not done(): wait until
   // the socket is readable, or writable if wants_write(), or deadline(). An error: close the
@@ -54,6 +56,7 @@ class Handshake {
 
   // Who it is: proven when done(), before that only what was claimed, or -1.
   int peer() const { return peer_; }
+  const Credentials& credentials() const { return *credentials_; }
   // The other side knows the secret's owner by name but not the secret, or the other way round: to
   // try again is of no use.
   bool is_refused() const { return refused_; }
@@ -68,6 +71,7 @@ class Handshake {
   Handshake(const Credentials& credentials, bool dialer, Role role, int peer, Nanoseconds now);
 
   HelloBytes make_hello() const;
+  void choose_world(const Digest& job, int rank);
   // "" or why a hello of the other side does not fit ours; sets peer_.
   std::string check_hello(const HelloBytes& hello, bool& is_ours);
   Digest proof_of(bool dialer) const;
@@ -79,6 +83,7 @@ class Handshake {
   Status refuse(const std::string& why, bool is_final);
 
   const Credentials* credentials_;
+  std::vector<const Credentials*> others_;
   bool dialer_;
   Role role_;
   int peer_;

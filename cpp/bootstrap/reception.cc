@@ -84,9 +84,28 @@ void Reception::accept_from(const Listener& listener, const Credentials& credent
       last_refusal_ = watched.message();
       continue;
     }
-    guests_.push_back(
-        {std::move(socket), listener.is_unix, Handshake::listen(credentials, Role::data, now)});
+    std::vector<std::shared_ptr<Lodger>> lodgers = this->lodgers();
+    std::vector<const Credentials*> others;
+    for (const auto& lodger : lodgers) others.push_back(&lodger->credentials());
+    guests_.push_back({std::move(socket), listener.is_unix,
+                       Handshake::listen(credentials, Role::data, now, std::move(others)),
+                       std::move(lodgers)});
   }
+}
+
+void Reception::take_in(const std::shared_ptr<Lodger>& lodger) {
+  const std::lock_guard hold(mutex_);
+  lodgers_.push_back(lodger);
+}
+
+std::vector<std::shared_ptr<Lodger>> Reception::lodgers() {
+  const std::lock_guard hold(mutex_);
+  std::erase_if(lodgers_, [](const auto& lodger) { return lodger.expired(); });
+  std::vector<std::shared_ptr<Lodger>> present;
+  for (const auto& lodger : lodgers_) {
+    if (auto one = lodger.lock()) present.push_back(std::move(one));
+  }
+  return present;
 }
 
 // A caller that stayed in the queue would wake the engine again and again.
@@ -109,7 +128,16 @@ void Reception::poll(const Credentials& credentials, Nanoseconds now,
     }
     if (!guest.handshake.done()) return false;
     ::epoll_ctl(poller_, EPOLL_CTL_DEL, guest.socket.get(), nullptr);
-    arrived.push_back({guest.handshake.peer(), std::move(guest.socket), guest.over_unix});
+    Caller caller{guest.handshake.peer(), std::move(guest.socket), guest.over_unix};
+    const Credentials& called = guest.handshake.credentials();
+    const auto lodger =
+        std::find_if(guest.lodgers.begin(), guest.lodgers.end(),
+                     [&called](const auto& one) { return &one->credentials() == &called; });
+    if (lodger != guest.lodgers.end()) {
+      (*lodger)->let_in(std::move(caller));
+    } else {
+      arrived.push_back(std::move(caller));
+    }
     return true;
   });
 }

@@ -1,20 +1,17 @@
 // The door: listens on the job's addresses, lets in whoever proves to be a rank of the job.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "base/fd.h"
 #include "bootstrap/handshake.h"
+#include "bootstrap/lodger.h"
 #include "bootstrap/sockets.h"
 
 namespace rdmacoll {
-
-struct Caller {
-  int peer = -1;
-  Fd socket;
-  bool over_unix = false;
-};
 
 class Reception {
  public:
@@ -25,6 +22,8 @@ class Reception {
   Status open(const std::vector<SocketAddress>& addresses);
   const std::vector<SocketAddress>& tcp() const { return tcp_; }
   const std::string& unix_name() const { return unix_name_; }
+  // Any thread: who calls this world of the process is let in here, for as long as there is it.
+  void take_in(const std::shared_ptr<Lodger>& lodger);
 
   // Accepts, goes on with every handshake and appends those who have passed. `credentials` stays
   // the same from call to call.
@@ -47,10 +46,12 @@ class Reception {
     Fd socket;
     bool over_unix = false;
     Handshake handshake;
+    std::vector<std::shared_ptr<Lodger>> lodgers;  // shared with their worlds, which may end first
   };
 
   Status add_listener(const Endpoint& endpoint);
   void accept_from(const Listener& listener, const Credentials& credentials, Nanoseconds now);
+  std::vector<std::shared_ptr<Lodger>> lodgers();
   void turn_away(const Listener& listener, int error, Nanoseconds now);
 
   int poller_;
@@ -61,6 +62,8 @@ class Reception {
   std::string unix_name_;
   std::vector<Guest> guests_;  // not authenticated yet, oldest first
   std::string last_refusal_;
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Lodger>> lodgers_;  // their worlds have them
 };
 
 }  // namespace rdmacoll

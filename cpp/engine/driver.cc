@@ -28,6 +28,9 @@ constexpr Nanoseconds kCallerPatience = 20 * kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
 // While there is work, the limits of drive() are looked at once in so many turns.
 constexpr uint32_t kTurnsPerLook = 16;
+// Between two turns that find nothing: a look takes a tenth of a turn, so what comes is seen
+// sooner.
+constexpr int kLooksPerTurn = 8;
 // Whoever polls longer than this gives way after each turn: the peer that it waits for, or the
 // thread that feeds it, may have been put on the same core.
 constexpr Nanoseconds kSpinAlone = 10 * kMicrosecond;
@@ -70,12 +73,11 @@ Status Driver::open() {
 Status Driver::connect(Nanoseconds timeout) {
   const Hold hold(*this);
   drive([this] { return engine_.started() || !engine_.start_failure().ok(); },
-        {.deadline = clock_.now() + timeout, .spin = options_.caller_spin, .insists = true});
+        {.timeout = timeout, .spin = options_.caller_spin, .insists = true});
   const Status failure = engine_.start_failure();
   if (failure.ok()) return engine_.started() ? Status() : Status::busy();
   // There may be no thread yet that passes the news on.
-  drive([this] { return engine_.may_end(); },
-        {.deadline = clock_.now() + kNewsLimit, .insists = true});
+  drive([this] { return engine_.may_end(); }, {.timeout = kNewsLimit, .insists = true});
   return failure;
 }
 
@@ -91,7 +93,7 @@ Status Driver::serve(Nanoseconds timeout) {
     const auto is_over = [this] {
       return engine_.have_workers_left() || !engine_.failure().ok() || stopping_.load();
     };
-    drive(is_over, {.deadline = clock_.now() + timeout, .spin = options_.caller_spin});
+    drive(is_over, {.timeout = timeout, .spin = options_.caller_spin});
     if (is_over()) status = engine_.failure();
     if (stopping_.load()) status = {Code::shutdown, "rdmacoll was shut down while it served."};
   }
@@ -122,11 +124,22 @@ void Driver::request_state() {
 
 void Driver::ring() { rdmacoll::ring(wake_fd_); }
 
-Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeout) {
-  // No bell: this thread is about to drive the engine itself.
-  RC_RETURN_IF_ERROR(engine_.submit(operation));
-  wait(*operation, timeout);
-  return {};
+Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeout,
+                               LongWait* long_wait) {
+  Limits limits{.timeout = timeout, .spin = options_.caller_spin, .long_wait = long_wait};
+  Status status;
+  callers_.fetch_add(1, std::memory_order_seq_cst);
+  if (wanted_.load() == 0 && try_baton()) {
+    visits_.fetch_add(1, std::memory_order_relaxed);
+    status = engine_.take(operation);
+    if (status.ok()) drive([&] { return operation->done(); }, limits);
+    leave();
+  } else {
+    status = engine_.submit(operation);  // no bell: this thread is about to drive the engine itself
+  }
+  if (status.ok()) visit(*operation, limits);
+  end_visit();
+  return status;
 }
 
 Status Driver::submit_and_drive(const OperationRef& operation) {
@@ -134,9 +147,8 @@ Status Driver::submit_and_drive(const OperationRef& operation) {
   callers_.fetch_add(1, std::memory_order_seq_cst);
   if (wanted_.load() == 0 && try_baton()) {
     visits_.fetch_add(1, std::memory_order_relaxed);
-    drive([&] { return operation->done(); }, {.deadline = clock_.now() + options_.caller_spin,
-                                              .spin = options_.caller_spin,
-                                              .idle = Idle::returns});
+    drive([&] { return operation->done(); },
+          {.timeout = options_.caller_spin, .spin = options_.caller_spin, .idle = Idle::returns});
     leave();
   } else {
     wake();
@@ -145,32 +157,40 @@ Status Driver::submit_and_drive(const OperationRef& operation) {
   return {};
 }
 
-bool Driver::wait(Operation& operation, Nanoseconds timeout) {
+bool Driver::wait(Operation& operation, Nanoseconds timeout, LongWait* long_wait) {
   if (operation.done()) return true;
-  const Nanoseconds deadline = timeout == kNever ? kNever : clock_.now() + timeout;
   callers_.fetch_add(1, std::memory_order_seq_cst);
-  Nanoseconds refused_at = 0;
-  do {
-    if (wanted_.load() == 0 && try_baton()) {
-      visits_.fetch_add(1, std::memory_order_relaxed);
-      drive([&] { return operation.done(); }, {.deadline = deadline, .spin = options_.caller_spin});
-      leave();
-      refused_at = 0;
-      continue;
-    }
-    const Nanoseconds now = clock_.now();
-    if (refused_at == 0) {
-      refused_at = now;
-      wake();  // the holder may sleep, and not know of an operation that came without a bell
-    }
-    if (now - refused_at < kBatonSpin) {  // the engine thread gives it up when it sees a caller
-      relax(options_.yield);
-    } else {
-      wait_for_baton(operation, std::min(deadline - now, kCallerPatience));
-    }
-  } while (!operation.done() && clock_.now() < deadline);
+  Limits limits{.timeout = timeout, .spin = options_.caller_spin, .long_wait = long_wait};
+  visit(operation, limits);
   end_visit();
   return operation.done();
+}
+
+// Of a caller, who is counted as one.
+void Driver::visit(Operation& operation, Limits& limits) {
+  Nanoseconds refused_at = 0;
+  while (!operation.done()) {
+    if (wanted_.load() == 0 && try_baton()) {
+      visits_.fetch_add(1, std::memory_order_relaxed);
+      drive([&] { return operation.done(); }, limits);
+      leave();
+      refused_at = 0;
+    } else {
+      if (limits.long_wait != nullptr) limits.long_wait->begin();
+      const Nanoseconds now = clock_.now();
+      if (limits.since == 0) limits.since = now;
+      if (refused_at == 0) {
+        refused_at = now;
+        wake();  // the holder may sleep, and not know of an operation that came without a bell
+      }
+      if (now - refused_at < kBatonSpin) {  // the engine thread gives it up when it sees a caller
+        relax(options_.yield);
+      } else {
+        wait_for_baton(operation, std::min(limits.deadline() - now, kCallerPatience));
+      }
+    }
+    if (operation.done() || limits.are_reached(clock_.now())) return;
+  }
 }
 
 // Whoever has submitted meanwhile and saw a caller has left it to him.
@@ -313,7 +333,7 @@ void Driver::give_baton() {
 }
 
 template <typename Done>
-void Driver::drive(Done done, const Limits& limits) {
+void Driver::drive(Done done, Limits& limits) {
   Nanoseconds idle_since = 0;
   uint32_t turns = 0;
   while (!done()) {
@@ -326,7 +346,9 @@ void Driver::drive(Done done, const Limits& limits) {
     if (moved && ++turns % kTurnsPerLook != 0) continue;
     if (done() || (!limits.insists && wanted_.load(std::memory_order_relaxed) > 0)) return;
     const Nanoseconds now = engine_.turned_at();
-    if (now >= limits.deadline) return;
+    if (limits.since == 0) limits.since = now;
+    if (limits.are_reached(now)) return;
+    if (limits.long_wait != nullptr && now - limits.since > kSpinAlone) limits.long_wait->begin();
     if (moved) continue;
     if (idle_since == 0) idle_since = now;
     if (now - idle_since < limits.spin) {
@@ -334,7 +356,8 @@ void Driver::drive(Done done, const Limits& limits) {
       continue;
     }
     if (limits.idle == Idle::returns) return;
-    if (fall_asleep() && sleep(caller_epoll_, std::min(limits.deadline, engine_.next_deadline()))) {
+    if (fall_asleep() &&
+        sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
       silence_bell();
     }
     asleep_.store(false, std::memory_order_seq_cst);
@@ -350,8 +373,7 @@ void Driver::stop(const std::string& cause, Nanoseconds limit) {
     const Hold hold(*this);
     if (stopping_.load()) return;
     engine_.leave(cause);
-    drive([this] { return engine_.may_end(); },
-          {.deadline = clock_.now() + limit, .insists = true});
+    drive([this] { return engine_.may_end(); }, {.timeout = limit, .insists = true});
     engine_.end();
     stopping_.store(true);
   }

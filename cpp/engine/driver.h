@@ -14,6 +14,7 @@
 #include "base/fd.h"
 #include "base/status.h"
 #include "engine/engine.h"
+#include "engine/long_wait.h"
 
 namespace rdmacoll {
 
@@ -42,14 +43,16 @@ class Driver {
 
   // Any thread.
   Status submit(const OperationRef& operation);
-  // The same in one, without waking the engine thread. An error: not accepted.
-  Status submit_and_wait(const OperationRef& operation, Nanoseconds timeout);
+  // The same in one, without waking the engine thread. An error: not accepted. `long_wait` begins
+  // before this thread blocks, or has waited for 10 us.
+  Status submit_and_wait(const OperationRef& operation, Nanoseconds timeout,
+                         LongWait* long_wait = nullptr);
   // Submits, and drives the engine for as long as a caller polls, unless somebody else does: what
   // its peers are ready for ends here, and no thread is woken. The rest is the engine thread's.
   Status submit_and_drive(const OperationRef& operation);
   // Until done or until `timeout` (kNever: no limit) is over; drives the engine if nobody else
   // does.
-  bool wait(Operation& operation, Nanoseconds timeout);
+  bool wait(Operation& operation, Nanoseconds timeout, LongWait* long_wait = nullptr);
   void wake();
   // Runs `read` while nobody steps the engine: for metrics and state.
   template <typename Read>
@@ -85,17 +88,27 @@ class Driver {
   bool try_baton();
   void take_baton();
   void give_baton();
-  // With the baton. Until done() or `deadline`, or until somebody else wants the baton, unless it
+  // With the baton. Until done() or `timeout`, or until somebody else wants the baton, unless it
   // insists. Sleeps when there is nothing to do; with Idle::returns it comes back instead.
   enum class Idle : uint8_t { sleeps, returns };
   struct Limits {
-    Nanoseconds deadline = kNever;
+    Nanoseconds timeout = kNever;
     Nanoseconds spin = 0;
     Idle idle = Idle::sleeps;
     bool insists = false;
+    LongWait* long_wait = nullptr;
+    Nanoseconds since = 0;  // the first look at the time, from which all of this counts
+
+    bool are_reached(Nanoseconds now) const { return now - since >= timeout; }
+    Nanoseconds deadline() const { return timeout == kNever ? kNever : since + timeout; }
   };
   template <typename Done>
-  void drive(Done done, const Limits& limits);
+  void drive(Done done, Limits& limits);
+  template <typename Done>
+  void drive(Done done, Limits&& limits) {
+    drive(done, limits);
+  }
+  void visit(Operation& operation, Limits& limits);
   void wait_for_baton(Operation& operation, Nanoseconds timeout);
   void end_visit();
   void nudge_waiting();

@@ -83,6 +83,13 @@ Status Engine::submit(const OperationRef& operation) {
   return submissions_.add(operation);
 }
 
+Status Engine::take(const OperationRef& operation) {
+  if (!operation->is_prepared) RC_RETURN_IF_ERROR(check(operation->request));
+  RC_RETURN_IF_ERROR(submissions_.admit(*operation));
+  submitted_.push_back(operation);
+  return {};
+}
+
 bool Engine::has_said_all() const {
   return !executor_.has_steps() && !submissions_.waiting() && outbox_.empty() &&
          !transport_.needs_poll() && std::none_of(sets_.begin(), sets_.end(), [](const auto& set) {

@@ -63,6 +63,8 @@ class Engine final : public Sink, private SetHost {
   bool has_submissions() const { return submissions_.waiting(); }
 
   // Everything below: the holder of the baton only.
+  // submit(), for the next progress().
+  Status take(const OperationRef& operation);
   // Never blocks. Returns whether anything moved; false means: nothing to do until something comes.
   bool progress();
   // When the last progress() began: what happens in a turn happens then, for the engine and for who
@@ -141,6 +143,7 @@ class Engine final : public Sink, private SetHost {
   bool judge_suspects();
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
+  bool are_workers_gone() const;
   void depart(const LeavingMessage& message);
   bool has_ended_all(const LeavingMessage& message) const;
   bool answer_goodbyes();
@@ -150,7 +153,8 @@ class Engine final : public Sink, private SetHost {
 
   void post_neighbours(const Message& message, int except);
   bool poll_transport();
-  bool flush_outbox();
+  bool flush_outbox() { return !outbox_.empty() && post_again(); }
+  bool post_again();  // what was refused
 
   ProcessSet& world_set() { return *sets_.front(); }
   ProcessSet* find_set(uint32_t number);

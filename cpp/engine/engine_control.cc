@@ -117,7 +117,7 @@ bool Engine::poll_transport() {
   return flush_outbox() || moved;
 }
 
-bool Engine::flush_outbox() {
+bool Engine::post_again() {
   bool moved = false;
   for (auto entry = outbox_.begin(); entry != outbox_.end();) {
     auto& [peer, waiting] = *entry;

@@ -104,7 +104,7 @@ Status Engine::departure(const LeavingMessage& message) const {
   const std::string why = message.cause.empty() ? "it called shutdown()" : message.cause;
   const std::string_view cure =
       world_.is_server(rank)
-          ? ": nobody sums what is pushed to it any more. Start the job again."
+          ? ": nobody takes what is pushed to it any more. Start the job again."
           : " while this rank still submits. If it printed no error, give every rank the same "
             "number of steps, or call join() where the data ends.";
   return {Code::rank_failed,
@@ -149,19 +149,25 @@ bool Engine::end_deserted() {
   return true;
 }
 
-bool Engine::have_workers_left() const {
+bool Engine::are_workers_gone() const {
   for (int rank = 0; rank < world_.workers(); ++rank) {
     if (!gone_.contains(rank)) return false;
   }
-  return to_answer_.empty();
+  return true;
 }
+
+bool Engine::have_workers_left() const { return are_workers_gone() && to_answer_.empty(); }
 
 void Engine::leave(const std::string& said) {
   if (now_.leaving || ended_ || !now_.goes_on()) return;  // a failure has said it all
-  now_.leaving = true;
   const std::string cause = said.size() <= kCauseBytesMax ? said
                                                           : cat(said.substr(0, kCauseBytesMax),
                                                                 " ... (", said.size(), " bytes)");
+  // Workers cannot go on without a server, and other servers hear it of nobody else.
+  if (world_.is_server(world_.rank) && started() && !are_workers_gone()) {
+    return fail(world_.rank, departure({world_.rank, false, {}, cause}));
+  }
+  now_.leaving = true;
   submissions_.close({Code::shutdown, "rdmacoll was shut down; call init() to start again."});
   take_submissions();
   LeavingMessage leaving{world_.rank, false, {}, cause};

@@ -58,20 +58,27 @@ int Submissions::rank_in(uint32_t set, int rank) const {
 
 Status Submissions::add(const OperationRef& operation) {
   const std::lock_guard lock(mutex_);
+  RC_RETURN_IF_ERROR(number(*operation));
+  queue_.push_back(operation);
+  waiting_.store(true, std::memory_order_seq_cst);
+  return {};
+}
+
+Status Submissions::number(Operation& operation) {
   if (!closed_.ok()) return closed_;
-  Request& request = operation->request;
+  Request& request = operation.request;
   Door* door = nullptr;
   RC_RETURN_IF_ERROR(find_door(request, door));
   if (door->has_joined) {
     return {Code::invalid,
             cat("this rank has joined", request.set == 0 ? "" : cat(" process set ", request.set),
-                " and cannot submit ", operation->label(),
+                " and cannot submit ", operation.label(),
                 ": join() says that it has no data left. Wait for join() to return first.")};
   }
   if (request.kind == Kind::join) {
     door->has_joined = true;
     request.iteration = kJoinIteration;
-    operation->next_number = door->unnamed;
+    operation.next_number = door->unnamed;
   } else if (request.name.empty()) {
     request.iteration = door->unnamed++;
   } else if (!door->names.emplace(request.name, request.iteration).second) {
@@ -82,8 +89,6 @@ Status Submissions::add(const OperationRef& operation) {
                 "' is in flight already. Wait for the first operation, or give another name.",
             detail};
   }
-  queue_.push_back(operation);
-  waiting_.store(true, std::memory_order_seq_cst);
   return {};
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -33,13 +34,20 @@ class Submissions {
   // Refuses a name that is in flight. Numbers the unnamed, by one counter for all kinds, so that an
   // allreduce here against a broadcast there is a mismatch and not a stall.
   Status add(const OperationRef& operation);
+  // The same for whoever has the baton, and needs no queue.
+  Status admit(Operation& operation) {
+    const std::lock_guard lock(mutex_);
+    return number(operation);
+  }
 
-  // Into `operations`, which is empty. Cheap when nothing waits.
+  // Appends to `operations`. Cheap when nothing waits.
   void drain(std::vector<OperationRef>& operations) {
     if (!waiting()) return;
     const std::lock_guard lock(mutex_);
     waiting_.store(false, std::memory_order_relaxed);
-    operations.swap(queue_);
+    operations.insert(operations.end(), std::make_move_iterator(queue_.begin()),
+                      std::make_move_iterator(queue_.end()));
+    queue_.clear();
   }
   bool waiting() const { return waiting_.load(std::memory_order_seq_cst); }
 
@@ -65,6 +73,7 @@ class Submissions {
     bool has_joined = false;
   };
   Status find_door(const Request& request, Door*& door) const;
+  Status number(Operation& operation);
 
   mutable std::mutex mutex_;
   std::vector<OperationRef> queue_;

@@ -10,6 +10,8 @@ namespace {
 
 // Of one server: enough to hide the way there and back.
 constexpr std::size_t kUnderWay = 8;
+constexpr std::string_view kServerIsLost =
+    " (it is a parameter server, and what it stored is lost)";
 
 }  // namespace
 
@@ -78,8 +80,12 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
                                "and this one is\n", rule,
                                "Give all variables one optimizer with the same numbers.")};
   }
-  if (rule_.empty()) rule_ = rule;
   const auto known = static_cast<uint32_t>(specs_.size());
+  call = new_call();
+  call->at_refusal = [this, known, rule = rule_, before = sharding_]() mutable {
+    forget(known, rule, std::move(before));
+  };
+  if (rule_.empty()) rule_ = rule;
   for (std::size_t i = 0; i < specs.size(); ++i) {
     numbers_.emplace(specs[i].name, known + static_cast<uint32_t>(i));
   }
@@ -87,7 +93,6 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
   decays_.insert(decays_.end(), decays.begin(), decays.end());
   pushes_.resize(specs_.size(), 0);
   sharding_.add(specs);
-  call = new_call();
   for (std::size_t i = 0; failure_.ok() && i < servers_.size(); ++i) {
     for (auto at = known; at < specs_.size(); at += kSpecsMax) {
       Pending pending = make(Ask::declare);
@@ -100,6 +105,15 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
     }
   }
   return {};
+}
+
+void Client::forget(std::size_t known, const std::string& rule, Sharding before) {
+  std::erase_if(numbers_, [known](const auto& entry) { return entry.second >= known; });
+  specs_.resize(known);
+  decays_.resize(known);
+  pushes_.resize(known);
+  sharding_ = std::move(before);
+  rule_ = rule;
 }
 
 CallRef Client::init(std::span<const Tensor> values, uint32_t slot, uint64_t updates) {
@@ -250,6 +264,16 @@ void Client::control(int peer, std::span<const std::byte> message) {
   if (server == servers_.end()) return;
   Answer answer;
   const bool is_one = decode(message, answer);
+  if (is_one && answer.kind == Answer::Kind::leaving) {
+    const Member& member = world_.members[static_cast<std::size_t>(peer)];
+    return fail({Code::rank_failed,
+                 cat(world_.describe(peer), " has left the job (", answer.text, ")", kServerIsLost),
+                 {world_.number(peer),
+                  member.host,
+                  cat("left the job: ", answer.text),
+                  "",
+                  {world_.number(peer)}}});
+  }
   const auto place = server->asked.empty() ? 0 : answer.id - server->asked.front().request.id;
   if (!is_one || place >= server->asked.size() || !server->asked[place].is_said) {
     return fail(
@@ -273,6 +297,9 @@ void Client::control(int peer, std::span<const std::byte> message) {
     case Answer::Kind::done:
       pending.is_answered = true;
       server->has_left = pending.request.ask == Ask::leave;
+      break;
+    case Answer::Kind::leaving:
+      break;  // is of no request
   }
 }
 
@@ -290,7 +317,8 @@ void Client::end_requests(Server& server) {
 
 void Client::end_one(const CallRef& call) {
   if (--call->open > 0) return;
-  if (call->status.ok() && call->at_end) call->at_end();
+  const auto& last = call->status.ok() ? call->at_end : call->at_refusal;
+  if (last) last();
   if (call->done) ended_.push_back(call);
 }
 
@@ -298,8 +326,7 @@ void Client::peer_failed(int peer, const std::string& cause) {
   for (const Server& server : servers_) {
     if (server.rank != peer || server.has_left) continue;
     const Member& member = world_.members[static_cast<std::size_t>(peer)];
-    fail(rank_failed(world_.number(peer), member.host, member.pid,
-                     cat(cause, " (it is a parameter server, and what it stored is lost)")));
+    fail(rank_failed(world_.number(peer), member.host, member.pid, cat(cause, kServerIsLost)));
   }
 }
 

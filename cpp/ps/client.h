@@ -26,6 +26,7 @@ struct Call {
   Status status;                            // the first that went wrong
   std::vector<std::string> texts;           // of each server that was asked
   std::function<void()> at_end;             // when all went well
+  std::function<void()> at_refusal;         // when not
   std::function<void(const Status&)> done;  // of whoever does not wait
   bool is_done() const { return open == 0; }
 };
@@ -57,6 +58,8 @@ class Client final : public Sink {
 
   // Variables get the next numbers. All workers declare the same in the same order. A text of the
   // call that is "needs values": a server was not restored, nor was another worker here before.
+  // Where servers refuse them, they are as if they had not been declared here; so whoever declares
+  // more waits for the end of this.
   Status declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
                  const std::string& rule, CallRef& call);
   CallRef wait_for_values();
@@ -135,6 +138,7 @@ class Client final : public Sink {
   bool post(Server& server, Pending& pending);
   bool accepted(const Status& status);
   void end_requests(Server& server);
+  void forget(std::size_t known, const std::string& rule, Sharding before);
   void end_one(const CallRef& call);
   bool end_all();
   Pending* find_pending(uint64_t cookie);

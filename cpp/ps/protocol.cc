@@ -54,7 +54,7 @@ bool decode(std::span<const std::byte> bytes, Answer& answer) {
   answer.kind = reader.get<Answer::Kind>();
   answer.code = reader.get<Code>();
   answer.text = reader.get_text(kAnswerBytesMax);
-  return reader.done() && answer.kind <= Answer::Kind::refused && answer.code <= Code::failed;
+  return reader.done() && answer.kind <= Answer::Kind::leaving && answer.code <= Code::failed;
 }
 
 bool goes_by_rows(Ask ask) { return ask == Ask::push_rows || ask == Ask::pull_rows; }

@@ -52,6 +52,7 @@ struct Answer {
     accepted,  // data follows, if any was asked for
     done,
     refused,
+    leaving,  // of no request: the server ends before its workers, and `text` is why
   };
   uint64_t id = 0;
   Kind kind = Kind::done;

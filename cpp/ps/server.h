@@ -29,6 +29,8 @@ struct ServerOptions {
   std::size_t chunk_bytes_max = std::size_t{4} << 20;
   std::optional<uint64_t> staleness;
   int number = 0, servers = 1;  // of this one among all
+  // Colocated, a worker is lost with a server, which all workers hear of and say.
+  bool tells_losses = true;
 };
 
 class Server final : public Sink {
@@ -43,6 +45,9 @@ class Server final : public Sink {
   bool turn();
   // All workers have left, or are lost.
   bool is_done() const;
+  // Tells the workers why this server ends before them. Nothing of it is used then but `has_told`.
+  void leave(const std::string& cause);
+  bool has_told() const;
   // Sentences about workers that were lost since the last call.
   std::vector<std::string> take_notes();
   // {"updates", "bytes_received", "bytes_sent", "stored_bytes", "variables", "workers": that are

@@ -27,6 +27,7 @@ void Server::lose(std::size_t index, const std::string& cause) {
   pace_.end(index);
   ++lost_;
   release(worker);
+  if (!options_.tells_losses) return;
   const auto there = std::count_if(workers_.begin(), workers_.end(),
                                    [](const Worker& one) { return one.is_there; });
   notes_.push_back(
@@ -50,6 +51,17 @@ bool Server::is_done() const {
   return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return !worker.is_there && worker.unsaid.empty() && !worker.job;
   });
+}
+
+void Server::leave(const std::string& cause) {
+  for (Worker& worker : workers_) {
+    if (worker.is_there) answer(worker, 0, Answer::Kind::leaving, cause);
+  }
+}
+
+bool Server::has_told() const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.unsaid.empty(); });
 }
 
 std::vector<std::string> Server::take_notes() { return std::exchange(notes_, {}); }

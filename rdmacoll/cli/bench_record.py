@@ -22,7 +22,8 @@ def record(*, out: str, model: str | None, program: tuple[str, ...]) -> Findings
     mpirun -np 2 rdmacoll bench record --out sizes.json train.py ARGUMENT...
 
     Recorded is what DistributedOptimizer and DistributedGradientTape reduce and rdmacoll.ps.exchange
-    pushes; of several lists, the one with the most bytes. Rank 0 writes.
+    pushes; of several lists, the one with the most bytes. Rank 0 writes, which is worker 0 in a start by
+    hand, where every process has this command.
     """
     if bool(model) == bool(program):
         raise click.UsageError("give a program to run, as in train.py --epochs 1, or --model resnet50.")
@@ -30,10 +31,9 @@ def record(*, out: str, model: str | None, program: tuple[str, ...]) -> Findings
         raise click.BadParameter(f"{program[0]} is no file: give a Python program.")
     if is_speaker():
         check_json(out, "--out")
-    speaks = is_speaker()  # a program may have left its world when it ends
     seen = records.of_program(program) if program else records.of_resnet50()
-    if not seen.tensors and not speaks and seen.exit_code == 0:
-        return {"ok": True}  # a parameter server; where nobody has any, rank 0 says so
+    if not is_speaker():
+        return {"ok": seen.exit_code == 0}
     if not seen.tensors:
         raise ConfigError(
             f"{program[0]} reduced no gradients of known sizes: record one that trains with "
@@ -46,8 +46,7 @@ def record(*, out: str, model: str | None, program: tuple[str, ...]) -> Findings
         "lists": seen.lists,
         "unknown": seen.unknown,
     }
-    if speaks:
-        write_json(out, found)
+    write_json(out, found)
     for limit, count, total in records.distribution(seen.tensors):
         say(f"up to {limit:>5}: {counted(count, 'tensor'):>12}, {total} bytes")
     total = sum(tensor["bytes"] for tensor in seen.tensors)

@@ -15,6 +15,7 @@ from rdmacoll.cli.bench_pair import pair
 from rdmacoll.cli.bench_record import record
 from rdmacoll.cli.bench_rpc import COMMANDS as RPC_COMMANDS
 from rdmacoll.cli.bench_step import step
+from rdmacoll.cli.bench_training import training
 from rdmacoll.cli.checks import sim, verify_schedules
 from rdmacoll.cli.config import config
 from rdmacoll.cli.doctor import doctor
@@ -42,7 +43,7 @@ commands.add_command(plan)
 commands.add_command(selftest)
 sim.add_command(scale)
 commands.add_command(sim)
-for benchmark in (pair, consistency, compare, peers_command, step, overhead, record, *RPC_COMMANDS):
+for benchmark in (pair, consistency, compare, peers_command, step, overhead, record, training, *RPC_COMMANDS):
     bench.add_command(benchmark)
 commands.add_command(bench)
 commands.add_command(serve)

@@ -22,10 +22,21 @@ from rdmacoll.engine.version import __version__
 Findings = dict[str, Any]
 
 
+_LAST_RANK: list[int] = []  # in the world that this process was in, where it has been in one
+
+
+def _remember(engine: int) -> None:
+    if engine:
+        _LAST_RANK[:] = [world.rank()]
+
+
+world.on_change(_remember)
+
+
 def is_speaker() -> bool:
     """Whether this process is the one that prints and writes: rank 0, as far as it is known."""
-    if world.is_initialized():
-        return world.rank() == 0
+    if _LAST_RANK:
+        return _LAST_RANK[0] == 0
     try:
         return bootstrap.told_rank() == 0
     except RdmacollError:
@@ -49,7 +60,7 @@ def check_json(path: str, option: str = "--json") -> None:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         _draft(target).touch()
-        _draft(target).unlink()
+        _draft(target).unlink(missing_ok=True)  # another process may look at the same time
     except OSError as error:
         raise click.UsageError(f"{option} {path} cannot be written: {error.strerror}.") from None
 
@@ -72,11 +83,12 @@ def _speaks(_options: Mapping[str, Any]) -> bool:
 
 
 def command(
-    name: str, speaks: Callable[[Mapping[str, Any]], bool] = _speaks
+    name: str, speaks: Callable[[Mapping[str, Any]], bool] = _speaks, *, keeps: bool = False
 ) -> Callable[[Callable[..., Findings]], Callable[..., None]]:
     """Wraps a command's body: adds --json, writes it whatever happens, and exits with 0 (ok), 1 (findings,
     failures) or 2 (usage: nothing has run, nothing is written). speaks: whether this process writes, by its
-    options; rank 0 does."""
+    options; rank 0 does. keeps: the body has an argument `found` more, a dictionary, and what it has put
+    there is written when it fails, too."""
 
     def wrap(body: Callable[..., Findings]) -> Callable[..., None]:
         @click.option("--json", "json_path", metavar="FILE", help="Write the result here as JSON.")
@@ -90,6 +102,8 @@ def command(
                     _write(json_path, fields)
 
             fields: dict[str, Any] = {"command": name, "version": __version__, "ok": False}
+            if keeps:
+                options["found"] = fields
             try:
                 fields.update(body(**options))
                 write()

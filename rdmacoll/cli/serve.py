@@ -34,23 +34,24 @@ def _speaks(options: Mapping[str, Any]) -> bool:
 class _Report:
     """What this server does, for a terminal and for --json."""
 
-    def __init__(self, every_s: float | None, workers: str) -> None:
+    def __init__(self, every_s: float | None, workers: str, found: Findings) -> None:
         self._every_s, self._workers = every_s, workers
         self._at = 0.0
-        self.found: Findings = {}
+        self.found = found
+        self._has_looked = False
 
     def look(self) -> None:
         """Reads the counters, and prints them when it is time."""
         servers = world.current().variable_servers
         numbers = world.metrics() if servers is None else servers.stats
-        is_first = not self.found
-        self.found = {
-            **self._place(),
-            "steps": numbers["batches" if servers is None else "updates"],
-            "bytes_received": numbers["bytes_received"],
-            "bytes_sent": numbers["bytes_sent"],
-            "waiting_workers": numbers["peers_waiting" if servers is None else "waiting"],
-        }
+        is_first, self._has_looked = not self._has_looked, True
+        self.found.update(
+            self._place(),
+            steps=numbers["batches" if servers is None else "updates"],
+            bytes_received=numbers["bytes_received"],
+            bytes_sent=numbers["bytes_sent"],
+            waiting_workers=numbers["peers_waiting" if servers is None else "waiting"],
+        )
         now = time.monotonic()
         if is_first:
             who = f"server {self.found['server']} ({world.describe()['summary']})"
@@ -68,7 +69,7 @@ class _Report:
 
     def tell(self) -> None:
         """One line."""
-        if not self.found:
+        if not self._has_looked:
             return
         received, sent = (self.found[name] / 1e6 for name in ("bytes_received", "bytes_sent"))
         click.echo(
@@ -91,7 +92,7 @@ class _Report:
 @click.option(
     "--every", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Print every S seconds."
 )
-@command("serve", speaks=_speaks)
+@command("serve", speaks=_speaks, keeps=True)
 def serve(
     *,
     job_name: str,
@@ -103,10 +104,11 @@ def serve(
     asynchronous: bool,
     staleness: int | None,
     every: float | None,
+    found: Findings,
 ) -> Findings:
     """A parameter server without a script, until its workers are done: by lists of hosts, the same as the
     workers', or under a launcher behind the workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."""
-    report = _Report(every, worker_hosts)
+    report = _Report(every, worker_hosts, found)
     lists: dict[str, Any] = {}
     if ps_hosts or worker_hosts or task_index is not None:
         lists = {"job_name": job_name, "task_index": task_index}
@@ -126,4 +128,4 @@ def serve(
             raise
     finally:
         report.tell()
-    return {"ok": True, **report.found}
+    return {"ok": True}

@@ -7,8 +7,12 @@ import threading
 from types import TracebackType
 from typing import Any, Callable, NoReturn
 
-# Python tells nobody of a SystemExit that did not come through sys.exit.
+# Before 3.12 Python tells nobody of a SystemExit that did not come through sys.exit.
 _UNKNOWN = "its program ended: its data ended, or it raised SystemExit"
+
+
+# Of sys.monitoring: the numbers that are nobody's.
+_TOOLS = (3, 4)
 
 
 def is_harmless(cause: str) -> bool:
@@ -18,6 +22,15 @@ def is_harmless(cause: str) -> bool:
     (True, False)
     """
     return cause in ("", _UNKNOWN, "SystemExit: 0")
+
+
+def phrase_of(error: BaseException) -> str:
+    """An exception in one phrase.
+
+    >>> phrase_of(ValueError("nan")), phrase_of(KeyboardInterrupt())
+    ('ValueError: nan', 'KeyboardInterrupt')
+    """
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 class Ending:
@@ -42,6 +55,7 @@ class Ending:
         failed, before Python waits for its other threads: one of them may wait for other ranks."""
         self._watch_exceptions()
         self._watch_exit()
+        self._watch_raised()
 
         def leave_early() -> None:
             if self.is_failure:
@@ -56,7 +70,7 @@ class Ending:
         previous = sys.excepthook
 
         def record(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-            self._cause = f"{kind.__name__}: {value}" if str(value) else kind.__name__
+            self._cause = phrase_of(value)
             self.is_failure = self.is_exception = True
             previous(kind, value, trace)
 
@@ -67,10 +81,35 @@ class Ending:
 
         def leave(status: Any = None, /) -> NoReturn:
             if threading.current_thread() is threading.main_thread():  # elsewhere it ends the thread alone
-                code = 0 if status is None else status
-                self._cause = f"SystemExit: {code}"
-                self.is_failure = code != 0
+                self._exits_with(status)
             previous(status)
 
         leave.__name__, leave.__doc__ = "exit", previous.__doc__
         sys.exit = leave
+
+    def _exits_with(self, status: Any) -> None:
+        code = 0 if status is None else status
+        self._cause = f"SystemExit: {code}"
+        self.is_failure = code != 0
+
+    def _watch_raised(self) -> None:
+        """From Python 3.12 on: a SystemExit that is raised by itself, and one that is caught on its way. Only
+        who raises pays for it."""
+        monitoring = getattr(sys, "monitoring", None)
+        tool = next((one for one in _TOOLS if monitoring and monitoring.get_tool(one) is None), None)
+        if monitoring is None or tool is None:
+            return
+
+        def raised(_code: Any, _offset: int, error: BaseException) -> None:
+            if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+                self._exits_with(error.code)
+
+        def handled(_code: Any, _offset: int, error: BaseException) -> None:
+            if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+                self.forget()  # `finally` raises it anew
+
+        monitoring.use_tool_id(tool, "rdmacoll")
+        for event, hears in (("RAISE", raised), ("RERAISE", raised), ("EXCEPTION_HANDLED", handled)):
+            number = getattr(monitoring.events, event)
+            monitoring.register_callback(tool, number, hears)
+            monitoring.set_events(tool, monitoring.get_events(tool) | number)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
@@ -138,7 +138,8 @@ class _Api(ctypes.Structure):
             "prepare",
             ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
         ),
-        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
+        # Without types of arguments, a `byref` passes through as it is: half of what a number costs.
+        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("prepared_free", ctypes.CFUNCTYPE(None, _VOID)),
         ("memory_allocate", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64)),
         ("memory_free", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
@@ -216,6 +217,7 @@ class _Api(ctypes.Structure):
             "ps_open",
             ctypes.CFUNCTYPE(
                 ctypes.c_int,
+                _VOID,
                 ctypes.c_int32,
                 ctypes.c_int32,
                 ctypes.c_int32,
@@ -307,6 +309,9 @@ class _Api(ctypes.Structure):
         ("ps_submit", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _TEXT)),
         ("ps_end", ctypes.CFUNCTYPE(None, _VOID)),
         ("ps_stats", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("set_lock_hooks", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
+        ("prepared_run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
+        ("ps_leave", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
     ]
 
 
@@ -349,6 +354,10 @@ class Library:
         self.handle_free = api.handle_free
         self.prepare = api.prepare
         self.prepared_run = api.prepared_run
+        self.prepared_run_locked = api.prepared_run_locked
+        # CPython's; what they pass on is opaque.
+        hooks = (ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
+        api.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
         self.prepared_free = api.prepared_free
         self.result_free = api.result_free
         self.memory_allocate = api.memory_allocate
@@ -619,6 +628,7 @@ class Library:
 
     def ps_open(
         self,
+        engine: int,
         *,
         rank: int,
         size: int,
@@ -628,8 +638,9 @@ class Library:
         secret: bytes,
         arguments: str,
     ) -> tuple[int, str]:
-        """A rank of an asynchronous parameter server: (address, its card). staleness -1: not bounded."""
-        who = (rank, size, servers, staleness)
+        """A rank of an asynchronous parameter server: (address, its card). It is called where the engine
+        listens. staleness -1: not bounded."""
+        who = (engine, rank, size, servers, staleness)
         return self._open(self._api.ps_open, *who, job=job, secret=secret, arguments=arguments)
 
     def ps_node(self, ps: int, cards: Sequence[str]) -> int:
@@ -695,6 +706,10 @@ class Library:
         """What this server has done, and how many workers wait."""
         fields: dict[str, int] = json.loads(self.take_text(self._api.ps_stats(ps)))
         return fields
+
+    def ps_leave(self, ps: int, cause: str) -> None:
+        """A server that ends before its workers tells them why; `ps_free` comes next."""
+        self._api.ps_leave(ps, cause.encode())
 
     def ps_move_rows(self, ps: int, move: int, variable: int, rows: int, count: int, data: int) -> int:
         """A call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""

@@ -62,6 +62,7 @@ class Session:
         self.rank = rank
         self._library, self._address = library, address
         self._variables: dict[str, _Variable] = {}
+        self._declaring = threading.Lock()  # numbers follow the order of declarations
         # Calls that have not ended, also those that nobody waits for any more, and the memory they use.
         self._calls: dict[int, _Call] = {}
         self._inside = threading.Condition()
@@ -168,7 +169,24 @@ class Session:
         restored: str | None,
         state: State | None = None,
     ) -> None:
-        """All workers, with the same names in the same order. state: of the first worker's optimizer."""
+        """All workers, with the same names in the same order. state: of the first worker's optimizer.
+        Names that servers refuse, since another worker has declared otherwise, may be declared anew."""
+        with self._declaring:
+            said = self._name_variables(arrays, rule, rows, spared)
+        if self.rank == 0 and restored is not None:
+            self.checkpoint(restored, restores=True)
+        elif self.rank == 0 and "needs values" in said:
+            updates, slots = state or State()
+            for slot, kept in enumerate(slots, 1):
+                self.move(abi.PS_INIT, kept, slot=slot)
+            return self.move(abi.PS_INIT, arrays, updates=updates)
+        self.ask(abi.PS_WAIT)
+        self.move(abi.PS_PULL, arrays)
+        return None
+
+    def _name_variables(
+        self, arrays: Mapping[str, Array], rule: str, rows: Collection[str], spared: Collection[str]
+    ) -> list[str]:
         for name in [*rows, *spared]:
             if name not in arrays:
                 raise ConfigError(
@@ -193,17 +211,12 @@ class Session:
                 self._variables[name] = _Variable(len(self._variables), array)
             return call
 
-        said = self.wait(begin, structs)
-        if self.rank == 0 and restored is not None:
-            self.checkpoint(restored, restores=True)
-        elif self.rank == 0 and "needs values" in said:
-            updates, slots = state or State()
-            for slot, kept in enumerate(slots, 1):
-                self.move(abi.PS_INIT, kept, slot=slot)
-            return self.move(abi.PS_INIT, arrays, updates=updates)
-        self.ask(abi.PS_WAIT)
-        self.move(abi.PS_PULL, arrays)
-        return None
+        try:
+            return self.wait(begin, structs)
+        except RdmacollError:
+            for name in arrays:
+                self._variables.pop(name, None)
+            raise
 
     def move(self, move: int, arrays: Mapping[str, Array], *, slot: int = 0, updates: int = 0) -> None:
         """PS_INIT, PS_PUSH, PS_PULL or PS_PUSH_PULL of these, which are as their variables.

@@ -67,26 +67,27 @@ class VariableServers:
         self._parts = dict.fromkeys(ranks, 0)
         self.session: Session | None = None
         self._thread: threading.Thread | None = None
-        self._ends = False
+        self._ends_by = ""  # the error that ends this process, which the colocated server goes by
         self.stats: dict[str, int] = {}  # of a server, at the last look
 
     def meet(
-        self, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
+        self, engine: int, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
     ) -> None:
-        """Connects with the others, in steps that all take; `watch` sees who is gone meanwhile."""
+        """Connects with the others, where the engine listens, in steps that all take. `watch` sees who is
+        gone."""
 
         def open_parts() -> str:
             opened = {}
             for rank in self._parts:
                 self._parts[rank], opened[rank] = self._library.ps_open(
+                    engine,
                     rank=rank,
                     size=self._size,
                     servers=self._servers,
                     staleness=self._staleness,
                     job=f"{job[0]} ps",
                     secret=job[1],
-                    # The engine has the port, where one is given.
-                    arguments=f"{arguments}RDMACOLL_PORT=auto\n",
+                    arguments=arguments,
                 )
             return json.dumps(opened)
 
@@ -115,7 +116,7 @@ class VariableServers:
         if self._me < self.workers:
             self.session = Session(self._library, self._parts.pop(self._me), self._me)
             if self._parts:
-                self._thread = threading.Thread(target=self.serve, name="rdmacoll-ps", daemon=True)
+                self._thread = threading.Thread(target=self._serve_beside, name="rdmacoll-ps", daemon=True)
                 self._thread.start()
         return self
 
@@ -124,7 +125,7 @@ class VariableServers:
         ((rank, ps),) = self._parts.items()
         is_done = False
         try:
-            while not is_done and not self._ends:
+            while not is_done and not self._ends_by:
                 is_done = self._library.ps_serve(ps, _SLICE_MS)
                 self.stats = self._library.ps_stats(ps)
                 if rank == self.workers:  # the first of the servers, where all see the same
@@ -132,8 +133,12 @@ class VariableServers:
                 look()
         except RdmacollError as error:
             self.warn(f"the parameter server of this rank ends: {error}")
+
+    def _serve_beside(self) -> None:
+        try:
+            self.serve()
         finally:
-            self.free()
+            self.free(self._ends_by)
 
     def warn(self, text: str) -> None:
         """Says what concerns the servers, which go on."""
@@ -149,24 +154,43 @@ class VariableServers:
         this is no error. Whether no rank of the world is known to have failed; `engine` 0 has ended."""
         if self.session is not None:
             self.session.close()
-        self._ends = not is_harmless(cause or "")
+        self._ends_by = "" if is_harmless(cause or "") else str(cause)
         if self._thread is not None:
-            self._thread.join()
+            self._wait_for_the_others(self._thread)
         try:
             if engine == 0:
                 return False
             self._library.engine_start(engine, [0] * self._ranks, 0)
         except RankFailedError as error:
             _, is_parting, why = error.cause.partition("left the job: ")
-            return bool(is_parting) and is_harmless(why.replace("it called shutdown()", ""))
+            why = why.replace("it called shutdown()", "")
+            if is_parting and self._thread is not None and not is_harmless(why):
+                self.warn(left_with(error.rank, why))
+            return bool(is_parting) and is_harmless(why)
         return True
 
-    def free(self) -> None:
-        """Gives back what the library has, but for the session's."""
+    def _wait_for_the_others(self, thread: threading.Thread) -> None:
+        try:
+            thread.join()
+        except BaseException as interrupt:
+            self._ends_by = type(interrupt).__name__
+            thread.join()
+            raise
+
+    def free(self, cause: str = "") -> None:
+        """Gives back what the library has, but for the session's; `cause`: the error by which a server ends
+        before its workers, which they hear."""
         while self._parts:
             _, ps = self._parts.popitem()
+            if ps and cause:
+                self._library.ps_leave(ps, cause)
             if ps:
                 self._library.ps_free(ps)
+
+
+def left_with(rank: int | str, cause: str) -> str:
+    """The words for a worker that has left by an error, while others go on."""
+    return f"worker {rank} has left the job with an error ({cause})."
 
 
 def variable_servers(library: Library, launch: Launch, values: Values) -> VariableServers | None:

@@ -15,6 +15,7 @@ from rdmacoll.engine.carrier import left
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json, error_to_fields
 from rdmacoll.engine.launch import Launch, parse_address
 from rdmacoll.engine.log import Log
+from rdmacoll.engine.rendezvous_lookout import HERE
 
 _FRAME_BYTES_MAX = 1 << 20
 _PROOF_WITHIN_S = 10.0
@@ -272,6 +273,9 @@ class Porter:
                 continue
             caller, hello = came
             self._callers.append(caller)
+            if hello.get("rank") == 0 and hello.get("lists") == self._launch.lists():
+                self._greet(caller)
+                continue
             different = difference(self._launch, self._who, hello, f"a process ({caller.who})")
             raise self._refuse(caller, ConfigError(different or self._mistaken(caller.who)))
         self._door.drop_slow_strangers()
@@ -281,6 +285,14 @@ class Porter:
             f"a process ({caller}) looked for {self._launch.place(0)} and came to "
             f"{self._launch.place(self._launch.rank)}, {self._who}: give every process an address of its own."
         )
+
+    @staticmethod
+    def _greet(caller: Guest) -> None:
+        """Worker 0 looks who waits where. It hangs up: the address is to be free for the engine."""
+        try:
+            caller.say(HERE)
+        except OSError:
+            pass  # it looks again
 
     @staticmethod
     def _refuse(caller: Guest, error: ConfigError) -> ConfigError:

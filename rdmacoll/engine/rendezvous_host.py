@@ -17,7 +17,8 @@ from rdmacoll.engine.errors import (
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.log import Log
 from rdmacoll.engine.patience import Patience
-from rdmacoll.engine.rendezvous_door import Door, Guest, difference
+from rdmacoll.engine.rendezvous_door import Door, Guest, difference, hello_of
+from rdmacoll.engine.rendezvous_lookout import Lookout
 
 
 class RendezvousHost:
@@ -31,14 +32,21 @@ class RendezvousHost:
         self._end: RdmacollError | None = None  # why no further round will come
         self._door = Door(launch, secret, log)
         self._selector = self._door.selector
+        self._lookout = Lookout(launch, secret, self._selector)
 
     def gather(self, who: str) -> None:
         """Returns when every rank is here and has proved the secret."""
         self._own_name = who
+        host, _, pid = who.partition(", pid ")
+        hello = hello_of(self._launch, host, int(pid))
         try:
             while len(self._guests) < self._launch.size - 1:
+                self._lookout.look(hello)
                 for key, _ in self._selector.select(self._patience.slice_s()):
-                    self._serve(key.data)
+                    if key.data is self._lookout:
+                        self._lookout.hear()
+                    else:
+                        self._serve(key.data)
                 self._door.drop_slow_strangers()
                 if self._patience.report(f"waiting for {self._missing()}"):
                     self._tell_waiting()
@@ -50,6 +58,7 @@ class RendezvousHost:
         except RdmacollError as error:
             self._tell_all(error)
             raise
+        self._lookout.close()
         self._door.close()
 
     def _serve(self, guest: Guest | None) -> None:
@@ -178,6 +187,7 @@ class RendezvousHost:
 
     def close(self) -> None:
         """Closes every socket; idempotent."""
+        self._lookout.close()
         self._door.close()
         for guest in self._guests.values():
             guest.connection.close()

@@ -64,7 +64,7 @@ def start_engine(
         watch = _Watch(look)
         agree(carrier, connect, watch)
         if servers is not None:
-            servers.meet(carrier, watch, (job, secret), arguments)
+            servers.meet(engine, carrier, watch, (job, secret), arguments)
     except BaseException as error:
         is_interrupt = not isinstance(error, Exception)
         cause = type(error).__name__ if is_interrupt else "the start failed"

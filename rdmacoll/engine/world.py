@@ -13,7 +13,7 @@ from typing import Any, Callable
 from rdmacoll.engine.asked import ask
 from rdmacoll.engine.bootstrap import Start, find_start
 from rdmacoll.engine.carrier import gave_up, no_watch
-from rdmacoll.engine.ending import Ending
+from rdmacoll.engine.ending import Ending, is_harmless
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
 from rdmacoll.engine.process_set import ProcessSet, bind_static, unbind
@@ -245,13 +245,9 @@ def serve_alone(look: Callable[[], None]) -> None:
 
 def _serve(engine: Engine) -> None:
     """The whole life of a parameter server; the process ends with it."""
-    try:
-        with engine.held() as address:
-            if not serve(engine.library, address, engine.variable_servers, _PROCESS.look or no_watch):
-                note_failure()
-    except RankFailedError:
-        note_failure()
-        raise
+    with engine.held() as address:
+        if not serve(engine.library, address, engine.variable_servers, leave, _PROCESS.look or no_watch):
+            note_failure()
     shutdown()
     sys.exit(0)
 
@@ -274,8 +270,10 @@ def _end(cause: str | None) -> None:
         _PROCESS.engine = None
         _PROCESS.tell(0)
         unbind(engine)
+        servers = engine.variable_servers
+        if servers is not None and not is_harmless(cause or ""):
+            engine.close(cause)  # first: a colocated server ends with this process, and others with that
         try:
-            servers = engine.variable_servers
             if servers is not None and not servers.close(engine.address if engine.is_open else 0, cause):
                 note_failure()
         finally:

@@ -3,9 +3,9 @@ takes the fresh values; its own variables hold the servers' state when a model i
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -60,7 +60,9 @@ class Exchange:
         self._variables: dict[str, Any] = {}
         self._by_rows: set[str] = set()
         self._rate: Any = None  # that of the servers, where it is a number
-        self._pulled: tuple[int, int] | None = None  # the worker's steps and a checksum, at the last pull
+        self._set_at = -1  # the worker's steps when its program last set a variable
+        self._assigns = False  # we do, and not the program
+        self._saves = False
 
     def options(self) -> dict[str, Any]:
         """What makes another one like this."""
@@ -82,8 +84,10 @@ class Exchange:
             gradient if name in self._by_rows else tf.convert_to_tensor(gradient)
             for gradient, name in zip(gradients, names)
         ]
-        for variable, value in zip(variables, servers.exchange(pushed, names)):
-            optimizer.assign(variable, value)
+        fresh = servers.exchange(pushed, names)
+        with self._assigning():
+            for variable, value in zip(variables, fresh):
+                optimizer.assign(variable, value)
 
     def _declare(self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """At the first step: all variables of the optimizer; by rows, those whose gradients come so."""
@@ -112,6 +116,8 @@ class Exchange:
         state = State(updates, [_arrays_of(one) for one in self._slots(optimizer)] if updates else [])
         current().declare(arrays, rule.text, sorted(self._by_rows), spared, None, state)
         _assign(self._variables, arrays)
+        for variable in mine:
+            self._notice(optimizer, variable)
         self._names = {optimizer._var_key(variable): name for name, variable in self._variables.items()}
         self._rate = getattr(optimizer._learning_rate, "numpy", lambda: None)()
 
@@ -132,36 +138,56 @@ class Exchange:
             found.append({name: kept[index] for name, index in indices.items()})
         return found
 
-    def pull_values(self, optimizer: Any) -> None:
+    def _notice(self, optimizer: Any, variable: Any) -> None:
+        """Keeps in mind when the program sets a variable."""
+        plain = variable.assign
+
+        @functools.wraps(plain)
+        def assign(*args: Any, **kwargs: Any) -> Any:
+            if not self._assigns and not tf.inside_function():
+                self._set_at = int(optimizer._iterations.numpy())
+            return plain(*args, **kwargs)
+
+        variable.assign = assign
+
+    @contextlib.contextmanager
+    def _assigning(self) -> Iterator[None]:
+        self._assigns = True
+        try:
+            yield
+        finally:
+            self._assigns = False
+
+    def pull_values(self) -> None:
         """All variables are as the servers have them: rows too that this worker has not pushed."""
         if self._names:
-            _pull(self._variables)
-            self._pulled = self._seen(optimizer)
+            with self._assigning():
+                _pull(self._variables)
+            self._set_at = -1
 
     def pull_values_to_save(self, optimizer: Any) -> None:
-        """The same, but for values that the program has set after `fit`: those are what it saves.
+        """The same, but for values that the program has set after its last step: those are what it saves.
         EarlyStopping restores the best ones so."""
-        if self._pulled is not None:
-            steps, checksum = self._seen(optimizer)
-            if steps == self._pulled[0] and checksum != self._pulled[1]:
-                return
-        self.pull_values(optimizer)
+        if self._set_at != int(optimizer._iterations.numpy()):
+            self.pull_values()
 
-    def pull_state(self, optimizer: Any) -> None:
-        """So are the optimizer's slots, and its counter of steps is the servers' count of updates."""
-        if self._names:
-            for slot, variables in enumerate(self._slots(optimizer), 1):
-                _pull(variables, slot)
-            steps, updates = int(optimizer._iterations.numpy()), current().updates(list(self._variables))
-            optimizer._iterations.assign(updates)
-            if self._pulled is not None and self._pulled[0] == steps:
-                self._pulled = (updates, self._pulled[1])
-
-    def _seen(self, optimizer: Any) -> tuple[int, int]:
-        checksum = 0
-        for variable in self._variables.values():
-            checksum = zlib.crc32(np.ascontiguousarray(variable.numpy()).data, checksum)
-        return int(optimizer._iterations.numpy()), checksum
+    @contextlib.contextmanager
+    def state_to_save(self, optimizer: Any) -> Iterator[None]:
+        """The optimizer's slots are the servers', and meanwhile its counter is their count of updates: then
+        this worker's own again."""
+        if self._saves or not self._names:
+            yield
+            return
+        for slot, variables in enumerate(self._slots(optimizer), 1):
+            _pull(variables, slot)
+        steps = optimizer._iterations.numpy()
+        optimizer._iterations.assign(current().updates(list(self._variables)))
+        self._saves = True
+        try:
+            yield
+        finally:
+            self._saves = False
+            optimizer._iterations.assign(steps)
 
 
 class Served(Copied):
@@ -180,12 +206,12 @@ class Served(Copied):
 
     def finalize_variable_values(self, var_list: Any) -> None:
         """At the end of `fit`."""
-        self._rdmacoll_reduce.pull_values(self)
+        self._rdmacoll_reduce.pull_values()
 
     def save_own_variables(self, store: Any) -> None:
         """The servers' state, as the plain optimizer has its own."""
-        self._rdmacoll_reduce.pull_state(self)
-        super().save_own_variables(store)  # type: ignore[misc]
+        with self._rdmacoll_reduce.state_to_save(self):
+            super().save_own_variables(store)  # type: ignore[misc]
 
     @property
     def learning_rate(self) -> Any:
@@ -235,17 +261,20 @@ def _patch_saving() -> None:
     for place, name in [*places, (Model, "save_weights")]:
         plain: Callable[..., Any] = getattr(place, name)
         if not getattr(plain, "is_rdmacoll", False):
-            setattr(place, name, _after_pulling(plain))
+            setattr(place, name, _after_pulling(plain, has_state=place is not Model))
 
 
-def _after_pulling(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _after_pulling(plain: Callable[..., Any], *, has_state: bool) -> Callable[..., Any]:
     @functools.wraps(plain)
     def save(model: Any, *args: Any, **kwargs: Any) -> Any:
         optimizer = getattr(model, "optimizer", None)
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        if isinstance(optimizer, Served):
-            optimizer._rdmacoll_reduce.pull_values_to_save(optimizer)
-        return plain(model, *args, **kwargs)
+        if not isinstance(optimizer, Served):
+            return plain(model, *args, **kwargs)
+        exchange = optimizer._rdmacoll_reduce
+        exchange.pull_values_to_save(optimizer)
+        with exchange.state_to_save(optimizer) if has_state else contextlib.nullcontext():
+            return plain(model, *args, **kwargs)
 
     save.is_rdmacoll = True  # type: ignore[attr-defined]
     return save

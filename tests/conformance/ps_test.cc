@@ -133,6 +133,24 @@ TEST_P(ParameterServer, goes_on_without_a_worker_that_dies) {
   EXPECT_TRUE(run_until([&] { return servers[0]->is_done(); }));
 }
 
+TEST_P(ParameterServer, that_leaves_by_an_error_says_why_to_its_workers) {
+  open(2, 2);
+  begin(kSpecs, values_of_specs(0));
+  servers[1]->leave("ValueError: nan");
+  auto memory = values_of_specs(0);
+  for (auto& client : clients) {
+    ASSERT_TRUE(run_until([&] { return !client->failure().ok(); }));
+    const CallRef pushed = client->push_pull(tensors(memory));
+    EXPECT_EQ(pushed->status.code(), Code::rank_failed);
+    EXPECT_EQ(pushed->status.detail().rank, 3);
+    EXPECT_EQ(pushed->status.detail().cause, "left the job: ValueError: nan");
+    EXPECT_THAT(pushed->status.message(),
+                testing::AllOf(testing::HasSubstr("has left the job (ValueError: nan)"),
+                               testing::HasSubstr("it is a parameter server")));
+  }
+  EXPECT_TRUE(servers[1]->has_told());
+}
+
 TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
   open(2, 2);
   begin(kSpecs, values_of_specs(0));
@@ -174,6 +192,11 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   ASSERT_TRUE(clients[1]->declare({&v, 1}, {&decays, 1}, kSgd, call).ok());
   EXPECT_EQ(wait(call).code(), Code::mismatch);
   EXPECT_THAT(call->status.message(), testing::HasSubstr("the servers know w"));
+  EXPECT_EQ(clients[1]->variables(), 0U);
+  ASSERT_TRUE(clients[1]->declare({&w, 1}, {&decays, 1}, kSgd, call).ok());
+  run(call);
+  run(clients[1]->pull(tensors(values)));
+  EXPECT_EQ(values[0], (std::vector<float>{0, 1, 2}));
   ASSERT_TRUE(clients[2]->declare({&w, 1}, {&decays, 1}, "optimizer=adam\n", call).ok());
   EXPECT_THAT(wait(call).message(), testing::HasSubstr("different optimizers"));
   // What its own client refuses leaves nothing behind.

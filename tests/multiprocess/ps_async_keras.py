@@ -6,6 +6,7 @@ import os
 import sys
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -120,6 +121,48 @@ def set_after_fit(folder: str) -> list[bool]:
             loaded = keras.models.load_model(to, compile=False)
             found.append(np.array_equal(loaded.layers[0].kernel.numpy(), rdmacoll.pull(name)))
     return found
+
+
+def set_in_a_loop(folder: str) -> dict[str, object]:
+    """A loop of one's own: whether files have what was set after its last step, not what was set before it,
+    and the same momentum in both formats; the optimizer's steps, here and in a file."""
+    model, optimizer, found = network(), WRAP(OPTIMIZERS["momentum"]()), []
+    model.compile(optimizer=optimizer, loss=keras.losses.MeanSquaredError())
+    x, y = data()
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            weights = model.trainable_variables
+            optimizer.apply(tape.gradient(loss, [one.value for one in weights]), weights)
+
+    def is_saved(suffix: str) -> bool:
+        kept = [one.copy() for one in model.get_weights()]
+        model.save(f"{folder}/model{suffix}")
+        loaded = keras.models.load_model(f"{folder}/model{suffix}", compile=False)
+        return all(np.array_equal(one, other) for one, other in zip(kept, loaded.get_weights()))
+
+    steps(3)
+    name = model.layers[0].kernel.path
+    for suffix in (".keras", ".h5"):
+        rdmacoll.push(np.ones((6, 24), np.float32), name)  # as of another worker
+        found.append(not is_saved(suffix))
+        model.layers[0].kernel.assign(np.full((6, 24), 0.5, np.float32))
+        found.append(is_saved(suffix) and float(model.layers[0].kernel.numpy()[0, 0]) == 0.5)
+        steps(1)
+        found.append(float(model.layers[0].kernel.numpy()[0, 0]) != 0.5 and is_saved(suffix))
+    model.save(f"{folder}/model.keras")
+    loaded = keras.models.load_model(f"{folder}/model.keras").optimizer
+    model.save(f"{folder}/model.h5")
+    held: list[np.ndarray] = []
+    with h5py.File(f"{folder}/model.h5") as file:
+        file["optimizer_weights"].visititems(
+            lambda _, one: held.append(one[()]) if isinstance(one, h5py.Dataset) else None
+        )
+    totals = [sum(float(np.abs(one).sum()) for one in each) for each in (loaded.variables, held)]
+    found += [abs(totals[0] - totals[1]) < 1e-4 * totals[0], len(held) == len(loaded.variables)]
+    return {"found": found, "iterations": [int(one.iterations.numpy()) for one in (optimizer, loaded)]}
 
 
 def embedding(name: str) -> list[float]:

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from marks import slow
 from ranks import clean_environment, command_line, mpirun_command
+from test_by_hand import ByHand
 
 from rdmacoll import ps
 from rdmacoll.benchmarks.libraries import Place, Start, commands
@@ -287,6 +288,31 @@ def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, ranks, a
     assert "4 tensors, 128 bytes" in output
     (payload,) = payloads.payloads_of(str(sizes), payloads.Recipe())
     assert payload.total == 128
+
+
+PUSHES = """
+import numpy as np, rdmacoll
+from rdmacoll import ps
+rdmacoll.init(argv=True, sync=False)
+ps.declare({"w": np.zeros(10)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n"))
+ps.exchange({"w": np.ones(10)})
+rdmacoll.shutdown()
+"""
+
+
+def test_by_hand_worker_0_alone_writes_what_was_recorded(tmp_path):
+    program, hand = tmp_path / "train.py", ByHand(2, 1)
+    program.write_text(PUSHES)
+
+    def words(place: int) -> list[str]:
+        files = ["--out", str(tmp_path / f"sizes-{place}.json"), "--json", str(tmp_path / f"{place}.json")]
+        return ["bench", "record", *files, str(program), *hand.flags(place)]
+
+    with hand.run(tmp_path, arguments_of={place: words(place) for place in range(3)}) as started:
+        outcome = started.finish(200)
+    outcome.succeeded()
+    assert ["1 tensor, 80 bytes" in rank.output for rank in outcome.ranks] == [True, False, False]
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["0.json", "sizes-0.json"]
 
 
 @pytest.fixture

@@ -58,6 +58,11 @@ def test_files_have_what_servers_have_or_what_early_stopping_restores(tmp_path):
     assert keras(1, 1, "set_after_fit", str(tmp_path)).succeeded()[0] == [True] * 10
 
 
+def test_a_loop_of_ones_own_saves_what_it_has_set_and_keeps_its_count(tmp_path):
+    found = keras(1, 1, "set_in_a_loop", str(tmp_path)).succeeded()[0]
+    assert found == {"found": [True] * 8, "iterations": [5, 7]}
+
+
 # Where momentum moves a row without a gradient, the worker has that when it pushes the row again: later than
 # plain Keras, so that is another training, with the same end.
 @pytest.mark.parametrize(

@@ -108,6 +108,103 @@ if rdmacoll.rank() == 1:
     assert said in outcome.ranks[2].output, outcome.text()
 
 
+PUSHING = """
+import os, time
+import numpy as np, rdmacoll
+from ranks import report
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False)
+ps.declare({"w": np.zeros(1000, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
+report({"pid": os.getpid()})
+while True:
+    ps.push(np.ones(1000, np.float32), "w")
+    if os.environ.get("FAILS") == str(rdmacoll.rank()):
+        raise ValueError("nan")
+"""
+
+
+@pytest.mark.parametrize("interrupted", [2, 3])
+def test_a_server_that_is_interrupted_ends_all_processes_by_its_name(interrupted):
+    with Run(PUSHING, 4, env={"RDMACOLL_NUM_SERVERS": "2"}) as started:
+        started.wait_for_reports([0, 1])
+        pid = started.pid(interrupted)
+        os.kill(pid, signal.SIGINT)
+        outcome = started.finish(60)
+    codes = [1, 1, 1, 1]
+    codes[interrupted] = -signal.SIGINT
+    assert [rank.code for rank in outcome.ranks] == codes, outcome.text()
+    assert "KeyboardInterrupt" in outcome.ranks[interrupted].output
+    for place in {0, 1, 2, 3} - {interrupted}:
+        last = outcome.ranks[place].output.splitlines()[-1]
+        assert last.startswith("rdmacoll.engine.errors.RankFailedError: "), outcome.text()
+        assert f"(rank {interrupted}, " in last or f"rank {interrupted} (" in last, last
+        assert f"pid {pid}) has left the job (KeyboardInterrupt)" in last
+
+
+def test_colocated_all_others_name_the_worker_that_fails_and_its_error():
+    env = {"RDMACOLL_SERVER_PLACEMENT": "colocated", "FAILS": "1"}
+    with Run(PUSHING, 3, env=env) as started:
+        pid = started.pid(1)
+        outcome = started.finish(60)
+    assert [rank.code for rank in outcome.ranks] == [1, 1, 1], outcome.text()
+    for place in (0, 2):
+        output = outcome.ranks[place].output
+        last = output.splitlines()[-1]
+        assert last.startswith("rdmacoll.engine.errors.RankFailedError: rank 1 ("), outcome.text()
+        assert f"pid {pid}) has left the job (ValueError: nan)" in last
+        assert "stopped answering" not in output, output  # of nobody else
+
+
+def test_colocated_who_stays_says_who_has_left_by_an_error():
+    program = """
+import numpy as np, rdmacoll
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False, placement="colocated")
+ps.declare({"w": np.zeros(1000, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
+ps.push(np.ones(1000, np.float32), "w")
+if rdmacoll.rank() == 1:
+    import time
+    time.sleep(1)
+    raise ValueError("nan")
+"""
+    outcome = run(program, 2, deadline_s=60)
+    assert [rank.code for rank in outcome.ranks] == [0, 1], outcome.text()
+    said = "worker 1 has left the job with an error (ValueError: nan)."
+    assert said in outcome.ranks[0].output, outcome.text()
+
+
+def test_a_declaration_that_was_refused_may_be_put_right():
+    program = """
+import numpy as np, rdmacoll
+from ranks import report
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False, num_servers=2)
+rule = ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n")
+right = {"w": np.zeros(10, np.float32), "b": np.ones(3, np.float32)}
+if rdmacoll.rank() == 0:
+    ps.declare(right, rule)
+rdmacoll.engine.barrier()
+said = []
+if rdmacoll.rank() == 1:
+    for wrong in ({"w": np.zeros(20, np.float32), "b": np.zeros(3)}, {"b": np.zeros(3, np.float32)}):
+        try:
+            ps.declare(wrong, rule)
+        except rdmacoll.MismatchError as error:
+            said.append(str(error))
+    ps.declare(right, rule)
+    ps.push(np.ones(10, np.float32), "w")
+    ps.declare({"more": np.zeros(5)}, rule)
+else:
+    ps.declare({"more": np.full(5, 7.0)}, rule)
+rdmacoll.engine.barrier()
+report([said, [float(ps.pull(name)[-1]) for name in ("w", "b", "more")]])
+"""
+    first, second = run(program, 4, deadline_s=60).succeeded()[:2]
+    assert [first[1], second[1]] == [[-1.0, 1.0, 7.0]] * 2
+    assert len(second[0]) == 2, second
+    assert "the servers know w (float32, 10 elements here" in second[0][0]
+
+
 def test_a_server_that_dies_is_named_on_all_workers():
     with Run(PROGRAM, 4, arguments=["2", "server dies"]) as started:
         started.wait_for_reports([0, 1])

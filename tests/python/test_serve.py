@@ -61,9 +61,13 @@ def test_asynchronous_servers_by_hand_count_updates(tmp_path):
     path = tmp_path / "found.json"
     # The only variable is small, and so on the first server.
     serve = ["serve", "--task_index=0", *lists, "--asynchronous", "--json", str(path)]
-    with hand.run(tmp_path, arguments_of={**flags, 2: serve}, env={"ROUNDS": "20"}) as started:
+    env = {"ROUNDS": "20", "RDMACOLL_TRANSPORT": "tcp"}
+    with hand.run(tmp_path, arguments_of={**flags, 2: serve}, env=env) as started:
         outcome = started.finish(240)
-    assert [report["ends"] for report in outcome.succeeded()[:2]] == [[40.0, 40.0]] * 2
+    reports = outcome.succeeded()[:2]
+    assert [report["ends"] for report in reports] == [[40.0, 40.0]] * 2
+    # The variables come where the lists say, and nowhere else.
+    assert [report["listening"] for report in reports] == [[host] for host in hand.workers]
     found = json.loads(path.read_text())
     assert {name: found[name] for name in ("ok", "server", "workers", "steps", "waiting_workers")} == {
         "ok": True,
@@ -100,6 +104,14 @@ def test_a_server_says_meanwhile_who_waits(tmp_path):
     assert found["error"]["kind"] == "RankFailedError"
     assert f"rdmacoll serve: RankFailedError: {found['error']['message']}" in outcome.ranks[2].output
     assert "rank 1 (" in found["error"]["message"]
+    # What it had done until then.
+    assert {name: found[name] for name in ("rank", "server", "workers")} == {
+        "rank": 2,
+        "server": 0,
+        "workers": 2,
+    }
+    assert found["steps"] > 0
+    assert found["bytes_received"] > 0
 
 
 def mpirun(first: list[str], ranks: int, then: list[str], more: int) -> tuple[int, str]:

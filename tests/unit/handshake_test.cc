@@ -241,6 +241,39 @@ TEST(Handshake, a_dribbling_caller_is_dropped_after_ten_seconds) {
   EXPECT_THAT(status.message(), HasSubstr("no end after 10 s"));
 }
 
+TEST(Handshake, of_a_door_for_several_worlds_takes_the_one_that_is_called) {
+  const Credentials host = rank_of(2), lodger = rank_of(3, "another, of 16 B", "job ps");
+  const Credentials twin = rank_of(1, "another, of 16 B", "job ps");  // of the same process
+  const auto meet = [&](const Credentials& caller, int peer, Handshake& listen) {
+    auto [left, right] = sockets();
+    Handshake dial = Handshake::dial(caller, Role::data, peer, 0);
+    Status status;
+    for (int turn = 0; turn < 3 && status.ok() && !listen.done(); ++turn) {
+      EXPECT_TRUE(dial.done() || dial.advance(left.get(), 0).ok());
+      status = listen.advance(right.get(), 0);
+    }
+    return status;
+  };
+  const Credentials a = rank_of(0), b = rank_of(0, "another, of 16 B", "job ps");
+  Handshake first = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
+  ASSERT_TRUE(meet(a, 2, first).ok());
+  EXPECT_EQ(&first.credentials(), &host);
+  Handshake second = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
+  ASSERT_TRUE(meet(b, 3, second).ok());
+  EXPECT_EQ(&second.credentials(), &lodger);
+  EXPECT_EQ(second.peer(), 0);
+  Handshake third = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
+  EXPECT_THAT(meet(b, 2, third).message(), HasSubstr("it belongs to another job"));
+  // The secret of one world opens no other.
+  const Credentials thief = rank_of(0, "a secret of 16 B", "job ps");
+  Handshake fourth = Handshake::listen(host, Role::data, 0, {&lodger, &twin});
+  auto [left, right] = sockets();
+  Handshake dial = Handshake::dial(thief, Role::data, 3, 0);
+  ASSERT_TRUE(dial.advance(left.get(), 0).ok());
+  ASSERT_TRUE(fourth.advance(right.get(), 0).ok());
+  EXPECT_THAT(dial.advance(left.get(), 0).message(), HasSubstr("does not know the secret"));
+}
+
 TEST(Handshake, works_byte_by_byte) {
   const Credentials a = rank_of(1), b = rank_of(2);
   auto [dial_end, middle_left] = sockets();

@@ -46,6 +46,21 @@ class Here:
             return list(range(self.workers, self.ranks))
         return [rank for rank in range(self.ranks) if rank != self.rank]
 
+    @property
+    def cluster(self) -> dict[str, list[str]]:
+        """The addresses of each job, in TensorFlow's words."""
+        jobs = {"worker": list(self.addresses[: self.workers]), "ps": list(self.addresses[self.workers :])}
+        return {job: addresses for job, addresses in jobs.items() if addresses}
+
+    def task_of(self, rank: int) -> str:
+        """TensorFlow's device of a rank.
+
+        >>> Here(0, ["a:1", "b:1", "c:1"], 1).task_of(2)
+        '/job:ps/task:0'
+        """
+        number = rank - self.workers
+        return f"/job:worker/task:{rank}" if number < 0 else f"/job:ps/task:{number}"
+
     def routes(self, sizes: Sequence[int]) -> list[tuple[int, list[int]]]:
         """(a rank that is called, the numbers of the buffers that go there). Servers share them."""
         if not self.servers:

@@ -26,38 +26,34 @@ class TensorFlow:
         self.tf, self.v1 = tf, tf.compat.v1
         self.here, self.rank, self.ranks = here, here.rank, here.ranks
         self.facts = {"version": f"TensorFlow {tf.__version__}"}
-        jobs = {"worker": list(here.addresses[: here.workers])}
-        if here.servers:
-            jobs["ps"] = list(here.addresses[here.workers :])
         # Nothing is folded, merged or left out of what the graphs say.
         self.config = self.v1.ConfigProto()
         self.config.graph_options.rewrite_options.disable_meta_optimizer = True
         self.config.graph_options.optimizer_options.opt_level = -1
-        self.config.device_filters.extend(self.device_of(rank) for rank in [here.rank, *here.called])
-        job, _, task = self.device_of(here.rank)[len("/job:") :].partition("/task:")
-        self.server = tf.distribute.Server(jobs, job_name=job, task_index=int(task), config=self.config)
-
-    def device_of(self, rank: int) -> str:
-        """Of a task."""
-        here = self.here
-        number = rank - here.workers
-        return f"/job:worker/task:{rank}" if number < 0 else f"/job:ps/task:{number}"
+        self.server = server_of(tf, here, self.config)
 
     def make(self, work: Work) -> Job:
         """A graph and a session."""
         return Nothing() if self.here.is_server else _Graph(self, work)
 
 
+def server_of(tf: Any, here: Here, config: Any) -> Any:
+    """This rank's, whose sessions see whom it calls and no other task."""
+    config.device_filters.extend(here.task_of(rank) for rank in [here.rank, *here.called])
+    job, _, task = here.task_of(here.rank)[len("/job:") :].partition("/task:")
+    return tf.distribute.Server(here.cluster, job_name=job, task_index=int(task), config=config)
+
+
 class _Graph:
     def __init__(self, library: TensorFlow, work: Work) -> None:
         self._here, self._sizes, self._what = library.here, payload_of(work), work["what"]
         self._buffers: list[Array]  # by `check`, without which nothing may be timed
-        self._v1, self._own = library.v1, library.device_of(library.rank)
+        self._v1, self._own = library.v1, library.here.task_of(library.rank)
         self.each = _ROUND_TRIPS if self._what == "round-trip" else work["under_way"]
         with library.tf.Graph().as_default():
             routes = self._here.routes(self._sizes)
             # (the number of a buffer, the device it goes to)
-            self._ways = [(number, library.device_of(rank)) for rank, part in routes for number in part]
+            self._ways = [(number, library.here.task_of(rank)) for rank, part in routes for number in part]
             self._given = [self._variable("given", way, self._own) for way in self._ways]
             self._there = [self._variable("there", way, way[1]) for way in self._ways]
             self._last = [self._variable("last", way, self._own) for way in self._ways]

@@ -1,0 +1,11 @@
+// What the C interface calls an engine.
+#pragma once
+
+#include <memory>
+
+#include "api/rdmacoll_c.h"
+#include "api/session.h"
+
+struct rc_engine {
+  std::unique_ptr<rdmacoll::Session> session;
+};

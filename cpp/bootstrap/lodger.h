@@ -1,0 +1,53 @@
+// A world of this process that listens nowhere over TCP: who calls it comes to another world of the
+// process, whose door is where a firewall lets callers through, and which passes them on.
+#pragma once
+
+#include <cerrno>
+#include <iterator>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/event.h"
+#include "base/system_error.h"
+#include "bootstrap/handshake.h"
+
+namespace rdmacoll {
+
+struct Caller {
+  int peer = -1;
+  Fd socket;
+  bool over_unix = false;
+};
+
+class Lodger {
+ public:
+  explicit Lodger(Credentials credentials)
+      : credentials_(std::move(credentials)), bell_(make_event()) {}
+  Status opened() const { return bell_ ? Status() : system_error("eventfd", errno); }
+
+  const Credentials& credentials() const { return credentials_; }
+  // Readable when somebody has come.
+  const Fd& bell() const { return bell_; }
+
+  // At the door, on another thread than the rest: a caller who has proved to be of this world.
+  void let_in(Caller caller) {
+    const std::lock_guard hold(mutex_);
+    arrived_.push_back(std::move(caller));
+    ring(bell_);
+  }
+  void take(std::vector<Caller>& arrived) {
+    const std::lock_guard hold(mutex_);
+    silence(bell_);
+    std::move(arrived_.begin(), arrived_.end(), std::back_inserter(arrived));
+    arrived_.clear();
+  }
+
+ private:
+  const Credentials credentials_;
+  const Fd bell_;
+  std::mutex mutex_;
+  std::vector<Caller> arrived_;
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,113 @@
+"""Workers and servers of rdmacoll, synchronous and asynchronous."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..job import Job, Work
+from ..rpc.routes import Here, Nothing, here_of
+from ..values import Array
+from .step import Alone, Step, load, own_variables
+
+_RULE = "optimizer=sgd\nschedule=constant\ninitial_learning_rate={}\n"
+
+
+class OurServer:
+    """One that serves, which takes the main thread. It needs no TensorFlow."""
+
+    def __init__(self, here: Here, *, is_sync: bool) -> None:
+        import rdmacoll
+
+        self._here, self._is_sync = here, is_sync
+        self.rank, self.ranks = here.rank, here.ranks
+        self.facts = {"version": rdmacoll.__version__}
+
+    def make(self, _: Work) -> Job:
+        """It answers by itself."""
+        return Nothing()
+
+    def serve(self) -> None:
+        """Until the workers have left."""
+        import rdmacoll
+
+        rdmacoll.init(mode="ps", num_servers=self._here.servers, sync=self._is_sync)
+
+
+class OurWorker:
+    """One that trains."""
+
+    def __init__(self, here: Here, *, is_sync: bool) -> None:
+        import tensorflow as tf
+
+        import rdmacoll
+
+        rdmacoll.init(mode="ps", num_servers=here.servers, sync=is_sync)
+        self._here, self._tf = here, tf
+        self.rank, self.ranks = here.rank, here.ranks
+        self.facts = {"version": rdmacoll.__version__, "tensorflow": tf.__version__}
+
+    def make(self, work: Work) -> Job:
+        """Steps with servers, or without."""
+        sides = {"sync": Synchronous, "async": Asynchronous, "none": Alone}
+        return Step(sides[work["updates"]](self._tf, self._here, work), work)
+
+
+class Synchronous(Alone):
+    """Servers sum; every worker has variables of its own, which stay equal."""
+
+    def update(self, loss: Any, variables: list[Any]) -> tuple[Any, Any]:
+        """Of the wrapped optimizer."""
+        import rdmacoll
+
+        plain = self.tf.compat.v1.train.GradientDescentOptimizer(self.rate)
+        step = rdmacoll.DistributedOptimizer(plain).minimize(loss, var_list=variables)
+        return step, step
+
+    def barrier(self) -> None:
+        """Of the engine."""
+        import rdmacoll
+
+        rdmacoll.engine.barrier()
+
+    def whose(self) -> list[int]:
+        """All workers'."""
+        return list(range(self.workers))
+
+
+class Asynchronous(Synchronous):
+    """Servers own the variables: a step pushes its gradients, and brings the fresh values."""
+
+    def variables(self, values: Sequence[Array]) -> list[Any]:
+        """Copies of what the servers have, which begin with these values."""
+        from rdmacoll import ps
+
+        self._names = [f"w{number}" for number in range(len(values))]
+        ps.declare(dict(zip(self._names, values)), ps.Rule(_RULE.format(self.rate)))
+        return own_variables(self.tf, values)
+
+    def update(self, loss: Any, variables: list[Any]) -> tuple[Any, Any]:
+        """By the operation with which DistributedOptimizer takes its steps: one request to each server."""
+        from rdmacoll.ops import servers
+
+        fresh = servers.exchange(self.tf.gradients(loss, variables), self._names)
+        step = self.tf.group(*(one.assign(value) for one, value in zip(variables, fresh)))
+        return step, step
+
+    def read(self, session: Any, variables: list[Any]) -> list[Array]:
+        """What the servers have, from now on also here."""
+        from rdmacoll import ps
+
+        values = [ps.pull(name) for name in self._names]
+        load(session, variables, values)
+        return values
+
+    def whose(self) -> list[int]:
+        """One worker's, while the others push nothing."""
+        return [0] if self.rank == 0 else []
+
+
+def join(told: dict[str, Any]) -> OurWorker | OurServer:
+    """This process as a worker or a server."""
+    here, is_sync = here_of(told), told["updates"] == "sync"
+    return OurServer(here, is_sync=is_sync) if here.is_server else OurWorker(here, is_sync=is_sync)

@@ -1,0 +1,104 @@
+"""TensorFlow's own parameter servers over gRPC, as of TensorFlow 1: `tf.distribute.Server`, a graph on each
+worker with variables on the servers, which apply the gradients of each worker as they come.
+
+Synchronous is as tf_cnn_benchmarks' `cross_replica_sync`: the same, and a step ends when all workers' have
+ended, by queues of tokens on a server. SyncReplicasOptimizer drops what comes late, so that workers which
+all take a number of steps could wait for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..job import Job, Work
+from ..rpc.routes import Here, Nothing, here_of, shared
+from ..rpc.tensorflow_grpc import server_of
+from ..values import Array
+from .step import Alone, Step, load
+
+
+class TensorFlow:
+    """A task of the cluster."""
+
+    def __init__(self, here: Here) -> None:
+        import tensorflow as tf
+
+        self._tf, self._here = tf, here
+        self.rank, self.ranks = here.rank, here.ranks
+        self.facts = {"version": f"TensorFlow {tf.__version__}"}
+        self._config = tf.compat.v1.ConfigProto()
+        self._server = server_of(tf, here, self._config)
+
+    def make(self, work: Work) -> Job:
+        """Steps with servers, or without."""
+        if self._here.is_server:
+            return Nothing()
+        if work["updates"] == "none":
+            return Step(Alone(self._tf, self._here, work), work)
+        return Step(Servers(self._tf, self._here, work, (self._server.target, self._config)), work)
+
+
+class Servers(Alone):
+    """Variables are on the servers alone, and shared by name."""
+
+    def __init__(self, tf: Any, here: Here, work: Work, session: tuple[str, Any]) -> None:
+        super().__init__(tf, here, work)
+        self.target, self.config = session
+        self._here, self._is_sync = here, work["updates"] == "sync"
+        self._barrier_session: Any = None
+
+    def variables(self, values: Sequence[Array]) -> list[Any]:
+        """Servers share them by bytes, as with replica_device_setter's greedy strategy."""
+        v1 = self.tf.compat.v1
+        sizes = [4 * math.prod(value.shape) for value in values]
+        server_of = {
+            number: server for server, part in enumerate(shared(sizes, self._here.servers)) for number in part
+        }
+        found = []
+        for number, value in enumerate(values):
+            with v1.device(self._here.task_of(self.workers + server_of[number])):
+                found.append(v1.get_variable(f"w{number}", value.shape, use_resource=True))
+        return found
+
+    def update(self, loss: Any, variables: list[Any]) -> tuple[Any, Any]:
+        """Of the plain optimizer, whose updates TensorFlow places where the variables are."""
+        step, _ = super().update(loss, variables)
+        if not self._is_sync:
+            return step, step
+        with self.tf.control_dependencies([step]):
+            return self._wait("step"), step
+
+    def _wait(self, name: str) -> Any:
+        """A token for each other worker, and one of each of them."""
+        v1 = self.tf.compat.v1
+        with v1.device(self._here.task_of(self.workers)):
+            queues = [
+                v1.FIFOQueue(2 * self.workers, [self.tf.bool], [[]], shared_name=f"{name}_{worker}")
+                for worker in range(self.workers)
+            ]
+            given = [queue.enqueue(False) for worker, queue in enumerate(queues) if worker != self.rank]
+            taken = queues[self.rank].dequeue_many(self.workers - 1)
+            return v1.group(*given, taken.op)
+
+    def begin(self, session: Any, variables: list[Any], values: Sequence[Array]) -> None:
+        """The first worker's."""
+        if self.rank == 0:
+            load(session, variables, values)
+        with self.tf.Graph().as_default():
+            self._session = self.tf.compat.v1.Session(self.target, config=self.config)
+            self._meet = self._session.make_callable(self._wait("meet"))
+
+    def barrier(self) -> None:
+        """By tokens too."""
+        self._meet()
+
+    def whose(self) -> list[int]:
+        """One worker's, while the others push nothing."""
+        return [0] if self.rank == 0 else []
+
+
+def join(told: dict[str, Any]) -> TensorFlow:
+    """This process as a worker or a server."""
+    return TensorFlow(here_of(told))

@@ -1,0 +1,75 @@
+"""What is said of measured trainings: tables, and goals that are missed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rdmacoll.benchmarks.rpc.judge import LINK_FILLED
+from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, OURS, PEERS
+
+Row = Mapping[str, Any]
+
+# How many times the images per second of the peer with the same kind of updates.
+GOAL = 2.5
+_TITLES = {**{name: row.title for name, row in CONTESTANTS.items()}, ALONE: "no servers"}
+
+
+def is_bound(row: Row, peer: str) -> bool:
+    """Whether a peer's training is bound by its communication: without any it would be GOAL times as fast."""
+    return bool(row["communication"].get(peer, 1.0) >= 1.0 - 1.0 / GOAL)
+
+
+def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
+    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one; what
+    fills it reaches every goal, and so does what is not bound by communication."""
+    found = []
+    for row in rows:
+        for ours, ratios in row["ratio"].items():
+            if gigabits is not None and row["MB_per_s"][ours] * 8e-3 >= LINK_FILLED * gigabits:
+                continue
+            found += [
+                f"{row['title']}: {_TITLES[ours]} is {value:.2f} times as fast as {_TITLES[peer]}, and means "
+                f"to be {GOAL:g} times"
+                for peer, value in ratios.items()
+                if CONTESTANTS[peer].updates == CONTESTANTS[ours].updates
+                and is_bound(row, peer)
+                and value < GOAL
+            ]
+    return found
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def table(row: Row) -> list[str]:
+    """Lines of Markdown, one for each contestant. Steps: milliseconds, median (min to max), at the slowest
+    worker. (L): others had the processor too. The last two: images per second / those of TensorFlow's
+    servers, for ours."""
+    peers = [name for name in PEERS if name in row["time_us"]]
+    heads = ["", "images/s", "ms of a step", "communication", "processor ms", "MiB"]
+    heads += [f"/ {_TITLES[peer]}" for peer in peers]
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+    for name, title in _TITLES.items():
+        if name not in row["time_us"]:
+            continue
+        summary, cpu, peak = row["time_us"][name], row["cpu_ms"][name], row["peak_bytes"][name]
+        mark = "" if summary["quiet"] else " (L)"
+        times = [_number(summary[what] / 1e3) for what in ("median", "min", "max")]
+        share = row["communication"].get(name)
+        is_alone = name == ALONE
+        cells = [
+            title,
+            _number(row["images_per_s"][name]) + mark,
+            f"{times[0]} ({times[1]} to {times[2]})",
+            "-" if share is None or is_alone else f"{100 * share:.0f} %",
+            _number(cpu["workers"]) + ("" if is_alone else f" + {_number(cpu['servers'])}"),
+            # The processes that train alone have trained with servers before.
+            "" if is_alone else f"{peak['workers'] / (1 << 20):.0f} + {peak['servers'] / (1 << 20):.0f}",
+        ]
+        for peer in peers:
+            value = row["ratio"].get(name, {}).get(peer) if name in OURS else None
+            cells.append("" if value is None else f"{value:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines

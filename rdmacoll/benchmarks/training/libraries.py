@@ -1,0 +1,71 @@
+"""What can take part in these benchmarks: rows as in `rdmacoll.benchmarks.libraries`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rdmacoll.benchmarks.libraries import PATIENT, QUIET_TENSORFLOW, Library
+
+_OURS = {**PATIENT, **QUIET_TENSORFLOW}
+_BY_TCP = {**_OURS, "RDMACOLL_TRANSPORT": "tcp"}
+
+
+def _ours(name: str, title: str, updates: str, settings: dict[str, str]) -> Library:
+    # The same TensorFlow as the peer's, where that is installed.
+    told = {"module": "training.ours", "updates": updates}
+    return Library(name, title, told, "rpc", "tf-grpc", "hand", settings, sleeps=True, instead="tensorflow")
+
+
+LIBRARIES = {
+    row.name: row
+    for row in (
+        _ours("rdmacoll-sync", "rdmacoll", "sync", _OURS),
+        _ours("rdmacoll-async", "rdmacoll", "async", _OURS),
+        # On one machine, where the others go through shared memory: as gRPC does.
+        _ours("rdmacoll-sync-tcp", "rdmacoll over TCP", "sync", _BY_TCP),
+        _ours("rdmacoll-async-tcp", "rdmacoll over TCP", "async", _BY_TCP),
+        Library(
+            "tf-grpc",
+            "TensorFlow's servers",
+            {"module": "training.tensorflow_grpc"},
+            "rpc",
+            "tf-grpc",
+            "hand",
+            QUIET_TENSORFLOW,
+            sleeps=True,
+            instead="tensorflow",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """What is timed. updates: "sync", "async", or "none": workers that train each for itself."""
+
+    name: str
+    title: str
+    library: str
+    updates: str
+
+
+CONTESTANTS = {
+    row.name: row
+    for row in (
+        *(
+            Contestant(name, f"{library.title}, {library.told['updates']}", name, library.told["updates"])
+            for name, library in LIBRARIES.items()
+            if library.is_ours
+        ),
+        Contestant("tf-grpc", "TensorFlow's servers, async", "tf-grpc", "async"),
+        Contestant("tf-grpc-sync", "TensorFlow's servers, sync", "tf-grpc", "sync"),
+    )
+}
+OURS = tuple(name for name, row in CONTESTANTS.items() if LIBRARIES[row.library].is_ours)
+PEERS = tuple(name for name in CONTESTANTS if name not in OURS)
+ALONE = "alone"
+
+
+def across(name: str) -> bool:
+    """Whether this takes part between hosts, where ours goes by TCP anyway."""
+    return not name.endswith("-tcp")

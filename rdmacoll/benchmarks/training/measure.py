@@ -1,0 +1,155 @@
+"""Trainings of models by workers and servers, ours and TensorFlow's own, turn by turn in a run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable
+
+from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
+from rdmacoll.benchmarks.libraries import Place
+from rdmacoll.benchmarks.parts import Part, Parts
+from rdmacoll.benchmarks.rpc.measure import title_of
+from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, LIBRARIES, OURS, across
+from rdmacoll.benchmarks.training.models import Model
+from rdmacoll.benchmarks.turns import Cell, Rules, Task, ratio
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model, the edge of its images in pixels, and how many a worker has in a step."""
+
+    model: Model
+    image: int
+    batch: int
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return f"{self.model.title}, {self.batch} images of {self.image} x {self.image}"
+
+    def work(self, updates: str) -> dict[str, Any]:
+        """For a rank. bytes: small ones are checked in every turn."""
+        return {
+            "what": "training",
+            "model": self.model.name,
+            "shapes": [list(shape) for shape in self.model.shapes(self.image)],
+            "image": self.image,
+            "batch": self.batch,
+            "rate": self.model.rate,
+            "updates": updates,
+            "bytes": self.model.variables_bytes(self.image),
+            "keep": True,
+        }
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to measure. contestants: names."""
+
+    contestants: Sequence[str]
+    trainings: Sequence[Training]
+    workers: int
+    servers: int
+    links: Sequence[str]
+    cache: Path
+    rules: Rules
+    seconds: float
+
+
+def row_of(training: Training, cells: Mapping[str, Cell], workers: int) -> Row:
+    """A cell of each contestant: microseconds per step at the slowest worker; images per second and MB/s
+    (10^6 bytes, each way) of all workers; the share of a step that is no computing, beside workers that train
+    each for itself; milliseconds of processor for a step of one worker, of workers and of servers; most
+    memory, of all workers and of all servers; the peers' ratios to each of ours, above 1 where we are
+    faster."""
+    alone = cells.get(ALONE)
+    size = training.model.variables_bytes(training.image)
+    row: Row = {
+        "model": training.model.name,
+        "title": training.title,
+        "image": training.image,
+        "batch": training.batch,
+        "variables_bytes": size,
+        "time_us": {name: cell.summary() for name, cell in cells.items()},
+        "images_per_s": {},
+        "MB_per_s": {},
+        "communication": {},
+        "cpu_ms": {},
+        "peak_bytes": {},
+        "ratio": {},
+    }
+    for name, summary in row["time_us"].items():
+        steps_per_s = workers * 1e6 / summary["median"]
+        row["images_per_s"][name] = steps_per_s * training.batch
+        row["MB_per_s"][name] = steps_per_s * size / 1e6 if name != ALONE else 0.0
+        if alone is not None:
+            row["communication"][name] = max(0.0, 1.0 - 1.0 / ratio(cells[name], alone))
+        for what, values, share in (
+            ("cpu_ms", summary["cpu_us_of"], 1e3 * workers),
+            ("peak_bytes", summary["peak_bytes_of"], 1),
+        ):
+            row[what][name] = {
+                "workers": sum(values[:workers]) / share,
+                "servers": sum(values[workers:]) / share,
+            }
+    for ours in (name for name in OURS if name in cells):
+        row["ratio"][ours] = {
+            name: ratio(cell, cells[ours]) for name, cell in cells.items() if name not in (*OURS, ALONE)
+        }
+    return row
+
+
+class Measurement(Parts):
+    """Every model, over every link."""
+
+    def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
+        super().__init__(wish.rules, wish.seconds, say)
+        self._wish = wish
+
+    def run(self, each: Callable[[Part], None]) -> None:
+        """Measures all parts; `each` is called with one that is complete."""
+        wish = self._wish
+        titles = {link: title_of(wish.workers, wish.servers, link) for link in wish.links}
+        self._take(((title, partial(self._part, link, title)) for link, title in titles.items()), each)
+
+    def _part(self, link: str, title: str) -> Part:
+        wish = self._wish
+        names = [name for name in wish.contestants if link == MACHINE or across(name)]
+        part: Part = {"link": link, "title": title, "libraries": {}, "rows": []}
+        with (
+            tempfile.TemporaryDirectory(prefix="training-") as folder,
+            place_of(wish.workers + wish.servers, link, Path(folder), wish.servers) as (place, facts),
+        ):
+            part.update(facts)
+            for training in wish.trainings:
+                if self._is_late(f"{title}: {training.title}"):
+                    continue
+                cells, versions = self._cells(names, training, place)
+                part["libraries"].update(versions)
+                part["rows"].append(row_of(training, cells, wish.workers))
+                self._say(f"  {training.title} done")
+        return part
+
+    def _cells(
+        self, names: Sequence[str], training: Training, place: Place
+    ) -> tuple[dict[str, Cell], dict[str, dict[str, str]]]:
+        """With ranks of its own: those of a large model have gigabytes."""
+        chosen = {CONTESTANTS[name].library for name in names}
+        libraries = [row for name, row in LIBRARIES.items() if name in chosen]
+        with teams_of(libraries, place, self._wish.cache, self._tell) as teams:
+            started = [team.library.name for team in teams]
+            tasks = {
+                name: Task(CONTESTANTS[name].library, training.work(CONTESTANTS[name].updates))
+                for name in names
+                if CONTESTANTS[name].library in started
+            }
+            if started:
+                tasks[ALONE] = Task(started[0], training.work("none"))
+            versions = {team.library.name: team.facts for team in teams}
+            return self._turns.take(teams, tasks), versions

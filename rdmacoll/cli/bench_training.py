@@ -1,0 +1,143 @@
+"""`rdmacoll bench ps-training`: images per second beside TensorFlow's own parameter servers over gRPC."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import click
+
+from rdmacoll.benchmarks.compare import MACHINE, machine_facts
+from rdmacoll.benchmarks.training import judge
+from rdmacoll.benchmarks.training.libraries import OURS, PEERS
+from rdmacoll.benchmarks.training.measure import Measurement, Training, Wish
+from rdmacoll.benchmarks.training.models import CLASSES, MODELS
+from rdmacoll.benchmarks.turns import Rules
+from rdmacoll.cli.bench_compare import alone, links_of, names_of
+from rdmacoll.cli.report import Findings, command, counted, say
+from rdmacoll.cli.turn_options import takes_rules
+from rdmacoll.engine import bootstrap
+
+
+def trainings_of(models: str, image: int | None, batch: int | None) -> list[Training]:
+    """Of a comma list of models. Raises click's usage error."""
+    found = []
+    for name in names_of(models, list(MODELS), "--models"):
+        model = MODELS[name]
+        if image is not None and image < model.image_min:
+            raise click.BadParameter(f"--image {image}: {model.title} takes images from {model.image_min} on")
+        found.append(Training(model, image or model.image, batch or model.batch))
+    return found
+
+
+@click.command("ps-training")
+@click.option("--models", default="all", show_default=True, help=f"Of {', '.join(MODELS)}.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, 4096),
+    help="Images of a worker's step; else "
+    f"{', '.join(f'{model.batch} for {model.name}' for model in MODELS.values())}.",
+)
+@click.option(
+    "--image",
+    type=click.IntRange(1, 1024),
+    help="Edge of the images in pixels; else "
+    f"{', '.join(f'{model.image} for {model.name}' for model in MODELS.values())}.",
+)
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64))
+@click.option("--servers", default=1, show_default=True, type=click.IntRange(1, 64))
+@click.option("--ours", default="all", show_default=True, help=f"Of {', '.join(OURS)}.")
+@click.option(
+    "--peer", "peers", multiple=True, help=f"all, or of {', '.join(PEERS)}; may come several times."
+)
+@click.option("--links", default=MACHINE, show_default=True, help="Or Gbit/s between two hosts: 1,10.")
+@takes_rules
+@click.option("--seconds", default=1800.0, show_default=True, help="The limit of the whole run.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="Draw the result here (needs matplotlib).")
+@command("bench ps-training")
+def training(
+    *,
+    models: str,
+    batch: int | None,
+    image: int | None,
+    workers: int,
+    servers: int,
+    ours: str,
+    peers: tuple[str, ...],
+    links: str,
+    rules: Rules,
+    seconds: float,
+    plot: str | None,
+) -> Findings:
+    """Workers train a model with parameter servers, on synthetic images: images per second of all workers.
+
+    All are the same graph of TensorFlow 1 in a session, plain SGD, in the same TensorFlow. sync: a step ends
+    when the gradients of all workers are in it. async: nobody waits for others. Before it is timed, a step is
+    compared with the same one computed without servers. Communication is the share of a step beyond what it
+    takes workers that train each for itself. Images are small, so that computing takes little: with --image
+    224 and larger batches they are as in the literature.
+    """
+    alone()
+    if plot is not None and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError(
+            "--plot needs matplotlib, which is not installed: pip install 'rdmacoll[plot]'."
+        )
+    given = list(PEERS) if "all" in peers else names_of(",".join(peers), list(PEERS), "--peer")
+    contestants = [*names_of(ours, list(OURS), "--ours"), *given]
+    if not contestants:
+        raise click.BadParameter("--ours is empty, and there is no --peer: nobody would train")
+    wish = Wish(
+        contestants,
+        trainings_of(models, image, batch),
+        workers,
+        servers,
+        links_of(links, [2]),
+        bootstrap.cache_folder(),
+        rules,
+        seconds,
+    )
+    measurement = Measurement(wish, lambda text: click.echo(text, err=True))
+    measurement.run(_show)
+    rows = [row for part in measurement.parts for row in part["rows"]]
+    wrong = sum(cell["wrong"] for row in rows for cell in row["time_us"].values())
+    for text in measurement.left_out:
+        say(text)
+    say(counted(wrong, "wrong step"))
+    found: Findings = {
+        "ok": wrong == 0 and bool(rows) and all(row["time_us"] for row in rows),
+        "what": "ps-training",
+        **machine_facts(),
+        "settings": {
+            "workers": workers,
+            "servers": servers,
+            "classes": CLASSES,
+            "turns": rules.turns,
+            "burst_s": rules.burst_s,
+            "foreign_share_max": rules.foreign_of_sleepers,
+        },
+        "parts": measurement.parts,
+        "missed": {part["link"]: _missed(part) for part in measurement.parts},
+        "left_out": measurement.left_out,
+        "wrong": wrong,
+    }
+    if plot is not None:
+        importlib.import_module("rdmacoll.benchmarks.training.plot").draw(found).savefig(plot)
+    return found
+
+
+def _missed(part: dict[str, Any]) -> list[str]:
+    return judge.missed(part["rows"], None if part["link"] == MACHINE else float(part["link"]))
+
+
+def _show(part: dict[str, Any]) -> None:
+    mtu = f", MTU {part['mtu']}" if "mtu" in part else ""
+    say(f"\n{part['title']}{mtu}")
+    for name, facts in part["libraries"].items():
+        say(f"{name}: {', '.join(f'{what} {value}' for what, value in facts.items())}")
+    for row in part["rows"]:
+        say("\n".join(["", f"{row['title']}, {row['variables_bytes'] / 1e6:.1f} MB", ""]))
+        say("\n".join(judge.table(row)))
+    say()
+    for sentence in _missed(part):
+        say(f"- {sentence}")

@@ -1,0 +1,53 @@
+"""What a process says of its own end, in Pythons that tell of a SystemExit that was raised by itself."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from ranks import ROOT
+
+from release.environments import interpreters
+
+PYTHONS = [str(python) for version, python in interpreters().items() if version in ("3.12", "3.13")]
+PROGRAM = """
+import atexit, importlib.util, sys
+spec = importlib.util.spec_from_file_location("ending", sys.argv[1])
+ending = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(ending)
+own = ending.Ending()
+own.watch(lambda: print("early"))
+atexit.register(lambda: print(own.cause(), ending.is_harmless(own.cause())))
+"""
+
+
+def told(program: str) -> tuple[int, list[str]]:
+    """The exit status of a program, and what it prints."""
+    done = subprocess.run(
+        [PYTHONS[0], "-c", PROGRAM + program, str(ROOT / "rdmacoll" / "engine" / "ending.py")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not PYTHONS, reason="needs Python 3.12")
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ("raise SystemExit(3)", 3, ["early", "SystemExit: 3 False"]),
+        ("raise SystemExit", 0, ["SystemExit: 0 True"]),
+        ("exit(2)", 2, ["early", "SystemExit: 2 False"]),
+        ("sys.exit(4)", 4, ["early", "SystemExit: 4 False"]),
+        ("try:\n    raise SystemExit(3)\nfinally:\n    later = 1", 3, ["early", "SystemExit: 3 False"]),
+        ("try:\n    raise SystemExit(3)\nexcept SystemExit:\n    pass", 0, None),
+        ("try:\n    sys.exit(3)\nexcept SystemExit:\n    raise ValueError('nan')", 1, None),
+        ("import threading\nthreading.Thread(target=lambda: sys.exit(3)).start()", 0, None),
+    ],
+)
+def test_an_exit_that_is_raised_is_known_by_its_code(program, code, said):
+    unknown = "its program ended: its data ended, or it raised SystemExit True"
+    expected = said or (["early", "ValueError: nan False"] if code else [unknown])
+    assert told(program) == (code, expected)
