@@ -29,7 +29,7 @@ bool is_by_powers_of_two(const Shape& shape) {
 }
 
 constexpr std::array kTable{
-    AlgorithmRow{Algorithm::ring, "ring", ring_allreduce, Result::sum, never, true},
+    AlgorithmRow{Algorithm::ring, "ring", ring_allreduce, Result::sum, never},
     AlgorithmRow{Algorithm::direct, "direct", direct_allreduce, Result::sum, always},
     AlgorithmRow{Algorithm::recursive_doubling, "recursive_doubling", recursive_doubling_allreduce,
                  Result::sum, always},
@@ -44,11 +44,11 @@ constexpr std::array kTable{
     AlgorithmRow{Algorithm::pipelined_tree, "pipelined_tree", pipelined_tree_broadcast,
                  Result::root_value, always},
     AlgorithmRow{Algorithm::ring_allgather, "ring_allgather", ring_allgather, Result::concatenation,
-                 always, true},
+                 always},
     AlgorithmRow{Algorithm::doubling_allgather, "doubling_allgather", doubling_allgather,
                  Result::concatenation, always},
     AlgorithmRow{Algorithm::ring_reduce_scatter, "ring_reduce_scatter", ring_reduce_scatter,
-                 Result::own_sum, never, true},
+                 Result::own_sum, never},
     AlgorithmRow{Algorithm::direct_reduce_scatter, "direct_reduce_scatter", direct_reduce_scatter,
                  Result::own_sum, always},
     AlgorithmRow{Algorithm::pairwise_alltoall, "pairwise_alltoall", pairwise_alltoall,

@@ -162,7 +162,8 @@ struct AlgorithmRow {
     exchange
   } result;
   bool (*is_canonical)(const Shape& shape);  // evaluates the canonical tree
-  bool by_node = false;                      // looks at Shape::nodes
+  // Looks at Shape::nodes for more than the order of a ring, which is one anyhow.
+  bool by_node = false;
   bool by_servers = false;  // ... at Shape::servers, which the others know nothing of
 };
 bool is_sum(AlgorithmRow::Result result);

@@ -39,7 +39,9 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   if (has_spoken(pending, record)) {
     // Only after an error that this rank has seen and another has not: this is its next operation
     // of the name, and waits until the other has come to the same point.
-    if (pending.piecemeal) {
+    if (!is_root()) {
+      // What a plan had started the root may judge before it hears of it from here.
+      if (!std::exchange(pending.piecemeal, true)) pass_on(key, pending, 0);
       upward_.push_back(record);
       return true;
     }

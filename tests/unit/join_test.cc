@@ -164,5 +164,23 @@ TEST(JoiningBelowTheRoot, passes_everything_on_once_somebody_has_joined) {
   EXPECT_EQ(upward[2].origin, 18);
 }
 
+// Of what a plan has started a rank hears the verdict though others below have not spoken yet, and
+// submits the next one.
+TEST(JoiningBelowTheRoot, passes_on_what_a_rank_says_after_a_verdict) {
+  const World large = world(1, 40);
+  const DescriptorTable table;
+  Readiness node(large, table, {});
+  EXPECT_TRUE(node.add(sum_of("x", 1), 0));
+  EXPECT_TRUE(node.add(sum_of("x", 17), 0));
+  EXPECT_TRUE(node.take_upward().empty());
+  EXPECT_TRUE(node.add(sum_of("x", 17), 0));
+  EXPECT_TRUE(node.add(sum_of("x", 18), 0));
+  EXPECT_TRUE(node.add(sum_of("x", 1), 0));
+  const auto upward = node.take_upward();
+  std::vector<int> origins;
+  for (const ReadyRecord& record : upward) origins.push_back(record.origin);
+  EXPECT_EQ(origins, (std::vector<int>{1, 17, 17, 18, 1}));
+}
+
 }  // namespace
 }  // namespace rdmacoll
