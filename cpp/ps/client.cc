@@ -78,7 +78,8 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
   if (!rule_.empty() && !rule.empty() && rule_ != rule) {
     return {Code::invalid, cat("variables with a second optimizer: the servers go by\n", rule_,
                                "and this one is\n", rule,
-                               "Give all variables one optimizer with the same numbers.")};
+                               "Give all variables optimizers of one class with the same numbers, "
+                               "or have the workers update them (sync=True).")};
   }
   const auto known = static_cast<uint32_t>(specs_.size());
   call = new_call();

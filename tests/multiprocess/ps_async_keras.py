@@ -222,6 +222,29 @@ def digits(epochs: str, folder: str) -> dict[str, object]:
     }
 
 
+def two_optimizers() -> list[object]:
+    """Two models that are trained in turn, each with an optimizer of its own, as a generator and its
+    discriminator are: the difference to plain Keras; what is said of a third one with other numbers."""
+    x, y = data()
+    found = []
+    for wrap in (lambda one: one, WRAP):
+        models = [network(), network()]
+        for model in models:
+            model.compile(optimizer=wrap(keras.optimizers.Adam(0.01)), loss="mse")
+        for step in range(12):
+            models[step % 2].train_on_batch(x[step : step + 40], y[step : step + 40])
+        for model in models:
+            model.optimizer.finalize_variable_values(model.trainable_variables)
+        found.append([one for model in models for one in model.get_weights()])
+    difference = max(float(np.abs(one - other).max()) for one, other in zip(*found))
+    assert int(models[0].optimizer.iterations.numpy()) == int(models[1].optimizer.iterations.numpy()) == 6
+    try:
+        train(network(), WRAP(keras.optimizers.Adam(0.02)), 1)
+    except Exception as error:
+        return [difference, str(rdmacoll.error_from(error))]
+    return [difference, ""]
+
+
 def refused() -> list[str]:
     """What DistributedOptimizer and its like say of what servers cannot do."""
     said = []

@@ -102,6 +102,13 @@ def test_workers_learn_digits_together(workers, servers, launcher, tmp_path):
         assert found["iterations"] == sum(one["mine"] for one in reports[:workers])
 
 
+def test_models_with_optimizers_of_their_own_train_in_turn():
+    difference, said = keras(1, 2, "two_optimizers").succeeded()[0]
+    assert difference < TOLERANCE
+    assert "variables with a second optimizer: the servers go by" in said
+    assert "Give all variables optimizers of one class with the same numbers" in said
+
+
 def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
     said = keras(1, 1, "refused").succeeded()[0]
     expected = [
