@@ -84,6 +84,25 @@ TEST(Callers, who_asks_for_metrics_meanwhile_gets_them) {
   asker.join();
 }
 
+TEST(Callers, that_wait_do_not_overtake_what_they_have_submitted_before) {
+  LocalWorld world(1, "");
+  if (HasFatalFailure()) return;
+  std::vector<float> values(10, 1.f);
+  std::vector<double> others(10, 1.);
+  const auto first =
+      std::make_shared<Operation>(in_place(Kind::allreduce, Dtype::float32, values, "first"));
+  const auto second =
+      std::make_shared<Operation>(in_place(Kind::allreduce, Dtype::float64, others, "second"));
+  Driver& driver = world.rank(0).driver();
+  driver.look([&](Engine& engine) {
+    EXPECT_TRUE(engine.submit(first).ok());
+    EXPECT_TRUE(engine.take(second).ok());
+  });
+  EXPECT_TRUE(driver.wait(*second, 10 * kSecond));
+  EXPECT_TRUE(driver.wait(*first, 10 * kSecond));
+  EXPECT_LT(first->sequence, second->sequence);
+}
+
 // ---- callers that drive and do not wait ----
 
 // What a request's `done` has seen; outlives whoever has submitted it.
