@@ -3,10 +3,8 @@ and how many servers there are. Reports what came of it."""
 
 from __future__ import annotations
 
-import os
 import sys
 
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import numpy as np
 import tensorflow as tf
 from ranks import report

@@ -22,7 +22,7 @@ def there(folder: Path, workers: int, task: str, *arguments: str, python: Path |
     program: str | Path = PROGRAM
     if python is not None:
         program = f"import os\nos.execv({str(python)!r}, {[str(python), *words]!r})\n"
-    env = {} if python is not None else {"PYTHONPATH": path_of(folder)}
+    env = {} if python is not None else {"PYTHONPATH": path_of(folder), "TF_USE_LEGACY_KERAS": "1"}
     return run(
         program, workers + 1, arguments=words[1:] if python is None else [], env=env, deadline_s=300
     ).succeeded()
