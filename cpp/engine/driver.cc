@@ -178,11 +178,11 @@ void Driver::visit(Operation& operation, Limits& limits) {
     } else {
       if (limits.long_wait != nullptr) limits.long_wait->begin();
       const Nanoseconds now = clock_.now();
-      if (limits.since == 0) limits.since = now;
       if (refused_at == 0) {
         refused_at = now;
         wake();  // the holder may sleep, and not know of an operation that came without a bell
       }
+      if (limits.are_reached(now)) return;
       if (now - refused_at < kBatonSpin) {  // the engine thread gives it up when it sees a caller
         relax(options_.yield);
       } else {
@@ -346,7 +346,6 @@ void Driver::drive(Done done, Limits& limits) {
     if (moved && ++turns % kTurnsPerLook != 0) continue;
     if (done() || (!limits.insists && wanted_.load(std::memory_order_relaxed) > 0)) return;
     const Nanoseconds now = engine_.turned_at();
-    if (limits.since == 0) limits.since = now;
     if (limits.are_reached(now)) return;
     if (limits.long_wait != nullptr && now - limits.since > kSpinAlone) limits.long_wait->begin();
     if (moved) continue;

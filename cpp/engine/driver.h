@@ -3,6 +3,7 @@
 // handing over to a thread costs ten times what a small allreduce does.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -97,9 +98,12 @@ class Driver {
     Idle idle = Idle::sleeps;
     bool insists = false;
     LongWait* long_wait = nullptr;
-    Nanoseconds since = 0;  // the first look at the time, from which all of this counts
+    Nanoseconds since = kNever;  // the first look at the time, from which all of this counts
 
-    bool are_reached(Nanoseconds now) const { return now - since >= timeout; }
+    bool are_reached(Nanoseconds now) {
+      since = std::min(since, now);
+      return now - since >= timeout;
+    }
     Nanoseconds deadline() const { return timeout == kNever ? kNever : since + timeout; }
   };
   template <typename Done>
