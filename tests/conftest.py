@@ -61,7 +61,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if marks and not session.config.option.collectonly:
         folders = {folder for mark in marks for folder in mark.args}
         to_run = {folder for mark in marks if mark.kwargs.get("and_run") for folder in mark.args}
-        session.config.stash[BUILDS] = Builds(folders, to_run)
+        beside_guest = any(item.get_closest_marker("rdma") for item in session.items)
+        session.config.stash[BUILDS] = Builds(folders, to_run, beside_guest)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

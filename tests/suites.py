@@ -24,7 +24,6 @@ OPTIONS = {
     "sanitize": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=address;undefined"),
     "threads": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=thread"),
 }
-IN_THE_BACKGROUND, BESIDE_THE_GUEST = 19, 5  # niceness
 # Where nothing depends on how soon it runs; and where deadlines are kept, the longest first.
 PATIENT = ("sim", "verbs_sim", "unit")
 PUNCTUAL = ("conformance", "multiprocess")
@@ -55,12 +54,14 @@ class Builds:
     """Builds `folders`, and runs the suites of those in `to_run`. `wait` gives a folder's path when it is
     built; `wait_for_suites` returns when all of its suites have passed."""
 
-    def __init__(self, folders: set[str], to_run: set[str]) -> None:
+    def __init__(self, folders: set[str], to_run: set[str], beside_guest: bool) -> None:
         self._results: dict[str, Future[Path]] = {name: Future() for name in OPTIONS if name in folders}
         suites = [
             (name, suite) for name in self._results if name in to_run for suite in (*PUNCTUAL, *PATIENT)
         ]
         self._passed: dict[tuple[str, str], Future[None]] = {one: Future() for one in suites}
+        # Deadlines are kept where nobody waits for a processor.
+        self._at_once = 1 if beside_guest else cores()
         self._is_calm = threading.Event()
         self._lock = threading.Lock()
         self._processes: set[subprocess.Popen[str]] = set()
@@ -97,12 +98,12 @@ class Builds:
             settle(built, partial(self._build, folder))
         for (folder, suite), passed in self._passed.items():
             if suite in PATIENT and not self._is_calm.is_set():
-                settle(passed, partial(self._run_suite, folder, suite, IN_THE_BACKGROUND))
+                settle(passed, partial(self._run_suite, folder, suite, "nice", "-n", "19"))
         self._is_calm.wait()
-        with ThreadPoolExecutor(cores()) as pool:
+        with ThreadPoolExecutor(self._at_once) as pool:
             for (folder, suite), passed in self._passed.items():
                 if not passed.done():
-                    pool.submit(settle, passed, partial(self._run_suite, folder, suite, BESIDE_THE_GUEST))
+                    pool.submit(settle, passed, partial(self._run_suite, folder, suite))
 
     def _build(self, folder: str) -> Path:
         target = ROOT / "build" / folder
@@ -110,19 +111,19 @@ class Builds:
             generator = ["-G", "Ninja"] if shutil.which("ninja") else []
             configure = ("cmake", "-S", ".", "-B", str(target), *generator)
             self._call(*configure, "-DRDMACOLL_TESTS=ON", *OPTIONS[folder])
-        self._call("cmake", "--build", str(target), "--parallel", str(cores()))
+        self._call("nice", "-n", "19", "cmake", "--build", str(target), "--parallel", str(cores()))
         return target
 
-    def _run_suite(self, folder: str, suite: str, niceness: int) -> None:
+    def _run_suite(self, folder: str, suite: str, *before: str) -> None:
         program = str(self.wait(folder) / f"{suite}_tests")
-        judge(suite, self._call(program, "--gtest_brief=1", niceness=niceness))
+        judge(suite, self._call(*before, program, "--gtest_brief=1"))
 
-    def _call(self, *command: str, niceness: int = IN_THE_BACKGROUND) -> str:
+    def _call(self, *command: str) -> str:
         """What the command prints, if its exit code is 0."""
         with self._lock:
             assert not self._stopped, "the run ended before the suites were built and run"
             process = subprocess.Popen(
-                ["nice", "-n", str(niceness), *command],
+                command,
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

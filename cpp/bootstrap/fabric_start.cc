@@ -67,7 +67,9 @@ Status Fabric::listen() {
   reception_ = std::make_unique<Reception>(meeting_epoll_.get());
   // Alone nobody needs these; but what was asked for has to be there, as in every world.
   const bool has_peers = options_.size > 1;
-  if (options_.host != nullptr) {
+  // A world of one listens nowhere, so whoever lodges with it has a door of its own, at any port.
+  const bool lodges = options_.host != nullptr && !options_.host->card_.tcp.empty();
+  if (lodges) {
     lodger_ = std::make_shared<Lodger>(credentials_);
     RC_RETURN_IF_ERROR(lodger_->opened());
     RC_RETURN_IF_ERROR(watch_nested(meeting_epoll_.get(), lodger_->bell().get()));
@@ -77,7 +79,8 @@ Status Fabric::listen() {
     std::vector<SocketAddress> addresses;
     RC_RETURN_IF_ERROR(
         choose_addresses(interface_addresses(), options_.config.interface, addresses));
-    for (SocketAddress& address : addresses) address.set_port(options_.config.port);
+    const int port = options_.host == nullptr ? options_.config.port : 0;
+    for (SocketAddress& address : addresses) address.set_port(port);
     if (has_peers) RC_RETURN_IF_ERROR(reception_->open(addresses));
   }
   if (has_peers || options_.config.rdma_requested) {
@@ -93,7 +96,7 @@ Status Fabric::listen() {
            .numa_node = this_numa_node(),
            .uid = ::geteuid(),
            .unix_name = reception_->unix_name(),
-           .tcp = options_.host == nullptr ? reception_->tcp() : options_.host->card_.tcp,
+           .tcp = lodges ? options_.host->card_.tcp : reception_->tcp(),
            .rdma = ability_.card,
            .settings = options_.settings};
   card_text_ = to_json(card_);

@@ -28,9 +28,6 @@ constexpr Nanoseconds kCallerPatience = 20 * kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
 // While there is work, the limits of drive() are looked at once in so many turns.
 constexpr uint32_t kTurnsPerLook = 16;
-// Between two turns that find nothing: a look takes a tenth of a turn, so what comes is seen
-// sooner.
-constexpr int kLooksPerTurn = 8;
 // Whoever polls longer than this gives way after each turn: the peer that it waits for, or the
 // thread that feeds it, may have been put on the same core.
 constexpr Nanoseconds kSpinAlone = 10 * kMicrosecond;
@@ -343,7 +340,7 @@ void Driver::drive(Done done, Limits& limits) {
     // Where ranks share a processor, a peer's answer does not come before this one gives way.
     const bool moved = engine_.progress() && !(options_.yield && engine_.has_said_all());
     if (moved) idle_since = 0;
-    if (moved && ++turns % kTurnsPerLook != 0) continue;
+    if (moved && limits.long_wait == nullptr && ++turns % kTurnsPerLook != 0) continue;
     if (done() || (!limits.insists && wanted_.load(std::memory_order_relaxed) > 0)) return;
     const Nanoseconds now = engine_.turned_at();
     if (limits.are_reached(now)) return;
@@ -355,6 +352,7 @@ void Driver::drive(Done done, Limits& limits) {
       continue;
     }
     if (limits.idle == Idle::returns) return;
+    if (limits.long_wait != nullptr) limits.long_wait->begin();
     if (fall_asleep() &&
         sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
       silence_bell();

@@ -85,10 +85,7 @@ Status Engine::submit(const OperationRef& operation) {
 
 Status Engine::take(const OperationRef& operation) {
   if (!operation->is_prepared) RC_RETURN_IF_ERROR(check(operation->request));
-  submissions_.drain(submitted_);  // what the same caller has submitted before comes before
-  RC_RETURN_IF_ERROR(submissions_.admit(*operation));
-  submitted_.push_back(operation);
-  return {};
+  return submissions_.add_behind(operation, submitted_);
 }
 
 bool Engine::has_said_all() const {

@@ -12,7 +12,8 @@ struct LongWaitHooks {
 class LongWait {
  public:
   explicit LongWait(const LongWaitHooks& hooks) : hooks_(hooks) {}
-  ~LongWait() {
+  // Python ends a thread in there that comes back when the interpreter has ended.
+  ~LongWait() noexcept(false) {
     if (begun_ != nullptr) hooks_.after(begun_);
   }
   LongWait(const LongWait&) = delete;

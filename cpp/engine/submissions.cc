@@ -64,6 +64,15 @@ Status Submissions::add(const OperationRef& operation) {
   return {};
 }
 
+Status Submissions::add_behind(const OperationRef& operation,
+                               std::vector<OperationRef>& operations) {
+  const std::lock_guard lock(mutex_);
+  RC_RETURN_IF_ERROR(number(*operation));
+  if (!queue_.empty()) move_to(operations);
+  operations.push_back(operation);
+  return {};
+}
+
 Status Submissions::number(Operation& operation) {
   if (!closed_.ok()) return closed_;
   Request& request = operation.request;

@@ -34,20 +34,14 @@ class Submissions {
   // Refuses a name that is in flight. Numbers the unnamed, by one counter for all kinds, so that an
   // allreduce here against a broadcast there is a mismatch and not a stall.
   Status add(const OperationRef& operation);
-  // The same for whoever has the baton, and needs no queue.
-  Status admit(Operation& operation) {
-    const std::lock_guard lock(mutex_);
-    return number(operation);
-  }
+  // The same, and drain(), in one: for whoever has the baton. Refused, it drains nothing.
+  Status add_behind(const OperationRef& operation, std::vector<OperationRef>& operations);
 
   // Appends to `operations`. Cheap when nothing waits.
   void drain(std::vector<OperationRef>& operations) {
     if (!waiting()) return;
     const std::lock_guard lock(mutex_);
-    waiting_.store(false, std::memory_order_relaxed);
-    operations.insert(operations.end(), std::make_move_iterator(queue_.begin()),
-                      std::make_move_iterator(queue_.end()));
-    queue_.clear();
+    move_to(operations);
   }
   bool waiting() const { return waiting_.load(std::memory_order_seq_cst); }
 
@@ -74,6 +68,12 @@ class Submissions {
   };
   Status find_door(const Request& request, Door*& door) const;
   Status number(Operation& operation);
+  void move_to(std::vector<OperationRef>& operations) {
+    waiting_.store(false, std::memory_order_relaxed);
+    operations.insert(operations.end(), std::make_move_iterator(queue_.begin()),
+                      std::make_move_iterator(queue_.end()));
+    queue_.clear();
+  }
 
   mutable std::mutex mutex_;
   std::vector<OperationRef> queue_;

@@ -40,8 +40,8 @@ class Served(Copied):
     _rdmacoll_reduce: Exchange  # type: ignore[assignment]
 
     def finalize_variable_values(self, var_list: Any) -> None:
-        """At the end of `fit`."""
-        self._rdmacoll_reduce.pull_values()
+        """At the end of `fit`. Keras 2 restores the best weights before it."""
+        self._rdmacoll_reduce.pull_values_to_save(self)
 
     def save_own_variables(self, store: Any) -> None:
         """The servers' state, as the plain optimizer has its own."""

@@ -96,6 +96,10 @@ TEST(Callers, that_wait_do_not_overtake_what_they_have_submitted_before) {
   Driver& driver = world.rank(0).driver();
   driver.look([&](Engine& engine) {
     EXPECT_TRUE(engine.submit(first).ok());
+    const auto again =
+        std::make_shared<Operation>(in_place(Kind::allreduce, Dtype::float64, others, "first"));
+    EXPECT_EQ(engine.take(again).code(), Code::duplicate);
+    EXPECT_TRUE(engine.has_submissions()) << "who is refused takes nothing away from others";
     EXPECT_TRUE(engine.take(second).ok());
   });
   EXPECT_TRUE(driver.wait(*second, 10 * kSecond));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from frame import program
 from ranks import run
 
@@ -143,7 +144,8 @@ report(order, rank=0)
     assert run(body, 1).succeeded() == [["closed", "freed"]]
 
 
-def test_threads_go_on_while_a_small_prepared_run_waits_for_a_late_rank():
+@pytest.mark.parametrize("spin_us", ["100", "0"])
+def test_threads_go_on_while_a_small_prepared_run_waits_for_a_late_rank(spin_us):
     body = """
 import threading
 mine = np.ones(2, np.float32)
@@ -166,4 +168,6 @@ ends.set()
 thread.join()
 assert me == 1 or meanwhile > 20, f"the thread had {meanwhile} turns: who waited kept the interpreter's lock"
 """
-    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+    assert [
+        entry["error"] for entry in run(program(body), 2, env={"RDMACOLL_SPIN_US": spin_us}).succeeded()
+    ] == [None, None]

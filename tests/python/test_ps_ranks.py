@@ -173,6 +173,19 @@ if rdmacoll.rank() == 1:
     assert said in outcome.ranks[0].output, outcome.text()
 
 
+def test_a_worker_that_is_alone_serves_itself_over_tcp():
+    program = """
+import numpy as np, rdmacoll
+from ranks import report
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False, placement="colocated")
+ps.declare({"w": np.zeros(10, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n"))
+ps.push(np.ones(10, np.float32), "w")
+report(ps.pull("w").tolist())
+"""
+    assert run(program, 1, env={"RDMACOLL_TRANSPORT": "tcp"}, deadline_s=60).succeeded() == [[-1.0] * 10]
+
+
 def test_a_declaration_that_was_refused_may_be_put_right():
     program = """
 import numpy as np, rdmacoll
