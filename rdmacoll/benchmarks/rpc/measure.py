@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -89,6 +89,15 @@ def row_of(exchange: str, payload: Payload, cells: Mapping[str, Cell], workers: 
     return row
 
 
+def by_link(
+    links: Sequence[str], workers: int, servers: int, part: Callable[[str, str], Part]
+) -> Iterator[tuple[str, Callable[[], Part]]]:
+    """For each link the title of its part, and what measures it: `part` of both."""
+    for link in links:
+        title = title_of(workers, servers, link)
+        yield title, partial(part, link, title)
+
+
 class Measurement(Parts):
     """Every exchange of every payload."""
 
@@ -99,8 +108,7 @@ class Measurement(Parts):
     def run(self, each: Callable[[Part], None]) -> None:
         """Measures all parts; `each` is called with one that is complete."""
         wish = self._wish
-        titles = {link: title_of(wish.workers, wish.servers, link) for link in wish.links}
-        self._take(((title, partial(self._part, link, title)) for link, title in titles.items()), each)
+        self._take(by_link(wish.links, wish.workers, wish.servers, self._part), each)
 
     def _part(self, link: str, title: str) -> Part:
         wish = self._wish

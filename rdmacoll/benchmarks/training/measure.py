@@ -5,14 +5,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
 from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
 from rdmacoll.benchmarks.libraries import Place
 from rdmacoll.benchmarks.parts import Part, Parts
-from rdmacoll.benchmarks.rpc.measure import title_of
+from rdmacoll.benchmarks.rpc.measure import by_link
 from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, LIBRARIES, OURS, across
 from rdmacoll.benchmarks.training.models import Model
 from rdmacoll.benchmarks.turns import Cell, Rules, Task, ratio
@@ -118,8 +117,7 @@ class Measurement(Parts):
     def run(self, each: Callable[[Part], None]) -> None:
         """Measures all parts; `each` is called with one that is complete."""
         wish = self._wish
-        titles = {link: title_of(wish.workers, wish.servers, link) for link in wish.links}
-        self._take(((title, partial(self._part, link, title)) for link, title in titles.items()), each)
+        self._take(by_link(wish.links, wish.workers, wish.servers, self._part), each)
 
     def _part(self, link: str, title: str) -> Part:
         wish = self._wish
