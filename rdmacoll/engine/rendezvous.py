@@ -30,6 +30,7 @@ from rdmacoll.engine.rendezvous_host import RendezvousHost
 
 _RETRY_S = 0.05
 _ANSWER_S = 5.0
+_TELL_S = 2.0  # how long rank 0 is looked for by who only has to tell it of an error
 # As an engine does, which expects callers to speak first.
 _SILENCE = "who is there says nothing, so a run has begun without this process, or it is another program"
 _ANSWER_BYTES_MAX = 64 << 20
@@ -52,6 +53,9 @@ class RendezvousGuest:
         self._reader: channel.FrameReader | None = None
         self._writer: channel.FrameWriter | None = None
         self._end: RdmacollError | None = None  # why no further round will come
+        # What this rank's own door has found before rank 0 was met, and how long it is kept for rank 0.
+        self._found: ConfigError | None = None
+        self._tell_until = 0.0
 
     def join(self, host: str, pid: int) -> None:
         """Comes to rank 0, however late rank 0 is, and says who this is."""
@@ -64,6 +68,8 @@ class RendezvousGuest:
                 self._hang_up()
                 reason = str(getattr(error, "strerror", None) or error)
                 self._look_at_the_door(_RETRY_S)
+            if self._writer is None and self._found is not None and time.monotonic() > self._tell_until:
+                raise self._found
             if self._writer is None:
                 self._patience.report(f"waiting for {self._launch.place(0)}: {reason}")
             if self._writer is None and self._patience.is_over():
@@ -73,6 +79,9 @@ class RendezvousGuest:
                     "a firewall let the port through?"
                 )
         self._say(hello_of(self._launch, host, pid))
+        if self._found is not None:
+            self._say({"error": error_to_fields(self._found)})
+            raise self._found
 
     def _look_at_the_door(self, within_s: float) -> None:
         if self._porter is None:
@@ -83,7 +92,10 @@ class RendezvousGuest:
         except ConfigError as error:
             if self._writer is not None:
                 self._say({"error": error_to_fields(error)})
-            raise
+                raise
+            # Rank 0, which would wait for this rank in vain, is to hear of it, too.
+            if self._found is None:
+                self._found, self._tell_until = error, time.monotonic() + _TELL_S
 
     def _meet(self, where: tuple[str, int]) -> None:
         connection = socket.create_connection(where, timeout=_ANSWER_S)

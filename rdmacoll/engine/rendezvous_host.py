@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from typing import Any, Callable
 
 from rdmacoll.engine import channel
@@ -19,6 +20,8 @@ from rdmacoll.engine.log import Log
 from rdmacoll.engine.patience import Patience
 from rdmacoll.engine.rendezvous_door import Door, Guest, difference, hello_of
 from rdmacoll.engine.rendezvous_lookout import Lookout
+
+_TELL_S = 2.0  # how long those who are on their way still hear why there is no start
 
 
 class RendezvousHost:
@@ -57,6 +60,9 @@ class RendezvousHost:
                     )
         except RdmacollError as error:
             self._tell_all(error)
+            self._lookout.close()
+            if not self._patience.is_over():
+                self._tell_late_ones(error)
             raise
         self._lookout.close()
         self._door.close()
@@ -118,6 +124,26 @@ class RendezvousHost:
                 guest.say({"error": error_to_fields(error)})
             except OSError:
                 continue
+
+    def _tell_late_ones(self, error: RdmacollError) -> None:
+        """Whoever comes a moment after the error would look for this rank until its own time is over."""
+        for guest in self._guests.values():
+            self._selector.unregister(guest.connection)
+        until = time.monotonic() + _TELL_S
+        missing = self._launch.size - 1 - len(self._guests)
+        while missing > 0 and (left_s := until - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left_s):
+                try:
+                    came = self._door.look(key.data)
+                    if came is None:
+                        continue
+                    late = came[0]
+                    self._selector.unregister(late.connection)
+                    self._guests[-1 - len(self._guests)] = late
+                    late.say({"error": error_to_fields(error)})
+                except (OSError, ConfigError):
+                    pass  # it is gone, or cannot be let in: it finds that out itself
+                missing -= 1
 
     def exchange(self, text: str, watch: Callable[[], None]) -> list[str]:
         """One round: everybody's text, by rank, which everybody gets."""

@@ -9,6 +9,7 @@ import json
 import selectors
 import socket
 import struct
+import threading
 import time
 from typing import Any
 
@@ -34,6 +35,9 @@ class Lookout:
         self._selector = selector
         # Those of which nothing is known.
         self._ranks = list(range(1, launch.size)) if launch.hosts else []
+        self._places: dict[int, Any] = {}  # as getaddrinfo gives them; the resolving thread fills it
+        self._closed = threading.Event()
+        self._resolving: threading.Thread | None = None
         self._at = 0  # in them
         self._connection: socket.socket | None = None
         self._deadline = self._next_at = 0.0
@@ -49,19 +53,36 @@ class Lookout:
     def look(self, hello: dict[str, Any]) -> None:
         """Begins a call when it is time; `hello`: what this rank says of itself."""
         self._hello = hello
+        if self._resolving is None and self._ranks:
+            names = [(rank, self._launch.hosts[rank]) for rank in self._ranks]
+            self._resolving = threading.Thread(target=self._resolve, args=(names,), daemon=True)
+            self._resolving.start()
         now = time.monotonic()
         if self._connection is not None and now > self._deadline:
             self._hang_up()
         if self._connection is None and self._ranks and now >= self._next_at:
             self._at = (self._at + 1) % len(self._ranks)
             self._next_at = now + (_EVERY_S if self._at == 0 else 0)
-            self._call(self._launch.hosts[self._ranks[self._at]])
+            self._call(self._ranks[self._at])
 
-    def _call(self, address: str) -> None:
+    def _resolve(self, names: list[tuple[int, str]]) -> None:
+        """In a thread of its own: while a resolver waits for an answer, those who come are let in."""
+        while names and not self._closed.is_set():
+            unknown = []
+            for rank, address in names:
+                try:
+                    found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
+                    self._places[rank] = found[0]
+                except OSError:
+                    unknown.append((rank, address))
+            names = unknown
+            self._closed.wait(_EVERY_S)
+
+    def _call(self, rank: int) -> None:
+        if rank not in self._places:
+            return
+        family, kind, protocol, _, where = self._places[rank]
         try:
-            family, kind, protocol, _, where = socket.getaddrinfo(
-                *split_address(address), type=socket.SOCK_STREAM
-            )[0]
             connection = socket.socket(family, kind, protocol)
         except OSError:
             return
@@ -141,5 +162,6 @@ class Lookout:
 
     def close(self) -> None:
         """Calls nobody any more; idempotent."""
+        self._closed.set()
         self._hang_up()
         self._ranks = []
