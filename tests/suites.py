@@ -136,8 +136,9 @@ class Builds:
         try:
             text, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)
-            raise AssertionError(f"{' '.join(command)} took more than {LIMIT_S} s") from None
+            os.killpg(process.pid, signal.SIGKILL)
+            text, _ = process.communicate()
+            raise AssertionError(f"{' '.join(command)} took more than {LIMIT_S} s\n{text[-12000:]}") from None
         finally:
             with self._lock:
                 self._processes.discard(process)

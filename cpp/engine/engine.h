@@ -113,8 +113,8 @@ class Engine final : public Sink, private SetHost {
  private:
   // From the transport, inside poll().
   void connected(int peer) override;
-  void sent(uint64_t cookie) override { executor_.transferred(cookie); }
-  void received(uint64_t cookie) override { executor_.transferred(cookie); }
+  void sent(uint64_t cookie) override { executor_.sent(cookie); }
+  void received(uint64_t cookie) override { executor_.received(cookie); }
   void viewed(uint64_t cookie, const View& view) override { executor_.viewed(cookie, view); }
   void control(int peer, std::span<const std::byte> message) override;
   void hear(int peer, std::span<const std::byte> message, bool is_whole);

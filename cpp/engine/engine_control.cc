@@ -141,24 +141,32 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
   const auto field = [](std::string_view name, auto value) {
     return cat("\"", name, "\": ", value);
   };
-  return cat(
-      "{",
-      join(
-          std::vector<std::string>{
-              field("control_messages", control_messages_), field("handshakes", wire.handshakes),
-              field("registrations", wire.registrations),
-              field("engine_allocations", executor_.allocations() + sums.programs),
-              field("bytes_copied", wire.bytes_copied + compute_.bytes_copied()),
-              field("bytes_sent", wire.bytes_sent), field("bytes_received", wire.bytes_received),
-              field("batches", executor_.batches()), field("plans", sums.plans),
-              field("plans_left", sums.plans_left), field("process_sets", sets_.size()),
-              field("wakeups", wakeups), field("connections", wire.connections),
-              field("doorbells", wire.doorbells), field("operations", operations_),
-              field("peers_waiting", executor_.peers_waiting()), field("tensors", tensors_),
-              field("payload_bytes", payload_bytes_),
-              field("communication_s", static_cast<double>(busy) / kSecond)},
-          ", "),
-      "}");
+  return cat("{",
+             join(
+                 std::vector<std::string>{
+                     field("control_messages", control_messages_),
+                     field("handshakes", wire.handshakes),
+                     field("registrations", wire.registrations),
+                     field("engine_allocations", executor_.allocations() + sums.programs),
+                     field("bytes_copied", wire.bytes_copied + compute_.bytes_copied()),
+                     field("bytes_reduced", executor_.reduced().bytes),
+                     field("bytes_reduced_beside_sends", executor_.reduced().beside_sends),
+                     field("bytes_sent", wire.bytes_sent),
+                     field("bytes_received", wire.bytes_received),
+                     field("batches", executor_.batches()),
+                     field("plans", sums.plans),
+                     field("plans_left", sums.plans_left),
+                     field("process_sets", sets_.size()),
+                     field("wakeups", wakeups),
+                     field("connections", wire.connections),
+                     field("doorbells", wire.doorbells),
+                     field("operations", operations_),
+                     field("peers_waiting", executor_.peers_waiting()),
+                     field("tensors", tensors_),
+                     field("payload_bytes", payload_bytes_),
+                     field("communication_s", static_cast<double>(busy) / kSecond)},
+                 ", "),
+             "}");
 }
 
 std::string Engine::state() const {

@@ -188,12 +188,18 @@ bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
     case Verb::send:
       transfer.is_done = &is_done;
       if (!transport_.post_send(transfer).ok()) return false;
-      if (is_done) finish(cookie);
+      if (is_done) {
+        finish(cookie);
+      } else {
+        ++sends_;
+      }
       return true;
     case Verb::receive:
       return transport_.post_recv(transfer).ok();
     default:
-      return transport_.publish(transfer).ok();
+      if (!transport_.publish(transfer).ok()) return false;
+      ++sends_;
+      return true;
   }
 }
 
@@ -211,12 +217,20 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
   }
   if (status.ok()) status = compute_.perform_at_once(memory.job, bytes);
   if (!status.is_busy()) {
+    count(memory.job, bytes);
     end_job(cookie, status);
     return true;
   }
   if (!compute_.submit(memory.job).ok()) return false;
   ++jobs_;
+  count(memory.job, bytes);
   return true;
+}
+
+void Executor::count(const ComputeJob& job, uint64_t bytes) {
+  if (job.sources.size() < 2) return;
+  reduced_.bytes += bytes;
+  if (sends_ > 0) reduced_.beside_sends += bytes;
 }
 
 void Executor::look_at_views(const Run& run, const Step& step, StepMemory& memory) {
@@ -229,7 +243,10 @@ void Executor::look_at_views(const Run& run, const Step& step, StepMemory& memor
   }
 }
 
-void Executor::transferred(uint64_t cookie) { finish(cookie); }
+void Executor::sent(uint64_t cookie) {
+  --sends_;
+  finish(cookie);
+}
 
 void Executor::viewed(uint64_t cookie, const View& view) {
   Seen& seen = run_of(cookie).views[cookie & 0xffff];

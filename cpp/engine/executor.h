@@ -61,7 +61,8 @@ class Executor final : public ComputeSink {
   bool poll();
 
   // From the transport, by cookie.
-  void transferred(uint64_t cookie);
+  void sent(uint64_t cookie);
+  void received(uint64_t cookie) { finish(cookie); }
   void viewed(uint64_t cookie, const View& view);
   void computed(uint64_t cookie, const Status& status) override;
 
@@ -89,6 +90,13 @@ class Executor final : public ComputeSink {
   // operations that were in flight.
   std::vector<OperationRef> abandon();
 
+  // What reductions have made; `beside_sends`: while something that this rank gives was under way,
+  // so that no link waited for arithmetic.
+  struct Reduced {
+    uint64_t bytes = 0;
+    uint64_t beside_sends = 0;
+  };
+  const Reduced& reduced() const { return reduced_; }
   uint64_t batches() const { return batches_; }
   uint64_t allocations() const { return allocations_; }
   std::string state() const;
@@ -160,6 +168,7 @@ class Executor final : public ComputeSink {
   bool compute(Run& run, const Step& step, StepMemory& memory, uint64_t cookie);
   void locate_job(const Run& run, const Step& step, StepMemory& memory);
   void look_at_views(const Run& run, const Step& step, StepMemory& memory);
+  void count(const ComputeJob& job, uint64_t bytes);
   void end_job(uint64_t cookie, const Status& status);
   void finish(uint64_t cookie);
   void release_views(Run& run, const Step& step);
@@ -185,6 +194,8 @@ class Executor final : public ComputeSink {
   bool has_viewed_ = false;
   Status status_;
   std::size_t jobs_ = 0;
+  std::size_t sends_ = 0;  // sent or published, and their memory is not free yet
+  Reduced reduced_;
   std::size_t unissued_ = 0;  // steps of batches in flight
   bool halted_ = false;
   uint64_t batches_ = 0;

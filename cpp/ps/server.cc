@@ -145,18 +145,10 @@ Status Server::begin(std::size_t index, Job& job) {
 }
 
 Status Server::declare(const Request& request, std::string& text) {
-  if (!request.text.empty()) RC_RETURN_IF_ERROR(store_.set_rule(request.text));
-  bool lacks_values = false;
+  RC_RETURN_IF_ERROR(store_.declare(request.text, request.first_spec, request.specs));
   for (std::size_t i = 0; i < request.specs.size(); ++i) {
-    const std::size_t number = request.first_spec + i;
-    if (number > store_.variables() || number >= kVariablesMax) {
-      return {Code::invalid, cat("variable ", request.specs[i].name, " is number ", number,
-                                 " of at most ", kVariablesMax, ": declare fewer.")};
-    }
-    RC_RETURN_IF_ERROR(store_.declare(number, request.specs[i]));
-    lacks_values |= !store_.is_initialized(number);
+    if (!store_.is_initialized(request.first_spec + i)) text = "needs values";
   }
-  text = lacks_values ? "needs values" : "";
   return {};
 }
 

@@ -59,22 +59,28 @@ Status Store::check_same(const Variable& known, const StoredSpec& spec) const {
                               " in its place. Build the same model on all workers.")};
 }
 
+uint64_t Store::noted_bytes(const StoredSpec& spec) const {
+  return rule_.rests_without_gradient() ? 0 : spec.rows() * sizeof(uint64_t);
+}
+
+uint64_t Store::needed_bytes(const StoredSpec& spec) const {
+  return spec.bytes() * (1 + slots()) + noted_bytes(spec);
+}
+
 Status Store::declare(std::size_t index, const StoredSpec& spec) {
   if (index < variables_.size()) return check_same(variables_[index], spec);
   RC_ASSERT(index == variables_.size());
   if (rule_text_.empty()) {
     return {Code::invalid, cat("variable ", spec.name, " comes without an optimizer: name one.")};
   }
-  const std::vector<std::string_view> slots = rule_.slots();
-  const uint64_t noted = rule_.rests_without_gradient() ? 0 : spec.rows() * sizeof(uint64_t);
-  const uint64_t needed = spec.bytes() * (1 + slots.size()) + noted;
+  const uint64_t needed = needed_bytes(spec);
   Variable variable{.spec = spec, .is_initialized = spec.elements == 0};
   bool has_memory = needed <= bytes_max_ && bytes_ <= bytes_max_ - needed;
   try {
     if (has_memory) {
       variable.values.resize(spec.bytes());
-      variable.slots.assign(slots.size(), std::vector<std::byte>(spec.bytes()));
-      variable.row_updates.resize(noted / sizeof(uint64_t));
+      variable.slots.assign(slots(), std::vector<std::byte>(spec.bytes()));
+      variable.row_updates.resize(noted_bytes(spec) / sizeof(uint64_t));
     }
   } catch (const std::bad_alloc&) {
     has_memory = false;
@@ -93,6 +99,30 @@ Status Store::declare(std::size_t index, const StoredSpec& spec) {
   bytes_ += needed;
   variables_.push_back(std::move(variable));
   return {};
+}
+
+Status Store::declare(const std::string& rule, std::size_t first,
+                      std::span<const StoredSpec> specs) {
+  const std::size_t known = variables_.size();
+  const bool had_rule = !rule_text_.empty();
+  const Status status = [&] {
+    if (!rule.empty()) RC_RETURN_IF_ERROR(set_rule(rule));
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const std::size_t number = first + i;
+      if (number > variables_.size() || number >= kVariablesMax) {
+        return Status{Code::invalid, cat("variable ", specs[i].name, " is number ", number,
+                                         " of at most ", kVariablesMax, ": declare fewer.")};
+      }
+      RC_RETURN_IF_ERROR(declare(number, specs[i]));
+    }
+    return Status{};
+  }();
+  if (status.ok()) return status;
+  for (; variables_.size() > known; variables_.pop_back()) {
+    bytes_ -= needed_bytes(variables_.back().spec);
+  }
+  if (!had_rule) rule_text_.clear();
+  return status;
 }
 
 void Store::write(std::size_t variable, std::size_t slot, uint64_t first,

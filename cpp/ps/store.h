@@ -47,6 +47,8 @@ class Store {
   Status set_rule(const std::string& text);
   // Variable number `index`: the next one, or one that is known, with the same spec.
   Status declare(std::size_t index, const StoredSpec& spec);
+  // Both for many variables, from number `first` on; what is refused leaves nothing behind.
+  Status declare(const std::string& rule, std::size_t first, std::span<const StoredSpec> specs);
 
   std::size_t variables() const { return variables_.size(); }
   const StoredSpec& spec(std::size_t variable) const { return variables_[variable].spec; }
@@ -102,6 +104,8 @@ class Store {
     std::vector<Variable> variables;  // without memory
   };
   static bool read_header(Reader& reader, Saved& saved);
+  uint64_t noted_bytes(const StoredSpec& spec) const;  // for its rows
+  uint64_t needed_bytes(const StoredSpec& spec) const;
   Status check_same(const Variable& known, const StoredSpec& spec) const;
   std::span<std::byte* const> slots_at(Variable& variable, uint64_t first);
   bool catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uint64_t& left);

@@ -174,6 +174,12 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   CallRef call;
   ASSERT_TRUE(clients[2]->declare({&v, 1}, {&decays, 1}, "", call).ok());
   EXPECT_EQ(wait(call).message(), "variable v comes without an optimizer: name one.");
+  // What is before the refused one is forgotten, too, with the optimizer.
+  const std::vector<VariableSpec> large = {floats("v", {2}),
+                                           floats("x", {1, int64_t{1} << 40}, true)};
+  const std::array<bool, 2> both = {true, true};
+  ASSERT_TRUE(clients[0]->declare(large, both, "optimizer=adam\n", call).ok());
+  EXPECT_THAT(wait(call).message(), testing::HasSubstr("no memory for variable x"));
   ASSERT_TRUE(clients[0]->declare({&w, 1}, {&decays, 1}, kSgd, call).ok());
   run(call);
   EXPECT_THAT(wait(clients[0]->wait_for_values()).message(),

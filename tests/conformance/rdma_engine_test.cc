@@ -38,6 +38,12 @@ class RdmaEngines : public testing::Test {
     EXPECT_TRUE(engines_[rank]->submit(operation).ok());
     return operation;
   }
+  uint64_t metric(int rank, std::string_view name) const {
+    const std::string metrics = engines_[rank]->metrics_json(0);
+    const std::string key = cat("\"", name, "\": ");
+    const std::size_t at = metrics.find(key);
+    return at == std::string::npos ? 0 : std::stoull(metrics.substr(at + key.size()));
+  }
   // Steps these engines until the operation is done.
   bool drive(const std::vector<int>& ranks, const OperationRef& operation) {
     const Nanoseconds limit = steady_clock().now() + 20 * kSecond;
@@ -91,6 +97,26 @@ TEST_F(RdmaEngines, every_kind_has_its_results) {
         EXPECT_EQ(sim_complaint(operation, ranks, rank, *operations[rank]), "") << "rank " << rank;
       }
     }
+  }
+}
+
+// A ring's reductions do not hold up its links: segments follow each other.
+TEST_F(RdmaEngines, reduce_while_their_data_is_under_way) {
+  const int ranks = fleet_.size();
+  const SimOperation sum{.name = "sum", .shapes = {{2'000'000}}};
+  std::vector<SimMemory> memory(ranks);
+  std::vector<OperationRef> operations;
+  for (int rank = 0; rank < ranks; ++rank) {
+    operations.push_back(
+        std::make_shared<Operation>(sim_request(sum, rank, /*in_place=*/true, memory[rank])));
+    ASSERT_TRUE(engines_[rank]->submit(operations.back()).ok());
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    ASSERT_TRUE(drive({0, 1, 2, 3}, operations[rank])) << engines_[rank]->state();
+    EXPECT_EQ(sim_complaint(sum, ranks, rank, *operations[rank]), "");
+    const uint64_t reduced = metric(rank, "bytes_reduced");
+    EXPECT_GE(reduced, 3 * 8'000'000 / 4);
+    EXPECT_GE(metric(rank, "bytes_reduced_beside_sends"), reduced * 2 / 3);
   }
 }
 
