@@ -10,11 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ranks import ROOT, Outcome, clean_environment, mpirun_command, run
 
 from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic, main, own_device, seed
 
 COLLECTIVES = ROOT / "tests" / "multiprocess" / "numpy_collectives.py"
+ASYNCHRONOUS = ROOT / "tests" / "multiprocess" / "ps_training.py"
 OWN_DEVICE = Path(__file__).with_name("own_device.py")
 
 # Large enough for chunks that are written, a few times, each rank with values of its own.
@@ -129,6 +131,34 @@ def check_parameter_servers_sum_over_rdma() -> None:
         assert entry["bytes_sent"] >= 24_000_000, entry
         assert entry["bytes_received"] >= 24_000_000, entry
     assert not traffic.silent(4)
+
+
+def _trained(mishap: str) -> list[Any]:
+    """What two workers and two asynchronous servers report, one device each."""
+    traffic = Traffic()
+    outcome = run(ASYNCHRONOUS, 4, env=RDMA, env_of=own_device(4), arguments=["2", mishap], deadline_s=200)
+    assert not traffic.silent(4)
+    if mishap == "worker dies":
+        assert [rank.code for rank in outcome.ranks] == [0, 7, 0, 0], outcome.text()
+        assert "The server goes on with 1 worker" in outcome.ranks[2].output, outcome.text()
+        return [outcome.ranks[0].report]
+    return outcome.succeeded()[:2]
+
+
+def check_asynchronous_servers_train_over_rdma() -> None:
+    """Dense pushes and pulls, rows, and the ordinary world of the workers beside them."""
+    for found in _trained("stale"):
+        assert found["distance"] < 1e-2, found
+        assert abs(found["b"] - 0.2) < 1e-6, found
+        assert np.allclose(found["words"], [0.4, 0.1, 0]), found
+        assert found["sum"] == 2, found
+
+
+def check_asynchronous_servers_go_on_without_a_worker_over_rdma() -> None:
+    for found in _trained("worker dies"):
+        assert found["distance"] < 1e-2, found
+        assert [server["lost"] for server in found["stats"]] == [1, 1], found
+        assert found["sum"].startswith("RankFailedError: rank 1 ("), found
 
 
 def check_rank_0_says_once_what_was_chosen() -> None:

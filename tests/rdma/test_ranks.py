@@ -35,6 +35,17 @@ def test_parameter_servers_sum(play: Player) -> None:
     play("scene_ranks", "check_parameter_servers_sum_over_rdma", timeout_s=300, hosts=4)
 
 
+@pytest.mark.slow
+def test_asynchronous_parameter_servers_train(play: Player) -> None:
+    play(
+        "scene_ranks",
+        "check_asynchronous_servers_train_over_rdma",
+        "check_asynchronous_servers_go_on_without_a_worker_over_rdma",
+        timeout_s=500,
+        hosts=4,
+    )
+
+
 def test_requests_are_heeded_and_who_cannot_is_named(play: Player) -> None:
     play("scene_requests", timeout_s=300)
 
