@@ -29,14 +29,18 @@ def goal_of(command: str, row: Row) -> float | None:
     return None
 
 
+def fills(row: Row, name: str, gigabits: float | None) -> bool:
+    """Whether this fills the link, if there is one: then it reaches every goal."""
+    return gigabits is not None and bool(row["MB_per_s"][name] * 8e-3 >= LINK_FILLED * gigabits)
+
+
 def missed(command: str, rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
-    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one; what
-    fills it reaches every goal."""
+    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one."""
     found = []
     for row in rows:
         goal = goal_of(command, row)
         for ours, ratios in row["ratio"].items():
-            if gigabits is not None and row["MB_per_s"][ours] * 8e-3 >= LINK_FILLED * gigabits:
+            if fills(row, ours, gigabits):
                 continue
             found += [
                 f"{row['exchange']} of {row['payload']}: {_TITLES[ours]} is {value:.2f} times as fast as "
@@ -47,13 +51,14 @@ def missed(command: str, rows: Sequence[Row], gigabits: float | None = None) -> 
     return found
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """To three digits or so."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def _time(row: Row, name: str) -> str:
     summary = row["time_us"][name]
-    return f"{_number(summary['median'])} ({_number(summary['min'])} to {_number(summary['max'])})"
+    return f"{number(summary['median'])} ({number(summary['min'])} to {number(summary['max'])})"
 
 
 def _mark(row: Row, name: str) -> str:
@@ -61,7 +66,7 @@ def _mark(row: Row, name: str) -> str:
 
 
 def _rate(row: Row, name: str) -> str:
-    return f"{_number(row['payloads_per_s'][name])}/s, {_number(row['MB_per_s'][name])} MB/s"
+    return f"{number(row['payloads_per_s'][name])}/s, {number(row['MB_per_s'][name])} MB/s"
 
 
 def table(command: str, rows: Sequence[Row]) -> list[str]:
@@ -98,7 +103,7 @@ def costs(rows: Sequence[Row]) -> list[str]:
                 continue
             cpu, peak = row["cpu_us"][name], row["peak_bytes"][name]
             cells.append(
-                f"{_number(cpu['workers'])} + {_number(cpu['servers'])}, "
+                f"{number(cpu['workers'])} + {number(cpu['servers'])}, "
                 f"{peak['workers'] / (1 << 20):.0f} + {peak['servers'] / (1 << 20):.0f}"
             )
         lines.append(f"| {' | '.join(cells)} |")

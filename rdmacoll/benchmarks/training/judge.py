@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rdmacoll.benchmarks.rpc.judge import LINK_FILLED
+from rdmacoll.benchmarks.rpc.judge import fills, number
 from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, OURS, PEERS
 
 Row = Mapping[str, Any]
@@ -21,12 +21,12 @@ def is_bound(row: Row, peer: str) -> bool:
 
 
 def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
-    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one; what
-    fills it reaches every goal, and so does what is not bound by communication."""
+    """A sentence for each goal that is missed, and by how much. What is not bound by communication has none.
+    gigabits: the link's, if there is one."""
     found = []
     for row in rows:
         for ours, ratios in row["ratio"].items():
-            if gigabits is not None and row["MB_per_s"][ours] * 8e-3 >= LINK_FILLED * gigabits:
+            if fills(row, ours, gigabits):
                 continue
             found += [
                 f"{row['title']}: {_TITLES[ours]} is {value:.2f} times as fast as {_TITLES[peer]}, and means "
@@ -37,10 +37,6 @@ def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
                 and value < GOAL
             ]
     return found
-
-
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def table(row: Row) -> list[str]:
@@ -56,15 +52,15 @@ def table(row: Row) -> list[str]:
             continue
         summary, cpu, peak = row["time_us"][name], row["cpu_ms"][name], row["peak_bytes"][name]
         mark = "" if summary["quiet"] else " (L)"
-        times = [_number(summary[what] / 1e3) for what in ("median", "min", "max")]
+        times = [number(summary[what] / 1e3) for what in ("median", "min", "max")]
         share = row["communication"].get(name)
         is_alone = name == ALONE
         cells = [
             title,
-            _number(row["images_per_s"][name]) + mark,
+            number(row["images_per_s"][name]) + mark,
             f"{times[0]} ({times[1]} to {times[2]})",
             "-" if share is None or is_alone else f"{100 * share:.0f} %",
-            _number(cpu["workers"]) + ("" if is_alone else f" + {_number(cpu['servers'])}"),
+            number(cpu["workers"]) + ("" if is_alone else f" + {number(cpu['servers'])}"),
             # The processes that train alone have trained with servers before.
             "" if is_alone else f"{peak['workers'] / (1 << 20):.0f} + {peak['servers'] / (1 << 20):.0f}",
         ]
