@@ -30,9 +30,12 @@ void Server::lose(std::size_t index, const std::string& cause) {
   if (!options_.tells_losses) return;
   const auto there = std::count_if(workers_.begin(), workers_.end(),
                                    [](const Worker& one) { return one.is_there; });
+  const std::string rest =
+      there == 0 ? "It was the last worker, so the server ends."
+                 : cat("The server goes on with ", there, there == 1 ? " worker." : " workers.");
   notes_.push_back(
-      cat(rank_failed(world_.number(worker.rank), member.host, member.pid, cause).message(),
-          ". The server goes on with ", there, there == 1 ? " worker." : " workers."));
+      cat(rank_failed(world_.number(worker.rank), member.host, member.pid, cause).message(), ". ",
+          rest));
 }
 
 void Server::release(Worker& worker) {

@@ -227,6 +227,13 @@ TEST_P(ParameterServer, whose_first_worker_dies_too_early_says_so_to_the_others)
   clients[0].reset();
   fleet->transports[0].reset();
   EXPECT_THAT(wait(waits).message(), testing::HasSubstr("rank 0 has left before it gave"));
+  clients[1].reset();
+  fleet->transports[1].reset();
+  EXPECT_TRUE(run_until([&] { return servers[0]->is_done(); }));
+  const std::vector<std::string> notes = servers[0]->take_notes();
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_THAT(notes[0], testing::HasSubstr("goes on with 1 worker."));
+  EXPECT_THAT(notes[1], testing::HasSubstr("It was the last worker, so the server ends."));
 }
 
 TEST_P(ParameterServer, hangs_up_on_nonsense) {
