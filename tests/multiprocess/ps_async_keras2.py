@@ -101,6 +101,26 @@ def resumed(name: str, folder: str) -> list[float]:
     return [difference, float(np.abs(steps[0] - steps[-1]).max())]
 
 
+def best_kept(folder: str) -> list[bool]:
+    """Whether files have what EarlyStopping has restored in `fit`, and then what the next steps have made of
+    it, twice."""
+    model, found = network(), []
+    model.compile(optimizer=WRAP(OPTIMIZERS["sgd"]()), loss="mse")
+    for turn in range(2):
+        # "max": the first epoch counts as the best
+        best = keras.callbacks.EarlyStopping("loss", patience=1, mode="max", restore_best_weights=True)
+        model.fit(*data(), batch_size=11, epochs=3, verbose=0, callbacks=[best])
+        for suffix in (".keras", ".h5"):
+            file = f"{folder}/{turn}{suffix}"
+            model.save(file)
+            pairs = zip(best.best_weights, keras.models.load_model(file).get_weights())
+            found.append(all(np.array_equal(one, other) for one, other in pairs))
+        fit(model, 1)
+        kernels = [one.kernel.numpy() for one in model.layers if hasattr(one, "kernel")]
+        found.append(not any(np.array_equal(one, old) for one in kernels for old in best.best_weights))
+    return found
+
+
 def together(name: str) -> dict[str, object]:
     """Several workers: the loss of this one's data; whether all have the same rows in the end; its steps."""
     model, seen = train(WRAP(OPTIMIZERS[name]()), 20, True)

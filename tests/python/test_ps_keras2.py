@@ -63,6 +63,11 @@ def test_a_training_goes_on_from_files_of_keras_2_and_to_them(
 
 
 @pytest.mark.slow
+def test_the_best_weights_are_what_keras_2_saves(tf_keras: Path, tmp_path: Path) -> None:  # noqa: F811
+    assert there(tf_keras, 1, "best_kept", str(tmp_path))[0] == [True] * 6
+
+
+@pytest.mark.slow
 def test_workers_train_an_embedding_together_in_keras_2(tf_keras: Path) -> None:  # noqa: F811
     for found in there(tf_keras, 2, "together", "adam")[:2]:
         assert found["loss"] < 0.45  # it was 0.5, that of a network which says 0
