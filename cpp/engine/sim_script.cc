@@ -7,6 +7,7 @@
 #include "collectives/algorithms.h"
 #include "engine/sim_dice.h"
 #include "engine/sim_joins.h"
+#include "engine/sim_limit.h"
 
 namespace rdmacoll {
 namespace {
@@ -180,17 +181,18 @@ void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
     }
   }
   const auto period = script.phases;
+  const int64_t most = script.ranks > 8 ? 5 : 12;  // of many ranks each turn takes its time
   const auto repeat = [&](int64_t times) {
     for (; times > 0; --times) {
       script.phases.insert(script.phases.end(), period.begin(), period.end());
     }
   };
-  repeat(dice.between(2, 12));
+  repeat(dice.between(2, most));
   for (int64_t surprises = dice.between(0, 3); surprises > 0; --surprises) {
     auto phase = dice.chance(0.3) ? std::vector<SimOperation>{} : period.front();
     phase.push_back(make_operation(dice, script.ranks, 90));
     script.phases.push_back(std::move(phase));
-    repeat(dice.between(0, 6));
+    repeat(dice.between(0, most / 2));
   }
   if (has_all_kinds) change_rows(kinds, script);
 }
@@ -294,6 +296,7 @@ SimScript make_script(uint64_t seed) {
   make_set_changes(Dice(seed, 4), script);
   make_joins(Dice(seed, 3), script);
   make_end(script);
+  limit_segments(script);
   make_fault(dice, script);
   make_servers(Dice(seed, 5), script);
   if (Dice(seed, 7).chance(0.25)) script.network.control_delays = 10;
