@@ -4,10 +4,10 @@ are shaped. Needs root.
     PYTHONPATH=$PWD:$PWD/tests python benchmarks/scale_check.py [--hosts 2,4,8] [--gbit 1] [--json FILE]
 
 The links' own figures are measured in the same run, by plain TCP in a ring of as many hosts: the time of a
-hop of a small message, and what each stream carries while every host sends to the next one, which is less
-than the shaped rate where the machine's processors, which carry all hosts and their network, are the limit;
-and the rates at which numpy copies and adds. From these alone the model predicts. Each time is the median of
-a number of calls, of the slowest rank.
+hop of a small message, and what each stream carries while every host sends to the next one and adds half of
+what it gets, as in an allreduce, which is less than the shaped rate where the machine's processors, which
+carry all hosts and their network, are the limit; and the rates at which numpy copies and adds while all hosts
+do. From these alone the model predicts. Each time is the median of a number of calls, of the slowest rank.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def pass_on():
 hops = [pass_on() / size for turn in range(220)][20:]
 rates = []
 data, into = bytearray(1 << 20), bytearray(1 << 20)
+a, b = np.ones(1 << 18, np.float32), np.frombuffer(into, np.float32)
 def send():
     for _ in range(volume >> 20):
         after.sendall(data)
@@ -63,18 +64,17 @@ for turn in range(3):
     sender = threading.Thread(target=send)
     begin = time.perf_counter()
     sender.start()
-    for _ in range(volume >> 20):
+    for part in range(volume >> 20):
         assert before.recv_into(into, len(into), socket.MSG_WAITALL) == len(into)
+        if part % 2:
+            np.add(a, b, out=a)
     rates.append(volume / (time.perf_counter() - begin))
     sender.join()
-a, b = np.ones(1 << 20, np.float32), np.ones(1 << 20, np.float32)
 def rate(work):
-    times = []
-    for _ in range(20):
-        begin = time.perf_counter()
+    begin = time.perf_counter()
+    for _ in range(200):
         work()
-        times.append(time.perf_counter() - begin)
-    return a.nbytes / statistics.median(times) / 1e6
+    return 200 * a.nbytes / (time.perf_counter() - begin) / 1e6
 report({"one_way_us": statistics.median(hops) * 1e6, "bytes_per_us": statistics.median(rates) / 1e6,
         "copy": rate(lambda: np.copyto(a, b)), "sum": rate(lambda: np.add(a, b, out=a))}, rank=rank)
 """

@@ -2,9 +2,11 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "base/text.h"
 #include "base/wire.h"
@@ -15,6 +17,7 @@ namespace {
 
 constexpr uint32_t kGreetingMagic = 0x616d6472;  // "rdma"
 constexpr uint32_t kVersion = 1;
+constexpr std::size_t kLastBytesMax = 1000;
 
 void put(Writer& writer, const GreetingEnd& rail) {
   writer.put(rail.link).put(rail.end.queue_pair).put(rail.end.first_packet);
@@ -105,6 +108,26 @@ bool GreetingSocket::take(std::size_t bytes, std::vector<std::byte>& into) {
   into.assign(in_.begin(), in_.begin() + static_cast<std::ptrdiff_t>(bytes));
   in_.erase(in_.begin(), in_.begin() + static_cast<std::ptrdiff_t>(bytes));
   return true;
+}
+
+bool GreetingSocket::take_word(Word& word) {
+  if (in_.empty() || in_.front() == static_cast<std::byte>(Word::failed)) return false;
+  word = static_cast<Word>(in_.front());
+  in_.erase(in_.begin());
+  return true;
+}
+
+void GreetingSocket::say_last(const std::string& why) {
+  if (!socket_) return;
+  say(Word::failed);
+  say(std::as_bytes(std::span(why)));
+  ::send(socket_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  out_.clear();
+}
+
+std::string GreetingSocket::last_words() const {
+  if (in_.empty() || in_.front() != static_cast<std::byte>(Word::failed)) return "";
+  return {reinterpret_cast<const char*>(in_.data()) + 1, std::min(in_.size() - 1, kLastBytesMax)};
 }
 
 void GreetingSocket::close() {

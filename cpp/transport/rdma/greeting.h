@@ -35,10 +35,11 @@ std::size_t greeting_bytes();
 // "" or what is wrong.
 std::string decode(std::span<const std::byte> bytes, Greeting& greeting);
 
-// A socket that never blocks: whole greetings first, then words of one byte.
+// A socket that never blocks: whole greetings first, then words of one byte. After the last one,
+// `failed`, comes why, as text.
 class GreetingSocket {
  public:
-  enum class Word : uint8_t { ready = 1, alive = 2 };
+  enum class Word : uint8_t { ready = 1, alive = 2, failed = 3 };
 
   void open(Fd socket) { socket_ = std::move(socket); }
   int fd() const { return socket_.get(); }
@@ -53,6 +54,12 @@ class GreetingSocket {
   bool is_flushed() const { return out_.empty(); }
   // The next `bytes` bytes, once they are there.
   bool take(std::size_t bytes, std::vector<std::byte>& into);
+  // The next word, once it is there and not the last.
+  bool take_word(Word& word);
+  // Tells the peer why this end gives up, as far as the system takes it at once.
+  void say_last(const std::string& why);
+  // What the peer has said so, or "".
+  std::string last_words() const;
   void close();
 
  private:

@@ -127,8 +127,7 @@ void RdmaPeer::meet(Sink& sink) {
     socket_.say(GreetingSocket::Word::ready);
   }
   if (state_ == State::greeting) return;
-  while (socket_.take(1, bytes)) {
-    const auto word = static_cast<GreetingSocket::Word>(bytes.front());
+  for (GreetingSocket::Word word{}; socket_.take_word(word);) {
     if (word == GreetingSocket::Word::ready && state_ == State::joining) {
       state_ = State::testing;
       test_path();
@@ -265,7 +264,7 @@ void RdmaPeer::handle_failure(std::size_t rail, const Completion& completion, Si
   const std::string cause =
       cat("queue pair ", completion.queue_pair, " failed: ", completion_text(completion.status),
           vendor, ", on ", path, cure);
-  if (completion.status != kFlushed) return fail(sink, cause);
+  if (completion.status != kFlushed) return give_up(sink, cause);
   // What follows from a failure may be seen before the failure itself.
   if (echo_.empty()) {
     echo_ = cause;
@@ -341,7 +340,7 @@ bool RdmaPeer::work(Sink& sink) {
   if (has_ended()) return moved;
   push();
   if (!link_.fault.empty()) {
-    fail(sink, link_.fault);
+    give_up(sink, link_.fault);
     return true;
   }
   return moved;
@@ -370,14 +369,15 @@ void RdmaPeer::look_at_socket(Nanoseconds now, Sink& sink) {
   meet(sink);
   if (has_failed()) return;
   if (turned.ok()) return;
-  end_ = turned.message();
+  const std::string said = socket_.last_words();
+  end_ = said.empty() ? turned.message() : cat("gave up and said: ", said);
   ended_at_ = now;
   socket_.close();
 }
 
 void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
   if (has_failed() || has_ended()) return;
-  if (!echo_.empty() && --looks_left_ == 0) return fail(sink, echo_);
+  if (!echo_.empty() && --looks_left_ == 0) return give_up(sink, echo_);
   liveness_->polled(now);
   if (std::exchange(heard_, false)) liveness_->heard(now);
   if (liveness_->is_silent(now)) return fail(sink, liveness_->cause());

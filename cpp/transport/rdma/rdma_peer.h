@@ -82,6 +82,8 @@ class RdmaPeer {
   void push();
 
   void fail(Sink& sink, const std::string& cause);
+  // By what a device says here: the peer, whose own may find nothing, hears of it.
+  void give_up(Sink& sink, const std::string& cause);
   void close();
 
   // Nothing is left to do until the device or the socket says something.

@@ -25,6 +25,12 @@ void RdmaPeer::fail(Sink& sink, const std::string& cause) {
   sink.peer_failed(rank_, reason);
 }
 
+void RdmaPeer::give_up(Sink& sink, const std::string& cause) {
+  if (has_failed()) return;
+  socket_.say_last(cause);
+  fail(sink, cause);
+}
+
 void RdmaPeer::close() {
   state_ = State::failed;
   for (Pair& pair : pairs_) {

@@ -309,7 +309,7 @@ void RdmaTransport::take_events(std::size_t rail, Sink& sink) {
       case rdma::EventKind::queue_pair_fatal: {
         const auto found = devices_[rail].peers.find(event.queue_pair);
         if (found == devices_[rail].peers.end()) break;
-        found->second->fail(
+        found->second->give_up(
             sink, cat("queue pair ", event.queue_pair, " failed: ", event.text, " on ", where));
         break;
       }
@@ -320,7 +320,7 @@ void RdmaTransport::take_events(std::size_t rail, Sink& sink) {
 }
 
 void RdmaTransport::fail_all(const std::string& cause, Sink& sink) {
-  for (RdmaPeer* peer : live_) peer->fail(sink, cause);
+  for (RdmaPeer* peer : live_) peer->give_up(sink, cause);
 }
 
 void RdmaTransport::forget_failed() {
