@@ -119,7 +119,8 @@ class Executor final : public ComputeSink {
     const RemoteReader* reader = nullptr;
   };
   struct Slot;
-  struct Run {  // one segment in flight
+  static constexpr uint16_t kDone = 0xffff;  // in Run::waiting: nothing is waited for any more
+  struct Run {                               // one segment in flight
     Slot* slot = nullptr;
     RecipeRef recipe;  // of `memory`
     uint32_t segment = 0;
