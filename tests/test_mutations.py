@@ -1,4 +1,4 @@
-"""Planted bugs: tests see every one of the RDMA transport, and the simulator every one of the engine."""
+"""Planted bugs: tests see each one of RDMA and of parameter servers, the simulator each one of the engine."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SOURCES = (
     "tests/unit/*.h",
     "tests/verbs_sim",
 )
-# Of the RDMA transport: what a patch is built into, and which of its tests run.
+# Of the RDMA transport and of parameter servers: what a patch is built into, and which of its tests run.
 PROGRAM = "conformance_tests"
-TESTS = "Rdma*:*/verbs_*"
+TESTS = {"rdma": "Rdma*:*/verbs_*", "ps": "*/ParameterServer*"}
 # Of the engine: the library that the command line steps.
 LIBRARY = "rdmacoll"
 # A hang is a failure too, and most say so themselves after a minute.
@@ -89,12 +89,12 @@ def build(target: str) -> None:
     must("cmake", "--build", BUILD, "--parallel", str(cores()), "--target", target)
 
 
-def run_tests() -> tuple[bool, str]:
+def run_tests(kind: str) -> tuple[bool, str]:
     """Whether the tests pass, and the end of what they print."""
     try:
         result = call(
             BUILD / PROGRAM,
-            f"--gtest_filter={TESTS}",
+            f"--gtest_filter={TESTS[kind]}",
             "--gtest_brief=1",
             "--gtest_fail_fast",
             timeout_s=RUN_TIMEOUT_S,
@@ -155,8 +155,9 @@ def tested() -> None:
     """A copy of the tree whose tests pass as it is."""
     copy_sources()
     build(PROGRAM)
-    passes, text = run_tests()
-    assert passes, f"without any planted bug:\n{text}"
+    for kind in TESTS:
+        passes, text = run_tests(kind)
+        assert passes, f"without any planted bug of {kind}:\n{text}"
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,16 @@ def simulated() -> None:
 @pytest.mark.usefixtures("tested")
 def test_a_planted_bug_of_the_rdma_transport_is_seen(patch: Path) -> None:
     with Planted(patch, PROGRAM):
-        passes, _ = run_tests()
+        passes, _ = run_tests("rdma")
+    assert not passes, f"all tests pass with {title(patch)}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", patches("ps"), ids=lambda patch: patch.stem)
+@pytest.mark.usefixtures("tested")
+def test_a_planted_bug_of_parameter_servers_is_seen(patch: Path) -> None:
+    with Planted(patch, PROGRAM):
+        passes, _ = run_tests("ps")
     assert not passes, f"all tests pass with {title(patch)}"
 
 
@@ -202,6 +212,7 @@ def test_the_copy_has_what_its_tests_include() -> None:
 
 def test_there_are_planted_bugs() -> None:
     assert len(patches("rdma")) >= 15
+    assert len(patches("ps")) >= 8
     assert len(patches("engine")) >= 12
     for patch in patches("engine"):
         assert seeds_of(patch) <= 1000, patch.name

@@ -10,18 +10,27 @@ namespace {
 
 // Of one server: enough to hide the way there and back.
 constexpr std::size_t kUnderWay = 8;
+// Of whole variables: what both ends still have in their caches when they come to it again.
+constexpr std::size_t kWholeChunkBytesMost = std::size_t{256} << 10;
 constexpr std::string_view kServerIsLost =
     " (it is a parameter server, and what it stored is lost)";
 
 }  // namespace
 
-Client::Client(Transport& transport, const World& world, ClientOptions options)
+Client::Client(Transport& transport, const World& world, MemoryPool& pool, ClientOptions options)
     : transport_(transport),
       world_(world),
+      pool_(pool),
       options_(std::move(options)),
       sharding_(static_cast<int>(options_.servers.size()), options_.chunk_bytes),
       servers_(options_.servers.size()) {
   for (std::size_t i = 0; i < servers_.size(); ++i) servers_[i].rank = options_.servers[i];
+}
+
+Client::~Client() {
+  for (Server& server : servers_) {
+    for (Packed& packed : server.packed) pool_.free(packed.data);
+  }
 }
 
 StoredSpec Client::stored(uint32_t variable, int server) const {
@@ -151,9 +160,11 @@ CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors, uint32_t slot
                                        kItemsMax, " with one call.")};
     return call;
   }
-  const bool updates = ask_for == Ask::push || ask_for == Ask::push_pull;
+  const bool updates = makes_update(ask_for);
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     Pending pending = make(ask_for);
+    pending.request.chunk_bytes =
+        static_cast<uint32_t>(std::min(options_.chunk_bytes, kWholeChunkBytesMost));
     pending.request.step = ask_for == Ask::init ? updates_before : steps_of(tensors);
     pending.request.slot = slot;
     for (const Tensor& tensor : tensors) {
@@ -199,8 +210,11 @@ bool Client::turn() {
   bool moved = transport_.poll(*this);
   for (Server& server : servers_) {
     for (std::size_t i = 0; i < std::min(kUnderWay, server.asked.size()); ++i) {
+      const Pending& pending = server.asked[i];
       moved |= post(server, server.asked[i]);
-      if (!server.asked[i].is_said) break;
+      // Chunks of the next one would take the places that this one's are packed in, and be read
+      // after them.
+      if (!pending.is_said || pending.posted_there < pending.there) break;
     }
     end_requests(server);
   }
@@ -215,27 +229,21 @@ bool Client::accepted(const Status& status) {
 
 bool Client::post(Server& server, Pending& pending) {
   bool moved = false;
-  const auto cookie =
-      pending.request.id * servers_.size() + static_cast<std::size_t>(&server - servers_.data());
   if (!pending.is_said) {
     if (!accepted(transport_.post_control(server.rank, encode(pending.request)))) return false;
     pending.is_said = moved = true;
     pending.sequence_there = server.sequence_there;
     server.sequence_there += pending.there;
   }
-  while (pending.posted_there < pending.there) {
-    const std::size_t number = pending.posted_there;
-    if (!accepted(transport_.post_send({server.rank, kLaneThere, pending.sequence_there + number,
-                                        pending.pieces_there[number], cookie}))) {
-      break;
-    }
+  while (pending.posted_there < pending.there && accepted(give(server, pending))) {
     ++pending.posted_there;
     moved = true;
   }
   while (pending.is_accepted && pending.posted_back < pending.back) {
     const std::size_t number = pending.posted_back;
     if (!accepted(transport_.post_recv({server.rank, kLaneBack, pending.sequence_back + number,
-                                        pending.pieces_back[number], cookie}))) {
+                                        pending.pieces_back[number],
+                                        cookie(server, pending, kPacked)}))) {
       break;
     }
     ++pending.posted_back;
@@ -244,7 +252,42 @@ bool Client::post(Server& server, Pending& pending) {
   return moved;
 }
 
+// The next chunk that goes there.
+Status Client::give(Server& server, const Pending& pending) {
+  const std::size_t number = pending.posted_there;
+  const uint64_t sequence = pending.sequence_there + number;
+  if (goes_as_view(transport_.reach(server.rank), pending.chunks[number])) {
+    return show(server, pending, sequence);
+  }
+  return transport_.post_send({server.rank, kLaneThere, sequence, pending.pieces_there[number],
+                               cookie(server, pending, kPacked)});
+}
+
+// Packing is a copy at full speed, while the server is at the chunk before it; to read foreign
+// memory costs the server that copy, and the kernel's walk through its pages.
+Status Client::show(Server& server, const Pending& pending, uint64_t sequence) {
+  const auto found = std::find_if(server.packed.begin(), server.packed.end(),
+                                  [](const Packed& packed) { return !packed.is_shown; });
+  if (found == server.packed.end()) return Status::busy();
+  if (found->data == nullptr) found->data = pool_.allocate(options_.chunk_bytes);
+  if (found->data == nullptr) return pool_exhausted(pool_, options_.chunk_bytes, " to pack into");
+  gather(pending.pieces_there[pending.posted_there], found->data);
+  const Piece piece{found->data, pending.chunks[pending.posted_there].bytes_there};
+  const auto index = static_cast<std::size_t>(found - server.packed.begin());
+  const Status shown = transport_.publish(
+      {server.rank, kLaneThere, sequence, {&piece, 1}, cookie(server, pending, index)});
+  found->is_shown = shown.ok();
+  return shown;
+}
+
+// kPacked: nothing is packed for it.
+uint64_t Client::cookie(const Server& server, const Pending& pending, std::size_t packed) const {
+  const auto index = static_cast<std::size_t>(&server - servers_.data());
+  return (pending.request.id * servers_.size() + index) * (kPacked + 1) + packed;
+}
+
 Client::Pending* Client::find_pending(uint64_t cookie) {
+  cookie /= kPacked + 1;
   Server& server = servers_[cookie % servers_.size()];
   if (server.asked.empty()) return nullptr;
   const uint64_t place = cookie / servers_.size() - server.asked.front().request.id;
@@ -252,6 +295,9 @@ Client::Pending* Client::find_pending(uint64_t cookie) {
 }
 
 void Client::sent(uint64_t cookie) {
+  const std::size_t packed = cookie % (kPacked + 1);
+  if (packed < kPacked)
+    servers_[cookie / (kPacked + 1) % servers_.size()].packed[packed].is_shown = false;
   if (Pending* pending = find_pending(cookie)) ++pending->ended_there;
 }
 

@@ -2,6 +2,7 @@
 // shares. Steps of a state machine on a transport, which never block.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "base/world.h"
+#include "memory/pool.h"
 #include "ps/protocol.h"
 #include "ps/sharding.h"
 #include "transport/transport.h"
@@ -51,7 +53,10 @@ struct ClientOptions {
 class Client final : public Sink {
  public:
   // All that is named here outlives the client.
-  Client(Transport& transport, const World& world, ClientOptions options);
+  Client(Transport& transport, const World& world, MemoryPool& pool, ClientOptions options);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
 
   // Polls the transport, and posts what may go. Whether anything moved.
   bool turn();
@@ -117,8 +122,16 @@ class Client final : public Sink {
     std::size_t ended_there = 0, ended_back = 0;
     uint64_t sequence_there = 0, sequence_back = 0;  // of the first
   };
+  // Where a chunk lies that the server reads as a view. Each server has its own: one that lets a
+  // worker wait, for the others' pace, must not keep it from the next server.
+  struct Packed {
+    std::byte* data = nullptr;
+    bool is_shown = false;
+  };
+  static constexpr std::size_t kPacked = 3;  // one is read, one waits, one is packed
   struct Server {
     int rank = 0;
+    std::array<Packed, kPacked> packed;
     uint64_t ids = 0;
     uint64_t sequence_there = 0, sequence_back = 0;  // of the next request
     std::deque<Pending> asked;  // answered in this order; the first few are under way
@@ -136,6 +149,9 @@ class Client final : public Sink {
   Status check_rows(uint32_t variable, std::span<const int64_t> rows) const;
   uint64_t steps_of(std::span<const Tensor> tensors) const;
   bool post(Server& server, Pending& pending);
+  Status give(Server& server, const Pending& pending);
+  Status show(Server& server, const Pending& pending, uint64_t sequence);
+  uint64_t cookie(const Server& server, const Pending& pending, std::size_t packed) const;
   bool accepted(const Status& status);
   void end_requests(Server& server);
   void forget(std::size_t known, const std::string& rule, Sharding before);
@@ -145,6 +161,7 @@ class Client final : public Sink {
 
   Transport& transport_;
   const World& world_;
+  MemoryPool& pool_;
   const ClientOptions options_;
   Sharding sharding_;
   std::string rule_;  // of all variables

@@ -57,6 +57,9 @@ bool decode(std::span<const std::byte> bytes, Answer& answer) {
   return reader.done() && answer.kind <= Answer::Kind::leaving && answer.code <= Code::failed;
 }
 
+bool makes_update(Ask ask) {
+  return ask == Ask::push || ask == Ask::push_pull || ask == Ask::push_rows;
+}
 bool goes_by_rows(Ask ask) { return ask == Ask::push_rows || ask == Ask::pull_rows; }
 
 uint64_t rows_in_a_chunk(const StoredSpec& spec, std::size_t chunk_bytes) {

@@ -86,8 +86,15 @@ bool decode(std::span<const std::byte> bytes, Answer& answer);
 inline constexpr std::size_t kSpecsMax = 512;
 
 bool goes_by_rows(Ask ask);
+bool makes_update(Ask ask);
 // How many rows of a variable fit into one transfer, with their numbers; 0: not even one.
 uint64_t rows_in_a_chunk(const StoredSpec& spec, std::size_t chunk_bytes);
+// Whether a chunk goes there as a view: packed by the worker into its pool, which the server reads.
+// Smaller ones are copied in less time than a view is given back.
+inline bool goes_as_view(const Reach& reach, const Chunk& chunk) {
+  constexpr std::size_t kBytesLeast = 4096;
+  return reach.views && chunk.bytes_there >= kBytesLeast;
+}
 // The transfers of an item of a request, in order.
 void append_chunks(const Request& request, std::size_t item, const StoredSpec& spec,
                    std::vector<Chunk>& chunks);

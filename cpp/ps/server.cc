@@ -1,7 +1,6 @@
 #include "ps/server.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <utility>
 
@@ -14,7 +13,6 @@ namespace {
 constexpr std::size_t kRequestsMax = 64;
 
 bool needs_values(Ask ask) { return ask >= Ask::push && ask <= Ask::updates; }
-bool updates(Ask ask) { return ask == Ask::push || ask == Ask::push_pull || ask == Ask::push_rows; }
 
 }  // namespace
 
@@ -137,8 +135,8 @@ Status Server::begin(std::size_t index, Job& job) {
   } else {
     RC_RETURN_IF_ERROR(prepare(job));
     // Its worker has counted what is refused, too.
-    if (updates(request.ask)) pace_.note(index, request.step + 1);
-    if (job.refusal.ok() && updates(request.ask)) ++updates_;
+    if (makes_update(request.ask)) pace_.note(index, request.step + 1);
+    if (job.refusal.ok() && makes_update(request.ask)) ++updates_;
   }
   if (job.refusal.ok()) answer(workers_[index], request.id, Answer::Kind::accepted, text);
   return {};
@@ -182,8 +180,8 @@ Status Server::prepare(Job& job) {
   }
   if (!job.refusal.ok()) return {};
   for (const Item& item : request.items) {
-    job.steps.push_back(updates(request.ask) ? store_.begin_update(item.variable)
-                                             : store_.updates(item.variable));
+    job.steps.push_back(makes_update(request.ask) ? store_.begin_update(item.variable)
+                                                  : store_.updates(item.variable));
   }
   return {};
 }
@@ -198,142 +196,6 @@ bool Server::catch_up(Job& job) {
     }
   }
   return true;
-}
-
-bool Server::begin_chunks(std::size_t index) {
-  Worker& worker = workers_[index];
-  Job& job = *worker.job;
-  bool moved = false;
-  while (job.begun < job.chunks.size()) {
-    const auto found =
-        std::find_if(worker.buffers.begin(), worker.buffers.end(),
-                     [](const Buffer& buffer) { return buffer.state == Buffer::State::free; });
-    if (found == worker.buffers.end()) break;
-    const Chunk& chunk = job.chunks[job.begun];
-    if (found->data == nullptr) {
-      found->data = pool_.allocate(std::max(chunk.bytes_there, chunk.bytes_back));
-    }
-    if (found->data == nullptr) break;  // until another worker's come free
-    found->chunk = job.begun;
-    if (chunk.bytes_there == 0) {
-      found->state = Buffer::State::received;
-    } else {
-      const Piece piece{found->data, chunk.bytes_there};
-      const auto slot = static_cast<std::size_t>(found - worker.buffers.begin());
-      const Transfer transfer{worker.rank,
-                              kLaneThere,
-                              worker.sequence_there + job.begun,
-                              {&piece, 1},
-                              index * kWindow + slot};
-      if (!transport_.post_recv(transfer).ok()) {  // busy: at the next turn
-        free(*found);
-        break;
-      }
-      found->state = Buffer::State::receiving;
-      bytes_received_ += chunk.bytes_there;
-    }
-    ++job.begun;
-    moved = true;
-  }
-  return moved;
-}
-
-bool Server::work(Worker& worker) {
-  bool moved = false;
-  for (Buffer& buffer : worker.buffers) {
-    if (!worker.job || buffer.state != Buffer::State::received) continue;
-    moved = true;
-    const Status worked = work_on(worker, buffer);
-    if (worked.ok() || worked.is_busy()) continue;
-    hang_up(static_cast<std::size_t>(&worker - workers_.data()), worked.message());
-    return true;
-  }
-  return moved;
-}
-
-// busy(): there is more, for the next turn. An error is of a request that no client of ours makes.
-Status Server::work_on(Worker& worker, Buffer& buffer) {
-  Job& job = *worker.job;
-  const Chunk& chunk = job.chunks[buffer.chunk];
-  const uint32_t variable = job.request.items[chunk.item].variable;
-  if (job.refusal.ok() && goes_by_rows(job.request.ask)) {
-    RC_RETURN_IF_ERROR(work_on_rows(job, chunk, buffer));
-  } else if (job.refusal.ok()) {
-    const std::size_t bytes = chunk.elements * size_of(store_.spec(variable).dtype);
-    const std::span<std::byte> data(buffer.data, bytes);
-    if (job.request.ask == Ask::init) {
-      store_.write(variable, job.request.slot, chunk.first, data);
-    }
-    if (updates(job.request.ask)) {
-      store_.update(variable, job.steps[chunk.item], chunk.first, data);
-    }
-    if (chunk.bytes_back > 0) {
-      store_.read(variable, job.request.slot, chunk.first, data);
-    }
-  }
-  if (job.refusal.ok() && chunk.bytes_back > 0) {
-    buffer.state = Buffer::State::ready;
-    return {};
-  }
-  free(buffer);
-  ++job.ended;
-  end_job(worker);
-  return {};
-}
-
-Status Server::work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer) {
-  const uint32_t variable = job.request.items[chunk.item].variable;
-  const StoredSpec& spec = store_.spec(variable);
-  const std::size_t count = chunk.elements / spec.row_elements, bytes = count * sizeof(int64_t);
-  if (buffer.rows.empty()) {
-    buffer.rows.resize(count);
-    std::memcpy(buffer.rows.data(), buffer.data, bytes);
-    for (const int64_t row : buffer.rows) {
-      if (row < 0 || static_cast<uint64_t>(row) >= spec.rows()) {
-        return {Code::failed, "it named rows that are not there"};
-      }
-    }
-  }
-  const std::span<const int64_t> rows = std::span(buffer.rows).subspan(buffer.rows_done);
-  const std::size_t at = buffer.rows_done * spec.row_bytes();
-  buffer.rows_done += job.request.ask == Ask::push_rows
-                          ? store_.update_rows(variable, job.steps[chunk.item], rows,
-                                               buffer.data + bytes + at, left_)
-                          : store_.read_rows(variable, rows, buffer.data + at, left_);
-  return buffer.rows_done < count ? Status::busy() : Status();
-}
-
-bool Server::send_chunks(std::size_t index) {
-  Worker& worker = workers_[index];
-  bool moved = false;
-  for (std::size_t slot = 0; worker.job && slot < kWindow; ++slot) {
-    Buffer& buffer = worker.buffers[slot];
-    if (buffer.state != Buffer::State::ready) continue;
-    const Piece piece{buffer.data, worker.job->chunks[buffer.chunk].bytes_back};
-    const Transfer transfer{worker.rank,
-                            kLaneBack,
-                            worker.sequence_back + buffer.chunk,
-                            {&piece, 1},
-                            index * kWindow + slot};
-    if (!transport_.post_send(transfer).ok()) continue;  // busy: at the next turn
-    buffer.state = Buffer::State::sending;
-    bytes_sent_ += piece.bytes;
-    moved = true;
-  }
-  return moved;
-}
-
-void Server::received(uint64_t cookie) {
-  Worker& worker = workers_[cookie / kWindow];
-  if (worker.job) worker.buffers[cookie % kWindow].state = Buffer::State::received;
-}
-
-void Server::sent(uint64_t cookie) {
-  Worker& worker = workers_[cookie / kWindow];
-  if (!worker.job) return;  // it is lost
-  free(worker.buffers[cookie % kWindow]);
-  ++worker.job->ended;
-  end_job(worker);
 }
 
 bool Server::end_job(Worker& worker) {
@@ -364,6 +226,11 @@ void Server::answer(Worker& worker, uint64_t id, Answer::Kind kind, std::string 
 
 bool Server::say(Worker& worker) {
   bool moved = false;
+  while (!worker.unreleased.empty() &&
+         transport_.release(worker.rank, kLaneThere, worker.unreleased.front()).ok()) {
+    worker.unreleased.pop_front();
+    moved = true;
+  }
   while (!worker.unsaid.empty() &&
          transport_.post_control(worker.rank, worker.unsaid.front()).ok()) {
     worker.unsaid.pop_front();

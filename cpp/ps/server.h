@@ -57,7 +57,7 @@ class Server final : public Sink {
   void connected(int) override {}
   void sent(uint64_t cookie) override;
   void received(uint64_t cookie) override;
-  void viewed(uint64_t, const View&) override {}
+  void viewed(uint64_t cookie, const View& view) override;
   void control(int peer, std::span<const std::byte> message) override;
   void peer_failed(int peer, const std::string& cause) override;
 
@@ -68,6 +68,11 @@ class Server final : public Sink {
     enum class State : uint8_t { free, receiving, received, ready, sending };
     State state = State::free;
     std::byte* data = nullptr;
+    // Where the chunk is that came: in `data`, or in memory of the worker, which waits for it.
+    const std::byte* given = nullptr;
+    bool is_view = false;
+    const RemoteReader* reader = nullptr;  // of a view that is not mapped: it is copied
+    RemotePiece unmapped;
     std::size_t chunk = 0;
     // Of a chunk of rows: their numbers, and how many are done.
     std::vector<int64_t> rows;
@@ -94,6 +99,7 @@ class Server final : public Sink {
     std::optional<Job> job;
     std::array<Buffer, kWindow> buffers;
     std::deque<std::vector<std::byte>> unsaid;
+    std::deque<uint64_t> unreleased;                 // sequences of views
     uint64_t sequence_there = 0, sequence_back = 0;  // of the job's first chunk
   };
 
@@ -106,8 +112,10 @@ class Server final : public Sink {
   bool step_checkpoint(Worker& worker);
   bool catch_up(Job& job);
   bool begin_chunks(std::size_t index);
+  Status begin_transfer(std::size_t index, Buffer& buffer, const Chunk& chunk);
   bool work(Worker& worker);
   Status work_on(Worker& worker, Buffer& buffer);
+  Status fetch(Buffer& buffer, const Chunk& chunk);
   Status work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer);
   bool send_chunks(std::size_t index);
   bool end_job(Worker& worker);
@@ -116,6 +124,7 @@ class Server final : public Sink {
               Code code = Code::ok);
   void hang_up(std::size_t index, const std::string& cause);
   void lose(std::size_t index, const std::string& cause);
+  void give_back(Worker& worker, Buffer& buffer);
   void release(Worker& worker);
   void free(Buffer& buffer);
 

@@ -42,6 +42,7 @@ void Server::release(Worker& worker) {
   worker.asked.clear();
   worker.job.reset();
   worker.unsaid.clear();
+  worker.unreleased.clear();
   for (Buffer& buffer : worker.buffers) free(buffer);
 }
 
@@ -52,7 +53,7 @@ void Server::free(Buffer& buffer) {
 
 bool Server::is_done() const {
   return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
-    return !worker.is_there && worker.unsaid.empty() && !worker.job;
+    return !worker.is_there && worker.unsaid.empty() && worker.unreleased.empty() && !worker.job;
   });
 }
 

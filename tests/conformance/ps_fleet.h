@@ -41,7 +41,7 @@ class PsFleet : public testing::TestWithParam<Backend> {
     for (int rank = 0; rank < workers; ++rank) {
       const auto i = static_cast<std::size_t>(rank);
       clients.push_back(std::make_unique<Client>(
-          *fleet->transports[i], worlds[i],
+          *fleet->transports[i], worlds[i], *fleet->pools[i],
           ps::ClientOptions{server_ranks, kChunkBytes, staleness.has_value()}));
     }
     for (int rank = workers; rank < workers + servers; ++rank) {
