@@ -254,3 +254,19 @@ void ps_end(rc_ps* ps) { ps->session->end(); }
 void ps_leave(rc_ps* ps, const char* cause) { ps->session->leave(cause); }
 
 char* ps_stats(rc_ps* ps) { return copy_text(ps->session->stats()); }
+
+int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
+                const void* const* gradients, void* const* values, rc_ps_call** call,
+                char** error) {
+  CallRef made;
+  const Status status = ps->session->ask([&](Client& client) -> Status {
+    std::vector<Tensor> tensors;
+    RC_RETURN_IF_ERROR(tensors_from(client, n_variables, variables, values, tensors));
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i].gradient = static_cast<const std::byte*>(gradients[i]);
+    }
+    made = client.push_pull(tensors);
+    return {};
+  });
+  return answer(status, std::move(made), call, error);
+}

@@ -366,7 +366,8 @@ const rc_api kApi{
     submit_and_drive, prepared_result_at, result_free, ps_rule_slots, ps_update, engine_serve,
     ps_open, ps_node, ps_start, ps_free, ps_serve, ps_declare, ps_move, ps_move_rows, ps_ask,
     ps_wait, ps_call_free, ps_sharding, ps_checkpoint, ps_move_slot, ps_updates, ps_submit,
-    ps_end, ps_stats, set_lock_hooks, prepared_run_locked, ps_leave};
+    ps_end, ps_stats, set_lock_hooks, prepared_run_locked, ps_leave,
+    ps_exchange};
 // clang-format on
 
 }  // namespace

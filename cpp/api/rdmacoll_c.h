@@ -417,6 +417,10 @@ typedef struct rc_api {
   int (*prepared_run_locked)(rc_prepared* prepared);
   /* On a server that ends before its workers: tells them why. Bounded. ps_free comes next. */
   void (*ps_leave)(rc_ps* ps, const char* cause);
+  /* ps_move, push_pull, with the gradients in memory of their own. */
+  int (*ps_exchange)(rc_ps* ps, int32_t n_variables, const int32_t* variables,
+                     const void* const* gradients, void* const* values, rc_ps_call** call,
+                     char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

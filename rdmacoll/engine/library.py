@@ -16,7 +16,7 @@ ABI_VERSION = 7
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
-PS_INIT, PS_PUSH, PS_PULL, PS_PUSH_PULL = range(4)  # rc_ps_move
+PS_INIT, PS_PUSH, PS_PULL = range(3)  # rc_ps_move
 PS_WAIT, PS_STATS, PS_LEAVE = range(3)  # rc_ps_ask
 LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
@@ -312,6 +312,19 @@ class _Api(ctypes.Structure):
         ("set_lock_hooks", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
         ("prepared_run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
         ("ps_leave", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
+        (
+            "ps_exchange",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.c_int32,
+                _NUMBERS,
+                ctypes.POINTER(_VOID),
+                ctypes.POINTER(_VOID),
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
     ]
 
 
@@ -679,10 +692,18 @@ class Library:
         return self._ps_call(self._api.ps_declare, ps, array, len(variables), rule.encode())
 
     def ps_move(self, ps: int, move: int, variables: Sequence[int], addresses: Sequence[int]) -> int:
-        """A call: PS_INIT, PS_PUSH, PS_PULL or PS_PUSH_PULL of whole variables."""
+        """A call: PS_INIT, PS_PUSH or PS_PULL of whole variables."""
         numbers = (ctypes.c_int32 * len(variables))(*variables)
         places = (ctypes.c_void_p * len(addresses))(*addresses)
         return self._ps_call(self._api.ps_move, ps, move, len(variables), numbers, places)
+
+    def ps_exchange(
+        self, ps: int, variables: Sequence[int], gradients: Sequence[int], values: Sequence[int]
+    ) -> int:
+        """A call: gradients of whole variables go, and their fresh values come, at these addresses."""
+        numbers = (ctypes.c_int32 * len(variables))(*variables)
+        there, back = ((ctypes.c_void_p * len(places))(*places) for places in (gradients, values))
+        return self._ps_call(self._api.ps_exchange, ps, len(variables), numbers, there, back)
 
     def ps_move_slot(
         self, ps: int, move: int, slot: int, updates: int, variables: Sequence[int], addresses: Sequence[int]

@@ -219,7 +219,7 @@ class Session:
             raise
 
     def move(self, move: int, arrays: Mapping[str, Array], *, slot: int = 0, updates: int = 0) -> None:
-        """PS_INIT, PS_PUSH, PS_PULL or PS_PUSH_PULL of these, which are as their variables.
+        """PS_INIT, PS_PUSH or PS_PULL of these, which are as their variables.
 
         PS_INIT and PS_PULL also of what the optimizer keeps beside them, its slots from 1 on. After PS_INIT
         of the values (0) they have had so many updates."""
@@ -231,6 +231,14 @@ class Session:
             self.wait(lambda: library.ps_move_slot(*which), arrays)
         else:
             self.wait(lambda: library.ps_move(self._address, move, variables, places), arrays)
+
+    def exchange(self, gradients: Mapping[str, Array], values: Mapping[str, Array]) -> None:
+        """Pushes gradients, and gets the fresh values of the same variables; all are as their variables."""
+        variables = [self._number(name, array) for name, array in gradients.items()]
+        there = [address_of(array) for array in gradients.values()]
+        back = [address_of(values[name]) for name in gradients]
+        library = self._library
+        self.wait(lambda: library.ps_exchange(self._address, variables, there, back), (gradients, values))
 
     def _number(self, name: str, array: Array) -> int:
         variable = self.variable(name)

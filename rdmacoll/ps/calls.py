@@ -78,9 +78,10 @@ def pull(name: str, out: Array | None = None) -> Array:
 
 def exchange(gradients: Mapping[str, Any]) -> dict[str, Array]:
     """One step: pushes gradients of variables, and gives their fresh values; one request to each server."""
-    arrays = {name: np.array(_fitting(gradient, name)) for name, gradient in gradients.items()}
-    current().move(abi.PS_PUSH_PULL, arrays)
-    return arrays
+    given = {name: _fitting(gradient, name) for name, gradient in gradients.items()}
+    values = {name: np.empty_like(gradient) for name, gradient in given.items()}
+    current().exchange(given, values)
+    return values
 
 
 def push_rows(rows: Any, gradients: Any, name: str) -> None:
