@@ -212,7 +212,7 @@ def test_the_copy_has_what_its_tests_include() -> None:
 
 def test_there_are_planted_bugs() -> None:
     assert len(patches("rdma")) >= 15
-    assert len(patches("ps")) >= 8
+    assert len(patches("ps")) >= 11
     assert len(patches("engine")) >= 12
     for patch in patches("engine"):
         assert seeds_of(patch) <= 1000, patch.name

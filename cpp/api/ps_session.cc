@@ -124,7 +124,8 @@ Status PsSession::take_up(const std::vector<int>& leaders) {
                       world_.number(rank_) == rank_});
   } else {
     client_ = std::make_unique<Client>(
-        *fabric_, world_, *pool_, ClientOptions{servers, chunk_bytes(config_), staleness_.has_value()});
+        *fabric_, world_, *pool_,
+        ClientOptions{servers, chunk_bytes(config_), staleness_.has_value()});
   }
   for (const int peer : is_server() ? workers : servers) fabric_->connect(peer);
   return {};

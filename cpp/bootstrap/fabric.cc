@@ -235,6 +235,7 @@ bool Fabric::is_connected(int peer) const { return part(peer) != nullptr; }
 
 Reach Fabric::reach(int peer) const {
   const Transport* to = part(peer);
+  if (to == nullptr && peers_[peer].state == State::failed) return {};
   RC_ASSERT(to != nullptr, cat("rank ", peer, " is not connected"));
   return to->reach(peer);
 }

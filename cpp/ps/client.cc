@@ -10,8 +10,8 @@ namespace {
 
 // Of one server: enough to hide the way there and back.
 constexpr std::size_t kUnderWay = 8;
-// Of whole variables: what both ends still have in their caches when they come to it again.
-constexpr std::size_t kWholeChunkBytesMost = std::size_t{256} << 10;
+// What both ends still have in their caches when they come to it again.
+constexpr std::size_t kPackedBytesMost = std::size_t{256} << 10;
 constexpr std::string_view kServerIsLost =
     " (it is a parameter server, and what it stored is lost)";
 
@@ -22,6 +22,7 @@ Client::Client(Transport& transport, const World& world, MemoryPool& pool, Clien
       world_(world),
       pool_(pool),
       options_(std::move(options)),
+      packed_bytes_(std::min(options_.chunk_bytes, kPackedBytesMost)),
       sharding_(static_cast<int>(options_.servers.size()), options_.chunk_bytes),
       servers_(options_.servers.size()) {
   for (std::size_t i = 0; i < servers_.size(); ++i) servers_[i].rank = options_.servers[i];
@@ -163,8 +164,9 @@ CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors, uint32_t slot
   const bool updates = makes_update(ask_for);
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     Pending pending = make(ask_for);
-    pending.request.chunk_bytes =
-        static_cast<uint32_t>(std::min(options_.chunk_bytes, kWholeChunkBytesMost));
+    if (transport_.reach(servers_[i].rank).views) {
+      pending.request.chunk_bytes = static_cast<uint32_t>(packed_bytes_);
+    }
     pending.request.step = ask_for == Ask::init ? updates_before : steps_of(tensors);
     pending.request.slot = slot;
     for (const Tensor& tensor : tensors) {
@@ -174,14 +176,7 @@ CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors, uint32_t slot
       pending.request.items.push_back({tensor.variable, 0});
       const std::size_t begun = pending.chunks.size();
       append_chunks(pending.request, item, spec, pending.chunks);
-      for (std::size_t at = begun; at < pending.chunks.size(); ++at) {
-        const Chunk& chunk = pending.chunks[at];
-        // Nobody writes what is sent.
-        auto* const sent = const_cast<std::byte*>(tensor.gradient);
-        pending.pieces_there.push_back(
-            pieces_of(tensor, sent == nullptr ? tensor.data : sent, static_cast<int>(i), chunk));
-        pending.pieces_back.push_back(pieces_of(tensor, tensor.data, static_cast<int>(i), chunk));
-      }
+      cut(tensor, static_cast<int>(i), begun, pending);
     }
     if (pending.request.items.empty() && !(updates && options_.keeps_pace)) continue;
     ask(i, std::move(pending), call);
@@ -190,24 +185,10 @@ CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors, uint32_t slot
   return call;
 }
 
-// A server has its shares in a row; here they lie where the variable has them.
-std::vector<Piece> Client::pieces_of(const Tensor& tensor, std::byte* data, int server,
-                                     const Chunk& chunk) const {
-  const std::size_t bytes = size_of(specs_[tensor.variable].dtype);
-  std::vector<Piece> pieces;
-  for (const Share& share : sharding_.shares(tensor.variable)) {
-    if (share.server != server) continue;
-    const uint64_t begin = std::max(share.place, chunk.first);
-    const uint64_t end = std::min(share.place + share.elements, chunk.first + chunk.elements);
-    if (begin >= end) continue;
-    pieces.push_back({data + (share.first + begin - share.place) * bytes, (end - begin) * bytes});
-  }
-  return pieces;
-}
-
 bool Client::turn() {
   if (!failure_.ok()) return end_all();
   bool moved = transport_.poll(*this);
+  if (!failure_.ok()) return end_all();
   for (Server& server : servers_) {
     for (std::size_t i = 0; i < std::min(kUnderWay, server.asked.size()); ++i) {
       const Pending& pending = server.asked[i];
@@ -252,40 +233,6 @@ bool Client::post(Server& server, Pending& pending) {
   return moved;
 }
 
-// The next chunk that goes there.
-Status Client::give(Server& server, const Pending& pending) {
-  const std::size_t number = pending.posted_there;
-  const uint64_t sequence = pending.sequence_there + number;
-  if (goes_as_view(transport_.reach(server.rank), pending.chunks[number])) {
-    return show(server, pending, sequence);
-  }
-  return transport_.post_send({server.rank, kLaneThere, sequence, pending.pieces_there[number],
-                               cookie(server, pending, kPacked)});
-}
-
-// Packing is a copy at full speed, while the server is at the chunk before it; to read foreign
-// memory costs the server that copy, and the kernel's walk through its pages.
-Status Client::show(Server& server, const Pending& pending, uint64_t sequence) {
-  const auto found = std::find_if(server.packed.begin(), server.packed.end(),
-                                  [](const Packed& packed) { return !packed.is_shown; });
-  if (found == server.packed.end()) return Status::busy();
-  if (found->data == nullptr) found->data = pool_.allocate(options_.chunk_bytes);
-  if (found->data == nullptr) return pool_exhausted(pool_, options_.chunk_bytes, " to pack into");
-  gather(pending.pieces_there[pending.posted_there], found->data);
-  const Piece piece{found->data, pending.chunks[pending.posted_there].bytes_there};
-  const auto index = static_cast<std::size_t>(found - server.packed.begin());
-  const Status shown = transport_.publish(
-      {server.rank, kLaneThere, sequence, {&piece, 1}, cookie(server, pending, index)});
-  found->is_shown = shown.ok();
-  return shown;
-}
-
-// kPacked: nothing is packed for it.
-uint64_t Client::cookie(const Server& server, const Pending& pending, std::size_t packed) const {
-  const auto index = static_cast<std::size_t>(&server - servers_.data());
-  return (pending.request.id * servers_.size() + index) * (kPacked + 1) + packed;
-}
-
 Client::Pending* Client::find_pending(uint64_t cookie) {
   cookie /= kPacked + 1;
   Server& server = servers_[cookie % servers_.size()];
@@ -296,8 +243,9 @@ Client::Pending* Client::find_pending(uint64_t cookie) {
 
 void Client::sent(uint64_t cookie) {
   const std::size_t packed = cookie % (kPacked + 1);
-  if (packed < kPacked)
+  if (packed < kPacked) {
     servers_[cookie / (kPacked + 1) % servers_.size()].packed[packed].is_shown = false;
+  }
   if (Pending* pending = find_pending(cookie)) ++pending->ended_there;
 }
 

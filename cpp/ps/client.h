@@ -126,6 +126,7 @@ class Client final : public Sink {
   // worker wait, for the others' pace, must not keep it from the next server.
   struct Packed {
     std::byte* data = nullptr;
+    std::size_t bytes = 0;
     bool is_shown = false;
   };
   static constexpr std::size_t kPacked = 3;  // one is read, one waits, one is packed
@@ -143,8 +144,7 @@ class Client final : public Sink {
   CallRef new_call() const;
   Pending make(Ask ask_for) const;
   void ask(std::size_t server, Pending pending, const CallRef& call);
-  std::vector<Piece> pieces_of(const Tensor& tensor, std::byte* data, int server,
-                               const Chunk& chunk) const;
+  void cut(const Tensor& tensor, int server, std::size_t begun, Pending& pending) const;
   StoredSpec stored(uint32_t variable, int server) const;
   Status check_rows(uint32_t variable, std::span<const int64_t> rows) const;
   uint64_t steps_of(std::span<const Tensor> tensors) const;
@@ -163,6 +163,7 @@ class Client final : public Sink {
   const World& world_;
   MemoryPool& pool_;
   const ClientOptions options_;
+  const std::size_t packed_bytes_;  // of a chunk that is packed, but for rows that are larger
   Sharding sharding_;
   std::string rule_;  // of all variables
   std::vector<VariableSpec> specs_;

@@ -1,9 +1,10 @@
 // A server of an asynchronous parameter server: answers each worker's requests in their order, and
 // waits for nobody. Steps of a state machine on a transport, which never block.
 //
-// A chunk of a push is applied when it arrives, and in a push_pull its fresh values go back in the
-// memory that it came in. So a server needs two chunks of the pool for a worker, whatever the size
-// of a variable; and a worker that dies in the middle of a push has pushed a part of it.
+// A chunk of a push is applied when it is there: where it came, or where the worker shows it; and
+// in a push_pull its fresh values go back at once. So a server needs two chunks of the pool for a
+// worker, whatever the size of a variable; and a worker that dies in the middle of a push has
+// pushed a part of it.
 #pragma once
 
 #include <array>

@@ -86,7 +86,7 @@ class Transport {
   // (the plan names both), in any order.
   virtual void connect(int peer) = 0;
   virtual bool is_connected(int peer) const = 0;
-  virtual Reach reach(int peer) const = 0;  // of a connected peer
+  virtual Reach reach(int peer) const = 0;  // of a peer that is connected, or has failed since
 
   virtual Status post_control(int peer, std::span<const std::byte> message) = 0;
   virtual Status post_send(const Transfer& transfer) = 0;

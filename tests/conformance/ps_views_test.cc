@@ -32,14 +32,23 @@ class ParameterServerViews : public PsFleet {
     clients[1].reset();
     begin_first();
   }
-  void begin_first() {
+  void declare_large() {
     const bool decays = true;
     CallRef declared;
     ASSERT_TRUE(
         clients[0]->declare({{floats("large", {kElements})}}, {&decays, 1}, kSgd, declared).ok());
     run(declared);
+  }
+  void begin_first() {
+    declare_large();
     std::vector<std::vector<float>> values = {std::vector<float>(kElements)};
     run(clients[0]->init(tensors(values)));
+  }
+  // All that worker 0 could pack into.
+  std::vector<std::byte*> take_pool() {
+    std::vector<std::byte*> taken;
+    while (std::byte* memory = fleet->pools[0]->allocate(kChunkBytes)) taken.push_back(memory);
+    return taken;
   }
   void expect_hung_up() {
     ASSERT_TRUE(run_until(
@@ -91,23 +100,40 @@ TEST_P(ParameterServerViews, take_a_few_chunks_of_the_pool_and_give_them_back) {
 
 TEST_P(ParameterServerViews, without_memory_to_pack_into_are_an_error_that_says_so) {
   open(1, 1);
-  begin_first();
-  clients[0].reset();  // what it has packed into is free again, and is taken by others
-  std::vector<std::byte*> taken;
-  while (std::byte* memory = fleet->pools[0]->allocate(kChunkBytes)) taken.push_back(memory);
-  clients.clear();
-  clients.push_back(std::make_unique<Client>(*fleet->transports[0], worlds[0], *fleet->pools[0],
-                                             ps::ClientOptions{{1}, kChunkBytes}));
-  const bool decays = true;
-  CallRef declared;
-  ASSERT_TRUE(
-      clients[0]->declare({{floats("large", {kElements})}}, {&decays, 1}, kSgd, declared).ok());
-  run(declared);
-  std::vector<std::vector<float>> gradient = {counted(kElements, 0)};
-  EXPECT_THAT(wait(clients[0]->push(tensors(gradient))).message(),
+  const std::vector<std::byte*> taken = take_pool();
+  std::vector<std::vector<float>> values = {std::vector<float>(kElements)};
+  declare_large();
+  EXPECT_THAT(wait(clients[0]->init(tensors(values))).message(),
               testing::AllOf(testing::HasSubstr("has no 4 KiB left to pack into"),
                              testing::HasSubstr("Raise TF_RDMA_BUF_SIZE.")));
   for (std::byte* memory : taken) fleet->pools[0]->free(memory);
+}
+
+TEST_P(ParameterServerViews, go_on_with_memory_for_one) {
+  open(1, 1);
+  std::vector<std::byte*> taken = take_pool();
+  fleet->pools[0]->free(taken.back());
+  taken.pop_back();
+  begin_first();
+  std::vector<std::vector<float>> gradient = {counted(kElements, 0)};
+  run(clients[0]->push(tensors(gradient)));
+  for (std::byte* memory : taken) fleet->pools[0]->free(memory);
+}
+
+TEST_P(ParameterServerViews, of_a_worker_that_dies_while_they_are_shown_are_forgotten) {
+  open(2, 1);
+  begin_large();
+  std::vector<std::vector<float>> gradient = {counted(kElements, 0)};
+  clients[1]->push(tensors(gradient));
+  // Its chunks are shown; the server has seen some of them.
+  for (int i = 0; i < 3; ++i) turn();
+  clients[1].reset();
+  fleet->transports[1].reset();
+  ASSERT_TRUE(
+      run_until([&] { return servers[0]->stats_json().find("\"lost\": 1") != std::string::npos; }));
+  for (int step = 0; step < 3; ++step) run(clients[0]->push(tensors(gradient)));
+  run(clients[0]->leave());
+  EXPECT_TRUE(run_until([&] { return servers[0]->is_done(); }));
 }
 
 TEST_P(ParameterServerViews, of_another_size_are_nonsense) {

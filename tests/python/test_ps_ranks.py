@@ -231,6 +231,34 @@ def test_a_server_that_dies_is_named_on_all_workers():
         assert "it is a parameter server" in worker.report["error"]
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_server_that_dies_in_the_middle_of_large_pushes_is_named(transport):
+    program = """
+import numpy as np
+import rdmacoll
+from ranks import report
+from rdmacoll import ps
+
+rdmacoll.init(mode="ps", sync=False, num_servers=1)
+gradient = np.zeros(4 << 20, np.float32)
+ps.declare({"w": gradient}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n"))
+ps.push(gradient, "w")
+report("pushes")
+try:
+    while True:
+        ps.push(gradient, "w")
+except rdmacoll.RankFailedError as error:
+    report({"error": str(error)})
+"""
+    with Run(program, 3, env={"RDMACOLL_TRANSPORT": transport}) as started:
+        started.wait_for_reports([0, 1])
+        os.kill(started.pid(2), signal.SIGKILL)
+        outcome = started.finish()
+    for worker in outcome.ranks[:2]:
+        assert worker.code == 0, outcome.text()
+        assert worker.report["error"].startswith("rank 2 ("), outcome.text()
+
+
 LIFE = """
 import sys
 import numpy as np

@@ -1,0 +1,83 @@
+// How what a worker moves is cut, and how a chunk leaves for its server.
+#include <algorithm>
+
+#include "ps/client.h"
+
+namespace rdmacoll::ps {
+
+// A server has its shares in a row; in the variable's memory others' are between them.
+void Client::cut(const Tensor& tensor, int server, std::size_t begun, Pending& pending) const {
+  // Nobody writes what is sent.
+  auto* const sent =
+      tensor.gradient == nullptr ? tensor.data : const_cast<std::byte*>(tensor.gradient);
+  std::span<const Share> shares = sharding_.shares(tensor.variable);
+  for (std::size_t at = begun; at < pending.chunks.size(); ++at) {
+    const Chunk& chunk = pending.chunks[at];
+    const auto is_over = [&](const Share& share) {
+      return share.server != server || share.place + share.elements <= chunk.first;
+    };
+    while (!shares.empty() && is_over(shares.front())) shares = shares.subspan(1);
+    auto& there = pending.pieces_there.emplace_back();
+    auto& back = pending.pieces_back.emplace_back();
+    const std::size_t bytes = size_of(specs_[tensor.variable].dtype);
+    for (const Share& share : shares) {
+      if (share.server != server) continue;
+      const uint64_t first = std::max(share.place, chunk.first);
+      const uint64_t end = std::min(share.place + share.elements, chunk.first + chunk.elements);
+      if (first >= end) break;
+      const uint64_t place = (share.first + first - share.place) * bytes;
+      if (chunk.bytes_there > 0) there.push_back({sent + place, (end - first) * bytes});
+      if (chunk.bytes_back > 0) back.push_back({tensor.data + place, (end - first) * bytes});
+    }
+  }
+}
+
+// The next chunk that goes there.
+Status Client::give(Server& server, const Pending& pending) {
+  const std::size_t number = pending.posted_there;
+  const uint64_t sequence = pending.sequence_there + number;
+  if (goes_as_view(transport_.reach(server.rank), pending.chunks[number])) {
+    return show(server, pending, sequence);
+  }
+  return transport_.post_send({server.rank, kLaneThere, sequence, pending.pieces_there[number],
+                               cookie(server, pending, kPacked)});
+}
+
+// Packing is a copy at full speed, while the server is at the chunk before it; to read foreign
+// memory costs the server that copy, and the kernel's walk through its pages.
+Status Client::show(Server& server, const Pending& pending, uint64_t sequence) {
+  const std::size_t bytes = pending.chunks[pending.posted_there].bytes_there;
+  auto free = server.packed.end();  // the largest of those that are
+  for (auto place = server.packed.begin(); place != server.packed.end(); ++place) {
+    if (place->is_shown) continue;
+    if (free == server.packed.end() || place->bytes > free->bytes) free = place;
+  }
+  if (free == server.packed.end()) return Status::busy();
+  if (free->bytes < bytes) {
+    pool_.free(free->data);
+    const std::size_t wanted = std::max(bytes, packed_bytes_);
+    free->data = pool_.allocate(wanted);
+    free->bytes = free->data == nullptr ? 0 : wanted;
+  }
+  if (free->data == nullptr) {
+    // One place is enough to go on, when it comes free.
+    const bool has_one = std::any_of(server.packed.begin(), server.packed.end(),
+                                     [](const Packed& packed) { return packed.is_shown; });
+    return has_one ? Status::busy() : pool_exhausted(pool_, bytes, " to pack into");
+  }
+  gather(pending.pieces_there[pending.posted_there], free->data);
+  const Piece piece{free->data, bytes};
+  const auto index = static_cast<std::size_t>(free - server.packed.begin());
+  const Status shown = transport_.publish(
+      {server.rank, kLaneThere, sequence, {&piece, 1}, cookie(server, pending, index)});
+  free->is_shown = shown.ok();
+  return shown;
+}
+
+// kPacked: nothing is packed for it.
+uint64_t Client::cookie(const Server& server, const Pending& pending, std::size_t packed) const {
+  const auto index = static_cast<std::size_t>(&server - servers_.data());
+  return (pending.request.id * servers_.size() + index) * (kPacked + 1) + packed;
+}
+
+}  // namespace rdmacoll::ps
