@@ -24,6 +24,8 @@ struct Tuning {
   int direct_ranks_network = 8;                // above, p-1 messages each are too many
   uint64_t direct_bytes_pair = 1 << 20;        // ... unless each pair has so much for each rank
   uint64_t direct_bytes_network = 1 << 20;     // above, a ring adds while it moves
+  int direct_ranks_at_once = 8;                // above, more send to one port at once than it bears
+  uint64_t direct_bytes_at_once = 1 << 20;     // ... unless it is no more than this
   uint64_t halving_bytes_network = 4 << 20;    // where direct has too many ranks
   uint64_t binomial_bytes_network = 24 << 10;  // broadcast: above, the two trees
   uint64_t binomial_bytes_pair = 64 << 10;     // ... between two ranks, where they are a chain
