@@ -30,6 +30,9 @@ def draw(found: Mapping[str, Any]) -> Any:
         _bars(ratios, rows, peers, lambda row, name, own=own: row["ratio"].get(own, {}).get(name, 0.0))
         ratios.axhline(1.0, color="black", linewidth=1)
         ratios.set(ylabel=f"time of the peer / {_LIBRARIES[own].title}")
+        if column == 1 and names:  # all bars of a name have one colour
+            bars, labels = times.get_legend_handles_labels()
+            figure.legend(bars, labels, loc="outside lower center", ncols=len(names), fontsize="small")
     figure.suptitle(f"{found['what']}, {found['cores']} cores, {found['processor']}")
     return figure
 
@@ -41,7 +44,6 @@ def _bars(axes: Any, rows: list[Mapping[str, Any]], names: list[str], value: Any
         colour = f"C{list(_LIBRARIES).index(name)}"
         label = _LIBRARIES[name].title
         axes.bar(places, [value(row, name) for row in rows], width, color=colour, label=label)
-    axes.set_xticks(range(len(rows)), [f"{row['exchange']} {row['payload']}" for row in rows], rotation=45)
+    labels = [f"{row['exchange']} {row['payload']}" for row in rows]
+    axes.set_xticks(range(len(rows)), labels, rotation=45, ha="right", rotation_mode="anchor")
     axes.grid(alpha=0.3, axis="y")
-    if names:
-        axes.legend(fontsize="small")

@@ -30,7 +30,7 @@ def draw(found: Mapping[str, Any]) -> Any:
                 [row["images_per_s"][name] for name in names],
                 color=colours,
             )
-            axes.set(title=f"{model}: {part['title']}", xlabel="images/s")
+            axes.set(title=f"{model}\n{part['title']}", xlabel="images/s")
             axes.grid(alpha=0.3, axis="x")
     figure.suptitle(f"training with parameter servers, {found['cores']} cores, {found['processor']}")
     return figure
