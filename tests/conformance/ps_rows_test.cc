@@ -71,6 +71,13 @@ TEST_P(ParameterServerRows, makes_up_for_what_rows_have_missed) {
                   .ok());
   for (const CallRef& one : {pull, stats, call}) run(one);
   EXPECT_EQ(some, std::vector<float>(2 * kColumns, expected));
+  // The row that missed none has had each update once.
+  float moment = 0, often_pushed = 1;
+  for (std::size_t push = 0; push < kPushes; ++push) {
+    moment = moment * 0.5F - 1;
+    often_pushed += moment;
+  }
+  EXPECT_NEAR(whole[0][0], often_pushed, 1e-3);
   whole[0].erase(whole[0].begin(), whole[0].begin() + kColumns);
   EXPECT_EQ(whole[0], std::vector<float>((kRows - 1) * kColumns, expected));
 }
