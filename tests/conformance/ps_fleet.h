@@ -71,8 +71,8 @@ class PsFleet : public testing::TestWithParam<Backend> {
     return true;
   }
   Status wait(const CallRef& call) {
-    if (!run_until([&] { return call->is_done(); })) return {Code::failed, "hangs"};
-    return call->status;
+    hangs = hangs || !run_until([&] { return call->is_done(); });  // once is enough
+    return hangs ? Status(Code::failed, "hangs") : call->status;
   }
   void run(const CallRef& call) {
     const Status ended = wait(call);
@@ -110,6 +110,7 @@ class PsFleet : public testing::TestWithParam<Backend> {
     return tensors;
   }
 
+  bool hangs = false;
   std::unique_ptr<Fleet> fleet;
   std::vector<World> worlds;
   std::vector<std::unique_ptr<Client>> clients;
