@@ -80,8 +80,10 @@ Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
   if (is_of_middle_size(tuning, facts)) {
     return {Algorithm::direct, "middle size: two rounds"};
   }
-  const bool few = facts.ranks <= (is_power_of_two(facts) ? tuning.direct_ranks_at_once
-                                                          : tuning.direct_ranks_network);
+  // A ring is for any order; of a number that is no power of two it takes less than halving.
+  const bool may_be_ring = !facts.canonical && !is_power_of_two(facts);
+  const bool few =
+      facts.ranks <= (may_be_ring ? tuning.direct_ranks_network : tuning.direct_ranks_at_once);
   const bool fits = facts.bytes <= tuning.halving_bytes_network || facts.canonical;
   if (!few && fits && !breaks_canonical_order(facts, Algorithm::halving_doubling)) {
     return {Algorithm::halving_doubling,

@@ -151,6 +151,7 @@ class Client final : public Sink {
   bool post(Server& server, Pending& pending);
   Status give(Server& server, const Pending& pending);
   Status show(Server& server, const Pending& pending, uint64_t sequence);
+  bool has_room(Server& server, Packed& place, std::size_t bytes);
   uint64_t cookie(const Server& server, const Pending& pending, std::size_t packed) const;
   bool accepted(const Status& status);
   void end_requests(Server& server);

@@ -53,13 +53,7 @@ Status Client::show(Server& server, const Pending& pending, uint64_t sequence) {
     if (free == server.packed.end() || place->bytes > free->bytes) free = place;
   }
   if (free == server.packed.end()) return Status::busy();
-  if (free->bytes < bytes) {
-    pool_.free(free->data);
-    const std::size_t wanted = std::max(bytes, packed_bytes_);
-    free->data = pool_.allocate(wanted);
-    free->bytes = free->data == nullptr ? 0 : wanted;
-  }
-  if (free->data == nullptr) {
+  if (!has_room(server, *free, bytes)) {
     // One place is enough to go on, when it comes free.
     const bool has_one = std::any_of(server.packed.begin(), server.packed.end(),
                                      [](const Packed& packed) { return packed.is_shown; });
@@ -72,6 +66,26 @@ Status Client::show(Server& server, const Pending& pending, uint64_t sequence) {
       {server.rank, kLaneThere, sequence, {&piece, 1}, cookie(server, pending, index)});
   free->is_shown = shown.ok();
   return shown;
+}
+
+// Memory of places that nobody needs now may be what is missing.
+bool Client::has_room(Server& server, Packed& place, std::size_t bytes) {
+  if (place.bytes >= bytes) return true;
+  const auto drop = [this](Packed& packed) {
+    pool_.free(packed.data);
+    packed = {};
+  };
+  const auto take = [this, &place](std::size_t size) {
+    place.data = pool_.allocate(size);
+    place.bytes = place.data == nullptr ? 0 : size;
+    return place.data != nullptr;
+  };
+  drop(place);
+  if (take(std::max(bytes, packed_bytes_))) return true;
+  for (Packed& packed : server.packed) {
+    if (!packed.is_shown) drop(packed);
+  }
+  return take(bytes);
 }
 
 // kPacked: nothing is packed for it.

@@ -42,13 +42,13 @@ class PsFleet : public testing::TestWithParam<Backend> {
       const auto i = static_cast<std::size_t>(rank);
       clients.push_back(std::make_unique<Client>(
           *fleet->transports[i], worlds[i], *fleet->pools[i],
-          ps::ClientOptions{server_ranks, kChunkBytes, staleness.has_value()}));
+          ps::ClientOptions{server_ranks, chunk_bytes, staleness.has_value()}));
     }
     for (int rank = workers; rank < workers + servers; ++rank) {
       const auto i = static_cast<std::size_t>(rank);
       this->servers.push_back(std::make_unique<Server>(
           *fleet->transports[i], worlds[i], *fleet->pools[i],
-          ps::ServerOptions{worker_ranks, kChunkBytes, staleness, rank - workers, servers}));
+          ps::ServerOptions{worker_ranks, chunk_bytes, staleness, rank - workers, servers}));
     }
   }
 
@@ -110,6 +110,7 @@ class PsFleet : public testing::TestWithParam<Backend> {
     return tensors;
   }
 
+  std::size_t chunk_bytes = kChunkBytes;
   bool hangs = false;
   std::unique_ptr<Fleet> fleet;
   std::vector<World> worlds;

@@ -120,13 +120,34 @@ TEST_P(ParameterServerViews, go_on_with_memory_for_one) {
   for (std::byte* memory : taken) fleet->pools[0]->free(memory);
 }
 
+TEST_P(ParameterServerViews, grow_for_rows_that_are_larger) {
+  constexpr std::size_t kColumns = 100'000;
+  chunk_bytes = std::size_t{1} << 20;
+  open(1, 1);
+  begin({floats("words", {4, kColumns}, true)}, {std::vector<float>(4 * kColumns)});
+  std::vector<std::vector<float>> whole = {std::vector<float>(4 * kColumns, -1)};
+  run(clients[0]->push(tensors(whole)));  // in chunks of 256 KiB
+  const std::vector<int64_t> rows = {2, 1};
+  const std::vector<float> gradients(2 * kColumns, -1);
+  CallRef pushed;
+  ASSERT_TRUE(clients[0]
+                  ->push_rows(0, rows, reinterpret_cast<const std::byte*>(gradients.data()), pushed)
+                  .ok());
+  run(pushed);
+  run(clients[0]->pull(tensors(whole)));
+  std::vector<float> expected(4 * kColumns, 1);
+  std::fill(expected.begin() + kColumns, expected.end() - kColumns, 2.F);
+  EXPECT_EQ(whole[0], expected);
+}
+
 TEST_P(ParameterServerViews, of_a_worker_that_dies_while_they_are_shown_are_forgotten) {
   open(2, 1);
   begin_large();
+  const std::size_t used = fleet->pools[1]->used();
   std::vector<std::vector<float>> gradient = {counted(kElements, 0)};
   clients[1]->push(tensors(gradient));
   // Its chunks are shown; the server has seen some of them.
-  for (int i = 0; i < 3; ++i) turn();
+  ASSERT_TRUE(run_until([&] { return fleet->pools[1]->used() > used; }));
   clients[1].reset();
   fleet->transports[1].reset();
   ASSERT_TRUE(

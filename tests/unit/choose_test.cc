@@ -173,6 +173,23 @@ TEST(Choice, by_nodes_keeps_canonical_order_or_is_left) {
   }
 }
 
+TEST(Choice, over_tcp_lets_few_hosts_send_to_one_at_once_where_it_is_a_lot) {
+  const auto chosen = [](int ranks, uint64_t bytes, bool canonical) {
+    Facts facts = between_nodes(ranks, bytes);
+    facts.canonical = canonical;
+    return choose(Result::sum, socket_tuning(), facts).algorithm;
+  };
+  for (const bool canonical : {false, true}) {
+    for (const uint64_t bytes : {512u << 10, 1u << 20, 4u << 20}) {
+      EXPECT_EQ(chosen(6, bytes, canonical), Algorithm::direct);
+      EXPECT_EQ(chosen(8, bytes, canonical), Algorithm::halving_doubling);
+    }
+    EXPECT_EQ(chosen(8, 256 << 10, canonical), Algorithm::direct);
+  }
+  EXPECT_EQ(chosen(7, 1 << 20, false), Algorithm::ring);
+  EXPECT_EQ(chosen(7, 1 << 20, true), Algorithm::halving_doubling);
+}
+
 TEST(Choice, within_a_node_is_as_measured) {
   const Tuning tuning;
   for (const int ranks : {2, 3, 4, 8, 16}) {

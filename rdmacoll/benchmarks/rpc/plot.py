@@ -18,6 +18,7 @@ def draw(found: Mapping[str, Any]) -> Any:
     parts = [part for part in found["parts"] if part["rows"]]
     columns = max(1, len(parts))
     figure = Figure(figsize=(7 * columns, 8), layout="constrained")
+    bars: dict[str, Any] = {}
     for column, part in enumerate(parts, 1):
         rows = part["rows"]
         names = [name for name in _LIBRARIES if any(name in row["time_us"] for row in rows)]
@@ -30,9 +31,12 @@ def draw(found: Mapping[str, Any]) -> Any:
         _bars(ratios, rows, peers, lambda row, name, own=own: row["ratio"].get(own, {}).get(name, 0.0))
         ratios.axhline(1.0, color="black", linewidth=1)
         ratios.set(ylabel=f"time of the peer / {_LIBRARIES[own].title}")
-        if column == 1 and names:  # all bars of a name have one colour
-            bars, labels = times.get_legend_handles_labels()
-            figure.legend(bars, labels, loc="outside lower center", ncols=len(names), fontsize="small")
+        for bar, label in zip(*times.get_legend_handles_labels()):  # of one colour everywhere
+            bars.setdefault(label, bar)
+    if bars:
+        figure.legend(
+            bars.values(), bars.keys(), loc="outside lower center", ncols=len(bars), fontsize="small"
+        )
     figure.suptitle(f"{found['what']}, {found['cores']} cores, {found['processor']}")
     return figure
 
