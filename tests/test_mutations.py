@@ -170,20 +170,14 @@ def simulated() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("patch", patches("rdma"), ids=lambda patch: patch.stem)
+@pytest.mark.parametrize(
+    ("kind", "patch"),
+    [pytest.param(kind, patch, id=f"{kind}-{patch.stem}") for kind in TESTS for patch in patches(kind)],
+)
 @pytest.mark.usefixtures("tested")
-def test_a_planted_bug_of_the_rdma_transport_is_seen(patch: Path) -> None:
+def test_a_planted_bug_is_seen_by_its_tests(kind: str, patch: Path) -> None:
     with Planted(patch, PROGRAM):
-        passes, _ = run_tests("rdma")
-    assert not passes, f"all tests pass with {title(patch)}"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("patch", patches("ps"), ids=lambda patch: patch.stem)
-@pytest.mark.usefixtures("tested")
-def test_a_planted_bug_of_parameter_servers_is_seen(patch: Path) -> None:
-    with Planted(patch, PROGRAM):
-        passes, _ = run_tests("ps")
+        passes, _ = run_tests(kind)
     assert not passes, f"all tests pass with {title(patch)}"
 
 

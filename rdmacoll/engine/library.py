@@ -693,31 +693,27 @@ class Library:
 
     def ps_move(self, ps: int, move: int, variables: Sequence[int], addresses: Sequence[int]) -> int:
         """A call: PS_INIT, PS_PUSH or PS_PULL of whole variables."""
-        numbers = (ctypes.c_int32 * len(variables))(*variables)
-        places = (ctypes.c_void_p * len(addresses))(*addresses)
+        numbers, places = _int32s(variables), _addresses(addresses)
         return self._ps_call(self._api.ps_move, ps, move, len(variables), numbers, places)
 
     def ps_exchange(
         self, ps: int, variables: Sequence[int], gradients: Sequence[int], values: Sequence[int]
     ) -> int:
         """A call: gradients of whole variables go, and their fresh values come, at these addresses."""
-        numbers = (ctypes.c_int32 * len(variables))(*variables)
-        there, back = ((ctypes.c_void_p * len(places))(*places) for places in (gradients, values))
+        numbers, there, back = _int32s(variables), _addresses(gradients), _addresses(values)
         return self._ps_call(self._api.ps_exchange, ps, len(variables), numbers, there, back)
 
     def ps_move_slot(
         self, ps: int, move: int, slot: int, updates: int, variables: Sequence[int], addresses: Sequence[int]
     ) -> int:
         """A call: PS_INIT or PS_PULL of a slot from 1 on, or of the values (0), which had so many updates."""
-        numbers = (ctypes.c_int32 * len(variables))(*variables)
-        places = (ctypes.c_void_p * len(addresses))(*addresses)
+        numbers, places = _int32s(variables), _addresses(addresses)
         which = (move, slot, updates, len(variables))
         return self._ps_call(self._api.ps_move_slot, ps, *which, numbers, places)
 
     def ps_updates(self, ps: int, variables: Sequence[int]) -> int:
         """A call. The largest number among what the servers say is how many updates these have had."""
-        numbers = (ctypes.c_int32 * len(variables))(*variables)
-        return self._ps_call(self._api.ps_updates, ps, len(variables), numbers)
+        return self._ps_call(self._api.ps_updates, ps, len(variables), _int32s(variables))
 
     def ps_end(self, ps: int) -> None:
         """What is open, and what will be asked, ends with ShutdownError."""
@@ -761,6 +757,14 @@ class Library:
     def ps_sharding(self, ps: int) -> str:
         """Which server stores what, for a person."""
         return self.take_text(self._api.ps_sharding(ps))
+
+
+def _int32s(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
+    return (ctypes.c_int32 * len(values))(*values)
+
+
+def _addresses(values: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(values))(*values)
 
 
 def library_path() -> Path:

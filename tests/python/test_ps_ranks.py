@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ranks import Run, run
@@ -220,15 +221,20 @@ report([said, [float(ps.pull(name)[-1]) for name in ("w", "b", "more")]])
     assert any(part in second[0][0] for part in known), second
 
 
-def test_a_server_that_dies_is_named_on_all_workers():
-    with Run(PROGRAM, 4, arguments=["2", "server dies"]) as started:
+def errors_when_rank_2_dies(program: str, ranks: int, **options: Any) -> list[str]:
+    """What workers 0 and 1 report of the death of a server, once they have reported that they work."""
+    with Run(program, ranks, **options) as started:
         started.wait_for_reports([0, 1])
         os.kill(started.pid(2), signal.SIGKILL)
         outcome = started.finish()
-    for worker in outcome.ranks[:2]:
-        assert worker.code == 0, outcome.text()
-        assert worker.report["error"].startswith("RankFailedError: rank 2 ("), outcome.text()
-        assert "it is a parameter server" in worker.report["error"]
+    assert [worker.code for worker in outcome.ranks[:2]] == [0, 0], outcome.text()
+    return [worker.report["error"] for worker in outcome.ranks[:2]]
+
+
+def test_a_server_that_dies_is_named_on_all_workers():
+    for error in errors_when_rank_2_dies(PROGRAM, 4, arguments=["2", "server dies"]):
+        assert error.startswith("RankFailedError: rank 2 (")
+        assert "it is a parameter server" in error
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -250,13 +256,8 @@ try:
 except rdmacoll.RankFailedError as error:
     report({"error": str(error)})
 """
-    with Run(program, 3, env={"RDMACOLL_TRANSPORT": transport}) as started:
-        started.wait_for_reports([0, 1])
-        os.kill(started.pid(2), signal.SIGKILL)
-        outcome = started.finish()
-    for worker in outcome.ranks[:2]:
-        assert worker.code == 0, outcome.text()
-        assert worker.report["error"].startswith("rank 2 ("), outcome.text()
+    for error in errors_when_rank_2_dies(program, 3, env={"RDMACOLL_TRANSPORT": transport}):
+        assert error.startswith("rank 2 (")
 
 
 LIFE = """
