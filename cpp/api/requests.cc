@@ -83,6 +83,7 @@ Status scale_from(const rc_scale& from, ScaleQuestion& to) {
                   .network = link(from.network),
                   .rack_nodes = from.rack_nodes,
                   .uplink_bytes_per_us = from.uplink_bytes_per_us,
+                  .eager_bytes = (from.is_rdma != 0 ? kRdmaLinks : kTcpLinks).eager_bytes,
                   .is_by_device = from.is_rdma != 0,
                   .step_us = from.step_us,
                   .copy_bytes_per_us = from.copy_bytes_per_us,

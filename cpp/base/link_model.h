@@ -20,6 +20,7 @@ struct LinkModel {
   Link network;
   int rack_nodes = 0;              // 0: all nodes are in one
   double uplink_bytes_per_us = 1;  // of a rack, in each direction
+  uint64_t eager_bytes = 0;        // transfers between nodes up to here go without a grant
   bool is_by_device = false;       // the network reads and writes pinned memory alone (RDMA)
   double step_us = 0;              // what any copy or reduction costs beside its bytes
   double copy_bytes_per_us = 1;
@@ -31,6 +32,7 @@ inline constexpr Link kNodeLink{.latency_us = 0.3, .overhead_us = 0.2, .bytes_pe
 inline constexpr LinkModel kRdmaLinks{
     .node = kNodeLink,
     .network = {.latency_us = 1.2, .overhead_us = 0.3, .gap_us = 0.1, .bytes_per_us = 12'000},
+    .eager_bytes = 8 << 10,
     .is_by_device = true,
     .step_us = 0.1,
     .copy_bytes_per_us = 12'000,
@@ -38,6 +40,7 @@ inline constexpr LinkModel kRdmaLinks{
 inline constexpr LinkModel kTcpLinks{
     .node = kNodeLink,
     .network = {.latency_us = 15, .overhead_us = 4, .gap_us = 1, .bytes_per_us = 1'150},
+    .eager_bytes = 64 << 10,
     .step_us = 0.1,
     .copy_bytes_per_us = 12'000,
     .reduce_bytes_per_us = 8'000};  // 10 Gbit/s

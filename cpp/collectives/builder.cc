@@ -1,5 +1,7 @@
 #include "collectives/builder.h"
 
+#include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "base/status.h"
@@ -76,7 +78,7 @@ void Builder::find_hazards(Step& step, std::span<const Slice> sources) {
   Bits before(here);
   step.first_after = static_cast<uint32_t>(schedule_.afters.size());
   step.afters = 0;
-  for (std::size_t i = here; i-- > 0;) {
+  for (const uint16_t i : take_turn_at(step, sources)) {
     if (before.contains(i)) continue;
     const Step& earlier = schedule_.steps[i];
     bool conflict = false;
@@ -91,12 +93,36 @@ void Builder::find_hazards(Step& step, std::span<const Slice> sources) {
       }
     }
     if (!conflict) continue;
-    schedule_.afters.push_back(static_cast<uint16_t>(i));
+    schedule_.afters.push_back(i);
     ++step.afters;
     before.add(i);
     before.add(ancestors_[i]);
   }
   ancestors_.push_back(std::move(before));
+}
+
+// The earlier steps at the places of this one, the latest first; it is at them from now on.
+std::vector<uint16_t> Builder::take_turn_at(const Step& step, std::span<const Slice> sources) {
+  std::vector<uint16_t> earlier;
+  const auto here = static_cast<uint16_t>(schedule_.steps.size());
+  const auto take = [&](const Slice& slice) {
+    const bool is_slot = slice.space == Space::scratch || slice.space == Space::view;
+    const int first = is_slot ? slice.slot : slice.first_part;
+    const int count = is_slot ? 1 : slice.parts;
+    std::vector<std::vector<uint16_t>>& turns = turns_[static_cast<int>(place(slice.space))];
+    if (turns.size() < static_cast<std::size_t>(first + count)) turns.resize(first + count);
+    for (int at = first; at < first + count; ++at) {
+      std::vector<uint16_t>& steps = turns[at];
+      if (!steps.empty() && steps.back() == here) continue;
+      earlier.insert(earlier.end(), steps.begin(), steps.end());
+      steps.push_back(here);
+    }
+  };
+  take(step.to);
+  for (const Slice& source : sources) take(source);
+  std::sort(earlier.begin(), earlier.end(), std::greater<>());
+  earlier.erase(std::unique(earlier.begin(), earlier.end()), earlier.end());
+  return earlier;
 }
 
 }  // namespace rdmacoll

@@ -2,6 +2,7 @@
 // other; the builder finds out which of them really have to wait for which.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <map>
@@ -64,6 +65,7 @@ class Builder {
             static_cast<uint16_t>(parts)};
   }
   void find_hazards(Step& step, std::span<const Slice> sources);
+  std::vector<uint16_t> take_turn_at(const Step& step, std::span<const Slice> sources);
 
   struct Ordinals {
     uint16_t out = 0, in = 0;
@@ -73,6 +75,9 @@ class Builder {
   std::vector<Slice> scaled_;  // by part; empty: not prescaled
   std::map<int, Ordinals> ordinals_;
   std::vector<Bits> ancestors_;  // by step: every step that is done before it
+  // By space, and there by part or by slot: the steps that read or write it, so that hazards are
+  // not sought among all steps, which are thousands where ranks are.
+  std::array<std::vector<std::vector<uint16_t>>, kSpaces> turns_;
 };
 
 // Whether both name some of the same memory: input and output of one part are the same place.

@@ -84,7 +84,9 @@ Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
   const bool may_be_ring = !facts.canonical && !is_power_of_two(facts);
   const bool few =
       facts.ranks <= (may_be_ring ? tuning.direct_ranks_network : tuning.direct_ranks_at_once);
-  const bool fits = facts.bytes <= tuning.halving_bytes_network || facts.canonical;
+  // The rounds of a ring are as many as ranks, and their parts as small.
+  const bool fits = facts.bytes <= tuning.halving_bytes_network || facts.canonical ||
+                    facts.ranks > tuning.ring_ranks_network;
   if (!few && fits && !breaks_canonical_order(facts, Algorithm::halving_doubling)) {
     return {Algorithm::halving_doubling,
             "many ranks: as few bytes as a ring, in a number of rounds that grows with log2 p"};

@@ -27,6 +27,7 @@ enum class Verb : uint8_t { send, receive, reduce, copy, publish, await, pack, u
 // wherever hazards are sought. work is a contiguous image of the segment in memory that peers can
 // view; scratch slots hold one slice each; a view is what an await has shown.
 enum class Space : uint8_t { input, output, work, scratch, view };
+inline constexpr int kSpaces = 5;
 
 // Parts [first_part, first_part + parts) of the segment. `slot`: which scratch slot or which await.
 struct Slice {

@@ -24,6 +24,7 @@ SimPolicy policy_of(const ScaleQuestion& question) {
   policy.moves_bytes = question.moves_bytes();
   policy.node_ranks = question.node_ranks;
   policy.pool_alone = question.links.is_by_device;
+  policy.eager_bytes = question.links.eager_bytes;
   policy.peer_timeout = kStepMax;
   return policy;
 }
@@ -32,6 +33,10 @@ std::vector<int> nodes_of(const ScaleQuestion& question) {
   std::vector<int> nodes;
   for (int rank = 0; rank < question.ranks; ++rank) nodes.push_back(rank / question.node_ranks);
   return nodes;
+}
+
+Tuning tuning_of(const ScaleQuestion& question) {
+  return question.links.is_by_device ? Tuning{} : socket_tuning();
 }
 
 float value_of(int rank, std::size_t element) {
@@ -88,7 +93,7 @@ class ScaleWorld {
     network_.transport(number).use_pool(*rank.pool);
     rank.engine = std::make_unique<Engine>(
         EngineParts{std::move(world), config, network_.transport(number), *rank.compute, *rank.pool,
-                    network_.clock(), Log::silent(number)});
+                    network_.clock(), Log::silent(number), tuning_of(question_)});
     network_.wake(number);
   }
 
@@ -194,8 +199,7 @@ Choice choice_of(const ScaleQuestion& question, const Spread& spread, uint64_t b
   if (!question.algorithm.empty()) {
     forced.push_back({algorithm_from(question.algorithm), UINT64_MAX});
   }
-  const Tuning tuning = question.links.is_by_device ? Tuning{} : socket_tuning();
-  return choose(AlgorithmRow::Result::sum, tuning,
+  return choose(AlgorithmRow::Result::sum, tuning_of(question),
                 {.ranks = question.ranks,
                  .one_node = question.node_ranks >= question.ranks,
                  .bytes = bytes,

@@ -44,9 +44,15 @@ def is_speaker() -> bool:
 
 
 def say(text: str = "") -> None:
-    """Prints a line at rank 0."""
-    if is_speaker():
+    """Prints a line at rank 0. Where nobody reads any more (`| head`), nothing is printed, and the work goes
+    on: other ranks wait for it, and --json is still to be written."""
+    if not is_speaker():
+        return
+    try:
         click.echo(text)
+    except BrokenPipeError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _draft(target: Path) -> Path:

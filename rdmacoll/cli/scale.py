@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,10 @@ from rdmacoll.engine import scale as simulated
 from rdmacoll.optimizer import buckets
 
 _AUTO = "auto"
+_TRAINING = "ResNet-50"
+_ALGORITHMS = ("ring", "halving_doubling", "recursive_doubling", "direct", "two_level")
+# Of a rank's memory and events, some 15 us of a processor for each: a minute and a half.
+_TRANSFERS = 2_200_000
 
 
 def worlds_of(first: int, last: int) -> list[int]:
@@ -47,11 +54,32 @@ def resnet_step(backward_us: float, bucket_bytes: int) -> list[tuple[int, float]
     return made
 
 
+def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float | None]:
+    """For worlds that are too large to be simulated: what they take at least, in the unit of `times`. Where
+    time has begun to grow ever faster, as that of a ring does, and of p-1 messages each, until it is in
+    proportion to the ranks, each rank more costs no less than those before.
+
+    >>> at_least([2, 4, 8, 16], [1.0, 2.0, 4.0, None])
+    [None, None, None, 8.0]
+    >>> at_least([2, 4, 8, 16], [1.0, 3.0, 4.0, None])[3]
+    4.0
+    """
+    known = [(world, time) for world, time in zip(worlds, times) if time is not None]
+    if not known:
+        return [None] * len(times)
+    slopes = [(after - before) / (b - a) for (a, before), (b, after) in zip(known, known[1:])]
+    slope = slopes[-1] if len(slopes) > 1 and slopes[-1] >= slopes[-2] else 0.0
+    last, time_of_last = known[-1]
+    return [
+        time_of_last + slope * (world - last) if time is None else None for world, time in zip(worlds, times)
+    ]
+
+
 @click.command("scale")
 @click.option("--ranks", default="2:64", show_default=True, help="From:to, doubling.")
 @click.option("--per-node", default=1, show_default=True, type=click.IntRange(1), help="Ranks of a node.")
 @click.option("--bytes", "sizes", default="64K,1M,16M", show_default=True, help="Of the allreduces.")
-@click.option("--algorithms", default="auto,ring,halving_doubling,two_level", show_default=True)
+@click.option("--algorithms", default=",".join([_AUTO, *_ALGORITHMS]), show_default=True)
 @click.option("--link", type=click.Choice(list(simulated.PRESETS)), default="10gbit", show_default=True)
 @click.option("--latency-us", type=float, help="Of the network between nodes, if not the preset's.")
 @click.option("--overhead-us", type=float, help="Of the processor, at each end of a transfer.")
@@ -64,7 +92,7 @@ def resnet_step(backward_us: float, bucket_bytes: int) -> list[tuple[int, float]
     "--backward-ms", default=120.0, show_default=True, type=click.FloatRange(0.0), help="0: no training step."
 )
 @click.option("--bucket-bytes", default=26214400, show_default=True, type=click.IntRange(4))
-@click.option("--transfers", default=2_000_000, show_default=True, type=click.IntRange(1), help="Of a step.")
+@click.option("--transfers", default=_TRANSFERS, show_default=True, type=click.IntRange(1), help="Of a step.")
 @click.option("--plot", metavar="FILE", help="Draws the curves there, as SVG.")
 @command("sim scale")
 def scale(
@@ -109,42 +137,70 @@ def scale(
         count = max(4, parse_bytes(size) // 4 * 4)
         steps[bytes_text(count)] = [(count, 0.0)]
     if backward_ms > 0:
-        steps["ResNet-50"] = resnet_step(backward_ms * 1e3, bucket_bytes)
-    compute_us = (forward_ms + backward_ms) * 1e3
+        steps[_TRAINING] = resnet_step(backward_ms * 1e3, bucket_bytes)
+    worlds = worlds_of(first, last)
     rows: list[dict[str, Any]] = []
-    for what, operations in steps.items():
-        is_training = what == "ResNet-50"
-        say(_title(what, is_training, forward_ms, backward_ms, operations))
-        say(_line(["ranks", *names, *(["scaling"] if is_training else [])]))
-        for world in worlds_of(first, last):
-            row: dict[str, Any] = {"what": what, "ranks": world, "time_us": {}}
-            for name in names:
-                found = simulated.simulate(
-                    model,
-                    ranks=world,
-                    per_node=per_node,
-                    operations=operations,
-                    algorithm=None if name == _AUTO else name,
-                    transfers_max=transfers,
-                )
-                time = found["time_us"]
-                if is_training and time is not None:
-                    time += forward_ms * 1e3
-                row["time_us"][name] = time
-                row["moved"] = found["moved"]
-                if name == _AUTO:
-                    row["chosen"] = sorted(set(found["algorithms"]))
-            if is_training:
-                known = [time for time in row["time_us"].values() if time is not None]
-                row["scaling"] = compute_us / min(known) if known else None
-            rows.append(row)
-            if is_speaker():
-                say(_row(row, names))
-        say()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as processors:
+
+        def ask(operations: list[tuple[int, float]], world: int, name: str) -> Future[dict[str, Any]]:
+            return processors.submit(
+                simulated.simulate,
+                model,
+                ranks=world,
+                per_node=per_node,
+                operations=operations,
+                algorithm=None if name == _AUTO else name,
+                transfers_max=transfers,
+            )
+
+        asked = {
+            what: [{name: ask(operations, world, name) for name in names} for world in worlds]
+            for what, operations in steps.items()
+        }
+        try:
+            for what, operations in steps.items():
+                is_training = what == _TRAINING
+                say(_title(what, is_training, forward_ms, backward_ms, operations))
+                say(_line(["ranks", *names, *(["scaling"] if is_training else [])]))
+                compute_us = (forward_ms + backward_ms) * 1e3 if is_training else 0.0
+                mine: list[dict[str, Any]] = []
+                for world, cells in zip(worlds, asked[what]):
+                    found = {name: cell.result() for name, cell in cells.items()}
+                    mine.append(_row_of(what, world, found, forward_ms * 1e3, compute_us))
+                    for name in names:
+                        least = at_least(worlds[: len(mine)], [row["time_us"][name] for row in mine])
+                        mine[-1]["at_least_us"][name] = least[-1]
+                    say(_text(mine[-1], names))
+                rows += mine
+                say()
+        except BaseException:
+            processors.shutdown(wait=False, cancel_futures=True)
+            raise
     if plot is not None and is_speaker():
         Path(plot).write_text(_picture(rows, names), encoding="utf-8")
-    say("Milliseconds. -: more transfers than --transfers allows. auto: what the engine chooses, behind it.")
+    say(
+        "Milliseconds. auto: what the engine chooses, behind it. >: more transfers than --transfers allows, "
+        "so at least that, by what smaller worlds take."
+    )
     return {"ok": True, "rows": rows, "model": asdict(model), "per_node": per_node}
+
+
+def _row_of(
+    what: str, world: int, found: dict[str, dict[str, Any]], forward_us: float, compute_us: float
+) -> dict[str, Any]:
+    """compute_us: 0 where nothing is trained."""
+    before_us = forward_us if compute_us > 0 else 0.0
+    times = {
+        name: None if one["time_us"] is None else one["time_us"] + before_us for name, one in found.items()
+    }
+    row: dict[str, Any] = {"what": what, "ranks": world, "time_us": times, "at_least_us": {}}
+    row["moved"] = all(one["moved"] for one in found.values())
+    if _AUTO in found:
+        row["chosen"] = sorted(set(found[_AUTO]["algorithms"]))
+    if compute_us > 0:
+        known = [time for time in times.values() if time is not None]
+        row["scaling"] = compute_us / min(known) if known else None
+    return row
 
 
 def _picture(rows: list[dict[str, Any]], names: list[str]) -> str:
@@ -171,15 +227,16 @@ def _title(
 
 
 def _line(cells: list[str]) -> str:
-    return " ".join(f"{cell:>17}" if at else f"{cell:>6}" for at, cell in enumerate(cells))
+    return " ".join(f"{cell:>18}" if at else f"{cell:>6}" for at, cell in enumerate(cells))
 
 
-def _row(row: dict[str, Any], names: list[str]) -> str:
+def _text(row: dict[str, Any], names: list[str]) -> str:
     cells = [str(row["ranks"])]
     for name in names:
-        time = row["time_us"][name]
-        cells.append("-" if time is None else f"{time / 1e3:.3f}")
+        time, least = row["time_us"][name], row["at_least_us"][name]
+        known = f"> {least / 1e3:.0f}" if least is not None else "-"
+        cells.append(known if time is None else f"{time / 1e3:.3f}")
     if "scaling" in row:
         cells.append("-" if row["scaling"] is None else f"{100 * row['scaling']:.1f} %")
     chosen = ", ".join(row.get("chosen", []))
-    return f"{_line(cells)}  {chosen}{'' if row['moved'] else ' (sizes alone)'}"
+    return f"{_line(cells)}  {chosen}{'' if row['moved'] else ' (sizes alone)'}".rstrip()

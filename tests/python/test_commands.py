@@ -184,7 +184,7 @@ def test_a_seed_that_breaks_the_process_is_a_finding_and_the_others_go_on(monkey
 
 def test_scale_on_modelled_links(tmp_path):
     plot = tmp_path / "curves.svg"
-    worlds = ("--ranks", "2:4", "--bytes", "1M", "--algorithms", "auto,ring", "--link", "1gbit")
+    worlds = ("--ranks", "2:4", "--bytes", "1M", "--algorithms", "auto,ring,direct", "--link", "1gbit")
     code, found, output = command_line(tmp_path, "sim", "scale", *worlds, "--plot", str(plot))
     assert code == 0, output
     allreduce = [row for row in found["rows"] if row["what"] == "1M"]
@@ -194,9 +194,25 @@ def test_scale_on_modelled_links(tmp_path):
         least = 2 * (row["ranks"] - 1) / row["ranks"] * (1 << 20) / 117.7
         assert least < row["time_us"]["ring"] < 1.2 * least
         assert row["moved"]
+        # What the engine chooses is what it is said to have chosen.
+        (chosen,) = row["chosen"]
+        assert row["time_us"]["auto"] == row["time_us"][chosen]
     training = [row for row in found["rows"] if row["what"] == "ResNet-50"]
     assert all(0.1 < row["scaling"] < 0.5 for row in training)  # 102 MB take 0.9 s at least
-    assert plot.read_text().count("<circle") == 2 * 2 * 2  # diagrams, algorithms, worlds
+    assert plot.read_text().count("<circle") == 2 * 3 * 2  # diagrams, algorithms, worlds
+
+
+def test_worlds_that_are_too_large_to_be_simulated_have_a_bound(tmp_path):
+    cells = ("--bytes", "64K", "--algorithms", "auto,ring", "--backward-ms", "0", "--transfers", "1000")
+    code, found, output = command_line(tmp_path, "sim", "scale", "--ranks", "4:32", *cells)
+    assert code == 0, output
+    rings = [row["time_us"]["ring"] for row in found["rows"]]
+    assert rings[:3] == sorted(rings[:3])
+    assert rings[3] is None
+    known = command_line(tmp_path, "sim", "scale", "--ranks", "32", *cells[:-1], "10000")[1]["rows"][0]
+    assert rings[2] <= found["rows"][3]["at_least_us"]["ring"] <= known["time_us"]["ring"]
+    assert found["rows"][3]["chosen"] == ["halving_doubling"]
+    assert " > " in output
 
 
 @pytest.mark.parametrize("ranks", [0, 3])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
-from ranks import command_line
+from ranks import clean_environment, command_line
 
 COST = {
     "algorithm",
@@ -137,3 +141,23 @@ def test_no_servers_are_planned_where_none_are_asked_for(tmp_path):
     assert "parameter_server is no algorithm for this" in output
     code, found, output = command_line(tmp_path, "plan", "--ranks", "4")
     assert "parameter_server" not in {row["algorithm"] for row in found["costs"]}
+
+
+def test_a_reader_that_has_gone_is_no_error(tmp_path):
+    # As `| head` does, with more than a pipe holds to be printed, and the rest of the work to be done.
+    path = tmp_path / "plan.json"
+    command = [sys.executable, "-m", "rdmacoll.cli.main", "plan", "--ranks", "256", "--algorithm", "direct"]
+    with subprocess.Popen(
+        [*command, "--json", str(path)],
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 0
+    assert json.loads(path.read_text())["ok"]

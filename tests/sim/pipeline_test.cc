@@ -1,6 +1,7 @@
 // On a modelled link, virtual time must fit the formula of a pipeline: lock-step code does not.
 #include <gtest/gtest.h>
 
+#include "collectives/choose.h"
 #include "collectives/cost.h"
 #include "engine/sim_scale.h"
 
@@ -9,10 +10,11 @@ namespace {
 
 constexpr double kInfinite = 1e12;
 
-// Between any two ranks; nothing else takes time.
+// Between any two ranks, cut as for RDMA; nothing else takes time.
 LinkModel only_link(double latency_us, double bytes_per_us) {
   return {.node = {.bytes_per_us = kInfinite},
           .network = {.latency_us = latency_us, .bytes_per_us = bytes_per_us},
+          .is_by_device = true,
           .copy_bytes_per_us = kInfinite,
           .reduce_bytes_per_us = kInfinite};
 }
@@ -58,11 +60,14 @@ TEST(Scale, fits_the_cost_model_where_bytes_are_many) {
   const LinkModel links = kTcpLinks;
   for (int ranks : {2, 4, 8, 16}) {
     for (const char* name : {"ring", "halving_doubling"}) {
-      constexpr uint64_t kBytes = 2 << 20;  // one segment in both, whatever the pool allows
+      constexpr uint64_t kBytes = 2 << 20;
       const std::vector<int> nodes = even_nodes(ranks, ranks);
+      const Algorithm algorithm = *algorithm_from(name);
       const auto schedules =
-          lowered_schedules(*algorithm_from(name), {.ranks = ranks, .nodes = nodes}, links, true);
-      const double cost = cost_of(schedules, nodes, links, kBytes, 4 << 20).time_us;
+          lowered_schedules(algorithm, {.ranks = ranks, .nodes = nodes}, links, true);
+      const Facts facts{.ranks = ranks, .one_node = false, .bytes = kBytes};
+      const uint64_t segment_bytes = segment_bytes_of(algorithm, socket_tuning(), facts);
+      const double cost = cost_of(schedules, nodes, links, kBytes, segment_bytes).time_us;
       const double time = answer_of(allreduce(ranks, kBytes, links, name)).time_us;
       EXPECT_GT(time, 0.9 * cost) << name << ", " << ranks << " ranks";
       EXPECT_LT(time, 1.3 * cost) << name << ", " << ranks << " ranks";
@@ -87,7 +92,7 @@ TEST(Scale, oversubscribed_uplinks_take_their_time) {
   question.links.rack_nodes = 4;
   question.links.uplink_bytes_per_us = 4 * kTcpLinks.network.bytes_per_us;
   const double full = answer_of(question).time_us;
-  question.links.uplink_bytes_per_us = kTcpLinks.network.bytes_per_us;
+  question.links.uplink_bytes_per_us = kTcpLinks.network.bytes_per_us / 2;
   const double oversubscribed = answer_of(question).time_us;
   EXPECT_LT(full, 1.1 * flat);
   EXPECT_GT(oversubscribed, 1.2 * flat);

@@ -190,6 +190,20 @@ TEST(Choice, over_tcp_lets_few_hosts_send_to_one_at_once_where_it_is_a_lot) {
   EXPECT_EQ(chosen(7, 1 << 20, true), Algorithm::halving_doubling);
 }
 
+TEST(Choice, between_many_nodes_has_rounds_that_grow_with_the_logarithm) {
+  for (const Tuning& tuning : {Tuning{}, socket_tuning()}) {
+    const auto chosen = [&tuning](int ranks, uint64_t bytes) {
+      return choose(Result::sum, tuning, between_nodes(ranks, bytes)).algorithm;
+    };
+    EXPECT_EQ(chosen(32, 64 << 20), Algorithm::ring);
+    for (const int ranks : {49, 64, 1000, 1024}) {
+      for (const uint64_t bytes : {1u << 20, 16u << 20, 1u << 30}) {
+        EXPECT_EQ(chosen(ranks, bytes), Algorithm::halving_doubling) << ranks << " " << bytes;
+      }
+    }
+  }
+}
+
 TEST(Choice, within_a_node_is_as_measured) {
   const Tuning tuning;
   for (const int ranks : {2, 3, 4, 8, 16}) {

@@ -45,7 +45,8 @@ struct SimPolicy {
   bool foreign_views = true;
   bool mapped = true;           // views name memory that can be read directly, not through a reader
   bool pool_alone = false;      // other transfers are of memory of the pool, as a device's are
-  std::size_t eager_bytes = 0;  // transfers up to here are copied when they are posted
+  std::size_t eager_bytes = 0;  // transfers up to here are copied when they are posted; with links,
+                                // those between nodes
   Nanoseconds peer_timeout = 5 * kSecond;
 
   int node_of(int rank) const { return node_ranks == 0 ? 0 : rank / node_ranks; }

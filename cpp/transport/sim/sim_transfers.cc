@@ -32,8 +32,14 @@ void scatter(const std::vector<std::byte>& bytes, const std::vector<Piece>& piec
 
 }  // namespace
 
+std::size_t SimTransport::eager_bytes_to(int peer) const {
+  const SimPolicy& policy = network_.policy();
+  const bool is_near = policy.links && policy.node_of(peer) == policy.node_of(rank_);
+  return is_near ? 0 : policy.eager_bytes;
+}
+
 bool SimTransport::is_eager(const Transfer& transfer) const {
-  const std::size_t limit = network_.policy().eager_bytes;
+  const std::size_t limit = eager_bytes_to(transfer.peer);
   return limit > 0 && total_bytes(transfer.pieces) <= limit;
 }
 

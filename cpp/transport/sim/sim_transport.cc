@@ -73,7 +73,7 @@ Reach SimTransport::reach(int peer) const {
           .view_pieces_max = 64,
           .transfer_bytes_max = std::size_t{1} << 30,
           .foreign_transfers = !policy.pool_alone || views,
-          .eager_bytes = policy.eager_bytes};
+          .eager_bytes = eager_bytes_to(peer)};
 }
 
 void SimTransport::fail(int peer) {

@@ -98,6 +98,7 @@ class SimTransport final : public Transport {
   bool refuses() { return network_.chance(network_.policy().busy); }
   void arrive(Arrival arrival);
   void lose(int peer, const std::string& cause);
+  std::size_t eager_bytes_to(int peer) const;
   bool is_eager(const Transfer& transfer) const;
   void send_eagerly(const Transfer& transfer, Key key);
   void receive_eagerly(int peer, Key key, const std::vector<std::byte>& bytes);
