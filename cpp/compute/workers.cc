@@ -99,11 +99,29 @@ Status WorkerCompute::perform_at_once(const ComputeJob& job, std::size_t bytes) 
   return perform(job, 0, bytes, workspace_);
 }
 
+bool WorkerCompute::hand_over(std::function<void()> task) {
+  if (threads_.empty()) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  work_to_do_.notify_one();
+  return true;
+}
+
 void WorkerCompute::work() {
   Workspace workspace;
   std::unique_lock lock(mutex_);
   while (true) {
-    work_to_do_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+    work_to_do_.wait(lock, [this] { return stopping_ || !tasks_.empty() || !waiting_.empty(); });
+    if (!tasks_.empty()) {  // somebody waits for what a task tells, and it is short
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+      continue;
+    }
     if (stopping_) return;
     const uint16_t index = waiting_.front();
     Slot& slot = slots_[index];

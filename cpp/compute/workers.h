@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -26,7 +27,8 @@ class WorkerCompute final : public Compute {
   // can be started than wished for, fewer do the work; if none, submit() does.
   WorkerCompute(int workers, std::function<void()> wake,
                 std::size_t inline_bytes_max = kInlineBytesMax);
-  // Lets the workers end the grain they are at. Jobs that are not done are not reported.
+  // Lets the workers end the grain they are at, and all tasks. Jobs that are not done are not
+  // reported.
   ~WorkerCompute() override;
   WorkerCompute(const WorkerCompute&) = delete;
   WorkerCompute& operator=(const WorkerCompute&) = delete;
@@ -34,6 +36,7 @@ class WorkerCompute final : public Compute {
   Status submit(const ComputeJob& job) override;
   Status perform_at_once(const ComputeJob& job, std::size_t bytes) override;
   bool poll(ComputeSink& sink) override;
+  bool hand_over(std::function<void()> task) override;
   bool arm() override;
   int workers() const { return static_cast<int>(threads_.size()); }
 
@@ -76,6 +79,7 @@ class WorkerCompute final : public Compute {
 
   std::mutex mutex_;  // guards all below, and the slots
   std::condition_variable work_to_do_;
+  std::deque<std::function<void()>> tasks_;
   Queue free_;
   Queue waiting_;  // some bytes are not taken; the front one is worked at
   Queue done_;

@@ -144,8 +144,10 @@ Status Driver::submit_and_drive(const OperationRef& operation) {
   callers_.fetch_add(1, std::memory_order_seq_cst);
   if (wanted_.load() == 0 && try_baton()) {
     visits_.fetch_add(1, std::memory_order_relaxed);
+    operation->is_driven_by_caller = true;
     drive([&] { return operation->done(); },
           {.timeout = options_.caller_spin, .spin = options_.caller_spin, .idle = Idle::returns});
+    operation->is_driven_by_caller = false;
     leave();
   } else {
     wake();

@@ -155,6 +155,12 @@ void Engine::end(const OperationRef& operation, const Status& status) {
     payload_bytes_ += operation->request.bytes();
     submissions_.forget(*operation);
   }
+  // A callback takes as long as it likes (TensorFlow's schedules what has waited), while peers wait
+  // for this thread, but for a caller that drives for its own sake.
+  const bool may_take_long = operation->request.done && !operation->is_driven_by_caller;
+  if (may_take_long && compute_.hand_over([operation, status] { operation->complete(status); })) {
+    return;
+  }
   operation->complete(status);
 }
 

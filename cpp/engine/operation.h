@@ -61,7 +61,8 @@ class Operation {
  public:
   explicit Operation(Request request);
 
-  // Called once, by the holder of the baton. The caller's memory is free from here on.
+  // Called once, by the holder of the baton or by whom it has handed this over to. The caller's
+  // memory is free from here on.
   void complete(Status status);
   bool done() const { return done_.load(std::memory_order_acquire) == kDone; }
   // Sleeps until done, until `timeout` is over, or until a nudge() that came after `ticket` was
@@ -92,6 +93,9 @@ class Operation {
   // them.
   bool is_prepared = false;
   bool has_moved_results = false;
+  bool has_ended = false;  // for the engine, which completes it only once
+  // The thread that has the engine is the caller's, and waits for the end of this one.
+  bool is_driven_by_caller = false;
   bool stands_in = false;  // for one that this rank's caller never submits
   Result zeros;            // what it gives then
   // The planner's: what was done the last time, and when it had last looked around by then.

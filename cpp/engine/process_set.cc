@@ -343,7 +343,7 @@ void ProcessSet::report(OperationRef operation) {
 }
 
 void ProcessSet::complete(const OperationRef& operation, const Status& status) {
-  if (operation->done()) return;
+  if (std::exchange(operation->has_ended, true)) return;
   if (is_root()) readiness_.ended({operation->request.name, operation->request.iteration});
   if (operation->stands_in) {
     --stand_ins_in_flight_;

@@ -1,7 +1,9 @@
 // Callers and the engine thread: who has the engine, and that nobody waits for somebody who stands
 // back.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -264,6 +266,65 @@ TEST(Limits, many_long_descriptors_at_once_are_split_into_messages) {
       ASSERT_TRUE(operation->status().ok()) << operation->status().message();
     }
   });
+}
+
+// TensorFlow's done() schedules what has waited: a worker does that, if there is one, while the
+// thread that has the engine goes on; but a caller that drives for its own sake does it itself.
+TEST(Callbacks, are_called_by_workers_or_by_who_drives_for_himself) {
+  for (const int workers : {0, 2}) {
+    LocalWorld world(2, cat("RDMACOLL_COMPUTE_WORKERS=", workers, "\n"));
+    if (HasFatalFailure()) return;
+    world.each([&](int rank) {
+      for (int turn = 0; turn < 50; ++turn) {
+        std::vector<float> values(10, 1.f);
+        std::atomic<bool> is_called = false;
+        std::string name;
+        std::thread::id caller;
+        Request request = in_place(Kind::allreduce, Dtype::float32, values, cat("called", turn));
+        request.done = [&](const Status& status) {
+          EXPECT_TRUE(status.ok()) << status.message();
+          std::array<char, 16> own_name{};
+          ::pthread_getname_np(::pthread_self(), own_name.data(), own_name.size());
+          name = own_name.data();
+          caller = std::this_thread::get_id();
+          is_called = true;
+        };
+        const auto operation = std::make_shared<Operation>(std::move(request));
+        const bool drives = turn % 2 == 1;
+        Driver& driver = world.rank(rank).driver();
+        ASSERT_TRUE(drives ? driver.submit_and_drive(operation).ok()
+                           : driver.submit(operation).ok());
+        ASSERT_TRUE(ends_within(*operation, milliseconds(10'000))) << world.rank(rank).state();
+        ASSERT_TRUE(is_called);
+        EXPECT_EQ(values[0], 2.f);
+        const bool is_workers = name.starts_with("rdmacoll-w");
+        // Who drives gives up after a while.
+        EXPECT_TRUE(is_workers == (workers > 0) || (drives && caller == std::this_thread::get_id()))
+            << name;
+        if (!drives) {
+          EXPECT_NE(caller, std::this_thread::get_id());
+        }
+      }
+    });
+  }
+}
+
+TEST(Callbacks, of_what_never_ends_are_called_when_the_world_does) {
+  LocalWorld world(2, "RDMACOLL_COMPUTE_WORKERS=1\nRDMACOLL_LOG=error\n");
+  if (HasFatalFailure()) return;
+  std::atomic<int> called = 0;
+  std::vector<float> values(10, 1.f);
+  for (int i = 0; i < 20; ++i) {
+    Request request = in_place(Kind::allreduce, Dtype::float32, values, cat("lonely", i));
+    request.done = [&called](const Status& status) {
+      EXPECT_FALSE(status.ok());
+      ++called;
+    };
+    const auto operation = std::make_shared<Operation>(std::move(request));
+    ASSERT_TRUE(world.rank(0).driver().submit(operation).ok());
+  }
+  world.close();
+  EXPECT_EQ(called, 20);
 }
 
 }  // namespace

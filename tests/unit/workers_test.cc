@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -150,6 +151,37 @@ TEST_P(InFlightTest, ends_while_jobs_are_in_flight) {
         compute->submit({.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands}).ok());
   }
   compute.reset();
+}
+
+TEST_P(InFlightTest, tasks_are_run_by_others_beside_jobs_and_none_is_lost_in_the_end) {
+  std::vector<float> value(std::size_t{1} << 20, 1.0F);
+  const Piece piece{reinterpret_cast<std::byte*>(value.data()), value.size() * 4};
+  const std::vector<Operand> operands(2, Operand{{&piece, 1}, {}, nullptr});
+  std::atomic<int> ran = 0, here = 0;
+  int handed_over = 0;
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_TRUE(
+        compute->submit({.dtype = Dtype::float32, .to = {&piece, 1}, .sources = operands}).ok());
+    handed_over += compute->hand_over([&ran, &here, mine = std::this_thread::get_id()] {
+      here += std::this_thread::get_id() == mine ? 1 : 0;
+      ++ran;
+    });
+  }
+  compute.reset();
+  EXPECT_EQ(ran, handed_over);
+  EXPECT_EQ(here, 0);
+}
+
+TEST(Workers, that_there_are_take_tasks) {
+  std::atomic<bool> ran = false;
+  WorkerCompute workers(1, [] {});
+  EXPECT_EQ(workers.workers(), 1);
+  ASSERT_TRUE(workers.hand_over([&ran] { ran = true; }));
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  while (!ran && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_TRUE(ran);
+  InlineCompute none;
+  EXPECT_FALSE(none.hand_over([] { FAIL(); }));
 }
 
 }  // namespace
