@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
 from ranks import report
 
 import rdmacoll
+
+Arrays = list[np.ndarray]
 
 
 def total(one: rdmacoll.ProcessSet) -> float:
@@ -39,6 +45,163 @@ def in_a_function(mine: list[rdmacoll.ProcessSet], value: float) -> None:
     for _ in range(10):
         got = [float(each[0]) for each in step(tf.fill([1000], value))]
         assert got == wanted, (got, wanted)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A linear collective: `call` builds it for a set, `right` says what each member gets of all members'
+    tensors. Numbers are small and whole, so everything is exact."""
+
+    shapes: Callable[[int], list[tuple[int, ...]]]  # of the tensors that a member gives, by its place
+    call: Callable[[list[Any], rdmacoll.ProcessSet], list[Any]]
+    right: Callable[[list[Arrays]], list[Arrays]]
+
+    def given(self, place: int, rank: int) -> Arrays:
+        shapes = self.shapes(place)
+        return [
+            np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape) + 8 * (rank + 1) + 4 * i
+            for i, shape in enumerate(shapes)
+        ]
+
+    def gradients(self, given: list[Arrays], weights: list[Arrays], place: int) -> Arrays:
+        """Of the sum of all members' weighted results: what they change by when one element does."""
+        found = [np.zeros_like(array) for array in given[place]]
+        for i, array in enumerate(found):
+            for at in np.ndindex(array.shape):
+                ones = [[np.zeros_like(each) for each in arrays] for arrays in given]
+                ones[place][i][at] = 1
+                array[at] = sum(
+                    float(np.sum(result * weight))
+                    for results, its in zip(self.right(ones), weights)
+                    for result, weight in zip(results, its)
+                )
+        return found
+
+
+def splits_of(place: int, size: int) -> list[int]:
+    """How many rows a member gives to each: 0 to 2."""
+    return [(place + 2 * peer) % 3 for peer in range(size)]
+
+
+def joined(given: list[Arrays]) -> Arrays:
+    return [np.concatenate(arrays) for arrays in zip(*given)]
+
+
+def sums(given: list[Arrays]) -> Arrays:
+    return [np.sum(arrays, axis=0) for arrays in zip(*given)]
+
+
+def cases_of(size: int) -> dict[str, Case]:
+    """Roots are the last member, which has another number in the set than in the world where a rank is left
+    out before it."""
+    last, rows = size - 1, list(range(size, 0, -1))
+
+    def exchanged(given: list[Arrays]) -> list[Arrays]:
+        pieces = [np.split(x, np.cumsum(splits_of(p, size))[:-1]) for p, (x,) in enumerate(given)]
+        return [[np.concatenate([of[place] for of in pieces])] for place in range(size)]
+
+    def alltoall(x: list[Any], one: rdmacoll.ProcessSet) -> list[Any]:
+        got, received = rdmacoll.alltoall(x[0], splits=splits_of(one.rank(), size), process_set=one)
+        counts = tf.constant([splits_of(p, size)[one.rank()] for p in range(size)], tf.int64)
+        with tf.control_dependencies([tf.debugging.assert_equal(received, counts)]):
+            return [tf.identity(got)]
+
+    def at_last(whole: Callable[[list[Arrays]], Arrays]) -> Callable[[list[Arrays]], list[Arrays]]:
+        return lambda given: [[0 * x for x in whole(given)] for _ in range(last)] + [whole(given)]
+
+    def one_by_one(x: list[Any], call: Callable[..., Any], one: rdmacoll.ProcessSet, **options: Any) -> Any:
+        return [call(x[0], root_rank=one.ranks[-1], process_set=one, **options)]
+
+    return {
+        "alltoall": Case(lambda place: [(sum(splits_of(place, size)), 2)], alltoall, exchanged),
+        "even alltoall": Case(
+            lambda _: [(size, 3)],
+            lambda x, one: [rdmacoll.alltoall(x[0], process_set=one)],
+            lambda given: [[np.stack([x[place] for (x,) in given])] for place in range(size)],
+        ),
+        "reduce": Case(
+            lambda _: [(3,)],
+            lambda x, one: one_by_one(x, rdmacoll.reduce, one, op=rdmacoll.Sum, prescale_factor=2.0),
+            at_last(lambda given: [2 * x for x in sums(given)]),
+        ),
+        "reduced mean": Case(
+            lambda _: [(2, 2)],
+            lambda x, one: one_by_one(x, rdmacoll.reduce, one, postscale_factor=float(size)),
+            at_last(sums),
+        ),
+        "gather": Case(
+            lambda place: [(place + 1, 2)],
+            lambda x, one: one_by_one(x, rdmacoll.gather, one),
+            lambda given: [[x[:0] for x in given[0]]] * last + [joined(given)],
+        ),
+        "scatter": Case(
+            lambda place: [(sum(rows), 2) if place == last else (0, 2)],
+            lambda x, one: one_by_one(x, rdmacoll.scatter, one, splits=rows),
+            lambda given: [[part] for part in np.split(given[last][0], np.cumsum(rows)[:-1])],
+        ),
+        "broadcast": Case(
+            lambda _: [(2,)],
+            lambda x, one: one_by_one(x, rdmacoll.broadcast, one),
+            lambda given: [given[last]] * size,
+        ),
+        "grouped_allgather": Case(
+            lambda place: [(place + 1, 2), (2 - place % 2,)],
+            lambda x, one: rdmacoll.grouped_allgather(x, process_set=one),
+            lambda given: [joined(given)] * size,
+        ),
+        "grouped_reducescatter": Case(
+            lambda _: [(size + 1, 2), (2 * size,)],
+            lambda x, one: rdmacoll.grouped_reducescatter(x, op=rdmacoll.Sum, process_set=one),
+            lambda given: [list(parts) for parts in zip(*(np.array_split(x, size) for x in sums(given)))],
+        ),
+        "grouped_allreduce": Case(
+            lambda _: [(2,), (1, 2)],
+            lambda x, one: rdmacoll.grouped_allreduce(x, op=rdmacoll.Sum, process_set=one),
+            lambda given: [sums(given)] * size,
+        ),
+    }
+
+
+def every_kind(mine: list[rdmacoll.ProcessSet]) -> None:
+    """Results and gradients of each kind: set by set, and in one function in which all sets run at once."""
+    for name in cases_of(1):
+        calls, inputs, wanted = [], [], []
+        for one in [*mine, rdmacoll.global_process_set]:
+            case, place = cases_of(one.size())[name], one.rank()
+            given = [case.given(p, rank) for p, rank in enumerate(one.ranks)]
+            right = case.right(given)
+            weights = [
+                [np.arange(1, x.size + 1, dtype=np.float32).reshape(x.shape) + 16 * rank for x in results]
+                for rank, results in zip(one.ranks, right)
+            ]
+            calls.append(lambda x, case=case, one=one, w=weights[place]: taped(case, one, x, w))
+            inputs.append([tf.constant(x) for x in given[place]])
+            wanted.append((right[place], case.gradients(given, weights, place)))
+        at_once = tf.function(lambda inputs, calls=calls: [call(x) for call, x in zip(calls, inputs)])
+        for found in ([call(x) for call, x in zip(calls, inputs)], at_once(inputs), at_once(inputs)):
+            for one, results, rights in zip([*mine, "the world"], found, wanted):
+                for got, right in zip([*results[0], *results[1]], [*rights[0], *rights[1]]):
+                    message = f"rank {rdmacoll.rank()}: {name} in {one}"
+                    np.testing.assert_array_equal(got.numpy(), right, message)
+
+
+def roots_are_members(one: rdmacoll.ProcessSet) -> None:
+    outside = next(rank for rank in range(rdmacoll.size()) if rank not in one.ranks)
+    for call in (rdmacoll.reduce, rdmacoll.gather, rdmacoll.scatter, rdmacoll.broadcast):
+        said = ""
+        try:
+            call(tf.ones(2), root_rank=outside, process_set=one)
+        except rdmacoll.ConfigError as error:
+            said = str(error)
+        assert f"root_rank {outside} is not in process set" in said
+
+
+def taped(case: Case, one: rdmacoll.ProcessSet, given: list[Any], weights: Arrays) -> tuple[Any, Any]:
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        results = case.call(given, one)
+        loss = tf.add_n([tf.reduce_sum(x * weight) for x, weight in zip(results, weights)])
+    return results, tape.gradient(loss, given)
 
 
 def gradients(mine: list[rdmacoll.ProcessSet], value: float) -> None:
@@ -88,6 +251,8 @@ def main() -> None:
     mine = [one for one in (evens, low) if one.included()]
     eager(mine, value)
     in_a_function(mine, value)
+    every_kind(mine)
+    roots_are_members(mine[0])
     gradients(mine, value)
     optimizer(low, value)
     rdmacoll.engine.barrier()
