@@ -49,6 +49,13 @@ def check_movable(dtype: Any) -> None:
         raise ConfigError(f"{dtype.name} cannot be sent: what only moves values takes {', '.join(CODES)}.")
 
 
+def sparse_as_dense(value: Any) -> bool | str:
+    """How slices are reduced. Raises ConfigError for what is none of the three ways."""
+    if type(value) is not bool and value != "auto":
+        raise ConfigError(f'sparse_as_dense={value!r}: False, True and "auto" are allowed.')
+    return value  # type: ignore[no-any-return]
+
+
 def check_root(root_rank: int) -> int:
     """The root. Raises ConfigError when there is no such rank."""
     return root(root_rank, world.size())

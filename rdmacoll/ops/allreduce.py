@@ -15,6 +15,7 @@ from rdmacoll.ops._arguments import (
     in_groups,
     reduction,
     scales,
+    sparse_as_dense as checked_sparse_as_dense,
     tensor as as_tensor,
 )
 from rdmacoll.ops._gradients import filled, scales_of
@@ -33,16 +34,21 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     compression: Any = None,
+    *,
+    sparse_as_dense: bool | str = False,
 ) -> Any:
     """Reduces `tensor` over all ranks; the same shape and dtype, and the same bits on every rank.
 
     tensor: a tensor, or what becomes one, of any shape up to 8 dimensions; equal shape, dtype and `op`
     on all ranks; uint8, int8, int32, int64, float16, bfloat16, float32 or float64. Also a
-    `tf.IndexedSlices` (Sum and Average): its rows are gathered, so ranks may have different numbers.
+    `tf.IndexedSlices` (see `sparse_as_dense`), of which ranks may have different numbers of rows.
     op: Average (floats only), Sum, Min, Max or Product. name: equal on all ranks, one in flight at a
     time; without it ops are matched by their order (eager) or place in the graph (tf.function).
     Inputs are multiplied by `prescale_factor` first, the result by `postscale_factor` last.
     compression: `Compression.fp16` or `bf16` lets float32 and float64 travel as 16 bits, their gradients too.
+    sparse_as_dense, equal on all ranks: False gathers the rows of slices (Sum and Average), and the result is
+    slices; True makes them dense, and the result too; "auto" gathers the rows, or sums those of one index
+    where that is less to send: slices either way.
 
     The gradient of Sum and Average is the allreduce of the gradient with the same op; of Min and Max
     the sum goes to the elements that are the result, shared evenly; Product has none.
@@ -57,10 +63,11 @@ def allreduce(
         "postscale_factor": postscale_factor,
         "compression": compressor(compression),
     }
-    if isinstance(tensor, tf.IndexedSlices):
+    way = checked_sparse_as_dense(sparse_as_dense)
+    if isinstance(tensor, tf.IndexedSlices) and way is not True:
         from rdmacoll.ops.sparse import reduce_slices
 
-        return reduce_slices(tensor, **options)
+        return reduce_slices(tensor, **options, may_sum=way == "auto")
     return reduce_group([as_tensor(tensor)], **options)[0]
 
 
@@ -76,7 +83,8 @@ def grouped_allreduce(
 ) -> list[Any]:
     """`allreduce` of several tensors as one operation for each dtype: cheaper than one by one.
 
-    Shapes, dtypes, gradients and errors as `allreduce`; the list must be the same on all ranks.
+    Shapes, dtypes, gradients and errors as `allreduce`; the list must be the same on all ranks. A
+    `tf.IndexedSlices` is made dense.
     """
     compressed = compressor(compression)
     return in_groups(

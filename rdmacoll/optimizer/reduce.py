@@ -13,7 +13,7 @@ from rdmacoll.engine.arguments import scale
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.ops._arguments import reduction
+from rdmacoll.ops._arguments import reduction, sparse_as_dense as checked_sparse_as_dense
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import next_in_trace
 from rdmacoll.ops._process_sets import within
@@ -45,8 +45,6 @@ class GradientReducer:
     ) -> None:
         if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
             raise ConfigError(f"bucket_bytes={bucket_bytes!r}: a whole number of bytes, at least 1.")
-        if type(sparse_as_dense) is not bool and sparse_as_dense != "auto":
-            raise ConfigError(f'sparse_as_dense={sparse_as_dense!r}: False, True and "auto" are allowed.')
         number = number_of(world.current(), process_set) if process_set is not global_process_set else 0
         self.name = name if number == 0 else f"{name}_of_process_set_{number}"
         self.process_set = process_set
@@ -54,7 +52,7 @@ class GradientReducer:
         self.prescale_factor = scale(prescale_factor, "prescale_factor")
         self.postscale_factor = scale(postscale_factor, "postscale_factor")
         self.compression = compressor(compression)
-        self.sparse_as_dense = sparse_as_dense
+        self.sparse_as_dense = checked_sparse_as_dense(sparse_as_dense)
         self.bucket_bytes = bucket_bytes
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.average_aggregated_gradients = average_aggregated_gradients

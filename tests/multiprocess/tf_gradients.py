@@ -202,9 +202,26 @@ def check_rows_are_gathered_or_summed_by_their_number() -> None:
                 close(tf.convert_to_tensor(call()), 2 * dense / SIZE, tolerance_of)
             for call in reduced_slices(given, sparse_as_dense=True, **options):
                 close(call(), 2 * dense / SIZE, tolerance_of)
-            alone = rdmacoll.allreduce(given, **options)
-            assert len(alone.indices) == total
-            close(tf.convert_to_tensor(alone), 2 * dense / SIZE, tolerance_of)
+            for way in (False, True, "auto"):
+                for call in (rdmacoll.allreduce, tf.function(rdmacoll.allreduce)):
+                    alone = call(given, sparse_as_dense=way, **options)
+                    assert isinstance(alone, tf.Tensor if way is True else tf.IndexedSlices)
+                    is_summed = way == "auto" and total > 2 * of
+                    assert way is True or len(alone.indices) == (len(touched) if is_summed else total)
+                    close(tf.convert_to_tensor(alone), 2 * dense / SIZE, tolerance_of)
+
+
+def check_slices_that_are_made_dense_have_every_op() -> None:
+    most = [RANK, SIZE][RANK % 2]  # one index twice is one sum before anything is reduced
+    given = tf.IndexedSlices(tf.constant([1.0, float(most)]), tf.constant([2, 2]), tf.constant([4]))
+    result = rdmacoll.allreduce(given, op=rdmacoll.Max, sparse_as_dense=True)
+    highest = max([1 + [rank, SIZE][rank % 2] for rank in range(SIZE)])
+    close(result, [0, 0, highest, 0])
+    close(rdmacoll.grouped_allreduce([given, tf.ones(1)], op=rdmacoll.Max)[0], [0, 0, highest, 0])
+    error = raised(
+        rdmacoll.ConfigError, lambda: rdmacoll.allreduce(given, op=rdmacoll.Max, sparse_as_dense="auto")
+    )
+    assert "sparse_as_dense=True" in str(error)
 
 
 def check_many_rows_cost_no_more_than_sums() -> None:
@@ -217,11 +234,13 @@ def check_many_rows_cost_no_more_than_sums() -> None:
 
 
 def check_how_sparse_is_dense_has_three_answers() -> None:
-    error = raised(
-        rdmacoll.ConfigError,
+    for call in (
         lambda: rdmacoll.DistributedGradientTape(tf.GradientTape(), sparse_as_dense="always"),
-    )
-    assert "auto" in str(error)
+        lambda: rdmacoll.DistributedOptimizer(keras.optimizers.SGD(), sparse_as_dense="always"),
+        lambda: rdmacoll.allreduce(tf.ones(1), sparse_as_dense="always"),
+    ):
+        error = raised(rdmacoll.ConfigError, call)
+        assert str(error) == "sparse_as_dense='always': False, True and \"auto\" are allowed."
 
 
 def check_an_optimizer_leaves_rows_alone_that_nobody_has() -> None:
