@@ -154,7 +154,8 @@ def check_groups_of_mixed_dtypes() -> None:
     tensors = [mine(shape, dtype, salt=i) for i, (shape, dtype) in enumerate(shapes)]
     for name in (None, "group"):
         parts = grouped_reducescatter(tensors, rdmacoll.Sum, name)
-        wholes = grouped_allgather(tensors, name)
+        *wholes, flags = grouped_allgather([*tensors, mine((2, 3), "bool")], name)
+        np.testing.assert_array_equal(flags.numpy(), np.concatenate(all_values((2, 3), "bool")))
         for i, (shape, dtype) in enumerate(shapes):
             close(
                 parts[i], expected(rdmacoll.Sum, shape, dtype, salt=i)[rows_of(shape[0], RANK, SIZE)], dtype
