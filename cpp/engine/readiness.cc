@@ -21,7 +21,9 @@ Readiness::Readiness(const World& world, const DescriptorTable& table, Limits li
       limits_(limits),
       subtree_ranks_(static_cast<int>(tree_subtree(world.rank, world.size()).size())) {}
 
-bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
+bool Readiness::add(const ReadyRecord& record, Nanoseconds now) { return add(record, now, false); }
+
+bool Readiness::add(const ReadyRecord& record, Nanoseconds now, bool is_passed_on) {
   if (has_joined() || record.joins) join_moved_at_ = std::max(join_moved_at_, now);
   if (record.joins) return add_join(record);
   const std::string* descriptor = table_.resolve(record.descriptor);
@@ -34,6 +36,7 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   const UnitKey key{std::string(descriptor_name(*descriptor)), record.iteration};
   Pending& pending = pending_[key];
   if (pending.contributions.empty()) pending.since = now;
+  pending.piecemeal |= is_passed_on;
   pending.since = std::min(pending.since, now - record.age);
   pending.age = std::max(pending.age, record.age);
   if (has_spoken(pending, record)) {
@@ -42,10 +45,10 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
     if (!is_root()) {
       // What a plan had started the root may judge before it hears of it from here.
       if (!std::exchange(pending.piecemeal, true)) pass_on(key, pending, 0);
-      upward_.push_back(record);
-      return true;
+      if (!is_passed_on) upward_.push_back(record);
+    } else if (pending.verdict.ok()) {
+      return false;
     }
-    if (pending.verdict.ok()) return false;
     pending.held.push_back(record);
     pending.held_since = now;
     return true;
@@ -64,7 +67,7 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now) {
   note_labels(key, pending, record.labels);
 
   if (pending.piecemeal) {
-    pass_on(key, pending, pending.contributions.size() - 1);
+    if (!is_passed_on) pass_on(key, pending, pending.contributions.size() - 1);
   } else if (!pending.verdict.ok()) {
     verdicts_.push_back(
         {key.name, key.iteration, ranks_of(record.origin, record.subtree), pending.verdict});
@@ -102,7 +105,9 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
   if (!said_by_all_.empty()) said_by_all_.erase(key);
   pending_.erase(UnitKey(key));  // a copy: `key` may lie in what is erased
   for (const ReadyRecord& record : held) {
-    const bool added = add(record, now);
+    // Below the root they have been passed on; the others' next operations are gathered with them,
+    // not with the ones after.
+    const bool added = add(record, now, !is_root());
     RC_ASSERT(added);
   }
 }
@@ -191,7 +196,9 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
 Nanoseconds Readiness::next_deadline() const {
   Nanoseconds next = join_deadline();
   for (const auto& [key, pending] : pending_) {
-    if (!pending.held.empty()) next = std::min(next, pending.held_since + limits_.stall_error);
+    if (is_root() && !pending.held.empty()) {
+      next = std::min(next, pending.held_since + limits_.stall_error);
+    }
     if (!pending.verdict.ok() || pending.piecemeal) continue;
     Nanoseconds due = pending.since + limits_.stall_error;
     if (!is_root()) {

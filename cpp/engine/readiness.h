@@ -104,6 +104,7 @@ class Readiness {
   };
 
   bool is_root() const { return world_.rank == 0; }
+  bool add(const ReadyRecord& record, Nanoseconds now, bool is_passed_on);
   std::vector<int> ranks_of(int origin, bool subtree) const;
   std::vector<int> missing(const Pending& pending) const;
   bool has_spoken(const Pending& pending, const ReadyRecord& record) const;

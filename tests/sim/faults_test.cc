@@ -229,6 +229,30 @@ TEST(SimulatedPlans, end_before_zeros_of_a_rank_that_has_joined_are_a_result) {
   }
 }
 
+// Where ranks have joined, what needs data of all ends at once: so ranks are several operations of
+// a name ahead of their children in the control tree, which has three levels here. What those say
+// must not be gathered with later ones.
+TEST(SimulatedPlans, end_well_where_ranks_are_ahead_of_their_children) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SimScript script;
+    script.ranks = 20;
+    script.plan_repeats = 2;
+    script.segment_bytes = 4096;
+    script.network.seed = seed;
+    script.network.delay_max = kMillisecond;
+    script.network.control_delays = 10;
+    SimOperation most{.op = ReduceOp::max, .name = "most", .shapes = {{30}}};
+    script.phases.insert(script.phases.end(), 6, {most});
+    most.givers = 19;
+    most.first_giver = 7;  // without rank 6
+    script.phases.insert(script.phases.end(), 4, {most});
+    script.phases.push_back({{.kind = Kind::join}});
+    const SimOutcome outcome = simulate(script);
+    ASSERT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.hang << outcome.wrong
+                              << outcome.unnamed << outcome.overslept;
+  }
+}
+
 TEST(SimulatedFaults, cover_sets_that_come_and_go) {
   int added = 0, removed = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "base/text.h"
 #include "engine/operation.h"
 #include "engine/readiness.h"
@@ -180,6 +183,33 @@ TEST(JoiningBelowTheRoot, passes_on_what_a_rank_says_after_a_verdict) {
   std::vector<int> origins;
   for (const ReadyRecord& record : upward) origins.push_back(record.origin);
   EXPECT_EQ(origins, (std::vector<int>{1, 17, 17, 18, 1}));
+}
+
+// Where ranks have joined, the root may answer whoever speaks at once: so a rank may be operations
+// of a name ahead of its children. What they say then is about other ones than what it says next.
+TEST(BelowTheRoot, operations_of_a_name_are_not_gathered_with_later_ones) {
+  const World large = world(1, 18);  // its child: rank 17
+  const DescriptorTable table;
+  for (int ahead = 1; ahead <= 3; ++ahead) {
+    Readiness node(large, table, {10 * kSecond, 600 * kSecond});
+    const auto said = [&](int origin) {
+      EXPECT_TRUE(node.add(sum_of("x", origin), 0));
+      std::vector<std::pair<int, bool>> upward;
+      for (const ReadyRecord& record : node.take_upward()) {
+        upward.emplace_back(record.origin, record.subtree);
+      }
+      return upward;
+    };
+    using Said = std::vector<std::pair<int, bool>>;
+    EXPECT_EQ(said(1), Said());
+    EXPECT_EQ(said(1), Said({{1, false}, {1, false}}));
+    for (int i = 1; i < ahead; ++i) EXPECT_EQ(said(1), Said({{1, false}}));
+    for (int i = 0; i <= ahead; ++i) EXPECT_EQ(said(17), Said({{17, false}})) << i;
+    EXPECT_EQ(node.pending(), 0u);
+    EXPECT_EQ(node.next_deadline(), kNever);
+    EXPECT_EQ(said(1), Said());
+    EXPECT_EQ(said(17), Said({{1, true}}));
+  }
 }
 
 }  // namespace
