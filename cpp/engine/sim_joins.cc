@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "engine/sim_variety.h"
 
 namespace rdmacoll {
 namespace {
@@ -79,13 +80,15 @@ void take_givers_away(Dice& dice, int ranks, std::vector<std::vector<SimOperatio
 
 }  // namespace
 
-void make_joins(Dice dice, SimScript& script) {
+void make_joins(Dice dice, Dice& variety, SimScript& script) {
   if (!dice.chance(0.4)) return;
   for (int64_t joins = dice.between(1, 3); joins > 0; --joins) {
     const auto sets = static_cast<int64_t>(script.first_sets);
     const auto set = static_cast<std::size_t>(dice.between(0, sets));
     const bool is_heap = dice.chance(script.plan_repeats > 0 ? 0.3 : 0.5);
     auto phases = is_heap ? make_heap(dice, set) : make_steps(dice, set);
+    vary(variety, phases.front());  // the same in each step
+    std::fill(phases.begin() + 1, phases.end(), phases.front());
     take_givers_away(dice, script.ranks_of(set), phases);
     phases.back().push_back({.kind = Kind::join, .set = set});
     const auto last = static_cast<int64_t>(script.phases.size());

@@ -7,7 +7,7 @@
 namespace rdmacoll {
 
 // Adds phases to the script in which fewer and fewer ranks have data, and in the end all join.
-void make_joins(Dice dice, SimScript& script);
+void make_joins(Dice dice, Dice& variety, SimScript& script);
 // Who does not come, or comes with something else, might have joined just as well: the script's
 // fault would be another story.
 bool spoils_joins(const SimScript& script);

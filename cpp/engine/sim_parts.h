@@ -1,11 +1,10 @@
-// Small parts of the simulator: compute that takes its time, memory that ends, elements by dtype.
+// Small parts of the simulator: compute that takes its time, memory that ends.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "base/dtype.h"
 #include "compute/inline.h"
 #include "memory/pool.h"
 #include "transport/sim/sim_network.h"
@@ -77,35 +76,5 @@ class SimPool final : public MemoryPool {
   std::unique_ptr<MemoryPool> pool_;
   bool is_dry_ = false;
 };
-
-inline double element(Dtype dtype, const std::byte* at) {
-  switch (dtype) {
-    case Dtype::int32:
-      return *reinterpret_cast<const int32_t*>(at);
-    case Dtype::int64:
-      return static_cast<double>(*reinterpret_cast<const int64_t*>(at));
-    case Dtype::float64:
-      return *reinterpret_cast<const double*>(at);
-    default:
-      return *reinterpret_cast<const float*>(at);
-  }
-}
-
-inline void set_element(Dtype dtype, std::byte* at, double value) {
-  switch (dtype) {
-    case Dtype::int32:
-      *reinterpret_cast<int32_t*>(at) = static_cast<int32_t>(value);
-      break;
-    case Dtype::int64:
-      *reinterpret_cast<int64_t*>(at) = static_cast<int64_t>(value);
-      break;
-    case Dtype::float64:
-      *reinterpret_cast<double*>(at) = value;
-      break;
-    default:
-      *reinterpret_cast<float*>(at) = static_cast<float>(value);
-      break;
-  }
-}
 
 }  // namespace rdmacoll

@@ -8,6 +8,7 @@
 #include "engine/sim_dice.h"
 #include "engine/sim_joins.h"
 #include "engine/sim_limit.h"
+#include "engine/sim_variety.h"
 
 namespace rdmacoll {
 namespace {
@@ -102,7 +103,7 @@ void make_sets(uint64_t seed, SimScript& script) {
 
 // Sets that come and go, with barriers of all ranks around each change, as in
 // rdmacoll/engine/process_sets.py.
-void make_set_changes(Dice dice, SimScript& script) {
+void make_set_changes(Dice dice, Dice& variety, SimScript& script) {
   if (script.ranks == 1 || !dice.chance(0.3)) return;
   const std::vector<SimOperation> barrier = {{.kind = Kind::barrier}};
   auto there = script.sets;
@@ -126,6 +127,7 @@ void make_set_changes(Dice dice, SimScript& script) {
       phase.push_back(make_operation(dice, script.ranks_of(its), phase.size()));
       phase.back().set = its;
     }
+    vary(variety, phase);
     const auto times = static_cast<std::size_t>(dice.between(1, 6));
     script.insert(at, {times, phase});
     at += times;
@@ -178,6 +180,7 @@ void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
       if (operation.kind != Kind::allreduce) continue;
       operation.rows.clear();
       if (operation.shapes.empty()) operation.shapes = {{3}};
+      if (!is_reducible(operation.dtype)) operation.dtype = Dtype::float32;
     }
   }
   const auto period = script.phases;
@@ -292,9 +295,11 @@ SimScript make_script(uint64_t seed) {
     }
   }
   make_sets(seed, script);
+  Dice variety(seed, 8);
+  for (auto& phase : script.phases) vary(variety, phase);
   make_repetitions(seed, dice, script);
-  make_set_changes(Dice(seed, 4), script);
-  make_joins(Dice(seed, 3), script);
+  make_set_changes(Dice(seed, 4), variety, script);
+  make_joins(Dice(seed, 3), variety, script);
   make_end(script);
   limit_segments(script);
   make_fault(dice, script);

@@ -78,6 +78,46 @@ TEST(SimulatedFaults, cover_every_kind) {
   }
 }
 
+TEST(SimulatedFaults, cover_dtypes_operators_and_even_exchanges) {
+  std::map<Dtype, int> reduced, moved;
+  std::map<ReduceOp, int> operators;
+  int refused_products = 0, even = 0, planned_even = 0;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    const SimScript script = make_script(seed);
+    for (const auto& phase : script.phases) {
+      for (const SimOperation& operation : phase) {
+        if (operation.shapes.empty()) continue;
+        const bool reduces = row_of(operation.kind).reduces;
+        const int ranks = script.ranks_of(operation.set);
+        ++(reduces ? reduced : moved)[operation.dtype];
+        if (reduces) ++operators[operation.op];
+        refused_products += operation.op == ReduceOp::product && operation.is_refused(ranks);
+        if (operation.kind != Kind::alltoall || ranks < 3) continue;
+        const auto& first = operation.rows.front();
+        const std::vector<int64_t> all(first.size(), first.front());
+        if (first.front() == 0 ||
+            operation.rows != std::vector<std::vector<int64_t>>(first.size(), all)) {
+          continue;
+        }
+        ++even;
+        planned_even += script.plan_repeats > 0;
+      }
+    }
+  }
+  for (int number = 0; number < kDtypes; ++number) {
+    const auto dtype = static_cast<Dtype>(number);
+    EXPECT_TRUE(!is_reducible(dtype) || reduced[dtype] > 20) << name_of(dtype);
+  }
+  EXPECT_GT(moved[Dtype::boolean], 20);
+  EXPECT_GT(moved[Dtype::uint16], 10);
+  for (int op = 0; op < kReduceOps; ++op) {
+    EXPECT_GT(operators[static_cast<ReduceOp>(op)], 50) << op;
+  }
+  EXPECT_GT(refused_products, 10);
+  EXPECT_GT(even, 20);
+  EXPECT_GT(planned_even, 20);
+}
+
 // Ranks may follow a plan there, whatever it is that repeats itself.
 TEST(SimulatedFaults, cover_repetitions_of_every_kind) {
   std::map<Kind, int> repeated;
