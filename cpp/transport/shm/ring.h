@@ -44,6 +44,7 @@ class RingProducer {
 
  private:
   void look_at_tail(std::memory_order order);
+  void own_next(std::size_t bytes) const;
   void refuse();
 
   RingIndexes* indexes_ = nullptr;
