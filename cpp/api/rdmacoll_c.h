@@ -61,8 +61,10 @@ typedef struct rc_tensor {
  * The results are one for each tensor, without rows where the rank gets none (gather elsewhere than
  * at the root); of an alltoall also how many rows came from each rank: int64, as many as ranks. */
 typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
-/* Called exactly once for an accepted request, on an engine thread or on the thread that drives the
- * engine, never from inside submit() (but from inside submit_and_drive()). error_json is NULL on
+/* Called exactly once for an accepted request, before engine_close() returns: on a thread of the
+ * engine's or on the one that drives it, never from inside submit() (but from inside
+ * submit_and_drive()). Several may run at once, in any order. They may submit, and may neither wait
+ * nor ask for the engine's state. error_json is NULL on
  * success and valid during the call. */
 typedef void (*rc_done)(void* context, const char* error_json);
 

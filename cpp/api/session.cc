@@ -292,6 +292,7 @@ void Session::close(const std::string& cause) {
   forget_state_signal(driver_.get());
   const Nanoseconds limit = goodbye_limit(from_seconds(config_.peer_timeout_s));
   driver_->stop(cause, stands_ ? limit : kEarlyGoodbyeLimit);
+  compute_->finish_tasks();  // what a callback uses may be gone when this returns
 }
 
 Session::~Session() {

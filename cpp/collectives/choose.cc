@@ -85,8 +85,10 @@ Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
   const bool few =
       facts.ranks <= (may_be_ring ? tuning.direct_ranks_network : tuning.direct_ranks_at_once);
   // The rounds of a ring are as many as ranks, and their parts as small.
-  const bool fits = facts.bytes <= tuning.halving_bytes_network || facts.canonical ||
-                    facts.ranks > tuning.ring_ranks_network;
+  const int ring_ranks =
+      is_power_of_two(facts) ? tuning.ring_ranks_network : tuning.ring_ranks_uneven;
+  const bool fits =
+      facts.bytes <= tuning.halving_bytes_network || facts.canonical || facts.ranks > ring_ranks;
   if (!few && fits && !breaks_canonical_order(facts, Algorithm::halving_doubling)) {
     return {Algorithm::halving_doubling,
             "many ranks: as few bytes as a ring, in a number of rounds that grows with log2 p"};
@@ -126,6 +128,8 @@ Tuning socket_tuning() {
           // took five times the fastest, and the median twice what halving and doubling took.
           .direct_ranks_at_once = 6,
           .direct_bytes_at_once = 256 << 10,
+          .ring_ranks_network = 128,
+          .ring_ranks_uneven = 128,
           .scatter_bytes_network = 2 << 20,
           .scatter_bytes_rank = 512 << 10,
           .scatter_ranks_port = 4,

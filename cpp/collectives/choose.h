@@ -28,6 +28,7 @@ struct Tuning {
   uint64_t direct_bytes_at_once = 1 << 20;     // ... unless it is no more than this
   uint64_t halving_bytes_network = 4 << 20;    // where direct has too many ranks
   int ring_ranks_network = 48;                 // above, halving for all sizes: `sim scale`
+  int ring_ranks_uneven = 64;                  // ... where some serve several partners
   uint64_t binomial_bytes_network = 24 << 10;  // broadcast: above, the two trees
   uint64_t binomial_bytes_pair = 64 << 10;     // ... between two ranks, where they are a chain
   // Reduce-scatter: above, a ring adds while it moves; at least, of each rank, and where nodes

@@ -50,8 +50,11 @@ class Compute {
   // reports it by its result, where that takes less time than handing it over. Busy: submit it.
   virtual Status perform_at_once(const ComputeJob& job, std::size_t bytes) = 0;
   virtual bool poll(ComputeSink& sink) = 0;
-  // Has another thread run the task, before this object is gone. False: there is no such thread.
+  // Has another thread run the task; a sleeper is woken when it has ended, as by a job. False:
+  // there is no such thread.
   virtual bool hand_over(std::function<void()>) { return false; }
+  // Waits until all tasks have ended; a task does not.
+  virtual void finish_tasks() {}
   // A sleeper must be woken through its Waker when a job ends on another thread.
   virtual bool arm() = 0;
   virtual uint64_t bytes_copied() const { return bytes_copied_; }  // by jobs with one source

@@ -114,12 +114,8 @@ void WorkerCompute::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     work_to_do_.wait(lock, [this] { return stopping_ || !tasks_.empty() || !waiting_.empty(); });
-    if (!tasks_.empty()) {  // somebody waits for what a task tells, and it is short
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-      lock.lock();
+    if (!tasks_.empty()) {  // first: somebody waits for what it tells, and it is short
+      run_task(lock);
       continue;
     }
     if (stopping_) return;
@@ -137,6 +133,37 @@ void WorkerCompute::work() {
   }
 }
 
+void WorkerCompute::run_task(std::unique_lock<std::mutex>& lock) {
+  ++tasks_running_;
+  {
+    const std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+  }
+  lock.lock();
+  has_ended_tasks_ = true;
+  wake_sleeper(lock);
+  --tasks_running_;
+  if (tasks_.empty() && tasks_running_ == 0) tasks_ended_.notify_all();
+}
+
+void WorkerCompute::finish_tasks() {
+  const auto is_this = [](const std::thread& thread) {
+    return thread.get_id() == std::this_thread::get_id();
+  };
+  if (std::any_of(threads_.begin(), threads_.end(), is_this)) return;
+  std::unique_lock lock(mutex_);
+  tasks_ended_.wait(lock, [this] { return tasks_.empty() && tasks_running_ == 0; });
+}
+
+void WorkerCompute::wake_sleeper(std::unique_lock<std::mutex>& lock) {
+  if (!std::exchange(armed_, false)) return;
+  lock.unlock();
+  wake_();
+  lock.lock();
+}
+
 void WorkerCompute::finish_grain(Slot& slot, uint16_t index, Status status,
                                  std::unique_lock<std::mutex>& lock) {
   --slot.grains_out;
@@ -151,10 +178,7 @@ void WorkerCompute::finish_grain(Slot& slot, uint16_t index, Status status,
   if (slot.grains_out > 0 || slot.next < slot.bytes) return;
   done_.push(index);
   done_count_.store(done_.size(), std::memory_order_relaxed);
-  if (!std::exchange(armed_, false)) return;
-  lock.unlock();
-  wake_();
-  lock.lock();
+  wake_sleeper(lock);
 }
 
 bool WorkerCompute::poll(ComputeSink& sink) {
@@ -183,7 +207,7 @@ bool WorkerCompute::poll(ComputeSink& sink) {
 
 bool WorkerCompute::arm() {
   const std::lock_guard lock(mutex_);
-  armed_ = done_.empty();
+  armed_ = !std::exchange(has_ended_tasks_, false) && done_.empty();
   return armed_;
 }
 

@@ -37,6 +37,7 @@ class WorkerCompute final : public Compute {
   Status perform_at_once(const ComputeJob& job, std::size_t bytes) override;
   bool poll(ComputeSink& sink) override;
   bool hand_over(std::function<void()> task) override;
+  void finish_tasks() override;
   bool arm() override;
   int workers() const { return static_cast<int>(threads_.size()); }
 
@@ -69,6 +70,8 @@ class WorkerCompute final : public Compute {
     return threads_.empty() || bytes * (job.sources.size() + 1) <= inline_bytes_max_;
   }
   void work();
+  void run_task(std::unique_lock<std::mutex>& lock);
+  void wake_sleeper(std::unique_lock<std::mutex>& lock);
   void finish_grain(Slot& slot, uint16_t index, Status status, std::unique_lock<std::mutex>& lock);
 
   const std::function<void()> wake_;
@@ -79,7 +82,10 @@ class WorkerCompute final : public Compute {
 
   std::mutex mutex_;  // guards all below, and the slots
   std::condition_variable work_to_do_;
+  std::condition_variable tasks_ended_;
   std::deque<std::function<void()>> tasks_;
+  std::size_t tasks_running_ = 0;
+  bool has_ended_tasks_ = false;  // since the last arm(): whoever sleeps may wait for one
   Queue free_;
   Queue waiting_;  // some bytes are not taken; the front one is worked at
   Queue done_;

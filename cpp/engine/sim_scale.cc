@@ -58,11 +58,10 @@ class ScaleWorld {
         moves_(question.moves_bytes()),
         network_(question.ranks, policy_of(question)),
         sizes_(std::accumulate(question.bytes.begin(), question.bytes.end(), std::size_t{4096})),
-        ranks_(question.ranks) {
-    for (int rank = 0; rank < question.ranks; ++rank) make(rank);
-  }
+        ranks_(question.ranks) {}
 
   Status run(ScaleAnswer& answer) {
+    for (int rank = 0; rank < question_.ranks; ++rank) RC_RETURN_IF_ERROR(make(rank));
     for (int step = 0; step < kSteps; ++step) {
       const Nanoseconds begin = network_.clock().now();
       RC_RETURN_IF_ERROR(run_step(begin));
@@ -73,7 +72,7 @@ class ScaleWorld {
   }
 
  private:
-  void make(int number) {
+  Status make(int number) {
     ScaleRank& rank = ranks_[number];
     World world{"scale", 1, number, {}};
     for (int r = 0; r < question_.ranks; ++r) {
@@ -83,8 +82,7 @@ class ScaleWorld {
     if (!question_.algorithm.empty()) config.allreduce_algorithms = {{question_.algorithm}};
     config.plan_repeats = 2;
     if (moves_) {
-      const Status made = MemoryPool::create(config.pool_bytes, rank.pool);
-      RC_ASSERT(made.ok(), made.message());
+      RC_RETURN_IF_ERROR(MemoryPool::create(config.pool_bytes, rank.pool));
       for (uint64_t bytes : question_.bytes) rank.data.emplace_back(bytes / sizeof(float));
     } else {
       rank.pool = std::make_unique<SizedPool>(config.pool_bytes);
@@ -95,6 +93,7 @@ class ScaleWorld {
         EngineParts{std::move(world), config, network_.transport(number), *rank.compute, *rank.pool,
                     network_.clock(), Log::silent(number), tuning_of(question_)});
     network_.wake(number);
+    return {};
   }
 
   Status run_step(Nanoseconds begin) {

@@ -21,8 +21,10 @@ from rdmacoll.optimizer import buckets
 _AUTO = "auto"
 _TRAINING = "ResNet-50"
 _ALGORITHMS = ("ring", "halving_doubling", "recursive_doubling", "direct", "two_level")
-# Of a rank's memory and events, some 15 us of a processor for each: a minute and a half.
+# A ring of 1024 ranks has so many in a step of one segment, which takes a minute and a half.
 _TRANSFERS = 2_200_000
+# Each has descriptors and memory of up to 64 ranks.
+_CELLS_AT_ONCE = 8
 
 
 def worlds_of(first: int, last: int) -> list[int]:
@@ -140,7 +142,7 @@ def scale(
         steps[_TRAINING] = resnet_step(backward_ms * 1e3, bucket_bytes)
     worlds = worlds_of(first, last)
     rows: list[dict[str, Any]] = []
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as processors:
+    with ThreadPoolExecutor(min(_CELLS_AT_ONCE, len(os.sched_getaffinity(0)))) as processors:
 
         def ask(operations: list[tuple[int, float]], world: int, name: str) -> Future[dict[str, Any]]:
             return processors.submit(

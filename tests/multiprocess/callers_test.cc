@@ -309,11 +309,47 @@ TEST(Callbacks, are_called_by_workers_or_by_who_drives_for_himself) {
   }
 }
 
-TEST(Callbacks, of_what_never_ends_are_called_when_the_world_does) {
-  LocalWorld world(2, "RDMACOLL_COMPUTE_WORKERS=1\nRDMACOLL_LOG=error\n");
+// A callback that takes longer than its waiter spins: the end of it rings.
+TEST(Callbacks, wake_who_waits_on_the_handle_as_well) {
+  LocalWorld world(1, "RDMACOLL_COMPUTE_WORKERS=1\nRDMACOLL_SPIN_US=10\n");
   if (HasFatalFailure()) return;
+  for (int turn = 0; turn < 20; ++turn) {
+    std::vector<float> values(10, 1.f);
+    Request request = in_place(Kind::allreduce, Dtype::float32, values, cat("slow", turn));
+    request.done = [](const Status&) { std::this_thread::sleep_for(milliseconds(5)); };
+    const auto operation = std::make_shared<Operation>(std::move(request));
+    Driver& driver = world.rank(0).driver();
+    ASSERT_TRUE(driver.submit(operation).ok());
+    const auto begin = std::chrono::steady_clock::now();
+    ASSERT_TRUE(driver.wait(*operation, 60 * kSecond));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  }
+}
+
+// Alone, so that it ends in the turn that it is submitted in.
+TEST(Callbacks, of_callers_that_drive_are_their_own) {
+  LocalWorld world(1, "RDMACOLL_COMPUTE_WORKERS=1\n");
+  if (HasFatalFailure()) return;
+  int own = 0;
+  constexpr int kTurns = 50;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    std::vector<float> values(10, 1.f);
+    std::thread::id caller;
+    Request request = in_place(Kind::allreduce, Dtype::float32, values, cat("driven", turn));
+    request.done = [&caller](const Status&) { caller = std::this_thread::get_id(); };
+    const auto operation = std::make_shared<Operation>(std::move(request));
+    ASSERT_TRUE(world.rank(0).driver().submit_and_drive(operation).ok());
+    ASSERT_TRUE(ends_within(*operation, milliseconds(10'000)));
+    own += caller == std::this_thread::get_id() ? 1 : 0;
+  }
+  EXPECT_GT(own, kTurns / 2);  // else the engine thread was there before
+}
+
+TEST(Callbacks, of_what_never_ends_are_called_when_the_world_does) {
   std::atomic<int> called = 0;
   std::vector<float> values(10, 1.f);
+  LocalWorld world(2, "RDMACOLL_COMPUTE_WORKERS=1\nRDMACOLL_LOG=error\n");
+  if (HasFatalFailure()) return;
   for (int i = 0; i < 20; ++i) {
     Request request = in_place(Kind::allreduce, Dtype::float32, values, cat("lonely", i));
     request.done = [&called](const Status& status) {

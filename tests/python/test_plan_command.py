@@ -160,4 +160,7 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path):
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(60) == 0
+    # Not all of it had fitted into the pipe.
+    whole = subprocess.run(command, env=clean_environment(), capture_output=True, check=True)
+    assert len(whole.stdout) > 1 << 17
     assert json.loads(path.read_text())["ok"]

@@ -172,6 +172,27 @@ TEST_P(InFlightTest, tasks_are_run_by_others_beside_jobs_and_none_is_lost_in_the
   EXPECT_EQ(here, 0);
 }
 
+TEST(Workers, wait_for_tasks_and_tell_sleepers_of_their_end) {
+  std::atomic<int> wakes = 0, ran = 0;
+  WorkerCompute workers(2, [&wakes] { ++wakes; });
+  for (int turn = 0; turn < 200; ++turn) {
+    const bool armed = workers.arm() || workers.arm();  // of the end of the last one it tells once
+    EXPECT_TRUE(armed);
+    for (int i = 0; i < 5; ++i) ASSERT_TRUE(workers.hand_over([&ran] { ++ran; }));
+    workers.finish_tasks();
+    EXPECT_EQ(ran, 5 * (turn + 1));
+    EXPECT_FALSE(workers.arm());
+  }
+  std::atomic<bool> has_returned = false;
+  ASSERT_TRUE(workers.hand_over([&] {
+    workers.finish_tasks();  // not for itself
+    has_returned = true;
+  }));
+  workers.finish_tasks();
+  EXPECT_TRUE(has_returned);
+  EXPECT_GT(wakes, 0);
+}
+
 TEST(Workers, that_there_are_take_tasks) {
   std::atomic<bool> ran = false;
   WorkerCompute workers(1, [] {});

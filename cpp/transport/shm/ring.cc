@@ -66,14 +66,20 @@ void RingProducer::commit(const RecordHeader& header) {
   head_ += padded(header.bytes);
   // seq_cst for the doorbell's sake, see there.
   indexes_->head.store(head_, std::memory_order_seq_cst);
-  own_next(padded(header.bytes));
+  if (header.kind == RecordKind::data) own_next(padded(header.bytes));
 }
 
 // The next record is often as long as this one. Its lines are in the consumer's cache, and to write
-// there would wait for each of them while the peer waits for us.
+// there would wait for each of them while the peer waits for us. Not what is still to be read.
 void RingProducer::own_next(std::size_t bytes) const {
-  for (std::size_t at = 0; at < bytes; at += kRecordAlign) {
-    asm volatile("prefetchw %0" : : "m"(data_[place(head_ + at)]));  // where there is none: a nop
+  const std::size_t free = kRingBytes - (head_ - tail_);
+  for (std::size_t at = 0; at < std::min(bytes, free); at += kRecordAlign) {
+    const std::byte& line = data_[place(head_ + at)];
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(line));  // a processor without it does nothing
+#else
+    __builtin_prefetch(&line, 1);
+#endif
   }
 }
 
