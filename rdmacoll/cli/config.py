@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rdmacoll.cli.report import Findings, command, is_speaker
+from rdmacoll.cli.report import Findings, command, say, say_table
 from rdmacoll.engine.asked import ask
 from rdmacoll.engine.library import load
 
@@ -17,15 +17,14 @@ from rdmacoll.engine.library import load
 def config(*, everything: bool) -> Findings:
     """Prints every setting: documented default, effective value, and its source."""
     rows = _rows()
-    if is_speaker():
-        if everything:
-            for row in rows:
-                click.echo(_block(row))
-        else:
-            _print_table(rows)
+    if everything:
         for row in rows:
-            if row.get("note"):
-                click.echo(f"note: {row['note']}")
+            say(_block(row))
+    else:
+        _print_table(rows)
+    for row in rows:
+        if row.get("note"):
+            say(f"note: {row['note']}")
     return {"ok": True, "settings": rows}
 
 
@@ -57,7 +56,6 @@ def _block(row: dict[str, Any]) -> str:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -66,4 +64,4 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         name = "\n  ".join([row["name"], *row["aliases"]])
         table.add_row(name, _shown(row, "default"), _shown(row, "value"), row["source"])
-    Console().print(table)
+    say_table(table)

@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from rdmacoll.cli.report import Findings, bytes_text, command, counted, is_speaker, parse_bytes, say
+from rdmacoll.cli.report import (
+    Findings,
+    bytes_text,
+    command,
+    counted,
+    is_speaker,
+    parse_bytes,
+    say,
+    say_table,
+)
 from rdmacoll.engine.question import OPERATIONS, explain
 
 _OF_WHOM = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
@@ -104,7 +113,6 @@ def _print(operation: str, count: int, ranks: int, rank: int, network: str, foun
 
 
 def _print_costs(count: int, found: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -123,7 +131,7 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
             f"{row['segments']} x {row['parts']}",
             "canonical" if row["canonical"] else "its own",
         )
-    Console().print(table)
+    say_table(table)
     say("* is chosen. Messages that the busiest rank sends, what the busiest node sends to others;")
     say("cut: segments x parts. Order: canonical, or one of the algorithm's own.")
 

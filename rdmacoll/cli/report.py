@@ -10,13 +10,16 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import click
 
 from rdmacoll.engine import bootstrap, world
 from rdmacoll.engine.errors import RdmacollError, error_to_fields
 from rdmacoll.engine.version import __version__
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # What a command found: its JSON keys, "ok" among them.
 Findings = dict[str, Any]
@@ -43,16 +46,30 @@ def is_speaker() -> bool:
         return True
 
 
-def say(text: str = "") -> None:
-    """Prints a line at rank 0. Where nobody reads any more (`| head`), nothing is printed, and the work goes
-    on: other ranks wait for it, and --json is still to be written."""
-    if not is_speaker():
-        return
+def put(text: str = "") -> None:
+    """Prints a line. Where nobody reads any more (`| head`), nothing is printed, and the work goes on: other
+    ranks wait for it, and --json is still to be written."""
     try:
         click.echo(text)
     except BrokenPipeError:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+def say(text: str = "") -> None:
+    """Prints a line at rank 0."""
+    if is_speaker():
+        put(text)
+
+
+def say_table(table: Table) -> None:
+    """Prints it at rank 0."""
+    from rich.console import Console
+
+    console = Console()
+    with console.capture() as captured:  # which ends the process where nobody reads, if it prints itself
+        console.print(table)
+    say(captured.get().removesuffix("\n"))
 
 
 def _draft(target: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rdmacoll.cli.report import Findings, command, counted
+from rdmacoll.cli.report import Findings, command, counted, put
 from rdmacoll.engine import bootstrap, world
 from rdmacoll.engine.errors import RdmacollError
 from rdmacoll.engine.library import load
@@ -56,7 +56,7 @@ class _Report:
         if is_first:
             who = f"server {self.found['server']} ({world.describe()['summary']})"
             workers = f": {self._workers}" if self._workers else ""
-            click.echo(f"{who} serves {counted(self.found['workers'], 'worker')}{workers}")
+            put(f"{who} serves {counted(self.found['workers'], 'worker')}{workers}")
             self._at = now
         elif self._every_s is not None and now - self._at >= self._every_s:
             self._at = now
@@ -72,7 +72,7 @@ class _Report:
         if not self._has_looked:
             return
         received, sent = (self.found[name] / 1e6 for name in ("bytes_received", "bytes_sent"))
-        click.echo(
+        put(
             f"server {self.found['server']}: {counted(self.found['steps'], 'step')}, {received:.1f} MB "
             f"received, {sent:.1f} MB sent, {counted(self.found['waiting_workers'], 'worker')} waiting"
         )
