@@ -85,7 +85,7 @@ Status plan_json(const PlanQuestion& question, const Config& config, std::string
   for (const AlgorithmRange& range : config.allreduce_algorithms) {
     forced.push_back({algorithm_from(range.algorithm), range.bytes_max});
   }
-  const Tuning tuning = question.links.is_by_device ? Tuning{} : socket_tuning();
+  const Tuning tuning = tuning_for(question.links);
   const auto ranks = static_cast<uint64_t>(question.ranks);
   const bool is_exchange = question.kind == Kind::alltoall;
   const Facts facts{.ranks = question.ranks,

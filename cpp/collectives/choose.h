@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/dtype.h"
+#include "base/link_model.h"
 #include "collectives/algorithms.h"
 
 namespace rdmacoll {
@@ -64,6 +65,9 @@ struct Tuning {
 };
 
 Tuning socket_tuning();
+inline Tuning tuning_for(const LinkModel& links) {
+  return links.is_by_device ? Tuning{} : socket_tuning();
+}
 
 // RDMACOLL_ALLREDUCE_ALGORITHM: by growing size, the last one for the rest.
 struct Forced {

@@ -35,10 +35,6 @@ std::vector<int> nodes_of(const ScaleQuestion& question) {
   return nodes;
 }
 
-Tuning tuning_of(const ScaleQuestion& question) {
-  return question.links.is_by_device ? Tuning{} : socket_tuning();
-}
-
 float value_of(int rank, std::size_t element) {
   return static_cast<float>(rank % 5) + static_cast<float>(element % 7);
 }
@@ -91,7 +87,7 @@ class ScaleWorld {
     network_.transport(number).use_pool(*rank.pool);
     rank.engine = std::make_unique<Engine>(
         EngineParts{std::move(world), config, network_.transport(number), *rank.compute, *rank.pool,
-                    network_.clock(), Log::silent(number), tuning_of(question_)});
+                    network_.clock(), Log::silent(number), tuning_for(question_.links)});
     network_.wake(number);
     return {};
   }
@@ -198,7 +194,7 @@ Choice choice_of(const ScaleQuestion& question, const Spread& spread, uint64_t b
   if (!question.algorithm.empty()) {
     forced.push_back({algorithm_from(question.algorithm), UINT64_MAX});
   }
-  return choose(AlgorithmRow::Result::sum, tuning_of(question),
+  return choose(AlgorithmRow::Result::sum, tuning_for(question.links),
                 {.ranks = question.ranks,
                  .one_node = question.node_ranks >= question.ranks,
                  .bytes = bytes,
