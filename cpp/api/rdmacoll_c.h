@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 7
+#define RC_ABI_VERSION 8
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -61,6 +61,12 @@ typedef struct rc_tensor {
  * The results are one for each tensor, without rows where the rank gets none (gather elsewhere than
  * at the root); of an alltoall also how many rows came from each rank: int64, as many as ranks. */
 typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
+/* Of an allreduce whose outputs may lie where all ranks of the node see them: told for each tensor
+ * in turn, on an engine thread, before anything is written there. The memory is for reading, since
+ * it is the result of the others, too, and stays there until release(loan, memory) is called, on
+ * any thread, also after engine_close(). */
+typedef void (*rc_place)(void* context, int32_t tensor, void* memory, void* loan,
+                         void (*release)(void* loan, void* memory));
 /* Called exactly once for an accepted request, before engine_close() returns: on a thread of the
  * engine's or on the one that drives it, never from inside submit() (but from inside
  * submit_and_drive()). Several may run at once, in any order. They may submit, and may neither wait
@@ -93,6 +99,9 @@ typedef struct rc_request {
   int32_t n_splits;
   int32_t process_set; /* its number; 0: all ranks. Then `ranks` above are its ranks, and root is
                           the rank in the job of one of them */
+  rc_place place;      /* allreduce: outputs may be shared by the node, and are NULL; where they are
+                          not, `allocate` is asked for each instead. The same on all ranks. NULL:
+                          results go to the outputs */
 } rc_request;
 
 enum rc_measure { RC_LATENCY = 1, RC_EXCHANGE = 2, RC_BANDWIDTH = 4 };

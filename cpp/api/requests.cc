@@ -51,6 +51,14 @@ Status request_from(const rc_request& from, Request& to) {
       return allocate(context, static_cast<int32_t>(dims.size()), dims.data());
     };
   }
+  if (from.place != nullptr && to.kind == Kind::allreduce) {
+    to.shares_results = true;
+    to.placed = [place = from.place, context = from.context](std::size_t tensor, std::byte* memory,
+                                                             const std::shared_ptr<void>& hold) {
+      place(context, static_cast<int32_t>(tensor), memory, new std::shared_ptr<void>(hold),
+            [](void* loan, void*) { delete static_cast<std::shared_ptr<void>*>(loan); });
+    };
+  }
   if (from.done != nullptr) {
     to.done = [done = from.done, context = from.context](const Status& status) {
       done(context, status.ok() ? nullptr : status.to_json().c_str());

@@ -219,6 +219,7 @@ Status Session::usable() const {
 }
 
 Status Session::place(Request& request) const {
+  request.shares_results = request.shares_results && config_.share_results;
   if (request.set == 0 || !is_known(request.kind) || !row_of(request.kind).has_root) return {};
   const int root = engine_->rank_in(request.set, request.root);
   if (root < 0) {
@@ -252,8 +253,7 @@ std::vector<Piece> Session::pin(const Request& request) {
   if (fabric_->rails().empty()) return pinned;
   driver_->look([&](Engine&) {
     for (const TensorRef& tensor : request.tensors) {
-      const std::size_t bytes =
-          static_cast<std::size_t>(tensor.elements()) * size_of(request.dtype);
+      const std::size_t bytes = tensor.bytes(request.dtype);
       for (std::byte* data : {const_cast<std::byte*>(tensor.input), tensor.output}) {
         if (bytes < kPinnedBytesMin || pool_->contains(data, bytes)) continue;
         if (fabric_->pin({data, bytes})) pinned.push_back({data, bytes});

@@ -37,7 +37,8 @@ class Session {
   // NotInitializedError before start(), and in a forked child.
   Status usable() const;
   Driver& driver() { return *driver_; }
-  // Gives a request the numbers that its set has for ranks.
+  // Gives a request the numbers that its set has for ranks, and what the settings leave of its
+  // wishes.
   Status place(Request& request) const;
   Status check(const Request& request) const { return engine_->check(request); }
   // Process sets, as in rdmacoll_c.h.

@@ -186,6 +186,9 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
      "Read a neighbour's memory directly (process_vm_readv) within a node.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
+    {"RDMACOLL_SHARE_RESULTS", "", "true", Unit::flag, Scope::world, "true or false",
+     "Large sums of TensorFlow operations lie once in a node, and all its ranks read them there.",
+     0, 0, [](Config& config, const ParsedValue& value) { config.share_results = value.flag; }},
     {"RDMACOLL_COMPUTE_WORKERS", "", "automatic", Unit::count, Scope::rank, "0 to 256",
      "Threads that reduce and copy; 0: whoever drives the engine does it.", 0, 256,
      [](Config& config, const ParsedValue& value) {

@@ -240,6 +240,11 @@ Reach Fabric::reach(int peer) const {
   return to->reach(peer);
 }
 
+PeerPool Fabric::pool_of(int peer) const {
+  const Transport* to = part(peer);
+  return to == nullptr ? PeerPool{} : to->pool_of(peer);
+}
+
 Status Fabric::post_control(int peer, std::span<const std::byte> message) {
   Transport* to = part(peer);
   return to != nullptr ? to->post_control(peer, message) : answer_without_part(peer);

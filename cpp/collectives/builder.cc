@@ -53,6 +53,13 @@ Slice Builder::await(int peer, int part, int parts) {
   return view;
 }
 
+void Builder::signal(const Step& step) {
+  Slice nothing = step.to;
+  nothing.parts = 0;
+  const Step word{.verb = step.verb, .peer = step.peer, .to = nothing};
+  add(word, {&step.to, sends(step.verb) ? std::size_t{1} : std::size_t{0}});
+}
+
 void Builder::reduce(const Slice& to, std::span<const Slice> sources, bool final) {
   add({.verb = Verb::reduce, .final = final, .to = to}, sources);
 }

@@ -32,6 +32,8 @@ class Builder {
     add({.verb = Verb::publish, .peer = peer, .to = from});
   }
   Slice await(int peer, int part, int parts);  // the view that reduce and copy may read
+  // A send or receive of which only the word travels, when what it names is there.
+  void signal(const Step& step);
   void reduce(const Slice& to, std::span<const Slice> sources, bool final);
   void reduce(const Slice& to, std::initializer_list<Slice> sources, bool final) {
     reduce(to, std::span(sources.begin(), sources.size()), final);

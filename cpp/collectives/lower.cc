@@ -29,7 +29,7 @@ class Lowering {
  private:
   // An output part that a viewer will be shown lives in work, and what a device will write.
   void mark_forwarded_outputs() {
-    if (placement_.output_visible) return;
+    if (placement_.output_visible || placement_.output_shared) return;
     for (std::size_t i = 0; i < from_.steps.size(); ++i) {
       const Step& step = from_.steps[i];
       if (step.peer < 0 || step.to.space != Space::output) continue;
@@ -67,7 +67,9 @@ class Lowering {
   }
 
   void rewrite(const Step& step) {
-    if (step.verb == Verb::send) {
+    if (placement_.output_shared && step.peer >= 0 && step.to.space == Space::output) {
+      to_.signal(step);
+    } else if (step.verb == Verb::send) {
       if (placement_.views[step.peer]) {
         to_.publish(step.peer, visible(step.to));
       } else {

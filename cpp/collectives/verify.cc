@@ -119,6 +119,12 @@ class Machine {
     for (int i = 0; i < slice.parts; ++i) cells_[cell(slice, i)] = values[i];
   }
 
+  bool holds_result(const Slice& slice) const {
+    const std::vector<Value> values = read(slice);
+    return std::any_of(values.begin(), values.end(),
+                       [](const Value& value) { return value.final; });
+  }
+
   std::string compute(const Step& step) {
     std::vector<Value> sum;
     for (const Slice& source : schedule_.sources_of(step)) {
@@ -297,6 +303,14 @@ class Execution {
                  receive.step, " disagree whether memory is shown or sent");
     }
     to.write(target, values);
+    // Of memory that ranks share only the word travels: what it names is there now.
+    for (const Slice& there : from.schedule().sources_of(from.step(send.step))) {
+      if (to.holds_result(there)) {
+        return cat("rank ", receive.rank, " has a result already where rank ", send.rank, " step ",
+                   send.step, " says that it has put one");
+      }
+      to.write(there, from.read(there));
+    }
     finish(receive);
     // What is shown may not change until every step that reads the view is done.
     if (shown && to.unread(receive.step) > 0) {

@@ -1,6 +1,6 @@
 // Executes the schedules of all ranks, and of the servers behind them, symbolically. Sends complete
 // only when the peer has received (the strictest order), and all parts of input and output lie on
-// one another (in place).
+// one another (in place), also where ranks share their output.
 #pragma once
 
 #include <string>

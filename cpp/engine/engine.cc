@@ -21,6 +21,7 @@ Engine::Engine(EngineParts parts)
       transport_(parts.transport),
       compute_(parts.compute),
       pool_(parts.pool),
+      results_(parts.pool),
       clock_(parts.clock),
       peer_timeout_(from_seconds(config_.peer_timeout_s)),
       log_(parts.log),

@@ -29,6 +29,7 @@
 #include "engine/set_table.h"
 #include "engine/submissions.h"
 #include "memory/pool.h"
+#include "memory/shared_results.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {
@@ -170,6 +171,7 @@ class Engine final : public Sink, private SetHost {
   Transport& transport_;
   Compute& compute_;
   MemoryPool& pool_;
+  SharedResults results_;
   const Clock& clock_;
   const Nanoseconds peer_timeout_;
   Log log_;

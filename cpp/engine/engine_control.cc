@@ -33,7 +33,9 @@ void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
   std::visit(
       [&](auto& body) {
         if constexpr (requires { set->handle(peer, body); }) {
-          if (!set->is_neighbour(peer)) {
+          using Body = std::remove_reference_t<decltype(body)>;
+          const bool is_from_anybody = std::is_same_v<Body, PlaceMessage>;
+          if (!is_from_anybody && !set->is_neighbour(peer)) {
             broken_protocol(peer, cat("a message to process set ", number, " out of place"));
           } else {
             set->handle(peer, body);
@@ -156,6 +158,7 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("batches", executor_.batches()),
                      field("plans", sums.plans),
                      field("plans_left", sums.plans_left),
+                     field("results_shared", sums.shared),
                      field("process_sets", sets_.size()),
                      field("wakeups", wakeups),
                      field("connections", wire.connections),

@@ -43,7 +43,7 @@ void Engine::make_set(uint32_t number, const std::vector<int>& ranks, const Lane
   SetHost& host = *this;
   sets_.push_back(std::make_unique<ProcessSet>(
       SetParts{number, world_, world_of(world_, number, ranks), ranks, servers, lanes, segment,
-               config_, tuning_, transport_, pool_, executor_, log_},
+               config_, tuning_, transport_, pool_, results_, executor_, log_},
       host, now_));
 }
 

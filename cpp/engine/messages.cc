@@ -254,6 +254,16 @@ void put(Writer& writer, const ResumeMessage& message) {
 void put(Writer& writer, const CaughtUpMessage& message) { writer.put(message.sequence); }
 void put(Writer& writer, const AnewMessage& message) { writer.put(message.sequence); }
 
+void put(Writer& writer, const PlaceMessage& message) {
+  writer.put(message.sequence).put(message.offset);
+}
+PlaceMessage get_place(Reader& reader) {
+  PlaceMessage message;
+  message.sequence = reader.get<uint64_t>();
+  message.offset = reader.get<uint64_t>();
+  return message;
+}
+
 void put(Writer& writer, const FragmentMessage& message) {
   writer.put(message.is_last).put_text(message.bytes);
 }
@@ -359,6 +369,9 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
       break;
     case 15:
       message = AnewMessage{reader.get<uint64_t>()};
+      break;
+    case 16:
+      message = get_place(reader);
       break;
     default:
       return false;

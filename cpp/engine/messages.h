@@ -120,6 +120,14 @@ struct AnewMessage {
   uint64_t sequence = 0;
 };
 
+// From the first member to all others: where the results of this decision lie, in its pool, or
+// kNoPlace: each has its own.
+struct PlaceMessage {
+  static constexpr uint64_t kNoPlace = UINT64_MAX;
+  uint64_t sequence = 0;
+  uint64_t offset = kNoPlace;
+};
+
 // Downward: all ranks have joined, and go on as before.
 struct AllJoinedMessage {
   int32_t last = -1;        // the rank that was the last
@@ -168,7 +176,7 @@ inline constexpr std::size_t kMessageBytesMax = 64 << 20;
 using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessage, FailureMessage,
                              LeavingMessage, GoodbyeMessage, PlanMessage, FreezeMessage,
                              FrozenMessage, ResumeMessage, CaughtUpMessage, FragmentMessage,
-                             FarewellMessage, AllJoinedMessage, AnewMessage>;
+                             FarewellMessage, AllJoinedMessage, AnewMessage, PlaceMessage>;
 
 // Every control message begins with the epoch of its world, and the set that it is for: its ranks
 // are the set's. What is about the world is for set 0.

@@ -124,6 +124,13 @@ uint64_t Request::bytes() const {
   return elements * size_of(dtype);
 }
 
+std::vector<uint64_t> Request::result_bytes() const {
+  std::vector<uint64_t> bytes;
+  bytes.reserve(tensors.size());
+  for (const TensorRef& tensor : tensors) bytes.push_back(tensor.bytes(dtype));
+  return bytes;
+}
+
 std::string Request::labels() const {
   constexpr std::size_t kShown = 2;
   constexpr std::size_t kBytesMax = 120;
@@ -240,6 +247,7 @@ std::string encode_descriptor(const Request& request) {
     for (int64_t dim : dims) writer.put(dim);
   }
   writer.put_text(request.manifest);
+  writer.put(request.shares_results);
   const auto bytes = writer.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -262,6 +270,7 @@ bool decode_descriptor(std::string_view bytes, Descriptor& descriptor) {
     for (int i = 0; i < dims; ++i) shape.push_back(reader.get<int64_t>());
   }
   descriptor.manifest = reader.get_text(kNameBytesMax);
+  descriptor.shares_results = reader.get<uint8_t>() != 0;
   return reader.done() && is_known(descriptor.kind) &&
          static_cast<int>(descriptor.dtype) < kDtypes &&
          static_cast<int>(descriptor.op) < kReduceOps;
@@ -295,6 +304,7 @@ std::string describe_treatment(const Descriptor& d) {
   if (row_of(d.kind).has_root) text += cat(", root ", d.root);
   if (d.prescale != 1.0) text += cat(", prescale ", d.prescale);
   if (d.postscale != 1.0) text += cat(", postscale ", d.postscale);
+  if (d.shares_results) text += ", results shared";
   return text;
 }
 

@@ -22,6 +22,7 @@ struct TensorRef {
   std::string label;
 
   int64_t elements() const;
+  uint64_t bytes(Dtype dtype) const { return static_cast<uint64_t>(elements()) * size_of(dtype); }
 };
 
 // What tells a join from unnamed operations, which are counted from 0.
@@ -43,9 +44,15 @@ struct Request {
   // Where KindRow::makes_result: memory for each result in turn, or null to fail. Without it the
   // operation owns the results.
   std::function<void*(const std::vector<int64_t>& dims)> allocate;
+  // allreduce: its outputs may lie where all ranks of the node see them. Then `placed` is told
+  // where and gets what keeps them there; else `allocate` is asked for what has no output.
+  bool shares_results = false;
+  std::function<void(std::size_t tensor, std::byte* memory, const std::shared_ptr<void>& hold)>
+      placed;
   std::function<void(const Status&)> done;
 
-  uint64_t bytes() const;  // of this rank's inputs
+  uint64_t bytes() const;                      // of this rank's inputs
+  std::vector<uint64_t> result_bytes() const;  // of each result that has its input's shape
   // "conv1/kernel, conv1/bias and 4 more"; "" when the tensors have no labels but the name.
   std::string labels() const;
 };
@@ -96,8 +103,9 @@ class Operation {
   bool has_ended = false;  // for the engine, which completes it only once
   // The thread that has the engine is the caller's, and waits for the end of this one.
   bool is_driven_by_caller = false;
-  bool stands_in = false;  // for one that this rank's caller never submits
-  Result zeros;            // what it gives then
+  std::shared_ptr<void> results_hold;  // of results that the node shares
+  bool stands_in = false;              // for one that this rank's caller never submits
+  Result zeros;                        // what it gives then
   // The planner's: what was done the last time, and when it had last looked around by then.
   std::shared_ptr<const Recipe> recipe;
   uint64_t recipe_look = 0;
@@ -132,6 +140,7 @@ struct Descriptor {
   std::string name;
   std::vector<std::vector<int64_t>> shapes;
   std::string manifest;
+  bool shares_results = false;
 
   uint64_t bytes() const;
 };

@@ -6,9 +6,15 @@
 
 #include "base/text.h"
 #include "collectives/roll_call.h"
+#include "memory/shared_results.h"
 
 namespace rdmacoll {
 namespace {
+
+Status no_memory(const Operation& operation, uint64_t bytes) {
+  return {Code::failed,
+          cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
+}
 
 // Memory for one of the operation's results: the caller's, or its own.
 Status make_result(Operation& operation, std::size_t index, std::vector<int64_t> dims,
@@ -28,9 +34,7 @@ Status make_result(Operation& operation, std::size_t index, std::vector<int64_t>
     memory = result.memory.get();
   }
   result.dims = std::move(dims);
-  if (memory != nullptr) return {};
-  return {Code::failed,
-          cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
+  return memory != nullptr ? Status() : no_memory(operation, bytes);
 }
 
 // The second result of an alltoall: how many rows came from each rank.
@@ -132,6 +136,9 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
   }
   Recipe::Head head = head_of(decided);
   if (!row_of(head.kind).makes_result) {
+    for (const OperationRef& operation : decided.operations) {
+      RC_RETURN_IF_ERROR(place_results(*operation, decided));
+    }
     list_tensors(decided);
     see(tensors_, head);
     RecipeRef& last = recipes_[index_of(tensors_)];
@@ -176,7 +183,29 @@ Recipe::Head Planner::head_of(const Decided& decided) const {
           .op = first.op == ReduceOp::average ? ReduceOp::sum : first.op,
           .divisor = averages ? world_.size() : 1.0,
           .prescale = first.prescale,
-          .postscale = reduces ? first.postscale : 1.0};
+          .postscale = reduces ? first.postscale : 1.0,
+          .output_shared = decided.place && decided.place->block != nullptr};
+}
+
+// Gives outputs to an operation whose caller leaves it to us where they lie.
+Status Planner::place_results(Operation& operation, const Decided& decided) {
+  Request& request = operation.request;
+  if (decided.place && decided.place->block != nullptr) {
+    const ResultOffsets offsets(request.result_bytes());
+    operation.results_hold = decided.place->hold;
+    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+      std::byte* const memory = decided.place->block + offsets.of(i);
+      request.tensors[i].output = memory;
+      if (request.placed) request.placed(i, memory, operation.results_hold);
+    }
+    return {};
+  }
+  for (TensorRef& tensor : request.tensors) {
+    if (tensor.output != nullptr || !request.allocate) continue;  // a server has none
+    tensor.output = static_cast<std::byte*>(request.allocate(tensor.dims));
+    if (tensor.output == nullptr) return no_memory(operation, tensor.bytes(request.dtype));
+  }
+  return {};
 }
 
 void Planner::list_tensors(const Decided& decided) {
@@ -187,8 +216,7 @@ void Planner::list_tensors(const Decided& decided) {
       const std::byte* input = tensor.input;
       // Nobody but the root of a broadcast has an input: the others' is never read.
       if (request.kind == Kind::broadcast && request.root != world_.rank) input = tensor.output;
-      tensors_.push_back({input, tensor.output,
-                          static_cast<uint64_t>(tensor.elements()) * size_of(request.dtype)});
+      tensors_.push_back({input, tensor.output, tensor.bytes(request.dtype)});
     }
   }
 }
@@ -337,7 +365,7 @@ void Planner::add_program(Recipe& recipe) {
   const bool few = layout.pieces_bound() <= around_.pieces_max ||
                    layout.pieces_max(parts_at_once) <= around_.pieces_max;
   Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
-                      around_.devices};
+                      around_.devices, head.output_shared};
   // What is copied on its way needs no memory that others see. Both ends of a transfer know its
   // size, and come to the same.
   const uint64_t bytes = layout.segment_bytes_max();

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <tuple>
@@ -20,6 +22,12 @@ namespace rdmacoll {
 
 // A decision whose operations were found; what is missing is connections.
 struct Decided {
+  // Of results that a node shares, in this process; no memory: each rank has its own.
+  struct Place {
+    std::byte* block = nullptr;
+    std::shared_ptr<void> hold;
+  };
+
   uint64_t sequence = 0;
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
@@ -27,6 +35,7 @@ struct Decided {
   int64_t most_rows = 0;
   bool is_planned = false;  // by a plan: nobody has asked whether all are ready
   std::vector<OperationRef> operations;
+  std::optional<Place> place;  // once it is known
 };
 
 class Planner {
@@ -73,6 +82,7 @@ class Planner {
   }
   const Outline& outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll);
   Recipe::Head head_of(const Decided& decided) const;
+  static Status place_results(Operation& operation, const Decided& decided);
   void list_tensors(const Decided& decided);
   static std::size_t index_of(std::span<const Layout::Tensor> tensors);
   RecipeRef even_recipe(const Recipe::Head& head);

@@ -50,6 +50,7 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       now_(now),
       transport_(parts.transport),
       pool_(parts.pool),
+      results_(parts.results),
       executor_(parts.executor),
       log_(parts.log),
       readiness_(world_, table_, limits_of(parts.config)),
@@ -304,6 +305,7 @@ bool ProcessSet::start_batches() {
       if (!now_.lost.empty()) miss_peer_of(next);
       break;
     }
+    if (!find_place(next)) break;
     if (start_batch(next)) decided_.pop_front();
   }
   return moved;
@@ -316,6 +318,7 @@ bool ProcessSet::start_batch(Decided& decided) {
   Status status = planner_.prepare(decided, batch);
   if (status.ok()) status = missing_peer(batch);
   const bool is_ready = status.ok();
+  if (is_ready && decided.place && decided.place->block != nullptr) ++shared_;
   if (is_ready) {
     status = executor_.start(lanes_, std::move(batch));
   } else if (!batch.operations.empty()) {

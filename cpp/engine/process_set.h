@@ -27,6 +27,7 @@
 #include "engine/readiness.h"
 #include "engine/recurrence.h"
 #include "memory/pool.h"
+#include "memory/shared_results.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {
@@ -71,6 +72,7 @@ struct SetTotals {
   uint64_t caught_up = 0;   // decisions that some ranks had to catch up with then
   uint64_t anew = 0;        // of those: that were taken anew, with other rows
   uint64_t programs = 0;    // that were made
+  uint64_t shared = 0;      // sums whose results the ranks of the node share
 
   SetTotals& operator+=(const SetTotals& other) {
     plans += other.plans;
@@ -78,6 +80,7 @@ struct SetTotals {
     caught_up += other.caught_up;
     anew += other.anew;
     programs += other.programs;
+    shared += other.shared;
     return *this;
   }
 };
@@ -94,6 +97,7 @@ struct SetParts {
   const Tuning& tuning;
   Transport& transport;
   MemoryPool& pool;
+  SharedResults& results;
   Executor& executor;
   Log log;
 };
@@ -132,6 +136,7 @@ class ProcessSet {
   void handle(int peer, CaughtUpMessage& message);
   void handle(int peer, AnewMessage& message);
   void handle(int peer, AllJoinedMessage& message);
+  void handle(int peer, PlaceMessage& message);
   void connected() { planner_.connected(); }
 
   // ---- the end ----
@@ -159,7 +164,8 @@ class ProcessSet {
   const std::set<int>& asked() const { return planner_.asked(); }
   std::size_t in_flight() const { return in_flight_ - stand_ins_in_flight_; }  // of the caller
   SetTotals totals() const {
-    return {(plan_.era() + 1) / 2u, plan_.era() / 2u, caught_up_, anew_, planner_.programs()};
+    return {(plan_.era() + 1) / 2u, plan_.era() / 2u, caught_up_, anew_,
+            planner_.programs(),    shared_};
   }
   std::string state() const;
 
@@ -211,6 +217,11 @@ class ProcessSet {
   void tell_servers(const Decision& decision);
   void serve(Decision decision);
 
+  // Where the results lie that a node shares: process_set_results.cc.
+  bool shares_results(const Decided& decided) const;
+  bool find_place(Decided& decided);
+  void offer_place(Decided& decided, std::size_t block_bytes);
+
   // Ranks without data left: process_set_join.cc.
   void announce_join();
   bool take_part_with_zeros(const Agreed& agreed, std::size_t unit);
@@ -239,6 +250,7 @@ class ProcessSet {
   const Situation& now_;
   Transport& transport_;
   MemoryPool& pool_;
+  SharedResults& results_;
   Executor& executor_;
   Log log_;
 
@@ -251,9 +263,10 @@ class ProcessSet {
   DecisionLog decision_log_;
   Planner planner_;
 
-  Operations undecided_;         // wait for their decision
-  std::deque<Agreed> agreed_;    // decisions whose operations are not all here
-  std::deque<Decided> decided_;  // not started yet
+  Operations undecided_;                 // wait for their decision
+  std::deque<Agreed> agreed_;            // decisions whose operations are not all here
+  std::deque<Decided> decided_;          // not started yet
+  std::map<uint64_t, uint64_t> places_;  // that the first member has told, by sequence
   uint64_t departed_from_ = UINT64_MAX;
   Nanoseconds checked_at_ = 0;
 
@@ -271,6 +284,7 @@ class ProcessSet {
   std::vector<Found> found_;  // kept for its capacity
   uint64_t caught_up_ = 0;
   uint64_t anew_ = 0;
+  uint64_t shared_ = 0;
   std::size_t in_flight_ = 0;
   std::size_t stand_ins_in_flight_ = 0;  // of those
   bool told_of_pool_ = false;

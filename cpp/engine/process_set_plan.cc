@@ -83,7 +83,8 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
   Decided decided{sequence,   next.decision.algorithm, next.decision.segment_bytes,
                   next.rows,  next.decision.most_rows, next.is_planned,
                   {operation}};
-  if (!planner_.connect(decided) || !start_batch(decided)) decided_.push_back(std::move(decided));
+  const bool is_started = planner_.connect(decided) && find_place(decided) && start_batch(decided);
+  if (!is_started) decided_.push_back(std::move(decided));
   return true;
 }
 

@@ -66,7 +66,8 @@ const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                 placement.output_visible,
                 is_any(placement.views),
                 is_any(placement.devices),
-                calls_roll};
+                calls_roll,
+                placement.output_shared};
   auto& program = programs_[key];
   if (program == nullptr) {
     Schedule lowered = lower(make_schedule(algorithm, shape), placement);

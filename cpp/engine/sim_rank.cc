@@ -177,6 +177,7 @@ void SimRank::submit(std::size_t index) {
   SimOperation mine = script;
   if (is_fault_here(index, Fault::mismatch)) mine.shapes.front().front() += 1;
   Request request = sim_request(mine, rank, index % 2 == 1, task->memory);
+  request.shares_results = script_.shares_results && script.kind == Kind::allreduce;
   if (is_fault_here(index, Fault::refuse)) {
     request.allocate = [](const std::vector<int64_t>&) -> void* { return nullptr; };
   }
@@ -311,6 +312,7 @@ void SimRank::add_to(SimOutcome& outcome) const {
   outcome.plans_left += totals.plans_left;
   outcome.caught_up += totals.caught_up;
   outcome.anew += totals.anew;
+  outcome.shared += totals.shared;
   for (const auto& [phase, last] : last_joined_) {
     const auto known = outcome.last_joined.try_emplace(phase, last).first;
     if (known->second == last) continue;

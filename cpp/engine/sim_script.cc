@@ -305,6 +305,7 @@ SimScript make_script(uint64_t seed) {
   make_fault(dice, script);
   make_servers(Dice(seed, 5), script);
   if (Dice(seed, 7).chance(0.25)) script.network.control_delays = 10;
+  script.shares_results = Dice(seed, 9).chance(0.5);
   return script;
 }
 
@@ -381,6 +382,7 @@ std::string SimScript::text() const {
       algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
       plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",
       network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
+      shares_results ? ", results shared" : "",
       network.control_delays > 1 ? ", slow control messages" : "",
       network.pool_alone ? ", from the pool alone" : "",
       network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",

@@ -72,6 +72,7 @@ struct SimScript {
   uint64_t segment_bytes = 0;
   uint64_t pool_bytes = 64 << 20;
   bool slow_compute = false;
+  bool shares_results = false;  // of allreduces, where all ranks are of one node
   uint64_t plan_repeats = 0;
   std::vector<std::vector<int>> sets;  // beside the world: their numbers begin at 1
   std::size_t first_sets = 0;          // that are there from the beginning; the others come later

@@ -17,7 +17,8 @@ struct SimOutcome {
   std::string unnamed;    // an error of another kind, or that names another rank, than the fault
   std::string overslept;  // who slept with something to do: a wake-up that is lost
 
-  uint64_t plans = 0;  // of all ranks: followed, left, decisions to catch up with, taken anew
+  uint64_t plans = 0;   // of all ranks: followed, left, decisions to catch up with, taken anew
+  uint64_t shared = 0;  // sums with results that a node shares
   uint64_t plans_left = 0;
   uint64_t caught_up = 0;
   uint64_t anew = 0;

@@ -14,6 +14,7 @@ Request request_like(const Descriptor& descriptor, const std::vector<int64_t>& o
   request.prescale = descriptor.prescale;
   request.postscale = descriptor.postscale;
   request.name = descriptor.name;
+  request.shares_results = descriptor.shares_results;
   for (const std::vector<int64_t>& shape : descriptor.shapes) {
     request.tensors.push_back({nullptr, nullptr, shape, ""});
   }
@@ -35,7 +36,7 @@ Request request_like(const Descriptor& descriptor, const std::vector<int64_t>& o
 void lay_in(Request& request, std::byte* memory) {
   for (TensorRef& tensor : request.tensors) {
     tensor.input = tensor.output = memory;
-    memory += static_cast<std::size_t>(tensor.elements()) * size_of(request.dtype);
+    memory += tensor.bytes(request.dtype);
   }
 }
 

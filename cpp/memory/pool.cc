@@ -29,9 +29,9 @@ class Arena final : public MemoryPool {
  public:
   Arena(Fd fd, Mapping mapping)
       : fd_(std::move(fd)),
-        mapping_(std::move(mapping)),
-        base_(mapping_.data()),
-        bytes_(mapping_.bytes()),
+        mapping_(std::make_shared<const Mapping>(std::move(mapping))),
+        base_(mapping_->data()),
+        bytes_(mapping_->bytes()),
         owner_(::getpid()),
         free_{{0, bytes_}} {}
   Arena(const Arena&) = delete;
@@ -64,6 +64,7 @@ class Arena final : public MemoryPool {
     return used_;
   }
   int fd() const override { return fd_.get(); }
+  std::shared_ptr<const void> mapping() const override { return mapping_; }
 
  private:
   // A forked child maps the same pages: what it allocated or gave back would be the parent's. Asked
@@ -75,7 +76,7 @@ class Arena final : public MemoryPool {
   std::size_t kept_bytes_max() const { return keeps_pages_ ? bytes_ : bytes_ / 4; }
 
   const Fd fd_;
-  const Mapping mapping_;
+  const std::shared_ptr<const Mapping> mapping_;
   std::byte* const base_;
   std::size_t bytes_;  // constant once something is allocated
   const pid_t owner_;

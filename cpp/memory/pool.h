@@ -1,5 +1,5 @@
 // The memory that the engine owns: one arena, backed by a sealed memfd, that ranks of the same node
-// map read-only and (later) RDMA devices register in slabs. Sparse: only what is touched costs
+// map and RDMA devices register in slabs. Sparse: only what is touched costs
 // memory.
 #pragma once
 
@@ -38,6 +38,8 @@ class MemoryPool {
   virtual std::size_t size() const = 0;
   virtual std::size_t used() const = 0;
   virtual int fd() const = 0;
+  // Keeps the memory in this process, beyond the life of the pool.
+  virtual std::shared_ptr<const void> mapping() const = 0;
 };
 
 // `bytes` could not be had. `use`: " to copy through"; `cure` is a sentence.

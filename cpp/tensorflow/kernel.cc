@@ -14,28 +14,13 @@ namespace {
 
 constexpr int kDimsMax = 8;  // rc_tensor::dims
 
-// Fresh memory of this size comes from the system, page by page, and goes back there after the
-// step; smaller pieces are recycled by the allocator.
-constexpr std::size_t kBorrowedBytesMin = 64 << 10;
-
-// Asking whether an input can be reused makes fresh memory when it cannot, so after such an answer
-// it is asked in one call of 16: one step that held its inputs is no rule for all that follow.
-constexpr uint8_t kBorrowsInARow = 15;
+// A sum from this size on has its outputs where the engine says: in memory that the node's ranks
+// share. Below, that costs more words than copies.
+constexpr std::size_t kPlacedBytesMin = 256 << 10;
 
 // The thread that submits as much as this drives the engine itself: what a small collective costs
 // is to wake the engine's thread, and then one of TensorFlow's.
 constexpr std::size_t kDrivenBytesMax = 64 << 10;
-
-// Memory of the engine under a tensor that TensorFlow owns.
-struct Loan {
-  void* context = nullptr;
-  void (*release)(void* context, void* memory) = nullptr;
-
-  static void end(void* memory, std::size_t, void* argument) {
-    const std::unique_ptr<Loan> loan(static_cast<Loan*>(argument));
-    loan->release(loan->context, memory);
-  }
-};
 
 }  // namespace
 
@@ -128,8 +113,13 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
   pending.tensors.assign(inputs, {});
   pending.borrows.resize(inputs);
   for (std::size_t i = 0; i < inputs; ++i) {
-    if (!collect_tensor(context, static_cast<int>(i), pending, status)) return false;
+    if (!collect_input(context, static_cast<int>(i), pending, status)) return false;
     if (i < labels_.size()) pending.tensors[i].label = labels_[i].c_str();
+  }
+  pending.is_placed = kind_ == RC_ALLREDUCE && pending.bytes >= kPlacedBytesMin;
+  if (pending.is_placed || makes_result()) return true;
+  for (std::size_t i = 0; i < inputs; ++i) {
+    if (!make_output(context, static_cast<int>(i), pending, status)) return false;
   }
   return true;
 }
@@ -145,8 +135,8 @@ bool Kernel::collect_splits(TF_OpKernelContext* context, int index, Pending& pen
   return true;
 }
 
-bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pending,
-                            TF_Status* status) {
+bool Kernel::collect_input(TF_OpKernelContext* context, int index, Pending& pending,
+                           TF_Status* status) {
   rc_tensor& tensor = pending.tensors[index];
   TF_Tensor* input = nullptr;
   TF_GetInput(context, index, &input, status);
@@ -157,7 +147,7 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
   pending.bytes += bytes;
   const bool is_empty = bytes == 0;
   tensor.input = is_empty ? empty_memory : TF_TensorData(input);
-  // Our reference goes before the output is asked for: TensorFlow gives an input's memory to the
+  // Our reference goes before an output is asked for: TensorFlow gives an input's memory to the
   // output only when nobody else holds it. The context keeps the memory alive.
   TF_DeleteTensor(input);
   if (tensor.ndim > kDimsMax) {
@@ -166,61 +156,7 @@ bool Kernel::collect_tensor(TF_OpKernelContext* context, int index, Pending& pen
     set_error(status, error_json("ConfigError", what));
     return false;
   }
-  if (makes_result()) return true;
-  if (kind_ == RC_REDUCE && !is_root()) return zero_output(context, index, tensor, bytes, status);
-
-  const bool is_large = bytes >= kBorrowedBytesMin;  // this time: shapes may be dynamic
-  if (is_large && pending.borrows[index] > 0) {
-    --pending.borrows[index];
-    tensor.output = borrow_output(context, index, tensor, bytes, status);
-    if (TF_GetCode(status) != TF_OK) return false;
-    if (tensor.output != nullptr) return true;
-  }
-  int forwarded = -1;
-  TF_Tensor* output = TF_ForwardInputOrAllocateOutput(context, &index, 1, index, tensor.dims,
-                                                      tensor.ndim, &forwarded, status);
-  if (TF_GetCode(status) != TF_OK) return false;
-  tensor.output = is_empty ? empty_memory : TF_TensorData(output);
-  TF_DeleteTensor(output);
-  if (is_large) pending.borrows[index] = forwarded < 0 ? kBorrowsInARow : 0;
   return true;
-}
-
-bool Kernel::is_root() const {
-  int32_t topology[6] = {};
-  const Attachment::Use use = Attachment::instance().use();
-  if (use.api != nullptr) use.api->engine_topology(use.engine, topology);
-  return topology[0] == root_;
-}
-
-// Elsewhere than at the root of a reduction, which the engine gives nothing.
-bool Kernel::zero_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
-                         std::size_t bytes, TF_Status* status) {
-  TF_Tensor* output =
-      TF_AllocateOutput(context, index, type_, tensor.dims, tensor.ndim, bytes, status);
-  if (TF_GetCode(status) != TF_OK) return false;
-  if (bytes > 0) std::memset(TF_TensorData(output), 0, bytes);
-  TF_DeleteTensor(output);
-  return true;
-}
-
-// An output in the engine's own memory: its pages are there already, and peers see it as it is.
-// Null when there is none to be had.
-void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
-                            std::size_t bytes, TF_Status* status) {
-  auto loan = std::make_unique<Loan>();
-  void* memory = nullptr;
-  {
-    const Attachment::Use use = Attachment::instance().use();
-    if (use.api == nullptr) return nullptr;
-    memory = use.api->memory_lend(use.engine, bytes, &loan->context, &loan->release);
-  }
-  if (memory == nullptr) return nullptr;
-  TF_Tensor* output =
-      TF_NewTensor(type_, tensor.dims, tensor.ndim, memory, bytes, &Loan::end, loan.release());
-  TF_SetOutput(context, index, output, status);
-  TF_DeleteTensor(output);
-  return memory;
 }
 
 // The name and the iteration, which together are the same on all ranks for one run of the node and
@@ -264,7 +200,11 @@ std::string Kernel::submit(Pending& pending) {
   request.manifest = manifest_.empty() ? nullptr : manifest_.c_str();
   request.n_tensors = static_cast<int32_t>(pending.tensors.size());
   request.tensors = pending.tensors.data();
-  request.allocate = makes_result() ? &Kernel::on_allocate : nullptr;
+  if (makes_result()) request.allocate = &Kernel::on_allocate;
+  if (pending.is_placed) {
+    request.allocate = &Kernel::on_own_output;
+    request.place = &Kernel::on_place;
+  }
   request.splits = pending.splits.empty() ? nullptr : pending.splits.data();
   request.n_splits = static_cast<int32_t>(pending.splits.size());
   request.done = &Kernel::on_done;
@@ -284,37 +224,6 @@ std::string Kernel::submit(Pending& pending) {
       error != nullptr ? error : error_json("RdmacollError", "the engine refused the operation");
   if (error != nullptr) use.api->text_free(error);
   return text;
-}
-
-void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
-  auto* pending = static_cast<Pending*>(context);
-  const Kernel& kernel = *pending->kernel;
-  // Once more for all of them where ranks have turned out to give other numbers of rows.
-  const std::size_t outputs = kernel.kind_ == RC_ALLTOALL ? 2 : pending->tensors.size();
-  pending->results.resize(outputs);
-  const std::size_t index = pending->asked++ % outputs;
-  const bool is_counts = kernel.kind_ == RC_ALLTOALL && index == 1;
-  std::size_t bytes = is_counts ? sizeof(int64_t) : size_of_dtype(kernel.dtype_);
-  for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(dims[i]);
-  const OwnedStatus status(TF_NewStatus());
-  TF_AllocatorAttributes attributes{
-      offsetof(TF_AllocatorAttributes, on_host) + sizeof(attributes.on_host), 1};
-  OwnedTensor& result = pending->results[index];
-  result.reset(TF_AllocateTemp(pending->context, is_counts ? TF_INT64 : kernel.type_, dims, ndim,
-                               &attributes, status.get()));
-  if (TF_GetCode(status.get()) != TF_OK) {
-    pending->failure = TF_Message(status.get());
-    return nullptr;
-  }
-  return bytes == 0 ? empty_memory : TF_TensorData(result.get());
-}
-
-void Kernel::give_results(Pending& pending) {
-  for (std::size_t i = 0; i < pending.results.size() && pending.failure.empty(); ++i) {
-    const OwnedStatus status(TF_NewStatus());
-    TF_SetOutput(pending.context, static_cast<int>(i), pending.results[i].get(), status.get());
-    if (TF_GetCode(status.get()) != TF_OK) pending.failure = TF_Message(status.get());
-  }
 }
 
 void Kernel::on_done(void* context, const char* error) {

@@ -36,6 +36,7 @@ class Kernel {
     Done done;
     uint32_t round = 0;  // of Waiting
     std::size_t bytes = 0;
+    bool is_placed = false;                 // the engine says where its outputs lie
     std::atomic<bool> one_has_left{false};  // of compute() and the engine's callback
     std::vector<rc_tensor> tensors;
     std::vector<int64_t> splits;
@@ -55,7 +56,9 @@ class Kernel {
   void find_place(TF_OpKernelConstruction* construction);
   bool collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status);
   bool collect_splits(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
-  bool collect_tensor(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
+  bool collect_input(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
+  bool make_output(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
+  std::size_t bytes_of(const rc_tensor& tensor) const;
   // The engine asks for memory once it knows how much.
   bool makes_result() const {
     return kind_ == RC_ALLGATHER || kind_ == RC_REDUCESCATTER || kind_ == RC_ALLTOALL ||
@@ -73,6 +76,9 @@ class Kernel {
   void recycle(std::unique_ptr<Pending> pending);
 
   static void* on_allocate(void* context, int32_t ndim, const int64_t* dims);
+  static void* on_own_output(void* context, int32_t ndim, const int64_t* dims);
+  static void on_place(void* context, int32_t index, void* memory, void* loan,
+                       void (*release)(void* loan, void* memory));
   static void give_results(Pending& pending);
   static void on_done(void* context, const char* error_json);
   static void leave(Pending* pending);

@@ -4,6 +4,11 @@
 
 namespace rdmacoll {
 
+PeerPool Transport::pool_of(int peer) const {
+  RC_ASSERT(false, cat("no shared pool with peer ", peer));
+  return {};
+}
+
 Status Transport::publish(const Transfer& transfer) {
   RC_ASSERT(false, cat("no views with peer ", transfer.peer));
   return {};

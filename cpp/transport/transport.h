@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,6 +62,14 @@ struct Reach {
   std::size_t transfer_bytes_max = 0;  // of one Transfer
   bool foreign_transfers = true;       // memory outside the pool is sent without another copy
   std::size_t eager_bytes = 0;         // transfers up to here do not wait for a grant
+  bool shared_pools = false;           // both may read and write each other's: pool_of()
+};
+
+// A peer's pool in this process. `mapping` keeps it there.
+struct PeerPool {
+  std::byte* base = nullptr;
+  std::size_t bytes = 0;
+  std::shared_ptr<const void> mapping;
 };
 
 class Sink {
@@ -87,6 +96,8 @@ class Transport {
   virtual void connect(int peer) = 0;
   virtual bool is_connected(int peer) const = 0;
   virtual Reach reach(int peer) const = 0;  // of a peer that is connected, or has failed since
+  // Where reach() says that pools are shared.
+  virtual PeerPool pool_of(int peer) const;
 
   virtual Status post_control(int peer, std::span<const std::byte> message) = 0;
   virtual Status post_send(const Transfer& transfer) = 0;

@@ -12,7 +12,7 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
@@ -22,8 +22,8 @@ LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
 # The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
 # size kind dtype op root | prescale postscale | name iteration n_tensors | tensors allocate
-# done context manifest | splits n_splits process_set
-REQUEST = struct.Struct("@Iiiiidd" + "PqiPPPPP" + "Pii")
+# done context manifest | splits n_splits process_set place
+REQUEST = struct.Struct("@Iiiiidd" + "PqiPPPPP" + "PiiP")
 # input output ndim dims[8] label
 TENSOR = struct.Struct("@PPi8qP")
 DIMS_MAX = 8

@@ -157,6 +157,7 @@ class Call:
             0 if self.splits is None else address_of(self.splits),
             0 if self.splits is None else len(self.splits),
             self.process_set,
+            0,
         )
         return scratch
 

@@ -102,6 +102,7 @@ class SimEnd final : public Transport {
   void connect(int peer) override { sim_.connect(peer); }
   bool is_connected(int peer) const override { return sim_.is_connected(peer); }
   Reach reach(int peer) const override { return sim_.reach(peer); }
+  PeerPool pool_of(int peer) const override { return sim_.pool_of(peer); }
   Status post_control(int peer, std::span<const std::byte> message) override {
     return sim_.post_control(peer, message);
   }

@@ -36,6 +36,21 @@ def test_ops_that_give_or_get_parts_are_right(ranks: int, inter_op_threads: int)
     run_checks("tf_parts.py", ranks, arguments=[str(inter_op_threads)])
 
 
+@pytest.mark.parametrize(
+    ("is_shared", "env"),
+    [
+        ("yes", {}),
+        slow("yes", {"RDMACOLL_CANONICAL": "1", "RDMACOLL_ONE_COPY": "false"}),
+        slow("yes", {"RDMACOLL_SEGMENT_BYTES": "64K", "RDMACOLL_COMPUTE_WORKERS": "2"}),
+        ("no", {"RDMACOLL_SHARE_RESULTS": "false"}),
+        slow("no", {"RDMACOLL_TRANSPORT": "tcp"}),
+    ],
+)
+def test_large_sums_are_shared_within_a_node(is_shared: str, env: dict[str, str]) -> None:
+    settings = {"RDMACOLL_BUF_SIZE": "256M", **env}
+    run_checks("tf_shared.py", 3, arguments=[is_shared], env=settings)
+
+
 @pytest.mark.parametrize(("ranks", "inter_op_threads"), [slow(2, 2), (3, 1)])
 def test_what_is_wrong_is_refused_on_every_rank(ranks: int, inter_op_threads: int) -> None:
     run_checks("tf_refusals.py", ranks, arguments=[str(inter_op_threads)])

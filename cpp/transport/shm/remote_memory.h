@@ -1,10 +1,11 @@
-// A peer's memory: its pool, mapped read-only, and the rest of it by process_vm_readv (one copy,
+// A peer's memory: its pool, mapped, and the rest of it by process_vm_readv (one copy,
 // straight from its address space into ours), where the kernel permits that.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "base/fd.h"
@@ -13,6 +14,7 @@
 #include "memory/piece.h"
 #include "memory/shared_memory.h"
 #include "transport/shm/record.h"
+#include "transport/transport.h"
 
 namespace rdmacoll::shm {
 
@@ -22,6 +24,7 @@ class RemoteMemory final : public RemoteReader {
 
   // `base`: where the peer sees its pool.
   Status map_pool(Fd pool, uint64_t base, uint64_t bytes);
+  PeerPool pool() const { return {pool_->data(), pool_->bytes(), pool_}; }
 
   // Whether one of the candidates is the process that has `value` at `address`; remembers which. A
   // pid may be another one in our pid namespace, so what counts is the word.
@@ -49,7 +52,7 @@ class RemoteMemory final : public RemoteReader {
   std::string host_;
   int64_t pid_ = 0;
   uint64_t pool_base_ = 0;
-  Mapping pool_;
+  std::shared_ptr<const Mapping> pool_ = std::make_shared<const Mapping>();
   bool one_copy_ = false;
   std::atomic<bool> gone_ = false;
 };

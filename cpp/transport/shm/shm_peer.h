@@ -43,6 +43,7 @@ class ShmPeer {
   bool connected() const { return state_ == State::connected; }
   int rank() const { return rank_; }
   bool one_copy() const { return remote_.one_copy(); }
+  PeerPool pool() const { return remote_.pool(); }
 
   Outgoing& outgoing() { return outgoing_; }
   Incoming& incoming() { return incoming_; }

@@ -87,7 +87,13 @@ Reach ShmTransport::reach(int peer) const {
           .foreign_views = one_copy,
           .view_pieces_max = shm::kPiecesMax,
           .transfer_bytes_max = one_copy ? shm::kTransferBytesMax : shm::kStagedBytesMax,
-          .eager_bytes = shm::kDataBytesMax};
+          .eager_bytes = shm::kDataBytesMax,
+          .shared_pools = true};
+}
+
+PeerPool ShmTransport::pool_of(int peer) const {
+  const auto& slot = peers_.at(static_cast<std::size_t>(peer));
+  return slot == nullptr ? PeerPool{} : slot->pool();
 }
 
 ShmPeer* ShmTransport::usable(int peer) {

@@ -41,6 +41,7 @@ class ShmTransport final : public Transport {
   void connect(int peer) override;  // nothing to do: sockets come through adopt()
   bool is_connected(int peer) const override;
   Reach reach(int peer) const override;
+  PeerPool pool_of(int peer) const override;
 
   Status post_control(int peer, std::span<const std::byte> message) override;
   Status post_send(const Transfer& transfer) override;

@@ -73,7 +73,13 @@ Reach SimTransport::reach(int peer) const {
           .view_pieces_max = 64,
           .transfer_bytes_max = std::size_t{1} << 30,
           .foreign_transfers = !policy.pool_alone || views,
-          .eager_bytes = eager_bytes_to(peer)};
+          .eager_bytes = eager_bytes_to(peer),
+          .shared_pools = views && network_.transport(peer).pool_ != nullptr};
+}
+
+PeerPool SimTransport::pool_of(int peer) const {
+  const MemoryPool& pool = *network_.transport(peer).pool_;
+  return {pool.base(), pool.size(), pool.mapping()};
 }
 
 void SimTransport::fail(int peer) {

@@ -23,6 +23,7 @@ class SimTransport final : public Transport {
   void connect(int peer) override;
   bool is_connected(int peer) const override { return peers_.is_connected(peer); }
   Reach reach(int peer) const override;
+  PeerPool pool_of(int peer) const override;
   Status post_control(int peer, std::span<const std::byte> message) override;
   Status post_send(const Transfer& transfer) override;
   Status post_recv(const Transfer& transfer) override;

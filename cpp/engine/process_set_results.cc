@@ -1,0 +1,66 @@
+// Results that all ranks of a node share. Where they lie the first member decides, at the moment in
+// which it begins the sum, in its pool: it tells the others, who wait for its word. All know for
+// which sums there is one; a word may also say that there is no room.
+#include <algorithm>
+
+#include "base/text.h"
+#include "engine/process_set.h"
+
+namespace rdmacoll {
+
+// Each part of the result is written by one rank, once: so it is with `direct`, unless all inputs
+// are scaled first, into the output.
+bool ProcessSet::shares_results(const Decided& decided) const {
+  if (decided.algorithm != Algorithm::direct || decided.operations.size() != 1) return false;
+  const Request& request = decided.operations.front()->request;
+  return request.shares_results && request.prescale == 1.0 && world_.size() > 1 &&
+         servers_.empty() && world_.local_size() == world_.size();
+}
+
+// All peers are connected. False: the first member has not said it yet.
+bool ProcessSet::find_place(Decided& decided) {
+  if (decided.place || !shares_results(decided)) return true;
+  const ResultOffsets offsets(decided.operations.front()->request.result_bytes());
+  if (is_root()) {
+    offer_place(decided, offsets.block_bytes());
+    return true;
+  }
+  const auto told = places_.find(decided.sequence);
+  if (told == places_.end()) return false;
+  const uint64_t offset = told->second;
+  places_.erase(told);
+  decided.place.emplace();
+  if (offset == PlaceMessage::kNoPlace) return true;
+  const PeerPool pool = transport_.pool_of(root());
+  if (offset > pool.bytes || offsets.block_bytes() > pool.bytes - offset) {
+    host_.broken_protocol(
+        root(), cat("a place for results at ", offset, " of a pool of ", bytes_text(pool.bytes)));
+    return false;
+  }
+  std::byte* const block = pool.base + offset;
+  *decided.place = {block, hold_results(block, pool.mapping)};
+  return true;
+}
+
+void ProcessSet::offer_place(Decided& decided, std::size_t block_bytes) {
+  decided.place.emplace();
+  const bool may_share = std::all_of(ranks_.begin() + 1, ranks_.end(), [this](int peer) {
+    return transport_.reach(peer).shared_pools;
+  });
+  std::byte* const block =
+      may_share ? results_.lend(block_bytes, static_cast<uint32_t>(world_.size())) : nullptr;
+  PlaceMessage message{decided.sequence};
+  if (block != nullptr) {
+    *decided.place = {block, hold_results(block, pool_.mapping())};
+    message.offset = static_cast<uint64_t>(block - pool_.base());
+  }
+  for (auto peer = ranks_.begin() + 1; peer != ranks_.end(); ++peer) post(*peer, message);
+}
+
+void ProcessSet::handle(int peer, PlaceMessage& message) {
+  const bool is_expected = peer == root() && !is_root() && !is_server() &&
+                           places_.emplace(message.sequence, message.offset).second;
+  if (!is_expected) host_.broken_protocol(peer, "a place for results that nobody has asked for");
+}
+
+}  // namespace rdmacoll

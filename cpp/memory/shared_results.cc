@@ -1,0 +1,63 @@
+#include "memory/shared_results.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <new>
+#include <utility>
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kLineBytes = 64;
+
+using Holders = std::atomic<uint32_t>;
+static_assert(Holders::is_always_lock_free, "shared by processes");
+static_assert(sizeof(Holders) <= kResultOffset);
+
+Holders& holders_of(std::byte* block) { return *std::launder(reinterpret_cast<Holders*>(block)); }
+
+class Hold {
+ public:
+  Hold(std::byte* block, std::shared_ptr<const void> mapping)
+      : block_(block), mapping_(std::move(mapping)), owner_(::getpid()) {}
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  // What was read of the results was read before.
+  ~Hold() {
+    if (::getpid() == owner_) holders_of(block_).fetch_sub(1, std::memory_order_release);
+  }
+
+ private:
+  std::byte* const block_;
+  const std::shared_ptr<const void> mapping_;
+  const pid_t owner_;
+};
+
+}  // namespace
+
+ResultOffsets::ResultOffsets(std::span<const uint64_t> bytes) {
+  for (const uint64_t each : bytes) {
+    offsets_.push_back(block_bytes_);
+    block_bytes_ += (each + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
+}
+
+std::shared_ptr<void> hold_results(std::byte* block, std::shared_ptr<const void> mapping) {
+  return std::make_shared<Hold>(block, std::move(mapping));
+}
+
+std::byte* SharedResults::lend(std::size_t block_bytes, uint32_t ranks) {
+  std::erase_if(lent_, [this](std::byte* block) {
+    if (holders_of(block).load(std::memory_order_acquire) > 0) return false;
+    pool_.free(block);
+    return true;
+  });
+  std::byte* const block = pool_.lend(block_bytes);
+  if (block == nullptr) return nullptr;
+  new (block) Holders(ranks);
+  lent_.push_back(block);
+  return block;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,155 @@
+// Where the results of an op lie: in memory of TensorFlow, of the engine, or in an input's.
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "tensorflow/attachment.h"
+#include "tensorflow/attributes.h"
+#include "tensorflow/error_text.h"
+#include "tensorflow/kernel.h"
+
+namespace rdmacoll::tensorflow {
+namespace {
+
+// Fresh memory of this size comes from the system, page by page, and goes back there after the
+// step; smaller pieces are recycled by the allocator.
+constexpr std::size_t kBorrowedBytesMin = 64 << 10;
+
+// Asking whether an input can be reused makes fresh memory when it cannot, so after such an answer
+// it is asked in one call of 16: one step that held its inputs is no rule for all that follow.
+constexpr uint8_t kBorrowsInARow = 15;
+
+// Memory of the engine under a tensor that TensorFlow owns.
+struct Loan {
+  void* context = nullptr;
+  void (*release)(void* context, void* memory) = nullptr;
+
+  static void end(void* memory, std::size_t, void* argument) {
+    const std::unique_ptr<Loan> loan(static_cast<Loan*>(argument));
+    loan->release(loan->context, memory);
+  }
+};
+
+}  // namespace
+
+// Of its input's shape.
+bool Kernel::make_output(TF_OpKernelContext* context, int index, Pending& pending,
+                         TF_Status* status) {
+  rc_tensor& tensor = pending.tensors[index];
+  const std::size_t bytes = bytes_of(tensor);
+  if (kind_ == RC_REDUCE && !is_root()) return zero_output(context, index, tensor, bytes, status);
+
+  const bool is_large = bytes >= kBorrowedBytesMin;  // this time: shapes may be dynamic
+  if (is_large && pending.borrows[index] > 0) {
+    --pending.borrows[index];
+    tensor.output = borrow_output(context, index, tensor, bytes, status);
+    if (TF_GetCode(status) != TF_OK) return false;
+    if (tensor.output != nullptr) return true;
+  }
+  int forwarded = -1;
+  TF_Tensor* output = TF_ForwardInputOrAllocateOutput(context, &index, 1, index, tensor.dims,
+                                                      tensor.ndim, &forwarded, status);
+  if (TF_GetCode(status) != TF_OK) return false;
+  tensor.output = bytes == 0 ? empty_memory : TF_TensorData(output);
+  TF_DeleteTensor(output);
+  if (is_large) pending.borrows[index] = forwarded < 0 ? kBorrowsInARow : 0;
+  return true;
+}
+
+std::size_t Kernel::bytes_of(const rc_tensor& tensor) const {
+  std::size_t bytes = size_of_dtype(dtype_);
+  for (int i = 0; i < tensor.ndim; ++i) bytes *= static_cast<std::size_t>(tensor.dims[i]);
+  return bytes;
+}
+
+bool Kernel::is_root() const {
+  int32_t topology[6] = {};
+  const Attachment::Use use = Attachment::instance().use();
+  if (use.api != nullptr) use.api->engine_topology(use.engine, topology);
+  return topology[0] == root_;
+}
+
+// Elsewhere than at the root of a reduction, which the engine gives nothing.
+bool Kernel::zero_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
+                         std::size_t bytes, TF_Status* status) {
+  TF_Tensor* output =
+      TF_AllocateOutput(context, index, type_, tensor.dims, tensor.ndim, bytes, status);
+  if (TF_GetCode(status) != TF_OK) return false;
+  if (bytes > 0) std::memset(TF_TensorData(output), 0, bytes);
+  TF_DeleteTensor(output);
+  return true;
+}
+
+// An output in the engine's own memory: its pages are there already, and peers see it as it is.
+// Null when there is none to be had.
+void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
+                            std::size_t bytes, TF_Status* status) {
+  auto loan = std::make_unique<Loan>();
+  void* memory = nullptr;
+  {
+    const Attachment::Use use = Attachment::instance().use();
+    if (use.api == nullptr) return nullptr;
+    memory = use.api->memory_lend(use.engine, bytes, &loan->context, &loan->release);
+  }
+  if (memory == nullptr) return nullptr;
+  TF_Tensor* output =
+      TF_NewTensor(type_, tensor.dims, tensor.ndim, memory, bytes, &Loan::end, loan.release());
+  TF_SetOutput(context, index, output, status);
+  TF_DeleteTensor(output);
+  return memory;
+}
+
+void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
+  auto* pending = static_cast<Pending*>(context);
+  const Kernel& kernel = *pending->kernel;
+  // Once more for all of them where ranks have turned out to give other numbers of rows.
+  const std::size_t outputs = kernel.kind_ == RC_ALLTOALL ? 2 : pending->tensors.size();
+  pending->results.resize(outputs);
+  const std::size_t index = pending->asked++ % outputs;
+  const bool is_counts = kernel.kind_ == RC_ALLTOALL && index == 1;
+  std::size_t bytes = is_counts ? sizeof(int64_t) : size_of_dtype(kernel.dtype_);
+  for (int32_t i = 0; i < ndim; ++i) bytes *= static_cast<std::size_t>(dims[i]);
+  const OwnedStatus status(TF_NewStatus());
+  TF_AllocatorAttributes attributes{
+      offsetof(TF_AllocatorAttributes, on_host) + sizeof(attributes.on_host), 1};
+  OwnedTensor& result = pending->results[index];
+  result.reset(TF_AllocateTemp(pending->context, is_counts ? TF_INT64 : kernel.type_, dims, ndim,
+                               &attributes, status.get()));
+  if (TF_GetCode(status.get()) != TF_OK) {
+    pending->failure = TF_Message(status.get());
+    return nullptr;
+  }
+  return bytes == 0 ? empty_memory : TF_TensorData(result.get());
+}
+
+// Where the ranks do not share the sum.
+void* Kernel::on_own_output(void* context, int32_t, const int64_t*) {
+  auto* pending = static_cast<Pending*>(context);
+  const auto index = static_cast<int>(pending->asked++);
+  const OwnedStatus status(TF_NewStatus());
+  if (pending->kernel->make_output(pending->context, index, *pending, status.get())) {
+    return pending->tensors[index].output;
+  }
+  pending->failure = TF_Message(status.get());
+  return nullptr;
+}
+
+void Kernel::on_place(void* context, int32_t index, void* memory, void* loan,
+                      void (*release)(void*, void*)) {
+  auto* pending = static_cast<Pending*>(context);
+  const rc_tensor& tensor = pending->tensors[index];
+  pending->results.resize(pending->tensors.size());
+  pending->results[index].reset(TF_NewTensor(pending->kernel->type_, tensor.dims, tensor.ndim,
+                                             memory, pending->kernel->bytes_of(tensor), &Loan::end,
+                                             new Loan{loan, release}));
+}
+
+void Kernel::give_results(Pending& pending) {
+  for (std::size_t i = 0; i < pending.results.size() && pending.failure.empty(); ++i) {
+    const OwnedStatus status(TF_NewStatus());
+    TF_SetOutput(pending.context, static_cast<int>(i), pending.results[i].get(), status.get());
+    if (TF_GetCode(status.get()) != TF_OK) pending.failure = TF_Message(status.get());
+  }
+}
+
+}  // namespace rdmacoll::tensorflow

@@ -1,0 +1,173 @@
+"""Large sums of TensorFlow ops, whose results the ranks of a node share. Argument: whether they do here, yes
+or no."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_common import all_values, close, expected, mine, run_all, value
+
+import rdmacoll
+from rdmacoll import engine
+from rdmacoll.ops import allreduce, grouped_allreduce
+
+IS_SHARED = sys.argv[1] == "yes"
+rdmacoll.init(process_sets=[[1, 2], [0, 2]])
+RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
+LARGE = (70_001,)  # float32: more than 256 KiB, and no whole number of cache lines
+KEPT: list[tuple[Any, np.ndarray]] = []  # looked at again after the engine has ended
+
+
+def shared() -> int:
+    return rdmacoll.metrics()["results_shared"]
+
+
+def sums(count: int) -> Any:
+    """Of how many, since the last call, the results were shared: all of them, or none."""
+    made = shared() - sums.before
+    sums.before = shared()
+    assert made == (count if IS_SHARED else 0), (made, count)
+
+
+sums.before = 0
+
+
+def check_they_are_the_same_bits() -> None:
+    for dtype in ("float32", "float64", "bfloat16", "float16"):
+        shape = (200_003,)
+        got = allreduce(mine(shape, dtype), op=rdmacoll.Sum, name=f"bits.{dtype}")
+        wanted = engine.allreduce(value(RANK, shape, dtype), op=rdmacoll.Sum)
+        assert got.numpy().tobytes() == wanted.tobytes(), dtype
+    sums(4)
+
+
+def check_every_operator_and_scale() -> None:
+    for op in (rdmacoll.Average, rdmacoll.Min, rdmacoll.Max, rdmacoll.Product):
+        close(allreduce(mine(LARGE), op=op, name=f"op.{op}"), expected(op, LARGE, "float32"))
+    close(allreduce(mine(LARGE, "int32"), op=rdmacoll.Sum), expected(rdmacoll.Sum, LARGE, "int32"))
+    scaled = allreduce(mine(LARGE), op=rdmacoll.Sum, postscale_factor=0.5)
+    close(scaled, 0.5 * expected(rdmacoll.Sum, LARGE, "float32"))
+    sums(6)
+    # What is scaled first is scaled into the output, which therefore is each rank's own.
+    scaled = allreduce(mine(LARGE), op=rdmacoll.Sum, prescale_factor=2.0)
+    close(scaled, 2 * expected(rdmacoll.Sum, LARGE, "float32"))
+    close(allreduce(mine((100,)), op=rdmacoll.Sum), expected(rdmacoll.Sum, (100,), "float32"))
+    sums(0)
+
+
+def check_groups_of_all_sizes() -> None:
+    shapes = [(3,), (0, 4), (300, 300), (), (1,), LARGE, (17, 5)]
+
+    @tf.function
+    def step(tensors: list[Any]) -> Any:
+        return grouped_allreduce(tensors, op=rdmacoll.Sum, name="group")
+
+    for _ in range(20):  # soon by a plan
+        got = step([mine(shape, salt=i) for i, shape in enumerate(shapes)])
+        for i, shape in enumerate(shapes):
+            close(got[i], expected(rdmacoll.Sum, shape, "float32", salt=i))
+    sums(20)
+
+
+def check_many_at_once_in_any_order() -> None:
+    @tf.function
+    def step(tensors: list[Any]) -> list[Any]:
+        order = range(6) if RANK % 2 == 0 else reversed(range(6))
+        named = {i: allreduce(tensors[i] * 2, op=rdmacoll.Sum, name=f"many.{i}") for i in order}
+        return [named[i] for i in range(6)]
+
+    inputs = [mine((70_000 + 1000 * i,), salt=i) for i in range(6)]
+    wanted = [2 * expected(rdmacoll.Sum, (70_000 + 1000 * i,), "float32", salt=i) for i in range(6)]
+    for _ in range(20):
+        for got, want in zip(step(inputs), wanted):
+            close(got, want)
+    sums(120)
+
+
+def check_kept_results_stay_as_they_were() -> None:
+    for salt in range(30):
+        got = allreduce(mine(LARGE, salt=salt), op=rdmacoll.Sum, name="kept")
+        if salt % 10 == 0:
+            KEPT.append((got, expected(rdmacoll.Sum, LARGE, "float32", salt=salt)))
+    for got, wanted in KEPT:
+        close(got, wanted)
+    sums(30)
+
+
+# Whatever a rank makes of its result, the others' must not change.
+def check_nobody_writes_there() -> None:
+    variable = tf.Variable(tf.zeros(LARGE))
+
+    @tf.function
+    def step(x: Any) -> tuple[Any, Any]:
+        result = allreduce(x, op=rdmacoll.Sum, name="result")
+        changed = tf.nn.relu(result * float(RANK)) + 1.0
+        variable.assign(result)
+        variable.assign_add(tf.ones(LARGE) * float(RANK + 1))
+        return tf.identity(result), changed
+
+    wanted = expected(rdmacoll.Sum, LARGE, "float32")
+    for _ in range(10):
+        result, _ = step(mine(LARGE))
+        variable.scatter_nd_add([[0]], [float(RANK)])
+        engine.barrier()
+        close(result, wanted)
+        close(variable[1:], wanted[1:] + RANK + 1)
+    sums(10)
+
+
+def check_the_gradient_is_a_sum_too() -> None:
+    x = tf.Variable(mine(LARGE))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(allreduce(x, op=rdmacoll.Sum, name="loss") ** 2)
+    # Every rank's loss depends on every rank's x.
+    close(tape.gradient(loss, x), 2 * SIZE * expected(rdmacoll.Sum, LARGE, "float32"), "float16")
+    sums(2)
+
+
+def check_the_first_member_of_a_set_has_the_memory() -> None:
+    made = 0
+    for one in (rdmacoll.process_sets()[number] for number in (1, 2)):
+        if RANK not in one.ranks:
+            continue
+        for _ in range(10):
+            got = allreduce(mine(LARGE), op=rdmacoll.Sum, name="of a set", process_set=one)
+            close(got, sum(all_values(LARGE)[rank].astype(np.float64) for rank in one.ranks))
+            made += 1
+    sums(made)
+
+
+def check_without_room_each_has_its_own() -> None:
+    kept = []
+    before = shared()
+    for salt in range(40):  # 4 MiB each, of a pool of 256 MiB, half of which is lent
+        kept.append(allreduce(mine((1 << 20,), salt=salt), op=rdmacoll.Sum, name="room"))
+    made = shared() - before
+    for salt in (0, 20, 39):
+        close(kept[salt], expected(rdmacoll.Sum, (1 << 20,), "float32", salt=salt), "float32")
+    assert (20 < made < 40) if IS_SHARED else made == 0, made
+    kept.clear()
+    engine.barrier()  # all have let them go
+    sums.before = shared()
+    close(allreduce(mine(LARGE), op=rdmacoll.Sum), expected(rdmacoll.Sum, LARGE, "float32"))
+    sums(1)
+
+
+def check_ranks_that_have_joined_take_part() -> None:
+    for round_ in range(2):
+        for step in range(3 + 3 * RANK):
+            got = allreduce(mine(LARGE, salt=step), op=rdmacoll.Sum, name=f"uneven.{round_}")
+            with_data = [v for r, v in enumerate(all_values(LARGE, salt=step)) if step < 3 + 3 * r]
+            close(got, np.sum(np.stack(with_data).astype(np.float64), axis=0))
+        assert rdmacoll.join() == SIZE - 1
+    sums(2 * 3 * SIZE)  # with zeros of whoever has joined
+
+
+if __name__ == "__main__":
+    run_all(globals())
+    rdmacoll.shutdown()
+    for kept, right in KEPT:
+        close(kept, right)

@@ -1,0 +1,127 @@
+#include "memory/shared_results.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "collectives/algorithms.h"
+#include "collectives/builder.h"
+#include "collectives/lower.h"
+#include "collectives/verify.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kMi = std::size_t{1} << 20;
+
+std::unique_ptr<MemoryPool> pool_of(std::size_t bytes) {
+  std::unique_ptr<MemoryPool> pool;
+  EXPECT_TRUE(MemoryPool::create(bytes, pool).ok());
+  return pool;
+}
+
+TEST(SharedResults, begin_at_cache_lines_one_after_the_other) {
+  const std::array<uint64_t, 5> bytes{4, 64, 0, 65, 1};
+  const ResultOffsets offsets(bytes);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    EXPECT_EQ(offsets.of(i) % 64, 0u);
+    const std::size_t end = i + 1 < bytes.size() ? offsets.of(i + 1) : offsets.block_bytes();
+    EXPECT_GE(end, offsets.of(i) + bytes[i]);
+    EXPECT_LT(end, offsets.of(i) + bytes[i] + 64);
+  }
+}
+
+TEST(SharedResults, are_taken_back_when_all_have_let_go) {
+  const auto pool = pool_of(4 * kMi);
+  SharedResults results(*pool);
+  std::byte* const block = results.lend(kMi, 2);
+  ASSERT_NE(block, nullptr);
+  auto mine = hold_results(block, pool->mapping());
+  auto copy = mine;
+  auto others = hold_results(block, pool->mapping());
+  ASSERT_NE(results.lend(kMi / 2, 1), nullptr);
+  EXPECT_EQ(results.lend(kMi, 2), nullptr) << "more than half of the pool";
+  mine.reset();
+  others.reset();
+  EXPECT_EQ(results.lend(kMi, 2), nullptr) << "a copy of the hold is a hold";
+  copy.reset();
+  EXPECT_EQ(results.lend(kMi, 2), block);
+}
+
+TEST(SharedResults, outlive_the_pool) {
+  auto pool = pool_of(4 * kMi);
+  std::byte* const block = SharedResults(*pool).lend(kMi, 1);
+  auto hold = hold_results(block, pool->mapping());
+  pool.reset();
+  std::memset(block + kResultOffset, 7, kMi - kResultOffset);
+  EXPECT_EQ(block[kMi - 1], std::byte{7});
+  hold.reset();
+}
+
+TEST(SharedResults, are_not_let_go_by_a_forked_child) {
+  const auto pool = pool_of(4 * kMi);
+  SharedResults results(*pool);
+  std::byte* const block = results.lend(kMi, 1);
+  auto hold = hold_results(block, pool->mapping());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    hold.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_NE(results.lend(kMi / 2, 1), block);
+  hold.reset();
+  EXPECT_EQ(results.lend(kMi, 1), block);
+}
+
+// Each part of a shared result is written by one rank, once; the others hear that it is there.
+TEST(SharedResults, are_right_with_and_without_views) {
+  for (int ranks = 2; ranks <= kRanksMax; ++ranks) {
+    for (int form = 0; form < 8; ++form) {
+      std::vector<Schedule> lowered;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Placement placement{.views = std::vector<bool>(ranks, form & 1),
+                                  .input_visible = (form & 2) != 0,
+                                  .output_visible = (form & 4) != 0,
+                                  .output_shared = true};
+        lowered.push_back(lower(direct_allreduce({.ranks = ranks, .rank = rank}), placement));
+        int written = 0;
+        for (const Step& step : lowered.back().steps) {
+          written += computes(step.verb) && step.to.space == Space::output ? step.to.parts : 0;
+        }
+        ASSERT_EQ(written, 1) << to_text(lowered.back());
+      }
+      ASSERT_EQ(verify(lowered, AlgorithmRow::Result::sum, 0, true), "")
+          << ranks << " ranks, form " << form << "\n"
+          << to_text(lowered[0]);
+    }
+  }
+}
+
+// In a ring of two steps each sum goes round: both ranks write what is not theirs alone.
+TEST(SharedResults, of_two_writers_are_found) {
+  std::vector<Schedule> lowered;
+  for (int rank = 0; rank < 2; ++rank) {
+    Builder program(2, rank, 1);
+    const Slice other = program.scratch(0);
+    program.send(1 - rank, program.input(0));
+    program.receive(1 - rank, other);
+    program.reduce(program.output(0),
+                   {rank == 0 ? program.input(0) : other, rank == 0 ? other : program.input(0)},
+                   true);
+    program.signal({.verb = Verb::send, .peer = 1 - rank, .to = program.output(0)});
+    program.signal({.verb = Verb::receive, .peer = 1 - rank, .to = program.output(0)});
+    lowered.push_back(program.finish());
+  }
+  EXPECT_NE(verify(lowered, AlgorithmRow::Result::sum, 0, false).find("has a result already"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace rdmacoll
