@@ -305,7 +305,10 @@ SimScript make_script(uint64_t seed) {
   make_fault(dice, script);
   make_servers(Dice(seed, 5), script);
   if (Dice(seed, 7).chance(0.25)) script.network.control_delays = 10;
-  script.shares_results = Dice(seed, 9).chance(0.5);
+  Dice sharing(seed, 9);
+  script.shares_results = sharing.chance(0.4);
+  // What is small goes another way by itself.
+  if (script.shares_results && sharing.chance(0.5)) script.algorithm = "direct";
   return script;
 }
 

@@ -12,6 +12,7 @@
 #include "collectives/builder.h"
 #include "collectives/lower.h"
 #include "collectives/verify.h"
+#include "sanitized.h"
 
 namespace rdmacoll {
 namespace {
