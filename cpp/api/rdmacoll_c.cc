@@ -200,6 +200,10 @@ int prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
   OperationRef operation;
   Status status = operation_from(engine, request, operation);
   if (status.ok()) status = engine->session->check(operation->request);
+  if (status.ok() && request->place != nullptr) {
+    status = {rdmacoll::Code::invalid,
+              "what is prepared says itself where its outputs lie: no `place`."};
+  }
   if (status.ok()) {
     *prepared = new rc_prepared{{*engine->session, operation, nanoseconds(timeout_ms), error}};
   }

@@ -54,16 +54,17 @@ typedef struct rc_tensor {
 } rc_tensor;
 
 /* Of allgather, reducescatter, alltoall, gather and scatter, whose results have another shape than
- * their inputs. Asked for each result in turn, once its size is known, on an engine thread: returns
- * memory for it (C-contiguous, dims given), valid until the operation is done, or NULL to fail it.
- * Where ranks turn out to give other numbers of rows than a plan has, all are asked for once more,
- * and what was given before is not used any longer.
- * The results are one for each tensor, without rows where the rank gets none (gather elsewhere than
- * at the root); of an alltoall also how many rows came from each rank: int64, as many as ranks. */
+ * their inputs, and of an allreduce with `place` whose results are not shared. Asked for each
+ * result in turn, once its size is known, on the thread that drives the engine: returns memory for
+ * it (C-contiguous, dims given), valid until the operation is done, or NULL to fail it. Where ranks
+ * turn out to give other numbers of rows than a plan has, all are asked for once more, and what was
+ * given before is not used any longer. The results are one for each tensor, without rows where the
+ * rank gets none (gather elsewhere than at the root); of an alltoall also how many rows came from
+ * each rank: int64, as many as ranks. */
 typedef void* (*rc_allocate)(void* context, int32_t ndim, const int64_t* dims);
 /* Of an allreduce whose outputs may lie where all ranks of the node see them: told for each tensor
- * in turn, on an engine thread, before anything is written there. The memory is for reading, since
- * it is the result of the others, too, and stays there until release(loan, memory) is called, on
+ * in turn, on the thread that drives the engine, before the result is there. What the caller writes
+ * there later only this process sees. The memory stays until release(loan, memory) is called, on
  * any thread, also after engine_close(). */
 typedef void (*rc_place)(void* context, int32_t tensor, void* memory, void* loan,
                          void (*release)(void* loan, void* memory));

@@ -51,7 +51,10 @@ Status request_from(const rc_request& from, Request& to) {
       return allocate(context, static_cast<int32_t>(dims.size()), dims.data());
     };
   }
-  if (from.place != nullptr && to.kind == Kind::allreduce) {
+  if (from.place != nullptr) {
+    if (to.kind != Kind::allreduce || from.allocate == nullptr) {
+      return {Code::invalid, "`place` is for an allreduce, and comes with `allocate`."};
+    }
     to.shares_results = true;
     to.placed = [place = from.place, context = from.context](std::size_t tensor, std::byte* memory,
                                                              const std::shared_ptr<void>& hold) {

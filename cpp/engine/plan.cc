@@ -6,7 +6,6 @@
 
 #include "base/text.h"
 #include "collectives/roll_call.h"
-#include "memory/shared_results.h"
 
 namespace rdmacoll {
 namespace {
@@ -184,19 +183,19 @@ Recipe::Head Planner::head_of(const Decided& decided) const {
           .divisor = averages ? world_.size() : 1.0,
           .prescale = first.prescale,
           .postscale = reduces ? first.postscale : 1.0,
-          .output_shared = decided.place && decided.place->block != nullptr};
+          .output_shared = decided.place && decided.place->is_shared()};
 }
 
 // Gives outputs to an operation whose caller leaves it to us where they lie.
 Status Planner::place_results(Operation& operation, const Decided& decided) {
   Request& request = operation.request;
-  if (decided.place && decided.place->block != nullptr) {
+  if (decided.place && decided.place->is_shared()) {
     const ResultOffsets offsets(request.result_bytes());
     operation.results_hold = decided.place->hold;
     for (std::size_t i = 0; i < request.tensors.size(); ++i) {
-      std::byte* const memory = decided.place->block + offsets.of(i);
-      request.tensors[i].output = memory;
-      if (request.placed) request.placed(i, memory, operation.results_hold);
+      const ResultBlock& block = decided.place->block;
+      request.tensors[i].output = block.shared + offsets.of(i);
+      if (request.placed) request.placed(i, block.view + offsets.of(i), operation.results_hold);
     }
     return {};
   }

@@ -16,6 +16,7 @@
 #include "engine/messages.h"
 #include "engine/program.h"
 #include "memory/pool.h"
+#include "memory/shared_results.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {
@@ -24,8 +25,10 @@ namespace rdmacoll {
 struct Decided {
   // Of results that a node shares, in this process; no memory: each rank has its own.
   struct Place {
-    std::byte* block = nullptr;
+    ResultBlock block;
     std::shared_ptr<void> hold;
+
+    bool is_shared() const { return block.shared != nullptr; }
   };
 
   uint64_t sequence = 0;

@@ -131,6 +131,7 @@ bool ProcessSet::pass_readiness() {
     checked_at_ = now;
     readiness_.check(now);
     for (const std::string& warning : readiness_.take_warnings()) log_.warning(warning);
+    results_.take_back();  // what else could be lent
   }
   if (!readiness_.has_news()) return false;
   for (const VerdictMessage& verdict : readiness_.take_verdicts()) {
@@ -318,7 +319,7 @@ bool ProcessSet::start_batch(Decided& decided) {
   Status status = planner_.prepare(decided, batch);
   if (status.ok()) status = missing_peer(batch);
   const bool is_ready = status.ok();
-  if (is_ready && decided.place && decided.place->block != nullptr) ++shared_;
+  if (is_ready && decided.place && decided.place->is_shared()) ++shared_;
   if (is_ready) {
     status = executor_.start(lanes_, std::move(batch));
   } else if (!batch.operations.empty()) {

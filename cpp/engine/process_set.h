@@ -221,6 +221,7 @@ class ProcessSet {
   bool shares_results(const Decided& decided) const;
   bool find_place(Decided& decided);
   void offer_place(Decided& decided, std::size_t block_bytes);
+  void take_place(Decided& decided, const PeerPool& pool, uint64_t offset, std::size_t block_bytes);
 
   // Ranks without data left: process_set_join.cc.
   void announce_join();

@@ -23,7 +23,7 @@ bool ProcessSet::find_place(Decided& decided) {
   const ResultOffsets offsets(decided.operations.front()->request.result_bytes());
   if (is_root()) {
     offer_place(decided, offsets.block_bytes());
-    return true;
+    return now_.goes_on();
   }
   const auto told = places_.find(decided.sequence);
   if (told == places_.end()) return false;
@@ -37,9 +37,20 @@ bool ProcessSet::find_place(Decided& decided) {
         root(), cat("a place for results at ", offset, " of a pool of ", bytes_text(pool.bytes)));
     return false;
   }
-  std::byte* const block = pool.base + offset;
-  *decided.place = {block, hold_results(block, pool.mapping)};
-  return true;
+  take_place(decided, pool, offset, offsets.block_bytes());
+  return now_.goes_on();
+}
+
+void ProcessSet::take_place(Decided& decided, const PeerPool& pool, uint64_t offset,
+                            std::size_t block_bytes) {
+  Decided::Place& place = *decided.place;
+  place.block = {pool.base + offset, pool.view + offset, block_bytes};
+  const Status held = hold_results(place.block, pool.mapping, place.hold);
+  if (!held.ok()) {
+    host_.fail_myself(
+        {Code::failed, cat("no memory of ", bytes_text(block_bytes), " for the result of ",
+                           decided.operations.front()->label(), ": ", held.message(), ".")});
+  }
 }
 
 void ProcessSet::offer_place(Decided& decided, std::size_t block_bytes) {
@@ -51,8 +62,9 @@ void ProcessSet::offer_place(Decided& decided, std::size_t block_bytes) {
       may_share ? results_.lend(block_bytes, static_cast<uint32_t>(world_.size())) : nullptr;
   PlaceMessage message{decided.sequence};
   if (block != nullptr) {
-    *decided.place = {block, hold_results(block, pool_.mapping())};
     message.offset = static_cast<uint64_t>(block - pool_.base());
+    const PeerPool mine{pool_.base(), pool_.view(), pool_.size(), pool_.mapping()};
+    take_place(decided, mine, message.offset, block_bytes);
   }
   for (auto peer = ranks_.begin() + 1; peer != ranks_.end(); ++peer) post(*peer, message);
 }

@@ -71,6 +71,7 @@ class SimPool final : public MemoryPool {
   std::size_t size() const override { return pool_->size(); }
   std::size_t used() const override { return pool_->used(); }
   int fd() const override { return pool_->fd(); }
+  std::byte* view() const override { return pool_->view(); }
   std::shared_ptr<const void> mapping() const override { return pool_->mapping(); }
 
  private:

@@ -61,6 +61,7 @@ class SizedPool final : public MemoryPool {
   std::size_t size() const override { return size_; }
   std::size_t used() const override { return next_; }
   int fd() const override { return -1; }
+  std::byte* view() const override { return nullptr; }
   std::shared_ptr<const void> mapping() const override { return nullptr; }
 
  private:

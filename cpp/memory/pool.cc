@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "base/text.h"
-#include "memory/shared_memory.h"
+#include "memory/private_view.h"
 
 namespace rdmacoll {
 namespace {
@@ -27,11 +27,11 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
 // Extents are offsets into the arena; `free_` holds no two neighbours that touch.
 class Arena final : public MemoryPool {
  public:
-  Arena(Fd fd, Mapping mapping)
+  Arena(Fd fd, PoolMapping mapping)
       : fd_(std::move(fd)),
-        mapping_(std::make_shared<const Mapping>(std::move(mapping))),
-        base_(mapping_->data()),
-        bytes_(mapping_->bytes()),
+        mapping_(std::make_shared<const PoolMapping>(std::move(mapping))),
+        base_(mapping_->shared.data()),
+        bytes_(mapping_->shared.bytes()),
         owner_(::getpid()),
         free_{{0, bytes_}} {}
   Arena(const Arena&) = delete;
@@ -64,6 +64,7 @@ class Arena final : public MemoryPool {
     return used_;
   }
   int fd() const override { return fd_.get(); }
+  std::byte* view() const override { return mapping_->view.data(); }
   std::shared_ptr<const void> mapping() const override { return mapping_; }
 
  private:
@@ -76,7 +77,7 @@ class Arena final : public MemoryPool {
   std::size_t kept_bytes_max() const { return keeps_pages_ ? bytes_ : bytes_ / 4; }
 
   const Fd fd_;
-  const std::shared_ptr<const Mapping> mapping_;
+  const std::shared_ptr<const PoolMapping> mapping_;
   std::byte* const base_;
   std::size_t bytes_;  // constant once something is allocated
   const pid_t owner_;
@@ -169,9 +170,9 @@ Status MemoryPool::create(std::size_t bytes, std::unique_ptr<MemoryPool>& pool) 
   const std::size_t size = round_up(bytes, kPageBytes);
   RC_ASSERT(bytes > 0 && size >= bytes, cat("a pool of ", bytes, " bytes"));
   Fd fd;
-  Mapping mapping;
+  PoolMapping mapping;
   Status made = create_shared("rdmacoll", size, fd);
-  if (made.ok()) made = map_shared(fd.get(), size, Access::write, mapping);
+  if (made.ok()) made = map_pool(fd.get(), size, mapping);
   if (!made.ok()) {
     return {Code::failed,
             cat("cannot make a buffer pool of ", bytes_text(size), ": ", made.message(),

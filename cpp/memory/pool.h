@@ -38,7 +38,9 @@ class MemoryPool {
   virtual std::size_t size() const = 0;
   virtual std::size_t used() const = 0;
   virtual int fd() const = 0;
-  // Keeps the memory in this process, beyond the life of the pool.
+  // The same memory, as in private_view.h. mapping() keeps both in this process, beyond the life of
+  // the pool.
+  virtual std::byte* view() const = 0;
   virtual std::shared_ptr<const void> mapping() const = 0;
 };
 

@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "memory/private_view.h"
+
 namespace rdmacoll {
 namespace {
 
@@ -19,17 +21,19 @@ Holders& holders_of(std::byte* block) { return *std::launder(reinterpret_cast<Ho
 
 class Hold {
  public:
-  Hold(std::byte* block, std::shared_ptr<const void> mapping)
+  Hold(const ResultBlock& block, std::shared_ptr<const void> mapping)
       : block_(block), mapping_(std::move(mapping)), owner_(::getpid()) {}
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
   // What was read of the results was read before.
   ~Hold() {
-    if (::getpid() == owner_) holders_of(block_).fetch_sub(1, std::memory_order_release);
+    if (::getpid() != owner_) return;
+    forget_writes(block_.view, block_.bytes);
+    holders_of(block_.shared).fetch_sub(1, std::memory_order_release);
   }
 
  private:
-  std::byte* const block_;
+  const ResultBlock block_;
   const std::shared_ptr<const void> mapping_;
   const pid_t owner_;
 };
@@ -43,16 +47,23 @@ ResultOffsets::ResultOffsets(std::span<const uint64_t> bytes) {
   }
 }
 
-std::shared_ptr<void> hold_results(std::byte* block, std::shared_ptr<const void> mapping) {
-  return std::make_shared<Hold>(block, std::move(mapping));
+Status hold_results(const ResultBlock& block, std::shared_ptr<const void> mapping,
+                    std::shared_ptr<void>& hold) {
+  RC_RETURN_IF_ERROR(allow_writes(block.view, block.bytes));
+  hold = std::make_shared<Hold>(block, std::move(mapping));
+  return {};
 }
 
-std::byte* SharedResults::lend(std::size_t block_bytes, uint32_t ranks) {
+void SharedResults::take_back() {
   std::erase_if(lent_, [this](std::byte* block) {
     if (holders_of(block).load(std::memory_order_acquire) > 0) return false;
     pool_.free(block);
     return true;
   });
+}
+
+std::byte* SharedResults::lend(std::size_t block_bytes, uint32_t ranks) {
+  take_back();
   std::byte* const block = pool_.lend(block_bytes);
   if (block == nullptr) return nullptr;
   new (block) Holders(ranks);

@@ -108,6 +108,9 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
   if (has_splits && !collect_splits(context, static_cast<int>(inputs), pending, status)) {
     return false;
   }
+  const Attachment::Use use = Attachment::instance().use();
+  pending.api = use.api;
+  pending.engine = use.engine;
   pending.asked = 0;
   pending.bytes = 0;
   pending.tensors.assign(inputs, {});
@@ -116,7 +119,9 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
     if (!collect_input(context, static_cast<int>(i), pending, status)) return false;
     if (i < labels_.size()) pending.tensors[i].label = labels_[i].c_str();
   }
-  pending.is_placed = kind_ == RC_ALLREDUCE && pending.bytes >= kPlacedBytesMin;
+  const Topology topology = topology_of(pending);
+  pending.is_placed = kind_ == RC_ALLREDUCE && pending.bytes >= kPlacedBytesMin &&
+                      topology.nodes == 1 && topology.size > 1;
   if (pending.is_placed || makes_result()) return true;
   for (std::size_t i = 0; i < inputs; ++i) {
     if (!make_output(context, static_cast<int>(i), pending, status)) return false;
@@ -214,6 +219,8 @@ std::string Kernel::submit(Pending& pending) {
   if (use.api == nullptr) {
     return error_json("NotInitializedError", "rdmacoll is not running: call rdmacoll.init() first");
   }
+  pending.api = use.api;
+  pending.engine = use.engine;
   // With others on their way the thread has been woken already, and they may take long.
   const bool drives = pending.bytes <= kDrivenBytesMax && Waiting::instance().now() == 1;
   char* error = nullptr;

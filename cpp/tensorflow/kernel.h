@@ -33,6 +33,10 @@ class Kernel {
   struct Pending {
     Kernel* kernel = nullptr;
     TF_OpKernelContext* context = nullptr;
+    // The engine: of collect(), under whose lock they are, then of the operation, which it
+    // outlives.
+    const rc_api* api = nullptr;
+    rc_engine* engine = nullptr;
     Done done;
     uint32_t round = 0;  // of Waiting
     std::size_t bytes = 0;
@@ -47,6 +51,10 @@ class Kernel {
     std::vector<uint8_t> borrows;  // by output: how many calls more borrow before TensorFlow is
                                    // asked again whether an input's memory can be reused
     std::string failure;           // why memory for the result could not be had
+  };
+
+  struct Topology {  // engine_topology
+    int32_t rank = 0, size = 1, local_rank = 0, local_size = 1, node = 0, nodes = 1;
   };
 
   explicit Kernel(rc_kind kind) : kind_(kind) {}
@@ -64,10 +72,10 @@ class Kernel {
     return kind_ == RC_ALLGATHER || kind_ == RC_REDUCESCATTER || kind_ == RC_ALLTOALL ||
            kind_ == RC_GATHER || kind_ == RC_SCATTER;
   }
-  bool is_root() const;
+  static Topology topology_of(const Pending& pending);
   bool zero_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
                    std::size_t bytes, TF_Status* status);
-  void* borrow_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
+  void* borrow_output(TF_OpKernelContext* context, int index, const Pending& pending,
                       std::size_t bytes, TF_Status* status);
   std::string name_the_unit(TF_OpKernelContext* context, rc_request& request);
   std::string submit(Pending& pending);

@@ -37,12 +37,13 @@ bool Kernel::make_output(TF_OpKernelContext* context, int index, Pending& pendin
                          TF_Status* status) {
   rc_tensor& tensor = pending.tensors[index];
   const std::size_t bytes = bytes_of(tensor);
-  if (kind_ == RC_REDUCE && !is_root()) return zero_output(context, index, tensor, bytes, status);
+  if (kind_ == RC_REDUCE && topology_of(pending).rank != root_)
+    return zero_output(context, index, tensor, bytes, status);
 
   const bool is_large = bytes >= kBorrowedBytesMin;  // this time: shapes may be dynamic
   if (is_large && pending.borrows[index] > 0) {
     --pending.borrows[index];
-    tensor.output = borrow_output(context, index, tensor, bytes, status);
+    tensor.output = borrow_output(context, index, pending, bytes, status);
     if (TF_GetCode(status) != TF_OK) return false;
     if (tensor.output != nullptr) return true;
   }
@@ -62,11 +63,10 @@ std::size_t Kernel::bytes_of(const rc_tensor& tensor) const {
   return bytes;
 }
 
-bool Kernel::is_root() const {
-  int32_t topology[6] = {};
-  const Attachment::Use use = Attachment::instance().use();
-  if (use.api != nullptr) use.api->engine_topology(use.engine, topology);
-  return topology[0] == root_;
+Kernel::Topology Kernel::topology_of(const Pending& pending) {
+  int32_t t[6] = {0, 1, 0, 1, 0, 1};
+  if (pending.api != nullptr) pending.api->engine_topology(pending.engine, t);
+  return {t[0], t[1], t[2], t[3], t[4], t[5]};
 }
 
 // Elsewhere than at the root of a reduction, which the engine gives nothing.
@@ -82,15 +82,12 @@ bool Kernel::zero_output(TF_OpKernelContext* context, int index, const rc_tensor
 
 // An output in the engine's own memory: its pages are there already, and peers see it as it is.
 // Null when there is none to be had.
-void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
+void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const Pending& pending,
                             std::size_t bytes, TF_Status* status) {
+  if (pending.api == nullptr) return nullptr;
+  const rc_tensor& tensor = pending.tensors[index];
   auto loan = std::make_unique<Loan>();
-  void* memory = nullptr;
-  {
-    const Attachment::Use use = Attachment::instance().use();
-    if (use.api == nullptr) return nullptr;
-    memory = use.api->memory_lend(use.engine, bytes, &loan->context, &loan->release);
-  }
+  void* memory = pending.api->memory_lend(pending.engine, bytes, &loan->context, &loan->release);
   if (memory == nullptr) return nullptr;
   TF_Tensor* output =
       TF_NewTensor(type_, tensor.dims, tensor.ndim, memory, bytes, &Loan::end, loan.release());

@@ -65,9 +65,11 @@ struct Reach {
   bool shared_pools = false;           // both may read and write each other's: pool_of()
 };
 
-// A peer's pool in this process. `mapping` keeps it there.
+// A peer's pool in this process, and a view of it as in memory/private_view.h. `mapping` keeps both
+// there.
 struct PeerPool {
   std::byte* base = nullptr;
+  std::byte* view = nullptr;
   std::size_t bytes = 0;
   std::shared_ptr<const void> mapping;
 };

@@ -63,5 +63,7 @@ def test_all_ops_work_in_tensorflow_2_15(old_python: Path, inter_op_threads: int
         assert len(done) > 12
     for done in run_there(old_python, "tf_parts.py", 2, str(inter_op_threads)):
         assert len(done) > 8
+    for done in run_there(old_python, "tf_shared.py", 3, "yes"):
+        assert len(done) > 8
     for done in run_there(old_python, "tf_refusals.py", 2, str(inter_op_threads)):
         assert len(done) > 4

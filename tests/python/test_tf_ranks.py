@@ -47,8 +47,7 @@ def test_ops_that_give_or_get_parts_are_right(ranks: int, inter_op_threads: int)
     ],
 )
 def test_large_sums_are_shared_within_a_node(is_shared: str, env: dict[str, str]) -> None:
-    settings = {"RDMACOLL_BUF_SIZE": "256M", **env}
-    run_checks("tf_shared.py", 3, arguments=[is_shared], env=settings)
+    run_checks("tf_shared.py", 3, arguments=[is_shared], env=env)
 
 
 @pytest.mark.parametrize(("ranks", "inter_op_threads"), [slow(2, 2), (3, 1)])

@@ -11,7 +11,6 @@
 
 namespace rdmacoll {
 namespace {
-
 constexpr uint32_t kEpoch = 3;
 
 std::vector<Message> examples() {
@@ -34,7 +33,8 @@ std::vector<Message> examples() {
       FragmentMessage{true, "the end"},
       FarewellMessage{},
       AllJoinedMessage{2, 17},
-      AnewMessage{904}};
+      AnewMessage{904},
+      PlaceMessage{905, 1 << 20}};
 }
 
 TEST(Messages, arrive_as_they_were_sent) {

@@ -25,8 +25,18 @@ std::unique_ptr<MemoryPool> pool_of(std::size_t bytes) {
   return pool;
 }
 
+ResultBlock block_of(std::byte* block, const MemoryPool& pool) {
+  return {block, pool.view() + (block - pool.base()), kMi};
+}
+
+std::shared_ptr<void> hold_of(std::byte* block, const MemoryPool& pool) {
+  std::shared_ptr<void> hold;
+  EXPECT_TRUE(hold_results(block_of(block, pool), pool.mapping(), hold).ok());
+  return hold;
+}
+
 TEST(SharedResults, begin_at_cache_lines_one_after_the_other) {
-  const std::array<uint64_t, 5> bytes{4, 64, 0, 65, 1};
+  const std::array<uint64_t, 5> bytes{4, 64, 0, 65, 4000};
   const ResultOffsets offsets(bytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     EXPECT_EQ(offsets.of(i) % 64, 0u);
@@ -41,9 +51,9 @@ TEST(SharedResults, are_taken_back_when_all_have_let_go) {
   SharedResults results(*pool);
   std::byte* const block = results.lend(kMi, 2);
   ASSERT_NE(block, nullptr);
-  auto mine = hold_results(block, pool->mapping());
+  auto mine = hold_of(block, *pool);
   auto copy = mine;
-  auto others = hold_results(block, pool->mapping());
+  auto others = hold_of(block, *pool);
   ASSERT_NE(results.lend(kMi / 2, 1), nullptr);
   EXPECT_EQ(results.lend(kMi, 2), nullptr) << "more than half of the pool";
   mine.reset();
@@ -56,18 +66,37 @@ TEST(SharedResults, are_taken_back_when_all_have_let_go) {
 TEST(SharedResults, outlive_the_pool) {
   auto pool = pool_of(4 * kMi);
   std::byte* const block = SharedResults(*pool).lend(kMi, 1);
-  auto hold = hold_results(block, pool->mapping());
+  auto hold = hold_of(block, *pool);
   pool.reset();
   std::memset(block + kResultOffset, 7, kMi - kResultOffset);
   EXPECT_EQ(block[kMi - 1], std::byte{7});
   hold.reset();
 }
 
+// What TensorFlow, or an array, writes there in place is not seen by the others, nor by who holds
+// the same memory next.
+TEST(SharedResults, keep_what_their_holder_writes_to_that_holder) {
+  const auto pool = pool_of(4 * kMi);
+  SharedResults results(*pool);
+  const ResultBlock block = block_of(results.lend(kMi, 1), *pool);
+  for (int round = 0; round < 3; ++round) {
+    auto hold = hold_of(block.shared, *pool);
+    for (std::size_t at = kResultOffset; at < kMi; ++at) block.shared[at] = std::byte{7};
+    EXPECT_EQ(block.view[kMi - 1], std::byte{7});
+    std::memset(block.view + kMi / 2, 9 + round, kMi / 4);
+    EXPECT_EQ(block.view[kMi / 2], std::byte(9 + round));
+    EXPECT_EQ(block.shared[kMi / 2], std::byte{7});
+    hold.reset();
+    block.shared[kMi / 2] = std::byte{8};
+    EXPECT_EQ(block.view[kMi / 2], std::byte{8}) << round;
+  }
+}
+
 TEST(SharedResults, are_not_let_go_by_a_forked_child) {
   const auto pool = pool_of(4 * kMi);
   SharedResults results(*pool);
   std::byte* const block = results.lend(kMi, 1);
-  auto hold = hold_results(block, pool->mapping());
+  auto hold = hold_of(block, *pool);
   const pid_t child = ::fork();
   if (child == 0) {
     hold.reset();

@@ -35,9 +35,9 @@ iovec as_iovec(uint64_t address, std::size_t bytes) {
 
 Status RemoteMemory::map_pool(Fd pool, uint64_t base, uint64_t bytes) {
   RC_RETURN_IF_ERROR(check_shared(pool.get(), bytes));
-  Mapping mapping;
-  RC_RETURN_IF_ERROR(map_shared(pool.get(), bytes, Access::write, mapping));
-  pool_ = std::make_shared<const Mapping>(std::move(mapping));
+  PoolMapping mapping;
+  RC_RETURN_IF_ERROR(rdmacoll::map_pool(pool.get(), bytes, mapping));
+  pool_ = std::make_shared<const PoolMapping>(std::move(mapping));
   pool_base_ = base;
   return {};
 }
@@ -61,11 +61,11 @@ Status RemoteMemory::locate(const PieceRecord& record, RemotePiece& piece) const
     return Status(Code::failed, cat("published a piece of ", bytes, " bytes"));
   }
   if ((record.bytes & kInPool) != 0) {
-    if (record.address > pool_->bytes() || bytes > pool_->bytes() - record.address) {
+    if (record.address > pool_->shared.bytes() || bytes > pool_->shared.bytes() - record.address) {
       return Status(Code::failed, cat("published ", bytes, " bytes at ", record.address,
-                                      " of a pool of ", pool_->bytes()));
+                                      " of a pool of ", pool_->shared.bytes()));
     }
-    piece = {pool_->data() + record.address, pool_base_ + record.address, bytes};
+    piece = {pool_->shared.data() + record.address, pool_base_ + record.address, bytes};
     return {};
   }
   if (!one_copy_) return Status(Code::failed, "published memory that we may not read");

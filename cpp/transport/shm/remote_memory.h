@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "base/world.h"
 #include "memory/piece.h"
-#include "memory/shared_memory.h"
+#include "memory/private_view.h"
 #include "transport/shm/record.h"
 #include "transport/transport.h"
 
@@ -24,7 +24,9 @@ class RemoteMemory final : public RemoteReader {
 
   // `base`: where the peer sees its pool.
   Status map_pool(Fd pool, uint64_t base, uint64_t bytes);
-  PeerPool pool() const { return {pool_->data(), pool_->bytes(), pool_}; }
+  PeerPool pool() const {
+    return {pool_->shared.data(), pool_->view.data(), pool_->shared.bytes(), pool_};
+  }
 
   // Whether one of the candidates is the process that has `value` at `address`; remembers which. A
   // pid may be another one in our pid namespace, so what counts is the word.
@@ -52,7 +54,7 @@ class RemoteMemory final : public RemoteReader {
   std::string host_;
   int64_t pid_ = 0;
   uint64_t pool_base_ = 0;
-  std::shared_ptr<const Mapping> pool_ = std::make_shared<const Mapping>();
+  std::shared_ptr<const PoolMapping> pool_ = std::make_shared<const PoolMapping>();
   bool one_copy_ = false;
   std::atomic<bool> gone_ = false;
 };

@@ -79,7 +79,7 @@ Reach SimTransport::reach(int peer) const {
 
 PeerPool SimTransport::pool_of(int peer) const {
   const MemoryPool& pool = *network_.transport(peer).pool_;
-  return {pool.base(), pool.size(), pool.mapping()};
+  return {pool.base(), pool.view(), pool.size(), pool.mapping()};
 }
 
 void SimTransport::fail(int peer) {
