@@ -31,7 +31,8 @@ bool ProcessSet::find_place(Decided& decided) {
   places_.erase(told);
   decided.place.emplace();
   if (offset == PlaceMessage::kNoPlace) return true;
-  const PeerPool pool = transport_.pool_of(root());
+  const bool is_seen = transport_.reach(root()).shared_pools;
+  const PeerPool pool = is_seen ? transport_.pool_of(root()) : PeerPool{};
   if (offset > pool.bytes || offsets.block_bytes() > pool.bytes - offset) {
     host_.broken_protocol(
         root(), cat("a place for results at ", offset, " of a pool of ", bytes_text(pool.bytes)));

@@ -138,6 +138,8 @@ def test_the_structs_are_as_long_as_the_library_says():
             *[(name, ctypes.c_void_p) for name in ("tensors", "allocate", "done", "context", "manifest")],
             ("splits", ctypes.c_void_p),
             ("n_splits", ctypes.c_int32),
+            ("process_set", ctypes.c_int32),
+            ("place", ctypes.c_void_p),
         ]
 
     class Tensor(ctypes.Structure):
