@@ -16,7 +16,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kViewPageBytes = 4096;
 
 // Of a page in /proc/self/pagemap: it is there, it is in the swap, it is a page of a file. One that
 // is there or in the swap and is none of the file's is a copy.
@@ -29,8 +29,9 @@ bool has_copies(const std::byte* begin, std::size_t bytes) {
   const Fd map(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   if (!map) return true;
   std::array<uint64_t, 2048> pages;
-  auto at = static_cast<off_t>(reinterpret_cast<uintptr_t>(begin) / kPageBytes * sizeof(uint64_t));
-  for (std::size_t left = (bytes + kPageBytes - 1) / kPageBytes; left > 0;) {
+  auto at =
+      static_cast<off_t>(reinterpret_cast<uintptr_t>(begin) / kViewPageBytes * sizeof(uint64_t));
+  for (std::size_t left = (bytes + kViewPageBytes - 1) / kViewPageBytes; left > 0;) {
     const std::size_t wanted = std::min(left, pages.size());
     const ssize_t got = ::pread(map.get(), pages.data(), wanted * sizeof(uint64_t), at);
     if (got <= 0) return true;

@@ -11,7 +11,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr std::size_t kLineBytes = 64;
+constexpr std::size_t kResultAlignment = 64;
 
 using Holders = std::atomic<uint32_t>;
 static_assert(Holders::is_always_lock_free, "shared by processes");
@@ -43,7 +43,7 @@ class Hold {
 ResultOffsets::ResultOffsets(std::span<const uint64_t> bytes) {
   for (const uint64_t each : bytes) {
     offsets_.push_back(block_bytes_);
-    block_bytes_ += (each + kLineBytes - 1) / kLineBytes * kLineBytes;
+    block_bytes_ += (each + kResultAlignment - 1) / kResultAlignment * kResultAlignment;
   }
 }
 
