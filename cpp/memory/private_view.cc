@@ -48,7 +48,7 @@ bool has_copies(const std::byte* begin, std::size_t bytes) {
 }  // namespace
 
 Status map_pool(int fd, std::size_t bytes, PoolMapping& mapping) {
-  RC_RETURN_IF_ERROR(map_shared(fd, bytes, Access::write, mapping.shared));
+  RC_RETURN_IF_ERROR(map_shared(fd, bytes, mapping.shared));
   void* data = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
   if (data == MAP_FAILED) return system_error(cat("mmap of ", bytes_text(bytes)), errno);
   mapping.view = Mapping(static_cast<std::byte*>(data), bytes);

@@ -86,9 +86,8 @@ Status check_shared(int fd, std::size_t bytes) {
   return {};
 }
 
-Status map_shared(int fd, std::size_t bytes, Access access, Mapping& mapping) {
-  const int protection = access == Access::write ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* data = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
+Status map_shared(int fd, std::size_t bytes, Mapping& mapping) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) return system_error(cat("mmap of ", bytes_text(bytes)), errno);
   mapping = Mapping(static_cast<std::byte*>(data), bytes);
   return {};

@@ -32,8 +32,6 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-enum class Access { read, write };
-
 // Kernels before 3.17 have no memfds, and some sandboxes forbid them: then it is a file in /dev/shm
 // that loses its name at once. It has no seals: that no holder shrinks it is up to the job's
 // secret.
@@ -47,7 +45,7 @@ Status create_shared(const char* name, std::size_t bytes, Fd& fd);
 // large as it says; otherwise a read of the mapping could kill us with SIGBUS.
 Status check_shared(int fd, std::size_t bytes);
 
-Status map_shared(int fd, std::size_t bytes, Access access, Mapping& mapping);
+Status map_shared(int fd, std::size_t bytes, Mapping& mapping);
 
 // The range [offset, offset + bytes) twice in a row, so that a record that wraps is contiguous.
 Status map_ring(int fd, std::size_t offset, std::size_t bytes, Mapping& mapping);

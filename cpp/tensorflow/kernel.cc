@@ -1,7 +1,6 @@
 #include "tensorflow/kernel.h"
 
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "tensorflow/attachment.h"
@@ -88,16 +87,25 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
   }
   std::unique_ptr<Pending> pending = kernel->take_pending();
   pending->context = context;
-  if (!kernel->collect(context, *pending, status.get())) {
+  Pending* submitted = nullptr;
+  std::string error;
+  {
+    const Attachment::Use use = Attachment::instance().use();
+    pending->api = use.api;
+    pending->engine = use.engine;
+    if (kernel->collect(context, *pending, status.get())) {
+      pending->done = std::move(finish);
+      // From here on the callback may run at any moment.
+      submitted = pending.release();
+      submitted->round = Waiting::instance().begin();
+      error = kernel->submit(*submitted);
+    }
+  }
+  if (submitted == nullptr) {
     kernel->recycle(std::move(pending));
     TF_OpKernelContext_Failure(context, status.get());
     return finish.run();
   }
-  pending->done = std::move(finish);
-  // From here on the callback may run at any moment.
-  Pending* const submitted = pending.release();
-  submitted->round = Waiting::instance().begin();
-  const std::string error = kernel->submit(*submitted);
   if (!error.empty()) on_done(submitted, error.c_str());
   leave(submitted);
 }
@@ -108,9 +116,6 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
   if (has_splits && !collect_splits(context, static_cast<int>(inputs), pending, status)) {
     return false;
   }
-  const Attachment::Use use = Attachment::instance().use();
-  pending.api = use.api;
-  pending.engine = use.engine;
   pending.asked = 0;
   pending.bytes = 0;
   pending.tensors.assign(inputs, {});
@@ -119,9 +124,8 @@ bool Kernel::collect(TF_OpKernelContext* context, Pending& pending, TF_Status* s
     if (!collect_input(context, static_cast<int>(i), pending, status)) return false;
     if (i < labels_.size()) pending.tensors[i].label = labels_[i].c_str();
   }
-  const Topology topology = topology_of(pending);
   pending.is_placed = kind_ == RC_ALLREDUCE && pending.bytes >= kPlacedBytesMin &&
-                      topology.nodes == 1 && topology.size > 1;
+                      is_one_node(topology_of(pending));
   if (pending.is_placed || makes_result()) return true;
   for (std::size_t i = 0; i < inputs; ++i) {
     if (!make_output(context, static_cast<int>(i), pending, status)) return false;
@@ -215,21 +219,19 @@ std::string Kernel::submit(Pending& pending) {
   request.done = &Kernel::on_done;
   request.context = &pending;
 
-  const Attachment::Use use = Attachment::instance().use();
-  if (use.api == nullptr) {
+  if (pending.api == nullptr) {
     return error_json("NotInitializedError", "rdmacoll is not running: call rdmacoll.init() first");
   }
-  pending.api = use.api;
-  pending.engine = use.engine;
   // With others on their way the thread has been woken already, and they may take long.
   const bool drives = pending.bytes <= kDrivenBytesMax && Waiting::instance().now() == 1;
   char* error = nullptr;
-  const int refused = drives ? use.api->submit_and_drive(use.engine, &request, &error)
-                             : use.api->submit(use.engine, &request, nullptr, &error);
+  const rc_api& api = *pending.api;
+  const int refused = drives ? api.submit_and_drive(pending.engine, &request, &error)
+                             : api.submit(pending.engine, &request, nullptr, &error);
   if (refused == 0) return "";
   std::string text =
       error != nullptr ? error : error_json("RdmacollError", "the engine refused the operation");
-  if (error != nullptr) use.api->text_free(error);
+  if (error != nullptr) api.text_free(error);
   return text;
 }
 

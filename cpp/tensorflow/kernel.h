@@ -33,8 +33,7 @@ class Kernel {
   struct Pending {
     Kernel* kernel = nullptr;
     TF_OpKernelContext* context = nullptr;
-    // The engine: of collect(), under whose lock they are, then of the operation, which it
-    // outlives.
+    // The engine, which outlives the operation; until that is submitted it is kept by compute().
     const rc_api* api = nullptr;
     rc_engine* engine = nullptr;
     Done done;
@@ -73,6 +72,9 @@ class Kernel {
            kind_ == RC_GATHER || kind_ == RC_SCATTER;
   }
   static Topology topology_of(const Pending& pending);
+  static bool is_one_node(const Topology& topology) {
+    return topology.nodes == 1 && topology.size > 1;
+  }
   bool zero_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
                    std::size_t bytes, TF_Status* status);
   void* borrow_output(TF_OpKernelContext* context, int index, const Pending& pending,

@@ -1,11 +1,9 @@
 // Where the results of an op lie: in memory of TensorFlow, of the engine, or in an input's.
 #include <cstddef>
 #include <cstring>
-#include <utility>
+#include <memory>
 
-#include "tensorflow/attachment.h"
 #include "tensorflow/attributes.h"
-#include "tensorflow/error_text.h"
 #include "tensorflow/kernel.h"
 
 namespace rdmacoll::tensorflow {

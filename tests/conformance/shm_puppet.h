@@ -75,7 +75,7 @@ class Puppet {
     if (!message.receive(socket.get()).ok()) return;
     const Fd channel = message.take(shm::Passed::channel);
     // As ShmPeer lays it out: indexes, ring of the dialer, ring of the acceptor.
-    EXPECT_TRUE(map_shared(channel.get(), 4096, Access::write, indexes_).ok());
+    EXPECT_TRUE(map_shared(channel.get(), 4096, indexes_).ok());
     EXPECT_TRUE(map_ring(channel.get(), 4096 + shm::kRingBytes, shm::kRingBytes, ring_).ok());
     my_indexes = reinterpret_cast<shm::RingIndexes*>(indexes_.data() + 2048);
     ring = shm::RingProducer(my_indexes, ring_.data());

@@ -11,7 +11,7 @@ Status Doorbell::open() {
   event_ = make_event();
   if (!event_) return system_error("eventfd", errno);
   RC_RETURN_IF_ERROR(create_shared("rdmacoll doorbell", kDoorbellBytes, page_fd_));
-  return map_shared(page_fd_.get(), kDoorbellBytes, Access::write, mapping_);
+  return map_shared(page_fd_.get(), kDoorbellBytes, mapping_);
 }
 
 void Doorbell::arm() {
@@ -30,7 +30,7 @@ void Doorbell::drain() { silence(event_); }
 
 Status Bell::open(Fd event, Fd page) {
   RC_RETURN_IF_ERROR(check_shared(page.get(), kDoorbellBytes));
-  RC_RETURN_IF_ERROR(map_shared(page.get(), kDoorbellBytes, Access::write, mapping_));
+  RC_RETURN_IF_ERROR(map_shared(page.get(), kDoorbellBytes, mapping_));
   event_ = std::move(event);
   return {};
 }

@@ -121,7 +121,7 @@ Status ShmPeer::accept_hello() {
 Status ShmPeer::open_channel() {
   if (!dialer_) channel_ = message_.take(Passed::channel);
   RC_RETURN_IF_ERROR(check_shared(channel_.get(), kChannelBytes));
-  RC_RETURN_IF_ERROR(map_shared(channel_.get(), kIndexBytes, Access::write, indexes_));
+  RC_RETURN_IF_ERROR(map_shared(channel_.get(), kIndexBytes, indexes_));
   for (std::size_t i = 0; i < 2; ++i) {
     RC_RETURN_IF_ERROR(
         map_ring(channel_.get(), kIndexBytes + i * kRingBytes, kRingBytes, rings_[i]));
