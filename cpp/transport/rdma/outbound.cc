@@ -151,10 +151,13 @@ void Outbound::go_on(uint32_t index) {
   writing_.push(index);
 }
 
-void Outbound::pump() {
+void Outbound::pump_messages() {
   pump_control();
   for (; !asked_.empty() && say_ready(sendings_[asked_.front()]); asked_.pop()) {
   }
+}
+
+void Outbound::pump_writes() {
   // One place each in turn. Who cannot go on (another rail's queue is full, say) lets others pass.
   for (std::size_t blocked = 0; blocked < writing_.size() && link_.fault.empty();) {
     const uint32_t index = writing_.front();

@@ -19,8 +19,9 @@ class Outbound {
   // A write is done.
   void written(const Sent& sent);
 
-  // Puts into messages and queues what may go by now.
-  void pump();
+  // Put into messages, and into queues, what may go by now.
+  void pump_messages();
+  void pump_writes();
   bool report(Sink& sink);  // what has been sent
 
   bool has_work() const {

@@ -348,11 +348,13 @@ bool RdmaPeer::work(Sink& sink) {
 
 void RdmaPeer::push() {
   if (has_failed() || has_ended() || link_.pairs.empty() || !echo_.empty()) return;
-  outbound_.pump();
+  outbound_.pump_messages();
   inbound_.pump();
   if (way_.wants_request()) time_way();
+  // Messages go first: a peer waits for its grants while the bytes of many writes are on the wire.
   link_.outbox.flush(link_.pairs);
   link_.outbox.return_credits(link_.pairs);
+  outbound_.pump_writes();
   for (Pair& pair : link_.pairs) {
     if (pair.is_flushed()) continue;
     if (Status flushed = pair.flush(); !flushed.ok()) link_.fault = flushed.message();
