@@ -205,7 +205,7 @@ def test_the_copy_has_what_its_tests_include() -> None:
 
 
 def test_there_are_planted_bugs() -> None:
-    assert len(patches("rdma")) >= 15
+    assert len(patches("rdma")) >= 16
     assert len(patches("ps")) >= 11
     assert len(patches("engine")) >= 12
     for patch in patches("engine"):

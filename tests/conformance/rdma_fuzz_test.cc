@@ -269,5 +269,33 @@ TEST_F(RdmaNonsense, transfer_that_is_not_granted_is_not_written) {
   EXPECT_TRUE(fleet_.sink(0).sent_cookies.empty());
 }
 
+// A peer that waits for a grant does not wait for the bytes that were to go in the same turn.
+TEST_F(RdmaNonsense, grants_are_not_behind_the_writes_of_their_turn) {
+  constexpr uint32_t kBytes = 200'000;
+  std::vector<std::byte> place(rdma::kPlaceBytes);
+  rdma::encode(rdma::Place{.address = puppet_.address() + RdmaPuppet::kSendArea +
+                                      std::size_t{20} * RdmaPuppet::kReceiveBytes,
+                           .key = puppet_.remote_key(),
+                           .bytes = kBytes},
+               place.data());
+  puppet_.send_record(
+      {.kind = RecordKind::grant, .bytes = static_cast<uint32_t>(place.size()), .sequence = 9},
+      place);
+  puppet_.settle(100);
+  std::mt19937_64 random(3);
+  Buffer source(&fleet_.pool(0), kBytes, 1, random);
+  Buffer target(&fleet_.pool(0), kBytes, 1, random);
+  const std::size_t heard = puppet_.messages.size();
+  EXPECT_TRUE(fleet_.at(0)
+                  .post_send({.peer = 1, .sequence = 9, .pieces = source.pieces(), .cookie = 1})
+                  .ok());
+  EXPECT_TRUE(fleet_.at(0)
+                  .post_recv({.peer = 1, .sequence = 9, .pieces = target.pieces(), .cookie = 2})
+                  .ok());
+  ASSERT_TRUE(puppet_.poll_until([&] { return !puppet_.immediates.empty(); }));
+  EXPECT_EQ(puppet_.messages_before_writes, heard + 1);
+  EXPECT_FALSE(puppet_.places().empty());
+}
+
 }  // namespace
 }  // namespace rdmacoll::conformance

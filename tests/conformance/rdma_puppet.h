@@ -61,7 +61,8 @@ class RdmaPuppet {
   rdma::Greeting theirs;
   std::vector<std::vector<std::byte>> messages;  // that came on the first rail
   std::vector<uint32_t> immediates;
-  int failures = 0;  // completions with an error
+  std::size_t messages_before_writes = 0;  // that came before the first of those
+  int failures = 0;                        // completions with an error
 
   void say(std::span<const std::byte> bytes) {
     EXPECT_EQ(::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
@@ -217,6 +218,7 @@ class RdmaPuppet {
           const std::byte* at = memory_.data() + completion.id * kReceiveBytes;
           messages.emplace_back(at, at + completion.bytes);
         } else if (completion.kind == rdma::CompletionKind::received_immediate) {
+          if (immediates.empty()) messages_before_writes = messages.size();
           immediates.push_back(completion.immediate);
         }
       }
