@@ -17,25 +17,27 @@ class Lowering {
         placement_(placement),
         to_(from.ranks, from.rank, from.parts),
         in_work_(from.parts, false),
-        packed_(from.parts, false) {}
+        inputs_packed_(from.parts, false),
+        outputs_packed_(from.parts, false) {}
 
   Schedule run() {
-    mark_forwarded_outputs();
-    for (; at_ < from_.steps.size(); ++at_) rewrite(from_.steps[at_]);
+    mark_device_outputs();
+    for (; at_ < from_.steps.size(); ++at_) {
+      const Step& step = from_.steps[at_];
+      rewrite(step);
+      if (sends(step.verb) || step.to.space != Space::output) continue;
+      std::fill_n(outputs_packed_.begin() + step.to.first_part, step.to.parts, false);
+    }
     unpack_results();
     return to_.finish();
   }
 
  private:
-  // An output part that a viewer will be shown lives in work, and what a device will write.
-  void mark_forwarded_outputs() {
+  // An output part that a device will read or write lives in work.
+  void mark_device_outputs() {
     if (placement_.output_visible || placement_.output_shared) return;
-    for (std::size_t i = 0; i < from_.steps.size(); ++i) {
-      const Step& step = from_.steps[i];
-      if (step.peer < 0 || step.to.space != Space::output) continue;
-      const bool is_shown = sends(step.verb) && placement_.views[step.peer] && !is_exchanged(i);
-      if (!is_shown && !by_device(step)) continue;
-      mark(step.to);
+    for (const Step& step : from_.steps) {
+      if (step.peer >= 0 && step.to.space == Space::output && by_device(step)) mark(step.to);
     }
     // A slice is in one place as a whole, and so is what shares a part with it.
     for (bool grows = true; grows;) {
@@ -146,11 +148,27 @@ class Lowering {
   }
 
   Slice in_pool(const Slice& slice) {
-    if (slice.space != Space::input || placement_.input_visible) return moved(slice);
-    const Slice work = to_.work(slice.first_part, slice.parts);
-    if (!packed_[slice.first_part]) to_.pack(work, slice);
-    for (int i = 0; i < slice.parts; ++i) packed_[slice.first_part + i] = true;
-    return work;
+    if (slice.space == Space::input && !placement_.input_visible) {
+      return packed(slice, inputs_packed_);
+    }
+    const bool is_hidden = slice.space == Space::output && !placement_.output_visible &&
+                           !placement_.output_shared && !is_in_work(slice);
+    return is_hidden ? packed(slice, outputs_packed_) : moved(slice);
+  }
+
+  // Its place in work, where each of its parts is copied once for what it holds.
+  Slice packed(const Slice& slice, std::vector<bool>& parts) {
+    const int last = slice.first_part + slice.parts;
+    for (int part = slice.first_part, end = part; part < last; part = end) {
+      for (end = part + 1; end < last && parts[end] == parts[part];) ++end;
+      if (parts[part]) continue;
+      Slice from = slice;
+      from.first_part = static_cast<uint16_t>(part);
+      from.parts = static_cast<uint16_t>(end - part);
+      to_.pack(to_.work(part, end - part), from);
+    }
+    std::fill(parts.begin() + slice.first_part, parts.begin() + last, true);
+    return to_.work(slice.first_part, slice.parts);
   }
 
   // Of a slice of the output: all of it is, or nothing.
@@ -176,7 +194,7 @@ class Lowering {
   const Placement& placement_;
   Builder to_;
   std::vector<bool> in_work_;
-  std::vector<bool> packed_;
+  std::vector<bool> inputs_packed_, outputs_packed_;
   std::map<int, Slice> moved_scratch_;
   std::vector<std::pair<Slice, Slice>> exchanged_;
   std::size_t at_ = 0;  // the step that is being rewritten

@@ -18,9 +18,11 @@ struct Placement {
 
 // send + receive between ranks that see each other's memory become publish + await, and a reduce or
 // copy straight from the view; no scratch is left for them. What a viewer must see but cannot
-// (memory of the caller outside the pool) is packed into work first, and results that are forwarded
-// are made in work and unpacked at the end. A device that moves bytes is such a viewer, too, and
-// what it writes is made in work as well. Where all outputs are the same memory nobody sends what
+// (memory of the caller outside the pool) is packed into work first. So are results that are
+// forwarded: they are made where the caller wants them, since a processor that reduces into lines
+// which a peer has read waits for each of them, while a long copy there does not. A device that
+// moves bytes is such a viewer, too; what it reads or writes is made in work and unpacked at the
+// end. Where all outputs are the same memory nobody sends what
 // is there: a word without bytes says that it is. Only for algorithms in which each part of the
 // output is written by one rank, once.
 Schedule lower(const Schedule& schedule, const Placement& placement);

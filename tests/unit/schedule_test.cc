@@ -262,8 +262,18 @@ TEST(Lowering, packs_only_what_others_must_see) {
     packs += step.verb == Verb::pack;
     unpacks += step.verb == Verb::unpack;
   }
-  EXPECT_EQ(packs, 1);    // the part that the other rank reduces
-  EXPECT_EQ(unpacks, 1);  // the part that I reduce
+  EXPECT_EQ(packs, 2);  // the part that the other rank reduces, and the sum of mine
+  EXPECT_EQ(unpacks, 0);
+}
+
+// A reduction into memory that a peer has read would wait for each of its lines.
+TEST(Lowering, makes_results_where_the_caller_wants_them) {
+  for (const auto make : {direct_allreduce, ring_allreduce, halving_doubling_allreduce}) {
+    const Placement placement{std::vector<bool>(5, true), false, false};
+    for (const Step& step : lower(make({.ranks = 5, .rank = 0}), placement).steps) {
+      if (step.verb == Verb::reduce) EXPECT_NE(step.to.space, Space::work);
+    }
+  }
 }
 
 // The verifier must find what it is there for.
