@@ -102,7 +102,8 @@ Status plan_json(const PlanQuestion& question, const Config& config, std::string
       question.algorithm.empty() ? choice.algorithm : algorithm_of(question)->algorithm;
   // A device needs pinned memory; others read the caller's where that is worth a system call.
   const bool is_visible =
-      question.bytes >= tuning.one_copy_bytes && (facts.one_node || !question.links.is_by_device);
+      tuning.reads_in_place(rdmacoll::row_of(question.kind).result, question.bytes) &&
+      (facts.one_node || !question.links.is_by_device);
   std::vector<std::string> costs;
   std::string written, lowered;
   for (const AlgorithmRow* row : rows_of(question.kind, question.servers)) {

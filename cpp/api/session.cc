@@ -167,9 +167,10 @@ Status Session::take_up(const std::vector<int>& leaders) {
         "with: mpirun --bind-to none.");
   }
   compute_ = make_compute(cores);
+  Tuning tuning = fabric_->rails().empty() ? socket_tuning() : Tuning{};
+  if (config_.one_copy == true) tuning.one_copy_bytes = tuning.one_copy_bytes_scattered;
   engine_ = std::make_unique<Engine>(
-      EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_,
-                  fabric_->rails().empty() ? socket_tuning() : Tuning{}});
+      EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_, tuning});
   for (const std::vector<int>& ranks : config_.process_sets) {
     uint32_t number = 0;
     RC_RETURN_IF_ERROR(engine_->add_set(ranks, number));

@@ -184,8 +184,9 @@ constexpr Setting kSettings[] = {
      "A batch is cut into segments of this size, several of which are in flight.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.segment_bytes = value.integer; }},
     {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
-     "Read a neighbour's memory directly (process_vm_readv) within a node.", 0, 0,
-     [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
+     "Read a neighbour's memory directly (process_vm_readv) within a node, in large alltoalls and "
+     "scatters; true: in all large collectives, where it takes longer.",
+     0, 0, [](Config& config, const ParsedValue& value) { config.one_copy = value.flag; }},
     {"RDMACOLL_SHARE_RESULTS", "", "true", Unit::flag, Scope::world, "true or false",
      "Large sums of TensorFlow operations lie once in a node, and all its ranks read them there.",
      0, 0, [](Config& config, const ParsedValue& value) { config.share_results = value.flag; }},

@@ -65,16 +65,16 @@ constexpr std::array kTable{
                  always},
 };
 
+}  // namespace
+
+std::span<const AlgorithmRow> algorithm_table() { return kTable; }
+
 const AlgorithmRow* row_of(Algorithm algorithm) {
   const auto* row = std::find_if(kTable.begin(), kTable.end(), [algorithm](const auto& candidate) {
     return candidate.algorithm == algorithm;
   });
   return row == kTable.end() ? nullptr : row;
 }
-
-}  // namespace
-
-std::span<const AlgorithmRow> algorithm_table() { return kTable; }
 
 bool is_sum(Result result) {
   return result == Result::sum || result == Result::own_sum || result == Result::root_sum;
@@ -83,6 +83,10 @@ bool is_sum(Result result) {
 bool has_root(Result result) {
   return result == Result::root_value || result == Result::own_value ||
          result == Result::root_sum || result == Result::root_concatenation;
+}
+
+bool is_scattered(Result result) {
+  return result == Result::exchange || result == Result::own_value;
 }
 
 bool is_known(Algorithm algorithm) {

@@ -168,7 +168,9 @@ struct AlgorithmRow {
 };
 bool is_sum(AlgorithmRow::Result result);
 bool has_root(AlgorithmRow::Result result);
+bool is_scattered(AlgorithmRow::Result result);  // each byte goes to one rank
 std::span<const AlgorithmRow> algorithm_table();
+const AlgorithmRow* row_of(Algorithm algorithm);  // null: it is none
 bool is_canonical(Algorithm algorithm, const Shape& shape);
 
 }  // namespace rdmacoll

@@ -141,6 +141,19 @@ Tuning socket_tuning() {
           .segment_bytes_rank = 128 << 10};  // added while it is in the cache: measured, 2 hosts
 }
 
+namespace {
+
+// Within a node what is packed goes by segments that stay in the caches. Of what is scattered each
+// byte is packed for one rank alone, which gains nothing.
+bool is_cut_for_caches(Algorithm algorithm, const Tuning& tuning, uint64_t bytes) {
+  const AlgorithmRow* row = row_of(algorithm);
+  if (row == nullptr || is_scattered(row->result)) return false;
+  const uint64_t whole = is_sum(row->result) ? tuning.whole_bytes_shared : 0;
+  return bytes > whole && !tuning.reads_in_place(row->result, bytes);
+}
+
+}  // namespace
+
 uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts& facts) {
   if (facts.segment_bytes) return *facts.segment_bytes;
   const uint64_t usual =
@@ -148,6 +161,9 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
   const int shares =
       algorithm == Algorithm::parameter_server && facts.servers > 0 ? facts.servers : facts.ranks;
   const uint64_t of_shares = tuning.segment_bytes_rank * static_cast<uint64_t>(shares);
+  if (facts.one_node && is_cut_for_caches(algorithm, tuning, facts.bytes)) {
+    return tuning.packed_segment_bytes_rank * static_cast<uint64_t>(facts.ranks);
+  }
   switch (algorithm) {
     case Algorithm::binomial_broadcast:
     case Algorithm::binomial_reduce:
@@ -179,9 +195,7 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
   }
   // Segments of a broadcast follow one another down the tree.
   if (algorithm == Algorithm::binomial_broadcast) return usual / 4;
-  const bool is_packed = facts.one_node && facts.bytes > tuning.whole_bytes_shared &&
-                         facts.bytes < tuning.one_copy_bytes;
-  return is_packed ? tuning.packed_segment_bytes_shared : usual;
+  return usual;
 }
 
 Spread::Spread(const Shape& shape) {

@@ -52,16 +52,22 @@ struct Tuning {
   uint64_t bruck_bytes_network = 1 << 10;
   uint64_t bruck_bytes_port = 512;
   // In one node callers' memory is packed into shared memory, where it is still in the cache when
-  // the peer reads it, or from one_copy_bytes on read where it lies. A small sum is one segment.
-  uint64_t one_copy_bytes = 4 << 20;
+  // the peer reads it: two such copies take less time than one by the kernel, which reads where it
+  // lies, but where each byte goes to one rank. A small sum is one segment.
+  uint64_t one_copy_bytes = UINT64_MAX;
+  uint64_t one_copy_bytes_scattered = 4 << 20;
   uint64_t whole_bytes_shared = 1 << 20;
-  uint64_t packed_segment_bytes_shared = 256 << 10;
+  uint64_t packed_segment_bytes_rank = 128 << 10;
   uint64_t segment_bytes_shared = 4 << 20;
   uint64_t segment_bytes_network = 4 << 20;
   uint64_t segment_bytes_stages = 512 << 10;  // between nodes, where stages work at the same time
   uint64_t segment_bytes_rank = 4 << 20;      // ... at most, of each rank's share of a sum
   uint64_t segment_bytes_trees_least = 16 << 10;
   uint64_t segment_bytes_trees = 128 << 10;  // a segment has to get to the leaves
+
+  bool reads_in_place(AlgorithmRow::Result result, uint64_t bytes) const {
+    return bytes >= (is_scattered(result) ? one_copy_bytes_scattered : one_copy_bytes);
+  }
 };
 
 Tuning socket_tuning();

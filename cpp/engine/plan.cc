@@ -58,7 +58,7 @@ Status misfit(const Operation& operation) {
 }  // namespace
 
 Planner::Planner(const World& world, const std::vector<int>& ranks, int servers,
-                 Transport& transport, MemoryPool& pool, uint64_t one_copy_bytes)
+                 Transport& transport, MemoryPool& pool, const Tuning& tuning)
     : world_(world),
       ranks_(ranks),
       servers_(servers),
@@ -66,7 +66,7 @@ Planner::Planner(const World& world, const std::vector<int>& ranks, int servers,
       numa_nodes_(world.numa_nodes()),
       transport_(transport),
       pool_(pool),
-      one_copy_bytes_(one_copy_bytes),
+      tuning_(tuning),
       programs_(ranks) {}
 
 Shape Planner::shape_of(const Decided& decided) const {
@@ -324,32 +324,33 @@ void Planner::look_around() {
   }
 }
 
-// Whether peers can see memory of a batch of so many bytes where it lies.
-bool Planner::can_see(const std::byte* data, uint64_t bytes, uint64_t all_bytes) const {
-  const bool foreign = around_.foreign && all_bytes >= one_copy_bytes_;
-  return foreign || pool_.contains(data, bytes) ||
-         (!around_.is_viewed && transport_.is_pinned({const_cast<std::byte*>(data), bytes}));
+// Whether peers can see memory where it lies.
+bool Planner::can_see(const Piece& memory, bool is_read_in_place) const {
+  return (around_.foreign && is_read_in_place) || pool_.contains(memory.data, memory.bytes) ||
+         (!around_.is_viewed && transport_.is_pinned(memory));
 }
 
 void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
   if (!around_.is_known) look_around();
-  uint64_t all_bytes = 0;
-  for (const Layout::Tensor& tensor : tensors) all_bytes += tensor.bytes;
-  head.input_visible = std::all_of(
-      tensors.begin(), tensors.end(),
-      [&](const Layout::Tensor& tensor) { return can_see(tensor.input, tensor.bytes, all_bytes); });
-  head.output_visible =
-      std::all_of(tensors.begin(), tensors.end(), [&](const Layout::Tensor& tensor) {
-        return can_see(tensor.output, tensor.bytes, all_bytes);
-      });
+  uint64_t bytes = 0;
+  for (const Layout::Tensor& tensor : tensors) bytes += tensor.bytes;
+  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, bytes);
+  const auto visible = [&](const auto& memory_of) {
+    return std::all_of(tensors.begin(), tensors.end(), [&](const Layout::Tensor& tensor) {
+      return can_see({memory_of(tensor), tensor.bytes}, in_place);
+    });
+  };
+  head.input_visible =
+      visible([](const Layout::Tensor& tensor) { return const_cast<std::byte*>(tensor.input); });
+  head.output_visible = visible([](const Layout::Tensor& tensor) { return tensor.output; });
 }
 
 void Planner::see(const Layout& layout, Recipe::Head& head) {
   if (!around_.is_known) look_around();
+  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, layout.bytes());
   const auto visible = [&](const std::vector<Piece>& memory) {
-    return std::all_of(memory.begin(), memory.end(), [&](const Piece& piece) {
-      return can_see(piece.data, piece.bytes, layout.bytes());
-    });
+    return std::all_of(memory.begin(), memory.end(),
+                       [&](const Piece& piece) { return can_see(piece, in_place); });
   };
   head.input_visible = visible(layout.input_memory());
   head.output_visible = visible(layout.output_memory());

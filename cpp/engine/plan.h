@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/world.h"
 #include "collectives/algorithms.h"
+#include "collectives/choose.h"
 #include "engine/executor.h"
 #include "engine/messages.h"
 #include "engine/program.h"
@@ -43,12 +44,12 @@ struct Decided {
 
 class Planner {
  public:
-  // Below `one_copy_bytes` a batch is packed into shared memory, from there on peers read the
-  // caller's memory where it lies: a system call and page look-ups cost more than a short copy.
+  // `tuning`: which batches are packed into shared memory, and of which peers read the caller's
+  // memory where it lies.
   // `ranks`: of the members in the job, by which the transport knows them, and of the servers
   // behind them. From here on, in programs, peers have these numbers.
   Planner(const World& world, const std::vector<int>& ranks, int servers, Transport& transport,
-          MemoryPool& pool, uint64_t one_copy_bytes);
+          MemoryPool& pool, const Tuning& tuning);
 
   // Whether every peer of the schedule is connected; asks for the missing connections.
   bool connect(const Decided& decided);
@@ -94,7 +95,7 @@ class Planner {
   Status cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const;
   Status lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const;
   void look_around();
-  bool can_see(const std::byte* data, uint64_t bytes, uint64_t all_bytes) const;
+  bool can_see(const Piece& memory, bool is_read_in_place) const;
   void see(std::span<const Layout::Tensor> tensors, Recipe::Head& head);
   void see(const Layout& layout, Recipe::Head& head);
   void add_program(Recipe& recipe);
@@ -106,7 +107,7 @@ class Planner {
   std::vector<int> numa_nodes_;
   Transport& transport_;
   MemoryPool& pool_;
-  uint64_t one_copy_bytes_;
+  const Tuning& tuning_;
   Programs programs_;
   std::set<int> asked_;
   std::map<std::tuple<Algorithm, int, bool>, Outline> outlines_;  // by algorithm, root, roll call

@@ -55,7 +55,7 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       log_(parts.log),
       readiness_(world_, table_, limits_of(parts.config)),
       decision_log_(world_, table_, rules_of(parts)),
-      planner_(world_, ranks_, parts.servers, transport_, pool_, parts.tuning.one_copy_bytes),
+      planner_(world_, ranks_, parts.servers, transport_, pool_, parts.tuning),
       plan_(world_, table_),
       recurrence_(table_, is_root() && world_.size() > 1 ? parts.config.plan_repeats : 0) {
   for (int child : tree_children(world_.rank, world_.size())) children_.push_back(ranks_[child]);

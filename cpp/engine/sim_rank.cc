@@ -44,10 +44,13 @@ SimRank::SimRank(const SimScript& script, SimNetwork& network, SimStory& story, 
       compute_(network, script.slow_compute) {
   if (script.fault == Fault::exhaust && is_victim()) pool_.run_dry();
   network.transport(rank).use_pool(pool_);
-  engine_ = std::make_unique<Engine>(EngineParts{
-      world_of(script, rank), config_of(script), network.transport(rank), compute_, pool_,
-      network.clock(), Log::silent(rank),
-      Tuning{.direct_bytes_network = 1024, .bruck_ranks_network = 3, .one_copy_bytes = 256}});
+  engine_ = std::make_unique<Engine>(EngineParts{world_of(script, rank), config_of(script),
+                                                 network.transport(rank), compute_, pool_,
+                                                 network.clock(), Log::silent(rank),
+                                                 Tuning{.direct_bytes_network = 1024,
+                                                        .bruck_ranks_network = 3,
+                                                        .one_copy_bytes = 256,
+                                                        .one_copy_bytes_scattered = 256}});
   for (std::size_t set = 1; set <= script.first_sets; ++set) add_set(set);
 }
 

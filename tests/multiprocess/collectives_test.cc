@@ -256,10 +256,12 @@ double copied_bytes(int ranks, double bytes, bool is_packed) {
 }
 
 TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formula) {
-  const Tuning tuning;
+  const uint64_t large = Tuning().one_copy_bytes_scattered;
   for (const int ranks : {2, 4}) {
-    for (const uint64_t bytes : {tuning.one_copy_bytes / 8, tuning.one_copy_bytes}) {
-      LocalWorld world(ranks, "RDMACOLL_TRANSPORT=shm\n");
+    for (const auto& [bytes, is_packed] :
+         {std::pair(large / 16, true), {large, true}, {large, false}}) {
+      LocalWorld world(
+          ranks, cat("RDMACOLL_TRANSPORT=shm\n", is_packed ? "" : "RDMACOLL_ONE_COPY=true\n"));
       if (HasFatalFailure()) return;
       constexpr int kSteps = 10;
       world.each([&](int rank) {
@@ -279,7 +281,6 @@ TEST(Counters, steady_state_makes_nothing_new_and_copies_no_more_than_the_formul
         EXPECT_EQ(grown("batches"), kSteps);
         EXPECT_EQ(grown("control_messages"), 0);  // the plan says it all
         EXPECT_LE(after["connections"], ranks - 1);
-        const bool is_packed = bytes < tuning.one_copy_bytes;
         EXPECT_LE(grown("bytes_copied"),
                   kSteps * copied_bytes(ranks, static_cast<double>(bytes), is_packed) * 1.01);
       });
