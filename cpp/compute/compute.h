@@ -32,6 +32,7 @@ struct ComputeJob {
   double divisor = 1.0;  // result / divisor, then * factor; both 1: untouched bits
   double factor = 1.0;
   uint64_t cookie = 0;
+  bool past_cache = false;  // `to` is no source, and is not needed soon
 };
 
 class ComputeSink {

@@ -119,7 +119,7 @@ class Performance {
       : job_(job),
         workspace_(workspace),
         to_(job.to),
-        streams_(total_bytes(job.to) >= kStreamedBytesMin) {
+        streams_(job.past_cache || total_bytes(job.to) >= kStreamedBytesMin) {
     to_.skip(first);
     open_sources(first);
   }
@@ -147,7 +147,8 @@ class Performance {
 
 bool Performance::in_one_piece(const ComputeJob& job, std::size_t first, std::size_t bytes,
                                Workspace& workspace) {
-  if (job.to.size() != 1 || job.to.front().bytes >= kStreamedBytesMin) return false;
+  const bool is_small = job.to.size() == 1 && job.to.front().bytes < kStreamedBytesMin;
+  if (!is_small || job.past_cache) return false;
   std::vector<const void*>& addresses = workspace.addresses_;
   addresses.clear();
   for (const Operand& source : job.sources) {

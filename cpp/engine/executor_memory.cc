@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "compute/job.h"
+#include "compute/streaming.h"
 #include "engine/executor.h"
 
 namespace rdmacoll {
@@ -43,6 +44,10 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
     memory.job.divisor = head.divisor;
     memory.job.factor = head.postscale;
   }
+  const auto index = static_cast<std::size_t>(&step - program_of(run).schedule.steps.data());
+  memory.job.past_cache = program_of(run).ends_there[index] &&
+                          run.recipe->layout.bytes() >= kStreamedBatchBytesMin &&
+                          !run.recipe->layout.is_in_place();
   const bool in_place =
       is_copy(memory.job) &&
       std::equal(memory.to.begin(), memory.to.end(), memory.sources.begin(), memory.sources.end(),

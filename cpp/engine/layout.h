@@ -63,6 +63,12 @@ class Layout {
   std::size_t pieces_max(int parts_at_once) const;
   std::size_t pieces_bound() const { return std::max(inputs_.size(), outputs_.size()); }
   uint64_t bytes() const { return bytes_; }
+  // Some output is an input, too; if even.
+  bool is_in_place() const {
+    return std::ranges::any_of(tensors_, [](const Tensor& tensor) {
+      return tensor.output != nullptr && tensor.output == tensor.input;
+    });
+  }
   const std::vector<Tensor>& tensors() const { return tensors_; }  // if even
   // The memory that inputs, or outputs, are made of.
   std::vector<Piece> input_memory() const { return memory_of(inputs_); }

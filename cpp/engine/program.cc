@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "collectives/builder.h"
 #include "collectives/roll_call.h"
 
 namespace rdmacoll {
@@ -10,6 +11,14 @@ namespace {
 
 bool is_callers(const Slice& slice) {
   return slice.space == Space::input || slice.space == Space::output;
+}
+
+bool looks_at(const Schedule& schedule, const Step& step, const Slice& output) {
+  const auto is_read = [&](const Slice& slice) {
+    return slice.space == Space::output && slice.parts > 0 && overlap(slice, output);
+  };
+  if (sends(step.verb)) return is_read(step.to);  // the sources of a word are not sent
+  return std::ranges::any_of(schedule.sources_of(step), is_read);
 }
 
 bool is_any(const std::vector<bool>& flags) {
@@ -26,6 +35,7 @@ Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std
   successors.resize(steps);
   readers.assign(steps, 0);
   touches_caller.assign(steps, false);
+  ends_there.assign(steps, false);
   for (std::size_t i = 0; i < steps; ++i) {
     const Step& step = schedule.steps[i];
     for (uint16_t after : schedule.afters_of(step)) {
@@ -39,6 +49,10 @@ Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std
       has_views = true;
     }
     touches_caller[i] = touches;
+    ends_there[i] = computes(step.verb) && step.to.space == Space::output &&
+                    std::ranges::none_of(schedule.steps, [&](const Step& other) {
+                      return looks_at(schedule, other, step.to);
+                    });
     caller_steps += touches ? 1 : 0;
     if (sends(step.verb)) ++traffic[step.peer].out;
     if (receives(step.verb)) ++traffic[step.peer].in;

@@ -25,6 +25,7 @@ struct Program {
   bool has_views = false;
   std::vector<bool> touches_caller;  // by step: the caller's memory is in use until it is done
   uint32_t caller_steps = 0;         // how many of those
+  std::vector<bool> ends_there;      // by step: it writes output that no other step looks at
   struct Traffic {
     uint16_t out = 0, in = 0;  // transfers per segment: they number the sequences
   };
