@@ -218,6 +218,18 @@ void set_lock_hooks(void* (*before)(void), void (*after)(void*)) { lock_hooks = 
 
 int prepared_run_locked(rc_prepared* prepared) { return prepared->prepared.run(lock_hooks); }
 
+rc_python python;
+
+void set_python(const rc_python* functions) { python = *functions; }
+
+void* prepared_call(void* self, void*) {
+  auto* const bound = static_cast<rc_bound*>(python.address_of(self));
+  bound->answer = prepared_run_locked(bound->prepared);
+  if (bound->answer != kDone) return python.call(bound->otherwise);
+  python.refer_to(bound->result);
+  return bound->result;
+}
+
 void prepared_free(rc_prepared* prepared) { delete prepared; }
 
 rc_result* prepared_result_at(rc_prepared* prepared, int32_t index, const void** memory,
@@ -371,7 +383,7 @@ const rc_api kApi{
     ps_open, ps_node, ps_start, ps_free, ps_serve, ps_declare, ps_move, ps_move_rows, ps_ask,
     ps_wait, ps_call_free, ps_sharding, ps_checkpoint, ps_move_slot, ps_updates, ps_submit,
     ps_end, ps_stats, set_lock_hooks, prepared_run_locked, ps_leave,
-    ps_exchange};
+    ps_exchange, set_python, prepared_call};
 // clang-format on
 
 }  // namespace

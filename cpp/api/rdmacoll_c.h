@@ -203,6 +203,20 @@ typedef struct rc_scale {
   uint64_t transfers_max; /* of a step; more are not simulated */
 } rc_scale;
 
+/* Of CPython's: PyLong_AsVoidPtr, Py_IncRef, PyObject_CallNoArgs. */
+typedef struct rc_python {
+  void* (*address_of)(void* number);
+  void (*refer_to)(void* object);
+  void* (*call)(void* function);
+} rc_python;
+
+typedef struct rc_bound {
+  rc_prepared* prepared;
+  void* result; /* objects of Python's */
+  void* otherwise;
+  int32_t answer;
+} rc_bound;
+
 typedef struct rc_api {
   uint32_t abi_version; /* RC_ABI_VERSION */
   uint32_t size;        /* sizeof(rc_api) */
@@ -433,6 +447,12 @@ typedef struct rc_api {
   int (*ps_exchange)(rc_ps* ps, int32_t n_variables, const int32_t* variables,
                      const void* const* gradients, void* const* values, rc_ps_call** call,
                      char** error);
+  /* A prepared operation as a function of CPython's (METH_NOARGS), whose `self` is the address of
+   * an rc_bound as an int: prepared_run_locked, and then a new reference to `result`; where the
+   * answer is not 0 it goes to `answer`, and what `otherwise` returns is returned. Set Python's own
+   * functions first. */
+  void (*set_python)(const rc_python* python);
+  void* (*prepared_call)(void* self, void* nothing);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

@@ -127,7 +127,7 @@ Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeou
   Status status;
   callers_.fetch_add(1, std::memory_order_seq_cst);
   if (wanted_.load() == 0 && try_baton()) {
-    visits_.fetch_add(1, std::memory_order_relaxed);
+    count_visit();
     status = engine_.take(operation);
     if (status.ok()) drive([&] { return operation->done(); }, limits);
     leave();
@@ -143,7 +143,7 @@ Status Driver::submit_and_drive(const OperationRef& operation) {
   RC_RETURN_IF_ERROR(engine_.submit(operation));
   callers_.fetch_add(1, std::memory_order_seq_cst);
   if (wanted_.load() == 0 && try_baton()) {
-    visits_.fetch_add(1, std::memory_order_relaxed);
+    count_visit();
     operation->is_driven_by_caller = true;
     drive([&] { return operation->done(); },
           {.timeout = options_.caller_spin, .spin = options_.caller_spin, .idle = Idle::returns});
@@ -170,7 +170,7 @@ void Driver::visit(Operation& operation, Limits& limits) {
   Nanoseconds refused_at = 0;
   while (!operation.done()) {
     if (wanted_.load() == 0 && try_baton()) {
-      visits_.fetch_add(1, std::memory_order_relaxed);
+      count_visit();
       drive([&] { return operation.done(); }, limits);
       leave();
       refused_at = 0;
@@ -311,7 +311,8 @@ void Driver::silence_bell() { silence(wake_fd_); }
 bool Driver::try_baton() {
   uint32_t free = 0;
   if (!baton_.compare_exchange_strong(free, 1, std::memory_order_acquire)) return false;
-  asleep_.store(false, std::memory_order_seq_cst);
+  // Only who has the baton sets it, so this thread sees what the last one has left.
+  if (asleep_.load(std::memory_order_relaxed)) asleep_.store(false, std::memory_order_seq_cst);
   thread_wanted_.store(false, std::memory_order_relaxed);
   return true;
 }

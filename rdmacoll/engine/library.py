@@ -79,6 +79,23 @@ class _Update(ctypes.Structure):
     ]
 
 
+class _Python(ctypes.Structure):
+    """rc_python: functions of CPython's."""
+
+    _fields_ = [("address_of", _VOID), ("refer_to", _VOID), ("call", _VOID)]
+
+
+class Bound(ctypes.Structure):
+    """rc_bound: what the function `prepared_call` finds by the number that is its self."""
+
+    _fields_ = [
+        ("prepared", _VOID),
+        ("result", ctypes.py_object),
+        ("otherwise", ctypes.py_object),
+        ("answer", ctypes.c_int32),
+    ]
+
+
 class _Api(ctypes.Structure):
     """rc_api: the table of functions."""
 
@@ -325,6 +342,8 @@ class _Api(ctypes.Structure):
                 _TEXT,
             ),
         ),
+        ("set_python", ctypes.CFUNCTYPE(None, ctypes.POINTER(_Python))),
+        ("prepared_call", _VOID),
     ]
 
 
@@ -369,8 +388,12 @@ class Library:
         self.prepared_run = api.prepared_run
         self.prepared_run_locked = api.prepared_run_locked
         # CPython's; what they pass on is opaque.
-        hooks = (ctypes.pythonapi.PyEval_SaveThread, ctypes.pythonapi.PyEval_RestoreThread)
+        python = ctypes.pythonapi
+        hooks = (python.PyEval_SaveThread, python.PyEval_RestoreThread)
         api.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
+        functions = (python.PyLong_AsVoidPtr, python.Py_IncRef, python.PyObject_CallNoArgs)
+        api.set_python(_Python(*(ctypes.cast(function, _VOID) for function in functions)))
+        self.prepared_call: int = api.prepared_call
         self.prepared_free = api.prepared_free
         self.result_free = api.result_free
         self.memory_allocate = api.memory_allocate

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any, Callable
 
 from rdmacoll.engine import library as abi
+from rdmacoll.engine.builtin import function_at
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.results import KeptResults
 from rdmacoll.engine.submission import SLICE_MS, Array, Call, failure
@@ -25,6 +27,7 @@ class PreparedCall:
         """out: what a run returns; or `results` has it from those that the engine makes."""
         self._prepared = 0
         self._has_moved = False  # results lie elsewhere than `out` says
+        self._bound = abi.Bound()
         self._engine = engine
         self._arrays = (call.inputs, call.outputs, call.splits)
         self._results = results
@@ -47,6 +50,23 @@ class PreparedCall:
         self._prepared = scratch.handle.value or 0
         # As an argument it is passed on as it is, which takes half the time of a number.
         self._handle = ctypes.byref(ctypes.c_char.from_address(self._prepared))
+        if few:
+            self._take_short_cut()
+
+    def _take_short_cut(self) -> None:
+        """From now on a call of this object is one of the library's, in which nothing is Python's but what
+        has to be done when a run does not simply end well."""
+        me = weakref.ref(self)  # or it would keep itself alive
+
+        def otherwise() -> Any:
+            prepared = me()
+            assert prepared is not None
+            return prepared._end(prepared._bound.answer)
+
+        self._bound = abi.Bound(self._prepared, self.out, otherwise)
+        call = function_at(self._engine.library.prepared_call, ctypes.addressof(self._bound))
+        # Python looks for __call__ in the class alone, and does not bind a function of C's.
+        self.__class__ = type(type(self).__name__, (type(self),), {"__call__": call, "__doc__": self.__doc__})
 
     def __call__(self) -> Any:
         """Runs on what is in the array now, and returns the result: the same object in each run, which the
@@ -56,21 +76,30 @@ class PreparedCall:
         Raises the errors of the collective, and RdmacollError when an earlier call was left by an exception
         (Ctrl-C): that run still has the arrays, and would take this one's place.
         """
+        return self._end(abi.TIMEOUT)
+
+    def _end(self, code: int) -> Any:
+        """What a run comes to whose first slice had this answer."""
         try:
-            code = self._run(self._handle)
             while code == abi.TIMEOUT:  # Python's signal handlers run between the slices
                 code = self._run(self._handle)
         except BaseException:
             self._run = _refuse_interrupted  # this one may still be in flight
+            self.__class__ = PreparedCall
             raise
         if code:
             if code != abi.MOVED:
                 raise refusal() if self._engine.is_forked else failure(self._engine, self._error)
             self._has_moved = True
         if self._has_moved:
-            if self._results is not None:
-                self.out = self._results(KeptResults(self._engine, self._prepared))
-            self._has_moved = False  # also after Ctrl-C in the lines above
+            try:
+                if self._results is not None:
+                    self.out = self._results(KeptResults(self._engine, self._prepared))
+                    self._bound.result = self.out
+                self._has_moved = False
+            except BaseException:  # Ctrl-C; the next run has to come here
+                self.__class__ = PreparedCall
+                raise
         return self.out
 
     def __del__(self) -> None:

@@ -78,7 +78,7 @@ class Puppet {
     EXPECT_TRUE(map_shared(channel.get(), 4096, indexes_).ok());
     EXPECT_TRUE(map_ring(channel.get(), 4096 + shm::kRingBytes, shm::kRingBytes, ring_).ok());
     my_indexes = reinterpret_cast<shm::RingIndexes*>(indexes_.data() + 2048);
-    ring = shm::RingProducer(my_indexes, ring_.data());
+    ring = shm::RingProducer(my_indexes, ring_.data(), hello.probe_value);
   }
   void judge(shm::Verdict verdict) {
     shm::SocketMessage message;

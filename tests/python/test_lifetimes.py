@@ -62,6 +62,7 @@ else:
 def test_a_prepared_run_that_ends_between_two_slices_of_its_wait_is_not_run_again():
     body = """
 step = engine.prepare_allreduce(np.full(1000, me + 1.0), op=rdmacoll.Sum)
+step.__class__ = type(step).__mro__[1]    # without the short cut, which begins elsewhere
 run, timeouts = step._run, 0
 def slow(*arguments):
     global timeouts

@@ -35,6 +35,10 @@ Status Bell::open(Fd event, Fd page) {
   return {};
 }
 
+bool Bell::ring_if_asleep() {
+  return shared()->asleep.load(std::memory_order_relaxed) != 0 && ring();
+}
+
 bool Bell::ring() {
   if (shared()->asleep.load(std::memory_order_seq_cst) == 0) return false;
   if (shared()->asleep.exchange(0, std::memory_order_seq_cst) == 0) return false;

@@ -1,6 +1,7 @@
 #include "transport/shm/outgoing.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/text.h"
@@ -58,6 +59,13 @@ void Outgoing::ring_bell() { counters_.doorbells += bell_.ring() ? 1 : 0; }
 
 void Outgoing::commit(const RecordHeader& header) {
   ring_.commit(header);
+  owes_look_ = true;
+  counters_.doorbells += bell_.ring_if_asleep() ? 1 : 0;
+}
+
+void Outgoing::ring_behind_fence() {
+  owes_look_ = false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   ring_bell();
 }
 
@@ -356,6 +364,7 @@ bool Outgoing::flush(Sink& sink) {
 }
 
 bool Outgoing::arm() {
+  if (owes_look_) return false;
   // What waits for staging memory needs no wake-up of its own: the reserve is in use then, and
   // comes back with a release.
   if (!staged_.empty()) return false;

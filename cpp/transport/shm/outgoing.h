@@ -50,19 +50,24 @@ class Outgoing {
   Status granted(const Key& key);
 
   bool has_work() const {
-    return ring_.refused() || !staged_.empty() || !releases_.empty() || !granted_.empty() ||
-           !control_.empty();
+    return owes_look_ || ring_.refused() || !staged_.empty() || !releases_.empty() ||
+           !granted_.empty() || !control_.empty();
   }
   bool awaits_grants() const { return waiting_ > 0; }
   // Reports and moves on what had to wait. True: something moved.
   bool flush(Sink& sink);
   bool arm();
   bool broken() const { return ring_.broken(); }
+  // Once more whether the peer sleeps, for what was written since the last time: see doorbell.h.
+  void look_behind() {
+    if (owes_look_) ring_behind_fence();
+  }
   // Nothing of ours is left for the peer to read or for us to write.
   bool finished() const;
   void ring_bell();
 
  private:
+  void ring_behind_fence();
   enum class Stage : uint8_t { published, waiting, granted, granted_early };
   struct Send {
     Stage stage{};
@@ -98,6 +103,7 @@ class Outgoing {
   RingProducer ring_;
   Bell bell_;
   bool one_copy_ = false;
+  bool owes_look_ = false;
 
   SlotTable<Send> sends_;
   std::size_t grants_early_ = 0;

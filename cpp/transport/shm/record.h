@@ -1,4 +1,4 @@
-// What stands in a ring: a header of 32 bytes and a payload. The ring is memory that the peer can
+// What stands in a ring: a header of 40 bytes and a payload. The ring is memory that the peer can
 // change at any moment, so a reader copies first and checks the copy.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace rdmacoll::shm {
 
-// A typical record (header and one or two pieces) fills one cache line, and a record never shares
-// a line with another one.
+// A typical record (a header and one piece, or a small sum's data) fills one cache line, and a
+// record never shares a line with another one.
 inline constexpr std::size_t kRecordAlign = 64;
 // Small, so that the rings of all peers of a rank stay in its cache; the largest record is a
 // quarter, so that several fit.
@@ -30,6 +30,7 @@ enum class RecordKind : uint8_t {
 enum class Traffic : uint8_t { transfer = 0, view = 1 };
 
 struct RecordHeader {
+  uint64_t stamp = 0;  // written last: the record is there. See ring.h
   uint32_t bytes = 0;  // of the payload
   RecordKind kind{};
   Traffic traffic{};
@@ -41,7 +42,7 @@ struct RecordHeader {
   uint64_t extra = 0;     // control: offset of the fragment; publish: address of a list of pieces
                           // that is too long for a record, else 0
 };
-static_assert(sizeof(RecordHeader) == 32);
+static_assert(sizeof(RecordHeader) == 40);
 
 // Bytes of the publisher: in its pool (address = offset from the pool's base), or anywhere.
 struct PieceRecord {

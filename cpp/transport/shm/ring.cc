@@ -16,7 +16,7 @@ constexpr std::size_t padded(std::size_t payload_bytes) {
 constexpr std::size_t place(uint64_t index) { return index % kRingBytes; }
 
 // Both indexes only grow, by whole records, and are never more than a ring apart. The peer wrote
-// one of them, so this is checked and not assumed.
+// the other one, so this is checked and not assumed.
 constexpr bool is_sane(uint64_t head, uint64_t tail) {
   return head - tail <= kRingBytes && head % kRecordAlign == 0 && tail % kRecordAlign == 0;
 }
@@ -62,18 +62,21 @@ void RingProducer::refuse() {
 }
 
 void RingProducer::commit(const RecordHeader& header) {
-  std::memcpy(data_ + place(head_), &header, sizeof header);
+  std::byte* const record = data_ + place(head_);
+  constexpr std::size_t kBehind = sizeof header.stamp;
+  std::memcpy(record + kBehind, reinterpret_cast<const std::byte*>(&header) + kBehind,
+              sizeof header - kBehind);
+  stamp_at(record).store(stamp_of(mark_, head_), std::memory_order_release);
   head_ += padded(header.bytes);
-  // seq_cst for the doorbell's sake, see there.
-  indexes_->head.store(head_, std::memory_order_seq_cst);
   if (header.kind == RecordKind::data) own_next(padded(header.bytes));
 }
 
 // The next record is often as long as this one. Its lines are in the consumer's cache, and to write
-// there would wait for each of them while the peer waits for us. Not what is still to be read.
+// there would wait for each of them while the peer waits for us. Not what is still to be read, nor
+// the first line, at which the consumer looks.
 void RingProducer::own_next(std::size_t bytes) const {
   const std::size_t free = kRingBytes - (head_ - tail_);
-  for (std::size_t at = 0; at < std::min(bytes, free); at += kRecordAlign) {
+  for (std::size_t at = kRecordAlign; at < std::min(bytes, free); at += kRecordAlign) {
     const std::byte& line = data_[place(head_ + at)];
 #if defined(__x86_64__)
     asm volatile("prefetchw %0" : : "m"(line));  // a processor without it does nothing
@@ -100,11 +103,10 @@ bool RingProducer::ask_for_space() {
 }
 
 RingConsumer::Take RingConsumer::take(RecordHeader& header, const std::byte*& payload) const {
-  if (head_ == tail_) return Take::nothing;
+  if (empty()) return Take::nothing;
   const std::byte* record = data_ + place(tail_);
   std::memcpy(&header, record, sizeof header);
-  const std::size_t need = padded(header.bytes);
-  if (need > kRecordBytesMax || need > head_ - tail_) return Take::nonsense;
+  if (padded(header.bytes) > kRecordBytesMax) return Take::nonsense;
   payload = record + sizeof header;
   return Take::record;
 }
@@ -114,14 +116,9 @@ void RingConsumer::pop(const RecordHeader& header) {
   indexes_->tail.store(tail_, std::memory_order_release);
 }
 
-bool RingConsumer::refresh() {
-  const uint64_t head = indexes_->head.load(std::memory_order_acquire);
-  if (!is_sane(head, tail_) || head - tail_ < head_ - tail_) return false;
-  head_ = head;
-  return true;
-}
-
 bool RingConsumer::show_space() {
+  if (tail_ / kRecordBytesMax == shown_ / kRecordBytesMax) return false;
+  shown_ = tail_;
   indexes_->tail.store(tail_, std::memory_order_seq_cst);
   if (indexes_->wants_space.load(std::memory_order_seq_cst) == 0) return false;
   indexes_->wants_space.store(0, std::memory_order_relaxed);

@@ -1,7 +1,10 @@
 // A byte ring in shared memory: one producer, one consumer, records of whole cache lines.
 //
-// Each side keeps its own index and a copy of the other's, and looks at the other's line only when
-// the copy does not suffice: an idle poll is one load from a line that stays in the own cache.
+// A record says itself that it is there, by the stamp in its first line: the line's number in all
+// that was ever written, counted from the ring's mark, which nothing that stood there before can
+// bear but by a chance of 1 to 2^64. So a small record comes with one line of the producer's cache,
+// and an idle poll is one load from a line that stays in the own cache. The consumer's index is
+// looked at only when the copy of it does not suffice.
 #pragma once
 
 #include <atomic>
@@ -15,23 +18,28 @@ namespace rdmacoll::shm {
 
 // 128: processors fetch lines in pairs.
 struct RingIndexes {
-  alignas(128) std::atomic<uint64_t> head;         // bytes ever written; stored by the producer
   alignas(128) std::atomic<uint64_t> tail;         // bytes ever read; stored by the consumer
   alignas(128) std::atomic<uint32_t> wants_space;  // the producer sleeps on a full ring
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
+using Stamp = std::atomic<uint64_t>;
+inline Stamp& stamp_at(std::byte* record) { return *reinterpret_cast<Stamp*>(record); }
+inline uint64_t stamp_of(uint64_t mark, uint64_t index) { return mark + index / kRecordAlign; }
+
 class RingProducer {
  public:
   RingProducer() = default;
-  RingProducer(RingIndexes* indexes, std::byte* data) : indexes_(indexes), data_(data) {}
+  RingProducer(RingIndexes* indexes, std::byte* data, uint64_t mark)
+      : indexes_(indexes), data_(data), mark_(mark) {}
 
   // Room for a record with this payload, or null: then remembers that it was refused.
   std::byte* reserve(std::size_t payload_bytes);
   // The largest payload that fits now.
   std::size_t room();
-  // Writes the header before the payload that reserve() gave, and shows the record.
+  // Writes the header before the payload that reserve() gave, and its stamp, which shows the
+  // record.
   void commit(const RecordHeader& header);
 
   bool refused() const { return refused_; }
@@ -49,7 +57,8 @@ class RingProducer {
 
   RingIndexes* indexes_ = nullptr;
   std::byte* data_ = nullptr;
-  uint64_t head_ = 0;
+  uint64_t mark_ = 0;
+  uint64_t head_ = 0;  // bytes ever written
   uint64_t tail_ = 0;  // the consumer's, as last seen
   uint64_t tail_at_refusal_ = 0;
   bool refused_ = false;
@@ -59,27 +68,32 @@ class RingProducer {
 class RingConsumer {
  public:
   RingConsumer() = default;
-  RingConsumer(RingIndexes* indexes, std::byte* data) : indexes_(indexes), data_(data) {}
+  RingConsumer(RingIndexes* indexes, std::byte* data, uint64_t mark)
+      : indexes_(indexes), data_(data), mark_(mark) {}
 
-  bool empty() const { return indexes_->head.load(std::memory_order_acquire) == tail_; }
+  bool empty() const { return !is_there(std::memory_order_acquire); }
   // The last look before sleeping; see Doorbell for the order that it needs.
-  bool empty_for_sleep() const { return indexes_->head.load(std::memory_order_seq_cst) == tail_; }
+  bool empty_for_sleep() const { return !is_there(std::memory_order_seq_cst); }
 
   enum class Take { nothing, record, nonsense };
-  // The next of the records that were there at the last refresh(); `payload` is shared memory,
-  // valid until pop().
+  // The next record; `payload` is shared memory, valid until pop().
   Take take(RecordHeader& header, const std::byte*& payload) const;
   void pop(const RecordHeader& header);
-  // False: the producer's index is nonsense.
-  bool refresh();
-  // After a batch of pops. True: the producer wants to be woken.
+  uint64_t taken() const { return tail_; }  // bytes ever
+  // After a batch of pops. True: the producer wants to be woken. It wants that only where more is
+  // to be read than a ring without the largest record, so a look in so many bytes is enough.
   bool show_space();
 
  private:
+  bool is_there(std::memory_order order) const {
+    return stamp_at(data_ + tail_ % kRingBytes).load(order) == stamp_of(mark_, tail_);
+  }
+
   RingIndexes* indexes_ = nullptr;
   std::byte* data_ = nullptr;
-  uint64_t head_ = 0;  // the producer's, as last seen
+  uint64_t mark_ = 0;
   uint64_t tail_ = 0;
+  uint64_t shown_ = 0;  // the tail at the last look for a wish
 };
 
 }  // namespace rdmacoll::shm

@@ -89,9 +89,9 @@ Status ShmPeer::meet(Sink& sink) {
     RC_RETURN_IF_ERROR(
         bell.open(message_.take(Passed::bell_event), message_.take(Passed::bell_page)));
     auto* indexes = indexes_.data() + (dialer_ ? 0 : kSecondIndexes);
-    RC_RETURN_IF_ERROR(outgoing_.open(
-        RingProducer(reinterpret_cast<RingIndexes*>(indexes), rings_[dialer_ ? 0 : 1].data()),
-        std::move(bell), remote_.one_copy()));
+    RC_RETURN_IF_ERROR(outgoing_.open(RingProducer(reinterpret_cast<RingIndexes*>(indexes),
+                                                   rings_[dialer_ ? 0 : 1].data(), home_.probe),
+                                      std::move(bell), remote_.one_copy()));
     state_ = State::connected;
     ++home_.counters.handshakes;
     ++home_.counters.connections;
@@ -110,7 +110,7 @@ Status ShmPeer::accept_hello() {
   }
   RC_RETURN_IF_ERROR(
       remote_.map_pool(message_.take(Passed::pool), hello.pool_base, hello.pool_bytes));
-  RC_RETURN_IF_ERROR(open_channel());
+  RC_RETURN_IF_ERROR(open_channel(hello.probe_value));
   RC_RETURN_IF_ERROR(judge(hello));
   const auto verdict = encode(can_read_ ? Verdict::can_read : Verdict::cannot_read);
   message_.prepare(verdict, {});
@@ -118,7 +118,7 @@ Status ShmPeer::accept_hello() {
   return {};
 }
 
-Status ShmPeer::open_channel() {
+Status ShmPeer::open_channel(uint64_t their_mark) {
   if (!dialer_) channel_ = message_.take(Passed::channel);
   RC_RETURN_IF_ERROR(check_shared(channel_.get(), kChannelBytes));
   RC_RETURN_IF_ERROR(map_shared(channel_.get(), kIndexBytes, indexes_));
@@ -128,7 +128,8 @@ Status ShmPeer::open_channel() {
   }
   channel_.reset();
   auto* indexes = indexes_.data() + (dialer_ ? kSecondIndexes : 0);
-  consumer_ = RingConsumer(reinterpret_cast<RingIndexes*>(indexes), rings_[dialer_ ? 1 : 0].data());
+  consumer_ = RingConsumer(reinterpret_cast<RingIndexes*>(indexes), rings_[dialer_ ? 1 : 0].data(),
+                           their_mark);
   return {};
 }
 
@@ -190,16 +191,19 @@ bool ShmPeer::work(Sink& sink) {
     fail(sink, "its ring holds nonsense");
     return true;
   }
+  outgoing_.look_behind();
   return moved;
 }
 
 Status ShmPeer::drain(Sink& sink) {
-  if (!consumer_.refresh()) return Status(Code::failed, "its ring holds nonsense");
+  // What comes meanwhile may be as much again: not all of it at once.
+  const uint64_t begin = consumer_.taken();
   RecordHeader header;
   const std::byte* payload = nullptr;
   RingConsumer::Take took{};
   bool any = false;
-  while ((took = consumer_.take(header, payload)) == RingConsumer::Take::record) {
+  while (consumer_.taken() - begin < kRingBytes &&
+         (took = consumer_.take(header, payload)) == RingConsumer::Take::record) {
     RC_RETURN_IF_ERROR(handle(header, payload, sink));
     consumer_.pop(header);
     any = true;

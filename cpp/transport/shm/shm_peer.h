@@ -68,7 +68,7 @@ class ShmPeer {
   Status greet(bool dialer);
   Status meet(Sink& sink);
   Status accept_hello();
-  Status open_channel();
+  Status open_channel(uint64_t their_mark);
   Status judge(const Hello& hello);
   bool work(Sink& sink);
   Status drain(Sink& sink);
