@@ -9,8 +9,8 @@
 namespace rdmacoll {
 namespace {
 
-constexpr std::array<std::string_view, 6> kOurs{
-    "auto", "ring", "direct", "recursive_doubling", "halving_doubling", "two_level"};
+constexpr std::array<std::string_view, 7> kOurs{
+    "auto", "ring", "direct", "one_shot", "recursive_doubling", "halving_doubling", "two_level"};
 
 // The words of tf_cnn_benchmarks. Of two levels ("nccl/xring") each has its own word there; here
 // one algorithm does both.

@@ -46,8 +46,8 @@ constexpr Setting kSettings[] = {
      "auto, or a comma list of shm, tcp, rdma", "What may carry data.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.transports = split_list(value.text); }},
     {"RDMACOLL_ALLREDUCE_ALGORITHM", "", "auto", Unit::choice, Scope::world,
-     "auto, ring, direct, recursive_doubling, halving_doubling or two_level, or several with "
-     "growing "
+     "auto, ring, direct, one_shot, recursive_doubling, halving_doubling or two_level, or several "
+     "with growing "
      "sizes between (recursive_doubling:32k:ring), or an all_reduce_spec of tf_cnn_benchmarks "
      "(pscpu:32k:xring)",
      "Forces an algorithm for every allreduce, or one for those up to each size in bytes.", 0, 0,

@@ -31,6 +31,7 @@ bool is_by_powers_of_two(const Shape& shape) {
 constexpr std::array kTable{
     AlgorithmRow{Algorithm::ring, "ring", ring_allreduce, Result::sum, never},
     AlgorithmRow{Algorithm::direct, "direct", direct_allreduce, Result::sum, always},
+    AlgorithmRow{Algorithm::one_shot, "one_shot", one_shot_allreduce, Result::sum, always},
     AlgorithmRow{Algorithm::recursive_doubling, "recursive_doubling", recursive_doubling_allreduce,
                  Result::sum, always},
     AlgorithmRow{Algorithm::halving_doubling, "halving_doubling", halving_doubling_allreduce,

@@ -31,6 +31,7 @@ enum class Algorithm : uint8_t {
   direct_scatter = 16,
   bruck_alltoall = 17,
   parameter_server = 18,
+  one_shot = 19,
 };
 
 // Whether a number from the wire is one of them.
@@ -68,6 +69,10 @@ Schedule ring_allreduce(const Shape& shape);
 // Allreduce. Rank k collects part k from everybody, reduces once in canonical order, and sends the
 // sum to everybody: two rounds of p-1 messages each.
 Schedule direct_allreduce(const Shape& shape);
+
+// Allreduce. Everybody sends all it has to everybody, and adds all of it in canonical order: one
+// round, of p-1 messages.
+Schedule one_shot_allreduce(const Shape& shape);
 
 // Allreduce. ceil(log2 p) rounds of the whole segment, for any p, in canonical order: blocks of
 // ranks double, and an incomplete last block serves several partners instead of folding in first.

@@ -17,10 +17,15 @@ bool is_in_canonical_order(Algorithm algorithm, const Facts& facts) {
   return is_canonical(algorithm, {.ranks = facts.ranks});
 }
 
+// All sources of a sum are added at one place, and so rounded once.
+bool meets_once(Algorithm algorithm) {
+  return algorithm == Algorithm::direct || algorithm == Algorithm::one_shot;
+}
+
 // In canonical order, 16-bit floats stay float32 until the root of the tree: only an algorithm that
 // reduces once, where all sources meet, can do that.
 bool breaks_canonical_order(const Facts& facts, Algorithm algorithm) {
-  if (!facts.canonical || algorithm == Algorithm::direct) return false;
+  if (!facts.canonical || meets_once(algorithm)) return false;
   return is_16_bit_float(facts.dtype) || !is_in_canonical_order(algorithm, facts);
 }
 
@@ -48,8 +53,9 @@ uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) 
 
 // So small that rounds cost more than bytes.
 bool is_short(const Tuning& tuning, const Facts& facts) {
-  return facts.bytes <= (facts.one_node ? tuning.doubling_bytes_shared
-                                        : doubling_bytes_between_nodes(tuning, facts));
+  if (!facts.one_node) return facts.bytes <= doubling_bytes_between_nodes(tuning, facts);
+  return facts.bytes <=
+         (facts.ranks <= 2 ? tuning.doubling_bytes_shared_pair : tuning.doubling_bytes_shared);
 }
 
 // Two rounds, of p-1 messages each.
@@ -62,7 +68,16 @@ bool is_of_middle_size(const Tuning& tuning, const Facts& facts) {
   return is_worth_messages && facts.bytes <= most;
 }
 
+// So small that every rank does all of the work rather than wait for a second round.
+bool is_for_one_shot(const Tuning& tuning, const Facts& facts) {
+  return facts.one_node && facts.ranks > 2 && facts.ranks <= tuning.one_shot_ranks_shared &&
+         facts.bytes * static_cast<uint64_t>(facts.ranks) <= tuning.one_shot_bytes_shared;
+}
+
 Preference by_size_in_node(const Tuning& tuning, const Facts& facts) {
+  if (is_for_one_shot(tuning, facts)) {
+    return {Algorithm::one_shot, "small, few ranks of a node: one round"};
+  }
   if (is_short(tuning, facts)) {
     return {Algorithm::recursive_doubling, "small, within a node: the fewest rounds"};
   }
@@ -98,7 +113,7 @@ Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
 }
 
 Preference by_size(const Tuning& tuning, const Facts& facts) {
-  if (is_rounded_on_the_way(facts)) {
+  if (is_rounded_on_the_way(facts) && !is_for_one_shot(tuning, facts)) {
     return {Algorithm::direct, "16-bit floats: summed in float32, and rounded once"};
   }
   Preference best =

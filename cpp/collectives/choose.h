@@ -17,9 +17,12 @@ namespace rdmacoll {
 // are the cost model's (`rdmacoll plan` shows it), until a measurement of the fabric replaces them:
 // here for RDMA of 100 Gbit/s, in socket_tuning() for TCP of 10.
 struct Tuning {
-  uint64_t doubling_bytes_shared = 32 << 10;   // recursive doubling up to here, in one node
-  uint64_t doubling_bytes_network = 8 << 10;   // ... between nodes
-  uint64_t doubling_bytes_uneven = 2 << 10;    // ... where some serve several partners
+  int one_shot_ranks_shared = 8;                    // one round up to here, in one node,
+  uint64_t one_shot_bytes_shared = 64 << 10;        // ... and here, of all ranks together
+  uint64_t doubling_bytes_shared = 32 << 10;        // recursive doubling up to here, in one node
+  uint64_t doubling_bytes_shared_pair = 128 << 10;  // ... between two ranks
+  uint64_t doubling_bytes_network = 8 << 10;        // ... between nodes
+  uint64_t doubling_bytes_uneven = 2 << 10;         // ... where some serve several partners
   uint64_t doubling_bytes_pair = 16 << 10;     // ... between two ranks, where nothing goes twice
   uint64_t doubling_bytes_port = 32 << 10;     // ... of all ranks of a node, which send all at once
   int direct_ranks_network = 8;                // above, p-1 messages each are too many

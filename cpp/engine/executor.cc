@@ -47,10 +47,22 @@ void Executor::close(const Lanes& lanes) {
 
 Status Executor::start(const Lanes& lanes, Batch batch) {
   Slot& slot = slots_[lanes.of(batch.sequence)];
+  slot.batch = std::move(batch);
+  return start(slot);
+}
+
+Status Executor::start(const Lanes& lanes, uint64_t sequence, const OperationRef& operation) {
+  Slot& slot = slots_[lanes.of(sequence)];
+  slot.batch.sequence = sequence;
+  slot.batch.operations.assign(1, operation);
+  slot.batch.recipe = operation->recipe;
+  return start(slot);
+}
+
+Status Executor::start(Slot& slot) {
   RC_ASSERT(!slot.busy);
   ++batches_;
   slot.busy = true;
-  slot.batch = std::move(batch);
   slot.next_segment = 0;
   const Recipe& recipe = *slot.batch.recipe;
   const uint32_t segments = recipe.program == nullptr ? 0 : recipe.layout.segments();
@@ -119,22 +131,23 @@ bool Executor::poll() {
     releases_.erase(releases_.begin() + static_cast<std::ptrdiff_t>(i));
     moved = true;
   }
-  moved |= issue_transfers();
-  moved |= issue_computes();
-  return issue_transfers() || moved;
+  if (!transfers_.empty()) moved |= issue_transfers();
+  if (!computes_.empty() || jobs_ > 0) moved |= issue_computes();
+  if (!transfers_.empty()) moved |= issue_transfers();
+  return moved;
 }
 
 void Executor::make_ready(uint64_t cookie) {
   const bool is_compute = computes(step_of(cookie).verb);
-  (is_compute ? computes_ : transfers_).push_back(cookie);
+  (is_compute ? computes_ : transfers_).push(cookie);
 }
 
 bool Executor::issue_transfers() {
-  if (transfers_.empty()) return false;
   bool moved = false;
   refused_.clear();
-  for (; !transfers_.empty(); transfers_.pop_front()) {
+  while (!transfers_.empty()) {
     const uint64_t next = transfers_.front();
+    transfers_.pop();
     if (transfer(run_of(next), step_of(next), next)) {
       --unissued_;
       moved = true;
@@ -142,12 +155,11 @@ bool Executor::issue_transfers() {
       refused_.push_back(next);
     }
   }
-  if (!refused_.empty()) transfers_.insert(transfers_.end(), refused_.begin(), refused_.end());
+  for (const uint64_t cookie : refused_) transfers_.push(cookie);
   return moved;
 }
 
 bool Executor::issue_computes() {
-  if (computes_.empty()) return false;
   bool moved = false;
   for (uint64_t bytes = 0; !computes_.empty() && bytes < kComputeBytesPerPoll;) {
     const uint64_t next = computes_.front();
@@ -156,11 +168,8 @@ bool Executor::issue_computes() {
     StepMemory& memory = run.memory[next & 0xffff];
     if (!std::exchange(memory.is_located, true)) locate_job(run, step, memory);
     const uint64_t step_bytes = memory.bytes;  // the run may be another's afterwards
-    computes_.pop_front();
-    if (!compute(run, step, memory, next)) {
-      computes_.push_front(next);
-      break;
-    }
+    if (!compute(run, step, memory, next)) break;
+    computes_.pop();  // what became ready meanwhile is behind it
     bytes += step_bytes;
     --unissued_;
     moved = true;
@@ -281,9 +290,9 @@ void Executor::finish(uint64_t cookie) {
   }
   if (--run.left > 0) return;
   if (--slot.segments_left == 0) {
-    for (const auto& [peer, traffic] : program.traffic) {
-      slot.out[peer] += uint64_t{traffic.out} * layout_of(slot).segments();
-      slot.in[peer] += uint64_t{traffic.in} * layout_of(slot).segments();
+    for (const auto& [peer, out, in] : program.traffic) {
+      slot.out[peer] += uint64_t{out} * layout_of(slot).segments();
+      slot.in[peer] += uint64_t{in} * layout_of(slot).segments();
     }
     // At a server no step touches callers' memory.
     if (!slot.batch.operations.empty()) end_of_caller_memory(slot);

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <limits>
 #include <memory>
 #include <span>
@@ -17,6 +16,7 @@
 #include "engine/operation.h"
 #include "engine/recipe.h"
 #include "memory/pool.h"
+#include "transport/queues.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {
@@ -57,6 +57,8 @@ class Executor final : public ComputeSink {
     return !slots_[lanes.of(sequence)].busy;
   }
   Status start(const Lanes& lanes, Batch batch);
+  // The same of an operation that is alone, and whose recipe it has.
+  Status start(const Lanes& lanes, uint64_t sequence, const OperationRef& operation);
   // Issues what can be issued. Returns whether anything moved.
   bool poll();
 
@@ -160,6 +162,7 @@ class Executor final : public ComputeSink {
   static const Layout& layout_of(const Slot& slot) { return slot.batch.recipe->layout; }
   static const Program& program_of(const Run& run) { return *run.slot->batch.recipe->program; }
 
+  Status start(Slot& slot);
   Status fill(Slot& slot);  // start segments while there is a free run
   Status begin(Slot& slot, Run& run, std::size_t index);
   void make_ready(uint64_t cookie);
@@ -187,7 +190,7 @@ class Executor final : public ComputeSink {
   MemoryPool& pool_;
   std::vector<Slot> slots_;  // they stay where they are
   // Steps to issue. Transfers go first: the peer can use what is done while we compute.
-  std::deque<uint64_t> transfers_, computes_;
+  RingQueue<uint64_t> transfers_, computes_;
   std::vector<uint64_t> refused_;  // transfers that were busy in this poll
   std::vector<std::size_t> piece_ends_;
   std::vector<Release> releases_;  // that were busy

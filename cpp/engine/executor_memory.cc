@@ -57,10 +57,10 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
 
 uint64_t Executor::sequence(const Run& run, const Step& step) const {
   const Slot& slot = *run.slot;
-  const Program::Traffic& traffic = program_of(run).traffic.at(step.peer);
-  const bool out = sends(step.verb);
-  const uint64_t base = out ? slot.out[step.peer] : slot.in[step.peer];
-  return base + uint64_t{run.segment} * (out ? traffic.out : traffic.in) + step.ordinal;
+  const Program& program = program_of(run);
+  const auto index = static_cast<std::size_t>(&step - program.schedule.steps.data());
+  const uint64_t base = sends(step.verb) ? slot.out[step.peer] : slot.in[step.peer];
+  return base + uint64_t{run.segment} * program.per_segment[index] + step.ordinal;
 }
 
 uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {

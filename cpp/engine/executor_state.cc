@@ -22,7 +22,7 @@ bool Executor::runs_before(const Lanes& lanes, uint64_t sequence) const {
 
 bool Executor::needs(int peer) const {
   for (const Slot& slot : slots_) {
-    if (!slot.busy || !slot.batch.recipe->program->traffic.contains(peer)) continue;
+    if (!slot.busy || !slot.batch.recipe->program->has_traffic_with(peer)) continue;
     if (slot.next_segment < layout_of(slot).segments()) return true;
     for (const Run& run : slot.runs) {
       for (std::size_t step = 0; run.left > 0 && step < run.waiting.size(); ++step) {

@@ -106,6 +106,9 @@ class Operation {
   std::shared_ptr<void> results_hold;  // of results that the node shares
   bool stands_in = false;              // for one that this rank's caller never submits
   Result zeros;                        // what it gives then
+  // Plan mode's: what it was compared with, and was about.
+  uint32_t planned_era = 0;
+  const void* planned_as = nullptr;
   // The planner's: what was done the last time, and when it had last looked around by then.
   std::shared_ptr<const Recipe> recipe;
   uint64_t recipe_look = 0;

@@ -84,9 +84,8 @@ Shape Planner::shape_of(const Decided& decided) const {
 // A plan relies on it that whoever has ended an operation knows that all have begun it. The log has
 // asked all of them before. Without it, that is so where the data of every rank comes to every
 // rank; elsewhere it takes a roll call.
-bool Planner::calls_roll(const Decided& decided) {
-  return decided.is_planned && (decided.algorithm == Algorithm::none ||
-                                row_of(decided.operations.front()->request.kind).has_root);
+bool Planner::calls_roll(const Operation& operation, Algorithm algorithm, bool is_planned) {
+  return is_planned && (algorithm == Algorithm::none || row_of(operation.request.kind).has_root);
 }
 
 const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll) {
@@ -100,11 +99,26 @@ const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool
 
 // A prepared operation, alone again: nothing about it can have changed but who is connected.
 bool Planner::is_known(const Decided& decided) const {
-  const Operation& first = *decided.operations.front();
-  return first.recipe_look == look_ && decided.operations.size() == 1 &&
-         first.recipe->head.algorithm == decided.algorithm &&
-         first.recipe->head.segment_bytes == decided.segment_bytes &&
-         first.recipe->head.calls_roll == calls_roll(decided) && first.recipe->rows == decided.rows;
+  return decided.operations.size() == 1 &&
+         is_recipe_of(*decided.operations.front(), decided.algorithm, decided.segment_bytes,
+                      decided.rows, decided.is_planned);
+}
+
+bool Planner::is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
+                           const RowsRef& rows, bool is_planned) const {
+  if (operation.recipe_look != look_) return false;
+  const Recipe::Head& head = operation.recipe->head;
+  return head.algorithm == algorithm && head.segment_bytes == segment_bytes &&
+         head.calls_roll == calls_roll(operation, algorithm, is_planned) &&
+         operation.recipe->rows == rows;
+}
+
+bool Planner::does_again(const Operation& operation, const Decision& decision, const RowsRef& rows,
+                         bool is_planned) const {
+  // An alltoall tells its caller anew what came from whom; where results are shared they lie
+  // elsewhere.
+  return operation.request.kind != Kind::alltoall && !operation.request.shares_results &&
+         is_recipe_of(operation, decision.algorithm, decision.segment_bytes, rows, is_planned);
 }
 
 const std::vector<int>& Planner::peers_of(const Decided& decided) {

@@ -55,6 +55,10 @@ class Planner {
   bool connect(const Decided& decided);
   // Whom the schedule has this rank send to or receive from.
   const std::vector<int>& peers_of(const Decided& decided);
+  // Whether what this one did the last time is what it does by that decision: its recipe holds, and
+  // all peers are connected.
+  bool does_again(const Operation& operation, const Decision& decision, const RowsRef& rows,
+                  bool is_planned) const;
   // All peers are connected: the batch, which takes the operations over unless this is an error.
   // Results whose size was not known before are allocated here.
   Status prepare(Decided& decided, Batch& batch);
@@ -80,7 +84,12 @@ class Planner {
 
   bool is_known(const Decided& decided) const;
   Shape shape_of(const Decided& decided) const;
-  static bool calls_roll(const Decided& decided);
+  static bool calls_roll(const Operation& operation, Algorithm algorithm, bool is_planned);
+  static bool calls_roll(const Decided& decided) {
+    return calls_roll(*decided.operations.front(), decided.algorithm, decided.is_planned);
+  }
+  bool is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
+                    const RowsRef& rows, bool is_planned) const;
   const Outline& outline_of(const Recipe::Head& head) {
     return outline_of(head.algorithm, head.shape, head.calls_roll);
   }

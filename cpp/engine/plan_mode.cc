@@ -43,6 +43,7 @@ bool PlanMode::begin(const PlanMessage& message) {
   phase_ = Phase::plan;
   era_ = message.era;
   plan_ = message;
+  at_ = {.sequence = message.start};
   reports_ = 0;
   return true;
 }
@@ -92,12 +93,11 @@ bool PlanMode::says_own_rows(const Agreed& agreed, const Operation& operation) c
 }
 
 const Agreed& PlanMode::decision(uint64_t sequence) {
-  const uint64_t ahead = sequence - plan_.start;
-  const auto place = static_cast<std::size_t>(ahead % period());
-  const PlannedDecision& planned = plan_.decisions[place];
-  int64_t number = plan_.first_number + static_cast<int64_t>(ahead / period() * numbered_.size() +
-                                                             numbered_before_[place]);
-  Agreed& agreed = period_[place];
+  go_to(sequence);
+  const PlannedDecision& planned = plan_.decisions[at_.place];
+  int64_t number = plan_.first_number +
+                   static_cast<int64_t>(at_.times * numbered_.size() + numbered_before_[at_.place]);
+  Agreed& agreed = period_[at_.place];
   agreed.decision.sequence = sequence;
   for (std::size_t i = 0; i < planned.units.size(); ++i) {
     if (!planned.units[i].numbered) continue;
@@ -106,12 +106,33 @@ const Agreed& PlanMode::decision(uint64_t sequence) {
   return agreed;
 }
 
-bool PlanMode::is_about(const Agreed& agreed, const Operation& operation) const {
+// Mostly the next one.
+void PlanMode::go_to(uint64_t sequence) {
+  if (sequence == at_.sequence + 1) {
+    if (++at_.place == period()) {
+      at_.place = 0;
+      ++at_.times;
+    }
+  } else {
+    at_.place = static_cast<std::size_t>((sequence - plan_.start) % period());
+    at_.times = (sequence - plan_.start) / period();
+  }
+  at_.sequence = sequence;
+}
+
+bool PlanMode::is_about(const Agreed& agreed, Operation& operation) const {
   if (agreed.keys.size() != 1) return false;
   const UnitKey& key = agreed.keys.front();
-  return key.iteration == operation.request.iteration && key.name == operation.request.name &&
-         *table_.text(agreed.decision.units.front().descriptor.id) == operation.descriptor &&
-         says_own_rows(agreed, operation);
+  if (key.iteration != operation.request.iteration) return false;
+  if (operation.planned_era == era_ && operation.planned_as == &agreed) return true;
+  const bool is_about =
+      key.name == operation.request.name &&
+      *table_.text(agreed.decision.units.front().descriptor.id) == operation.descriptor &&
+      says_own_rows(agreed, operation);
+  if (!is_about) return false;
+  operation.planned_era = era_;
+  operation.planned_as = &agreed;
+  return true;
 }
 
 bool PlanMode::report(uint64_t least, uint64_t furthest) {

@@ -50,8 +50,8 @@ class PlanMode {
   bool fits(const Operation& operation) const;
   // The decision of this sequence, which is not before the plan's start.
   const Agreed& decision(uint64_t sequence);
-  // Whether that is about this operation and no other.
-  bool is_about(const Agreed& agreed, const Operation& operation) const;
+  // Whether that is about this operation and no other. One that comes again is not compared again.
+  bool is_about(const Agreed& agreed, Operation& operation) const;
   // Whether it has as many rows as planned, where that is its rank's own business.
   bool says_own_rows(const Agreed& agreed, const Operation& operation) const;
   // What all ranks said of their rows when that was decided.
@@ -74,6 +74,7 @@ class PlanMode {
   };
   bool fits(const Meaning& meaning, const Operation& operation) const;
   bool take_rows(const PlannedDecision& decision, Agreed& agreed) const;
+  void go_to(uint64_t sequence);
 
   const World& world_;
   const DescriptorTable& table_;
@@ -85,6 +86,10 @@ class PlanMode {
   std::vector<Meaning> numbered_;             // in the order of their numbers
   std::vector<std::size_t> numbered_before_;  // by decision of the period
   std::vector<Agreed> period_;                // as decision() has made them last
+  struct {
+    uint64_t sequence = 0, times = 0;  // the period has been gone through
+    std::size_t place = 0;             // in the period
+  } at_;                               // of the last decision that was asked for
   std::size_t reports_ = 0;
   uint64_t least_ = 0;
   uint64_t furthest_ = 0;

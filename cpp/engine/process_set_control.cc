@@ -103,7 +103,7 @@ void ProcessSet::miss_peer_of(const Decided& decided) {
 Status ProcessSet::missing_peer(const Batch& batch) const {
   const Program* program = batch.recipe->program;
   if (program == nullptr || now_.lost.empty()) return {};
-  for (const auto& [peer, traffic] : program->traffic) {
+  for (const auto& [peer, out, in] : program->traffic) {
     if (now_.lost.contains(peer)) return {Code::failed, cat(job_.describe(peer), " has left")};
   }
   return {};

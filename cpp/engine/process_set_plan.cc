@@ -80,6 +80,13 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
   operation->sequence = sequence;
   accept(next.decision);
   plan_moved_at_ = now_.turned_at;
+  const bool is_again = now_.lost.empty() &&
+                        planner_.does_again(*operation, next.decision, next.rows, next.is_planned);
+  if (is_again) {
+    const Status status = executor_.start(lanes_, sequence, operation);
+    if (!status.ok()) host_.fail_myself(status);
+    return true;
+  }
   Decided decided{sequence,   next.decision.algorithm, next.decision.segment_bytes,
                   next.rows,  next.decision.most_rows, next.is_planned,
                   {operation}};

@@ -54,10 +54,26 @@ Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std
                       return looks_at(schedule, other, step.to);
                     });
     caller_steps += touches ? 1 : 0;
-    if (sends(step.verb)) ++traffic[step.peer].out;
-    if (receives(step.verb)) ++traffic[step.peer].in;
   }
+  count_traffic();
   for (uint16_t parts : schedule.scratch) scratch_parts += parts;
+}
+
+void Program::count_traffic() {
+  const auto of = [this](int peer) -> Traffic& {
+    const auto known = std::ranges::find(traffic, peer, &Traffic::peer);
+    return known != traffic.end() ? *known : traffic.emplace_back(Traffic{.peer = peer});
+  };
+  for (const Step& step : schedule.steps) {
+    if (sends(step.verb)) ++of(step.peer).out;
+    if (receives(step.verb)) ++of(step.peer).in;
+  }
+  for (const Step& step : schedule.steps) {
+    const bool is_transfer = !computes(step.verb);
+    per_segment.push_back(!is_transfer       ? 0
+                          : sends(step.verb) ? of(step.peer).out
+                                             : of(step.peer).in);
+  }
 }
 
 Outline::Outline(const Schedule& schedule, const std::vector<int>& ranks) : parts(schedule.parts) {

@@ -2,6 +2,7 @@
 // executor would otherwise count per segment. Prepared once per kind of batch, replayed ever after.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -27,10 +28,19 @@ struct Program {
   uint32_t caller_steps = 0;         // how many of those
   std::vector<bool> ends_there;      // by step: it writes output that no other step looks at
   struct Traffic {
+    int peer = -1;
     uint16_t out = 0, in = 0;  // transfers per segment: they number the sequences
   };
-  std::map<int, Traffic> traffic;  // by peer
-  uint16_t scratch_parts = 0;      // of all slots together
+  std::vector<Traffic> traffic;       // one for each peer
+  std::vector<uint16_t> per_segment;  // by step: how many transfers with its peer go its way
+  uint16_t scratch_parts = 0;         // of all slots together
+
+  bool has_traffic_with(int peer) const {
+    return std::ranges::any_of(traffic, [peer](const Traffic& one) { return one.peer == peer; });
+  }
+
+ private:
+  void count_traffic();
 };
 
 // What has to be known of a schedule before it is lowered.

@@ -58,11 +58,14 @@ SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
   return operation;
 }
 
-// Automatic, or any one that sums.
+// Automatic, or any one that sums. One that is new is drawn apart, or all seeds would be others.
+constexpr Algorithm kDrawnApart = Algorithm::one_shot;
+
 std::string make_algorithm(Dice& dice) {
   std::vector<std::string> names = {""};
   for (const AlgorithmRow& row : algorithm_table()) {
-    if (row.result == AlgorithmRow::Result::sum && !row.by_servers) names.emplace_back(row.name);
+    const bool is_sum = row.result == AlgorithmRow::Result::sum && !row.by_servers;
+    if (is_sum && row.algorithm != kDrawnApart) names.emplace_back(row.name);
   }
   const auto last = static_cast<int64_t>(names.size()) - 1;
   return names[static_cast<std::size_t>(dice.between(0, last))];
@@ -309,6 +312,8 @@ SimScript make_script(uint64_t seed) {
   script.shares_results = sharing.chance(0.4);
   // What is small goes another way by itself.
   if (script.shares_results && sharing.chance(0.5)) script.algorithm = "direct";
+  if (!script.shares_results && Dice(seed, 10).chance(0.15))
+    script.algorithm = name_of(kDrawnApart);
   return script;
 }
 

@@ -17,7 +17,7 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp
 
 SIZES = (0, 1, 7, 1000, 100_003)
-ALGORITHMS = ("auto", "ring", "direct", "recursive_doubling", "halving_doubling", "two_level")
+ALGORITHMS = ("auto", "ring", "direct", "one_shot", "recursive_doubling", "halving_doubling", "two_level")
 TRANSPORTS = ("shm", "tcp", "rdma")
 FAILURES_SHOWN = 20
 

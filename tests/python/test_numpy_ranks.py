@@ -59,7 +59,14 @@ def test_collectives_equal_numpy_under_mpirun(size):
 
 @pytest.mark.parametrize(
     "algorithm",
-    ["ring", "direct", "recursive_doubling", "halving_doubling", "recursive_doubling:1k:two_level"],
+    [
+        "ring",
+        "direct",
+        "one_shot",
+        "recursive_doubling",
+        "halving_doubling",
+        "recursive_doubling:1k:two_level",
+    ],
 )
 @pytest.mark.parametrize("size", [3, slow(5)])
 def test_every_algorithm_equals_numpy(size, algorithm):

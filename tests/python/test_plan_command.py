@@ -29,7 +29,7 @@ def test_the_choice_its_reason_and_the_cost_of_each_algorithm(tmp_path):
     assert (found["algorithm"], found["shown"]) == ("two_level", "two_level")
     assert found["nodes"] == [0, 0, 0, 0, 1, 1, 1, 1]
     costs = {row["algorithm"]: row for row in found["costs"]}
-    assert set(costs) == {"ring", "direct", "recursive_doubling", "halving_doubling", "two_level"}
+    assert set(costs) == {"ring", "direct", "one_shot", "recursive_doubling", "halving_doubling", "two_level"}
     assert all(set(row) == COST and row["time_us"] > 0 for row in costs.values())
     # Between two nodes that are as one rank each: half of the bytes out, and half of the sum.
     assert costs["two_level"]["network_bytes"] == 1 << 20

@@ -27,10 +27,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Runner(Protocol):
-    """Runs a command where the devices are. Hosts and memory are a guest's."""
+    """Runs a command where the devices are. Hosts, memory and kernel are a guest's."""
 
     def __call__(
-        self, command: Sequence[str], *, timeout_s: float = 120, hosts: int = 2, memory: str = "2G"
+        self,
+        command: Sequence[str],
+        *,
+        timeout_s: float = 120,
+        hosts: int = 2,
+        memory: str = "2G",
+        kernel: str = "auto",
     ) -> Result: ...
 
 
@@ -58,9 +64,16 @@ def guest_is_ready(request: pytest.FixtureRequest) -> None:
 def on_devices(guest_is_ready: None) -> Runner:
     """Runs a command where the devices are."""
 
-    def run(command: Sequence[str], *, timeout_s: float = 120, hosts: int = 2, memory: str = "2G") -> Result:
+    def run(
+        command: Sequence[str],
+        *,
+        timeout_s: float = 120,
+        hosts: int = 2,
+        memory: str = "2G",
+        kernel: str = "auto",
+    ) -> Result:
         if not REAL_DEVICES:
-            return guest.run(command, Options(timeout_s=timeout_s, hosts=hosts, memory=memory))
+            return guest.run(command, Options(timeout_s=timeout_s, hosts=hosts, memory=memory, kernel=kernel))
         begin = time.monotonic()
         done = subprocess.run(command, capture_output=True, timeout=timeout_s)
         seconds = time.monotonic() - begin
@@ -90,10 +103,12 @@ def play(on_devices: Runner) -> Player:
 def suite_passes(on_devices: Runner) -> Callable[..., int]:
     """Runs the tests of a C++ suite that match a pattern, none skipped; how many passed."""
 
-    def run(program: Path, pattern: str, *, timeout_s: float = 120, **environ: str) -> int:
+    def run(
+        program: Path, pattern: str, *, timeout_s: float = 120, kernel: str = "auto", **environ: str
+    ) -> int:
         named = [f"{name}={value}" for name, value in environ.items()]
         command = ["env", *named, str(program), f"--gtest_filter={pattern}"]
-        result = on_devices(command, timeout_s=timeout_s)
+        result = on_devices(command, timeout_s=timeout_s, kernel=kernel)
         text = (result.stdout + result.stderr).decode(errors="replace")
         assert result.code == 0, text[-12000:]
         assert "SKIPPED" not in text

@@ -15,8 +15,9 @@ from ranks import ROOT, Outcome, clean_environment, mpirun_command, run
 
 from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic, main, own_device, seed
 
-COLLECTIVES = ROOT / "tests" / "multiprocess" / "numpy_collectives.py"
-ASYNCHRONOUS = ROOT / "tests" / "multiprocess" / "ps_training.py"
+PROGRAMS = ROOT / "tests" / "multiprocess"
+COLLECTIVES = PROGRAMS / "numpy_collectives.py"
+ASYNCHRONOUS = PROGRAMS / "ps_training.py"
 OWN_DEVICE = Path(__file__).with_name("own_device.py")
 
 # Large enough for chunks that are written, a few times, each rank with values of its own.
@@ -65,6 +66,32 @@ def check_three_ranks_in_canonical_order() -> None:
 
 def check_four_ranks_in_canonical_order() -> None:
     _compare(4, RDMACOLL_ORDER="canonical")
+
+
+def _run_over_rdma(program: str, ranks: int, *arguments: str) -> list[Any]:
+    traffic = Traffic()
+    reports = run(
+        PROGRAMS / program,
+        ranks,
+        arguments=list(arguments),
+        env=RDMA,
+        env_of=own_device(ranks),
+        deadline_s=280,
+    ).succeeded()
+    assert not traffic.silent(ranks)
+    return reports
+
+
+def check_process_sets_that_overlap() -> None:
+    """Of four ranks: static, added and removed, in use at the same time."""
+    for entry in _run_over_rdma("process_sets.py", 4, str(seed())):
+        assert entry["cases"] > 0, entry
+
+
+def check_ranks_that_join() -> None:
+    """Three whose data is uneven, in the log and in plans, in the world and in a set."""
+    for entry in _run_over_rdma("joins.py", 3):
+        assert entry["plans_left"] > 0, entry
 
 
 def _sums(ranks: int, **options: Any) -> Outcome:

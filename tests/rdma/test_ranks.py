@@ -66,6 +66,17 @@ def test_more_ranks_sum_in_canonical_order(ranks: str, play: Player) -> None:
 
 
 @pytest.mark.slow
+def test_process_sets_and_uneven_data(play: Player) -> None:
+    play(
+        "scene_ranks",
+        "check_process_sets_that_overlap",
+        "check_ranks_that_join",
+        timeout_s=600,
+        hosts=4,
+    )
+
+
+@pytest.mark.slow
 def test_selftest_passes_over_rdma(play: Player) -> None:
     play("scene_ranks", "check_selftest", timeout_s=360)
 

@@ -81,6 +81,10 @@ class Chosen : public testing::TestWithParam<std::tuple<Place, Kind>> {
     const double mine = time_of(chosen, bytes, links);
     for (const AlgorithmRow& row : algorithm_table()) {
       if (row.result != result_ || row.algorithm == chosen) continue;
+      // Between hosts its messages cost what the model does not know: measured over TCP, 2 hosts of
+      // 2 ranks at 10 Gbit/s, 8 bytes took 51 us beside 48 of recursive doubling, 2 KiB 71
+      // beside 55.
+      if (row.algorithm == Algorithm::one_shot) continue;
       EXPECT_LE(mine, most * time_of(row.algorithm, bytes, links))
           << name_of(chosen) << " instead of " << row.name << " for " << bytes << " bytes";
     }
@@ -245,7 +249,12 @@ TEST(Choice, within_a_node_is_as_measured) {
   for (const int ranks : {2, 3, 4, 8, 16}) {
     for (uint64_t bytes = 1; bytes < 1u << 30; bytes *= 2) {
       const Facts facts{.ranks = ranks, .bytes = bytes};
-      EXPECT_EQ(choose(Result::sum, tuning, facts).algorithm, bytes <= tuning.doubling_bytes_shared
+      const bool is_one_shot =
+          ranks > 2 && ranks <= 8 && bytes * ranks <= tuning.one_shot_bytes_shared;
+      const uint64_t doubling =
+          ranks == 2 ? tuning.doubling_bytes_shared_pair : tuning.doubling_bytes_shared;
+      EXPECT_EQ(choose(Result::sum, tuning, facts).algorithm, is_one_shot ? Algorithm::one_shot
+                                                              : bytes <= doubling
                                                                   ? Algorithm::recursive_doubling
                                                                   : Algorithm::direct);
       EXPECT_EQ(choose(Result::root_value, tuning, facts).algorithm, Algorithm::binomial_broadcast);

@@ -47,6 +47,8 @@ const Formula kFormulas[] = {
      [](double p, double n) {
        return 2 * kAlpha + 2 * (p - 1) / p * n * kBeta + (p - 1) / p * n * kGamma;
      }},
+    {Algorithm::one_shot, true,
+     [](double p, double n) { return kAlpha + (p - 1) * n * (kBeta + kGamma); }},
     {Algorithm::recursive_doubling, false,
      [](double p, double n) { return std::log2(p) * (kAlpha + n * kBeta + n * kGamma); }},
     {Algorithm::halving_doubling, false,
