@@ -135,7 +135,7 @@ TEST_F(RdmaFaults, queue_that_is_full_now_and_then_delays_only) {
   const uint64_t there = start(0, 1, 900'000);
   expect_arrives(1, there);
   expect_arrives(0, start(1, 0, 900'000, false));
-  EXPECT_GT(fleet.fabric.counters().fulls, 100u);
+  EXPECT_GT(fleet.fabric.counters().fulls, 30u);
 }
 
 // A receiver that has promised more than it has posted is waited for as long as the settings of the

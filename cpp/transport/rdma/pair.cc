@@ -75,7 +75,7 @@ void Pair::ask_for_tail() {
 }
 
 Status Pair::flush() {
-  if (!consumed_.empty()) RC_RETURN_IF_ERROR(flush_receives());
+  if (has_many_consumed()) RC_RETURN_IF_ERROR(flush_receives());
   if (chain_.empty()) return {};
   requests_.clear();
   for (Added& added : chain_) {

@@ -54,7 +54,7 @@ class Pair {
   void add(SendRequest request, std::span<const Sge> pieces, Sent sent);
   // Gives receives and sends to the device, as far as it takes them.
   Status flush();
-  bool is_flushed() const { return chain_.empty() && consumed_.empty(); }
+  bool is_flushed() const { return chain_.empty() && !has_many_consumed(); }
 
   // A completed request completes all before it.
   template <typename OnSent>
@@ -90,6 +90,10 @@ class Pair {
     bool is_awaited = true;
   };
 
+  // Posted again some at a time: a request costs less so, and the peer has credits meanwhile.
+  bool has_many_consumed() const {
+    return !consumed_.empty() && consumed_.size() >= sizes_.receives / 8;
+  }
   Status flush_receives();
   void destroy();
 
