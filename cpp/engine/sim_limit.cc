@@ -6,7 +6,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr uint64_t kTransfersMax = 10'000;  // of all ranks, about
+constexpr uint64_t kTransfersOfSeedMax = 10'000;  // of all ranks, about
 constexpr uint64_t kSegmentBytesMax = 4 << 20;
 
 uint64_t bytes_of(const SimOperation& operation) {
@@ -34,7 +34,7 @@ void limit_segments(SimScript& script) {
     }
     return segments * static_cast<uint64_t>(script.ranks) * static_cast<uint64_t>(script.ranks);
   };
-  while (transfers() > kTransfersMax && script.segment_bytes < kSegmentBytesMax) {
+  while (transfers() > kTransfersOfSeedMax && script.segment_bytes < kSegmentBytesMax) {
     script.segment_bytes *= 4;
   }
 }
