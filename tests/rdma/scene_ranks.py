@@ -84,7 +84,7 @@ def _run_over_rdma(program: str, ranks: int, *arguments: str) -> list[Any]:
 
 def check_process_sets_that_overlap() -> None:
     """Of four ranks: static, added and removed, in use at the same time."""
-    for entry in _run_over_rdma("process_sets.py", 4, str(seed())):
+    for entry in _run_over_rdma("process_sets.py", 4, str(seed()), "4"):
         assert entry["cases"] > 0, entry
 
 
