@@ -224,8 +224,9 @@ void set_python(const rc_python* functions) { python = *functions; }
 
 void* prepared_call(void* self, void*) {
   auto* const bound = static_cast<rc_bound*>(python.address_of(self));
-  bound->answer = prepared_run_locked(bound->prepared);
-  if (bound->answer != kDone) return python.call(bound->otherwise);
+  bound->is_fresh = bound->prepared != nullptr && bound->answer == kDone;
+  if (bound->is_fresh) bound->answer = prepared_run_locked(bound->prepared);
+  if (!bound->is_fresh || bound->answer != kDone) return python.call(bound->otherwise);
   python.refer_to(bound->result);
   return bound->result;
 }

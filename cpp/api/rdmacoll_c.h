@@ -211,10 +211,11 @@ typedef struct rc_python {
 } rc_python;
 
 typedef struct rc_bound {
-  rc_prepared* prepared;
-  void* result; /* objects of Python's */
+  rc_prepared* prepared; /* NULL: it is no more */
+  void* result;          /* objects of Python's */
   void* otherwise;
-  int32_t answer;
+  int32_t answer;   /* of the last run, until `otherwise` has dealt with it and has put 0 here */
+  int32_t is_fresh; /* that run was of this call */
 } rc_bound;
 
 typedef struct rc_api {
@@ -448,9 +449,9 @@ typedef struct rc_api {
                      const void* const* gradients, void* const* values, rc_ps_call** call,
                      char** error);
   /* A prepared operation as a function of CPython's (METH_NOARGS), whose `self` is the address of
-   * an rc_bound as an int: prepared_run_locked, and then a new reference to `result`; where the
-   * answer is not 0 it goes to `answer`, and what `otherwise` returns is returned. Set Python's own
-   * functions first. */
+   * an rc_bound as an int: prepared_run_locked, and then a new reference to `result`. Where that
+   * does not simply end well, or an earlier run's answer is still there, or nothing to be run, what
+   * `otherwise` returns is returned. Set Python's own functions first. */
   void (*set_python)(const rc_python* python);
   void* (*prepared_call)(void* self, void* nothing);
 } rc_api;

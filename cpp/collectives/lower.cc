@@ -149,15 +149,16 @@ class Lowering {
 
   Slice in_pool(const Slice& slice) {
     if (slice.space == Space::input && !placement_.input_visible) {
-      return packed(slice, inputs_packed_);
+      return packed(slice, inputs_packed_, outputs_packed_);
     }
     const bool is_hidden = slice.space == Space::output && !placement_.output_visible &&
                            !placement_.output_shared && !is_in_work(slice);
-    return is_hidden ? packed(slice, outputs_packed_) : moved(slice);
+    return is_hidden ? packed(slice, outputs_packed_, inputs_packed_) : moved(slice);
   }
 
-  // Its place in work, where each of its parts is copied once for what it holds.
-  Slice packed(const Slice& slice, std::vector<bool>& parts) {
+  // Its place in work, where each of its parts is copied once for what it holds. `others` were
+  // there.
+  Slice packed(const Slice& slice, std::vector<bool>& parts, std::vector<bool>& others) {
     const int last = slice.first_part + slice.parts;
     for (int part = slice.first_part, end = part; part < last; part = end) {
       for (end = part + 1; end < last && parts[end] == parts[part];) ++end;
@@ -168,6 +169,7 @@ class Lowering {
       to_.pack(to_.work(part, end - part), from);
     }
     std::fill(parts.begin() + slice.first_part, parts.begin() + last, true);
+    std::fill(others.begin() + slice.first_part, others.begin() + last, false);
     return to_.work(slice.first_part, slice.parts);
   }
 

@@ -10,12 +10,15 @@ namespace {
 
 constexpr uint64_t kSegmentBytesMin = 64;
 
-// All segments of a set that can be in flight together fit into `bytes`. Of all algorithms
-// recursive doubling needs most: in each round a place to receive and one to show. A server has its
-// part of every worker, and the sum.
-uint64_t segment_bytes_max(uint64_t bytes, int ranks, int servers, std::size_t batches) {
+// All segments of a set that can be in flight together fit into `bytes`. Of all algorithms that
+// are chosen recursive doubling needs most: in each round a place to receive and one to show. One
+// that is forced has all ranks' at once (one_shot). A server has its part of every worker, and the
+// sum.
+uint64_t segment_bytes_max(uint64_t bytes, int ranks, int servers, std::size_t batches,
+                           bool has_all_at_once) {
   const int rounds = std::bit_width(static_cast<unsigned>(ranks - 1));
   int segments = 2 * rounds + 2;
+  if (has_all_at_once) segments = std::max(segments, ranks + 1);
   if (servers > 0) segments = std::max(segments, (ranks + servers) / servers + 1);
   const uint64_t most = bytes / (batches * kSegmentsInFlight) / segments;
   return std::max(most, kSegmentBytesMin);
@@ -38,7 +41,11 @@ void Engine::make_set(uint32_t number, const std::vector<int>& ranks, const Lane
                       uint64_t bytes) {
   const int servers = number == 0 ? world_.servers : 0;
   const int workers = static_cast<int>(ranks.size()) - servers;
-  const uint64_t segment = segment_bytes_max(bytes, workers, servers, lanes.count);
+  const bool has_one_shot =
+      std::ranges::any_of(config_.allreduce_algorithms, [](const AlgorithmRange& range) {
+        return algorithm_from(range.algorithm) == Algorithm::one_shot;
+      });
+  const uint64_t segment = segment_bytes_max(bytes, workers, servers, lanes.count, has_one_shot);
   executor_.open(lanes);
   SetHost& host = *this;
   sets_.push_back(std::make_unique<ProcessSet>(

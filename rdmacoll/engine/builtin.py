@@ -20,12 +20,22 @@ class _Definition(ctypes.Structure):
     ]
 
 
-_definitions: dict[int, _Definition] = {}  # by address; functions refer to them for ever
+_definitions: dict[int, _Definition] = {}  # by address
+
+
+class Address(int):
+    """Of what the function needs, which it keeps there."""
+
+    kept: Any
 
 
 def function_at(address: int, self: Any) -> Callable[[], Any]:
     """The C function `PyObject *f(PyObject *self, PyObject *)` at `address`, with the `self` that it gets."""
-    definition = _definitions.setdefault(address, _Definition(b"run", address, _METH_NOARGS, None))
+    if address not in _definitions:
+        _definitions[address] = _Definition(b"run", address, _METH_NOARGS, None)
+        # Functions refer to it until the interpreter has ended.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_definitions[address]))
+    definition = _definitions[address]
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.argtypes = [ctypes.POINTER(_Definition), ctypes.py_object, ctypes.c_void_p]
     make.restype = ctypes.py_object

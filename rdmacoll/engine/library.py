@@ -93,6 +93,7 @@ class Bound(ctypes.Structure):
         ("result", ctypes.py_object),
         ("otherwise", ctypes.py_object),
         ("answer", ctypes.c_int32),
+        ("is_fresh", ctypes.c_int32),
     ]
 
 

@@ -7,7 +7,7 @@ import weakref
 from typing import Any, Callable
 
 from rdmacoll.engine import library as abi
-from rdmacoll.engine.builtin import function_at
+from rdmacoll.engine.builtin import Address, function_at
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.results import KeptResults
 from rdmacoll.engine.submission import SLICE_MS, Array, Call, failure
@@ -60,13 +60,26 @@ class PreparedCall:
 
         def otherwise() -> Any:
             prepared = me()
-            assert prepared is not None
-            return prepared._end(prepared._bound.answer)
+            if prepared is None:
+                raise RdmacollError("this prepared call is no more: keep what `prepare_...` returned.")
+            return prepared._end_short_cut()
 
         self._bound = abi.Bound(self._prepared, self.out, otherwise)
-        call = function_at(self._engine.library.prepared_call, ctypes.addressof(self._bound))
+        where = Address(ctypes.addressof(self._bound))
+        where.kept = self._bound
+        call = function_at(self._engine.library.prepared_call, where)
         # Python looks for __call__ in the class alone, and does not bind a function of C's.
         self.__class__ = type(type(self).__name__, (type(self),), {"__call__": call, "__doc__": self.__doc__})
+
+    def _end_short_cut(self) -> Any:
+        """The answer stays where the library has put it until it is dealt with: Ctrl-C may come first."""
+        bound = self._bound
+        if bound.is_fresh:
+            return self._end(bound.answer)
+        if bound.answer == abi.TIMEOUT:
+            self._run = _refuse_interrupted  # an earlier run, which may still be in flight
+        self._has_moved = self._has_moved or bound.answer == abi.MOVED
+        return self._end(abi.TIMEOUT)
 
     def __call__(self) -> Any:
         """Runs on what is in the array now, and returns the result: the same object in each run, which the
@@ -87,26 +100,27 @@ class PreparedCall:
             self._run = _refuse_interrupted  # this one may still be in flight
             self.__class__ = PreparedCall
             raise
+        self._bound.answer = code
         if code:
             if code != abi.MOVED:
+                self._bound.answer = abi.DONE
                 raise refusal() if self._engine.is_forked else failure(self._engine, self._error)
             self._has_moved = True
         if self._has_moved:
-            try:
-                if self._results is not None:
-                    self.out = self._results(KeptResults(self._engine, self._prepared))
-                    self._bound.result = self.out
-                self._has_moved = False
-            except BaseException:  # Ctrl-C; the next run has to come here
-                self.__class__ = PreparedCall
-                raise
+            if self._results is not None:
+                self.out = self._results(KeptResults(self._engine, self._prepared))
+                self._bound.result = self.out
+            self._has_moved = False  # also after Ctrl-C in the lines above
+        self._bound.answer = abi.DONE
         return self.out
 
     def __del__(self) -> None:
         engine = self._engine
         if not self._prepared or engine.is_forked:
             return
-        if self._run is _refuse_interrupted and engine.is_open:
+        self._bound.prepared = None
+        is_interrupted = self._run is _refuse_interrupted or self._bound.answer == abi.TIMEOUT
+        if is_interrupted and engine.is_open:
             engine.interrupted.append((self._prepared, self._arrays))
         else:
             engine.library.prepared_free(self._prepared)

@@ -59,6 +59,81 @@ else:
     assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
 
 
+def test_ctrl_c_in_the_first_slice_of_a_small_prepared_run_is_noticed():
+    """Python runs its handlers when the library calls back, before any line of ours."""
+    body = """
+import gc
+if me == 0:
+    mine = np.ones(4000, np.float32)
+    step = engine.prepare_allreduce(mine, mine, rdmacoll.Sum, name="step")
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    said = ""
+    try:
+        step()
+    except KeyboardInterrupt:
+        said = "interrupted"
+    try:
+        step()
+    except rdmacoll.RdmacollError as error:
+        said += str(error)
+    assert said.startswith("interruptedthis prepared call was interrupted"), said
+    once = engine.prepare_allreduce(np.ones(4000, np.float32), op=rdmacoll.Sum, name="once")
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        once()
+    except KeyboardInterrupt:
+        pass
+    del step, mine, once    # the engine has their addresses still
+    gc.collect()
+    others = [np.full(4000, 7, np.float32) for _ in range(40)]
+    engine.barrier(name="go")
+    engine.barrier(name="end")
+    assert all((other == 7).all() for other in others), "reused memory was written to"
+else:
+    engine.barrier(name="go")
+    engine.allreduce(np.ones(4000, np.float32), rdmacoll.Sum, name="step")
+    engine.allreduce(np.ones(4000, np.float32), rdmacoll.Sum, name="once")
+    engine.barrier(name="end")
+"""
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_a_prepared_result_that_ctrl_c_kept_from_being_told_is_there_the_next_time():
+    body = """
+gather = engine.prepare_allgather(np.arange(4.0) + me, name="gather")
+if me == 0:
+    fetch = gather._results
+    def interrupted(kept):
+        raise KeyboardInterrupt
+    gather._results = interrupted
+    try:
+        gather()
+    except KeyboardInterrupt:
+        gather._results = fetch
+else:
+    gather()
+assert gather().tolist() == [0, 1, 2, 3, 1, 2, 3, 4]
+assert gather() is gather.out
+"""
+    assert [entry["error"] for entry in run(program(body), 2).succeeded()] == [None, None]
+
+
+def test_what_is_left_of_a_prepared_call_refuses():
+    body = """
+call = engine.prepare_allreduce(np.ones(3), name="step").__call__
+kept = [bytes(range(number)) for number in range(200)]
+try:
+    call()
+except rdmacoll.RdmacollError as error:
+    assert "is no more" in str(error), error
+else:
+    raise AssertionError("it ran")
+"""
+    outcome = run(program(body), 1, env={"PYTHONMALLOC": "debug"})
+    assert [entry["error"] for entry in outcome.succeeded()] == [None]
+
+
 def test_a_prepared_run_that_ends_between_two_slices_of_its_wait_is_not_run_again():
     body = """
 step = engine.prepare_allreduce(np.full(1000, me + 1.0), op=rdmacoll.Sum)

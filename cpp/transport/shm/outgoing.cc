@@ -372,7 +372,8 @@ bool Outgoing::arm() {
 }
 
 bool Outgoing::finished() const {
-  return outstanding_ == 0 && staged_.empty() && releases_.empty() && control_.empty();
+  return !owes_look_ && outstanding_ == 0 && staged_.empty() && releases_.empty() &&
+         control_.empty();
 }
 
 }  // namespace rdmacoll::shm

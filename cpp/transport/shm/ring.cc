@@ -120,9 +120,7 @@ bool RingConsumer::show_space() {
   if (tail_ / kRecordBytesMax == shown_ / kRecordBytesMax) return false;
   shown_ = tail_;
   indexes_->tail.store(tail_, std::memory_order_seq_cst);
-  if (indexes_->wants_space.load(std::memory_order_seq_cst) == 0) return false;
-  indexes_->wants_space.store(0, std::memory_order_relaxed);
-  return true;
+  return indexes_->wants_space.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
 }  // namespace rdmacoll::shm
