@@ -193,7 +193,7 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
     case Algorithm::bruck_alltoall:
     case Algorithm::direct_gather:
     case Algorithm::direct_scatter:
-      return usual;  // nothing is reduced, so nothing is packed for that
+      return usual;  // nothing is reduced
     case Algorithm::direct:
     case Algorithm::direct_reduce:
     case Algorithm::direct_reduce_scatter:

@@ -44,8 +44,7 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
     memory.job.divisor = head.divisor;
     memory.job.factor = head.postscale;
   }
-  const auto index = static_cast<std::size_t>(&step - program_of(run).schedule.steps.data());
-  memory.job.past_cache = program_of(run).ends_there[index] &&
+  memory.job.past_cache = program_of(run).ends_there[program_of(run).index_of(step)] &&
                           run.recipe->layout.bytes() >= kStreamedBatchBytesMin &&
                           !run.recipe->layout.is_in_place();
   const bool in_place =
@@ -58,9 +57,8 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
 uint64_t Executor::sequence(const Run& run, const Step& step) const {
   const Slot& slot = *run.slot;
   const Program& program = program_of(run);
-  const auto index = static_cast<std::size_t>(&step - program.schedule.steps.data());
   const uint64_t base = sends(step.verb) ? slot.out[step.peer] : slot.in[step.peer];
-  return base + uint64_t{run.segment} * program.per_segment[index] + step.ordinal;
+  return base + uint64_t{run.segment} * program.per_segment[program.index_of(step)] + step.ordinal;
 }
 
 uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {

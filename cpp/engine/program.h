@@ -35,6 +35,9 @@ struct Program {
   std::vector<uint16_t> per_segment;  // by step: how many transfers with its peer go its way
   uint16_t scratch_parts = 0;         // of all slots together
 
+  std::size_t index_of(const Step& step) const {
+    return static_cast<std::size_t>(&step - schedule.steps.data());
+  }
   bool has_traffic_with(int peer) const {
     return std::ranges::any_of(traffic, [peer](const Traffic& one) { return one.peer == peer; });
   }

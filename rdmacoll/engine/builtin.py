@@ -23,21 +23,25 @@ class _Definition(ctypes.Structure):
 _definitions: dict[int, _Definition] = {}  # by address
 
 
-class Address(int):
-    """Of what the function needs, which it keeps there."""
+_make = ctypes.pythonapi.PyCFunction_NewEx
+_make.argtypes = [ctypes.POINTER(_Definition), ctypes.py_object, ctypes.c_void_p]
+_make.restype = ctypes.py_object
 
-    kept: Any
+
+class _Address(int):
+    """Of what a function needs, which it keeps there."""
+
+    kept: ctypes.Structure
 
 
-def function_at(address: int, self: Any) -> Callable[[], Any]:
-    """The C function `PyObject *f(PyObject *self, PyObject *)` at `address`, with the `self` that it gets."""
+def function_at(address: int, needed: ctypes.Structure) -> Callable[[], Any]:
+    """The C function `PyObject *f(PyObject *self, PyObject *)` at `address`; the address of what is `needed`
+    is the `self` that it gets."""
     if address not in _definitions:
         _definitions[address] = _Definition(b"run", address, _METH_NOARGS, None)
         # Functions refer to it until the interpreter has ended.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_definitions[address]))
-    definition = _definitions[address]
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.argtypes = [ctypes.POINTER(_Definition), ctypes.py_object, ctypes.c_void_p]
-    make.restype = ctypes.py_object
-    function: Callable[[], Any] = make(definition, self, None)
+    itself = _Address(ctypes.addressof(needed))
+    itself.kept = needed
+    function: Callable[[], Any] = _make(_definitions[address], itself, None)
     return function

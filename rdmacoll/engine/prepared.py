@@ -7,7 +7,7 @@ import weakref
 from typing import Any, Callable
 
 from rdmacoll.engine import library as abi
-from rdmacoll.engine.builtin import Address, function_at
+from rdmacoll.engine.builtin import function_at
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.results import KeptResults
 from rdmacoll.engine.submission import SLICE_MS, Array, Call, failure
@@ -65,9 +65,7 @@ class PreparedCall:
             return prepared._end_short_cut()
 
         self._bound = abi.Bound(self._prepared, self.out, otherwise)
-        where = Address(ctypes.addressof(self._bound))
-        where.kept = self._bound
-        call = function_at(self._engine.library.prepared_call, where)
+        call = function_at(self._engine.library.prepared_call, self._bound)
         # Python looks for __call__ in the class alone, and does not bind a function of C's.
         self.__class__ = type(type(self).__name__, (type(self),), {"__call__": call, "__doc__": self.__doc__})
 
@@ -98,7 +96,6 @@ class PreparedCall:
                 code = self._run(self._handle)
         except BaseException:
             self._run = _refuse_interrupted  # this one may still be in flight
-            self.__class__ = PreparedCall
             raise
         self._bound.answer = code
         if code:

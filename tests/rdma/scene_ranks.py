@@ -16,7 +16,6 @@ from ranks import ROOT, Outcome, clean_environment, mpirun_command, run
 from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic, main, own_device, seed
 
 PROGRAMS = ROOT / "tests" / "multiprocess"
-COLLECTIVES = PROGRAMS / "numpy_collectives.py"
 ASYNCHRONOUS = PROGRAMS / "ps_training.py"
 OWN_DEVICE = Path(__file__).with_name("own_device.py")
 
@@ -37,23 +36,28 @@ rdmacoll.shutdown()
 """
 
 
-def _compare(ranks: int, **env: str) -> None:
-    """All collectives, dtypes and operators, each rank on a device of its own as far as there are enough."""
+def _run_over_rdma(program: str, ranks: int, *arguments: str, **env: str) -> list[Any]:
+    """What the ranks of a program report, each on a device of its own as far as there are enough."""
     traffic = Traffic()
     reports = run(
-        COLLECTIVES,
+        PROGRAMS / program,
         ranks,
-        arguments=[str(seed())],
+        arguments=list(arguments),
         env={**RDMA, **env},
         env_of=own_device(ranks),
         deadline_s=280,
     ).succeeded()
-    for entry in reports:
+    assert not traffic.silent(ranks)
+    return reports
+
+
+def _compare(ranks: int, **env: str) -> None:
+    """All collectives, dtypes and operators."""
+    for entry in _run_over_rdma("numpy_collectives.py", ranks, str(seed()), **env):
         assert entry["transport"] == "rdma", entry
         assert entry["cases"] > 250, entry
         assert entry["metrics"]["registrations"] > 0, entry
         assert entry["metrics"]["bytes_sent"] > 10_000_000, entry
-    assert not traffic.silent(ranks)
 
 
 def check_two_ranks() -> None:
@@ -66,20 +70,6 @@ def check_three_ranks_in_canonical_order() -> None:
 
 def check_four_ranks_in_canonical_order() -> None:
     _compare(4, RDMACOLL_ORDER="canonical")
-
-
-def _run_over_rdma(program: str, ranks: int, *arguments: str) -> list[Any]:
-    traffic = Traffic()
-    reports = run(
-        PROGRAMS / program,
-        ranks,
-        arguments=list(arguments),
-        env=RDMA,
-        env_of=own_device(ranks),
-        deadline_s=280,
-    ).succeeded()
-    assert not traffic.silent(ranks)
-    return reports
 
 
 def check_process_sets_that_overlap() -> None:

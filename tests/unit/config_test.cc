@@ -251,7 +251,7 @@ TEST_F(ConfigTest, algorithms_are_forced_by_size) {
       {"recursive_doubling", 32 << 10}, {"direct", 1 << 20}, {"auto", UINT64_MAX}};
   EXPECT_EQ(config.allreduce_algorithms, expected);
   const auto told = value("RDMACOLL_ALLREDUCE_ALGORITHM");
-  EXPECT_EQ(told.value + told.note, "recursive_doubling:32768:direct:1048576:auto");
+  EXPECT_EQ(told.value + "|" + told.note, "recursive_doubling:32768:direct:1048576:auto|");
   variables() = {{"RDMACOLL_ALLREDUCE_ALGORITHM", "pscpu:32k:xring"}};
   ASSERT_TRUE(read().ok());
   EXPECT_EQ(value("RDMACOLL_ALLREDUCE_ALGORITHM").note,
