@@ -20,8 +20,6 @@ namespace rdmacoll::ps {
 namespace {
 
 constexpr uint32_t kEpoch = 1;
-// A little more than an answer takes within a node; then the processor is for others.
-constexpr Nanoseconds kSpin = 200 * kMicrosecond;
 // After a caller has left, the thread leaves the client to the next one for so long.
 constexpr std::chrono::milliseconds kStandBack{2};
 // How long the news that a server ends may take to leave this process.
@@ -177,8 +175,8 @@ Status PsSession::serve(Nanoseconds timeout) {
     if (now >= deadline) return Status::busy();
     if (moved) {
       moved_at = now;
-    } else if (now - moved_at > kSpin) {
-      sleep(hold, deadline);
+    } else if (now - moved_at > patience_.spin()) {
+      sleep_since(moved_at, hold, deadline);
     } else {
       sched_yield();
     }
@@ -216,6 +214,12 @@ void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
   if (--sleeping_ == 0) silence(bell_);
 }
 
+void PsSession::sleep_since(Nanoseconds moved_at, std::unique_lock<std::mutex>& hold,
+                            Nanoseconds until) {
+  sleep(hold, until);
+  patience_.slept(clock_.now() - moved_at);
+}
+
 void PsSession::run() {
   std::unique_lock hold(mutex_);
   while (!ends_) {
@@ -245,8 +249,8 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
       if (waiting_ > 1) ring(bell_);  // it may have been theirs
     } else if (now >= deadline) {
       break;
-    } else if (now - moved_at > kSpin) {
-      sleep(hold, deadline);
+    } else if (now - moved_at > patience_.spin()) {
+      sleep_since(moved_at, hold, deadline);
     } else {
       hold.unlock();
       sched_yield();

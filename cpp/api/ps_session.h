@@ -16,6 +16,7 @@
 #include "base/config.h"
 #include "base/event.h"
 #include "base/log.h"
+#include "base/patience.h"
 #include "bootstrap/fabric.h"
 #include "memory/pool.h"
 #include "ps/client.h"
@@ -79,12 +80,16 @@ class PsSession {
   void end();
 
  private:
+  // A little more than an answer takes within a node; then the processor is for others.
+  static constexpr Nanoseconds kSpin = 200 * kMicrosecond;
+
   PsSession() = default;
   std::vector<int> ranks(int first, int end) const;
   Status take_up(const std::vector<int>& leaders);
   Nanoseconds deadline_in(Nanoseconds timeout) const;
   bool step();
   void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
+  void sleep_since(Nanoseconds moved_at, std::unique_lock<std::mutex>& hold, Nanoseconds until);
   void call_back(std::unique_lock<std::mutex>& hold);
   void tell_notes();
   void run();  // the worker's thread: heartbeats, and what nobody waits for
@@ -104,6 +109,7 @@ class PsSession {
   std::mutex mutex_;
   std::condition_variable moved_;
   int waiting_ = 0;
+  Patience patience_{kSpin};
   int sleeping_ = 0;       // in poll(), and not hearing of anything but the bell
   bool has_been_ = false;  // a caller, since the thread looked
   bool ends_ = false;

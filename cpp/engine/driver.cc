@@ -46,7 +46,11 @@ void relax(bool yield) {
 
 Driver::Driver(Engine& engine, const Transport& transport, const Clock& clock,
                DriverOptions options)
-    : engine_(engine), transport_(transport), clock_(clock), options_(options) {}
+    : engine_(engine),
+      transport_(transport),
+      clock_(clock),
+      options_(options),
+      patience_(options.caller_spin) {}
 
 Driver::~Driver() { stop("", 0); }
 
@@ -350,17 +354,19 @@ void Driver::drive(Done done, Limits& limits) {
     if (limits.long_wait != nullptr && now - limits.since > kSpinAlone) limits.long_wait->begin();
     if (moved) continue;
     if (idle_since == 0) idle_since = now;
-    if (now - idle_since < limits.spin) {
+    const bool sleeps = limits.idle == Idle::sleeps;
+    if (now - idle_since < (sleeps ? std::min(limits.spin, patience_.spin()) : limits.spin)) {
       relax(options_.yield || now - idle_since > kSpinAlone);
       continue;
     }
-    if (limits.idle == Idle::returns) return;
+    if (!sleeps) return;
     if (limits.long_wait != nullptr) limits.long_wait->begin();
     if (fall_asleep() &&
         sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
       silence_bell();
     }
     asleep_.store(false, std::memory_order_seq_cst);
+    patience_.slept(clock_.now() - idle_since);
     idle_since = 0;
   }
 }

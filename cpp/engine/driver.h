@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/patience.h"
 #include "base/status.h"
 #include "engine/engine.h"
 #include "engine/long_wait.h"
@@ -20,8 +21,8 @@
 namespace rdmacoll {
 
 struct DriverOptions {
-  // How long to poll without success before sleeping. A caller has nothing else to do; the engine
-  // thread shares the cores with the training.
+  // How long to poll without success before sleeping. A caller has nothing else to do, but does so
+  // for less where it was in vain; the engine thread shares the cores with the training.
   Nanoseconds caller_spin = 100 * kMicrosecond;
   Nanoseconds thread_spin = 10 * kMicrosecond;
   // More ranks than cores: whoever polls gives way after each turn.
@@ -128,7 +129,8 @@ class Driver {
   const Transport& transport_;
   const Clock& clock_;
   DriverOptions options_;
-  Fd wake_fd_;       // the bell, of whoever has the baton
+  Patience patience_;  // of callers, with the baton
+  Fd wake_fd_;         // the bell, of whoever has the baton
   Fd get_up_fd_;     // for the engine thread alone: a bell could be silenced by a caller before it
                      // has got up
   Fd thread_epoll_;  // of the engine thread

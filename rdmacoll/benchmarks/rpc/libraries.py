@@ -7,7 +7,9 @@ from rdmacoll.benchmarks.libraries import PATIENT, QUIET_TENSORFLOW, Library
 OURS = "rdmacoll"
 # On one machine, where it would otherwise go through shared memory: as gRPC does.
 OURS_BY_TCP = "rdmacoll-tcp"
-PEERS = ("tf-grpc", "grpcio")
+# No library: what the kernel carries.
+SOCKETS = "sockets"
+PEERS = ("tf-grpc", "grpcio", SOCKETS)
 
 # What one call of a peer to one process needs; ours are requests to a server.
 _TENSORFLOW = {"module": "rpc.tensorflow_grpc"}
@@ -41,5 +43,6 @@ def libraries(*, everybody: bool) -> dict[str, Library]:
             sleeps=True,
             instead="grpc",
         ),
+        Library(SOCKETS, "plain sockets", {"module": "rpc.sockets"}, "rpc", "own", "hand", sleeps=True),
     )
     return {row.name: row for row in rows}

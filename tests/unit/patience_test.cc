@@ -1,0 +1,30 @@
+#include "base/patience.h"
+
+#include <gtest/gtest.h>
+
+namespace rdmacoll {
+namespace {
+
+constexpr Nanoseconds kMost = 100 * kMicrosecond;
+
+TEST(Patience, goes_while_it_is_in_vain_and_comes_back_at_once) {
+  Patience patience(kMost);
+  EXPECT_EQ(patience.spin(), kMost);
+  patience.slept(kMillisecond);
+  EXPECT_EQ(patience.spin(), kMost / 2);
+  for (int i = 0; i < 100; ++i) patience.slept(kMost + 1);
+  EXPECT_EQ(patience.spin(), 5 * kMicrosecond);
+  patience.slept(kMost);  // polling would have seen this one
+  EXPECT_EQ(patience.spin(), kMost);
+}
+
+TEST(Patience, is_never_more_than_was_asked_for) {
+  Patience none(0);
+  none.slept(kMillisecond);
+  EXPECT_EQ(none.spin(), 0);
+  none.slept(0);
+  EXPECT_EQ(none.spin(), 0);
+}
+
+}  // namespace
+}  // namespace rdmacoll
