@@ -9,7 +9,8 @@ from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP, SOCKETS, librar
 
 Row = Mapping[str, Any]
 
-# How many times as good as each peer we mean to be (plain sockets are no peer, but what the kernel carries), by the command and its row.
+# How many times as good as each peer we mean to be, by the command and its row. Plain sockets are none, but
+# what the kernel carries.
 LATENCY, LATENCY_BYTES_MAX = 4.0, 64 << 10
 BANDWIDTH, BANDWIDTH_PAYLOAD = 3.0, "skewed"
 THROUGHPUT, THROUGHPUT_PAYLOAD = 4.5, "uniform"

@@ -65,7 +65,7 @@ def _connect(address: str) -> socket.socket:
 
 def _receive(way: socket.socket, into: Array) -> bool:
     """False when the other end is gone."""
-    rest = memoryview(into)
+    rest = into.data
     while rest:
         got = way.recv_into(rest)
         if got == 0:
@@ -78,12 +78,12 @@ def _serve(way: socket.socket) -> None:
     way.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     ask, kept = np.empty(_ASK.size, np.uint8), np.empty(0, np.uint8)
     while _receive(way, ask):
-        what, size = _ASK.unpack(ask)
+        what, size = _ASK.unpack(ask.tobytes())
         if what != _PULL:
             kept = kept if kept.size == size else np.empty(size, np.uint8)
             if not _receive(way, kept):
                 return
-        way.sendall(_DONE if what == _PUSH else memoryview(kept))
+        way.sendall(_DONE if what == _PUSH else kept.data)
 
 
 class _Calls:
@@ -104,7 +104,7 @@ class _Calls:
             for way, payload in zip(self._ways, self._payloads):
                 way.sendall(_ASK.pack(_ASKS[what], payload.nbytes))
                 if what != "pull":
-                    way.sendall(memoryview(payload))
+                    way.sendall(payload.data)
         done = np.empty(len(_DONE), np.uint8)
         for _ in range(each):
             for way, answer in zip(self._ways, self._answers):
