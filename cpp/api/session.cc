@@ -31,6 +31,9 @@ constexpr uint32_t kFirstEpoch = 1;
 constexpr Nanoseconds kSpinInNode = 100 * kMicrosecond;
 constexpr Nanoseconds kSpinInCrowdedNode = 50 * kMicrosecond;
 constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
+// A device's answer is no interrupt before the queue is armed, and an armed one costs two system
+// calls and a thread's wake-up: waits within a large sum are polled through.
+constexpr Nanoseconds kSpinOnDevices = 2 * kMillisecond;
 
 // Smaller ones are copied at every run; each registration takes entries of the devices' tables.
 constexpr std::size_t kPinnedBytesMin = 32 << 10;
@@ -201,7 +204,7 @@ DriverOptions Session::driver_options(int cores) const {
   // On a lone core the other end, or what the kernel does for both, runs when this rank gives way.
   options.yield = world_.local_size() > cores || cores == 1;
   if (fabric_->transport_name() != "shm") {
-    options.caller_spin = kSpinBetweenNodes;
+    options.caller_spin = fabric_->rails().empty() ? kSpinBetweenNodes : kSpinOnDevices;
   } else {
     options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;
   }

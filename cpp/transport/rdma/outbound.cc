@@ -69,6 +69,7 @@ Status Outbound::post_send(const Transfer& transfer) {
                                     " is posted twice"));
   sending.progress.begin(transfer);
   sending.is_posted = true;
+  ++ungiven_;
   if (sending.granted > sending.progress.bytes) {
     link_.fault =
         cat("it granted ", sending.granted, " bytes for a transfer of ", sending.progress.bytes);
@@ -200,6 +201,7 @@ bool Outbound::write(uint32_t index) {
   sending.place_done = 0;
   ++sending.place;
   --unwritten_places_;
+  if (sending.progress.done == sending.progress.bytes) --ungiven_;
   sending.is_writing = sending.place < sending.places.size();
   return true;
 }
@@ -287,7 +289,7 @@ void Outbound::clear() {
   writing_.clear();
   asked_.clear();
   sent_.clear();
-  unwritten_places_ = 0;
+  unwritten_places_ = ungiven_ = 0;
 }
 
 }  // namespace rdmacoll::rdma

@@ -27,7 +27,8 @@ class Outbound {
   bool has_work() const {
     return !control_lengths_.empty() || !writing_.empty() || !asked_.empty();
   }
-  bool awaits_grants() const { return !by_key_.empty(); }
+  bool awaits_grants() const { return ungiven_ > 0; }
+  bool has_transfers() const { return !by_key_.empty(); }  // beyond the eager cut
   bool has_report() const { return !sent_.empty(); }
   void clear();
 
@@ -72,6 +73,7 @@ class Outbound {
   RingQueue<uint32_t> asked_;    // posted, and the receiver does not know
   std::vector<uint64_t> sent_;   // cookies to report
   std::size_t unwritten_places_ = 0;
+  std::size_t ungiven_ = 0;  // posted transfers of which the device has not got all
 };
 
 }  // namespace rdmacoll::rdma

@@ -93,7 +93,7 @@ class RdmaPeer {
   bool has_more() const;
   bool is_flushed() const;
   // Devices may read or write memory of transfers.
-  bool has_transfers() const { return outbound_.awaits_grants() || inbound_.has_transfers(); }
+  bool has_transfers() const { return outbound_.has_transfers() || inbound_.has_transfers(); }
   Nanoseconds next_deadline() const {
     return has_ended() ? claim_until() : liveness_->next_deadline();
   }
@@ -102,7 +102,7 @@ class RdmaPeer {
   // Since its socket has ended, what it sent or acknowledged before is waited for.
   Nanoseconds claim_until() const {
     if (inbound_.has_early()) return ended_at_ + kClaimTime;
-    return outbound_.awaits_grants() ? ended_at_ + kAcknowledgementTime : ended_at_;
+    return outbound_.has_transfers() ? ended_at_ + kAcknowledgementTime : ended_at_;
   }
   Status make_pairs();
   void meet(Sink& sink);
