@@ -167,6 +167,7 @@ Status PsSession::serve(Nanoseconds timeout) {
   const Nanoseconds deadline = deadline_in(timeout);
   std::unique_lock hold(mutex_);
   Nanoseconds moved_at = clock_.now();
+  bool has_slept = false;  // since then
   for (;;) {
     const bool moved = step();
     tell_notes();
@@ -174,9 +175,11 @@ Status PsSession::serve(Nanoseconds timeout) {
     if (server_->is_done() && fabric_->flushed()) return {};
     if (now >= deadline) return Status::busy();
     if (moved) {
+      if (std::exchange(has_slept, false)) patience_.slept(now - moved_at);
       moved_at = now;
     } else if (now - moved_at > patience_.spin()) {
-      sleep_since(moved_at, hold, deadline);
+      sleep(hold, deadline);
+      has_slept = true;
     } else {
       sched_yield();
     }
@@ -214,12 +217,6 @@ void PsSession::sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until) {
   if (--sleeping_ == 0) silence(bell_);
 }
 
-void PsSession::sleep_since(Nanoseconds moved_at, std::unique_lock<std::mutex>& hold,
-                            Nanoseconds until) {
-  sleep(hold, until);
-  patience_.slept(clock_.now() - moved_at);
-}
-
 void PsSession::run() {
   std::unique_lock hold(mutex_);
   while (!ends_) {
@@ -241,16 +238,19 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
   std::unique_lock hold(mutex_);
   ++waiting_;
   Nanoseconds moved_at = clock_.now();
+  bool has_slept = false;  // since then
   while (!call.is_done()) {
     const Nanoseconds now = clock_.now();
     if (step()) {
+      if (std::exchange(has_slept, false)) patience_.slept(now - moved_at);
       moved_at = now;
       call_back(hold);
       if (waiting_ > 1) ring(bell_);  // it may have been theirs
     } else if (now >= deadline) {
       break;
     } else if (now - moved_at > patience_.spin()) {
-      sleep_since(moved_at, hold, deadline);
+      sleep(hold, deadline);
+      has_slept = true;
     } else {
       hold.unlock();
       sched_yield();
@@ -259,6 +259,7 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
   }
   --waiting_;
   has_been_ = true;
+  if (sleeping_ > 0) ring(bell_);  // what this one has disarmed would not wake them
   return call.is_done() ? call.status : Status::busy();
 }
 

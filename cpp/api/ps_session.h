@@ -89,7 +89,6 @@ class PsSession {
   Nanoseconds deadline_in(Nanoseconds timeout) const;
   bool step();
   void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
-  void sleep_since(Nanoseconds moved_at, std::unique_lock<std::mutex>& hold, Nanoseconds until);
   void call_back(std::unique_lock<std::mutex>& hold);
   void tell_notes();
   void run();  // the worker's thread: heartbeats, and what nobody waits for

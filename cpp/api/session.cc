@@ -31,8 +31,8 @@ constexpr uint32_t kFirstEpoch = 1;
 constexpr Nanoseconds kSpinInNode = 100 * kMicrosecond;
 constexpr Nanoseconds kSpinInCrowdedNode = 50 * kMicrosecond;
 constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
-// A device's answer is no interrupt before the queue is armed, and an armed one costs two system
-// calls and a thread's wake-up: waits within a large sum are polled through.
+// To arm a device's queue takes system calls, beside the wake-up: waits within a large sum are
+// polled through, with a core for each rank.
 constexpr Nanoseconds kSpinOnDevices = 2 * kMillisecond;
 
 // Smaller ones are copied at every run; each registration takes entries of the devices' tables.
@@ -204,14 +204,17 @@ DriverOptions Session::driver_options(int cores) const {
   // On a lone core the other end, or what the kernel does for both, runs when this rank gives way.
   options.yield = world_.local_size() > cores || cores == 1;
   if (fabric_->transport_name() != "shm") {
-    options.caller_spin = fabric_->rails().empty() ? kSpinBetweenNodes : kSpinOnDevices;
+    const bool is_crowded = world_.local_size() > cores;
+    options.op_spin = kSpinBetweenNodes;
+    options.caller_spin =
+        fabric_->rails().empty() || is_crowded ? kSpinBetweenNodes : kSpinOnDevices;
   } else {
-    options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;
+    options.op_spin = options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;
   }
   if (options.yield) options.thread_spin = 0;
   if (config_.spin_us) {
     options.caller_spin = static_cast<Nanoseconds>(*config_.spin_us * kMicrosecond);
-    options.thread_spin = options.caller_spin;
+    options.op_spin = options.thread_spin = options.caller_spin;
   }
   return options;
 }

@@ -1,5 +1,5 @@
-// How long to poll before sleeping: as long as that has paid lately. The policy is that of the
-// kernel's halt polling for virtual machines.
+// How long to poll before sleeping: as long as that has paid lately. It is like the kernel's halt
+// polling for virtual machines, but comes back to the most at once.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,12 @@ class Patience {
   // What has come soon would have come to whoever had polled a little longer; what takes longer is
   // waited for asleep, and sooner so each time.
   void slept(Nanoseconds waited) {
-    spin_ = waited <= most_ ? most_ : std::max(std::min(kLeast, most_), spin_ / 2);
+    spin_ = waited <= most_ + kWakeUp ? most_ : std::max(std::min(kLeast, most_), spin_ / 2);
   }
 
  private:
   static constexpr Nanoseconds kLeast = 5 * kMicrosecond;
+  static constexpr Nanoseconds kWakeUp = 100 * kMicrosecond;  // is part of what was waited
 
   Nanoseconds most_;
   Nanoseconds spin_;

@@ -150,7 +150,7 @@ Status Driver::submit_and_drive(const OperationRef& operation) {
     count_visit();
     operation->is_driven_by_caller = true;
     drive([&] { return operation->done(); },
-          {.timeout = options_.caller_spin, .spin = options_.caller_spin, .idle = Idle::returns});
+          {.timeout = options_.op_spin, .spin = options_.op_spin, .idle = Idle::returns});
     operation->is_driven_by_caller = false;
     leave();
   } else {
@@ -354,19 +354,21 @@ void Driver::drive(Done done, Limits& limits) {
     if (limits.long_wait != nullptr && now - limits.since > kSpinAlone) limits.long_wait->begin();
     if (moved) continue;
     if (idle_since == 0) idle_since = now;
-    const bool sleeps = limits.idle == Idle::sleeps;
-    if (now - idle_since < (sleeps ? std::min(limits.spin, patience_.spin()) : limits.spin)) {
+    // Starts and ends, which insist, say nothing of what waits take between them.
+    const bool learns = limits.idle == Idle::sleeps && !limits.insists;
+    if (now - idle_since < (learns ? std::min(limits.spin, patience_.spin()) : limits.spin)) {
       relax(options_.yield || now - idle_since > kSpinAlone);
       continue;
     }
-    if (!sleeps) return;
+    if (limits.idle == Idle::returns) return;
     if (limits.long_wait != nullptr) limits.long_wait->begin();
-    if (fall_asleep() &&
-        sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
-      silence_bell();
+    if (fall_asleep()) {
+      if (sleep(caller_epoll_, std::min(limits.deadline(), engine_.next_deadline()))) {
+        silence_bell();
+      }
+      if (learns) patience_.slept(clock_.now() - idle_since);
     }
     asleep_.store(false, std::memory_order_seq_cst);
-    patience_.slept(clock_.now() - idle_since);
     idle_since = 0;
   }
 }

@@ -25,6 +25,8 @@ struct DriverOptions {
   // for less where it was in vain; the engine thread shares the cores with the training.
   Nanoseconds caller_spin = 100 * kMicrosecond;
   Nanoseconds thread_spin = 10 * kMicrosecond;
+  // How long the thread that submits a small TensorFlow op drives it, which has others to run.
+  Nanoseconds op_spin = 100 * kMicrosecond;
   // More ranks than cores: whoever polls gives way after each turn.
   bool yield = false;
 };

@@ -314,6 +314,33 @@ TEST(RdmaCost, steady_state_registers_and_copies_nothing) {
   EXPECT_EQ(fleet.fabric.counters().changed_under_way, 0u);
 }
 
+// A caller that drives may leave then: nobody looks at its transport for a while.
+TEST(RdmaTraffic, needs_no_more_polls_of_its_sender_once_the_device_has_all_of_it) {
+  constexpr std::size_t kBytes = 700'000;
+  VerbsFleet fleet({.seed = 57}, ranks_of(2, 1, {.chunk_bytes = 100'000}));
+  meet(fleet);
+  std::mt19937_64 random(57);
+  Buffer source(&fleet.pool(0), kBytes, 1, random), target(&fleet.pool(1), kBytes, 1, random);
+  source.paint(1);
+  ASSERT_TRUE(fleet.poll_until([&] { return !fleet.at(0).needs_poll(); }));
+  fleet.offer([&] { return fleet.at(0).post_send({1, 0, 1, source.pieces(), 1}); });
+  for (int i = 0; i < 100; ++i) fleet.poll_all();
+  EXPECT_TRUE(fleet.at(0).needs_poll()) << "a grant will come";
+  fleet.offer([&] { return fleet.at(1).post_recv({0, 0, 1, target.pieces(), 1}); });
+  for (int i = 0; i < 10'000 && fleet.at(0).needs_poll(); ++i) {
+    fleet.at(1).poll(fleet.sink(1));
+    fleet.fabric.step();
+    fleet.at(0).poll(fleet.sink(0));
+  }
+  EXPECT_FALSE(fleet.at(0).needs_poll());
+  EXPECT_FALSE(fleet.sink(0).sent_cookies.contains(1)) << "its writes are under way";
+  for (int i = 0; i < 10'000 && !fleet.sink(1).received_cookies.contains(1); ++i) {
+    fleet.fabric.step();
+    fleet.at(1).poll(fleet.sink(1));
+  }
+  EXPECT_TRUE(target.is_painted(1));
+}
+
 TEST(RdmaCost, memory_is_registered_when_it_is_first_used) {
   VerbsFleet fleet({.seed = 56}, ranks_of(2, 1, {}));
   meet(fleet);

@@ -12,9 +12,9 @@ TEST(Patience, goes_while_it_is_in_vain_and_comes_back_at_once) {
   EXPECT_EQ(patience.spin(), kMost);
   patience.slept(kMillisecond);
   EXPECT_EQ(patience.spin(), kMost / 2);
-  for (int i = 0; i < 100; ++i) patience.slept(kMost + 1);
+  for (int i = 0; i < 100; ++i) patience.slept(kMillisecond);
   EXPECT_EQ(patience.spin(), 5 * kMicrosecond);
-  patience.slept(kMost);  // polling would have seen this one
+  patience.slept(kMost + 50 * kMicrosecond);  // polling would have seen it before the wake-up
   EXPECT_EQ(patience.spin(), kMost);
 }
 
@@ -22,7 +22,7 @@ TEST(Patience, is_never_more_than_was_asked_for) {
   Patience none(0);
   none.slept(kMillisecond);
   EXPECT_EQ(none.spin(), 0);
-  none.slept(0);
+  none.slept(kMicrosecond);
   EXPECT_EQ(none.spin(), 0);
 }
 

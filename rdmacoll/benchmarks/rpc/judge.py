@@ -45,17 +45,15 @@ def missed(command: str, rows: Sequence[Row], gigabits: float | None = None) -> 
                 continue
             found += [
                 f"{row['exchange']} of {row['payload']}: {_TITLES[ours]} is {value:.2f} times as fast as "
-                f"{_TITLES[peer]}, and means to be {goal:g} times{_carried(ratios, ours, peer)}"
+                f"{_TITLES[peer]}, and means to be {goal:g} times{_carried(ratios, peer)}"
                 for peer, value in ratios.items()
                 if peer != SOCKETS and goal is not None and value < goal
             ]
     return found
 
 
-def _carried(ratios: Mapping[str, float], ours: str, peer: str) -> str:
-    if ours != OURS_BY_TCP or SOCKETS not in ratios:
-        return ""
-    return f" (plain sockets: {ratios[peer] / ratios[SOCKETS]:.2f} times)"
+def _carried(ratios: Mapping[str, float], peer: str) -> str:
+    return f" (plain sockets: {ratios[peer] / ratios[SOCKETS]:.2f} times)" if SOCKETS in ratios else ""
 
 
 def number(value: float) -> str:

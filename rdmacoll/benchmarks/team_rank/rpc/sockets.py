@@ -63,6 +63,13 @@ def _connect(address: str) -> socket.socket:
     return way
 
 
+def _send(way: socket.socket, ask: bytes, payload: Any) -> None:
+    """Both at once, as far as the kernel takes them."""
+    sent = way.sendmsg([ask, payload]) - len(ask)
+    assert sent >= 0  # a new message finds room for its first bytes
+    way.sendall(memoryview(payload)[sent:])
+
+
 def _receive(way: socket.socket, into: Array) -> bool:
     """False when the other end is gone."""
     rest = into.data
@@ -102,9 +109,8 @@ class _Calls:
     def _take(self, what: str, each: int) -> None:
         for _ in range(each):
             for way, payload in zip(self._ways, self._payloads):
-                way.sendall(_ASK.pack(_ASKS[what], payload.nbytes))
-                if what != "pull":
-                    way.sendall(payload.data)
+                ask = _ASK.pack(_ASKS[what], payload.nbytes)
+                _send(way, ask, b"" if what == "pull" else payload.data)
         done = np.empty(len(_DONE), np.uint8)
         for _ in range(each):
             for way, answer in zip(self._ways, self._answers):
