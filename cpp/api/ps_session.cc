@@ -166,8 +166,7 @@ void PsSession::tell_notes() {
 Status PsSession::serve(Nanoseconds timeout) {
   const Nanoseconds deadline = deadline_in(timeout);
   std::unique_lock hold(mutex_);
-  Nanoseconds moved_at = clock_.now();
-  bool has_slept = false;  // since then
+  Wait wait(patience_, clock_.now());
   for (;;) {
     const bool moved = step();
     tell_notes();
@@ -175,11 +174,10 @@ Status PsSession::serve(Nanoseconds timeout) {
     if (server_->is_done() && fabric_->flushed()) return {};
     if (now >= deadline) return Status::busy();
     if (moved) {
-      if (std::exchange(has_slept, false)) patience_.slept(now - moved_at);
-      moved_at = now;
-    } else if (now - moved_at > patience_.spin()) {
+      wait.moved(now);
+    } else if (wait.should_sleep(now)) {
       sleep(hold, deadline);
-      has_slept = true;
+      wait.slept();
     } else {
       sched_yield();
     }
@@ -237,20 +235,18 @@ Status PsSession::wait(const Call& call, Nanoseconds timeout) {
   const Nanoseconds deadline = deadline_in(timeout);
   std::unique_lock hold(mutex_);
   ++waiting_;
-  Nanoseconds moved_at = clock_.now();
-  bool has_slept = false;  // since then
+  Wait wait(patience_, clock_.now());
   while (!call.is_done()) {
     const Nanoseconds now = clock_.now();
     if (step()) {
-      if (std::exchange(has_slept, false)) patience_.slept(now - moved_at);
-      moved_at = now;
+      wait.moved(now);
       call_back(hold);
       if (waiting_ > 1) ring(bell_);  // it may have been theirs
     } else if (now >= deadline) {
       break;
-    } else if (now - moved_at > patience_.spin()) {
+    } else if (wait.should_sleep(now)) {
       sleep(hold, deadline);
-      has_slept = true;
+      wait.slept();
     } else {
       hold.unlock();
       sched_yield();

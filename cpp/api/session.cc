@@ -202,9 +202,9 @@ std::unique_ptr<Compute> Session::make_compute(int cores) const {
 DriverOptions Session::driver_options(int cores) const {
   DriverOptions options;
   // On a lone core the other end, or what the kernel does for both, runs when this rank gives way.
-  options.yield = world_.local_size() > cores || cores == 1;
+  const bool is_crowded = world_.local_size() > cores;
+  options.yield = is_crowded || cores == 1;
   if (fabric_->transport_name() != "shm") {
-    const bool is_crowded = world_.local_size() > cores;
     options.op_spin = kSpinBetweenNodes;
     options.caller_spin =
         fabric_->rails().empty() || is_crowded ? kSpinBetweenNodes : kSpinOnDevices;

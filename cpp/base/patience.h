@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -25,6 +26,25 @@ class Patience {
 
   Nanoseconds most_;
   Nanoseconds spin_;
+};
+
+// A loop that polls, and sleeps when that has been in vain for as long as its patience goes.
+// However often it sleeps and wakes for nothing, that is one wait, until something moves.
+class Wait {
+ public:
+  Wait(Patience& patience, Nanoseconds now) : patience_(patience), moved_at_(now) {}
+
+  void moved(Nanoseconds now) {
+    if (std::exchange(has_slept_, false)) patience_.slept(now - moved_at_);
+    moved_at_ = now;
+  }
+  bool should_sleep(Nanoseconds now) const { return now - moved_at_ > patience_.spin(); }
+  void slept() { has_slept_ = true; }
+
+ private:
+  Patience& patience_;
+  Nanoseconds moved_at_;
+  bool has_slept_ = false;  // since then
 };
 
 }  // namespace rdmacoll

@@ -356,7 +356,7 @@ void Driver::drive(Done done, Limits& limits) {
     if (idle_since == 0) idle_since = now;
     // Starts and ends, which insist, say nothing of what waits take between them.
     const bool learns = limits.idle == Idle::sleeps && !limits.insists;
-    if (now - idle_since < (learns ? std::min(limits.spin, patience_.spin()) : limits.spin)) {
+    if (now - idle_since < (learns ? patience_.spin() : limits.spin)) {
       relax(options_.yield || now - idle_since > kSpinAlone);
       continue;
     }

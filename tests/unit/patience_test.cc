@@ -26,5 +26,18 @@ TEST(Patience, is_never_more_than_was_asked_for) {
   EXPECT_EQ(none.spin(), 0);
 }
 
+TEST(Patience, counts_a_wait_once_however_often_it_wakes_for_nothing) {
+  Patience patience(kMost);
+  Wait wait(patience, 0);
+  EXPECT_FALSE(wait.should_sleep(kMost));
+  EXPECT_TRUE(wait.should_sleep(kMost + 1));
+  for (int i = 0; i < 5; ++i) wait.slept();
+  wait.moved(kMillisecond);
+  EXPECT_EQ(patience.spin(), kMost / 2);
+  wait.moved(3 * kMillisecond);  // found by polling: says nothing
+  EXPECT_EQ(patience.spin(), kMost / 2);
+  EXPECT_FALSE(wait.should_sleep(3 * kMillisecond + kMost / 2));
+}
+
 }  // namespace
 }  // namespace rdmacoll
