@@ -24,7 +24,7 @@ import perftest
 import rdma_goals
 from ranks import mpirun_command
 from rdma.pingpong import gid_index
-from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic
+from rdma.scene import ARE_SOFT, DEVICES, Traffic
 
 from rdmacoll.cli.bench_pair import sizes_of
 from rdmacoll.cli.report import counted, parse_bytes
@@ -71,7 +71,7 @@ def settings() -> dict[str, str]:
     """What the ranks are started with; the caller's own settings win."""
     names = ("RDMACOLL_", "TF_RDMA_", "OMPI_MCA_", "UCX_")
     given = {name: value for name, value in os.environ.items() if name.startswith(names)}
-    return {**OPEN_MPI, **RDMA, **given}
+    return {**OPEN_MPI, "RDMACOLL_TRANSPORT": "rdma", **given}
 
 
 def gid_of(device: str) -> int | None:

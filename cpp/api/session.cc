@@ -32,7 +32,7 @@ constexpr Nanoseconds kSpinInNode = 100 * kMicrosecond;
 constexpr Nanoseconds kSpinInCrowdedNode = 50 * kMicrosecond;
 constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
 // To arm a device's queue takes system calls, beside the wake-up: waits within a large sum are
-// polled through, with a core for each rank.
+// polled through, giving way where ranks share cores.
 constexpr Nanoseconds kSpinOnDevices = 2 * kMillisecond;
 
 // Smaller ones are copied at every run; each registration takes entries of the devices' tables.
@@ -202,12 +202,10 @@ std::unique_ptr<Compute> Session::make_compute(int cores) const {
 DriverOptions Session::driver_options(int cores) const {
   DriverOptions options;
   // On a lone core the other end, or what the kernel does for both, runs when this rank gives way.
-  const bool is_crowded = world_.local_size() > cores;
-  options.yield = is_crowded || cores == 1;
+  options.yield = world_.local_size() > cores || cores == 1;
   if (fabric_->transport_name() != "shm") {
     options.op_spin = kSpinBetweenNodes;
-    options.caller_spin =
-        fabric_->rails().empty() || is_crowded ? kSpinBetweenNodes : kSpinOnDevices;
+    options.caller_spin = fabric_->rails().empty() ? kSpinBetweenNodes : kSpinOnDevices;
   } else {
     options.op_spin = options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;
   }
