@@ -97,6 +97,7 @@ bool is_known(Algorithm algorithm) {
 bool Shape::operator==(const Shape& other) const {
   return ranks == other.ranks && rank == other.rank && root == other.root &&
          prescaled == other.prescaled && servers == other.servers &&
+         shares_output == other.shares_output &&
          std::ranges::equal(nodes, other.nodes) && std::ranges::equal(numa_nodes, other.numa_nodes);
 }
 

@@ -52,6 +52,7 @@ struct Shape {
   int servers = 0;
   // The NUMA node of each rank and server, in its node; -1, and empty: unknown. As `nodes`.
   std::span<const int> numa_nodes = {};
+  bool shares_output = false;  // ranks and servers have the same output memory
 
   int node_of(int which) const { return nodes.empty() ? which : nodes[which]; }
   int numa_node_of(int which) const { return numa_nodes.empty() ? -1 : numa_nodes[which]; }

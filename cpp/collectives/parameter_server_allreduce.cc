@@ -22,8 +22,8 @@ Schedule of_worker(const Shape& shape) {
   return program.finish();
 }
 
-// The sum of its part lies in the engine's own memory, like what it is made of: a server has
-// neither input nor output.
+// The sum of its part lies in the engine's own memory, like what it is made of, since a server has
+// neither input nor output; but for the workers' output where it sees that.
 Schedule of_server(const Shape& shape) {
   const int part = shape.rank - shape.ranks;
   Builder program(shape.ranks, shape.rank, shape.servers);
@@ -33,7 +33,7 @@ Schedule of_server(const Shape& shape) {
     sources.push_back(program.scratch(part));
     program.receive(worker, sources.back());
   }
-  const Slice sum = program.scratch(part);
+  const Slice sum = shape.shares_output ? program.output(part) : program.scratch(part);
   program.reduce(sum, sources, true);
   for (int turn = 0; turn < shape.ranks; ++turn) {
     program.send((part + turn) % shape.ranks, sum);

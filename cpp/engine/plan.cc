@@ -78,7 +78,8 @@ Shape Planner::shape_of(const Decided& decided) const {
           kind.reduces && request.prescale != 1.0,
           nodes_,
           servers_,
-          numa_nodes_};
+          numa_nodes_,
+          decided.place && decided.place->is_shared()};
 }
 
 // A plan relies on it that whoever has ended an operation knows that all have begun it. The log has
@@ -196,8 +197,7 @@ Recipe::Head Planner::head_of(const Decided& decided) const {
           .op = first.op == ReduceOp::average ? ReduceOp::sum : first.op,
           .divisor = averages ? world_.size() : 1.0,
           .prescale = first.prescale,
-          .postscale = reduces ? first.postscale : 1.0,
-          .output_shared = decided.place && decided.place->is_shared()};
+          .postscale = reduces ? first.postscale : 1.0};
 }
 
 // Gives outputs to an operation whose caller leaves it to us where they lie.
@@ -379,7 +379,7 @@ void Planner::add_program(Recipe& recipe) {
   const bool few = layout.pieces_bound() <= around_.pieces_max ||
                    layout.pieces_max(parts_at_once) <= around_.pieces_max;
   Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
-                      around_.devices, head.output_shared};
+                      around_.devices, head.shape.shares_output};
   // What is copied on its way needs no memory that others see. Both ends of a transfer know its
   // size, and come to the same.
   const uint64_t bytes = layout.segment_bytes_max();

@@ -45,6 +45,8 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       world_(std::move(parts.world)),
       ranks_(std::move(parts.ranks)),
       servers_(ranks_.end() - parts.servers, ranks_.end()),
+      is_one_node_(parts.servers > 0 ? job_.local_size() == job_.size()
+                                     : world_.local_size() == world_.size()),
       lanes_(parts.lanes),
       host_(host),
       now_(now),

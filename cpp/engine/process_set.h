@@ -246,6 +246,7 @@ class ProcessSet {
   const World world_;  // of those who have data: a server's rank is beyond them
   const std::vector<int> ranks_;
   const std::vector<int> servers_;  // ranks of the job
+  const bool is_one_node_;          // with the servers
   const Lanes lanes_;
   SetHost& host_;
   const Situation& now_;

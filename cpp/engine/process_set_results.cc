@@ -1,6 +1,6 @@
 // Results that all ranks of a node share. Where they lie the first member decides, at the moment in
-// which it begins the sum, in its pool: it tells the others, who wait for its word. All know for
-// which sums there is one; a word may also say that there is no room.
+// which it begins the sum, in its pool: it tells the others, and the servers, who wait for its word.
+// All know for which sums there is one; a word may also say that there is no room.
 #include <algorithm>
 
 #include "base/text.h"
@@ -8,13 +8,14 @@
 
 namespace rdmacoll {
 
-// Each part of the result is written by one rank, once: so it is with `direct`, unless all inputs
-// are scaled first, into the output.
+// Each part of the result is written by one rank or server, once: so it is with these algorithms,
+// unless all inputs are scaled first, into the output.
 bool ProcessSet::shares_results(const Decided& decided) const {
-  if (decided.algorithm != Algorithm::direct || decided.operations.size() != 1) return false;
+  const bool has_one_writer = decided.algorithm == Algorithm::direct ||
+                              decided.algorithm == Algorithm::parameter_server;
+  if (!has_one_writer || decided.operations.size() != 1) return false;
   const Request& request = decided.operations.front()->request;
-  return request.shares_results && request.prescale == 1.0 && world_.size() > 1 &&
-         servers_.empty() && world_.local_size() == world_.size();
+  return request.shares_results && request.prescale == 1.0 && world_.size() > 1 && is_one_node_;
 }
 
 // All peers are connected. False: the first member has not said it yet.
@@ -46,6 +47,8 @@ void ProcessSet::take_place(Decided& decided, const PeerPool& pool, uint64_t off
                             std::size_t block_bytes) {
   Decided::Place& place = *decided.place;
   place.block = {pool.base + offset, pool.view + offset, block_bytes};
+  // What a server writes the workers hold, until they have heard that it is written.
+  if (is_server()) return;
   const Status held = hold_results(place.block, pool.mapping, place.hold);
   if (!held.ok()) {
     host_.fail_myself(
@@ -71,7 +74,7 @@ void ProcessSet::offer_place(Decided& decided, std::size_t block_bytes) {
 }
 
 void ProcessSet::handle(int peer, PlaceMessage& message) {
-  const bool is_expected = peer == root() && !is_root() && !is_server() &&
+  const bool is_expected = peer == root() && !is_root() &&
                            places_.emplace(message.sequence, message.offset).second;
   if (!is_expected) host_.broken_protocol(peer, "a place for results that nobody has asked for");
 }

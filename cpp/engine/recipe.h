@@ -25,7 +25,6 @@ struct Recipe {
     double postscale = 1.0;
     bool input_visible = false;  // as in Placement, but for the number of pieces
     bool output_visible = false;
-    bool output_shared = false;
 
     bool operator==(const Head&) const = default;
   };

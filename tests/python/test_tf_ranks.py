@@ -14,13 +14,14 @@ from ranks import ROOT, Run, run
 PROGRAMS = ROOT / "tests" / "multiprocess"
 
 
-def run_checks(program: str, ranks: int, **options: object) -> None:
+def run_checks(program: str, ranks: int, *, servers: int = 0, **options: object) -> None:
     path: Path = PROGRAMS / program
     checks = [line for line in path.read_text().splitlines() if line.startswith("def check_")]
     is_warm = options.get("launcher", "tcp") == "tcp"
-    reports = run(path, ranks, deadline_s=900, warm=is_warm, **options).succeeded()
+    reports = run(path, ranks + servers, deadline_s=900, warm=is_warm, **options).succeeded()
     assert len(checks) > 4
-    for report in reports:
+    assert reports[ranks:] == [None] * servers
+    for report in reports[:ranks]:
         assert len(report["done"]) == len(checks)
 
 
@@ -48,6 +49,23 @@ def test_ops_that_give_or_get_parts_are_right(ranks: int, inter_op_threads: int)
 )
 def test_large_sums_are_shared_within_a_node(is_shared: str, env: dict[str, str]) -> None:
     run_checks("tf_shared.py", 3, arguments=[is_shared], env=env)
+
+
+@pytest.mark.parametrize(
+    ("is_shared", "servers", "env"),
+    [
+        ("yes", 2, {}),
+        slow("yes", 1, {"RDMACOLL_CANONICAL": "1", "RDMACOLL_ONE_COPY": "false"}),
+        slow("yes", 1, {"RDMACOLL_SERVER_PLACEMENT": "colocated"}),
+        slow("no", 1, {"RDMACOLL_TRANSPORT": "tcp"}),
+    ],
+)
+def test_large_sums_of_servers_are_shared_within_a_node(
+    is_shared: str, servers: int, env: dict[str, str]
+) -> None:
+    env = {"RDMACOLL_MODE": "ps", "RDMACOLL_NUM_SERVERS": str(servers), **env}
+    processes = 0 if "RDMACOLL_SERVER_PLACEMENT" in env else servers
+    run_checks("tf_shared.py", 3, servers=processes, arguments=[is_shared], env=env)
 
 
 @pytest.mark.parametrize(("ranks", "inter_op_threads"), [slow(2, 2), (3, 1)])

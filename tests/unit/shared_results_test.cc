@@ -134,6 +134,35 @@ TEST(SharedResults, are_right_with_and_without_views) {
   }
 }
 
+// Servers write their parts there, and the ranks nothing.
+TEST(SharedResults, are_written_by_servers_that_see_them) {
+  for (int ranks = 2; ranks <= 16; ++ranks) {
+    for (int servers = 1; servers <= 5; ++servers) {
+      for (int form = 0; form < 8; ++form) {
+        std::vector<Schedule> lowered;
+        for (int rank = 0; rank < ranks + servers; ++rank) {
+          const Placement placement{.views = std::vector<bool>(ranks + servers, form & 1),
+                                    .input_visible = (form & 2) != 0,
+                                    .output_visible = (form & 4) != 0,
+                                    .output_shared = true};
+          const Shape shape{
+              .ranks = ranks, .rank = rank, .servers = servers, .shares_output = true};
+          lowered.push_back(lower(parameter_server_allreduce(shape), placement));
+          int written = 0;
+          for (const Step& step : lowered.back().steps) {
+            const bool writes = !sends(step.verb) && step.to.space == Space::output;
+            written += writes ? step.to.parts : 0;
+          }
+          ASSERT_EQ(written, rank < ranks ? 0 : 1) << to_text(lowered.back());
+        }
+        ASSERT_EQ(verify(lowered, AlgorithmRow::Result::sum, 0, true), "")
+            << ranks << " ranks, " << servers << " servers, form " << form << "\n"
+            << to_text(lowered.back());
+      }
+    }
+  }
+}
+
 // In a ring of two steps each sum goes round: both ranks write what is not theirs alone.
 TEST(SharedResults, of_two_writers_are_found) {
   std::vector<Schedule> lowered;
