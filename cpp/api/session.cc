@@ -116,7 +116,7 @@ Status Session::open(int rank, int size, std::string job, std::vector<std::byte>
   opened->log_ = Log(opened->config_.log_level, rank);
   if (rank == 0) {
     for (const SettingValue& value : opened->settings_) {
-      if (!value.unknown.empty()) opened->log_.warning(value.unknown);
+      if (!value.warning.empty()) opened->log_.warning(value.warning);
       if (!value.note.empty()) opened->log_.info(value.note);
     }
   }

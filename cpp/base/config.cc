@@ -180,11 +180,12 @@ void tell_unknown_variables(std::vector<SettingValue>& values) {
     const std::string_view name = text.substr(0, text.find('='));
     const bool is_ours = name.starts_with("RDMACOLL_");
     if (name == "RDMACOLL_CACHE" || name.starts_with("RDMACOLL_TEST_")) continue;  // of our tests
-    if (!is_ours && !name.starts_with("TF_RDMA_")) continue;
+    if (!is_ours && !name.starts_with("TF_RDMA_") && !name.starts_with("RDMA_QP_")) continue;
     const Nearest nearest = nearest_setting(name);
+    if (nearest.distance == 0) continue;
     SettingValue& value = values[nearest.index];
-    if (nearest.distance > 0)
-      add(is_ours ? value.unknown : value.note, unknown_text(name, nearest));
+    const bool is_typing_error = nearest.distance <= kTypingErrorsMax;
+    add(is_ours || is_typing_error ? value.warning : value.note, unknown_text(name, nearest));
   }
 }
 
@@ -243,6 +244,7 @@ Status read_setting(const Setting& setting, const std::vector<Given>& given, Con
   }
   value.value = parsed.automatic ? "" : parsed.text;
   value.source = parsed.automatic ? "automatic" : given[0].source;
+  value.given = cat(given[0].name, "=", given[0].text);
   if (!parsed.automatic && setting.store != nullptr) setting.store(config, parsed);
   value.add_note(parsed.note);
   for (std::size_t i = 1; i < given.size(); ++i) {
@@ -250,8 +252,8 @@ Status read_setting(const Setting& setting, const std::vector<Given>& given, Con
     if (given[i].name == given[0].name)
       continue;  // an argument over its own variable is no surprise
     if (parse(setting, given[i].text, other) && other.text == parsed.text) continue;
-    value.add_note(cat(given[i].name, " says ", given[i].text, "; ", given[0].name, "=",
-                       given[0].text, " is obeyed"));
+    add(value.warning,
+        cat(given[i].name, " says ", given[i].text, "; ", value.given, " is obeyed"));
   }
   return {};
 }
@@ -314,7 +316,7 @@ std::string settings_json(const std::vector<SettingValue>& values) {
     const std::vector<std::string_view> names = names_of(setting);
     std::vector<std::string> aliases;
     for (std::size_t i = 1; i < names.size(); ++i) aliases.push_back(json_quote(names[i]));
-    std::string note = value.unknown;
+    std::string note = value.warning;
     add(note, value.note);
     rows.push_back(
         cat("{\"name\": ", json_quote(setting.name),

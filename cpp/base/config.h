@@ -73,6 +73,7 @@ struct Config {
   int dedicated_servers() const { return has_servers && !is_colocated ? servers : 0; }
   bool rdma_enabled = true;
   std::string rdma_device;
+  std::string rdma_device_by = "RDMACOLL_DEVICE";  // the variable's name, as it was given
   // Of the queue pairs; chosen when unset.
   std::optional<int> rdma_gid_index;
   std::optional<int> rdma_port;
@@ -83,8 +84,10 @@ struct Config {
   std::optional<uint8_t> rdma_service_level;
   std::optional<uint32_t> rdma_mtu;  // bytes
   std::optional<uint8_t> rdma_traffic_class;
-  bool rdma_requested = false;       // named, or enabled by hand: then unusable RDMA is an error
-  uint64_t chunk_bytes = 4'194'304;  // TF_RDMA_CHUNK_SIZE
+  // By which setting RDMA was asked for, "TF_RDMA_DEV_NAME=mlx5_0": then it is an error where it
+  // cannot be used. "": by none.
+  std::string rdma_request;
+  uint64_t chunk_bytes = 4'194'304;            // TF_RDMA_CHUNK_SIZE
   std::optional<uint64_t> accumulation_bytes;  // TF_RDMA_ACC_SIZE; found by measurement when unset
   uint64_t pool_bytes = 1'073'741'824;         // TF_RDMA_BUF_SIZE
   bool pool_is_given = false;                  // somebody set it: never less
@@ -98,10 +101,13 @@ struct Config {
 
 struct SettingValue {
   const Setting* setting;
-  std::string value;    // effective, as text
-  std::string source;   // default, automatic, environment, argument
-  std::string note;     // "TF_RDMA_CHUNK_SIZE says 1048576; RDMACOLL_CHUNK_SIZE is obeyed"
-  std::string unknown;  // "RDMACOLL_TRANSPROT is no setting of this version; did you mean ...?"
+  std::string value;   // effective, as text
+  std::string source;  // default, automatic, environment, argument
+  std::string note;    // "there are no servers without RDMACOLL_MODE=ps"
+  // Said at the start: "TF_RDMA_CHUNK_SIZE says 1048576; RDMACOLL_CHUNK_SIZE=65536 is obeyed",
+  // "RDMACOLL_TRANSPROT is no setting of this version; did you mean RDMACOLL_TRANSPORT?"
+  std::string warning;
+  std::string given;  // by whom and as what: "TF_RDMA_DEV_NAME=mlx5_0"; "": by nobody
   void add_note(std::string_view more);
 };
 // The last part of read_config: what settings mean together. Refuses those that exclude each other.
@@ -109,8 +115,8 @@ Status check_relations(Config& config, std::vector<SettingValue>& values);
 
 // `lookup` reads one variable (the environment in the product, a map in tests); `arguments` is
 // "NAME=value\n..." and beats it. An empty value is an unset one. With `environment`, variables
-// that look like settings and are none are told at the setting with the nearest name: in `unknown`
-// those that begin with RDMACOLL_, which can be nothing else; in `note` other systems'. When it
+// that look like settings and are none are told at the setting with the nearest name: in `warning`
+// those that can be nothing else, and typing errors; in `note` other systems'. When it
 // fails, `values` has the defaults of what cannot be read: some are needed to tell other ranks.
 using Lookup = std::optional<std::string> (*)(std::string_view name);
 std::optional<std::string> environment(std::string_view name);

@@ -57,8 +57,14 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
   // Which transports are allowed is said last and most plainly: a device that scripts name is not
   // asked for where rdma is left out.
   const bool excludes_rdma = !config.transports.empty() && !names_rdma;
-  config.rdma_requested = config.rdma_enabled && !excludes_rdma &&
-                          (names_rdma || was_set("RDMACOLL_DEVICE") || was_set("RDMACOLL_RDMA"));
+  if (was_set("RDMACOLL_DEVICE")) {
+    const std::string& given = value_of("RDMACOLL_DEVICE").given;
+    config.rdma_device_by = given.substr(0, given.find('='));
+  }
+  for (const std::string_view name : {"RDMACOLL_RDMA", "RDMACOLL_DEVICE", "RDMACOLL_TRANSPORT"}) {
+    const bool asks = name == "RDMACOLL_TRANSPORT" ? names_rdma : was_set(name);
+    if (asks && config.rdma_enabled && !excludes_rdma) config.rdma_request = value_of(name).given;
+  }
   config.pool_is_given = was_set("RDMACOLL_BUF_SIZE");
   constexpr uint64_t kGiB = uint64_t{1} << 30;
   if (config.pool_bytes % kGiB != 0) {

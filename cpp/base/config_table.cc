@@ -123,36 +123,40 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) {
        config.rdma_port = static_cast<int>(value.integer);
      }},
-    {"RDMACOLL_PKEY", "RDMA_PKEY", "automatic", Unit::count, Scope::rank, "0 to 65535",
+    {"RDMACOLL_PKEY", "RDMA_PKEY RDMA_QP_PKEY_INDEX", "automatic", Unit::count, Scope::rank,
+     "0 to 65535",
      "The partition key, by its index; when unset, the first one with full membership.", 0, 65535,
      [](Config& config, const ParsedValue& value) {
        config.rdma_pkey_index = static_cast<int>(value.integer);
      }},
-    {"RDMACOLL_QUEUE_DEPTH", "RDMA_QUEUE_DEPTH", "automatic", Unit::count, Scope::rank,
-     "32 to 32768", "Send requests that one queue pair holds; when unset, 128.", 32, 32768,
+    {"RDMACOLL_QUEUE_DEPTH", "RDMA_QUEUE_DEPTH RDMA_QP_QUEUE_DEPTH", "automatic", Unit::count,
+     Scope::rank, "32 to 32768", "Send requests that one queue pair holds; when unset, 128.", 32,
+     32768,
      [](Config& config, const ParsedValue& value) {
        config.rdma_queue_depth = static_cast<uint32_t>(value.integer);
      }},
-    {"RDMACOLL_TIMEOUT", "RDMA_TIMEOUT", "automatic", Unit::count, Scope::rank, "1 to 31",
+    {"RDMACOLL_TIMEOUT", "RDMA_TIMEOUT RDMA_QP_TIMEOUT", "automatic", Unit::count, Scope::rank,
+     "1 to 31",
      "A queue pair repeats what is not acknowledged within 4.096 us times 2 to this power; when "
      "unset, 17 (0.5 s).",
      1, 31,
      [](Config& config, const ParsedValue& value) {
        config.rdma_timeout = static_cast<uint8_t>(value.integer);
      }},
-    {"RDMACOLL_RETRY_CNT", "RDMA_RETRY_CNT", "automatic", Unit::count, Scope::rank, "0 to 7",
+    {"RDMACOLL_RETRY_CNT", "RDMA_RETRY_CNT RDMA_QP_RETRY_COUNT", "automatic", Unit::count,
+     Scope::rank, "0 to 7",
      "How often it repeats before the peer has failed; when unset, 6. Soft-RoCE takes 7 for ever, "
      "so it gets 6.",
      0, 7,
      [](Config& config, const ParsedValue& value) {
        config.rdma_retries = static_cast<uint8_t>(value.integer);
      }},
-    {"RDMACOLL_SL", "RDMA_SL", "automatic", Unit::count, Scope::rank, "0 to 15",
+    {"RDMACOLL_SL", "RDMA_SL RDMA_QP_SL", "automatic", Unit::count, Scope::rank, "0 to 15",
      "The service level of the packets; when unset, 0.", 0, 15,
      [](Config& config, const ParsedValue& value) {
        config.rdma_service_level = static_cast<uint8_t>(value.integer);
      }},
-    {"RDMACOLL_MTU", "RDMA_MTU", "automatic", Unit::choice, Scope::rank,
+    {"RDMACOLL_MTU", "RDMA_MTU RDMA_QP_MTU", "automatic", Unit::choice, Scope::rank,
      "256, 512, 1024, 2048, 4096 or auto",
      "The largest packet in bytes; more than the ports of both ends have active is never taken.", 0,
      0,

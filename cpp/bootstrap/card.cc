@@ -139,7 +139,7 @@ void scan(Scanner& scanner, Card& card) {
   });
   card.rdma.obstacle = scanner.expect(",\"rdma\":{\"obstacle\":").text();
   card.rdma.has_devices = scanner.expect(",\"devices\":").flag();
-  card.rdma.is_requested = scanner.expect(",\"requested\":").flag();
+  card.rdma.request = scanner.expect(",\"request\":").text();
   card.rdma.pool_bytes = scanner.expect(",\"pool\":").number<uint64_t>();
   scanner.expect("},\"settings\":").list("{}", kSettingsMax, [&] {
     std::string name = scanner.text();
@@ -163,7 +163,7 @@ std::string to_json(const Card& card) {
       ",\"pid\":", card.pid, ",\"node\":", json_quote(card.node_key), ",\"numa\":", card.numa_node,
       ",\"uid\":", card.uid, ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[",
       join(addresses, ","), "],\"rdma\":{\"obstacle\":", json_quote(card.rdma.obstacle),
-      ",\"devices\":", int{card.rdma.has_devices}, ",\"requested\":", int{card.rdma.is_requested},
+      ",\"devices\":", int{card.rdma.has_devices}, ",\"request\":", json_quote(card.rdma.request),
       ",\"pool\":", card.rdma.pool_bytes, "},\"settings\":{", join(settings, ","), "}}");
 }
 

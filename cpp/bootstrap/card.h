@@ -14,13 +14,13 @@
 namespace rdmacoll {
 
 // Grows with every change of what is sent: frames, messages, handshake, this card.
-inline constexpr uint32_t kWireVersion = 17;
+inline constexpr uint32_t kWireVersion = 18;
 
 struct RdmaCard {
   std::string obstacle;  // why this rank cannot use it, and the cure; "" when it can
   bool has_devices = false;
-  bool is_requested = false;  // somebody asked for it here
-  uint64_t pool_bytes = 0;    // the largest pool that it could pin, or was told to
+  std::string request;      // by which setting it was asked for here; "": by none
+  uint64_t pool_bytes = 0;  // the largest pool that it could pin, or was told to
 };
 
 struct Card {

@@ -83,7 +83,7 @@ Status Fabric::listen() {
     for (SocketAddress& address : addresses) address.set_port(port);
     if (has_peers) RC_RETURN_IF_ERROR(reception_->open(addresses));
   }
-  if (has_peers || options_.config.rdma_requested) {
+  if (has_peers || !options_.config.rdma_request.empty()) {
     ability_ = find_rdma(options_.config, pool_, options_.verbs,
                          options_.memory_limit.value_or(rdma::memory_limit()));
   }
@@ -164,7 +164,7 @@ Status Fabric::begin(const World& world) {
   RC_ASSERT(static_cast<int>(cards_.size()) == options_.size, "probe_node comes first");
   RC_ASSERT(peers_.empty(), "begin() comes once");
   world_ = world;
-  if (world_.size() > 1 || options_.config.rdma_requested) {
+  if (world_.size() > 1 || !options_.config.rdma_request.empty()) {
     RC_RETURN_IF_ERROR(agree_on_rdma(
         cards_, options_.config, [&](int rank) { return world.describe(rank); }, agreement_));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "transport/rdma/sysfs.h"
 
 namespace rdmacoll {
 namespace {
@@ -90,11 +91,11 @@ Status look(const Config& config, MemoryPool& pool, const rdma::MemoryLimit& lim
   if (ability.verbs == nullptr) RC_RETURN_IF_ERROR(rdma::system_verbs(ability.verbs));
   std::vector<rdma::DeviceFacts> devices;
   RC_RETURN_IF_ERROR(ability.verbs->list(devices));
-  ability.card.has_devices = !devices.empty();
+  ability.card.has_devices |= !devices.empty();
   RC_RETURN_IF_ERROR(rdma::choose_rails(devices, wish_of(config), ability.rails));
   if (ability.rails.size() > rdma::kRailsMax) {
     return {Code::failed,
-            cat("RDMACOLL_DEVICE=", config.rdma_device, " names ", ability.rails.size(),
+            cat(config.rdma_device_by, "=", config.rdma_device, " names ", ability.rails.size(),
                 " ports, and ", rdma::kRailsMax, " carry the data at most: leave some out.")};
   }
   RC_RETURN_IF_ERROR(check_queue_depth(config, ability.rails));
@@ -107,6 +108,7 @@ Status look(const Config& config, MemoryPool& pool, const rdma::MemoryLimit& lim
 
 rdma::Wish wish_of(const Config& config) {
   return {.devices = config.rdma_device,
+          .devices_by = config.rdma_device_by,
           .gid_index = config.rdma_gid_index,
           .port = config.rdma_port,
           .pkey_index = config.rdma_pkey_index};
@@ -143,7 +145,9 @@ RdmaAbility find_rdma(const Config& config, MemoryPool& pool, rdma::Verbs* verbs
                       const rdma::MemoryLimit& limit) {
   RdmaAbility ability;
   ability.verbs = verbs;
-  ability.card.is_requested = config.rdma_requested;
+  ability.card.request = config.rdma_request;
+  // The kernel may have devices that the library does not see, or that there is no library for.
+  if (verbs == nullptr) ability.card.has_devices = !rdma::Sysfs().devices().empty();
   if (!config.rdma_enabled || !config.allows("rdma")) {
     ability.card.obstacle = kTurnedOff;
     return ability;
@@ -180,19 +184,22 @@ Status agree_on_rdma(std::span<const Card> cards, const Config& config,
   agreement.use = unable == cards.end();
   if (agreement.use) return agree_on_pool(cards, config, describe, agreement);
   const auto asker = std::find_if(cards.begin(), cards.end(),
-                                  [](const Card& card) { return card.rdma.is_requested; });
+                                  [](const Card& card) { return !card.rdma.request.empty(); });
   const std::string who = describe(static_cast<int>(unable - cards.begin()));
   if (asker != cards.end()) {
-    return {
-        Code::invalid,
-        cat("RDMA was asked for (TF_RDMA_ENABLED, TF_RDMA_DEV_NAME or RDMACOLL_TRANSPORT), and ",
-            who, " cannot use it: ", unable->rdma.obstacle)};
+    const std::string& request = asker->rdma.request;
+    const std::string name = request.substr(0, request.find('='));
+    return {Code::invalid,
+            cat("RDMA was asked for (", request, " at ",
+                describe(static_cast<int>(asker - cards.begin())), "), and ", who,
+                " cannot use it: ", unable->rdma.obstacle, " Without ", name, " it is TCP then.")};
   }
   // Where nobody has a device there is nothing to say.
   const bool has_devices = std::any_of(cards.begin(), cards.end(),
                                        [](const Card& card) { return card.rdma.has_devices; });
   if (has_devices && unable->rdma.obstacle != kTurnedOff) {
-    agreement.warning = cat("no RDMA, but TCP: ", who, " cannot use it: ", unable->rdma.obstacle);
+    agreement.warning = cat("no RDMA, but TCP: ", who, " cannot use it: ", unable->rdma.obstacle,
+                            " TF_RDMA_ENABLED=false says that TCP is meant.");
   }
   return {};
 }

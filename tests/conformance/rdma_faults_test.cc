@@ -128,6 +128,16 @@ TEST_F(RdmaFaults, device_that_fails_ends_all_its_peers_and_no_others) {
   expect_arrives(2, start(1, 2, 900'000));
 }
 
+// As soft-RoCE goes with its network interface: flushed requests are all that is seen.
+TEST_F(RdmaFaults, device_that_is_taken_away_is_named_at_both_ends) {
+  VerbsFleet& fleet = make({{.adapters = {ethernet(0)}}, {.adapters = {ethernet(1)}}});
+  start(0, 1, 900'000);
+  fleet.fabric.take_away(1, "mlx5_0");
+  const std::string cause = "the RDMA device of rank 1, mlx5_0 port 1";
+  EXPECT_THAT(fleet.failure(1, 0), AllOf(HasSubstr(cause), HasSubstr("is gone")));
+  EXPECT_THAT(fleet.failure(0, 1), HasSubstr("gave up and said: " + cause));
+}
+
 TEST_F(RdmaFaults, queue_that_is_full_now_and_then_delays_only) {
   VerbsFleet& fleet = make({{.adapters = {ethernet(0)}, .options = {.chunk_bytes = 4'000}},
                             {.adapters = {ethernet(1)}, .options = {.chunk_bytes = 4'000}}},

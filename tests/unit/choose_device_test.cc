@@ -100,10 +100,19 @@ Rail only_rail(const std::vector<DeviceFacts>& present, const Wish& wish = {}) {
 }
 
 TEST(ChooseDevice, none_is_an_error_with_the_cure) {
-  EXPECT_THAT(chosen({}),
-              AllOf(HasSubstr("no RDMA device is present"), HasSubstr("RDMACOLL_RDMA=false")));
+  EXPECT_THAT(chosen({}), AllOf(HasSubstr("no RDMA device is present"),
+                                HasSubstr("load the adapter's driver")));
   EXPECT_THAT(chosen({}, {.devices = "mlx5_0"}),
               AllOf(HasSubstr("RDMACOLL_DEVICE=mlx5_0"), HasSubstr("no RDMA device is present")));
+}
+
+TEST(ChooseDevice, names_the_wish_that_stands_in_the_way) {
+  EXPECT_THAT(chosen({rxe()}, {.gid_index = 99}),
+              AllOf(HasSubstr("Asked for was RDMACOLL_GID_INDEX=99: "), Not(HasSubstr("Bring"))));
+  EXPECT_THAT(chosen({rxe()}, {.port = 9, .pkey_index = 7}),
+              HasSubstr("RDMACOLL_DEVICE_PORT=9, RDMACOLL_PKEY=7"));
+  EXPECT_THAT(chosen({rxe()}, {.devices = "rxe7", .devices_by = "TF_RDMA_DEV_NAME"}),
+              AllOf(HasSubstr("TF_RDMA_DEV_NAME=rxe7: "), HasSubstr("or unset TF_RDMA_DEV_NAME")));
 }
 
 TEST(ChooseDevice, takes_the_gid_by_its_type_and_scope_and_not_by_its_index) {

@@ -60,7 +60,7 @@ TEST_F(ConfigTest, defaults_are_those_of_the_documentation) {
   EXPECT_FALSE(config.canonical);
   EXPECT_EQ(config.chunk_bytes, 4'194'304U);
   EXPECT_EQ(config.log_level, LogLevel::warning);
-  EXPECT_FALSE(config.rdma_requested);
+  EXPECT_EQ(config.rdma_request, "");
   EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").value, "4194304");
   EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").source, "default");
   for (const char* name : {"RDMACOLL_TRANSPORT", "RDMACOLL_SEGMENT_BYTES", "RDMACOLL_DEVICE",
@@ -188,7 +188,7 @@ TEST_F(ConfigTest, an_alias_is_obeyed_and_beaten_by_our_own_name) {
   variables()["RDMACOLL_CHUNK_SIZE"] = "2M";
   ASSERT_TRUE(read().ok());
   EXPECT_EQ(config.chunk_bytes, 2U << 20);
-  EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").note,
+  EXPECT_EQ(value("RDMACOLL_CHUNK_SIZE").warning,
             "TF_RDMA_CHUNK_SIZE says 1M; RDMACOLL_CHUNK_SIZE=2M is obeyed");
   variables()["TF_RDMA_CHUNK_SIZE"] = "2097152";  // the same in other words
   ASSERT_TRUE(read().ok());
@@ -227,21 +227,31 @@ TEST_F(ConfigTest, unknown_variables_of_the_environment_are_noted) {
   ::setenv("RDMACOLL_NOTHING_OF_THE_KIND", "1", 1);
   ::setenv("RDMACOLL_TEST_DEVICES", "rxe1", 1);
   ::setenv("TF_RDMA_CHUNKSIZE", "1", 1);
+  ::setenv("TF_RDMA_OF_ANOTHER_SYSTEM_ALTOGETHER", "1", 1);
+  ::setenv("RDMA_QP_TIMEOUTT", "1", 1);
   const Status status = read_config("", &environment, config, values);
   ::unsetenv("RDMACOLL_TRANSPROT");
   ::unsetenv("RDMACOLL_NOTHING_OF_THE_KIND");
   ::unsetenv("RDMACOLL_TEST_DEVICES");
   ::unsetenv("TF_RDMA_CHUNKSIZE");
+  ::unsetenv("TF_RDMA_OF_ANOTHER_SYSTEM_ALTOGETHER");
+  ::unsetenv("RDMA_QP_TIMEOUTT");
   ASSERT_TRUE(status.ok()) << status.message();
   const std::string typo =
       "RDMACOLL_TRANSPROT is no setting of this version; did you mean RDMACOLL_TRANSPORT?";
-  EXPECT_EQ(value("RDMACOLL_TRANSPORT").unknown, typo);
+  EXPECT_EQ(value("RDMACOLL_TRANSPORT").warning, typo);
   EXPECT_THAT(settings_json(values),
               AllOf(HasSubstr(json_quote(typo)), Not(HasSubstr("RDMACOLL_TEST_DEVICES"))));
   EXPECT_THAT(settings_json(values),
               HasSubstr("RDMACOLL_NOTHING_OF_THE_KIND is no setting of this version; `rdmacoll "
                         "config` lists them"));
-  EXPECT_THAT(value("RDMACOLL_CHUNK_SIZE").note, HasSubstr("did you mean TF_RDMA_CHUNK_SIZE?"));
+  EXPECT_THAT(value("RDMACOLL_CHUNK_SIZE").warning, HasSubstr("did you mean TF_RDMA_CHUNK_SIZE?"));
+  EXPECT_THAT(value("RDMACOLL_TIMEOUT").warning, HasSubstr("did you mean RDMA_QP_TIMEOUT?"));
+  const bool warns = std::ranges::any_of(values, [](const SettingValue& value) {
+    return value.warning.find("OF_ANOTHER_SYSTEM") != std::string::npos;
+  });
+  EXPECT_FALSE(warns) << "it may be meant for that one";
+  EXPECT_THAT(settings_json(values), HasSubstr("TF_RDMA_OF_ANOTHER_SYSTEM_ALTOGETHER is no"));
 }
 
 TEST_F(ConfigTest, algorithms_are_forced_by_size) {
@@ -282,21 +292,23 @@ TEST_F(ConfigTest, canonical_order_excludes_the_ring) {
 }
 
 TEST_F(ConfigTest, rdma_is_requested_by_name_only) {
-  const std::map<std::string, std::string> kRequests[] = {{{"TF_RDMA_ENABLED", "true"}},
-                                                          {{"TF_RDMA_DEV_NAME", "mlx5_1"}},
-                                                          {{"RDMACOLL_TRANSPORT", "rdma,tcp"}}};
-  for (const auto& request : kRequests) {
-    variables() = request;
+  const std::map<std::string, std::string> kRequests = {{"TF_RDMA_ENABLED", "true"},
+                                                        {"TF_RDMA_DEV_NAME", "mlx5_1"},
+                                                        {"RDMACOLL_TRANSPORT", "rdma,tcp"}};
+  for (const auto& [name, text] : kRequests) {
+    variables() = {{name, text}};
     ASSERT_TRUE(read().ok());
-    EXPECT_TRUE(config.rdma_requested) << request.begin()->first;
+    EXPECT_EQ(config.rdma_request, cat(name, "=", text));
+    EXPECT_EQ(config.rdma_device_by,
+              name == "TF_RDMA_DEV_NAME" ? "TF_RDMA_DEV_NAME" : "RDMACOLL_DEVICE");
   }
   variables() = {{"TF_RDMA_ENABLED", "false"}, {"TF_RDMA_DEV_NAME", "mlx5_1"}};
   ASSERT_TRUE(read().ok());
-  EXPECT_FALSE(config.rdma_requested);
+  EXPECT_EQ(config.rdma_request, "");
   EXPECT_FALSE(config.rdma_enabled);
   variables() = {{"TF_RDMA_DEV_NAME", "mlx5_1"}, {"RDMACOLL_TRANSPORT", "shm,tcp"}};
   ASSERT_TRUE(read().ok());
-  EXPECT_FALSE(config.rdma_requested) << "it is left out of what is allowed";
+  EXPECT_EQ(config.rdma_request, "") << "it is left out of what is allowed";
   variables() = {{"TF_RDMA_ENABLED", "0"}, {"RDMACOLL_TRANSPORT", "rdma"}};
   EXPECT_EQ(read().code(), Code::invalid);
 }
@@ -339,7 +351,7 @@ TEST_F(ConfigTest, names_of_other_systems_set_the_queue_pairs) {
                  {"RDMA_GID_INDEX", "1"},   {"RDMA_TRAFFIC_CLASS", "106"}};
   ASSERT_TRUE(read().ok());
   EXPECT_EQ(config.rdma_device, "mlx4_0");
-  EXPECT_TRUE(config.rdma_requested);
+  EXPECT_NE(config.rdma_request, "");
   EXPECT_EQ(config.rdma_port, 2);
   EXPECT_EQ(config.rdma_pkey_index, 3);
   EXPECT_EQ(config.rdma_queue_depth, 1024U);
@@ -350,11 +362,23 @@ TEST_F(ConfigTest, names_of_other_systems_set_the_queue_pairs) {
   EXPECT_EQ(config.rdma_gid_index, 1);
   EXPECT_EQ(config.rdma_traffic_class, 106);
   EXPECT_EQ(value("RDMACOLL_RETRY_CNT").source, "environment");
+  // As its documentation spells them.
+  variables() = {{"RDMA_QP_PKEY_INDEX", "2"}, {"RDMA_QP_QUEUE_DEPTH", "64"},
+                 {"RDMA_QP_TIMEOUT", "13"},   {"RDMA_QP_RETRY_COUNT", "5"},
+                 {"RDMA_QP_SL", "4"},         {"RDMA_QP_MTU", "512"}};
+  ASSERT_TRUE(read().ok());
+  EXPECT_EQ(config.rdma_pkey_index, 2);
+  EXPECT_EQ(config.rdma_queue_depth, 64U);
+  EXPECT_EQ(config.rdma_timeout, 13);
+  EXPECT_EQ(config.rdma_retries, 5);
+  EXPECT_EQ(config.rdma_service_level, 4);
+  EXPECT_EQ(config.rdma_mtu, 512U);
+  variables() = {{"RDMA_DEVICE", "mlx4_0"}};
   // Each of three names beats the next one.
   variables()["TF_RDMA_DEV_NAME"] = "mlx5_1";
   ASSERT_TRUE(read().ok());
   EXPECT_EQ(config.rdma_device, "mlx5_1");
-  EXPECT_THAT(value("RDMACOLL_DEVICE").note, HasSubstr("RDMA_DEVICE says mlx4_0"));
+  EXPECT_THAT(value("RDMACOLL_DEVICE").warning, HasSubstr("RDMA_DEVICE says mlx4_0"));
   EXPECT_THAT(settings_json(values),
               HasSubstr(R"("aliases": ["TF_RDMA_DEV_NAME", "RDMA_DEVICE"])"));
 }

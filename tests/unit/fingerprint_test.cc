@@ -62,7 +62,8 @@ TEST(Fingerprint, does_not_list_a_thousand_ranks) {
 TEST(FingerprintCard, comes_back_as_it_went) {
   Card card = a_card();
   card.host = "a \"host\"\n\\ \x01 \xc3\xa9";
-  card.rdma = {.obstacle = "no \"port\"", .has_devices = true};
+  card.rdma = {
+      .obstacle = "no \"port\"", .has_devices = true, .request = "TF_RDMA_DEV_NAME=\"a b\""};
   Card back;
   const std::string text = to_json(card);
   EXPECT_EQ(text.find('\n'), std::string::npos);
@@ -76,7 +77,7 @@ TEST(FingerprintCard, comes_back_as_it_went) {
   EXPECT_EQ(back.settings, card.settings);
   EXPECT_EQ(back.rdma.obstacle, card.rdma.obstacle);
   EXPECT_TRUE(back.rdma.has_devices);
-  EXPECT_FALSE(back.rdma.is_requested);
+  EXPECT_EQ(back.rdma.request, card.rdma.request);
   ASSERT_EQ(back.tcp.size(), 2u);
   EXPECT_EQ(back.tcp[0].text(), "10.0.0.1:4711");
   EXPECT_EQ(back.tcp[1].text(), "[fd00::1]:4712");

@@ -63,11 +63,11 @@ TEST_F(FindRdma, no_device_is_an_obstacle) {
 
 TEST_F(FindRdma, missing_device_that_was_asked_for_is_named_beside_those_there_are) {
   config_.rdma_device = "mlx5_7";
-  config_.rdma_requested = true;
+  config_.rdma_request = "TF_RDMA_DEV_NAME=mlx5_7";
   const RdmaAbility ability = find(fabric_.add_host({verbs_sim::ethernet(0)}));
   EXPECT_THAT(ability.card.obstacle, AllOf(HasSubstr("mlx5_7"), HasSubstr("mlx5_0")));
   EXPECT_TRUE(ability.card.has_devices);
-  EXPECT_TRUE(ability.card.is_requested);
+  EXPECT_EQ(ability.card.request, "TF_RDMA_DEV_NAME=mlx5_7");
 }
 
 TEST_F(FindRdma, device_with_its_port_down_is_an_obstacle) {
@@ -101,7 +101,7 @@ RdmaCard unable(std::string obstacle, bool has_devices) {
   return {.obstacle = std::move(obstacle), .has_devices = has_devices};
 }
 RdmaCard asking(RdmaCard card) {
-  card.is_requested = true;
+  card.request = "TF_RDMA_DEV_NAME=mlx5_0";
   return card;
 }
 
@@ -123,7 +123,9 @@ TEST(AgreeOnRdma, one_that_is_unable_decides_for_all_and_is_named) {
   RdmaAgreement agreement;
   EXPECT_TRUE(agree({able(), able(), unable("its port is down.", true)}, agreement).ok());
   EXPECT_FALSE(agreement.use);
-  EXPECT_EQ(agreement.warning, "no RDMA, but TCP: rank 2 on h2 cannot use it: its port is down.");
+  EXPECT_EQ(agreement.warning,
+            "no RDMA, but TCP: rank 2 on h2 cannot use it: its port is down. TF_RDMA_ENABLED=false "
+            "says that TCP is meant.");
 }
 
 TEST(AgreeOnRdma, what_one_asked_for_and_another_cannot_is_an_error) {
@@ -131,7 +133,8 @@ TEST(AgreeOnRdma, what_one_asked_for_and_another_cannot_is_an_error) {
   const Status status = agree({asking(able()), unable("no library.", false)}, agreement);
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_THAT(status.message(),
-              AllOf(HasSubstr("RDMA was asked for"), HasSubstr("TF_RDMA_DEV_NAME"),
+              AllOf(HasSubstr("RDMA was asked for (TF_RDMA_DEV_NAME=mlx5_0 at rank 0 on h0)"),
+                    HasSubstr("Without TF_RDMA_DEV_NAME it is TCP"),
                     HasSubstr("rank 1 on h1 cannot use it: no library.")));
   EXPECT_FALSE(agreement.use);
 }
@@ -192,7 +195,7 @@ TEST(FabricOverRdma, rank_without_a_device_is_an_error_where_rdma_was_asked_for)
   SimFabric fabric({.seed = 73});
   fabric_test::Cluster cluster(2, [&](FabricOptions& options) {
     options.config.transports = {"rdma"};
-    options.config.rdma_requested = true;
+    options.config.rdma_request = "TF_RDMA_ENABLED=true";
     options.verbs =
         &(options.rank == 0 ? fabric.add_host({verbs_sim::soft_roce(0)}) : fabric.add_host({}));
   });
@@ -206,7 +209,7 @@ TEST(FabricOverRdma, a_world_of_one_that_asks_for_rdma_needs_it_as_any_other) {
     SimFabric fabric{verbs_sim::FabricPolicy{}};
     fabric_test::Cluster cluster(size, [&](FabricOptions& options) {
       options.verbs = &fabric.add_host({});
-      options.config.rdma_requested = true;
+      options.config.rdma_request = "TF_RDMA_ENABLED=true";
     });
     const Status status = cluster.begin();
     EXPECT_EQ(status.code(), Code::invalid);
@@ -220,7 +223,7 @@ TEST(FabricOverRdma, a_world_of_one_that_has_what_it_asks_for_starts) {
   SimFabric fabric{verbs_sim::FabricPolicy{}};
   fabric_test::Cluster cluster(1, [&](FabricOptions& options) {
     options.verbs = &fabric.add_host({verbs_sim::soft_roce(0)});
-    options.config.rdma_requested = true;
+    options.config.rdma_request = "TF_RDMA_ENABLED=true";
   });
   const Status status = cluster.begin();
   EXPECT_TRUE(status.ok()) << status.message();

@@ -159,7 +159,7 @@ TEST(RdmaSettings, soft_roce_does_not_retry_for_ever_and_says_so_once) {
 // The reason why RDMA, asked for, cannot be.
 std::string refusal(const std::function<AdapterModel(int)>& adapter, const Configure& configure) {
   RdmaCluster refused(adapter, [&](FabricOptions& options) {
-    options.config.rdma_requested = true;
+    options.config.rdma_request = "TF_RDMA_ENABLED=true";
     configure(options);
   });
   const Status begun = refused.cluster->begin();

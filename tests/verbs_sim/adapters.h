@@ -32,6 +32,7 @@ struct Adapter {
   int host = 0;
   std::vector<bool> is_up;          // by position of the port
   bool is_broken = false;           // device fatal
+  bool is_gone = false;             // taken out of the machine
   uint32_t next_queue_pair = 0x11;  // the same on all: numbers are unique on an adapter only
 
   // Null when there is none of that number.

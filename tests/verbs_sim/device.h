@@ -43,6 +43,7 @@ class SimDevice final : public rdma::Device {
   ~SimDevice() override;
 
   const rdma::DeviceFacts& facts() const override { return facts_; }
+  bool is_there() const override { return !adapter_.is_gone; }
   Status register_memory(std::byte* memory, std::size_t bytes,
                          std::unique_ptr<rdma::Registration>& registration) override;
   Status create_queue_pair(const rdma::QueuePairLimits& limits, int port, int gid_index,

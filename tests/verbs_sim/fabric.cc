@@ -208,6 +208,15 @@ void SimFabric::break_device(int host, const std::string& name) {
        {.kind = rdma::EventKind::device_fatal, .text = "local catastrophic error"});
 }
 
+void SimFabric::take_away(int host, const std::string& name) {
+  Adapter& taken = adapter(host, name);
+  taken.is_gone = true;
+  for (SimDevice* device : devices_) {
+    if (&device->adapter_ != &taken) continue;
+    for (SimQueuePair* queue_pair : device->queue_pairs_) queue_pair->fail();
+  }
+}
+
 void SimFabric::break_completion_queue(rdma::Device& device) {
   auto& broken = static_cast<SimDevice&>(device);
   broken.is_queue_broken_ = true;

@@ -124,6 +124,7 @@ class SimFabric {
   void kill(int host);      // it stops in the middle of everything; nobody is told
   void cut(int a, int b);   // packets between the two are lost; nobody is told
   void heal(int a, int b);  // undoes cut()
+  void take_away(int host, const std::string& device);  // its queues are flushed; nobody is told
   // The users of the device are told.
   void lower_port(int host, const std::string& device, int port);
   void raise_port(int host, const std::string& device, int port);

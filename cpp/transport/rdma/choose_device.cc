@@ -163,7 +163,7 @@ std::string states_of(std::span<const DeviceFacts> present, const Wish& wish) {
 Status none_present() {
   return {Code::invalid,
           "no RDMA device is present on this machine: load the adapter's driver (rdma link shows "
-          "what the kernel has), or go without: RDMACOLL_RDMA=false."};
+          "what the kernel has)."};
 }
 
 // `why` stands in front of what the port itself says.
@@ -176,6 +176,14 @@ std::optional<Rail> first_rail(const DeviceFacts& device, const Wish& wish, std:
     return verdict.rail;
   }
   return std::nullopt;
+}
+
+std::vector<std::string> wished_of_ports(const Wish& wish) {
+  std::vector<std::string> wished;
+  if (wish.port) wished.push_back(cat("RDMACOLL_DEVICE_PORT=", *wish.port));
+  if (wish.gid_index) wished.push_back(cat("RDMACOLL_GID_INDEX=", *wish.gid_index));
+  if (wish.pkey_index) wished.push_back(cat("RDMACOLL_PKEY=", *wish.pkey_index));
+  return wished;
 }
 
 Status choose_automatically(std::span<const DeviceFacts> present, const Wish& wish,
@@ -192,11 +200,16 @@ Status choose_automatically(std::span<const DeviceFacts> present, const Wish& wi
       return {};
     }
   }
-  return {
-      Code::invalid,
-      cat("no RDMA device of this machine has a port that can be used: ", states_of(present, wish),
-          wish.port ? cat("; asked for was RDMACOLL_DEVICE_PORT=", *wish.port) : "",
-          ". Bring one up, or go without: RDMACOLL_RDMA=false.")};
+  // Without what was wished of ports, is there one?
+  const std::vector<std::string> wished = wished_of_ports(wish);
+  const bool is_there = std::any_of(present.begin(), present.end(), [](const DeviceFacts& device) {
+    return device.unusable.empty() && first_rail(device, {}, "");
+  });
+  const std::string cure = is_there && !wished.empty() ? cat("Asked for was ", join(wished, ", "),
+                                                             ": ask for what is there, or unset it")
+                                                       : "Bring one up";
+  return {Code::invalid, cat("no RDMA device of this machine has a port that can be used: ",
+                             states_of(present, wish), ". ", cure, ".")};
 }
 
 struct Named {
@@ -238,8 +251,8 @@ Status choose_named(std::span<const DeviceFacts> present, const Wish& wish, cons
   const auto refused = [&](const std::string& what) {
     return Status(
         Code::invalid,
-        cat("RDMACOLL_DEVICE=", wish.devices, ": ", what, "; present: ", states_of(present, wish),
-            ". Name one with a port that can be used, or unset RDMACOLL_DEVICE."));
+        cat(wish.devices_by, "=", wish.devices, ": ", what, "; present: ", states_of(present, wish),
+            ". Name one with a port that can be used, or unset ", wish.devices_by, "."));
   };
   const auto device = std::find_if(present.begin(), present.end(), [&](const DeviceFacts& each) {
     return each.name == named.device;
@@ -292,20 +305,20 @@ Status choose_rails(std::span<const DeviceFacts> present, const Wish& wish,
   for (const std::string& part : split(wish.devices)) {
     Named named;
     if (!parse(part, named)) {
-      return {Code::invalid, cat("RDMACOLL_DEVICE=", wish.devices, ": \"", part,
+      return {Code::invalid, cat(wish.devices_by, "=", wish.devices, ": \"", part,
                                  "\" names no device: write mlx5_0, mlx5_0:2 for its port 2, or "
                                  "mlx5_0,mlx5_1 for two rails.")};
     }
     if (present.empty()) {
       return {Code::invalid,
-              cat("RDMACOLL_DEVICE=", wish.devices, ", and ", none_present().message())};
+              cat(wish.devices_by, "=", wish.devices, ", and ", none_present().message())};
     }
     Rail rail;
     RC_RETURN_IF_ERROR(choose_named(present, wish, named, rail));
     for (const Rail& other : chosen) {
       if (other.device != rail.device || other.port != rail.port) continue;
       return {Code::invalid,
-              cat("RDMACOLL_DEVICE=", wish.devices, " names ", rail.device, " port ", rail.port,
+              cat(wish.devices_by, "=", wish.devices, " names ", rail.device, " port ", rail.port,
                   " twice, and two rails of one port carry no more than one: name it once.")};
     }
     chosen.push_back(std::move(rail));

@@ -34,6 +34,7 @@ struct Rail {
 struct Wish {
   // TF_RDMA_DEV_NAME: "mlx5_0", "mlx5_0:2" (a port), "mlx5_0,mlx5_1" (rails); "" for automatic.
   std::string devices;
+  std::string devices_by = "RDMACOLL_DEVICE";  // the setting that says so, for sentences
   std::optional<int> gid_index = {};
   std::optional<int> port = {};  // of devices that are named without one, and of all when none is
   std::optional<int> pkey_index = {};

@@ -117,6 +117,11 @@ class VerbsDevice final : public Device {
   }
 
   const DeviceFacts& facts() const override { return facts_; }
+  // Whose device is gone, the kernel answers nothing any more; the name may stand a little longer.
+  bool is_there() const override {
+    ibv_port_attr port;
+    return facts_.ports.empty() || context_->query_port(facts_.ports.front().number, port);
+  }
 
   Status register_memory(std::byte* memory, std::size_t bytes,
                          std::unique_ptr<Registration>& registration) override {

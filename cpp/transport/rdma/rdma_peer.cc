@@ -379,7 +379,7 @@ void RdmaPeer::look_at_socket(Nanoseconds now, Sink& sink) {
 
 void RdmaPeer::keep_alive(Nanoseconds now, Sink& sink) {
   if (has_failed() || has_ended()) return;
-  if (!echo_.empty() && --looks_left_ == 0) return give_up(sink, echo_);
+  if (!echo_.empty() && --looks_left_ == 0) return give_up(sink, cause_of_echo());
   liveness_->polled(now);
   if (std::exchange(heard_, false)) liveness_->heard(now);
   if (liveness_->is_silent(now)) return fail(sink, liveness_->cause());

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
 #include "transport/rdma/rdma_peer.h"
 
 namespace rdmacoll::rdma {
@@ -29,6 +30,17 @@ void RdmaPeer::give_up(Sink& sink, const std::string& cause) {
   if (has_failed()) return;
   socket_.say_last(cause);
   fail(sink, cause);
+}
+
+// What had to come before it did not come: with a device that is gone nothing comes any more.
+std::string RdmaPeer::cause_of_echo() const {
+  for (std::size_t rail = 0; rail < ports_.rails.size(); ++rail) {
+    if (ports_.devices[rail]->is_there()) continue;
+    return cat("the RDMA device of rank ", world_.number(world_.rank), ", ",
+               ports_.rails[rail].text(),
+               ", is gone: it was removed from the machine, or its driver was unloaded");
+  }
+  return echo_;
 }
 
 void RdmaPeer::close() {

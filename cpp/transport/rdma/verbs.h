@@ -138,6 +138,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceFacts& facts() const = 0;
+  // False: the machine has it no more. Its queue pairs are flushed then, and no event need say why.
+  virtual bool is_there() const = 0;
 
   // For local writing and remote writing. The message of a failure has errno's text and the bytes.
   virtual Status register_memory(std::byte* memory, std::size_t bytes,
