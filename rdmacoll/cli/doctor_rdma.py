@@ -238,7 +238,11 @@ def views(machine: Machine) -> Iterator[Finding]:
         return
     check = "ibv_devinfo -v; ls /sys/class/infiniband /dev/infiniband"
     able = [view for view in machine.views if not view.problem]
-    unable = [f"{view.by}: {view.problem}" for view in machine.views if view.problem and not view.is_broken]
+    unable = [
+        f"{view.by}: {view.problem.rstrip('.')}"
+        for view in machine.views
+        if view.problem and not view.is_broken
+    ]
     found = [
         difference
         for index, one in enumerate(able)
