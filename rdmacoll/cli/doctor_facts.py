@@ -37,6 +37,7 @@ class Settings:
 
     rows: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)  # of those that are set: by which of its names
 
     def value(self, name: str) -> str:
         """The effective value; empty where it is automatic or unknown."""
@@ -46,6 +47,15 @@ class Settings:
         """The value that the user set, as the table writes it ("true", a number of bytes); else empty."""
         chosen = (row for row in self.rows if row["name"] == name)
         return next((str(r["value"]) for r in chosen if r["source"] in ("environment", "argument")), "")
+
+    def variable(self, name: str) -> str:
+        """The variable that the user set, which may be an alias; the setting's own name where none is."""
+        return self.variables.get(name, name)
+
+    def told(self, name: str) -> str:
+        """What the user wrote, "VARIABLE=value"; empty where nothing is set."""
+        value = self.given(name)
+        return f"{self.variable(name)}={value}" if value else ""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 @dataclass(frozen=True)
 class Finding:
-    """`seen` alone when all is well."""
+    """Without a cure when all is well."""
 
     name: str
     state: str
@@ -24,9 +24,9 @@ class Finding:
         return asdict(self)
 
 
-def ok(name: str, seen: str) -> Finding:
-    """Nothing to do."""
-    return Finding(name, OK, seen)
+def ok(name: str, seen: str, *, why: str, check: str) -> Finding:
+    """Nothing to do; why it was looked at, and how to see it oneself."""
+    return Finding(name, OK, seen, why, check=check)
 
 
 def note(name: str, seen: str, *, why: str, cure: str, check: str) -> Finding:

@@ -61,9 +61,14 @@ def _loaded() -> library.Library | None:
 def _views() -> tuple[devices.View, ...]:
     return (
         view(devices.ENGINE, lambda: devices.engine_view(_loaded())),
-        view(devices.SYSFS, lambda: device_views.sysfs_view(Path("/sys/class/infiniband"))),
+        kernel_devices(),
         view(devices.PYVERBS, device_views.pyverbs_view),
     )
+
+
+def kernel_devices() -> devices.View:
+    """What the kernel lists, whether or not a program can use it."""
+    return view(devices.SYSFS, lambda: device_views.sysfs_view(Path("/sys/class/infiniband")))
 
 
 def view(by: str, look: Callable[[], devices.View]) -> devices.View:
@@ -87,9 +92,16 @@ def _settings() -> Settings:
     if found is None:
         return Settings()
     try:
-        return Settings(tuple(found.settings()))
+        return settings(found)
     except RdmacollError as error:
         return Settings(problem=str(error))
+
+
+def settings(loaded: library.Library) -> Settings:
+    """As the environment has them. Raises ConfigError."""
+    rows = tuple(loaded.settings())
+    names = {str(row["name"]): [str(row["name"]), *row["aliases"]] for row in rows}
+    return Settings(rows, variables=bootstrap.told_variables(names))
 
 
 def _pci(sys: Path, vendor: str, kinds: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rdmacoll.cli import path_page
+from rdmacoll.cli import doctor_gather, path_page
 from rdmacoll.cli.doctor_findings import PROBLEM
+from rdmacoll.cli.doctor_wish import rdma_wish
 from rdmacoll.cli.path_findings import judge
 from rdmacoll.cli.paths import (
     BANDWIDTH_BYTES,
@@ -87,7 +88,8 @@ def _ranks(here: Gathering) -> tuple[RankFacts, ...]:
         here.launch.rank,
         socket.gethostname(),
         engine_view(here.library),
-        is_enabled=here.values.text("RDMACOLL_RDMA") == "true",
+        doctor_gather.kernel_devices(),
+        rdma_wish(doctor_gather.settings(here.library)),
     )
     texts = here.carrier.allgather(json.dumps(mine.fields()))
     return tuple(rank_facts_from(json.loads(text)) for text in texts)

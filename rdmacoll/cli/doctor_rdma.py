@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Callable
 
-from rdmacoll.cli.doctor_facts import UNLIMITED, Limit, Machine
+from rdmacoll.cli.doctor_facts import UNLIMITED, Limit, Machine, Settings
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
+from rdmacoll.cli.doctor_wish import rdma_wish
 from rdmacoll.engine.device_differences import differences
 from rdmacoll.engine.devices import ENGINE, LINK_TEXT, SYSFS, Device, Port, Rail, View
 
@@ -29,35 +31,32 @@ def seen_devices(machine: Machine) -> tuple[Device, ...]:
     return next((view.devices for view in views if view.devices), ())
 
 
-def _request(machine: Machine) -> str:
-    """The setting that demands RDMA, with its value; empty when RDMA is welcome but not demanded."""
-    settings = machine.settings
-    if settings.given("RDMACOLL_DEVICE"):
-        return f"RDMACOLL_DEVICE={settings.given('RDMACOLL_DEVICE')}"
-    if "rdma" in settings.given("RDMACOLL_TRANSPORT").split(","):
-        return f"RDMACOLL_TRANSPORT={settings.given('RDMACOLL_TRANSPORT')}"
-    return (
-        "RDMACOLL_RDMA=true" if settings.given("RDMACOLL_RDMA").lower() in ("true", "1", "yes", "on") else ""
-    )
+def _grave(machine: Machine) -> Callable[..., Finding]:
+    """What keeps RDMA from working is no problem where nobody wants it."""
+    return note if rdma_wish(machine.settings).off else problem
 
 
 def devices(machine: Machine) -> Iterator[Finding]:
     """Which there are."""
     found = seen_devices(machine)
+    wish = rdma_wish(machine.settings)
     if found:
-        yield ok("devices", ", ".join(_device_text(device) for device in found))
-        return
-    demanded = _request(machine)
-    if demanded:
+        yield ok(
+            "devices",
+            ", ".join(_device_text(device) for device in found),
+            why="RDMA needs one on every node",
+            check="ls /sys/class/infiniband",
+        )
+    elif wish.demands:
         yield problem(
             "devices",
-            f"there is no RDMA device, and {demanded} demands one",
+            f"there is no RDMA device, and {wish.demanded} one",
             why="RDMA that is demanded and cannot be used is an error at the start",
-            cure=f"unset {demanded.partition('=')[0]} to use TCP, or load the adapter's driver "
+            cure=f"{wish.cure} to use TCP, or load the adapter's driver "
             "(modprobe mlx5_ib; for a container: --device=/dev/infiniband)",
             check="ls /sys/class/infiniband",
         )
-    elif machine.kernel.adapters:
+    elif machine.kernel.adapters and not wish.off:
         addresses = ", ".join(machine.kernel.adapters)
         yield problem(
             "devices",
@@ -135,33 +134,35 @@ def ports(machine: Machine) -> Iterator[Finding]:
     }
     all_ports = _judged(machine)
     some_usable = any(not unusable(device, port) for device, port in all_ports)
+    make = note if some_usable else _grave(machine)
     for device, port in all_ports:
         name = f"{device.name} port {port.number}"
+        check = f"ibv_devinfo -v -d {device.name} -i {port.number}"
         full = replace(port, active_mtu=mtus.get((device.name, port.number)))
         seen = _port_text(full)
         why_not = unusable(device, port)
         if not why_not:
             gids = ", ".join(gid.text() for gid in port.gids[:4])
             more = f" and {len(port.gids) - 4} more" if len(port.gids) > 4 else ""
-            yield ok(name, f"{seen}; {gids}{more}" if gids else seen)
+            yield ok(name, f"{seen}; {gids}{more}" if gids else seen, why="it can carry data", check=check)
             continue
-        make = note if some_usable else problem
         yield make(
             name,
             f"{seen}; it {why_not}",
             why="it cannot carry data" + ("" if some_usable else f", and no other port can; {_FALLBACK}"),
-            cure=_port_cure(device, port, why_not),
-            check=f"ibv_devinfo -v -d {device.name} -i {port.number}",
+            cure=_port_cure(machine.settings, device, port, why_not),
+            check=check,
         )
 
 
-def _port_cure(device: Device, port: Port, why_not: str) -> str:
+def _port_cure(settings: Settings, device: Device, port: Port, why_not: str) -> str:
     if device.unusable:
         return "use another device: RDMA here needs InfiniBand or RoCE"
     if port.state != "active":
         return _PORT_CURES[port.state if port.state in _PORT_CURES else "other"]
     if "asked for" in why_not:
-        return "unset RDMACOLL_GID_INDEX and RDMACOLL_PKEY, or give them an index that the port has"
+        index, key = settings.variable("RDMACOLL_GID_INDEX"), settings.variable("RDMACOLL_PKEY")
+        return f"unset {index} and {key}, or give them an index that the port has"
     if port.link == "infiniband":
         return _PORT_CURES["init"]
     return "give its network interface an IP address (the GID of RoCE v2 comes from it): ip addr add"
@@ -171,8 +172,10 @@ def choice(machine: Machine) -> Iterator[Finding]:
     """Which ports the engine chooses, and why, in its own words."""
     if not seen_devices(machine):
         return
-    if machine.settings.given("RDMACOLL_RDMA") == "false":
-        yield ok("choice", f"none: RDMACOLL_RDMA=false; {_FALLBACK}")
+    wish = rdma_wish(machine.settings)
+    if wish.off:
+        why = "RDMA that is turned off is not looked for"
+        yield ok("choice", f"none: {wish.off} turns RDMA off", why=why, check="rdmacoll config")
         return
     engine = _by(machine, ENGINE)
     for rail in engine.rails:
@@ -180,14 +183,14 @@ def choice(machine: Machine) -> Iterator[Finding]:
     reason = engine.refusal or engine.problem
     if not reason or engine.rails:
         return
-    demanded = _request(machine)
-    make = problem if demanded else note
-    yield make(
+    variable = machine.settings.variable("RDMACOLL_DEVICE")
+    without = f"no longer demand it: {wish.cure}" if wish.demands else "do without: RDMACOLL_RDMA=false"
+    yield (problem if wish.demands else note)(
         "choice",
         reason,
-        why=f"{demanded} demands RDMA, so that nothing starts without" if demanded else _FALLBACK,
-        cure="what the sentence names; or name a device above that has a usable port (RDMACOLL_DEVICE=NAME "
-        "or NAME:PORT), or do without: RDMACOLL_RDMA=false",
+        why=f"{wish.demanded} RDMA, so that nothing starts without" if wish.demands else _FALLBACK,
+        cure=f"what the sentence names; or name a device above that has a usable port ({variable}=NAME "
+        f"or NAME:PORT), or {without}",
         check="rdmacoll config; ibv_devinfo",
     )
 
@@ -211,7 +214,12 @@ def _chosen(rail: Rail) -> Finding:
             cure="RDMACOLL_RDMA=false where speed matters and there is no adapter",
             check=f"rdma link show {rail.device}/{rail.port}",
         )
-    return ok("choice", seen)
+    return ok(
+        "choice",
+        seen,
+        why="it carries the data between nodes where all ranks can use RDMA",
+        check=f"ibv_devinfo -v -d {rail.device} -i {rail.port}",
+    )
 
 
 def views(machine: Machine) -> Iterator[Finding]:
@@ -228,8 +236,13 @@ def views(machine: Machine) -> Iterator[Finding]:
             )
     if not seen_devices(machine):
         return
+    check = "ibv_devinfo -v; ls /sys/class/infiniband /dev/infiniband"
     able = [view for view in machine.views if not view.problem]
-    unable = [f"{view.by}: {view.problem}" for view in machine.views if view.problem and not view.is_broken]
+    unable = [
+        f"{view.by}: {view.problem.rstrip('.')}"
+        for view in machine.views
+        if view.problem and not view.is_broken
+    ]
     found = [
         difference
         for index, one in enumerate(able)
@@ -237,58 +250,72 @@ def views(machine: Machine) -> Iterator[Finding]:
         for difference in differences(one, other)
     ]
     for difference in found:
-        yield problem(
+        yield _grave(machine)(
             "views",
             difference,
             why="what one part chooses by its view, another part cannot use",
             cure="install rdma-core's providers (ibverbs-providers) for these adapters, and pass all of "
             "/dev/infiniband into a container",
-            check="ibv_devinfo -v; ls /sys/class/infiniband /dev/infiniband",
+            check=check,
         )
     if not found:
+        why = "what one part chooses by its view, every other part can use"
         agree = " and ".join(view.by for view in able)
         verb = "agree" if len(able) > 1 else "alone sees them"
-        yield ok("views", f"{agree} {verb}" + (f" ({'; '.join(unable)})" if unable else ""))
+        seen = f"{agree} {verb}" + (f" ({'; '.join(unable)})" if unable else "")
+        yield ok("views", seen, why=why, check=check)
 
 
 def kernel(machine: Machine) -> Iterator[Finding]:
     """Modules, device files, and libibverbs."""
     facts = machine.kernel
     modules = ", ".join(facts.modules) or "none of the RDMA modules is loaded"
+    loaded_why, loaded_check = "devices are used through ib_uverbs", "ls /sys/class/infiniband_verbs"
     if not seen_devices(machine):
-        yield ok("kernel modules", modules)
+        yield ok("kernel modules", modules, why=loaded_why + ", and there is none", check=loaded_check)
         return
     if "ib_uverbs" not in facts.modules:
-        yield problem(
+        yield _grave(machine)(
             "kernel modules",
             f"ib_uverbs is not loaded ({modules})",
             why="without it no program can use the devices",
             cure="modprobe ib_uverbs",
-            check="ls /sys/class/infiniband_verbs",
+            check=loaded_check,
         )
     else:
-        yield ok("kernel modules", modules)
+        yield ok("kernel modules", modules, why=loaded_why, check=loaded_check)
+    yield from _device_files(machine)
+    yield from _libibverbs(machine)
+
+
+def _device_files(machine: Machine) -> Iterator[Finding]:
+    facts = machine.kernel
+    why, check = "a device whose file cannot be opened cannot be used", "ls -l /dev/infiniband"
     usable = [path for path, may_use in facts.verbs_files if may_use]
     if facts.verbs_expected and len(usable) < facts.verbs_expected:
         refused = [path for path, may_use in facts.verbs_files if not may_use]
         seen = f"{len(usable)} of {facts.verbs_expected} files /dev/infiniband/uverbsN can be used"
-        yield problem(
+        yield _grave(machine)(
             "device files",
             seen + (f"; no permission for {', '.join(refused)}" if refused else ""),
-            why="a device whose file cannot be opened cannot be used",
+            why=why,
             cure="start the container with --device=/dev/infiniband; outside of one: rdma-core's udev "
             "rules, or chmod 666 on the files",
-            check="ls -l /dev/infiniband",
+            check=check,
         )
     elif facts.verbs_expected:
-        yield ok("device files", ", ".join(usable))
-    if facts.libibverbs:
-        yield problem(
+        yield ok("device files", ", ".join(usable), why=why, check=check)
+
+
+def _libibverbs(machine: Machine) -> Iterator[Finding]:
+    why, check = "the devices are used through it", "ibv_devices"
+    if machine.kernel.libibverbs:
+        yield _grave(machine)(
             "libibverbs",
-            facts.libibverbs,
-            why="the devices are used through it",
+            machine.kernel.libibverbs,
+            why=why,
             cure="apt-get install libibverbs1 ibverbs-providers (or rdma-core)",
-            check="ibv_devices",
+            check=check,
         )
     elif _by(machine, ENGINE).warning:
         yield note(
@@ -299,7 +326,7 @@ def kernel(machine: Machine) -> Iterator[Finding]:
             check="dpkg -l libibverbs1 (rpm -q libibverbs)",
         )
     else:
-        yield ok("libibverbs", "loads")
+        yield ok("libibverbs", "loads", why=why, check=check)
 
 
 def gpus(machine: Machine) -> Iterator[Finding]:
@@ -309,15 +336,17 @@ def gpus(machine: Machine) -> Iterator[Finding]:
     if not facts.gpus or not hardware:
         return
     loaded = [module for module in _PEER_MODULES if module in facts.modules]
+    why = "an adapter reaches a GPU's memory through it, or through dma-buf of newer drivers"
+    check = "lsmod | grep -E 'nvidia_peermem|nv_peer_mem'"
     if loaded:
-        yield ok("GPU memory", f"{loaded[0]} is loaded")
+        yield ok("GPU memory", f"{loaded[0]} is loaded", why=why, check=check)
     else:
         yield note(
             "GPU memory",
             f"GPUs at {', '.join(facts.gpus)} (PCI), but nvidia_peermem is not loaded",
-            why="an adapter reaches a GPU's memory through it, or through dma-buf of newer drivers",
+            why=why,
             cure="modprobe nvidia_peermem",
-            check="lsmod | grep -E 'nvidia_peermem|nv_peer_mem'",
+            check=check,
         )
 
 
@@ -329,19 +358,25 @@ def memlock(machine: Machine) -> Iterator[Finding]:
     """Whether the pool can be pinned."""
     limit: Limit = machine.memory.memlock
     have = _limit_text(limit.soft)
-    if not seen_devices(machine):
-        yield ok("locked memory", f"{have} (RDMA alone needs it)")
+    why = "memory that an adapter reads and writes has to be pinned"
+    check = "ulimit -l (KiB), on each node and as the ranks are started: mpirun ... bash -c 'ulimit -l'"
+    off = rdma_wish(machine.settings).off
+    if off or not seen_devices(machine):
+        needless = f"RDMA alone needs it, and {off} turns that off" if off else "RDMA alone needs it"
+        yield ok("locked memory", f"{have} ({needless})", why=why, check=check)
         return
     if limit.soft == UNLIMITED or machine.memory.is_memlock_exempt:
         exempt = ", and does not bind this process (CAP_IPC_LOCK)" if limit.soft != UNLIMITED else ""
-        yield ok("locked memory", have + exempt)
+        yield ok("locked memory", have + exempt, why=why, check=check)
         return
+    variable = machine.settings.variable("RDMACOLL_BUF_SIZE")
     given = machine.settings.given("RDMACOLL_BUF_SIZE")
     pool = int(given or machine.settings.value("RDMACOLL_BUF_SIZE") or _POOL_BYTES)
     pinned_share = _PINNED_SHARE * max(1, len(_by(machine, ENGINE).rails))
     need = int(pool * pinned_share)
     if limit.soft >= need:
-        yield ok("locked memory", f"{have}; the pool of {size_text(pool)} needs {size_text(need)}")
+        seen = f"{have}; the pool of {size_text(pool)} needs {size_text(need)}"
+        yield ok("locked memory", seen, why=why, check=check)
         return
     if limit.hard == UNLIMITED or limit.hard >= need:
         cure = "ulimit -l " + ("unlimited" if limit.hard == UNLIMITED else str(need // 1024))
@@ -355,9 +390,9 @@ def memlock(machine: Machine) -> Iterator[Finding]:
     smaller = "" if must else "; without RDMACOLL_BUF_SIZE the pool shrinks to what may be pinned"
     yield (problem if must else note)(
         "locked memory",
-        f"this process may pin {have}, and its pool of {size_text(pool)} (RDMACOLL_BUF_SIZE) needs "
+        f"this process may pin {have}, and its pool of {size_text(pool)} ({variable}) needs "
         f"{size_text(need)}",
-        why="memory that an adapter reads and writes has to be pinned" + smaller,
+        why=why + smaller,
         cure=cure,
-        check="ulimit -l (KiB), on each node and as the ranks are started: mpirun ... bash -c 'ulimit -l'",
+        check=check,
     )

@@ -34,7 +34,12 @@ def engine(machine: Machine) -> Iterator[Finding]:
         )
     else:
         version = "a development build" if found.version == "0" else found.version
-        yield ok("librdmacoll", f"{version}, C interface {found.abi}, {found.path}")
+        yield ok(
+            "librdmacoll",
+            f"{version}, C interface {found.abi}, {found.path}",
+            why="it and the Python package are made for each other",
+            check="rdmacoll --version; rdmacoll selftest",
+        )
 
 
 def settings(machine: Machine) -> Iterator[Finding]:
@@ -60,23 +65,25 @@ def settings(machine: Machine) -> Iterator[Finding]:
         )
     given = [f"{row['name']}={row['value']}" for row in found.rows if row["source"] == "environment"]
     if not notes and found.rows:
-        yield ok("settings", ", ".join(given) or "none is set: defaults")
+        seen = ", ".join(given) or "none is set: defaults"
+        yield ok("settings", seen, why="what is set takes effect", check="rdmacoll config --all")
 
 
 def start(machine: Machine) -> Iterator[Finding]:
     """How this process was started."""
+    check = "env | grep -E 'RDMACOLL|OMPI_COMM|PMI|SLURM|WORLD_SIZE'"
     if machine.start.problem:
         yield problem(
             "start",
             machine.start.problem,
             why="init() refuses to guess which rank this is",
             cure="set all of the variables, or none",
-            check="env | grep -E 'RDMACOLL|OMPI_COMM|PMI|SLURM|WORLD_SIZE'",
+            check=check,
         )
-    elif machine.start.launch:
-        yield ok("start", machine.start.launch.describe())
     else:
-        yield ok("start", "without a launcher: a world of one")
+        launch = machine.start.launch
+        seen = launch.describe() if launch else "without a launcher: a world of one"
+        yield ok("start", seen, why="init() takes its rank from these variables", check=check)
 
 
 def flavour(text: str) -> tuple[str, str]:
@@ -148,7 +155,12 @@ def mpi(machine: Machine) -> Iterator[Finding]:
     elif not _fits(launcher, library):
         yield _misfit(found, said, " ".join(library))
     else:
-        yield ok("MPI", f"{found.mpirun} is {said}, mpi4py {found.mpi4py} on {' '.join(library)}")
+        yield ok(
+            "MPI",
+            f"{found.mpirun} is {said}, mpi4py {found.mpi4py} on {' '.join(library)}",
+            why="ranks that this mpirun starts find each other through this mpi4py",
+            check="mpirun -np 2 rdmacoll selftest",
+        )
 
 
 def _line(text: str) -> str:
@@ -201,26 +213,32 @@ def tensorflow(machine: Machine) -> Iterator[Finding]:
             check="rdmacoll doctor --load-tensorflow",
         )
     else:
-        yield ok("TensorFlow", version)
+        yield ok(
+            "TensorFlow",
+            version,
+            why="rdmacoll's ops are made for TensorFlow 2.15 and newer",
+            check="python -c 'import tensorflow; print(tensorflow.__version__)'",
+        )
     yield from _op_library(machine)
 
 
 def _op_library(machine: Machine) -> Iterator[Finding]:
     found = machine.packages
+    why, check = "tensors reach the engine through them", "rdmacoll doctor --load-tensorflow"
     if not found.has_op_library:
         seen = f"{found.op_library} is missing: rdmacoll was built without its TensorFlow ops"
     elif found.op_library_fails:
         seen = f"{found.op_library} cannot be loaded: {found.op_library_fails}"
     else:
         loaded = "it loads" if found.op_library_was_loaded else "it is there; --load-tensorflow tries it"
-        yield ok("TensorFlow ops", loaded)
+        yield ok("TensorFlow ops", loaded, why=why, check=check)
         return
     yield problem(
         "TensorFlow ops",
         seen,
-        why="tensors reach the engine through them",
+        why=why,
         cure="make setup in the source tree, or pip install --force-reinstall rdmacoll",
-        check="rdmacoll doctor --load-tensorflow",
+        check=check,
     )
 
 
@@ -247,4 +265,9 @@ def keras(machine: Machine) -> Iterator[Finding]:
             check="python -c 'import keras; print(keras.__version__)'",
         )
     else:
-        yield ok("Keras", found.keras + legacy)
+        yield ok(
+            "Keras",
+            found.keras + legacy,
+            why="optimizers and callbacks are Keras'",
+            check="python -c 'import keras; print(keras.__version__)'",
+        )

@@ -14,11 +14,13 @@ _FILES_TIGHT, _FILES_FEW = 1024, 256
 def cores(machine: Machine) -> Iterator[Finding]:
     """How many cores, and for how much of the time."""
     found = machine.cores
+    check = "cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us"
     count = len(found.allowed)
     seen = f"{count} of {found.online}"
     if found.quota is None or found.quota >= count:
         quota = "" if found.quota is None else f", quota {found.quota:g}"
-        yield ok("cores", seen + quota)
+        why = "threads may use all of these cores all the time"
+        yield ok("cores", seen + quota, why=why, check=check)
         return
     yield (problem if found.quota < 1 else note)(
         "cores",
@@ -27,15 +29,17 @@ def cores(machine: Machine) -> Iterator[Finding]:
         "ranks wait",
         cure="give the container as much time as cores (docker --cpus, Kubernetes limits.cpu), or limit "
         f"TensorFlow's threads to {max(1, int(found.quota))} (tf.config.threading)",
-        check="cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us",
+        check=check,
     )
 
 
 def binding(machine: Machine) -> Iterator[Finding]:
     """Whether a launcher tied this process to one core."""
     found = machine.cores
+    check = "taskset -cp $$; mpirun --report-bindings -np 2 true"
     if len(found.allowed) != 1 or found.online == 1:
-        yield ok("binding", "one core is all there is" if found.online == 1 else "not tied to one core")
+        seen = "one core is all there is" if found.online == 1 else "not tied to one core"
+        yield ok("binding", seen, why="threads of TensorFlow and of the engine need room", check=check)
         return
     launched = machine.start.launch
     yield (problem if launched else note)(
@@ -44,13 +48,14 @@ def binding(machine: Machine) -> Iterator[Finding]:
         + (f"; it was started by {launched.by}" if launched else ""),
         why="all threads of TensorFlow and of the engine share that core",
         cure="mpirun --bind-to none (Open MPI), -bind-to none (MPICH), srun --cpu-bind=none; else taskset",
-        check="taskset -cp $$; mpirun --report-bindings -np 2 true",
+        check=check,
     )
 
 
 def huge_pages(machine: Machine) -> Iterator[Finding]:
     """What the kernel offers."""
     found = machine.memory
+    check = "cat /sys/kernel/mm/transparent_hugepage/enabled"
     reserved = "none reserved"
     if found.huge_total:
         free = f"{found.huge_free} of {found.huge_total} free"
@@ -61,18 +66,23 @@ def huge_pages(machine: Machine) -> Iterator[Finding]:
             f"{reserved}; transparent: never",
             why="large arrays then take a page fault for each 4 KiB, and an adapter an address for each",
             cure="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-            check="cat /sys/kernel/mm/transparent_hugepage/enabled",
+            check=check,
         )
     else:
-        yield ok("huge pages", f"{reserved}; transparent: {found.transparent or 'not in this kernel'}")
+        seen = f"{reserved}; transparent: {found.transparent or 'not in this kernel'}"
+        why = "large arrays take fewer page faults with them, and an adapter fewer addresses"
+        yield ok("huge pages", seen, why=why, check=check)
 
 
 def one_copy(machine: Machine) -> Iterator[Finding]:
     """Whether ranks of a node may read each other's memory."""
     found = machine.one_copy
     scope = "" if found.ptrace_scope is None else f" (kernel.yama.ptrace_scope is {found.ptrace_scope})"
+    check = "cat /proc/sys/kernel/yama/ptrace_scope; rdmacoll doctor"
     if not found.problem:
-        yield ok("one-copy reads", f"process_vm_readv works between processes{scope}")
+        seen = f"process_vm_readv works between processes{scope}"
+        why = "ranks of one node read large arrays from each other in one copy"
+        yield ok("one-copy reads", seen, why=why, check=check)
         return
     demanded = machine.settings.given("RDMACOLL_ONE_COPY") == "true"
     yield (problem if demanded else note)(
@@ -83,15 +93,17 @@ def one_copy(machine: Machine) -> Iterator[Finding]:
         cure="sysctl -w kernel.yama.ptrace_scope=0"
         if found.ptrace_scope
         else "start the container with --cap-add=SYS_PTRACE, or with a seccomp profile that permits it",
-        check="cat /proc/sys/kernel/yama/ptrace_scope; rdmacoll doctor",
+        check=check,
     )
 
 
 def files(machine: Machine) -> Iterator[Finding]:
     """How many descriptors this process may have."""
     soft, hard = machine.files.soft, machine.files.hard
+    why = "each rank keeps connections to its peers, and TensorFlow opens many files of its own"
+    check = "ulimit -n, on each node and as the ranks are started"
     if soft == UNLIMITED or soft >= _FILES_TIGHT:
-        yield ok("open files", "unlimited" if soft == UNLIMITED else str(soft))
+        yield ok("open files", "unlimited" if soft == UNLIMITED else str(soft), why=why, check=check)
         return
     if hard == UNLIMITED or hard >= _FILES_TIGHT:
         cure = (
@@ -102,7 +114,7 @@ def files(machine: Machine) -> Iterator[Finding]:
     yield (problem if soft < _FILES_FEW else note)(
         "open files",
         f"this process may open {soft} files, {_FILES_TIGHT} are advised",
-        why="each rank keeps connections to its peers, and TensorFlow opens many files of its own",
+        why=why,
         cure=cure,
-        check="ulimit -n, on each node and as the ranks are started",
+        check=check,
     )

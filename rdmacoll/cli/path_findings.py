@@ -35,18 +35,25 @@ def without_rdma(found: Paths) -> Iterator[Finding]:
     unable = [rank for rank in found.ranks if rank.obstacle]
     if not unable:
         return
-    first = unable[0]
+    # A rank that has devices says more of what is wrong than one that has none.
+    first = next((rank for rank in unable if rank.has_devices and not rank.is_off), unable[0])
     seen = f"not tested with {_ranks(unable)}. {first.text}: {first.obstacle.rstrip('.')}"
-    if not any(rank.has_devices for rank in found.ranks):
-        yield ok("RDMA", seen)
-        return
-    yield problem(
-        "RDMA",
-        seen,
-        why="a rank that cannot use RDMA keeps all ranks on TCP",
-        cure="rdmacoll doctor on the host of that rank says what is missing",
-        check=AGAIN,
-    )
+    why = "a rank that cannot use RDMA keeps all ranks on TCP"
+    cure = "rdmacoll doctor on the host of that rank says what is missing"
+    asking = [rank for rank in found.ranks if rank.demanded]
+    if asking:
+        asker = asking[0]
+        yield problem(
+            "RDMA",
+            f"{seen}; at {asker.text} {asker.demanded} it",
+            why="a job in which a rank demands RDMA starts only where every rank can use it",
+            cure=f"{cure}; or {asker.demand_cure}, to use TCP",
+            check=AGAIN,
+        )
+    elif not any(rank.has_devices and not rank.is_off for rank in found.ranks):
+        yield ok("RDMA", seen, why=why, check=AGAIN)
+    else:
+        yield problem("RDMA", seen, why=why, cure=cure, check=AGAIN)
 
 
 def _ranks(ranks: Sequence[RankFacts]) -> str:
@@ -60,7 +67,8 @@ def broken(found: Paths, transport: str) -> Iterator[Finding]:
     if not paths:
         return
     if not failed:
-        yield ok(transport, f"data arrives unharmed over {counted(len(paths), 'path')}, both ways")
+        seen = f"data arrives unharmed over {counted(len(paths), 'path')}, both ways"
+        yield ok(transport, seen, why="every two ranks may have data for each other", check=AGAIN)
     works = {rank for path in paths if path.is_ok for rank in path.ranks}
     told: set[int] = set()
     for path in failed:
@@ -221,14 +229,18 @@ def cut(found: Paths) -> Iterator[Finding]:
         else f"the engine takes {size_text(used)}, from a short sample when two ranks meet"
     )
     seen = f"eager is faster up to {size_text(measured)} (measured, the median of the pairs); {source}"
+    why = (
+        "below the cut a message is copied, above it the receiver is asked first: a wrong cut costs "
+        "small and middle tensors time"
+    )
+    check = "mpirun -np 2 rdmacoll bench pair --transport rdma --sizes 1K:128K"
     if measured <= used * _CUT_FACTOR and used <= measured * _CUT_FACTOR:
-        yield ok("eager cut", seen)
+        yield ok("eager cut", seen, why=why, check=check)
         return
     yield note(
         "eager cut",
         seen,
-        why="below the cut a message is copied, above it the receiver is asked first: a wrong cut costs "
-        "small and middle tensors time",
+        why=why,
         cure=f"TF_RDMA_ACC_SIZE={measured}",
-        check="mpirun -np 2 rdmacoll bench pair --transport rdma --sizes 1K:128K",
+        check=check,
     )

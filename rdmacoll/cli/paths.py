@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rdmacoll.cli.doctor_wish import RdmaWish
 from rdmacoll.engine.devices import Gid, View
 from rdmacoll.engine.pairs import Outcome, Pair
 
@@ -32,7 +33,10 @@ class RankFacts:
     host: str
     rails: tuple[RailFacts, ...] = ()
     obstacle: str = ""  # why no RDMA; empty: it can be used
-    has_devices: bool = False
+    has_devices: bool = False  # in the kernel, whether or not a program can use them
+    is_off: bool = False  # by its settings
+    demanded: str = ""  # "TF_RDMA_ENABLED=true demands": RDMA that cannot be used is an error at the start
+    demand_cure: str = ""  # how to demand it no more
 
     @property
     def text(self) -> str:
@@ -44,9 +48,9 @@ class RankFacts:
         return asdict(self)
 
 
-def rank_facts(rank: int, host: str, view: View, *, is_enabled: bool) -> RankFacts:
-    """From what the engine sees and chooses at that rank."""
-    obstacle = "" if is_enabled else "it is turned off (RDMACOLL_RDMA, TF_RDMA_ENABLED)"
+def rank_facts(rank: int, host: str, view: View, kernel: View, wish: RdmaWish) -> RankFacts:
+    """From what the engine sees and chooses at that rank, what the kernel lists, and what is asked for."""
+    obstacle = f"it is turned off ({wish.off})" if wish.off else ""
     rails = []
     for rail in view.rails:
         ports = [p for d in view.devices if d.name == rail.device for p in d.ports if p.number == rail.port]
@@ -54,7 +58,16 @@ def rank_facts(rank: int, host: str, view: View, *, is_enabled: bool) -> RankFac
         known = next((gid for gid in gids if gid.gid == rail.gid), Gid(-1, rail.gid))
         rails.append(RailFacts(rail.text, known, gids))
     obstacle = obstacle or view.problem or view.refusal
-    return RankFacts(rank, host, tuple(rails), obstacle, bool(view.devices))
+    return RankFacts(
+        rank,
+        host,
+        tuple(rails),
+        obstacle,
+        has_devices=bool(view.devices or kernel.devices),
+        is_off=bool(wish.off),
+        demanded=wish.demanded,
+        demand_cure=wish.cure,
+    )
 
 
 def rank_facts_from(fields: Mapping[str, Any]) -> RankFacts:

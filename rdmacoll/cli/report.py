@@ -8,7 +8,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 # What a command found: its JSON keys, "ok" among them.
 Findings = dict[str, Any]
 
+
+STDOUT = "-"  # as the FILE of --json
+_JSON_HELP = "Write the result here as JSON; -: to standard output, and all else to standard error."
+_STDOUT_FD, _STDERR_FD = 1, 2
 
 _LAST_RANK: list[int] = []  # in the world that this process was in, where it has been in one
 
@@ -76,12 +80,25 @@ def _draft(target: Path) -> Path:
     return target.with_name(target.name + ".part")
 
 
+def _is_special(target: Path) -> bool:
+    """Whether it is a pipe, a device (/dev/null) or a link (/dev/stdout): no file may take its place."""
+    return target.exists() and (target.is_symlink() or not target.is_file())
+
+
 def check_json(path: str, option: str = "--json") -> None:
     """Raises click's usage error when `path` cannot be written: better now than after the work."""
+    if path == STDOUT:
+        raise click.UsageError(
+            f"{option} takes a file: standard output has other lines. ./- is one of that name."
+        )
     target = Path(path)
     try:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if _is_special(target):
+            if not os.access(target, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         _draft(target).touch()
         _draft(target).unlink(missing_ok=True)  # another process may look at the same time
     except OSError as error:
@@ -94,11 +111,42 @@ def write_json(path: str | None, fields: Mapping[str, Any]) -> None:
         _write(path, fields)
 
 
+def _json_text(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, indent=1) + "\n"
+
+
 def _write(path: str, fields: Mapping[str, Any]) -> None:
     target = Path(path)
+    text = _json_text(fields)
+    if _is_special(target):
+        target.write_text(text, encoding="utf-8")
+        return
     draft = _draft(target)
-    draft.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    draft.write_text(text, encoding="utf-8")
     draft.replace(target)
+
+
+@contextlib.contextmanager
+def _writer(path: str | None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """What writes the JSON, once. When it goes to standard output, all else that is printed meanwhile, by
+    children and by other libraries too, goes to standard error."""
+    if path != STDOUT:
+        yield functools.partial(_write, path or "")
+        return
+    sys.stdout.flush()
+    own = os.dup(_STDOUT_FD)
+    os.dup2(_STDERR_FD, _STDOUT_FD)
+
+    def write(fields: Mapping[str, Any]) -> None:
+        with open(own, "w", encoding="utf-8", closefd=False) as file:
+            file.write(_json_text(fields))
+
+    try:
+        yield write
+    finally:
+        sys.stdout.flush()
+        os.dup2(own, _STDOUT_FD)
+        os.close(own)
 
 
 def _speaks(_options: Mapping[str, Any]) -> bool:
@@ -114,32 +162,34 @@ def command(
     there is written when it fails, too."""
 
     def wrap(body: Callable[..., Findings]) -> Callable[..., None]:
-        @click.option("--json", "json_path", metavar="FILE", help="Write the result here as JSON.")
+        @click.option("--json", "json_path", metavar="FILE", help=_JSON_HELP)
         @functools.wraps(body)
         def run(*, json_path: str | None, **options: Any) -> None:
-            if json_path is not None and speaks(options):
+            if json_path is not None and json_path != STDOUT and speaks(options):
                 check_json(json_path)
-
-            def write() -> None:
-                if json_path is not None and speaks(options):
-                    _write(json_path, fields)
 
             fields: dict[str, Any] = {"command": name, "version": __version__, "ok": False}
             if keeps:
                 options["found"] = fields
-            try:
-                fields.update(body(**options))
-                write()
-            except click.ClickException:
-                raise
-            except BaseException as error:
-                fields.update(ok=False, error=error_to_fields(error))
-                with contextlib.suppress(OSError):
+            with _writer(json_path) as put_fields:
+
+                def write() -> None:
+                    if json_path is not None and speaks(options):
+                        put_fields(fields)
+
+                try:
+                    fields.update(body(**options))
                     write()
-                if not isinstance(error, (RdmacollError, OSError)):
+                except click.ClickException:
                     raise
-                # On every rank that sees it: a wrong environment may be this rank's alone.
-                click.echo(f"rdmacoll {name}: {type(error).__name__}: {error}", err=True)
+                except BaseException as error:
+                    fields.update(ok=False, error=error_to_fields(error))
+                    with contextlib.suppress(OSError):
+                        write()
+                    if not isinstance(error, (RdmacollError, OSError)):
+                        raise
+                    # On every rank that sees it: a wrong environment may be this rank's alone.
+                    click.echo(f"rdmacoll {name}: {type(error).__name__}: {error}", err=True)
             if not fields["ok"]:
                 sys.exit(1)
 

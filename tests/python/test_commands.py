@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from ranks import ROOT, command_line, run_python
+from ranks import ROOT, clean_environment, command_line, mpirun_command, run_python
 
 from rdmacoll.cli import seeds
+from rdmacoll.engine.library import load
 
 ROWS = {
     "bytes",
@@ -38,6 +42,15 @@ def test_config_shows_where_each_value_came_from(tmp_path):
     assert rows["RDMACOLL_CHUNK_SIZE"]["value"] == "2097152"
     assert "TF_RDMA_CHUNK_SIZE" in rows["RDMACOLL_CHUNK_SIZE"]["note"]
     assert "RDMACOLL_ORDER" in output
+
+
+def test_the_readme_names_every_transport_and_how_rdma_is_chosen_and_tested():
+    text = (ROOT / "README.md").read_text()
+    rows = {row["name"]: row for row in load().settings()}
+    transports = rows["RDMACOLL_TRANSPORT"]["allowed"].partition("list of ")[2]
+    assert f"`RDMACOLL_TRANSPORT` ({transports})" in text
+    assert f"`RDMACOLL_DEVICE` or `{rows['RDMACOLL_DEVICE']['alias']}`" in text
+    assert "\nmake test-rdma " in text
 
 
 def test_config_shows_what_tf_config_sets_in_mode_ps(tmp_path):
@@ -119,6 +132,80 @@ def test_a_json_file_that_cannot_be_written_is_usage_and_nothing_runs(tmp_path, 
     assert result.stdout == ""
     assert "cannot be written" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def run_in(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rdmacoll.cli.main", *arguments],
+        cwd=folder,
+        env=clean_environment(variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "code"),
+    [
+        (["config"], {}, 0),
+        (["doctor"], {"RDMACOLL_RDMA": "false"}, None),  # as the machine is
+        (["plan", "--ranks", "4", "--bytes", "1M"], {}, 0),
+        (["sim", "faults", "--seeds", "0:2"], {}, 0),
+        (["config"], {"RDMACOLL_LOG": "loud"}, 1),
+    ],
+)
+def test_standard_output_has_the_json_alone_when_it_is_to_go_there(tmp_path, arguments, variables, code):
+    result = run_in(tmp_path, *arguments, "--json", "-", **variables)
+    found = json.loads(result.stdout)
+    assert found["command"] == " ".join(arguments[: 2 if arguments[0] == "sim" else 1])
+    assert result.returncode == (0 if found["ok"] else 1) == (result.returncode if code is None else code)
+    assert result.stderr  # what people read
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_standard_output_has_the_json_of_rank_0_alone(tmp_path):
+    command = [*mpirun_command(2), sys.executable, "-m", "rdmacoll.cli.main", "config", "--json", "-"]
+    result = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=100
+    )
+    assert json.loads(result.stdout)["ok"] is True, result.stderr
+
+
+def test_what_children_print_is_no_part_of_the_json(tmp_path):
+    program = (
+        "import os, sys; from rdmacoll.cli import main, seeds\n"
+        "def loud(*_, **__): os.system('echo from a child'); raise OSError('and it breaks')\n"
+        "seeds.survey = loud; sys.argv[1:] = ['sim', 'faults', '--json', '-']; main.main()"
+    )
+    result = run_python("-c", program, timeout_s=60)
+    assert "from a child" in result.stderr
+    assert "and it breaks" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_what_else_writes_a_file_takes_no_standard_output(tmp_path):
+    result = run_in(tmp_path, "bench", "record", "--out", "-", "--model", "resnet50")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--out takes a file" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_takes_the_place_of_no_pipe_and_no_link(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    (tmp_path / "there").touch()
+    link.symlink_to("there")
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for target in (pipe, link):
+            assert run_in(tmp_path, "config", "--json", str(target)).returncode == 0
+        assert json.loads(os.read(end, 1 << 20))["command"] == "config"
+    finally:
+        os.close(end)
+    assert pipe.is_fifo()
+    assert json.loads(link.read_text())["command"] == "config"
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link", "there"}
 
 
 def test_a_command_that_breaks_leaves_its_json(tmp_path):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ranks import command_line, run
+
+HAS_DEVICES = any(Path("/sys/class/infiniband").glob("*"))
 
 BENCH_ROW = {"bytes", "latency_us", "latency_us_min", "latency_us_max", "exchange_us"}
 BENCH_ROW |= {"GB_per_s_forward", "GB_per_s_back", "GB_per_s_both"}
@@ -45,6 +49,14 @@ def test_turned_off_rdma_is_said(tmp_path):
     assert code == 0, output
     assert all("TF_RDMA_ENABLED" in rank["obstacle"] for rank in found["ranks"])
     assert {path["transport"] for path in found["paths"]} == {"TCP"}
+
+
+@pytest.mark.skipif(HAS_DEVICES, reason="for machines without RDMA devices")
+def test_a_job_that_would_not_start_without_rdma_is_a_problem(tmp_path):
+    code, found, output = command_line(tmp_path, "doctor", "--pair", ranks=2, env={"TF_RDMA_ENABLED": "yes"})
+    assert (code, found["ok"]) == (1, False), output
+    (finding,) = (finding for finding in found["findings"] if finding["state"] == "problem")
+    assert "TF_RDMA_ENABLED=true demands it" in finding["seen"]
 
 
 # One of the two has another setting: their path cannot be tested, and both are named.

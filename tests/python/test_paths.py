@@ -12,6 +12,7 @@ import pytest
 
 from rdmacoll.cli import path_page
 from rdmacoll.cli.doctor_findings import NOTE, OK, PROBLEM, Finding
+from rdmacoll.cli.doctor_wish import RdmaWish
 from rdmacoll.cli.path_findings import judge
 from rdmacoll.cli.paths import (
     CUT_SIZES,
@@ -28,7 +29,7 @@ from rdmacoll.cli.paths import (
     rank_facts_from,
 )
 from rdmacoll.cli.tournament import everybody_once, rounds_of
-from rdmacoll.engine.devices import ENGINE, Device, Gid, Port, Rail, View
+from rdmacoll.engine.devices import ENGINE, SYSFS, Device, Gid, Port, Rail, View
 from rdmacoll.engine.pairs import Outcome
 
 V2, V1 = "roce_v2", "roce_v1"
@@ -88,7 +89,7 @@ def test_facts_of_a_rank_survive_json_and_have_the_gid_with_its_table():
     view = View(
         ENGINE, (device,), rails=(Rail("mlx5_0", 1, "::ffff:10.9.0.1", "mlx5_0 port 1", "the first"),)
     )
-    facts = rank_facts(5, "node5", view, is_enabled=True)
+    facts = rank_facts(5, "node5", view, View(SYSFS), RdmaWish(demands=("A=1",)))
     assert facts.rails[0].gids == table
     assert facts.rails[0].gid.gid == "::ffff:10.9.0.1"
     assert facts.obstacle == ""
@@ -97,8 +98,18 @@ def test_facts_of_a_rank_survive_json_and_have_the_gid_with_its_table():
 
 def test_a_rank_without_rdma_says_why():
     refusal = "RDMACOLL_DEVICE=mlx5_9 is not there."
-    assert rank_facts(0, "node0", View(ENGINE, refusal=refusal), is_enabled=True).obstacle == refusal
-    assert "TF_RDMA_ENABLED" in rank_facts(0, "node0", View(ENGINE), is_enabled=False).obstacle
+    kernel = View(SYSFS)
+    assert rank_facts(0, "node0", View(ENGINE, refusal=refusal), kernel, RdmaWish()).obstacle == refusal
+    off = rank_facts(0, "node0", View(ENGINE), kernel, RdmaWish(off="RDMACOLL_TRANSPORT=tcp"))
+    assert (off.obstacle, off.is_off) == ("it is turned off (RDMACOLL_TRANSPORT=tcp)", True)
+
+
+def test_devices_that_only_the_kernel_sees_are_devices():
+    engine = View(ENGINE, problem="RDMA needs the library libibverbs, which cannot be loaded (x): ...")
+    for kernel, has_devices in ((View(SYSFS), False), (View(SYSFS, (Device("mlx5_0"),)), True)):
+        ranks = [rank_facts(n, f"node{n}", engine, kernel, RdmaWish()) for n in range(2)]
+        assert [each.has_devices for each in ranks] == [has_devices] * 2
+        assert judge(world(*ranks))[0].state == (PROBLEM if has_devices else OK)
 
 
 # ---- outcomes ----
@@ -283,6 +294,33 @@ def test_where_nobody_has_a_device_that_is_said_and_no_problem():
     assert of_state(findings, PROBLEM) == []
     assert findings[0].name == "RDMA"
     assert "the kernel has no RDMA devices" in findings[0].seen
+
+
+def test_rdma_that_is_demanded_and_cannot_be_used_is_a_problem_without_any_device_too():
+    obstacle = "this machine has no RDMA device nothere."
+    ranks = [rank(n, obstacle=obstacle, has_devices=False) for n in range(2)]
+    wish = RdmaWish(demands=("TF_RDMA_DEV_NAME=nothere", "TF_RDMA_ENABLED=true"))
+    ranks[1] = replace(ranks[1], demanded=wish.demanded, demand_cure=wish.cure)
+    finding = only_problem(world(*ranks))
+    assert "rank 1 (node1) TF_RDMA_DEV_NAME=nothere and TF_RDMA_ENABLED=true demand it" in finding.seen
+    assert "unset TF_RDMA_DEV_NAME and TF_RDMA_ENABLED, to use TCP" in finding.cure
+
+
+def test_rdma_that_is_turned_off_on_devices_is_no_problem():
+    ranks = [replace(rank(n, obstacle="it is turned off"), is_off=True) for n in range(2)]
+    findings = judge(world(*ranks))
+    assert of_state(findings, PROBLEM) == []
+    assert (findings[0].name, findings[0].state) == ("RDMA", OK)
+    # Off at one rank alone: the others wait for it.
+    assert only_problem(world(ranks[0], rank(1, v4(3, 1)))).name == "RDMA"
+
+
+def test_what_is_well_says_why_it_was_looked_at():
+    found = world(rank(0, v4(3, 0)), rank(1, v4(3, 1)))
+    measured = replace(found, paths=tuple(replace(path, cut=times(8192)) for path in found.paths))
+    well = of_state(judge(measured), OK)
+    assert {finding.name for finding in well} == {"RDMA", "TCP", "eager cut"}
+    assert all(finding.why and finding.check and not finding.cure for finding in well)
 
 
 def test_one_rank_without_rdma_among_others_is_a_problem():
