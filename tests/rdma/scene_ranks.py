@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from ranks import ROOT, Outcome, clean_environment, mpirun_command, run
 
-from rdma.scene import ARE_SOFT, DEVICES, RDMA, Traffic, main, own_device, seed
+from rdma.scene import ARE_SOFT, ARE_THE_GUESTS, DEVICES, RDMA, Traffic, main, own_device, seed
 
 PROGRAMS = ROOT / "tests" / "multiprocess"
 ASYNCHRONOUS = PROGRAMS / "ps_training.py"
@@ -185,7 +185,7 @@ def check_rank_0_says_once_what_was_chosen() -> None:
     assert f"{DEVICES[0]} port 1 (" in line
     assert "Gbit/s" in line
     assert f"{DEVICES[0]} was asked for" in line
-    assert re.search(r"GID \d+ ::ffff:10\.9\.0\.1, in software", line) or not ARE_SOFT, line
+    assert re.search(r"GID \d+ ::ffff:10\.9\.0\.1, in software", line) or not ARE_THE_GUESTS, line
     assert "RDMA over" not in outcome.ranks[1].output
 
 
