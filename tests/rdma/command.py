@@ -36,6 +36,9 @@ def main(arguments: Sequence[str]) -> int:
             guest.prepare(given.kernel, given.jobs)
             return 0
         result = guest.run(command, _options(given), sys.stdout.buffer, sys.stderr.buffer)
+    except guest.RefusedError as error:
+        say(str(error))
+        return USAGE
     except guest.TimedOutError as error:
         say(str(error))
         return TIMED_OUT

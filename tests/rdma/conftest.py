@@ -40,7 +40,8 @@ class Runner(Protocol):
     ) -> Result: ...
 
 
-# Runs checks of a scene, all of them when none is named: (module, checks..., options of the runner).
+# Runs checks of a scene, all of them when none is named: (module, checks..., options of the runner); it also
+# finds modules of a folder that is given.
 Player = Callable[..., None]
 
 
@@ -85,10 +86,17 @@ def on_devices(guest_is_ready: None) -> Runner:
 @pytest.fixture(scope="session")
 def play(on_devices: Runner) -> Player:
     """Plays a scene: a program of this folder that starts ranks beside the devices and judges them there."""
-    path = f"PYTHONPATH={ROOT}:{ROOT / 'tests'}"
 
-    def run(scene: str, *checks: str, timeout_s: float = 120, hosts: int = 2, memory: str = "2G") -> None:
-        command = ["env", path, sys.executable, "-m", f"rdma.{scene}", *checks]
+    def run(
+        scene: str,
+        *checks: str,
+        timeout_s: float = 120,
+        hosts: int = 2,
+        memory: str = "2G",
+        modules: Path | None = None,
+    ) -> None:
+        path = os.pathsep.join(map(str, [ROOT, ROOT / "tests", *([modules] if modules else [])]))
+        command = ["env", f"PYTHONPATH={path}", sys.executable, "-m", f"rdma.{scene}", *checks]
         result = on_devices(command, timeout_s=timeout_s, hosts=hosts, memory=memory)
         text = (result.stdout + result.stderr).decode(errors="replace")
         assert result.code == 0, text[-12000:]

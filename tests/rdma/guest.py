@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from rdma import qemu, uml
 from rdma.cache import GuestError, say
-from rdma.machine import HOSTS_MAX, Launch, Options, Place, Result, passed_environment
+from rdma.machine import Launch, Options, Place, Result, passed_environment
 
 # The first is for daily work; the second where it is refused, and for what needs two processors.
 KINDS = {"uml": uml, "qemu": qemu}
@@ -32,6 +32,10 @@ _PR_SET_PDEATHSIG = 1
 # The time from the end of the guest's process to the end of its pipes.
 _DRAIN_S = 5.0
 _CONSOLE_LINES = 4
+
+
+class RefusedError(GuestError):
+    """Nothing was started: there is no such guest."""
 
 
 class TimedOutError(GuestError):
@@ -67,13 +71,16 @@ def run(
 
     Raises GuestError when there is no exit status, whatever the reason: nothing is taken for a success.
     """
-    if not 1 <= options.hosts <= HOSTS_MAX:
-        raise GuestError(f"{options.hosts} hosts are not possible: 1 to {HOSTS_MAX} are")
+    if refusal := options.refusal():
+        raise RefusedError(refusal)
+    for folder in options.writable:
+        _make_writable(folder)
+    if options.console is not None:
+        _make_console(options.console)
     if options.kernel == "qemu":
         return _run_on_qemu(command, options, out, err)
     try:
-        refusal = uml.refusal()
-        if refusal:
+        if refusal := uml.refusal():
             raise NotBootedError(refusal, of_a_signal=False)
         return _run_on("uml", command, options, out, err)
     except NotBootedError as error:
@@ -81,6 +88,26 @@ def run(
             raise
         say(f"{error}; going on with QEMU")
         return _run_on_qemu(command, options, out, err)
+
+
+def _make_writable(folder: Path) -> None:
+    """A folder that is missing would be the guest's own, and what is written there lost with it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"the folder {folder} cannot be made: {error.strerror}; give --writable another"
+        raise RefusedError(text) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RefusedError(f"nobody here may write into the folder {folder}; give --writable another")
+
+
+def _make_console(file: Path) -> None:
+    """Better known before the run than after it."""
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))
+    except OSError as error:
+        text = f"the file {file} cannot be written: {error.strerror}; give --console another"
+        raise RefusedError(text) from error
 
 
 def prepare(kernel: str, jobs: int | None = None) -> None:

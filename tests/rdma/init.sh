@@ -23,6 +23,12 @@ share() { # share NAME FOLDER: a writable folder of the host
   fi
 }
 
+fail() { # once the host can read it
+  echo "$1" >/new/exchange/failure
+  sync
+  exec poweroff -f
+}
+
 if [ "$kind" = uml ]; then
   mount -t hostfs -o / none /lower && mount -o remount,ro /lower
 else
@@ -39,9 +45,10 @@ mount --move /sys /new/sys
 mount --move /dev /new/dev
 mkdir -p /new/.guest && cp /bin/busybox /new/.guest/busybox
 number=0
-while read -r folder; do
+while IFS= read -r folder; do
   mkdir -p "/new$folder"
-  if [ "$kind" = uml ]; then share "$folder" "/new$folder"; else share "writable$number" "/new$folder"; fi
+  if [ "$kind" = uml ]; then share "$folder" "/new$folder"; else share "writable$number" "/new$folder"; fi ||
+    fail "the folder $folder of the host cannot be mounted, so nothing written there would stay"
   number=$((number + 1))
 done </new/exchange/writable
 exec switch_root /new /bin/bash /exchange/stage2

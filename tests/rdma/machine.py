@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ _PASSED_PREFIXES = (
 )
 _MORE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOSTS_MAX = 99
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MEMORY_MIN = "128M"  # what the kernels need before the command has any
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,23 @@ class Options:
     @property
     def memory_bytes(self) -> int:
         """The memory as a number."""
-        units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-        return int(self.memory[:-1]) * units[self.memory[-1].upper()]
+        return _bytes(self.memory)
+
+    def refusal(self) -> str:
+        """Why there is no such guest, and what there is; empty if there is."""
+        if not 1 <= self.hosts <= HOSTS_MAX:
+            return f"{self.hosts} hosts are not possible: 1 to {HOSTS_MAX} are"
+        if not re.fullmatch(r"[0-9]+[KMGkmg]", self.memory):
+            return f'"{self.memory}" is no amount of memory: give a whole number and K, M or G (--memory 2G)'
+        if self.memory_bytes < _bytes(_MEMORY_MIN):
+            return (
+                f"no guest starts with {self.memory} of memory: give it {_MEMORY_MIN} at least (--memory 2G)"
+            )
+        return ""
+
+
+def _bytes(memory: str) -> int:
+    return int(memory[:-1]) * _UNITS[memory[-1].upper()]
 
 
 @dataclass(frozen=True)

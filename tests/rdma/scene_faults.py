@@ -41,7 +41,7 @@ def _start(ranks: int, **env: str) -> Run:
     return Run(program(FOREVER, after="sys.exit(3)"), ranks, env={**RDMA, **env}, env_of=own_device(ranks))
 
 
-def _named(entries: list[dict[str, Any]], outcome: Outcome, rank: int) -> None:
+def named(entries: list[dict[str, Any]], outcome: Outcome, rank: int) -> None:
     for entry in entries:
         assert entry["error"] == "RankFailedError", outcome.text()
         assert entry["attributes"]["rank"] == rank, outcome.text()
@@ -59,7 +59,7 @@ def check_a_killed_rank_is_named_by_every_survivor() -> None:
             os.kill(started.pid(victim), signal.SIGKILL)
             found = wait_done(started, range(victim), 30)
             outcome = started.finish(30)
-        _named(found, outcome, victim)
+        named(found, outcome, victim)
         for entry in found:
             assert entry["at"] - killed < 5, (entry, outcome.text())
 
@@ -72,7 +72,7 @@ def check_a_stopped_rank_is_named_once_its_heartbeats_are_missed() -> None:
         found = wait_done(started, [0], 30)
         os.kill(started.pid(1), signal.SIGKILL)
         outcome = started.finish(30)
-    _named(found, outcome, 1)
+    named(found, outcome, 1)
     assert found[0]["at"] - stopped < 15, found
 
 
@@ -86,7 +86,7 @@ def check_a_cable_that_stays_pulled_is_an_error_with_status_and_path() -> None:
         finally:
             shell("ip link set b2 up")
     for rank, entry in enumerate(found):
-        _named([entry], outcome, 1 - rank)
+        named([entry], outcome, 1 - rank)
         # Who gave up first says what its device has said; the other hears it.
         cause = entry["attributes"]["cause"]
         assert "queue pair " in cause, outcome.text()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from ranks import Outcome, run
 
-from rdma.scene import DEVICES, RDMA, SMALL_POOL, Traffic, main, own_device
+from rdma.limits import limited
+from rdma.scene import ARE_SOFT, DEVICES, RDMA, SMALL_POOL, Traffic, main, own_device
 
-# Root without the right to pin what it likes, and a limit below what the start tries.
-LIMITED = ["prlimit", "--memlock=16384:16384", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]
+# Below what the start tries.
+LIMITED = limited(16384, as_root=os.geteuid() == 0)
+# No kernel gives it, where a machine of eight adapters has a mlx5_7.
+MISSING = "nothere_0"
 
 PROGRAM = """
 import os, sys, numpy as np, rdmacoll
@@ -47,9 +51,9 @@ def _transports(outcome: Outcome) -> set[str]:
 
 
 def check_a_device_that_is_missing_is_refused_with_those_present() -> None:
-    for text in _refusals(_start({}, {1: {"RDMACOLL_DEVICE": "mlx5_7"}})):
+    for text in _refusals(_start({}, {1: {"RDMACOLL_DEVICE": MISSING}})):
         assert "rank 1 (" in text, text
-        assert "this machine has no RDMA device mlx5_7" in text
+        assert f"this machine has no RDMA device {MISSING}" in text
         assert all(f"{device} (port " in text.partition("present: ")[2] for device in DEVICES), text
 
 
@@ -58,7 +62,7 @@ def check_false_goes_over_tcp() -> None:
     outcome = _start({"RDMACOLL_TRANSPORT": "tcp", "TF_RDMA_ENABLED": "false"})
     assert _transports(outcome) == {"tcp"}
     assert "RDMA" not in outcome.text().replace("TF_RDMA", "").replace("RDMACOLL", "")
-    assert traffic.packets(DEVICES[0]) == 0
+    assert not ARE_SOFT or traffic.packets(DEVICES[0]) == 0
 
 
 def check_neighbours_keep_to_shared_memory_unless_told() -> None:

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from rdma.conftest import REAL_DEVICES, Runner
+from rdma.limits import limited
 
 pytestmark = pytest.mark.rdma
 
 _ROOT = Path(__file__).resolve().parents[2]
 # The file of --json goes through a pipe: in a guest nothing that is written stays.
 _SCRIPT = 'f=$(mktemp); "$0" -m rdmacoll.cli.main doctor --json "$f"; echo "exit $?"; cat "$f"; rm "$f"'
-# As a user whom RLIMIT_MEMLOCK binds, with less than the pool needs.
-_LIMITED = ["prlimit", "--memlock=65536:65536", "setpriv", "--reuid=65534", "--clear-groups"]
-_LIMITED += ["--bounding-set=-all", "--inh-caps=-all"]
+# Less than the pool needs. In the guest we are root.
+_LIMITED = limited(65536, as_root=not REAL_DEVICES or os.geteuid() == 0)
 
 
 def _doctor(on_devices: Runner, *prefix: str, **variables: str) -> tuple[int, dict[str, Any], str]:
@@ -69,7 +69,6 @@ def test_a_port_that_is_not_there_is_refused_with_those_that_are(
     assert f"{devices[0]} (port 1 can be used)" in _finding(written, "choice")["seen"], page
 
 
-@pytest.mark.skipif(bool(REAL_DEVICES) and os.geteuid() != 0, reason="needs root")
 def test_memory_that_cannot_be_locked_is_a_problem(on_devices: Runner) -> None:
     code, written, _ = _doctor(on_devices, *_LIMITED)
     finding = _finding(written, "locked memory")

@@ -103,6 +103,22 @@ def test_files_of_the_host_stay_as_they_are_but_for_writable_folders(tmp_path: P
     assert [path.name for path in lost.iterdir()] == ["old"]
 
 
+def test_a_writable_folder_that_is_missing_is_made(tmp_path: Path) -> None:
+    missing = tmp_path / "not" / " yet"
+    assert sh(f"echo new >'{missing}/new'", writable=[missing]).code == 0
+    assert (missing / "new").read_text() == "new\n"
+
+
+def test_a_folder_that_cannot_be_mounted_ends_the_guest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guest, "_make_writable", lambda _: None)  # as if it went after the look at it
+    with pytest.raises(
+        GuestError, match=f"gave up: the folder {tmp_path}/gone of the host cannot be mounted"
+    ):
+        sh("true", "uml", writable=[tmp_path / "gone"])
+
+
 def test_as_many_hosts_as_asked_for() -> None:
     result = sh("ls /sys/class/infiniband; echo $RDMACOLL_TEST_DEVICE", hosts=4)
     assert result.stdout.split() == [b"rxe1", b"rxe2", b"rxe3", b"rxe4", b"rxe1,rxe2,rxe3,rxe4"]
@@ -128,6 +144,45 @@ def test_the_program_has_exit_codes_of_its_own_for_what_is_no_status() -> None:
     assert (code, said.count("\n")) == (TIMED_OUT, 1)
     code, said = code_of("sh", "-c", "echo c >/proc/sysrq-trigger; sleep 9")
     assert (code, said.count("\n")) == (NO_STATUS, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--memory", "lots"],
+            '"lots" is no amount of memory: give a whole number and K, M or G (--memory 2G)',
+        ),
+        (["--memory", "10"], '"10" is no amount of memory: give a whole number and K, M or G (--memory 2G)'),
+        (["--memory", "10M"], "no guest starts with 10M of memory: give it 128M at least (--memory 2G)"),
+        (["--hosts", "100"], "100 hosts are not possible: 1 to 99 are"),
+        (
+            ["--console", "FOLDER/no/file"],
+            "the file FOLDER/no/file cannot be written: No such file or directory; give --console another",
+        ),
+        (
+            ["--console", "FOLDER"],
+            "the file FOLDER cannot be written: Is a directory; give --console another",
+        ),
+        (
+            ["--writable", "FOLDER/file"],
+            "the folder FOLDER/file cannot be made: File exists; give --writable another",
+        ),
+        (
+            ["--writable", "/proc/new"],
+            "the folder /proc/new cannot be made: No such file or directory; give --writable another",
+        ),
+    ],
+)
+def test_what_is_no_guest_is_refused_before_it_starts(
+    words: list[str], sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    words = [word.replace("FOLDER", str(tmp_path)) for word in words]
+    command = [str(PROGRAM), *words, "--", "echo", "started"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert done.stderr == f"guest: {sentence.replace('FOLDER', str(tmp_path))}\n"
 
 
 @pytest.mark.slow

@@ -20,6 +20,12 @@ def test_memory_of_prepared_calls_is_reached_where_it_lies(play: Player) -> None
     play("scene_ranks", "check_prepared_memory_is_not_copied", timeout_s=120)
 
 
+def test_a_small_pool_serves_large_tensors(play: Player) -> None:
+    play(
+        "scene_ranks", "check_a_tensor_larger_than_the_pool_goes_in_pieces_and_it_is_said_once", timeout_s=200
+    )
+
+
 def test_devices_are_used_as_chosen_and_named(play: Player) -> None:
     play(
         "scene_ranks",

@@ -1,0 +1,36 @@
+"""pyverbs out of Debian's package, which is not installed: other tests look at a machine without it."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from rdma import cache
+from rdma.cache import GuestError
+
+_MODULES = Path("usr/lib/python3/dist-packages")
+
+
+def folder() -> Path:
+    """What PYTHONPATH must have for pyverbs; an error where Debian does not make it for this Python."""
+    found = [modules for modules in sorted(cache.folder().glob(f"pyverbs-*/{_MODULES}")) if _fits(modules)]
+    modules = found[-1] if found else _unpack()
+    if not _fits(modules):
+        ours = sys.version.split()[0]
+        raise GuestError(f"python3-pyverbs is not made for Python {ours}: use the system's own Python")
+    return modules
+
+
+def _fits(modules: Path) -> bool:
+    return any((modules / "pyverbs" / f"device{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
+
+
+def _unpack() -> Path:
+    with cache.lock("pyverbs", "pyverbs, which another process unpacks"), cache.workplace("pyverbs") as place:
+        _, version, deb = cache.fetch(lambda: ["python3-pyverbs"], place)
+        cache.unpack(deb, place / "files")
+        final = cache.folder() / f"pyverbs-{version}"
+        if not final.exists():
+            cache.take_in(place / "files", final)
+        return final / _MODULES

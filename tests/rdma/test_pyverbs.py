@@ -1,0 +1,40 @@
+"""pyverbs of rdma-core beside us on the same devices: it sees what we see, and what it breaks we name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rdma import pyverbs_package
+from rdma.cache import GuestError
+from rdma.conftest import REAL_DEVICES, Player
+
+pytestmark = pytest.mark.rdma
+
+
+@pytest.fixture(scope="module")
+def pyverbs() -> Path:
+    """The folder that has it. A machine with devices need not be one of Debian's."""
+    try:
+        return pyverbs_package.folder()
+    except GuestError as error:
+        if REAL_DEVICES:
+            pytest.skip(str(error))
+        raise
+
+
+def test_the_engine_the_kernel_and_pyverbs_agree(play: Player, pyverbs: Path) -> None:
+    play("scene_pyverbs", "check_the_engine_sysfs_and_pyverbs_agree", modules=pyverbs)
+
+
+# Queue pairs are broken in the guest alone.
+if not REAL_DEVICES:
+
+    def test_a_queue_pair_that_is_broken_is_named(play: Player, pyverbs: Path) -> None:
+        play(
+            "scene_pyverbs",
+            "check_a_queue_pair_broken_by_a_stray_write_is_named_with_its_status",
+            "check_a_queue_pair_that_was_only_flushed_is_named_too",
+            modules=pyverbs,
+        )
