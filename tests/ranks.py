@@ -26,7 +26,18 @@ from warm import Forked, Parent
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHERS = ("tcp", "mpirun")
 # Variables that could make a test's ranks believe in another launcher.
-_FOREIGN = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "RDMACOLL_", "TF_RDMA_", "RDMA_", "MASTER_", "WORLD_SIZE", "RANK")
+_FOREIGN = (
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "SLURM_",
+    "RDMACOLL_",
+    "TF_RDMA_",
+    "RDMA_",
+    "MASTER_",
+    "WORLD_SIZE",
+    "RANK",
+)
 
 
 @dataclass

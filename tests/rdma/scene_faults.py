@@ -122,5 +122,21 @@ def check_sums_are_right_though_packets_are_lost() -> None:
         shell("tc qdisc del dev v2 root")
 
 
+# The last one in a guest, which has one device less then: soft-RoCE goes with its interface.
+def check_a_device_that_is_taken_away_is_named_at_both_ends() -> None:
+    with _start(2) as started:
+        _wait_for_turns(started, 5)
+        shell("ip link delete v2")
+        found = wait_done(started, [0, 1], 30)
+        outcome = started.finish(30)
+    for rank, entry in enumerate(found):
+        named([entry], outcome, 1 - rank)
+        cause = entry["attributes"]["cause"]
+        # The kernel takes its time: the other end's retries may be over before.
+        is_gone = "the RDMA device of rank 1, rxe2 port 1 (" in cause and "is gone: it was removed" in cause
+        is_lost = "queue pair " in cause and "no answer from the other end: retry counter exceeded" in cause
+        assert is_gone or is_lost, outcome.text()
+
+
 if __name__ == "__main__":
     main(globals())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ranks import Outcome, run
 
 from rdma.limits import limited
-from rdma.scene import ARE_SOFT, DEVICES, RDMA, SMALL_POOL, Traffic, main, own_device
+from rdma.scene import ARE_SOFT, ARE_THE_GUESTS, DEVICES, RDMA, SMALL_POOL, Traffic, main, own_device
+from rdmacoll.benchmarks.hosts import Hosts
 
 # Below what the start tries.
 LIMITED = limited(16384, as_root=os.geteuid() == 0)
@@ -79,6 +82,42 @@ def check_one_rank_that_cannot_decides_for_all_and_is_named() -> None:
         assert "rank 1 (" in text
         assert "of pinned memory, and the limit (RLIMIT_MEMLOCK) is 16 KiB" in text
         assert "ulimit -l unlimited" in text
+
+
+@contextmanager
+def _without_device_files() -> Iterator[None]:
+    """As in a container that was not given the devices: the kernel has them, and no program may use them."""
+    there, away = Path("/dev/infiniband"), Path("/dev/infiniband.away")
+    there.rename(away)
+    try:
+        yield
+    finally:
+        away.rename(there)
+
+
+def check_devices_that_no_program_may_use_are_said_though_nobody_asked() -> None:
+    if not ARE_THE_GUESTS:
+        return  # other programs use them
+    hosts = Hosts(2)
+    hosts.open()
+    try:
+        prefix_of = {rank: ["nsenter", f"--net=/run/netns/{name}"] for rank, name in enumerate(hosts.names)}
+        options: dict[str, Any] = {"prefix_of": prefix_of, "rendezvous": f"{hosts.addresses[0]}:4711"}
+        with _without_device_files():
+            outcome = _start({}, **options)
+            assert _transports(outcome) == {"tcp"}
+            said = outcome.ranks[0].output
+            assert "no RDMA, but TCP: rank 0 (" in said, said
+            assert "the kernel has rxe1" in said, said
+            assert "/dev/infiniband/uverbs* is missing" in said, said
+            for text in _refusals(_start({"TF_RDMA_DEV_NAME": DEVICES[0]}, **options)):
+                assert f"RDMA was asked for (TF_RDMA_DEV_NAME={DEVICES[0]} at rank 0 (" in text, text
+                assert "Without TF_RDMA_DEV_NAME it is TCP" in text, text
+            silent = _start({"TF_RDMA_ENABLED": "false"}, **options)
+            assert _transports(silent) == {"tcp"}
+            assert "no RDMA" not in silent.ranks[0].output
+    finally:
+        hosts.close()
 
 
 if __name__ == "__main__":

@@ -102,5 +102,6 @@ if not REAL_DEVICES:
             "check_a_cable_that_comes_back_at_once_heals",
             "check_a_cable_that_stays_pulled_is_an_error_with_status_and_path",
             "check_sums_are_right_though_packets_are_lost",
+            "check_a_device_that_is_taken_away_is_named_at_both_ends",
             timeout_s=400,
         )

@@ -49,7 +49,8 @@ Completion completion_from(const ibv_wc& from) {
   if ((from.wc_flags & IBV_WC_WITH_IMM) != 0) completion.immediate = be32toh(from.imm_data);
   return completion;
 }
-static_assert(kFlushed == IBV_WC_WR_FLUSH_ERR, "verbs.h has the library's number of its own");
+static_assert(kNotCarriedOut == IBV_WC_LOC_QP_OP_ERR && kFlushed == IBV_WC_WR_FLUSH_ERR,
+              "verbs.h has the library's number of its own");
 
 AsyncEvent event_from(const Library& library, const ibv_async_event& from) {
   AsyncEvent event{.text = library.event_text(from.event_type)};

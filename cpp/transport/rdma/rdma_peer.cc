@@ -264,8 +264,9 @@ void RdmaPeer::handle_failure(std::size_t rail, const Completion& completion, Si
   const std::string cause =
       cat("queue pair ", completion.queue_pair, " failed: ", completion_text(completion.status),
           vendor, ", on ", path, cure);
-  if (completion.status != kFlushed) return give_up(sink, cause);
-  // What follows from a failure may be seen before the failure itself.
+  // What follows from a failure, or from the loss of the device, may be seen before that itself.
+  const bool may_follow = completion.status == kFlushed || completion.status == kNotCarriedOut;
+  if (!may_follow) return give_up(sink, cause);
   if (echo_.empty()) {
     echo_ = cause;
     looks_left_ = kLooksForACause;

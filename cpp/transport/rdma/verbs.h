@@ -65,7 +65,8 @@ struct Completion {
   int status = 0;          // ibv_wc_status; 0 is success, kFlushed the echo of an earlier failure
   uint32_t vendor_error = 0;
 };
-inline constexpr int kFlushed = 5;  // IBV_WC_WR_FLUSH_ERR
+inline constexpr int kNotCarriedOut = 2;  // IBV_WC_LOC_QP_OP_ERR
+inline constexpr int kFlushed = 5;        // IBV_WC_WR_FLUSH_ERR
 // "no answer from the other end: retry counter exceeded (12)"
 std::string completion_text(int status);
 
