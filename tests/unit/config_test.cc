@@ -7,51 +7,19 @@
 #include <set>
 
 #include "base/text.h"
+#include "unit/config_fixture.h"
 
 namespace rdmacoll {
 namespace {
 
+using config_test::lookup;
+using config_test::variables;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Lookup is a plain function, so the variables of the running test lie here.
-std::map<std::string, std::string>& variables() {
-  static std::map<std::string, std::string> map;
-  return map;
-}
-
-std::optional<std::string> lookup(std::string_view name) {
-  const auto found = variables().find(std::string(name));
-  if (found == variables().end()) return std::nullopt;
-  return found->second;
-}
-
-class ConfigTest : public ::testing::Test {
- protected:
-  void SetUp() override { variables().clear(); }
-
-  Status read(std::string_view arguments = "") {
-    return read_config(arguments, &lookup, config, values);
-  }
-  const SettingValue& value(std::string_view name) const {
-    for (const SettingValue& candidate : values) {
-      if (candidate.setting->name == name) return candidate;
-    }
-    ADD_FAILURE() << "no setting " << name;
-    return values.front();
-  }
-  void expect_refused(const std::string& name, const std::string& text) {
-    variables() = {{name, text}};
-    const Status status = read();
-    EXPECT_EQ(status.code(), Code::invalid) << name << "=" << text;
-    EXPECT_THAT(status.message(), AllOf(HasSubstr(name), HasSubstr(text)));
-  }
-
-  Config config;
-  std::vector<SettingValue> values;
-};
+class ConfigTest : public config_test::ConfigTest {};
 
 TEST_F(ConfigTest, defaults_are_those_of_the_documentation) {
   ASSERT_TRUE(read().ok());
@@ -291,28 +259,6 @@ TEST_F(ConfigTest, canonical_order_excludes_the_ring) {
   EXPECT_TRUE(config.canonical);
 }
 
-TEST_F(ConfigTest, rdma_is_requested_by_name_only) {
-  const std::map<std::string, std::string> kRequests = {{"TF_RDMA_ENABLED", "true"},
-                                                        {"TF_RDMA_DEV_NAME", "mlx5_1"},
-                                                        {"RDMACOLL_TRANSPORT", "rdma,tcp"}};
-  for (const auto& [name, text] : kRequests) {
-    variables() = {{name, text}};
-    ASSERT_TRUE(read().ok());
-    EXPECT_EQ(config.rdma_request, cat(name, "=", text));
-    EXPECT_EQ(config.rdma_device_by,
-              name == "TF_RDMA_DEV_NAME" ? "TF_RDMA_DEV_NAME" : "RDMACOLL_DEVICE");
-  }
-  variables() = {{"TF_RDMA_ENABLED", "false"}, {"TF_RDMA_DEV_NAME", "mlx5_1"}};
-  ASSERT_TRUE(read().ok());
-  EXPECT_EQ(config.rdma_request, "");
-  EXPECT_FALSE(config.rdma_enabled);
-  variables() = {{"TF_RDMA_DEV_NAME", "mlx5_1"}, {"RDMACOLL_TRANSPORT", "shm,tcp"}};
-  ASSERT_TRUE(read().ok());
-  EXPECT_EQ(config.rdma_request, "") << "it is left out of what is allowed";
-  variables() = {{"TF_RDMA_ENABLED", "0"}, {"RDMACOLL_TRANSPORT", "rdma"}};
-  EXPECT_EQ(read().code(), Code::invalid);
-}
-
 TEST_F(ConfigTest, servers_are_ranks_of_their_own_where_there_are_any) {
   variables() = {{"RDMACOLL_NUM_SERVERS", "3"}};
   ASSERT_TRUE(read().ok());
@@ -326,74 +272,6 @@ TEST_F(ConfigTest, servers_are_ranks_of_their_own_where_there_are_any) {
   EXPECT_THAT(value("RDMACOLL_NUM_SERVERS").note, HasSubstr("every worker serves"));
   variables()["RDMACOLL_ALLREDUCE_ALGORITHM"] = "ring";
   EXPECT_THAT(read().message(), HasSubstr("exclude each other: the servers make the sums"));
-}
-
-TEST_F(ConfigTest, a_buffer_that_is_no_multiple_of_a_gibibyte_is_a_note) {
-  variables() = {{"TF_RDMA_BUF_SIZE", "16M"}};
-  ASSERT_TRUE(read().ok());
-  EXPECT_EQ(config.pool_bytes, 16U << 20);
-  EXPECT_TRUE(config.pool_is_given);
-  EXPECT_THAT(value("RDMACOLL_BUF_SIZE").note, HasSubstr("not a multiple of 1 GiB"));
-  variables() = {{"TF_RDMA_BUF_SIZE", "2G"}};
-  ASSERT_TRUE(read().ok());
-  EXPECT_EQ(config.pool_bytes, uint64_t{2} << 30);
-  EXPECT_EQ(value("RDMACOLL_BUF_SIZE").note, "");
-}
-
-TEST_F(ConfigTest, names_of_other_systems_set_the_queue_pairs) {
-  ASSERT_TRUE(read().ok());
-  EXPECT_EQ(config.rdma_port, std::nullopt);
-  EXPECT_EQ(config.rdma_retries, std::nullopt);
-  variables() = {{"RDMA_DEVICE", "mlx4_0"}, {"RDMA_DEVICE_PORT", "2"},
-                 {"RDMA_PKEY", "3"},        {"RDMA_QUEUE_DEPTH", "1024"},
-                 {"RDMA_TIMEOUT", "14"},    {"RDMA_RETRY_CNT", "7"},
-                 {"RDMA_SL", "5"},          {"RDMA_MTU", "2048"},
-                 {"RDMA_GID_INDEX", "1"},   {"RDMA_TRAFFIC_CLASS", "106"}};
-  ASSERT_TRUE(read().ok());
-  EXPECT_EQ(config.rdma_device, "mlx4_0");
-  EXPECT_NE(config.rdma_request, "");
-  EXPECT_EQ(config.rdma_port, 2);
-  EXPECT_EQ(config.rdma_pkey_index, 3);
-  EXPECT_EQ(config.rdma_queue_depth, 1024U);
-  EXPECT_EQ(config.rdma_timeout, 14);
-  EXPECT_EQ(config.rdma_retries, 7);
-  EXPECT_EQ(config.rdma_service_level, 5);
-  EXPECT_EQ(config.rdma_mtu, 2048U);
-  EXPECT_EQ(config.rdma_gid_index, 1);
-  EXPECT_EQ(config.rdma_traffic_class, 106);
-  EXPECT_EQ(value("RDMACOLL_RETRY_CNT").source, "environment");
-  // As its documentation spells them.
-  variables() = {{"RDMA_QP_PKEY_INDEX", "2"}, {"RDMA_QP_QUEUE_DEPTH", "64"},
-                 {"RDMA_QP_TIMEOUT", "13"},   {"RDMA_QP_RETRY_COUNT", "5"},
-                 {"RDMA_QP_SL", "4"},         {"RDMA_QP_MTU", "512"}};
-  ASSERT_TRUE(read().ok());
-  EXPECT_EQ(config.rdma_pkey_index, 2);
-  EXPECT_EQ(config.rdma_queue_depth, 64U);
-  EXPECT_EQ(config.rdma_timeout, 13);
-  EXPECT_EQ(config.rdma_retries, 5);
-  EXPECT_EQ(config.rdma_service_level, 4);
-  EXPECT_EQ(config.rdma_mtu, 512U);
-  variables() = {{"RDMA_DEVICE", "mlx4_0"}};
-  // Each of three names beats the next one.
-  variables()["TF_RDMA_DEV_NAME"] = "mlx5_1";
-  ASSERT_TRUE(read().ok());
-  EXPECT_EQ(config.rdma_device, "mlx5_1");
-  EXPECT_THAT(value("RDMACOLL_DEVICE").warning, HasSubstr("RDMA_DEVICE says mlx4_0"));
-  EXPECT_THAT(settings_json(values),
-              HasSubstr(R"("aliases": ["TF_RDMA_DEV_NAME", "RDMA_DEVICE"])"));
-}
-
-TEST_F(ConfigTest, what_a_queue_pair_cannot_have_is_refused) {
-  expect_refused("RDMA_DEVICE_PORT", "0");
-  expect_refused("RDMA_PKEY", "65536");
-  expect_refused("RDMA_QUEUE_DEPTH", "31");
-  expect_refused("RDMA_TIMEOUT", "0");  // for ever
-  expect_refused("RDMA_TIMEOUT", "32");
-  expect_refused("RDMA_RETRY_CNT", "8");
-  expect_refused("RDMA_SL", "16");
-  expect_refused("RDMA_MTU", "1500");
-  expect_refused("RDMA_TRAFFIC_CLASS", "256");
-  for (const char* port : {"0", "65536", "http"}) expect_refused("RDMACOLL_PORT", port);
 }
 
 TEST_F(ConfigTest, the_fingerprint_holds_world_settings_in_one_spelling) {
