@@ -63,23 +63,28 @@ def push(tensor: Any, name: str) -> None:
 
 def pull(name: str, out: Array | None = None) -> Array:
     """The value of a variable, as it is now: a new array, or `out`."""
-    variable = current().variable(name)
-    if out is None:
-        out = np.empty(variable.shape, variable.dtype)
-    elif out.shape != variable.shape or not out.flags.writeable or not out.flags.c_contiguous:
-        raise ConfigError(
-            f"out of shape {list(out.shape)}: give a contiguous, writable {list(variable.shape)}."
-        )
-    elif out.dtype != variable.dtype:
-        raise ConfigError(f"out is {out.dtype}, and variable {name!r} is {variable.dtype}.")
-    current().move(abi.PS_PULL, {name: out})
-    return out
+    value = _taking(name, out)
+    current().move(abi.PS_PULL, {name: value})
+    return value
 
 
-def exchange(gradients: Mapping[str, Any]) -> dict[str, Array]:
-    """One step: pushes gradients of variables, and gives their fresh values; one request to each server."""
+def exchange(gradients: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    """One step: pushes gradients of variables, and gives their fresh values; one request to each server.
+
+    out: arrays that take values, by name, of the variables' shapes and dtypes, contiguous, writable, and in
+    other memory than the gradients; values without one are new arrays, whose memory the system may have to
+    make each time. Raises ConfigError."""
     given = {name: _fitting(gradient, name) for name, gradient in gradients.items()}
-    values = {name: np.empty_like(gradient) for name, gradient in given.items()}
+    places = {} if out is None else dict(out)
+    if not given.keys() >= places.keys():
+        raise ConfigError(
+            f"out names {', '.join(sorted(places.keys() - given.keys()))}, of which no gradient is pushed: "
+            "give arrays for variables that are."
+        )
+    values = {name: _taking(name, places.get(name)) for name in given}
+    for name in places:
+        if any(np.may_share_memory(values[name], gradient) for gradient in given.values()):
+            raise ConfigError(f"out of {name!r} is memory of a gradient, which is still read: give another.")
     current().exchange(given, values)
     return values
 
@@ -117,6 +122,20 @@ def stats() -> list[dict[str, int]]:
 def sharding() -> str:
     """Which server stores what: a line for each."""
     return current().sharding()
+
+
+def _taking(name: str, out: Array | None) -> Array:
+    """Where the value of a variable comes: a new array, or `out`."""
+    variable = current().variable(name)
+    if out is None:
+        return np.empty(variable.shape, variable.dtype)
+    if out.shape != variable.shape or not out.flags.writeable or not out.flags.c_contiguous:
+        raise ConfigError(
+            f"out of shape {list(out.shape)}: give a contiguous, writable {list(variable.shape)}."
+        )
+    if out.dtype != variable.dtype:
+        raise ConfigError(f"out is {out.dtype}, and variable {name!r} is {variable.dtype}.")
+    return out
 
 
 def _fitting(tensor: Any, name: str, shape: tuple[int, ...] | None = None) -> Array:

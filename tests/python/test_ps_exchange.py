@@ -1,0 +1,53 @@
+"""Where the values of an exchange come."""
+
+from __future__ import annotations
+
+from ranks import run
+
+PROGRAM = """
+import numpy as np
+import rdmacoll
+from ranks import report
+from rdmacoll import ps
+
+rule = ps.Rule("optimizer=sgd\\nschedule=constant\\ninitial_learning_rate=0.5\\n")
+rdmacoll.init(mode="ps", sync=False, num_servers=2)
+ps.declare({"small": np.zeros(10, np.float32), "large": np.zeros((300, 1000), np.float32)}, rule)
+gradients = {"small": np.full(10, 2, np.float32), "large": np.full((300, 1000), -2, np.float32)}
+place = np.empty((300, 1000), np.float32)
+frozen = np.empty(10, np.float32)
+frozen.flags.writeable = False
+
+refused = []
+for out in (
+    {"other": place},
+    {"small": gradients["small"]},
+    {"small": gradients["large"].ravel()[5:15]},
+    {"small": np.zeros(3, np.float32)},
+    {"small": np.zeros(10)},
+    {"small": frozen},
+    {"large": place.T},
+):
+    try:
+        ps.exchange(gradients, out)
+    except rdmacoll.ConfigError as error:
+        refused.append(str(error))
+values = ps.exchange(gradients, {"large": place})
+report({
+    "refused": refused,
+    "is_there": values["large"] is place,
+    "values": [float(values["small"][3]), float(place[299, 999]), float(place.min()), float(place.max())],
+})
+rdmacoll.shutdown()
+"""
+
+
+def test_values_come_into_arrays_that_are_given_or_into_new_ones() -> None:
+    found = run(PROGRAM, 3, deadline_s=60).succeeded()[0]
+    wanted = ["out names other", "memory of a gradient", "memory of a gradient", "out of shape [3]"]
+    wanted += ["out is float64", "give a contiguous, writable [10]", "out of shape [1000, 300]"]
+    assert len(found["refused"]) == len(wanted), found
+    for text, part in zip(found["refused"], wanted):
+        assert part in text
+    assert found["is_there"]
+    assert found["values"] == [-1, 1, 1, 1], "what was refused has pushed nothing"
