@@ -184,7 +184,8 @@ void tell_unknown_variables(std::vector<SettingValue>& values) {
     const Nearest nearest = nearest_setting(name);
     if (nearest.distance == 0) continue;
     SettingValue& value = values[nearest.index];
-    const bool is_typing_error = nearest.distance <= kTypingErrorsMax;
+    // Of a short name that many letters are another name.
+    const bool is_typing_error = nearest.distance <= std::min(kTypingErrorsMax, name.size() / 6);
     add(is_ours || is_typing_error ? value.warning : value.note, unknown_text(name, nearest));
   }
 }

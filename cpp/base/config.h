@@ -84,8 +84,8 @@ struct Config {
   std::optional<uint8_t> rdma_service_level;
   std::optional<uint32_t> rdma_mtu;  // bytes
   std::optional<uint8_t> rdma_traffic_class;
-  // By which setting RDMA was asked for, "TF_RDMA_DEV_NAME=mlx5_0": then it is an error where it
-  // cannot be used. "": by none.
+  // By which settings RDMA was asked for, "TF_RDMA_ENABLED=1 TF_RDMA_DEV_NAME=mlx5_0": then it is
+  // an error where it cannot be used. "": by none.
   std::string rdma_request;
   uint64_t chunk_bytes = 4'194'304;            // TF_RDMA_CHUNK_SIZE
   std::optional<uint64_t> accumulation_bytes;  // TF_RDMA_ACC_SIZE; found by measurement when unset

@@ -63,7 +63,8 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
   }
   for (const std::string_view name : {"RDMACOLL_RDMA", "RDMACOLL_DEVICE", "RDMACOLL_TRANSPORT"}) {
     const bool asks = name == "RDMACOLL_TRANSPORT" ? names_rdma : was_set(name);
-    if (asks && config.rdma_enabled && !excludes_rdma) config.rdma_request = value_of(name).given;
+    if (!asks || !config.rdma_enabled || excludes_rdma) continue;
+    config.rdma_request += cat(config.rdma_request.empty() ? "" : " ", value_of(name).given);
   }
   config.pool_is_given = was_set("RDMACOLL_BUF_SIZE");
   constexpr uint64_t kGiB = uint64_t{1} << 30;

@@ -19,7 +19,7 @@ inline constexpr uint32_t kWireVersion = 18;
 struct RdmaCard {
   std::string obstacle;  // why this rank cannot use it, and the cure; "" when it can
   bool has_devices = false;
-  std::string request;      // by which setting it was asked for here; "": by none
+  std::string request;      // by which settings it was asked for here; "": by none
   uint64_t pool_bytes = 0;  // the largest pool that it could pin, or was told to
 };
 

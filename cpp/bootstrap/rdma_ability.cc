@@ -187,12 +187,10 @@ Status agree_on_rdma(std::span<const Card> cards, const Config& config,
                                   [](const Card& card) { return !card.rdma.request.empty(); });
   const std::string who = describe(static_cast<int>(unable - cards.begin()));
   if (asker != cards.end()) {
-    const std::string& request = asker->rdma.request;
-    const std::string name = request.substr(0, request.find('='));
-    return {Code::invalid,
-            cat("RDMA was asked for (", request, " at ",
-                describe(static_cast<int>(asker - cards.begin())), "), and ", who,
-                " cannot use it: ", unable->rdma.obstacle, " Without ", name, " it is TCP then.")};
+    const std::string by = describe(static_cast<int>(asker - cards.begin()));
+    return {Code::invalid, cat("RDMA was asked for (", asker->rdma.request, " at ", by, "), and ",
+                               who, " cannot use it: ", unable->rdma.obstacle,
+                               " To go without, unset what asks for it.")};
   }
   // Where nobody has a device there is nothing to say.
   const bool has_devices = std::any_of(cards.begin(), cards.end(),

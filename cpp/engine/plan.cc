@@ -89,6 +89,7 @@ bool Planner::calls_roll(const Operation& operation, Algorithm algorithm, bool i
   return is_planned && (algorithm == Algorithm::none || row_of(operation.request.kind).has_root);
 }
 
+// Whether results are shared changes neither peers nor parts.
 const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll) {
   const std::tuple key(algorithm, shape.root, calls_roll);
   const auto found = outlines_.find(key);

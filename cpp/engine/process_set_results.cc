@@ -1,6 +1,6 @@
 // Results that all ranks of a node share. Where they lie the first member decides, at the moment in
-// which it begins the sum, in its pool: it tells the others, and the servers, who wait for its word.
-// All know for which sums there is one; a word may also say that there is no room.
+// which it begins the sum, in its pool: it tells the others, and the servers, who wait for its
+// word. All know for which sums there is one; a word may also say that there is no room.
 #include <algorithm>
 
 #include "base/text.h"
@@ -9,10 +9,12 @@
 namespace rdmacoll {
 
 // Each part of the result is written by one rank or server, once: so it is with these algorithms,
-// unless all inputs are scaled first, into the output.
+// unless all inputs are scaled first, into the output. With `direct` all ranks are connected, with
+// servers the first one to its children in the control tree: these have to be all.
 bool ProcessSet::shares_results(const Decided& decided) const {
-  const bool has_one_writer = decided.algorithm == Algorithm::direct ||
-                              decided.algorithm == Algorithm::parameter_server;
+  const bool is_by_servers =
+      decided.algorithm == Algorithm::parameter_server && world_.size() <= kTreeRadix + 1;
+  const bool has_one_writer = decided.algorithm == Algorithm::direct || is_by_servers;
   if (!has_one_writer || decided.operations.size() != 1) return false;
   const Request& request = decided.operations.front()->request;
   return request.shares_results && request.prescale == 1.0 && world_.size() > 1 && is_one_node_;
@@ -28,6 +30,10 @@ bool ProcessSet::find_place(Decided& decided) {
   }
   const auto told = places_.find(decided.sequence);
   if (told == places_.end()) return false;
+  if (now_.lost.contains(root())) {
+    host_.fail(root(), job_.failed(root(), kLeftTooEarly));
+    return false;
+  }
   const uint64_t offset = told->second;
   places_.erase(told);
   decided.place.emplace();
@@ -74,8 +80,8 @@ void ProcessSet::offer_place(Decided& decided, std::size_t block_bytes) {
 }
 
 void ProcessSet::handle(int peer, PlaceMessage& message) {
-  const bool is_expected = peer == root() && !is_root() &&
-                           places_.emplace(message.sequence, message.offset).second;
+  const bool is_expected =
+      peer == root() && !is_root() && places_.emplace(message.sequence, message.offset).second;
   if (!is_expected) host_.broken_protocol(peer, "a place for results that nobody has asked for");
 }
 

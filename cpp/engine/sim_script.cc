@@ -250,7 +250,7 @@ void make_fault(Dice& dice, SimScript& script) {
 
 // Servers beside the ranks, which make the sums, and now and then are the victim.
 void make_servers(Dice dice, SimScript& script) {
-  if (script.ranks > 8 || !dice.chance(0.25)) return;
+  if (!dice.chance(0.25)) return;
   script.servers = static_cast<int>(dice.between(1, 3));
   const int server = script.ranks + static_cast<int>(dice.between(0, script.servers - 1));
   const bool is_struck = dice.chance(0.5);

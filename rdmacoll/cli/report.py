@@ -82,7 +82,7 @@ def _draft(target: Path) -> Path:
 
 def _is_special(target: Path) -> bool:
     """Whether it is a pipe, a device (/dev/null) or a link (/dev/stdout): no file may take its place."""
-    return target.exists() and (target.is_symlink() or not target.is_file())
+    return target.is_symlink() or (target.exists() and not target.is_file())
 
 
 def check_json(path: str, option: str = "--json") -> None:

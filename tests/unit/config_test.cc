@@ -197,6 +197,7 @@ TEST_F(ConfigTest, unknown_variables_of_the_environment_are_noted) {
   ::setenv("TF_RDMA_CHUNKSIZE", "1", 1);
   ::setenv("TF_RDMA_OF_ANOTHER_SYSTEM_ALTOGETHER", "1", 1);
   ::setenv("RDMA_QP_TIMEOUTT", "1", 1);
+  ::setenv("RDMA_QP_RNR", "1", 1);
   const Status status = read_config("", &environment, config, values);
   ::unsetenv("RDMACOLL_TRANSPROT");
   ::unsetenv("RDMACOLL_NOTHING_OF_THE_KIND");
@@ -204,6 +205,7 @@ TEST_F(ConfigTest, unknown_variables_of_the_environment_are_noted) {
   ::unsetenv("TF_RDMA_CHUNKSIZE");
   ::unsetenv("TF_RDMA_OF_ANOTHER_SYSTEM_ALTOGETHER");
   ::unsetenv("RDMA_QP_TIMEOUTT");
+  ::unsetenv("RDMA_QP_RNR");
   ASSERT_TRUE(status.ok()) << status.message();
   const std::string typo =
       "RDMACOLL_TRANSPROT is no setting of this version; did you mean RDMACOLL_TRANSPORT?";
@@ -216,7 +218,8 @@ TEST_F(ConfigTest, unknown_variables_of_the_environment_are_noted) {
   EXPECT_THAT(value("RDMACOLL_CHUNK_SIZE").warning, HasSubstr("did you mean TF_RDMA_CHUNK_SIZE?"));
   EXPECT_THAT(value("RDMACOLL_TIMEOUT").warning, HasSubstr("did you mean RDMA_QP_TIMEOUT?"));
   const bool warns = std::ranges::any_of(values, [](const SettingValue& value) {
-    return value.warning.find("OF_ANOTHER_SYSTEM") != std::string::npos;
+    return value.warning.find("OF_ANOTHER_SYSTEM") != std::string::npos ||
+           value.warning.find("RDMA_QP_RNR") != std::string::npos;
   });
   EXPECT_FALSE(warns) << "it may be meant for that one";
   EXPECT_THAT(settings_json(values), HasSubstr("TF_RDMA_OF_ANOTHER_SYSTEM_ALTOGETHER is no"));

@@ -134,7 +134,7 @@ TEST(AgreeOnRdma, what_one_asked_for_and_another_cannot_is_an_error) {
   EXPECT_EQ(status.code(), Code::invalid);
   EXPECT_THAT(status.message(),
               AllOf(HasSubstr("RDMA was asked for (TF_RDMA_DEV_NAME=mlx5_0 at rank 0 on h0)"),
-                    HasSubstr("Without TF_RDMA_DEV_NAME it is TCP"),
+                    HasSubstr("To go without, unset what asks for it."),
                     HasSubstr("rank 1 on h1 cannot use it: no library.")));
   EXPECT_FALSE(agreement.use);
 }

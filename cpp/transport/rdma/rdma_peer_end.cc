@@ -38,7 +38,9 @@ std::string RdmaPeer::cause_of_echo() const {
     if (ports_.devices[rail]->is_there()) continue;
     return cat("the RDMA device of rank ", world_.number(world_.rank), ", ",
                ports_.rails[rail].text(),
-               ", is gone: it was removed from the machine, or its driver was unloaded");
+               ", does not answer any more: it was removed from the machine, its driver was "
+               "unloaded, or it has failed; ",
+               echo_);
   }
   return echo_;
 }

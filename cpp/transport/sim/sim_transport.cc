@@ -65,6 +65,7 @@ void SimTransport::greet(int peer) {
 }
 
 Reach SimTransport::reach(int peer) const {
+  RC_ASSERT(is_connected(peer), cat("rank ", peer, " is not connected"));
   const SimPolicy& policy = network_.policy();
   const bool views = policy.views && policy.node_of(peer) == policy.node_of(rank_);
   return {.transport = "sim",
