@@ -133,7 +133,10 @@ def check_a_device_that_is_taken_away_is_named_at_both_ends() -> None:
         named([entry], outcome, 1 - rank)
         cause = entry["attributes"]["cause"]
         # The kernel takes its time: the other end's retries may be over before.
-        is_gone = "the RDMA device of rank 1, rxe2 port 1 (" in cause and "does not answer any more: it was removed" in cause
+        is_gone = (
+            "the RDMA device of rank 1, rxe2 port 1 (" in cause
+            and "does not answer any more: it was removed" in cause
+        )
         is_lost = "queue pair " in cause and "no answer from the other end: retry counter exceeded" in cause
         assert is_gone or is_lost, outcome.text()
 
