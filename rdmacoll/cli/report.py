@@ -133,6 +133,8 @@ def _writer(path: str | None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     if path != STDOUT:
         yield functools.partial(_write, path or "")
         return
+    if sys.stdout is None:
+        raise click.UsageError("--json - takes standard output, and it is closed: give a file.")
     sys.stdout.flush()
     own = os.dup(_STDOUT_FD)
     os.dup2(_STDERR_FD, _STDOUT_FD)

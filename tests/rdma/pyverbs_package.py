@@ -14,8 +14,8 @@ _MODULES = Path("usr/lib/python3/dist-packages")
 
 def folder() -> Path:
     """What PYTHONPATH must have for pyverbs; an error where Debian does not make it for this Python."""
-    found = [modules for modules in sorted(cache.folder().glob(f"pyverbs-*/{_MODULES}")) if _fits(modules)]
-    modules = found[-1] if found else _unpack()
+    found = [modules for modules in cache.folder().glob(f"pyverbs-*/{_MODULES}") if _fits(modules)]
+    modules = max(found, key=lambda one: one.stat().st_mtime) if found else _unpack()
     if not _fits(modules):
         ours = sys.version.split()[0]
         raise GuestError(f"python3-pyverbs is not made for Python {ours}: use the system's own Python")

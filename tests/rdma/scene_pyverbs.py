@@ -77,7 +77,10 @@ def _queue_pair(device: str, pid: int) -> dict[str, Any]:
         shown = subprocess.run(
             ["rdma", "-dd", "-j", "resource", "show", "qp"], capture_output=True, check=True
         )
-        (now,) = (row for row in json.loads(shown.stdout) if (row["ifname"], row.get("pid")) == (device, pid))
+        rows = json.loads(shown.stdout)
+        of_it = [row for row in rows if (row["ifname"], row.get("pid")) == (device, pid)]
+        assert len(of_it) == 1, f"queue pairs of process {pid} on {device}: {rows}"
+        now = of_it[0]
         if now == before:
             return before
         before = now
@@ -100,8 +103,10 @@ def _broken(operation: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
         }
         command = _HERE / "own_device.py"
         with Run(command, 2, launcher="mpirun", env=env, arguments=[file.name]) as started:
+            end = time.monotonic() + 60
             while not all((started.reported(rank) or {}).get("idle") for rank in range(2)):
                 assert started.processes[0].poll() is None, started.so_far().text()
+                assert time.monotonic() < end, started.so_far().text()
                 time.sleep(0.05)
             pair = _queue_pair(DEVICES[0], started.pid(0))
             assert pair["state"] == "RTS", pair
