@@ -319,15 +319,15 @@ std::string settings_json(const std::vector<SettingValue>& values) {
     for (std::size_t i = 1; i < names.size(); ++i) aliases.push_back(json_quote(names[i]));
     std::string note = value.warning;
     add(note, value.note);
-    rows.push_back(
-        cat("{\"name\": ", json_quote(setting.name),
-            ", \"alias\": ", json_quote(names.size() > 1 ? names[1] : ""), ", \"aliases\": [",
-            join(aliases, ", "), "]", ", \"default\": ", json_quote(setting.default_value),
-            ", \"value\": ", json_quote(value.value), ", \"source\": ", json_quote(value.source),
-            ", \"unit\": ", json_quote(name_of(setting.unit)),
-            ", \"scope\": ", json_quote(setting.scope == Scope::world ? "world" : "rank"),
-            ", \"help\": ", json_quote(setting.help),
-            ", \"allowed\": ", json_quote(setting.allowed), ", \"note\": ", json_quote(note), "}"));
+    rows.push_back(cat(
+        "{\"name\": ", json_quote(setting.name),
+        ", \"alias\": ", json_quote(names.size() > 1 ? names[1] : ""), ", \"aliases\": [",
+        join(aliases, ", "), "]", ", \"default\": ", json_quote(setting.default_value),
+        ", \"value\": ", json_quote(value.value), ", \"source\": ", json_quote(value.source),
+        ", \"given\": ", json_quote(value.given), ", \"unit\": ", json_quote(name_of(setting.unit)),
+        ", \"scope\": ", json_quote(setting.scope == Scope::world ? "world" : "rank"),
+        ", \"help\": ", json_quote(setting.help), ", \"allowed\": ", json_quote(setting.allowed),
+        ", \"note\": ", json_quote(note), "}"));
   }
   return cat("[", join(rows, ",\n "), "]");
 }

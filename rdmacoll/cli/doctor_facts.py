@@ -37,7 +37,6 @@ class Settings:
 
     rows: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict)  # of those that are set: by which of its names
 
     def value(self, name: str) -> str:
         """The effective value; empty where it is automatic or unknown."""
@@ -50,7 +49,8 @@ class Settings:
 
     def variable(self, name: str) -> str:
         """The variable that the user set, which may be an alias; the setting's own name where none is."""
-        return self.variables.get(name, name)
+        given = next((str(row.get("given", "")) for row in self.rows if row["name"] == name), "")
+        return given.partition("=")[0] or name
 
     def told(self, name: str) -> str:
         """What the user wrote, "VARIABLE=value"; empty where nothing is set."""

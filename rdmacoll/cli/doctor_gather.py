@@ -99,9 +99,7 @@ def _settings() -> Settings:
 
 def settings(loaded: library.Library) -> Settings:
     """As the environment has them. Raises ConfigError."""
-    rows = tuple(loaded.settings())
-    names = {str(row["name"]): [str(row["name"]), *row["aliases"]] for row in rows}
-    return Settings(rows, variables=bootstrap.told_variables(names))
+    return Settings(tuple(loaded.settings()))
 
 
 def _pci(sys: Path, vendor: str, kinds: tuple[str, ...]) -> tuple[str, ...]:

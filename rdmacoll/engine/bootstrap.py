@@ -14,7 +14,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -322,22 +322,6 @@ def told_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
     environ = os.environ if environ is None else environ
     told = launch_rules.by_hand(environ)
     return told or next(iter(launch_rules.by_launchers(environ)), None)
-
-
-def told_variables(
-    names: Mapping[str, Sequence[str]], environ: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """By which of its names each setting is set: the first one counts, as in cpp/base/config.cc.
-
-    >>> names = {"A": ["A", "B"], "C": ["C"], "D": ["D", "E"]}
-    >>> told_variables(names, {"A": " ", "B": "1", "E": "2", "D": "3"})
-    {'A': 'B', 'D': 'D'}
-    """
-    environ = os.environ if environ is None else environ
-    found = {
-        setting: [name for name in each if environ.get(name, "").strip()] for setting, each in names.items()
-    }
-    return {setting: given[0] for setting, given in found.items() if given}
 
 
 def cache_folder() -> Path:

@@ -91,7 +91,11 @@ def test_the_rule_is_the_engines() -> None:
 
 def written(settings: Settings, **variables: str) -> Settings:
     """As if these variables had set them."""
-    return replace(settings, variables=variables)
+    rows = [
+        {**row, "given": f"{variables[row['name']]}={row['value']}"} if row["name"] in variables else row
+        for row in settings.rows
+    ]
+    return replace(settings, rows=tuple(rows))
 
 
 OFF = [

@@ -124,6 +124,17 @@ def unpack(deb: Path, into: Path) -> None:
     call(["dpkg-deb", "-x", deb, into])
 
 
+def unpacked(package: str, name: str) -> Path:
+    """What a Debian package would install, in the folder NAME-VERSION of the cache, and not installed."""
+    with lock(name, f"{name}, which another process unpacks"), workplace(name) as place:
+        _, version, deb = fetch(lambda: [package], place)
+        unpack(deb, place / "files")
+        final = folder() / f"{name}-{version}"
+        if not final.exists():
+            take_in(place / "files", final)
+        return final
+
+
 def take_in(made: Path, final: Path) -> None:
     """Puts a finished file or folder into the cache: it is there whole or not at all."""
     if made.is_file():

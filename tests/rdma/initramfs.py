@@ -18,13 +18,7 @@ def busybox() -> Path:
     found = sorted(cache.folder().glob("busybox-*/bin/busybox"))
     if found:
         return found[-1]
-    with cache.lock("busybox", "busybox, which another process unpacks"), cache.workplace("busybox") as place:
-        _, version, deb = cache.fetch(lambda: ["busybox-static"], place)
-        cache.unpack(deb, place / "files")
-        final = cache.folder() / f"busybox-{version}"
-        if not final.exists():
-            cache.take_in(place / "files", final)
-        return final / "bin" / "busybox"
+    return cache.unpacked("busybox-static", "busybox") / "bin" / "busybox"
 
 
 def write(target: Path, modules: Mapping[str, bytes] | None = None) -> None:

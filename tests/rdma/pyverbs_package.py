@@ -15,7 +15,11 @@ _MODULES = Path("usr/lib/python3/dist-packages")
 def folder() -> Path:
     """What PYTHONPATH must have for pyverbs; an error where Debian does not make it for this Python."""
     found = [modules for modules in cache.folder().glob(f"pyverbs-*/{_MODULES}") if _fits(modules)]
-    modules = max(found, key=lambda one: one.stat().st_mtime) if found else _unpack()
+    modules = (
+        max(found, key=lambda one: one.stat().st_mtime)
+        if found
+        else cache.unpacked("python3-pyverbs", "pyverbs") / _MODULES
+    )
     if not _fits(modules):
         ours = sys.version.split()[0]
         raise GuestError(f"python3-pyverbs is not made for Python {ours}: use the system's own Python")
@@ -24,13 +28,3 @@ def folder() -> Path:
 
 def _fits(modules: Path) -> bool:
     return any((modules / "pyverbs" / f"device{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
-
-
-def _unpack() -> Path:
-    with cache.lock("pyverbs", "pyverbs, which another process unpacks"), cache.workplace("pyverbs") as place:
-        _, version, deb = cache.fetch(lambda: ["python3-pyverbs"], place)
-        cache.unpack(deb, place / "files")
-        final = cache.folder() / f"pyverbs-{version}"
-        if not final.exists():
-            cache.take_in(place / "files", final)
-        return final / _MODULES

@@ -298,6 +298,7 @@ TEST_F(ConfigTest, json_has_a_row_per_setting) {
   for (const Setting& setting : settings_table())
     EXPECT_THAT(json, HasSubstr("{\"name\": \"" + std::string(setting.name) + "\""));
   EXPECT_THAT(json, HasSubstr("\"value\": \"eth\\\"0\", \"source\": \"environment\""));
+  EXPECT_THAT(json, HasSubstr("\"given\": \"RDMACOLL_INTERFACE=eth\\\"0\""));
   EXPECT_TRUE(json.front() == '[' && json.back() == ']');
 }
 
