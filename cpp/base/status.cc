@@ -33,16 +33,24 @@ std::string_view error_name(Code code) {
   return "RdmacollError";
 }
 
+const Status::Error Status::kBusy{Code::busy, "busy: poll, then offer it again", {}};
+
+Status::Status(Code code, std::string message, ErrorDetail detail)
+    : error_(new Error{code, std::move(message), std::move(detail)}) {}
+
+void Status::let_go() {
+  if (is_busy() || error_->users.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  delete error_;
+}
+
 const std::string& Status::message() const {
   static const std::string kOk = "ok";
-  static const std::string kBusy = "busy: poll, then offer it again";
-  if (busy_) return kBusy;
-  return error_ ? error_->message : kOk;
+  return ok() ? kOk : error_->message;
 }
 
 const ErrorDetail& Status::detail() const {
   static const ErrorDetail kNone;
-  return error_ ? error_->detail : kNone;
+  return ok() ? kNone : error_->detail;
 }
 
 std::string Status::to_json() const {

@@ -1,8 +1,8 @@
 // The world fails: a Status. We were wrong: RC_ASSERT, on in release builds too.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,18 +35,27 @@ struct ErrorDetail {
   std::vector<int> ranks;
 };
 
-// A value: cheap when ok (no allocation), immutable when not.
+// A value, immutable: one pointer, null when ok, since every layer below a small sum returns some.
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(Code code, std::string message, ErrorDetail detail = {})
-      : error_(std::make_shared<const Error>(Error{code, std::move(message), std::move(detail)})) {}
+  Status(Code code, std::string message, ErrorDetail detail = {});
+  Status(const Status& other) : error_(other.error_) { keep(); }
+  Status(Status&& other) noexcept : error_(std::exchange(other.error_, nullptr)) {}
+  Status& operator=(Status other) noexcept {
+    std::swap(error_, other.error_);
+    return *this;
+  }
+  ~Status() {
+    if (error_ != nullptr) [[unlikely]]
+      let_go();
+  }
 
-  static Status busy() { return Status(Busy{}); }
+  static Status busy() { return Status(&kBusy); }
 
-  bool ok() const { return !busy_ && error_ == nullptr; }
-  bool is_busy() const { return busy_; }
-  Code code() const { return busy_ ? Code::busy : error_ ? error_->code : Code::ok; }
+  bool ok() const { return error_ == nullptr; }
+  bool is_busy() const { return error_ == &kBusy; }
+  Code code() const { return ok() ? Code::ok : error_->code; }
   const std::string& message() const;
   const ErrorDetail& detail() const;
 
@@ -54,16 +63,22 @@ class [[nodiscard]] Status {
   std::string to_json() const;
 
  private:
-  struct Busy {};
   struct Error {
     Code code;
     std::string message;
     ErrorDetail detail;
+    mutable std::atomic<uint32_t> users{1};
   };
-  explicit Status(Busy) : busy_(true) {}
+  static const Error kBusy;  // nobody's: not counted
 
-  bool busy_ = false;
-  std::shared_ptr<const Error> error_;  // shared: one failure ends many operations
+  explicit Status(const Error* error) : error_(error) {}
+  void keep() const {
+    if (error_ != nullptr && error_ != &kBusy)
+      error_->users.fetch_add(1, std::memory_order_relaxed);
+  }
+  void let_go();
+
+  const Error* error_ = nullptr;  // shared: one failure ends many operations
 };
 
 // "rank 3 (node7, pid 4711) stopped answering: connection reset ..."

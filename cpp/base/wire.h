@@ -52,6 +52,15 @@ class Reader {
     take(&value, sizeof value);
     return value;
   }
+  // Fields one after the other, all or none of them.
+  template <typename... T>
+  requires((std::is_arithmetic_v<T> || std::is_enum_v<T>)&&...) bool take_all(T&... values) {
+    if ((sizeof(T) + ...) > rest_.size()) return fail(), false;
+    const std::byte* at = rest_.data();
+    ((std::memcpy(&values, at, sizeof(T)), at += sizeof(T)), ...);
+    rest_ = rest_.subspan((sizeof(T) + ...));
+    return true;
+  }
   std::string get_text(std::size_t bytes_max);
   std::vector<std::byte> get_bytes(std::size_t bytes_max);
   template <typename T>

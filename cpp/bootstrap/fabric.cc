@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "base/few.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -293,8 +294,7 @@ bool Fabric::poll(Sink& sink) {
 bool Fabric::arm() {
   if (peers_.empty()) return true;
   signalled_ |= take_signals();
-  return !signalled_ &&
-         std::all_of(parts_.begin(), parts_.end(), [](Transport* one) { return one->arm(); });
+  return !signalled_ && are_all_of(parts_, [](Transport* one) { return one->arm(); });
 }
 
 Nanoseconds Fabric::next_deadline() const {
@@ -317,13 +317,11 @@ bool Fabric::is_meeting() const {
 
 bool Fabric::needs_poll() const {
   if (peers_.empty()) return false;
-  return is_meeting() || std::any_of(parts_.begin(), parts_.end(),
-                                     [](const Transport* one) { return one->needs_poll(); });
+  return is_meeting() || is_any_of(parts_, [](const Transport* one) { return one->needs_poll(); });
 }
 
 bool Fabric::flushed() const {
-  return std::all_of(parts_.begin(), parts_.end(),
-                     [](const Transport* one) { return one->flushed(); });
+  return are_all_of(parts_, [](const Transport* one) { return one->flushed(); });
 }
 
 Transport::Counters Fabric::counters() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/few.h"
 #include "base/text.h"
 
 namespace rdmacoll {
@@ -91,9 +92,8 @@ Status Engine::take(const OperationRef& operation) {
 
 bool Engine::has_said_all() const {
   return !executor_.has_steps() && !submissions_.waiting() && outbox_.empty() &&
-         !transport_.needs_poll() && std::none_of(sets_.begin(), sets_.end(), [](const auto& set) {
-           return set->has_to_agree();
-         });
+         !transport_.needs_poll() &&
+         !is_any_of(sets_, [](const auto& set) { return set->has_to_agree(); });
 }
 
 bool Engine::take_submissions() {

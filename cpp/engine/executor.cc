@@ -29,7 +29,9 @@ void Executor::open(const Lanes& lanes) {
   // Sequences go on where the last owner of a lane has left them: both ends of a pair have counted
   // the same transfers.
   while (slots_.size() < lanes.first + lanes.count) {
+    const auto number = static_cast<Lane>(slots_.size());
     Slot& slot = slots_.emplace_back();
+    slot.lane = number;
     slot.out.assign(ranks_, 0);
     slot.in.assign(ranks_, 0);
   }
@@ -105,6 +107,7 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
     ++allocations_;
   }
   run.slot = &slot;
+  run.program = &program;
   const uint32_t segment = slot.next_segment++;
   if (run.recipe != slot.batch.recipe || run.segment != segment) {
     for (StepMemory& memory : run.memory) memory.is_located = false;
@@ -113,12 +116,9 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
   run.segment = segment;
   run.left = static_cast<uint32_t>(schedule.steps.size());
   run.caller_left = program.caller_steps;
-  run.waiting.resize(schedule.steps.size());
+  run.waiting = program.afters;
   if (program.has_views) run.readers = program.readers;
-  for (std::size_t step = 0; step < schedule.steps.size(); ++step) {
-    run.waiting[step] = schedule.steps[step].afters;
-    if (run.waiting[step] == 0) make_ready(cookie(lane(slot), index, step));
-  }
+  for (const uint16_t step : program.first) make_ready(program, cookie(slot.lane, index, step));
   return {};
 }
 
@@ -135,11 +135,6 @@ bool Executor::poll() {
   if (!computes_.empty() || jobs_ > 0) moved |= issue_computes();
   if (!transfers_.empty()) moved |= issue_transfers();
   return moved;
-}
-
-void Executor::make_ready(uint64_t cookie) {
-  const bool is_compute = computes(step_of(cookie).verb);
-  (is_compute ? computes_ : transfers_).push(cookie);
 }
 
 bool Executor::issue_transfers() {
@@ -178,7 +173,7 @@ bool Executor::issue_computes() {
 }
 
 bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
-  Transfer transfer{step.peer, lane(*run.slot), sequence(run, step), {}, cookie};
+  Transfer transfer{step.peer, run.slot->lane, sequence(run, cookie & 0xffff), {}, cookie};
   if (step.verb == Verb::await) {
     return transport_.await(step.peer, transfer.lane, transfer.sequence, cookie).ok();
   }
@@ -278,19 +273,23 @@ void Executor::finish(uint64_t cookie) {
   Slot& slot = *run.slot;
   const Program& program = program_of(run);
   const auto index = static_cast<std::size_t>(cookie & 0xffff);
-  const Step& step = program.schedule.steps[index];
+  const Program::Turn& turn = program.turns[index];
   RC_ASSERT(run.left > 0);
   run.waiting[index] = kDone;
-  if (computes(step.verb)) release_views(run, step);
-  for (uint16_t successor : program.successors[index]) {
-    if (--run.waiting[successor] == 0) make_ready((cookie & ~uint64_t{0xffff}) | successor);
+  if (turn.computes && program.has_views) release_views(run, program.schedule.steps[index]);
+  for (uint16_t successor : turn.successors) {
+    if (--run.waiting[successor] > 0) continue;
+    make_ready(program, (cookie & ~uint64_t{0xffff}) | successor);
   }
-  if (program.touches_caller[index] && --run.caller_left == 0) {
+  if (turn.touches_caller && --run.caller_left == 0) {
     if (--slot.caller_segments_left == 0) end_of_caller_memory(slot);
   }
-  if (--run.left > 0) return;
+  if (--run.left == 0) end_segment(slot, run);
+}
+
+void Executor::end_segment(Slot& slot, Run& run) {
   if (--slot.segments_left == 0) {
-    for (const auto& [peer, out, in] : program.traffic) {
+    for (const auto& [peer, out, in] : program_of(run).traffic) {
       slot.out[peer] += uint64_t{out} * layout_of(slot).segments();
       slot.in[peer] += uint64_t{in} * layout_of(slot).segments();
     }
@@ -307,11 +306,10 @@ void Executor::finish(uint64_t cookie) {
 
 void Executor::release_views(Run& run, const Step& step) {
   const Program& program = program_of(run);
-  if (!program.has_views) return;
   for (const Slice& source : program.schedule.sources_of(step)) {
     if (source.space != Space::view || --run.readers[source.slot] > 0) continue;
     const Step& await = program.schedule.steps[source.slot];
-    const Release release{await.peer, lane(*run.slot), sequence(run, await)};
+    const Release release{await.peer, run.slot->lane, sequence(run, source.slot)};
     // In order behind those that wait, so that none is overtaken for ever.
     if (!releases_.empty() ||
         !transport_.release(release.peer, release.lane, release.sequence).ok()) {

@@ -124,6 +124,7 @@ class Executor final : public ComputeSink {
   static constexpr uint16_t kDone = 0xffff;  // in Run::waiting: nothing is waited for any more
   struct Run {                               // one segment in flight
     Slot* slot = nullptr;
+    const Program* program = nullptr;
     RecipeRef recipe;  // of `memory`
     uint32_t segment = 0;
     uint32_t left = 0;         // steps; 0: free
@@ -137,6 +138,7 @@ class Executor final : public ComputeSink {
     uint64_t work_bytes = 0;
   };
   struct Slot {
+    Lane lane = 0;  // its number
     bool busy = false;
     Batch batch;
     uint32_t next_segment = 0;
@@ -160,12 +162,14 @@ class Executor final : public ComputeSink {
   }
 
   static const Layout& layout_of(const Slot& slot) { return slot.batch.recipe->layout; }
-  static const Program& program_of(const Run& run) { return *run.slot->batch.recipe->program; }
+  static const Program& program_of(const Run& run) { return *run.program; }
 
   Status start(Slot& slot);
   Status fill(Slot& slot);  // start segments while there is a free run
   Status begin(Slot& slot, Run& run, std::size_t index);
-  void make_ready(uint64_t cookie);
+  void make_ready(const Program& program, uint64_t cookie) {
+    (program.turns[cookie & 0xffff].computes ? computes_ : transfers_).push(cookie);
+  }
   bool issue_transfers();
   bool issue_computes();
   bool transfer(Run& run, const Step& step, uint64_t cookie);
@@ -175,14 +179,14 @@ class Executor final : public ComputeSink {
   void count(const ComputeJob& job, uint64_t bytes);
   void end_job(uint64_t cookie, const Status& status);
   void finish(uint64_t cookie);
+  void end_segment(Slot& slot, Run& run);
   void release_views(Run& run, const Step& step);
   void end_of_caller_memory(Slot& slot);
 
   void locate(const Run& run, const Slice& slice, uint64_t bytes, std::vector<Piece>& pieces) const;
   void locate_work(const Run& run, const Slice& slice, std::vector<Piece>& pieces) const;
   uint64_t slice_bytes(const Run& run, const Slice& slice) const;
-  uint64_t sequence(const Run& run, const Step& step) const;
-  Lane lane(const Slot& slot) const { return static_cast<Lane>(&slot - slots_.data()); }
+  uint64_t sequence(const Run& run, std::size_t index) const;  // of a step's transfer
 
   const std::size_t ranks_;
   Transport& transport_;

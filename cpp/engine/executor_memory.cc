@@ -54,11 +54,13 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   memory.is_nothing = bytes == 0 || in_place;
 }
 
-uint64_t Executor::sequence(const Run& run, const Step& step) const {
+uint64_t Executor::sequence(const Run& run, std::size_t index) const {
   const Slot& slot = *run.slot;
   const Program& program = program_of(run);
-  const uint64_t base = sends(step.verb) ? slot.out[step.peer] : slot.in[step.peer];
-  return base + uint64_t{run.segment} * program.per_segment[program.index_of(step)] + step.ordinal;
+  const Program::Turn& turn = program.turns[index];
+  const Step& step = program.schedule.steps[index];
+  const uint64_t base = turn.sends ? slot.out[step.peer] : slot.in[step.peer];
+  return base + uint64_t{run.segment} * turn.per_segment + step.ordinal;
 }
 
 uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {

@@ -57,7 +57,7 @@ std::string Executor::state() const {
   std::string text;
   for (const Slot& slot : slots_) {
     if (!slot.busy) continue;
-    text += cat("  batch ", slot.batch.sequence, " on lane ", int{lane(slot)}, ": ",
+    text += cat("  batch ", slot.batch.sequence, " on lane ", int{slot.lane}, ": ",
                 slot.segments_left, " of ", layout_of(slot).segments(), " segments left\n");
     for (const Run& run : slot.runs) {
       if (run.left == 0) continue;

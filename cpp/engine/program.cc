@@ -32,15 +32,11 @@ Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std
     if (step.peer >= 0) step.peer = ranks[step.peer];
   }
   const std::size_t steps = schedule.steps.size();
-  successors.resize(steps);
+  turns.resize(steps);
   readers.assign(steps, 0);
-  touches_caller.assign(steps, false);
   ends_there.assign(steps, false);
   for (std::size_t i = 0; i < steps; ++i) {
     const Step& step = schedule.steps[i];
-    for (uint16_t after : schedule.afters_of(step)) {
-      successors[after].push_back(static_cast<uint16_t>(i));
-    }
     bool touches = is_callers(step.to);
     for (const Slice& source : schedule.sources_of(step)) {
       touches = touches || is_callers(source);
@@ -48,15 +44,32 @@ Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std
       ++readers[source.slot];
       has_views = true;
     }
-    touches_caller[i] = touches;
+    turns[i].computes = computes(step.verb);
+    turns[i].touches_caller = touches;
     ends_there[i] = computes(step.verb) && step.to.space == Space::output &&
                     std::ranges::none_of(schedule.steps, [&](const Step& other) {
                       return looks_at(schedule, other, step.to);
                     });
     caller_steps += touches ? 1 : 0;
   }
+  link_steps();
   count_traffic();
   for (uint16_t parts : schedule.scratch) scratch_parts += parts;
+}
+
+void Program::link_steps() {
+  std::vector<std::vector<uint16_t>> waiting(turns.size());
+  for (const Step& step : schedule.steps) {
+    const auto number = static_cast<uint16_t>(index_of(step));
+    afters.push_back(step.afters);
+    if (step.afters == 0) first.push_back(number);
+    for (uint16_t after : schedule.afters_of(step)) waiting[after].push_back(number);
+  }
+  for (const auto& some : waiting) successors_.insert(successors_.end(), some.begin(), some.end());
+  std::span<const uint16_t> rest = successors_;
+  for (std::size_t i = 0; i < turns.size(); rest = rest.subspan(waiting[i++].size())) {
+    turns[i].successors = rest.first(waiting[i].size());
+  }
 }
 
 void Program::count_traffic() {
@@ -69,10 +82,10 @@ void Program::count_traffic() {
     if (receives(step.verb)) ++of(step.peer).in;
   }
   for (const Step& step : schedule.steps) {
-    const bool is_transfer = !computes(step.verb);
-    per_segment.push_back(!is_transfer       ? 0
-                          : sends(step.verb) ? of(step.peer).out
-                                             : of(step.peer).in);
+    if (computes(step.verb)) continue;
+    Turn& turn = turns[index_of(step)];
+    turn.sends = sends(step.verb);
+    turn.per_segment = turn.sends ? of(step.peer).out : of(step.peer).in;
   }
 }
 

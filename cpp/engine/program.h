@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -19,21 +20,30 @@ struct Program {
   // `ranks`: what the peers of the schedule, which counts the members of a set, are called in the
   // job. That is how the program calls them.
   Program(Schedule lowered, const std::vector<int>& ranks);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
 
   Schedule schedule;
-  std::vector<std::vector<uint16_t>> successors;  // by step: who waits for it
-  std::vector<uint16_t> readers;                  // by await step: how many steps read its view
+  struct Turn {  // what the executor asks of a step, each time
+    bool computes = false;
+    bool touches_caller = false;  // the caller's memory is in use until it is done
+    bool sends = false;
+    uint16_t per_segment = 0;              // how many transfers with its peer go its way
+    std::span<const uint16_t> successors;  // who waits for it
+  };
+  std::vector<Turn> turns;        // by step
+  std::vector<uint16_t> afters;   // by step: for how many others it waits
+  std::vector<uint16_t> first;    // steps that wait for none
+  std::vector<uint16_t> readers;  // by await step: how many steps read its view
   bool has_views = false;
-  std::vector<bool> touches_caller;  // by step: the caller's memory is in use until it is done
-  uint32_t caller_steps = 0;         // how many of those
-  std::vector<bool> ends_there;      // by step: it writes output that no other step looks at
+  uint32_t caller_steps = 0;     // how many touch the caller's memory
+  std::vector<bool> ends_there;  // by step: it writes output that no other step looks at
   struct Traffic {
     int peer = -1;
     uint16_t out = 0, in = 0;  // transfers per segment: they number the sequences
   };
-  std::vector<Traffic> traffic;       // one for each peer
-  std::vector<uint16_t> per_segment;  // by step: how many transfers with its peer go its way
-  uint16_t scratch_parts = 0;         // of all slots together
+  std::vector<Traffic> traffic;  // one for each peer
+  uint16_t scratch_parts = 0;    // of all slots together
 
   std::size_t index_of(const Step& step) const {
     return static_cast<std::size_t>(&step - schedule.steps.data());
@@ -43,7 +53,10 @@ struct Program {
   }
 
  private:
+  void link_steps();
   void count_traffic();
+
+  std::vector<uint16_t> successors_;
 };
 
 // What has to be known of a schedule before it is lowered.

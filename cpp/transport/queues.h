@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -26,14 +27,14 @@ class RingQueue {
   bool empty() const { return count_ == 0; }
   std::size_t size() const { return count_; }
   // i = 0 is the oldest.
-  const T& operator[](std::size_t i) const { return items_[(head_ + i) & (items_.size() - 1)]; }
+  const T& operator[](std::size_t i) const { return items_[(head_ + i) & (capacity_ - 1)]; }
   const T& front() const { return items_[head_]; }
   void push(const T& item) {
-    if (count_ == items_.size()) grow();
-    items_[(head_ + count_++) & (items_.size() - 1)] = item;
+    if (count_ == capacity_) grow();
+    items_[(head_ + count_++) & (capacity_ - 1)] = item;
   }
   void pop() {
-    head_ = (head_ + 1) & (items_.size() - 1);
+    head_ = (head_ + 1) & (capacity_ - 1);
     --count_;
   }
   void clear() { head_ = count_ = 0; }
@@ -43,10 +44,12 @@ class RingQueue {
     std::vector<T> larger(std::max<std::size_t>(16, items_.size() * 2));
     for (std::size_t i = 0; i < count_; ++i) larger[i] = (*this)[i];
     items_ = std::move(larger);
+    capacity_ = items_.size();
     head_ = 0;
   }
 
   std::vector<T> items_;
+  std::size_t capacity_ = 0;  // items_.size(), which has to divide
   std::size_t head_ = 0;
   std::size_t count_ = 0;
 };
@@ -80,7 +83,7 @@ class ByteQueue {
 };
 
 // (lane, sequence) -> a value; a sorted array, since entries come nearly in order, are few, and a
-// hash map would allocate.
+// hash map would allocate. Mostly there is none, or the one that is asked for is the oldest.
 template <typename T>
 class MatchTable {
  public:
@@ -91,25 +94,29 @@ class MatchTable {
   }
   // Null when there is none; valid until the next change.
   const T* get(Lane lane, uint64_t sequence) const {
+    if (empty()) return nullptr;
     const auto at = find(lane, sequence);
     return at != entries_.end() && at->is(lane, sequence) ? &at->value : nullptr;
   }
   bool empty() const { return head_ == entries_.size(); }
   // False when the key is there already.
   [[nodiscard]] bool insert(Lane lane, uint64_t sequence, const T& value) {
+    if (empty() || entries_.back() < Key(lane, sequence)) {
+      entries_.push_back({sequence, lane, value});
+      return true;
+    }
     const auto at = find(lane, sequence);
-    if (at != entries_.end() && at->is(lane, sequence)) return false;
-    entries_.insert(at, Entry{sequence, lane, value});
+    if (at->is(lane, sequence)) return false;
+    entries_.insert(at, {sequence, lane, value});
     return true;
   }
   void erase(Lane lane, uint64_t sequence) {
-    const auto at = find(lane, sequence);
-    if (at ==
-        entries_.begin() + static_cast<std::ptrdiff_t>(head_)) {  // the usual case: the oldest
-      ++head_;
-      if (head_ * 2 > entries_.size()) compact();
-    } else {
-      entries_.erase(at);
+    if (!entries_[head_].is(lane, sequence)) {
+      entries_.erase(find(lane, sequence));
+    } else if (++head_ == entries_.size()) {
+      clear();
+    } else if (head_ * 2 > entries_.size()) {
+      compact();
     }
   }
   void clear() {
@@ -118,17 +125,19 @@ class MatchTable {
   }
 
  private:
+  using Key = std::pair<Lane, uint64_t>;
   struct Entry {
     uint64_t sequence;
     Lane lane;
     T value;
     bool is(Lane l, uint64_t s) const { return lane == l && sequence == s; }
+    bool operator<(const Key& key) const { return Key(lane, sequence) < key; }
   };
+  // The first that is not before the key.
   auto find(Lane lane, uint64_t sequence) const {
-    return std::lower_bound(entries_.begin() + static_cast<std::ptrdiff_t>(head_), entries_.end(),
-                            std::pair(lane, sequence), [](const Entry& entry, const auto& key) {
-                              return std::pair(entry.lane, entry.sequence) < key;
-                            });
+    const auto oldest = entries_.begin() + static_cast<std::ptrdiff_t>(head_);
+    if (!empty() && oldest->is(lane, sequence)) return oldest;
+    return std::lower_bound(oldest, entries_.end(), Key(lane, sequence));
   }
   void compact() {
     entries_.erase(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(head_));

@@ -77,9 +77,7 @@ Status Inbound::expect_eager(const Transfer& transfer, uint32_t bytes) {
     link_.fault = cat("it sent ", early_bytes_[at].size(), " bytes for a transfer of ", bytes);
     return {};
   }
-  const uint32_t index = eager_.take(transfer);
-  eager_[index].copy_in(early_bytes_[at]);
-  eager_.give_back(index);
+  scatter(early_bytes_[at].data(), transfer.pieces);
   home_.counters.bytes_copied += bytes;
   received_.push_back(transfer.cookie);
   return {};
@@ -93,7 +91,7 @@ bool Inbound::data(const RecordHeader& header, std::span<const std::byte> payloa
     const uint32_t index = *expected;
     Progress& progress = eager_[index];
     if (progress.bytes != payload.size()) return false;
-    progress.copy_in(payload);
+    scatter(payload.data(), progress.pieces);
     received_.push_back(progress.cookie);
     expected_.erase(header.lane, header.sequence);
     eager_.give_back(index);

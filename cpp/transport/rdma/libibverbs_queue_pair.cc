@@ -121,7 +121,7 @@ class VerbsQueuePair final : public QueuePair {
     pieces_.resize(std::max(pieces_.size(), pieces));
     ibv_sge* next_piece = pieces_.data();
     for (std::size_t i = 0; i < requests.size(); ++i) {
-      sends_[i] = work_request(requests[i], next_piece);
+      fill(sends_[i], requests[i], next_piece);
       sends_[i].next = i + 1 < requests.size() ? &sends_[i + 1] : nullptr;
       next_piece = std::transform(requests[i].pieces.begin(), requests[i].pieces.end(), next_piece,
                                   sge_from);
@@ -141,18 +141,18 @@ class VerbsQueuePair final : public QueuePair {
  private:
   const Library& library() const { return place_.context->library(); }
 
-  static ibv_send_wr work_request(const SendRequest& request, ibv_sge* pieces) {
-    ibv_send_wr to{};
+  // What no request has was zeroed when `to` was made.
+  static void fill(ibv_send_wr& to, const SendRequest& request, ibv_sge* pieces) {
     to.wr_id = request.id;
     to.sg_list = pieces;
     to.num_sge = static_cast<int>(request.pieces.size());
     to.opcode = opcode_of(request.kind);
+    to.send_flags = 0;
     if (request.is_signalled) to.send_flags |= IBV_SEND_SIGNALED;
     if (request.is_inline) to.send_flags |= IBV_SEND_INLINE;
     to.imm_data = htobe32(request.immediate);
     to.wr.rdma.remote_addr = request.remote_address;
     to.wr.rdma.rkey = request.remote_key;
-    return to;
   }
 
   // The library says of which request on it took none.

@@ -49,25 +49,20 @@ void encode(const Place& place, std::byte* into) {
 
 bool decode(std::span<const std::byte> bytes, uint32_t epoch, MessageHeader& header) {
   Reader reader(bytes);
-  header.magic = reader.get<uint32_t>();
-  header.epoch = reader.get<uint32_t>();
-  header.number = reader.get<uint32_t>();
-  header.bytes = reader.get<uint32_t>();
-  for (uint16_t& credits : header.credits) credits = reader.get<uint16_t>();
-  return reader.ok() && header.magic == kMagic && header.epoch == epoch &&
-         header.bytes == bytes.size();
+  static_assert(kRailsMax == 4);
+  auto& credits = header.credits;
+  return reader.take_all(header.magic, header.epoch, header.number, header.bytes, credits[0],
+                         credits[1], credits[2], credits[3]) &&
+         header.magic == kMagic && header.epoch == epoch && header.bytes == bytes.size();
 }
 
 bool decode(std::span<const std::byte> bytes, RecordHeader& header) {
   Reader reader(bytes);
-  header.kind = reader.get<RecordKind>();
-  header.lane = reader.get<Lane>();
-  const auto reserved = reader.get<uint16_t>();
-  header.bytes = reader.get<uint32_t>();
-  header.sequence = reader.get<uint64_t>();
-  header.position = reader.get<uint64_t>();
-  return reader.ok() && reserved == 0 && header.kind >= RecordKind::control &&
-         header.kind <= RecordKind::path && header.bytes <= reader.left();
+  uint16_t reserved = 0;
+  return reader.take_all(header.kind, header.lane, reserved, header.bytes, header.sequence,
+                         header.position) &&
+         reserved == 0 && header.kind >= RecordKind::control && header.kind <= RecordKind::path &&
+         header.bytes <= reader.left();
 }
 
 Place decode_place(Reader& reader) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/few.h"
+
 namespace rdmacoll::rdma {
 namespace {
 
@@ -68,8 +70,7 @@ void Outbox::flush(std::span<Pair> pairs) {
 
 void Outbox::return_credits(std::span<Pair> pairs) {
   Pair& pair = pairs.front();
-  const bool due =
-      std::any_of(pairs.begin(), pairs.end(), [](const Pair& each) { return each.owes_much(); });
+  const bool due = is_any_of(pairs, [](const Pair& each) { return each.owes_much(); });
   // The last credit is spent on credits of the same queue pair alone: two ranks that both gave it
   // away for those of another one would have none to go on with.
   const uint32_t kept = pair.owes_much() ? 0 : kCreditsKept;

@@ -38,7 +38,7 @@ Status Pair::open(Device& device, const Rail& rail, const Sizes& sizes, std::byt
   RC_ASSERT(sizes_.sends > kUnsignalledMax && granted.receives >= sizes.receives,
             cat(granted.sends, " sends, ", granted.receives, " receives"));
   chain_.reserve(sizes_.sends);
-  requests_.reserve(sizes_.sends);
+  pieces_.resize(sizes_.sends);
   consumed_.reserve(sizes_.receives);
   receives_.reserve(sizes_.receives);
   for (uint32_t i = 0; i < sizes_.receives; ++i) consume(i);
@@ -58,12 +58,14 @@ void Pair::add(SendRequest request, std::span<const Sge> pieces, Sent sent) {
     RC_ASSERT(credits_ > 0);
     --credits_;
   }
+  Pieces& kept = pieces_[chain_.size()];
+  std::copy(pieces.begin(), pieces.end(), kept.begin());
   request.id = next_id_++;
-  Added& added = chain_.emplace_back();
-  added.request = request;
-  added.count = pieces.size();
-  std::copy(pieces.begin(), pieces.end(), added.pieces.begin());
-  added.is_awaited = sent.is_awaited;
+  request.pieces = std::span(kept).first(pieces.size());
+  is_awaited_ |= sent.is_awaited;
+  request.is_signalled = ++unsignalled_ >= kUnsignalledMax;
+  if (request.is_signalled) note_signalled();
+  chain_.push_back(request);
   in_flight_.push(sent);
 }
 
@@ -77,21 +79,26 @@ void Pair::ask_for_tail() {
 Status Pair::flush() {
   if (has_many_consumed()) RC_RETURN_IF_ERROR(flush_receives());
   if (chain_.empty()) return {};
-  requests_.clear();
-  for (Added& added : chain_) {
-    SendRequest& request = requests_.emplace_back(added.request);
-    request.pieces = std::span(added.pieces).first(added.count);
-    const bool is_last = requests_.size() == chain_.size();
-    is_awaited_ |= added.is_awaited;
-    request.is_signalled = (is_last && is_awaited_) || ++unsignalled_ >= kUnsignalledMax;
-    if (!request.is_signalled) continue;
-    unsignalled_ = 0;
-    is_awaited_ = false;
-  }
+  SendRequest& last = chain_.back();
+  if (is_awaited_) last.is_signalled = true;
+  if (last.is_signalled) note_signalled();
   Status status;
-  const std::size_t taken = queue_pair_->post_sends(requests_, status);
-  chain_.erase(chain_.begin(), chain_.begin() + static_cast<std::ptrdiff_t>(taken));
+  const std::size_t taken = queue_pair_->post_sends(chain_, status);
+  if (taken == chain_.size()) {
+    chain_.clear();
+  } else {
+    forget(taken);
+  }
   return status;
+}
+
+// Whose queue is full, or who has failed: what it did not take comes again.
+void Pair::forget(std::size_t taken) {
+  chain_.erase(chain_.begin(), chain_.begin() + static_cast<std::ptrdiff_t>(taken));
+  for (std::size_t i = 0; taken > 0 && i < chain_.size(); ++i) {
+    pieces_[i] = pieces_[i + taken];
+    chain_[i].pieces = std::span(pieces_[i]).first(chain_[i].pieces.size());
+  }
 }
 
 Status Pair::flush_receives() {

@@ -83,18 +83,17 @@ class Pair {
   }
 
  private:
-  struct Added {
-    SendRequest request;
-    std::array<Sge, kSgesMax> pieces;
-    std::size_t count = 0;
-    bool is_awaited = true;
-  };
-
   // Posted again some at a time: a request costs less so, and the peer has credits meanwhile.
   bool has_many_consumed() const {
     return !consumed_.empty() && consumed_.size() >= sizes_.receives / 8;
   }
+  using Pieces = std::array<Sge, kSgesMax>;
   Status flush_receives();
+  void forget(std::size_t taken);
+  void note_signalled() {  // its completion speaks for all before it
+    unsignalled_ = 0;
+    is_awaited_ = false;
+  }
   void destroy();
 
   std::unique_ptr<QueuePair> queue_pair_;
@@ -111,11 +110,11 @@ class Pair {
   uint64_t first_id_ = 0;  // of in_flight_.front()
   uint64_t next_id_ = 0;
   uint32_t unsignalled_ = 0;  // since the last signalled one
-  bool is_awaited_ = false;   // one of those
+  bool is_awaited_ = false;   // one of those, or of chain_
   uint64_t tail_at_last_ask_ = 0;
-  RingQueue<Sent> in_flight_;  // added and not retired
-  std::vector<Added> chain_;
-  std::vector<SendRequest> requests_;  // of chain_, as the device wants them
+  RingQueue<Sent> in_flight_;       // added and not retired
+  std::vector<SendRequest> chain_;  // added, and not with the device yet
+  std::vector<Pieces> pieces_;      // of the requests in chain_; they stay where they are
   std::vector<uint64_t> consumed_;
   std::vector<ReceiveRequest> receives_;
 };

@@ -222,16 +222,11 @@ void RdmaPeer::handle(std::size_t rail, const Completion& completion, Sink& sink
     return pairs_[rail].retire(completion.id, [&](const Sent& sent) { handle_sent(sent, sink); });
   }
   heard_ = true;
-  std::string wrong;
-  if (completion.kind == CompletionKind::received_immediate) {
-    const bool is_test = completion.immediate == kPathImmediate;
-    if (!is_test && !inbound_.written(completion.immediate)) {
-      wrong = cat("wrote to a place that was not granted (", completion.immediate, ")");
-    }
-  } else {
-    wrong = handle_message(rail, completion, sink);
+  if (completion.kind == CompletionKind::received) {
+    if (!handle_message(rail, completion, sink)) return;
+  } else if (completion.immediate != kPathImmediate && !inbound_.written(completion.immediate)) {
+    return fail(sink, cat("wrote to a place that was not granted (", completion.immediate, ")"));
   }
-  if (!wrong.empty()) return fail(sink, wrong);
   pairs_[rail].consume(completion.id);
 }
 
@@ -273,31 +268,36 @@ void RdmaPeer::handle_failure(std::size_t rail, const Completion& completion, Si
   }
 }
 
-std::string RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Sink& sink) {
+// False: it has failed, since the peer breaks the protocol.
+bool RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Sink& sink) {
   std::span<const std::byte> bytes = pairs_[rail].received(completion.id, completion.bytes);
   MessageHeader message;
+  const auto wrong = [&](const std::string& cause) { return fail(sink, cause), false; };
   if (!decode(bytes, world_.epoch, message) || message.number != messages_) {
-    return cat("sent a message that is not the next one of epoch ", world_.epoch, " (number ",
-               message.number, " for ", messages_, ", epoch ", message.epoch, ")");
+    return wrong(cat("sent a message that is not the next one of epoch ", world_.epoch, " (number ",
+                     message.number, " for ", messages_, ", epoch ", message.epoch, ")"));
   }
   ++messages_;
   for (std::size_t i = 0; i < link_.pairs.size(); ++i) {
     link_.pairs[i].add_credits(message.credits[i]);
-    if (!link_.pairs[i].credits_are_sound()) return "returned more credits than it had";
+    if (!link_.pairs[i].credits_are_sound()) return wrong("returned more credits than it had");
   }
   bytes = bytes.subspan(kMessageHeaderBytes);
   while (!bytes.empty() && !has_failed()) {
     RecordHeader header;
-    if (!decode(bytes, header)) return cat("sent a damaged record (", bytes.size(), " bytes left)");
+    if (!decode(bytes, header)) {
+      return wrong(cat("sent a damaged record (", bytes.size(), " bytes left)"));
+    }
     const auto payload = bytes.subspan(kRecordHeaderBytes, header.bytes);
     if (!handle_record(header, payload, sink)) {
-      return cat("sent a record of kind ", static_cast<int>(header.kind), " with ", header.bytes,
-                 " bytes that makes no sense (lane ", static_cast<int>(header.lane), ", sequence ",
-                 header.sequence, ", position ", header.position, ")");
+      return wrong(cat("sent a record of kind ", static_cast<int>(header.kind), " with ",
+                       header.bytes, " bytes that makes no sense (lane ",
+                       static_cast<int>(header.lane), ", sequence ", header.sequence, ", position ",
+                       header.position, ")"));
     }
     bytes = bytes.subspan(kRecordHeaderBytes + header.bytes);
   }
-  return "";
+  return true;
 }
 
 bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::byte> payload,

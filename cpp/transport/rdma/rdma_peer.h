@@ -115,7 +115,7 @@ class RdmaPeer {
   void handle_sent(const Sent& sent, Sink& sink);
   void handle_failure(std::size_t rail, const Completion& completion, Sink& sink);
   std::string cause_of_echo() const;
-  std::string handle_message(std::size_t rail, const Completion& completion, Sink& sink);
+  bool handle_message(std::size_t rail, const Completion& completion, Sink& sink);
   bool handle_record(const RecordHeader& header, std::span<const std::byte> payload, Sink& sink);
 
   const World& world_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/few.h"
 #include "base/text.h"
 #include "transport/rdma/rdma_peer.h"
 
@@ -65,8 +66,7 @@ void RdmaPeer::close() {
 
 bool RdmaPeer::may_sleep() const {
   if (has_ended()) return !outbound_.has_report() && !inbound_.has_report();
-  const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
-                               [](const Pair& pair) { return pair.is_flushed(); });
+  const bool all = are_all_of(link_.pairs, [](const Pair& pair) { return pair.is_flushed(); });
   return all && echo_.empty() && socket_.is_flushed() && !outbound_.has_report() &&
          !inbound_.has_report() && link_.fault.empty();
 }
@@ -79,8 +79,7 @@ bool RdmaPeer::has_more() const {
 // A send that was never granted cannot leave and does not count.
 bool RdmaPeer::is_flushed() const {
   if (has_failed() || has_ended()) return true;
-  const bool all = std::all_of(link_.pairs.begin(), link_.pairs.end(),
-                               [](const Pair& pair) { return pair.in_flight() == 0; });
+  const bool all = are_all_of(link_.pairs, [](const Pair& pair) { return pair.in_flight() == 0; });
   return all && may_sleep() && link_.outbox.is_empty() && !outbound_.has_work();
 }
 

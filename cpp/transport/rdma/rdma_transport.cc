@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/few.h"
 #include "base/system_error.h"
 #include "base/text.h"
 
@@ -195,8 +196,7 @@ void RdmaTransport::unpin(const Piece& memory) {
 
 void RdmaTransport::forget_unpinned() {
   if (!slabs_->has_unpinned()) return;
-  const bool is_used = std::any_of(live_.begin(), live_.end(),
-                                   [](const RdmaPeer* peer) { return peer->has_transfers(); });
+  const bool is_used = is_any_of(live_, [](const RdmaPeer* peer) { return peer->has_transfers(); });
   if (!is_used) slabs_->forget_unpinned();
 }
 
@@ -371,13 +371,11 @@ void RdmaTransport::fail(int peer) {
 
 bool RdmaTransport::needs_poll() const {
   if (is_meeting_ || !stillborn_.empty() || has_work_) return true;
-  return is_touched_ && std::any_of(live_.begin(), live_.end(),
-                                    [](const RdmaPeer* peer) { return peer->needs_poll(); });
+  return is_touched_ && is_any_of(live_, [](const RdmaPeer* peer) { return peer->needs_poll(); });
 }
 
 bool RdmaTransport::flushed() const {
-  return std::all_of(live_.begin(), live_.end(),
-                     [](const RdmaPeer* peer) { return peer->is_flushed(); });
+  return are_all_of(live_, [](const RdmaPeer* peer) { return peer->is_flushed(); });
 }
 
 }  // namespace rdmacoll
