@@ -67,7 +67,8 @@ std::string Gid::text() const {
   return buffer;
 }
 
-// In the order of ibv_wc_status; plain words first, then the specification's.
+// In the order of ibv_wc_status; plain words first, true of both ends where either may be told,
+// then the specification's.
 std::string completion_text(int status) {
   static constexpr std::string_view kTexts[] = {
       "success",
@@ -79,9 +80,9 @@ std::string completion_text(int status) {
       "memory window bind error",
       "the answer makes no sense: bad response error",
       "this end may not write there: local access error",
-      "the other end refused a request as invalid: remote invalid request error",
-      "the other end does not allow that access to its memory: remote access error",
-      "the other end failed to perform the request: remote operation error",
+      "a request of one end is invalid at the other: remote invalid request error",
+      "one end accessed memory of the other where it may not: remote access error",
+      "a request of one end failed at the other: remote operation error",
       "no answer from the other end: retry counter exceeded",
       "the other end had no receive posted: receiver-not-ready retry counter exceeded",
       "local reliable-datagram-domain violation error",
