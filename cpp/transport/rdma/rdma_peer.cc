@@ -331,20 +331,16 @@ bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::by
 
 // What goes to the device.
 
-bool RdmaPeer::work(Sink& sink) {
-  if (has_failed()) return false;
-  bool moved = false;
-  if (is_connected()) {
-    moved |= outbound_.report(sink);
-    moved |= inbound_.report(sink);
-  }
-  if (has_ended()) return moved;
-  push();
-  if (!link_.fault.empty()) {
-    give_up(sink, link_.fault);
-    return true;
-  }
-  return moved;
+bool RdmaPeer::report(Sink& sink) {
+  if (!is_connected()) return false;
+  const bool moved = outbound_.report(sink);
+  return inbound_.report(sink) || moved;
+}
+
+bool RdmaPeer::end_if_at_fault(Sink& sink) {
+  if (link_.fault.empty() || has_ended()) return false;
+  give_up(sink, link_.fault);
+  return true;
 }
 
 void RdmaPeer::push() {

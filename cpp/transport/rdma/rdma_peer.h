@@ -76,10 +76,11 @@ class RdmaPeer {
   // Once these are empty, end() reports the failure, as soon as all that came has its receive.
   bool has_ended() const { return !end_.empty(); }
   bool end(Nanoseconds now, Sink& sink);
-  // Reports what is done, and hands to the device what may go. Returns whether anything moved.
-  bool work(Sink& sink);
-  // The same without reports, at once after a post.
+  // Of what is done. Returns whether there was any.
+  bool report(Sink& sink);
+  // Hands to the device what may go. What is wrong with that is said by end_if_at_fault().
   void push();
+  bool end_if_at_fault(Sink& sink);
 
   void fail(Sink& sink, const std::string& cause);
   // By what a device says here: the peer, whose own may find nothing, hears of it.

@@ -10,11 +10,7 @@ namespace rdmacoll::rdma {
 
 bool RdmaPeer::end(Nanoseconds now, Sink& sink) {
   if (has_failed() || !has_ended()) return false;
-  bool moved = false;
-  if (is_connected()) {
-    moved |= outbound_.report(sink);
-    moved |= inbound_.report(sink);
-  }
+  const bool moved = report(sink);
   if (now < claim_until()) return moved;
   fail(sink, end_);
   return true;

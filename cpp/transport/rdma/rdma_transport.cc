@@ -204,25 +204,32 @@ void RdmaTransport::forget_unpinned() {
 
 bool RdmaTransport::poll(Sink& sink) {
   const bool woken = std::exchange(is_armed_, false);
+  // What was posted leaves before what has come is taken: a peer may wait for it.
+  const bool was_touched = std::exchange(is_touched_, false);
+  if (was_touched) {
+    for (RdmaPeer* peer : live_) peer->push();
+  }
   bool moved = !stillborn_.empty();
   for (const auto& [peer, cause] : stillborn_) sink.peer_failed(peer, cause);
   stillborn_.clear();
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) moved |= take_completions(rail, sink);
-  bool works = std::exchange(is_touched_, false) || moved;  // most polls find nothing
+  bool has_news = moved;
   if (woken || is_meeting_ || ++polls_ >= kPollsPerClockRead) {
     polls_ = 0;
     const Nanoseconds now = clock_.now();
     if (woken || is_meeting_ || now - looked_at_ >= kLookInterval) {
       moved |= look_around(now, sink);
-      works = true;
+      has_news = true;
     }
   }
-  if (!works) return false;
+  if (!has_news && !was_touched) return false;  // as most polls
   if (is_ending_) moved |= end_those_who_left(sink);
   bool has_failed = false;
   is_touched_ = has_work_ = false;
   for (RdmaPeer* peer : live_) {
-    moved |= peer->work(sink);
+    moved |= peer->report(sink);
+    if (has_news) peer->push();
+    moved |= peer->end_if_at_fault(sink);
     has_failed |= peer->has_failed();
     const bool works_on = !peer->may_sleep();
     is_touched_ |= works_on;
