@@ -202,9 +202,11 @@ char* ps_sharding(rc_ps* ps) {
   return copy_text(ps->session->ask([](Client& client) { return client.sharding().text(); }));
 }
 
-int ps_checkpoint(rc_ps* ps, const char* path, int32_t restores, rc_ps_call** call, char** error) {
-  CallRef made = ps->session->ask([path, restores](Client& client) {
-    return restores != 0 ? client.restore(path) : client.save(path);
+int ps_checkpoint(rc_ps* ps, const char* path, int32_t way, rc_ps_call** call, char** error) {
+  CallRef made = ps->session->ask([path, way](Client& client) {
+    return way == RC_PS_RESTORE ? client.restore(path)
+           : way == RC_PS_SAVED ? client.saved(path)
+                                : client.save(path);
   });
   return answer({}, std::move(made), call, error);
 }

@@ -23,7 +23,7 @@ int ps_ask(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error);
 int ps_wait(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error);
 void ps_call_free(rc_ps_call* call);
 char* ps_sharding(rc_ps* ps);
-int ps_checkpoint(rc_ps* ps, const char* path, int32_t restores, rc_ps_call** call, char** error);
+int ps_checkpoint(rc_ps* ps, const char* path, int32_t way, rc_ps_call** call, char** error);
 int ps_move_slot(rc_ps* ps, int32_t move, int32_t slot, uint64_t updates, int32_t n_variables,
                  const int32_t* variables, void* const* data, rc_ps_call** call, char** error);
 int ps_updates(rc_ps* ps, int32_t n_variables, const int32_t* variables, rc_ps_call** call,

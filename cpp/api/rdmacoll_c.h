@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 8
+#define RC_ABI_VERSION 9
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -145,6 +145,9 @@ typedef struct rc_variable {
 enum rc_ps_move { RC_PS_INIT = 0, RC_PS_PUSH = 1, RC_PS_PULL = 2, RC_PS_PUSH_PULL = 3 };
 /* wait: for the values that the first worker gives; leave: this worker needs nothing any more. */
 enum rc_ps_ask { RC_PS_WAIT = 0, RC_PS_STATS = 1, RC_PS_LEAVE = 2 };
+/* saved: says of which save each server's file is: numbers, which are equal where one save wrote
+ * all of them. */
+enum rc_ps_way { RC_PS_SAVE = 0, RC_PS_SAVED = 1, RC_PS_RESTORE = 2 };
 
 typedef struct rc_ps_tensor {
   const char* variable; /* its name */
@@ -419,9 +422,8 @@ typedef struct rc_api {
   void (*ps_call_free)(rc_ps_call* call);
   /* Which server stores what, for a person. */
   char* (*ps_sharding)(rc_ps* ps);
-  /* Each server saves to, or restores from, a file of its machine whose name begins with `path`. */
-  int (*ps_checkpoint)(rc_ps* ps, const char* path, int32_t restores, rc_ps_call** call,
-                       char** error);
+  /* rc_ps_way: each server, with a file of its machine whose name begins with `path`. */
+  int (*ps_checkpoint)(rc_ps* ps, const char* path, int32_t way, rc_ps_call** call, char** error);
   /* ps_move, init or pull, of what the optimizer keeps beside variables: slot 1 is the first that
    * ps_rule_slots names. Slot 0 are the values: their init comes last, and says how many updates
    * all of this has had. */

@@ -17,30 +17,86 @@
 namespace rdmacoll::ps {
 namespace {
 
-constexpr uint64_t kMagic = 0x31'73'70'6c'6c'6f'63'72;  // "rcollps1"
+constexpr uint64_t kMagic = 0x32'73'70'6c'6c'6f'63'72;  // "rcollps2"
 constexpr std::size_t kSliceBytes = std::size_t{4} << 20;
 constexpr std::size_t kHeaderBytesMax = std::size_t{1} << 30;
 
 struct Prefix {
   uint64_t magic = kMagic;
+  uint64_t number = 0;
   uint64_t header_bytes = 0;
 };
 
+Status refuse(const std::string& path, const std::string& why) {
+  return {Code::invalid, cat("the checkpoint ", path, " cannot be restored: ", why)};
+}
+
+Status not_written(const std::string& path, int error) {
+  const bool has_no_folder = error == ENOENT || error == ENOTDIR;
+  return {Code::invalid,
+          cat("the checkpoint ", path, " cannot be written: ", error_text(error), ". ",
+              has_no_folder ? "Make its folder on each server's machine"
+                            : "Make room, or the folder writable, there",
+              ", or give another path.")};
+}
+
+Status not_read(const std::string& path, int error) {
+  return refuse(path, cat(error_text(error),
+                          " on this server's machine. Give the path that rdmacoll.ps.save was "
+                          "given; each server reads the file that a server of its number wrote."));
+}
+
+Status transfer(const Fd& file, std::byte* data, std::size_t bytes, bool writes,
+                const std::string& path) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t moved = writes ? ::write(file.get(), data + done, bytes - done)
+                                 : ::read(file.get(), data + done, bytes - done);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0) return writes ? not_written(path, errno) : not_read(path, errno);
+    if (moved == 0) return refuse(path, "it ends too early. Take another one.");
+    done += static_cast<std::size_t>(moved);
+  }
+  return {};
+}
+
+Status open_file(const std::string& path, Fd& file, Prefix& prefix) {
+  file = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return not_read(path, errno);
+  std::array<std::byte, sizeof prefix> start;
+  RC_RETURN_IF_ERROR(transfer(file, start.data(), start.size(), false, path));
+  std::memcpy(&prefix, start.data(), sizeof prefix);
+  if (prefix.magic == kMagic) return {};
+  return refuse(path,
+                "it is none of this version of rdmacoll. Take one that rdmacoll.ps.save wrote.");
+}
+
+constexpr int kServersSought = 1024;
+
 }  // namespace
+
+Status read_number(const std::string& path, int server, int servers, uint64_t& number) {
+  const std::string own = checkpoint_path(path, server, servers);
+  for (int others = 1; ::access(own.c_str(), F_OK) != 0 && others <= kServersSought; ++others) {
+    if (::access(checkpoint_path(path, 0, others).c_str(), F_OK) != 0) continue;
+    return refuse(path, cat("it is of ", others, " servers, and this run has ", servers,
+                            ". Start as many servers as have saved it."));
+  }
+  Fd file;
+  Prefix prefix;
+  RC_RETURN_IF_ERROR(open_file(own, file, prefix));
+  number = prefix.number;
+  return {};
+}
 
 std::string checkpoint_path(const std::string& path, int server, int servers) {
   return cat(path, ".server-", server, "-of-", servers);
 }
 
-Checkpoint::Checkpoint(Way way, std::string path, Store& store)
-    : way_(way), path_(std::move(path)), store_(store) {}
+Checkpoint::Checkpoint(Way way, std::string path, Store& store, uint64_t number)
+    : way_(way), path_(std::move(path)), store_(store), number_(number) {}
 
 Checkpoint::~Checkpoint() {
   if (way_ == Way::save && stage_ != Stage::end && file_) ::unlink(cat(path_, ".part").c_str());
-}
-
-Status Checkpoint::refuse(const std::string& why) const {
-  return {Code::invalid, cat("the checkpoint ", path_, " cannot be restored: ", why)};
 }
 
 Status Checkpoint::step() {
@@ -69,15 +125,7 @@ void Checkpoint::mix(std::span<const std::byte> bytes) {
 }
 
 Status Checkpoint::transfer(std::byte* data, std::size_t bytes, bool writes) {
-  for (std::size_t done = 0; done < bytes;) {
-    const ssize_t moved = writes ? ::write(file_.get(), data + done, bytes - done)
-                                 : ::read(file_.get(), data + done, bytes - done);
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved < 0) return system_error(cat(writes ? "writing " : "reading ", path_), errno);
-    if (moved == 0) return refuse("it ends too early. Take another one.");
-    done += static_cast<std::size_t>(moved);
-  }
-  return {};
+  return ps::transfer(file_, data, bytes, writes, path_);
 }
 
 Status Checkpoint::open_to_save() {
@@ -85,12 +133,12 @@ Status Checkpoint::open_to_save() {
     if (!store_.catch_up(variable_, store_.updates(variable_), row_, left)) return Status::busy();
   }
   file_ = Fd(::open(cat(path_, ".part").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file_) return system_error(cat("open(", path_, ".part)"), errno);
+  if (!file_) return not_written(path_, errno);
   Writer writer;
-  writer.put(kMagic).put(uint64_t{0});
+  writer.put(kMagic).put(number_).put(uint64_t{0});
   store_.write_header(writer);
   header_.assign(writer.bytes().begin(), writer.bytes().end());
-  const Prefix prefix{kMagic, header_.size() - sizeof(Prefix)};
+  const Prefix prefix{kMagic, number_, header_.size() - sizeof(Prefix)};
   std::memcpy(header_.data(), &prefix, sizeof prefix);
   memory_ = store_.memory();
   memory_.insert(memory_.begin(), std::span(header_));
@@ -117,7 +165,7 @@ Status Checkpoint::save_slice() {
   mix(slice);
   RC_RETURN_IF_ERROR(transfer(slice.data(), slice.size(), true));
   // Each slice at once: all at the end would keep the server from answering for too long.
-  if (::fdatasync(file_.get()) != 0) return system_error(cat("writing ", path_), errno);
+  if (::fdatasync(file_.get()) != 0) return not_written(path_, errno);
   return Status::busy();
 }
 
@@ -127,31 +175,25 @@ Status Checkpoint::finish_saving() {
   RC_RETURN_IF_ERROR(transfer(end.data(), end.size(), true));
   if (::fdatasync(file_.get()) != 0 ||
       std::rename(cat(path_, ".part").c_str(), path_.c_str()) != 0) {
-    return system_error(cat("writing ", path_), errno);
+    return not_written(path_, errno);
   }
   stage_ = Stage::end;
   return {};
 }
 
 Status Checkpoint::open_to_restore() {
-  file_ = Fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file_) return system_error(cat("open(", path_, ")"), errno);
-  struct stat found {};
-  if (::fstat(file_.get(), &found) != 0) return system_error(cat("reading ", path_), errno);
   Prefix prefix;
-  std::array<std::byte, sizeof prefix> start;
-  RC_RETURN_IF_ERROR(transfer(start.data(), start.size(), false));
-  std::memcpy(&prefix, start.data(), sizeof prefix);
-  if (prefix.magic != kMagic) {
-    return refuse("it is none of this version of rdmacoll. Take one that rdmacoll.ps.save wrote.");
-  }
+  RC_RETURN_IF_ERROR(open_file(path_, file_, prefix));
+  struct stat found {};
+  if (::fstat(file_.get(), &found) != 0) return not_read(path_, errno);
   const auto file_bytes = static_cast<uint64_t>(found.st_size);
   if (prefix.header_bytes > std::min<uint64_t>(kHeaderBytesMax, file_bytes)) {
-    return refuse("it is damaged at its start. Take another one.");
+    return refuse(path_, "it is damaged at its start. Take another one.");
   }
   header_.resize(prefix.header_bytes);
   RC_RETURN_IF_ERROR(transfer(header_.data(), header_.size(), false));
   // Slices of the header as they were saved: with what is before it.
+  const auto start = std::as_bytes(std::span(&prefix, 1));
   std::vector<std::byte> whole(start.begin(), start.end());
   whole.insert(whole.end(), header_.begin(), header_.end());
   for (std::size_t at = 0; at < whole.size(); at += kSliceBytes) {
@@ -159,13 +201,13 @@ Status Checkpoint::open_to_restore() {
   }
   Reader reader(header_);
   std::string why;
-  if (!store_.fits(reader, why)) return refuse(why);
+  if (!store_.fits(reader, why)) return refuse(path_, why);
   memory_ = store_.memory();
   for (const std::span<std::byte> part : memory_) data_bytes_ += part.size();
   if (file_bytes != sizeof prefix + header_.size() + data_bytes_ + sizeof checksum_) {
-    return refuse(cat("it has ", file_bytes,
-                      " bytes, which is not what it says at its start. Take "
-                      "another one."));
+    return refuse(path_, cat("it has ", file_bytes,
+                             " bytes, which is not what it says at its start. Take "
+                             "another one."));
   }
   stage_ = Stage::check;
   return {};
@@ -184,10 +226,10 @@ Status Checkpoint::check_slice() {
   std::array<std::byte, sizeof saved> end;
   RC_RETURN_IF_ERROR(transfer(end.data(), end.size(), false));
   std::memcpy(&saved, end.data(), sizeof saved);
-  if (saved != checksum_) return refuse("its checksum is wrong. Take another one.");
+  if (saved != checksum_) return refuse(path_, "its checksum is wrong. Take another one.");
   part_ = done_ = 0;
   const auto data = static_cast<off_t>(sizeof(Prefix) + header_.size());
-  if (::lseek(file_.get(), data, SEEK_SET) < 0) return system_error(cat("reading ", path_), errno);
+  if (::lseek(file_.get(), data, SEEK_SET) < 0) return not_read(path_, errno);
   stage_ = Stage::move;
   return Status::busy();
 }

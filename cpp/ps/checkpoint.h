@@ -14,6 +14,8 @@ namespace rdmacoll::ps {
 
 // "path.server-1-of-2"
 std::string checkpoint_path(const std::string& path, int server, int servers);
+// Of which save the file of server 1 of 2 is.
+Status read_number(const std::string& path, int server, int servers, uint64_t& number);
 
 class Checkpoint {
  public:
@@ -21,7 +23,8 @@ class Checkpoint {
   // `store` outlives it. What is saved replaces the file at `path` when it is complete. What is
   // restored has the store's variables and slots, and is compared with its checksum before anything
   // is changed.
-  Checkpoint(Way way, std::string path, Store& store);
+  // `number`: of a save, the same in the files of all servers.
+  Checkpoint(Way way, std::string path, Store& store, uint64_t number = 0);
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
@@ -38,13 +41,13 @@ class Checkpoint {
   Status restore_slice();
   Status finish_saving();
   Status transfer(std::byte* data, std::size_t bytes, bool writes);
-  Status refuse(const std::string& why) const;
   std::span<std::byte> next_slice();
   void mix(std::span<const std::byte> bytes);
 
   Way way_;
   std::string path_;
   Store& store_;
+  const uint64_t number_;
   Fd file_;
   Stage stage_ = Stage::open;
   std::size_t variable_ = 0;  // that is caught up, before the file is opened

@@ -1,6 +1,7 @@
 #include "ps/client.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "base/text.h"
@@ -65,15 +66,21 @@ void Client::ask(std::size_t server, Pending pending, const CallRef& call) {
   ++call->open;
 }
 
-CallRef Client::ask_all(Ask ask_for, const std::string& text) {
+CallRef Client::ask_all(Ask ask_for, const std::string& text, uint64_t step) {
   CallRef call = new_call();
   if (!failure_.ok()) return call;
   for (std::size_t i = 0; i < servers_.size(); ++i) {
     Pending pending = make(ask_for);
     pending.request.text = text;
+    pending.request.step = step;
     ask(i, std::move(pending), call);
   }
   return call;
+}
+
+CallRef Client::save(const std::string& path) {
+  std::random_device random;
+  return ask_all(Ask::save, path, uint64_t{random()} << 32 | random());
 }
 
 CallRef Client::wait_for_values() { return ask_all(Ask::wait); }

@@ -83,7 +83,9 @@ class Client final : public Sink {
   Status pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
                    CallRef& call);
   // To a file of each server's machine, whose name begins with `path`; each at a moment of its own.
-  CallRef save(const std::string& path) { return ask_all(Ask::save, path); }
+  CallRef save(const std::string& path);
+  // Its texts are the numbers of the saves that the servers' files are of.
+  CallRef saved(const std::string& path) { return ask_all(Ask::saved, path); }
   CallRef restore(const std::string& path) { return ask_all(Ask::restore, path); }
   CallRef stats();
   CallRef leave();
@@ -139,7 +141,7 @@ class Client final : public Sink {
     bool has_left = false;      // it has answered our goodbye, and may end
   };
 
-  CallRef ask_all(Ask ask, const std::string& text = {});
+  CallRef ask_all(Ask ask, const std::string& text = {}, uint64_t step = 0);
   CallRef move(Ask ask, std::span<const Tensor> tensors, uint32_t slot = 0, uint64_t updates = 0);
   CallRef new_call() const;
   Pending make(Ask ask_for) const;

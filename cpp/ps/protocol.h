@@ -24,6 +24,7 @@ enum class Ask : uint8_t {
   pull_rows,  // data: rows; back: their values
   updates,    // the answer's text is how many the variable that has had the most of them has had
   save,       // to the file that `text` begins the name of
+  saved,      // the answer's text is the number of the save that this file is of
   restore,    // from it, into the variables that are declared
   stats,      // the answer's text is JSON
   leave,      // this worker needs nothing any more
@@ -38,7 +39,9 @@ struct Item {
 struct Request {
   uint64_t id = 0;  // counts at each worker and server
   Ask ask = Ask::leave;
-  uint64_t step = 0;         // updates that this worker has made before; of init: that were made
+  // Updates that this worker has made before; of init: that were made; of save: its number, the
+  // same at all servers.
+  uint64_t step = 0;
   uint32_t slot = 0;         // init, pull: 0: of the values; else of the optimizer's slot slot - 1
   uint32_t chunk_bytes = 0;  // of the largest transfer
   std::vector<Item> items;

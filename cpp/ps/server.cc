@@ -121,9 +121,14 @@ Status Server::begin(std::size_t index, Job& job) {
   } else if (request.ask == Ask::save || request.ask == Ask::restore) {
     const auto way = request.ask == Ask::save ? Checkpoint::Way::save : Checkpoint::Way::restore;
     job.checkpoint = std::make_unique<Checkpoint>(
-        way, checkpoint_path(request.text, options_.number, options_.servers), store_);
+        way, checkpoint_path(request.text, options_.number, options_.servers), store_,
+        request.step);
     saving_ = index;
     return {};
+  } else if (request.ask == Ask::saved) {
+    uint64_t number = 0;
+    job.refusal = read_number(request.text, options_.number, options_.servers, number);
+    text = cat(number);
   } else if (request.ask == Ask::stats) {
     text = stats_json();
   } else if (request.ask == Ask::updates) {

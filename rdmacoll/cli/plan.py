@@ -94,7 +94,13 @@ def _print(operation: str, count: int, ranks: int, rank: int, network: str, foun
     where = f"on {counted(len(per_node), 'node')}"
     if len(per_node) > 1:
         where += f" ({' + '.join(str(here) for here in per_node)}) joined by {network}"
-    say(f"{operation} of {bytes_text(count)} bytes, {counted(ranks, 'rank')} {where}")
+    servers = len(found["nodes"]) - ranks
+    who = (
+        counted(ranks, "rank")
+        if servers == 0
+        else f"{counted(ranks, 'worker')}, {counted(servers, 'server')}"
+    )
+    say(f"{operation} of {bytes_text(count)} bytes, {who} {where}")
     say(f"{found['algorithm']} is chosen. {found['reason'][:1].upper()}{found['reason'][1:]}.")
     say()
     _print_costs(count, found)

@@ -12,12 +12,13 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
 PS_INIT, PS_PUSH, PS_PULL = range(3)  # rc_ps_move
 PS_WAIT, PS_STATS, PS_LEAVE = range(3)  # rc_ps_ask
+PS_SAVE, PS_SAVED, PS_RESTORE = range(3)  # rc_ps_way
 LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
 # The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
@@ -760,9 +761,10 @@ class Library:
         """A call: PS_WAIT, PS_STATS or PS_LEAVE."""
         return self._ps_call(self._api.ps_ask, ps, ask)
 
-    def ps_checkpoint(self, ps: int, path: str, *, restores: bool) -> int:
-        """A call: each server saves to, or restores from, a file whose name begins with `path`."""
-        return self._ps_call(self._api.ps_checkpoint, ps, path.encode(), int(restores))
+    def ps_checkpoint(self, ps: int, path: str, way: int) -> int:
+        """A call: each server saves to, or restores from, a file whose name begins with `path`, or says of
+        which save that is."""
+        return self._ps_call(self._api.ps_checkpoint, ps, path.encode(), way)
 
     def ps_wait(self, ps: int, call: int, timeout_ms: int) -> list[str] | None:
         """What the servers said; None when the time is over before. Raises what went wrong."""

@@ -63,6 +63,7 @@ class Session:
         self._library, self._address = library, address
         self._variables: dict[str, _Variable] = {}
         self._declaring = threading.Lock()  # numbers follow the order of declarations
+        self._restored: str | None = None  # what the next one begins with
         # Calls that have not ended, also those that nobody waits for any more, and the memory they use.
         self._calls: dict[int, _Call] = {}
         self._inside = threading.Condition()
@@ -156,9 +157,31 @@ class Session:
         """Which server stores what."""
         return self._library.ps_sharding(self._address)
 
-    def checkpoint(self, path: str, *, restores: bool) -> None:
-        """Each server, to or from a file of its machine."""
-        self.wait(lambda: self._library.ps_checkpoint(self._address, path, restores=restores), None)
+    def save(self, path: str) -> None:
+        """Each server, to a file of its machine."""
+        self._checkpoint(path, abi.PS_SAVE)
+
+    def restore_next(self, path: str) -> None:
+        """What is declared next begins with what `save` wrote. Raises ConfigError."""
+        if self._variables:
+            raise ConfigError(
+                f"the checkpoint {path} comes too late: {len(self._variables)} variables have been declared "
+                "and have their values. Restore it before they are, behind rdmacoll.init()."
+            )
+        self._restored = path
+
+    def _restore(self, path: str) -> None:
+        numbers = self._checkpoint(path, abi.PS_SAVED)
+        if len(set(numbers)) > 1:
+            files = ", ".join(f"server {server}: {number}" for server, number in enumerate(numbers))
+            raise ConfigError(
+                f"the checkpoint {path} is of several saves, which do not fit together (their numbers are "
+                f"{files}): take files that one rdmacoll.ps.save has written."
+            )
+        self._checkpoint(path, abi.PS_RESTORE)
+
+    def _checkpoint(self, path: str, way: int) -> list[str]:
+        return self.wait(lambda: self._library.ps_checkpoint(self._address, path, way), None)
 
     def declare(
         self,
@@ -173,8 +196,9 @@ class Session:
         Names that servers refuse, since another worker has declared otherwise, may be declared anew."""
         with self._declaring:
             said = self._name_variables(arrays, rule, rows, spared)
+            restored, self._restored = restored or self._restored, None
         if self.rank == 0 and restored is not None:
-            self.checkpoint(restored, restores=True)
+            self._restore(restored)
         elif self.rank == 0 and "needs values" in said:
             updates, slots = state or State()
             for slot, kept in enumerate(slots, 1):

@@ -49,9 +49,8 @@ def declare(
 
     variables: contiguous arrays of float32 or float64, any shape. optimizer: of Keras, or a `Rule`;
     the same at every call. by_rows: names of embeddings, whose rows are pushed and pulled one by one.
-    not_decayed: names that the optimizer's weight decay is not for. restore_from: what was given to `save`;
-    the values, the optimizer's state and its steps are those that were saved, by as many servers and with the
-    same variables. Raises ConfigError, and MismatchError where workers differ."""
+    not_decayed: names that the optimizer's weight decay is not for. restore_from: as `restore` just before.
+    Raises ConfigError, and MismatchError where workers differ."""
     rule = optimizer if isinstance(optimizer, Rule) else rule_of(optimizer)
     current().declare(variables, rule.text, by_rows, not_decayed, restore_from)
 
@@ -110,7 +109,15 @@ def save(path: str) -> None:
     `path` with ".server-0-of-2" and so on behind it. One worker calls it; pushes of others that are under way
     may be in it by halves. A file is there when it is complete, and replaces an older one.
     Raises RdmacollError."""
-    current().checkpoint(path, restores=False)
+    current().save(path)
+
+
+def restore(path: str) -> None:
+    """Lets what is declared next, by `declare` or by the first step of a `DistributedOptimizer`, begin with
+    what `save` wrote to `path`: values, the optimizer's state and its steps, by as many servers and with the
+    same variables. The first worker reads it, so either that one calls it or all do, behind `init()`. Raises
+    ConfigError where variables have been declared; the declaration does, for what is wrong with the files."""
+    current().restore_next(path)
 
 
 def stats() -> list[dict[str, int]]:

@@ -266,40 +266,6 @@ except rdmacoll.RankFailedError as error:
         assert error.startswith("rank 2 (")
 
 
-LIFE = """
-import sys
-import numpy as np
-import rdmacoll
-from ranks import report
-from rdmacoll import ps
-
-path, is_first = sys.argv[1], sys.argv[2] == "first"
-rdmacoll.init(mode="ps", sync=False, num_servers=2)
-values = {"w": np.full(5000, is_first, np.float32), "words": np.full((100, 3), is_first, np.float64)}
-rule = ps.Rule("optimizer=adam\\ninitial_learning_rate=0.1\\n")
-ps.declare(values, rule, by_rows=["words"], restore_from=None if is_first else path)
-gradients = np.random.default_rng(3).normal(size=(4, 5000)).astype(np.float32)
-for gradient in gradients[: 2 if is_first else 0]:
-    ps.push(gradient, "w")
-    ps.push_rows([1, 50], np.ones((2, 3)), "words")
-if is_first:
-    ps.save(path)
-for gradient in gradients[2:]:
-    ps.push(gradient, "w")
-    ps.push_rows([1, 99], np.ones((2, 3)), "words")
-report({name: ps.pull(name).ravel().tolist() for name in values}, 0)
-"""
-
-
-def test_a_run_goes_on_from_what_the_servers_saved(tmp_path):
-    lives = [
-        run(LIFE, 3, arguments=[str(tmp_path / "model"), life]).succeeded()[0] for life in ("first", "second")
-    ]
-    assert lives[0] == lives[1]
-    assert lives[0]["w"][0] != 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"model.server-{i}-of-2" for i in range(2)]
-
-
 @pytest.mark.parametrize(
     ("environ", "said"),
     [

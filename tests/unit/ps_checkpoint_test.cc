@@ -14,8 +14,8 @@ namespace {
 const std::string kAdam = "optimizer=adam\ninitial_learning_rate=0.1\n";
 constexpr uint64_t kElements = 40, kColumns = 5;
 
-Status run(Checkpoint::Way way, const std::string& path, Store& store) {
-  Checkpoint checkpoint(way, path, store);
+Status run(Checkpoint::Way way, const std::string& path, Store& store, uint64_t number = 0) {
+  Checkpoint checkpoint(way, path, store, number);
   Status status = Status::busy();
   while (status.is_busy()) status = checkpoint.step();
   return status;
@@ -154,6 +154,37 @@ TEST_F(Checkpoints, that_end_early_leave_the_older_one) {
   EXPECT_FALSE(std::ifstream(path + ".part").good());
   EXPECT_THAT(run(Checkpoint::Way::save, "/no/such/folder/file", saved).message(),
               testing::HasSubstr("/no/such/folder/file"));
+}
+
+TEST_F(Checkpoints, say_of_which_save_they_are) {
+  Store saved = store_after(1);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved, 4711).ok());
+  const std::string begins = path.substr(0, path.find(".server-"));
+  uint64_t number = 0;
+  ASSERT_TRUE(read_number(begins, 1, 2, number).ok());
+  EXPECT_EQ(number, 4711U);
+  EXPECT_TRUE(run(Checkpoint::Way::restore, path, saved).ok());
+}
+
+TEST_F(Checkpoints, of_another_number_of_servers_say_so) {
+  Store saved = store_after(1);
+  const std::string begins = path.substr(0, path.find(".server-"));
+  const std::string first = checkpoint_path(begins, 0, 2);
+  ASSERT_TRUE(run(Checkpoint::Way::save, first, saved).ok());
+  uint64_t number = 0;
+  EXPECT_THAT(read_number(begins, 0, 3, number).message(),
+              testing::HasSubstr("it is of 2 servers, and this run has 3. Start as many"));
+  std::remove(first.c_str());
+  EXPECT_THAT(read_number(begins, 0, 3, number).message(),
+              testing::AllOf(testing::HasSubstr(".server-0-of-3 cannot be restored: no such file"),
+                             testing::HasSubstr("Give the path that rdmacoll.ps.save was given")));
+}
+
+TEST_F(Checkpoints, without_a_folder_say_what_to_make) {
+  Store saved = store_after(1);
+  EXPECT_THAT(run(Checkpoint::Way::save, path + "/not_there/model", saved).message(),
+              testing::AllOf(testing::HasSubstr("cannot be written: no such file or directory"),
+                             testing::HasSubstr("Make its folder on each server's machine")));
 }
 
 }  // namespace
