@@ -44,7 +44,7 @@ uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) 
   // Of another number of ranks than a power of two some send twice as much.
   const bool are_many = facts.ranks >= 8 && !facts.spread.shares_nodes;
   uint64_t most = tuning.doubling_bytes_network;
-  if (!is_power_of_two(facts)) {
+  if (!is_power_of_two(facts) && !facts.spread.is_doubled_by_node) {
     most = std::min(most, tuning.doubling_bytes_uneven * (are_many ? 4 : 1));
   }
   const auto sharing = static_cast<uint64_t>(facts.spread.ranks_of_node);
@@ -213,6 +213,26 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
   return usual;
 }
 
+namespace {
+
+// How many rounds of recursive doubling have a message between nodes.
+int rounds_across(const Shape& shape) {
+  int rounds = 0;
+  for (int block = 1; block < shape.ranks; block *= 2) {
+    bool crosses = false;
+    for (int rank = 0; rank < shape.ranks; ++rank) {
+      const int sibling = rank / block * block + block;
+      if (rank / block % 2 != 0 || sibling >= shape.ranks) continue;
+      const int partner = sibling + rank % block % std::min(block, shape.ranks - sibling);
+      crosses |= shape.node_of(rank) != shape.node_of(partner);
+    }
+    rounds += crosses ? 1 : 0;
+  }
+  return rounds;
+}
+
+}  // namespace
+
 Spread::Spread(const Shape& shape) {
   std::map<int, int> nodes;
   for (int rank = 0; rank < shape.ranks; ++rank) {
@@ -221,6 +241,8 @@ Spread::Spread(const Shape& shape) {
   const auto count = static_cast<int>(nodes.size());
   shares_nodes = count > 1 && count < shape.ranks;
   is_canonical_by_node = is_canonical(Algorithm::two_level, shape);
+  const auto nodes_alone = static_cast<int>(std::bit_width(nodes.size() - 1));
+  is_doubled_by_node = shares_nodes && rounds_across(shape) <= nodes_alone;
 }
 
 namespace {
@@ -263,8 +285,9 @@ uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
 }
 
 Preference for_concatenation(const Tuning& tuning, const Facts& facts) {
-  // With three ranks both take two rounds, and a ring has shorter ones.
-  const bool doubles = !facts.one_node && facts.ranks != 3;
+  // With three ranks both take two rounds, and a ring has shorter ones; on two nodes it crosses in
+  // each.
+  const bool doubles = !facts.one_node && (facts.ranks != 3 || facts.spread.shares_nodes);
   if (doubles && facts.bytes <= doubling_bytes_of_gather(tuning, facts)) {
     return {Algorithm::doubling_allgather, "small, between nodes: the fewest rounds"};
   }

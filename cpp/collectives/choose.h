@@ -91,6 +91,8 @@ struct Spread {
   bool shares_nodes = false;         // several nodes, and more ranks than nodes
   int ranks_of_node = 1;             // the most
   bool is_canonical_by_node = true;  // two_level adds in canonical order
+  // Recursive doubling crosses nodes in no more rounds than the nodes alone would need.
+  bool is_doubled_by_node = false;
 
   Spread() = default;
   explicit Spread(const Shape& shape);
