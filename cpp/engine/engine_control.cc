@@ -27,7 +27,10 @@ void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
   if (set == nullptr ||
       !decode(world_.epoch, set->world().size(), bytes, message, world_.servers) ||
       (is_whole && std::holds_alternative<FragmentMessage>(message))) {
-    broken_protocol(peer, cat("a damaged control message of ", bytes.size(), " bytes"));
+    const uint32_t epoch = epoch_of(bytes);
+    broken_protocol(peer, epoch == world_.epoch
+                              ? cat("a damaged control message of ", bytes.size(), " bytes")
+                              : cat("a control message of epoch ", epoch, ", not ", world_.epoch));
     return;
   }
   std::visit(

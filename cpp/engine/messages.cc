@@ -310,9 +310,11 @@ std::vector<std::vector<std::byte>> encode_in_parts(uint32_t epoch, const Messag
   return parts;
 }
 
+uint32_t epoch_of(std::span<const std::byte> bytes) { return Reader(bytes).get<uint32_t>(); }
+
 uint32_t addressed_set(std::span<const std::byte> bytes) {
   Reader reader(bytes);
-  reader.get<uint32_t>();  // the epoch
+  reader.get<uint32_t>();  // epoch_of()
   return reader.get<uint32_t>();
 }
 

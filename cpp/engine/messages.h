@@ -185,6 +185,7 @@ std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t s
 // whole is for, it says itself.
 std::vector<std::vector<std::byte>> encode_in_parts(uint32_t epoch, const Message& message,
                                                     uint32_t set = 0);
+uint32_t epoch_of(std::span<const std::byte> bytes);
 uint32_t addressed_set(std::span<const std::byte> bytes);
 // False: not a message of this epoch, or damaged. `ranks`: how many the set has; `servers`: how
 // many others the job has, which may fail and leave.

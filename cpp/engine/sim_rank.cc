@@ -13,7 +13,7 @@ namespace {
 constexpr Nanoseconds kStallError = 30 * kSecond;  // virtual
 
 World world_of(const SimScript& script, int rank) {
-  World world{"simulation", 7, rank, {}};
+  World world{"simulation", script.epoch, rank, {}};
   world.servers = script.servers;
   for (int r = 0; r < script.members(); ++r) {
     world.members.push_back({cat("host", r), 100 + r, script.network.node_of(r)});
@@ -127,8 +127,10 @@ void SimRank::end_service() {
   const Status& failure = engine_->failure();
   const bool is_unharmed = script_.fault == Fault::none || script_.fault == Fault::nap;
   const int named = failure.detail().rank;
-  const bool is_named = !script_.strikes_a_rank() || is_victim() || named == script_.victim ||
-                        (script_.fault == Fault::cut && named == script_.partner);
+  const bool is_named = script_.fault == Fault::late
+                            ? is_of_before(failure)
+                            : !script_.strikes_a_rank() || is_victim() || named == script_.victim ||
+                                  (script_.fault == Fault::cut && named == script_.partner);
   if (!failure.ok() && (is_unharmed || !is_named)) {
     unnamed_ = cat("server ", rank_ - script_.ranks, ": ", failure.to_json());
   }
@@ -288,6 +290,9 @@ bool SimRank::is_expected(const Task& task, const Status& status) {
     case Fault::cut:
       failed_ = true;
       return is_failure && (detail.rank == script_.victim || detail.rank == script_.partner);
+    case Fault::late:
+      failed_ = true;
+      return is_of_before(status);
     case Fault::leave:
       failed_ = true;
       return is_failure && (is_victim() || (detail.rank == script_.victim &&
@@ -296,6 +301,13 @@ bool SimRank::is_expected(const Task& task, const Status& status) {
       failed_ = true;
       return is_failure && (detail.rank == script_.victim || is_victim());
   }
+}
+
+// A control message of the world before has ended this one: it says so, and from whom that came.
+bool SimRank::is_of_before(const Status& status) const {
+  const ErrorDetail& detail = status.detail();
+  return status.code() == Code::rank_failed && network_.has_come_late_from(detail.rank) &&
+         detail.cause.find(cat("of epoch ", script_.epoch - 1)) != std::string::npos;
 }
 
 void SimRank::leave(const std::string& cause) {
@@ -315,6 +327,7 @@ void SimRank::add_to(SimOutcome& outcome) const {
   outcome.plans_left += totals.plans_left;
   outcome.caught_up += totals.caught_up;
   outcome.anew += totals.anew;
+  outcome.refused += is_of_before(engine_->failure()) ? 1 : 0;
   outcome.shared += totals.shared;
   for (const auto& [phase, last] : last_joined_) {
     const auto known = outcome.last_joined.try_emplace(phase, last).first;

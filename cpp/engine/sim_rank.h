@@ -60,6 +60,7 @@ class SimRank {
   std::string complaint_of(const Task& task);
   void judge(const Task& task, const Status& status);
   bool is_expected(const Task& task, const Status& status);
+  bool is_of_before(const Status& status) const;
   void leave(const std::string& cause);
   void tell(const std::string& text) const { story_.tell(rank_, text); }
   std::string label(const Task& task) const;

@@ -53,6 +53,7 @@ enum class Fault : uint8_t {
   exhaust,  // the pool of a rank has nothing from the beginning,
   dry,      // or from some time on
   refuse,   // there is no memory for a result
+  late,     // control messages of the world before arrive
 };
 
 // On all ranks, before what `phase` has: every rank has ended what comes before, and begins nothing
@@ -86,7 +87,11 @@ struct SimScript {
   Nanoseconds pause = 0;        // nap, stop
   std::size_t fault_phase = 0;  // mismatch, missing, leave, refuse
   std::size_t fault_operation = 0;
+  uint32_t epoch = 7;
+  int late_words = 0;  // so many control messages of this world reach the next one
 
+  // The next one: the same processes, the same program, and nothing else goes wrong.
+  SimScript begun_again() const;
   int members() const { return ranks + servers; }
   // What a set calls a rank; -1: it is not in it.
   int rank_in(std::size_t set, int rank) const;

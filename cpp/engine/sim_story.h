@@ -19,6 +19,7 @@ class SimStory {
   // How many ranks have submitted this operation of that phase.
   int& begun(std::size_t phase, std::size_t index) { return begun_[{phase, index}]; }
   void begin(const Clock& clock) {
+    begun_.clear();
     clock_ = &clock;
     start_ = clock.now();
   }

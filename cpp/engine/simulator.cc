@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "engine/sim_dice.h"
 #include "engine/sim_rank.h"
 #include "engine/sim_script.h"
 #include "engine/sim_story.h"
@@ -20,7 +21,8 @@ constexpr uint64_t kStepsMax = 40'000'000;
 
 class Simulation {
  public:
-  Simulation(const SimScript& script, SimStory& story)
+  // `words`: taken from the world before, or kept here for the next one.
+  Simulation(const SimScript& script, SimStory& story, std::vector<SimWord>& words)
       : script_(script),
         story_(story),
         network_(script.members(), script.network),
@@ -28,6 +30,11 @@ class Simulation {
     story.begin(network_.clock());
     for (int rank = 0; rank < script.members(); ++rank) {
       ranks_.push_back(std::make_unique<SimRank>(script_, network_, story_, rank));
+    }
+    if (script.fault == Fault::late) {
+      hear_late(words);
+    } else if (script.late_words > 0) {
+      network_.keep_words(words);
     }
   }
 
@@ -49,6 +56,17 @@ class Simulation {
   }
 
  private:
+  // The program is the same as then, so a word is believed most easily at about its own time.
+  void hear_late(const std::vector<SimWord>& words) {
+    Dice dice(script_.network.seed, 12);
+    const auto last = static_cast<int64_t>(words.size()) - 1;
+    for (int left = words.empty() ? 0 : script_.late_words; left > 0; --left) {
+      SimWord word = words[static_cast<std::size_t>(dice.between(0, last))];
+      word.after = word.after * dice.between(50, 150) / 100;
+      network_.arrive_late(std::move(word));
+    }
+  }
+
   bool runs(int rank) const {
     return !network_.is_dead(rank) && !ranks_[rank]->finished() && !is_paused(rank);
   }
@@ -155,7 +173,10 @@ SimOutcome simulate(uint64_t seed, bool is_told) { return simulate(make_script(s
 
 SimOutcome simulate(const SimScript& script, bool is_told) {
   SimStory story(is_told);
-  return Simulation(script, story).run();
+  std::vector<SimWord> words;
+  SimOutcome outcome = Simulation(script, story, words).run();
+  if (script.late_words == 0 || !outcome.ok()) return outcome;
+  return Simulation(script.begun_again(), story, words).run();
 }
 
 }  // namespace rdmacoll

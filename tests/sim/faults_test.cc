@@ -13,6 +13,7 @@ namespace {
 
 TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
   uint64_t plans = 0, plans_left = 0, caught_up = 0, anew = 0, shared = 0, by_servers = 0;
+  uint64_t refused = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const SimOutcome outcome = simulate(seed);
     ASSERT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.scenario << "\n"
@@ -22,6 +23,7 @@ TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
     (make_script(seed).servers > 0 ? by_servers : shared) += outcome.shared;
     caught_up += outcome.caught_up;
     anew += outcome.anew;
+    refused += outcome.refused;
   }
   // Ranks have begun plans, left them, and been at different places then.
   EXPECT_GT(plans, 100u);
@@ -30,6 +32,28 @@ TEST(SimulatedFaults, end_with_right_sums_or_the_right_error) {
   EXPECT_GT(by_servers, 50u);
   EXPECT_GT(caught_up, 20u);
   EXPECT_GT(anew, 5u);
+  // Ranks have heard words of an earlier world.
+  EXPECT_GT(refused, 30u);
+}
+
+// What an earlier world has said, of the same ranks and about the same operations, is never taken
+// for this one's: the world ends and says why, or nothing comes of it.
+TEST(SimulatedWorlds, do_not_believe_words_of_an_earlier_one) {
+  uint64_t refused = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    SimScript script;
+    script.ranks = 3;
+    script.plan_repeats = seed % 2 == 0 ? 2 : 0;
+    script.segment_bytes = 4096;
+    script.network.seed = seed;
+    script.late_words = 2;
+    script.phases.insert(script.phases.end(), 8, {{.name = "sum", .shapes = {{30}}}});
+    const SimOutcome outcome = simulate(script);
+    ASSERT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.hang << outcome.wrong
+                              << outcome.unnamed << outcome.overslept;
+    refused += outcome.refused;
+  }
+  EXPECT_GT(refused, 60u);
 }
 
 // The root's answer to what a rank had started by a plan, and had the verdict of already, met the

@@ -149,6 +149,20 @@ Nanoseconds SimNetwork::last_heard(int rank, int listener, Nanoseconds polled_at
   return is_cut_off ? std::min(polled_at, unplugged_at_) : polled_at;
 }
 
+// ---- words of an earlier world ----
+
+void SimNetwork::note(int from, int to, std::span<const std::byte> message) {
+  if (words_ == nullptr) return;
+  words_->push_back({clock_.now() - began_, from, to, {message.begin(), message.end()}});
+}
+
+void SimNetwork::arrive_late(SimWord word) {
+  const Nanoseconds time = began_ + word.after;
+  at(time, [this, word = std::move(word)] {
+    if (transports_[word.to]->hear_late(word.from, word.message)) late_from_.insert(word.from);
+  });
+}
+
 bool SimNetwork::is_awake(int rank) const { return transports_[rank]->is_awake(); }
 
 }  // namespace rdmacoll

@@ -5,12 +5,14 @@
 // of links, where it takes processors and ports as in the cost model (collectives/cost.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -52,6 +54,13 @@ struct SimPolicy {
   int node_of(int rank) const { return node_ranks == 0 ? 0 : rank / node_ranks; }
 };
 
+// A control message that was sent so long after its network had begun.
+struct SimWord {
+  Nanoseconds after = 0;
+  int from = -1, to = -1;
+  std::vector<std::byte> message;
+};
+
 class SimNetwork {
  public:
   SimNetwork(int ranks, const SimPolicy& policy);
@@ -81,6 +90,12 @@ class SimNetwork {
   void unplug(int rank);
   // When others have last heard of a rank that speaks whenever it is polled.
   Nanoseconds last_heard(int rank, int listener, Nanoseconds polled_at) const;
+
+  // Copies each control message that is sent into `words`, which stay the caller's.
+  void keep_words(std::vector<SimWord>& words) { words_ = &words; }
+  // One of an earlier network arrives at its time, where the connection stands then.
+  void arrive_late(SimWord word);
+  bool has_come_late_from(int rank) const { return late_from_.contains(rank); }
 
   // Something else happens at that time.
   void at(Nanoseconds time, std::function<void()> happening) {
@@ -122,6 +137,7 @@ class SimNetwork {
   void push(Nanoseconds time, int from, int to, Delivery deliver);
   Nanoseconds chaotic_delay();
   bool is_broken(int from, int to) const;
+  void note(int from, int to, std::span<const std::byte> message);
 
   SimPolicy policy_;
   std::vector<int> nodes_;
@@ -135,6 +151,9 @@ class SimNetwork {
   std::set<std::pair<int, int>> cut_;      // the smaller rank first
   int unplugged_ = -1;
   Nanoseconds unplugged_at_ = 0;
+  std::vector<SimWord>* words_ = nullptr;
+  Nanoseconds began_ = clock_.now();
+  std::set<int> late_from_;
   std::optional<LinkPorts> ports_;
   std::vector<Nanoseconds> processors_;  // by rank: busy until then
   std::vector<int> woken_;

@@ -110,6 +110,7 @@ Status SimTransport::post_control(int peer, std::span<const std::byte> message) 
   if (peers_[peer].dropped) return {};
   if (!peers_[peer].connected || refuses()) return Status::busy();
   ++counters_.control_messages;
+  network_.note(rank_, peer, message);
   std::vector<std::byte> copy(message.begin(), message.end());
   network_.send(
       rank_, peer, kHeaderBytes + copy.size(), SimNetwork::Order::ordered,
@@ -119,6 +120,13 @@ Status SimTransport::post_control(int peer, std::span<const std::byte> message) 
         to.arrive({.what = Arrival::What::control, .peer = rank_, .message = std::move(copy)});
       });
   return {};
+}
+
+// False: there is no connection that it could come by.
+bool SimTransport::hear_late(int peer, const std::vector<std::byte>& message) {
+  if (!is_connected(peer)) return false;
+  arrive({.what = Arrival::What::control, .peer = peer, .message = message});
+  return true;
 }
 
 Status SimTransport::post_send(const Transfer& transfer) {

@@ -99,6 +99,7 @@ class SimTransport final : public Transport {
   bool refuses() { return network_.chance(network_.policy().busy); }
   void arrive(Arrival arrival);
   void lose(int peer, const std::string& cause);
+  bool hear_late(int peer, const std::vector<std::byte>& message);
   std::size_t eager_bytes_to(int peer) const;
   bool is_eager(const Transfer& transfer) const;
   void send_eagerly(const Transfer& transfer, Key key);
