@@ -70,13 +70,15 @@ Status open_file(const std::string& path, Fd& file, Prefix& prefix) {
                 "it is none of this version of rdmacoll. Take one that rdmacoll.ps.save wrote.");
 }
 
-constexpr int kServersSought = 1024;
+constexpr int kServersSought = 64;
 
 }  // namespace
 
 Status read_number(const std::string& path, int server, int servers, uint64_t& number) {
   const std::string own = checkpoint_path(path, server, servers);
-  for (int others = 1; ::access(own.c_str(), F_OK) != 0 && others <= kServersSought; ++others) {
+  const int last = ::access(own.c_str(), F_OK) == 0 ? 0 : kServersSought;
+  for (int others = 1; others <= last; ++others) {
+    if (others == servers) continue;  // then ours alone is missing
     if (::access(checkpoint_path(path, 0, others).c_str(), F_OK) != 0) continue;
     return refuse(path, cat("it is of ", others, " servers, and this run has ", servers,
                             ". Start as many servers as have saved it."));

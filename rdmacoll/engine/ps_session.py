@@ -161,14 +161,12 @@ class Session:
         """Each server, to a file of its machine."""
         self._checkpoint(path, abi.PS_SAVE)
 
-    def restore_next(self, path: str) -> None:
-        """What is declared next begins with what `save` wrote. Raises ConfigError."""
-        if self._variables:
-            raise ConfigError(
-                f"the checkpoint {path} comes too late: {len(self._variables)} variables have been declared "
-                "and have their values. Restore it before they are, behind rdmacoll.init()."
-            )
-        self._restored = path
+    def restore(self, path: str) -> None:
+        """Of what `save` wrote: at once, or where nothing has been declared with the next declaration."""
+        if not self._variables:
+            self._restored = path
+        elif self.rank == 0:
+            self._restore(path)
 
     def _restore(self, path: str) -> None:
         numbers = self._checkpoint(path, abi.PS_SAVED)

@@ -49,8 +49,8 @@ def declare(
 
     variables: contiguous arrays of float32 or float64, any shape. optimizer: of Keras, or a `Rule`;
     the same at every call. by_rows: names of embeddings, whose rows are pushed and pulled one by one.
-    not_decayed: names that the optimizer's weight decay is not for. restore_from: as `restore` just before.
-    Raises ConfigError, and MismatchError where workers differ."""
+    not_decayed: names that the optimizer's weight decay is not for. restore_from: as a `restore` of it
+    behind this declaration. Raises ConfigError, and MismatchError where workers differ."""
     rule = optimizer if isinstance(optimizer, Rule) else rule_of(optimizer)
     current().declare(variables, rule.text, by_rows, not_decayed, restore_from)
 
@@ -107,17 +107,22 @@ def pull_rows(rows: Any, name: str) -> Array:
 def save(path: str) -> None:
     """Lets each server save its variables with the optimizer's state, to a file of its machine that is called
     `path` with ".server-0-of-2" and so on behind it. One worker calls it; pushes of others that are under way
-    may be in it by halves. A file is there when it is complete, and replaces an older one.
-    Raises RdmacollError."""
+    may be in it by halves. A file is there when it is complete, and replaces an older one; where the run ends
+    between two servers' files, those of one `path` are of two saves, which are not restored: save to two
+    paths in turn. Raises ConfigError, RdmacollError."""
     current().save(path)
 
 
 def restore(path: str) -> None:
-    """Lets what is declared next, by `declare` or by the first step of a `DistributedOptimizer`, begin with
-    what `save` wrote to `path`: values, the optimizer's state and its steps, by as many servers and with the
-    same variables. The first worker reads it, so either that one calls it or all do, behind `init()`. Raises
-    ConfigError where variables have been declared; the declaration does, for what is wrong with the files."""
-    current().restore_next(path)
+    """Restores what `save` wrote to `path`: the values, the optimizer's state and its steps of all variables,
+    which are the same as then, on as many servers. The first worker does it: either that one calls this, or
+    all do.
+
+    Where nothing has been declared (behind `init()`), the next declaration begins with it, by `declare` or by
+    the first step of a `DistributedOptimizer`. Where variables are declared one after the other, call it
+    behind the last one: it is done when the call is over, and workers pull. Raises ConfigError, or lets the
+    declaration do that."""
+    current().restore(path)
 
 
 def stats() -> list[dict[str, int]]:

@@ -174,6 +174,8 @@ TEST_F(Checkpoints, of_another_number_of_servers_say_so) {
   uint64_t number = 0;
   EXPECT_THAT(read_number(begins, 0, 3, number).message(),
               testing::HasSubstr("it is of 2 servers, and this run has 3. Start as many"));
+  EXPECT_THAT(read_number(begins, 1, 2, number).message(),  // of the same, and ours is missing
+              testing::HasSubstr(".server-1-of-2 cannot be restored: no such file"));
   std::remove(first.c_str());
   EXPECT_THAT(read_number(begins, 0, 3, number).message(),
               testing::AllOf(testing::HasSubstr(".server-0-of-3 cannot be restored: no such file"),

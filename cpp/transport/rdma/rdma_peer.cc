@@ -339,6 +339,7 @@ bool RdmaPeer::report(Sink& sink) {
 
 bool RdmaPeer::end_if_at_fault(Sink& sink) {
   if (link_.fault.empty() || has_ended()) return false;
+  if (!echo_.empty()) return false;  // a refusal is an echo then, too: keep_alive() ends it
   give_up(sink, link_.fault);
   return true;
 }
