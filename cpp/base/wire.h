@@ -49,7 +49,7 @@ class Reader {
   template <typename T>
   requires(std::is_arithmetic_v<T> || std::is_enum_v<T>) T get() {
     T value{};
-    take(&value, sizeof value);
+    take_all(value);
     return value;
   }
   // Fields one after the other, all or none of them.
@@ -81,12 +81,6 @@ class Reader {
   std::size_t left() const { return rest_.size(); }
 
  private:
-  void take(void* into, std::size_t bytes) {
-    if (bytes > rest_.size()) return fail();
-    std::memcpy(into, rest_.data(), bytes);
-    rest_ = rest_.subspan(bytes);
-  }
-
   std::span<const std::byte> rest_;
   bool ok_ = true;
 };

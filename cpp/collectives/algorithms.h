@@ -80,6 +80,8 @@ Schedule one_shot_allreduce(const Shape& shape);
 // Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
 // 2005.
 Schedule recursive_doubling_allreduce(const Shape& shape);
+// From whom a rank gets the other half's sum where blocks of so many are joined, or -1.
+int doubling_partner(int ranks, int block, int rank);
 
 // Allreduce. Segment cut in as many parts as the largest power of two within p; reduce-scatter by
 // halving the vector, allgather by doubling it: 2 log2 p rounds, for any p, in canonical order.

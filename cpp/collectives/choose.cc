@@ -221,10 +221,8 @@ int rounds_across(const Shape& shape) {
   for (int block = 1; block < shape.ranks; block *= 2) {
     bool crosses = false;
     for (int rank = 0; rank < shape.ranks; ++rank) {
-      const int sibling = rank / block * block + block;
-      if (rank / block % 2 != 0 || sibling >= shape.ranks) continue;
-      const int partner = sibling + rank % block % std::min(block, shape.ranks - sibling);
-      crosses |= shape.node_of(rank) != shape.node_of(partner);
+      const int partner = doubling_partner(shape.ranks, block, rank);
+      crosses |= partner >= 0 && shape.node_of(rank) != shape.node_of(partner);
     }
     rounds += crosses ? 1 : 0;
   }

@@ -5,6 +5,15 @@
 
 namespace rdmacoll {
 
+// The lower block is complete; member i takes the upper sum from member i mod (upper size).
+int doubling_partner(int ranks, int block, int rank) {
+  const int index = rank % block;
+  const int begin = rank - index;
+  if (begin / block % 2 != 0) return begin - block + index;
+  const int siblings = std::min(block, ranks - (begin + block));
+  return siblings <= 0 ? -1 : begin + block + index % siblings;
+}
+
 Schedule recursive_doubling_allreduce(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
@@ -19,17 +28,14 @@ Schedule recursive_doubling_allreduce(const Shape& shape) {
     if (siblings <= 0) continue;  // nobody there: my block waits for a larger sibling
     const int index = rank - begin;
 
-    // The lower block is complete; member i takes the upper sum from member i mod (upper size).
-    int from = sibling + index;
     if (lower) {
-      from = sibling + index % siblings;
       if (index < siblings) program.send(sibling + index, mine);
     } else {
       const int members = std::min(block, ranks - begin);
       for (int i = index; i < block; i += members) program.send(sibling + i, mine);
     }
     const Slice theirs = program.scratch(0);
-    program.receive(from, theirs);
+    program.receive(doubling_partner(ranks, block, rank), theirs);
 
     // A fresh place for each round: the partners may still be reading the old one.
     const bool last = block * 2 >= ranks;

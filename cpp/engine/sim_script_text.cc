@@ -8,49 +8,35 @@ std::string SimScript::fault_text() const {
   const std::string who = victim < ranks ? cat("rank ", victim) : cat("server ", victim - ranks);
   const std::string when = cat("at ", fault_at / kMicrosecond, " us");
   const std::string where = cat("operation ", fault_operation, " of phase ", fault_phase);
-  std::string what;
   switch (fault) {
     case Fault::none:
-      what = "no fault";
-      break;
+      return "no fault";
     case Fault::kill:
-      what = cat(who, " is killed ", when);
-      break;
+      return cat(who, " is killed ", when);
     case Fault::nap:
-      what = cat(who, " pauses ", when);
-      break;
+      return cat(who, " pauses ", when);
     case Fault::stop:
-      what = cat(who, " is stopped ", when);
-      break;
+      return cat(who, " is stopped ", when);
     case Fault::mismatch:
-      what = cat(who, " has another shape in ", where);
-      break;
+      return cat(who, " has another shape in ", where);
     case Fault::missing:
-      what = cat(who, " never submits ", where);
-      break;
+      return cat(who, " never submits ", where);
     case Fault::leave:
-      what = cat(who, " leaves before phase ", fault_phase);
-      break;
+      return cat(who, " leaves before phase ", fault_phase);
     case Fault::exhaust:
-      what = cat(who, " has no buffer memory");
-      break;
+      return cat(who, " has no buffer memory");
     case Fault::cut:
-      what = cat(who, " and rank ", partner, " lose their connection ", when);
-      break;
+      return cat(who, " and rank ", partner, " lose their connection ", when);
     case Fault::unplug:
-      what = cat(who, " is unplugged ", when);
-      break;
+      return cat(who, " is unplugged ", when);
     case Fault::dry:
-      what = cat(who, " has no buffer memory left ", when);
-      break;
+      return cat(who, " has no buffer memory left ", when);
     case Fault::refuse:
-      what = cat(who, " has no memory for the result of ", where);
-      break;
+      return cat(who, " has no memory for the result of ", where);
     case Fault::late:
-      what = cat("begun again, ", late_words, " control messages of the world before arrive");
-      break;
+      return cat("begun again, ", late_words, " control messages of the world before arrive");
   }
-  return what;
+  return "";
 }
 
 std::string SimScript::text() const {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
+from typing import Any
 
 from ranks import run
 
@@ -33,10 +35,14 @@ report({name: ps.pull(name).ravel().tolist() for name in values}, 0)
 """
 
 
+def _lives(program: str, folder: Path) -> list[Any]:
+    """What rank 0 of a run reports that saves, and then of one that goes on from there."""
+    path = str(folder / "model")
+    return [run(program, 3, arguments=[path, life]).succeeded()[0] for life in ("first", "second")]
+
+
 def test_a_run_goes_on_from_what_the_servers_saved(tmp_path):
-    lives = [
-        run(LIFE, 3, arguments=[str(tmp_path / "model"), life]).succeeded()[0] for life in ("first", "second")
-    ]
+    lives = _lives(LIFE, tmp_path)
     assert lives[0] == lives[1]
     assert lives[0]["w"][0] != 1
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"model.server-{i}-of-2" for i in range(2)]
@@ -115,10 +121,7 @@ report([weight.ravel().tolist() for weight in model.get_weights()], 0)
 
 
 def test_keras_goes_on_from_what_the_servers_saved(tmp_path):
-    lives = [
-        run(KERAS, 3, arguments=[str(tmp_path / "model"), life]).succeeded()[0]
-        for life in ("first", "second")
-    ]
+    lives = _lives(KERAS, tmp_path)
     assert lives[0] == lives[1]
 
 
@@ -142,6 +145,4 @@ report([float(ps.pull(name)[7]) for name in ("a", "b")], 0)
 
 
 def test_what_is_declared_in_parts_is_restored_behind_the_last(tmp_path):
-    for life in ("first", "second"):
-        found = run(SEVERAL, 3, arguments=[str(tmp_path / "model"), life]).succeeded()
-        assert found[0] == [0, -1]
+    assert _lives(SEVERAL, tmp_path) == [[0, -1], [0, -1]]

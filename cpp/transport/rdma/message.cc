@@ -1,6 +1,7 @@
 #include "transport/rdma/message.h"
 
 #include <cstring>
+#include <tuple>
 
 namespace rdmacoll::rdma {
 namespace {
@@ -49,11 +50,11 @@ void encode(const Place& place, std::byte* into) {
 
 bool decode(std::span<const std::byte> bytes, uint32_t epoch, MessageHeader& header) {
   Reader reader(bytes);
-  static_assert(kRailsMax == 4);
-  auto& credits = header.credits;
-  return reader.take_all(header.magic, header.epoch, header.number, header.bytes, credits[0],
-                         credits[1], credits[2], credits[3]) &&
-         header.magic == kMagic && header.epoch == epoch && header.bytes == bytes.size();
+  const auto take = [&](auto&... credits) {
+    return reader.take_all(header.magic, header.epoch, header.number, header.bytes, credits...);
+  };
+  return std::apply(take, header.credits) && header.magic == kMagic && header.epoch == epoch &&
+         header.bytes == bytes.size();
 }
 
 bool decode(std::span<const std::byte> bytes, RecordHeader& header) {
