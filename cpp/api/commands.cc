@@ -67,7 +67,7 @@ std::set<int> servers_of(const AlgorithmRow& row, int ranks) {
 }
 
 // What a schedule depends on beside the number of ranks: who is the root, whether inputs are
-// scaled first, who shares a node, how many servers there are.
+// scaled first, whether sums are wide, who shares a node, how many servers there are.
 std::vector<Case> cases_of(const AlgorithmRow& row, int ranks) {
   std::vector<Case> cases;
   const std::set<int> roots =
@@ -79,6 +79,8 @@ std::vector<Case> cases_of(const AlgorithmRow& row, int ranks) {
         if (!is_sum(row.result)) continue;
         cases.push_back(
             {{.ranks = ranks, .root = root, .prescaled = true, .servers = servers}, nodes});
+        cases.push_back(
+            {{.ranks = ranks, .root = root, .servers = servers, .wide_sums = true}, nodes});
       }
     }
   }
@@ -100,9 +102,10 @@ std::string verify_schedules_json(int ranks_first, int ranks_last, bool& ok) {
           const std::string complaint =
               verify(form, row.result, shape.root, row.is_canonical(shape));
           if (!complaint.empty()) {
-            failures.push_back(json_quote(
-                cat(row.name, " with ", ranks, " ranks, ", shape.servers, " servers, root ",
-                    shape.root, shape.prescaled ? ", prescaled: " : ": ", complaint)));
+            failures.push_back(
+                json_quote(cat(row.name, " with ", ranks, " ranks, ", shape.servers,
+                               " servers, root ", shape.root, shape.prescaled ? ", prescaled" : "",
+                               shape.wide_sums ? ", of 16-bit floats: " : ": ", complaint)));
           }
         }
       }

@@ -80,7 +80,9 @@ std::string quoted(std::string_view name, std::string_view text) {
 Status plan_json(const PlanQuestion& question, const Config& config, std::string& json) {
   RC_RETURN_IF_ERROR(check(question));
   const std::vector<int> nodes = nodes_of(question);
-  Shape shape{.ranks = question.ranks, .rank = question.rank, .nodes = nodes};
+  const bool is_wide =
+      rdmacoll::row_of(question.kind).reduces && has_wide_sums(question.dtype, ReduceOp::sum);
+  Shape shape{.ranks = question.ranks, .rank = question.rank, .nodes = nodes, .wide_sums = is_wide};
   std::vector<Forced> forced;
   for (const AlgorithmRange& range : config.allreduce_algorithms) {
     forced.push_back({algorithm_from(range.algorithm), range.bytes_max});
@@ -91,6 +93,7 @@ Status plan_json(const PlanQuestion& question, const Config& config, std::string
   const Facts facts{.ranks = question.ranks,
                     .one_node = question.nodes == 1,
                     .bytes = question.bytes * (is_exchange ? ranks : 1),
+                    .wide_sums = is_wide,
                     .canonical = config.canonical,
                     .forced = forced,
                     .segment_bytes = config.segment_bytes,

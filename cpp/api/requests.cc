@@ -116,6 +116,11 @@ Status question_from(const rc_question& from, PlanQuestion& to) {
         .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
         .links = from.is_rdma != 0 ? kRdmaLinks : kTcpLinks,
         .servers = from.servers};
+  if (from.dtype != nullptr) {
+    const std::optional<Dtype> dtype = dtype_from(from.dtype);
+    if (!dtype) return {Code::invalid, cat(from.dtype, " is no dtype: ask for float32.")};
+    to.dtype = *dtype;
+  }
   constexpr double kBytesPerUsOfGbit = 125;
   if (from.latency_us > 0) to.links.network.latency_us = from.latency_us;
   if (from.gbit_per_s > 0) to.links.network.bytes_per_us = from.gbit_per_s * kBytesPerUsOfGbit;

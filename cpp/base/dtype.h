@@ -71,6 +71,10 @@ inline bool is_integer(Dtype dtype) { return row_of(dtype).number == DtypeRow::N
 inline bool is_16_bit_float(Dtype dtype) {
   return row_of(dtype).number == DtypeRow::Number::float16;
 }
+// Whether a sum of sums would have been rounded twice, or overflow on its way to an average.
+inline bool has_wide_sums(Dtype dtype, ReduceOp op) {
+  return is_16_bit_float(dtype) && op != ReduceOp::min && op != ReduceOp::max;
+}
 std::string_view name_of(ReduceOp op);
 std::optional<Dtype> dtype_from(std::string_view name);
 std::optional<ReduceOp> reduce_op_from(std::string_view name);

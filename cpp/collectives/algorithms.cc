@@ -97,8 +97,8 @@ bool is_known(Algorithm algorithm) {
 bool Shape::operator==(const Shape& other) const {
   return ranks == other.ranks && rank == other.rank && root == other.root &&
          prescaled == other.prescaled && servers == other.servers &&
-         shares_output == other.shares_output && std::ranges::equal(nodes, other.nodes) &&
-         std::ranges::equal(numa_nodes, other.numa_nodes);
+         shares_output == other.shares_output && wide_sums == other.wide_sums &&
+         std::ranges::equal(nodes, other.nodes) && std::ranges::equal(numa_nodes, other.numa_nodes);
 }
 
 std::vector<int> even_nodes(int ranks, int nodes) {

@@ -53,6 +53,7 @@ struct Shape {
   // The NUMA node of each rank and server, in its node; -1, and empty: unknown. As `nodes`.
   std::span<const int> numa_nodes = {};
   bool shares_output = false;  // ranks and servers have the same output memory
+  bool wide_sums = false;      // 16-bit floats: sums stay in float32 until they are whole
 
   int node_of(int which) const { return nodes.empty() ? which : nodes[which]; }
   int numa_node_of(int which) const { return numa_nodes.empty() ? -1 : numa_nodes[which]; }

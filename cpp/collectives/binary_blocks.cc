@@ -33,6 +33,7 @@ class BlockProgram {
         group_(group),
         members_(static_cast<int>(group.size())),
         all_{mine.first_part, mine.parts},
+        begins_with_sums_(mine.wide),
         sum_(mine) {
     RC_ASSERT(members_ > 1 && mine.parts % binary_block_parts(members_) == 0);
     while (block_.begin + (block_.size = block_at(block_.begin)) <= index) {
@@ -74,16 +75,18 @@ class BlockProgram {
       const int low = sum_.first_part, high = low + half;
       const int partner = rank_at(block_, index_ ^ distance);
       program_.send(partner, part_of_sum(upper ? low : high, half));
-      add_from(partner, part_of_sum(upper ? high : low, half), !upper,
+      add_from(partner, distance > 1, part_of_sum(upper ? high : low, half), !upper,
                block_.size == members_ && distance * 2 == members_);
     }
   }
 
-  // sum_ = what a rank sends and what we hold, in the order of ranks.
-  void add_from(int rank, const Slice& held, bool held_first, bool last) {
-    const Slice theirs = program_.scratch(held.first_part, held.parts);
+  // sum_ = what a rank sends, of its own or of several, and what we hold, in the order of ranks.
+  void add_from(int rank, bool of_several, Slice held, bool held_first, bool last) {
+    const Slice theirs =
+        program_.addend(held.first_part, held.parts, of_several || begins_with_sums_);
     program_.receive(rank, theirs);
-    sum_ = program_.output(held.first_part, held.parts);
+    sum_ = last ? program_.output(held.first_part, held.parts)
+                : program_.partial(held.first_part, held.parts);
     if (held_first) {
       program_.reduce(sum_, {held, theirs}, last);
     } else {
@@ -92,7 +95,9 @@ class BlockProgram {
   }
 
   // All blocks behind mine are in it.
-  void take_sum_of_smaller() { add_from(partner_in_smaller(), sum_, true, block_.begin == 0); }
+  void take_sum_of_smaller() {
+    add_from(partner_in_smaller(), smaller_.size > 1, sum_, true, block_.begin == 0);
+  }
 
   // My share is that of several ranks there.
   template <typename Visit>
@@ -130,6 +135,7 @@ class BlockProgram {
   std::span<const int> group_;
   int members_;
   Share all_;
+  bool begins_with_sums_;
   Block larger_, block_, smaller_;
   int index_ = 0;  // in my block
   Slice sum_;      // what I have summed of it

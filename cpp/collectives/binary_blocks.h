@@ -12,7 +12,7 @@ namespace rdmacoll {
 int binary_block_parts(int members);
 
 // `mine` is the contribution of group[index]; in the end the sum over the group lies in the output
-// there. Every member calls it with the same parts. Two ranks or more.
+// there. Every member calls it with the same parts, wide or not. Two ranks or more.
 //
 // The group is cut in blocks of powers of two, the largest first. Within a block the vector is
 // halved while the distance between partners doubles: a sum then always covers neighbours, an

@@ -14,7 +14,7 @@ Schedule binomial_reduce(const Shape& shape) {
     return begin <= shape.root && shape.root < end ? shape.root : begin;
   };
 
-  Builder program(ranks, rank, 1, shape.prescaled, Space::scratch);
+  Builder program(shape, 1, Space::scratch);
   Slice mine = program.contribution(0);  // the sum over my block
   for (int block = 1; block < ranks; block *= 2) {
     const int begin = rank / block * block;
@@ -26,7 +26,7 @@ Schedule binomial_reduce(const Shape& shape) {
       program.send(both, mine);
       return program.finish();
     }
-    const Slice theirs = program.scratch(0);
+    const Slice theirs = program.addend(0, 1, std::min(block, ranks - sibling) > 1);
     program.receive(holder(sibling, block), theirs);
     const bool last = block * 2 >= ranks;
     mine = program.joined(lower ? mine : theirs, lower ? theirs : mine, last);

@@ -21,12 +21,17 @@ bool overlap(const Slice& a, const Slice& b) {
   return a.first_part < b.first_part + b.parts && b.first_part < a.first_part + a.parts;
 }
 
-Builder::Builder(int ranks, int rank, int parts, bool prescaled, Space scaled) {
+Builder::Builder(int ranks, int rank, int parts) {
   RC_ASSERT(parts > 0 && parts <= std::numeric_limits<uint16_t>::max());
   schedule_.ranks = ranks;
   schedule_.rank = rank;
   schedule_.parts = static_cast<uint16_t>(parts);
-  if (!prescaled) return;
+}
+
+Builder::Builder(const Shape& shape, int parts, Space scaled)
+    : Builder(shape.ranks, shape.rank, parts) {
+  schedule_.wide_sums = shape.wide_sums;
+  if (!shape.prescaled) return;
   for (int part = 0; part < parts; ++part) {
     const Slice from = input(part);
     scaled_.push_back(scaled == Space::output ? output(part) : scratch(part));
@@ -42,13 +47,21 @@ Slice Builder::contribution(int part, int parts) const {
   return slice;
 }
 
-Slice Builder::scratch(int part, int parts) {
-  schedule_.scratch.push_back(static_cast<uint16_t>(parts));
-  return slice(Space::scratch, static_cast<int>(schedule_.scratch.size()) - 1, part, parts);
+Slice Builder::partial(int part, int parts) const {
+  return slice(schedule_.wide_sums ? Space::sums : Space::output, 0, part, parts);
 }
 
-Slice Builder::await(int peer, int part, int parts) {
-  const Slice view = slice(Space::view, static_cast<int>(schedule_.steps.size()), part, parts);
+Slice Builder::scratch(int part, int parts, bool wide) {
+  Slice fresh = slice(Space::scratch, static_cast<int>(schedule_.scratch.size()), part, parts);
+  fresh.wide = wide;
+  schedule_.scratch.push_back(static_cast<uint16_t>(parts * width(fresh)));
+  return fresh;
+}
+
+Slice Builder::await(int peer, const Slice& like) {
+  Slice view =
+      slice(Space::view, static_cast<int>(schedule_.steps.size()), like.first_part, like.parts);
+  view.wide = like.wide;
   add({.verb = Verb::await, .peer = peer, .to = view});
   return view;
 }
@@ -71,6 +84,7 @@ void Builder::add(Step step, std::span<const Slice> sources) {
     step.ordinal = sends(step.verb) ? ordinals.out++ : ordinals.in++;
   }
   if (step.to.space == Space::work) schedule_.uses_work = true;
+  if (step.to.space == Space::sums) schedule_.uses_sums = true;
   find_hazards(step, sources);
   step.first_source = static_cast<uint16_t>(schedule_.sources.size());
   step.sources = static_cast<uint16_t>(sources.size());

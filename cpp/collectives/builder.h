@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "collectives/algorithms.h"
 #include "collectives/bits.h"
 #include "collectives/schedule.h"
 
@@ -16,22 +17,30 @@ namespace rdmacoll {
 
 class Builder {
  public:
-  // `prescaled`: the input is scaled first, into the output or, where a rank has no output for all
-  // parts, into scratch; contribution() is what came of it.
-  Builder(int ranks, int rank, int parts, bool prescaled = false, Space scaled = Space::output);
+  Builder(int ranks, int rank, int parts);
+  // Of a sum. Where the input is scaled first, that goes into the output or, where a rank has no
+  // output for all parts, into scratch; contribution() is what came of it.
+  Builder(const Shape& shape, int parts, Space scaled = Space::output);
 
   Slice input(int part, int parts = 1) const { return slice(Space::input, 0, part, parts); }
   Slice output(int part, int parts = 1) const { return slice(Space::output, 0, part, parts); }
   Slice work(int part, int parts = 1) const { return slice(Space::work, 0, part, parts); }
-  Slice scratch(int part, int parts = 1);  // a fresh slot
+  Slice scratch(int part, int parts = 1, bool wide = false);  // a fresh slot
   Slice contribution(int part, int parts = 1) const;
+  // Where a sum that is not whole is made: in the output, unless that would round it.
+  Slice partial(int part, int parts = 1) const;
+  // A fresh slot for what is to be added: a rank's contribution, or the sum of several.
+  Slice addend(int part, int parts, bool is_sum) {
+    return scratch(part, parts, is_sum && schedule_.wide_sums);
+  }
 
   void send(int peer, const Slice& from) { add({.verb = Verb::send, .peer = peer, .to = from}); }
   void receive(int peer, const Slice& to) { add({.verb = Verb::receive, .peer = peer, .to = to}); }
   void publish(int peer, const Slice& from) {
     add({.verb = Verb::publish, .peer = peer, .to = from});
   }
-  Slice await(int peer, int part, int parts);  // the view that reduce and copy may read
+  // The view that reduce and copy may read, of what `like` would have received.
+  Slice await(int peer, const Slice& like);
   // A send or receive of which only the word travels, when what it names is there.
   void signal(const Step& step);
   void reduce(const Slice& to, std::span<const Slice> sources, bool final);
@@ -42,7 +51,7 @@ class Builder {
   // slot.
   Slice joined(const Slice& lower, const Slice& upper, bool final) {
     const Slice sum =
-        final ? output(lower.first_part, lower.parts) : scratch(lower.first_part, lower.parts);
+        final ? output(lower.first_part, lower.parts) : addend(lower.first_part, lower.parts, true);
     reduce(sum, {lower, upper}, final);
     return sum;
   }
@@ -64,7 +73,7 @@ class Builder {
  private:
   static Slice slice(Space space, int slot, int part, int parts) {
     return {space, static_cast<uint16_t>(slot), static_cast<uint16_t>(part),
-            static_cast<uint16_t>(parts)};
+            static_cast<uint16_t>(parts), space == Space::sums};
   }
   void find_hazards(Step& step, std::span<const Slice> sources);
   std::vector<uint16_t> take_turn_at(const Step& step, std::span<const Slice> sources);

@@ -17,22 +17,22 @@ bool is_in_canonical_order(Algorithm algorithm, const Facts& facts) {
   return is_canonical(algorithm, {.ranks = facts.ranks});
 }
 
-// All sources of a sum are added at one place, and so rounded once.
-bool meets_once(Algorithm algorithm) {
-  return algorithm == Algorithm::direct || algorithm == Algorithm::one_shot;
-}
-
-// In canonical order, 16-bit floats stay float32 until the root of the tree: only an algorithm that
-// reduces once, where all sources meet, can do that.
 bool breaks_canonical_order(const Facts& facts, Algorithm algorithm) {
-  if (!facts.canonical || meets_once(algorithm)) return false;
-  return is_16_bit_float(facts.dtype) || !is_in_canonical_order(algorithm, facts);
+  return facts.canonical && !is_in_canonical_order(algorithm, facts);
 }
 
-// Partial sums of 16-bit floats are rounded on the way, and may overflow before they are divided;
-// where all sources meet they are summed in float32.
-bool is_rounded_on_the_way(const Facts& facts) {
-  return is_16_bit_float(facts.dtype) && facts.ranks > 2;
+// Partial sums travel that are longer than contributions and results. Where all these meet, and
+// each sum is made at one place, none does.
+bool has_wide_partials(const Facts& facts) { return facts.wide_sums && facts.ranks > 2; }
+
+// Of what is sent after the first round of a tree.
+uint64_t partial_bytes(const Facts& facts) {
+  return has_wide_partials(facts) ? facts.bytes * kWide : facts.bytes;
+}
+
+// More ranks would send too much through the ports that they share.
+bool meets_where_partials_are_wide(const Facts& facts, int ranks_sharing) {
+  return has_wide_partials(facts) && (!facts.spread.shares_nodes || facts.ranks <= ranks_sharing);
 }
 
 bool is_power_of_two(const Facts& facts) {
@@ -41,6 +41,10 @@ bool is_power_of_two(const Facts& facts) {
 
 uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) {
   if (facts.ranks <= 2) return tuning.doubling_bytes_pair;
+  if (facts.spread.is_doubled_the_long_way &&
+      !breaks_canonical_order(facts, Algorithm::two_level)) {
+    return tuning.doubling_bytes_long_way;
+  }
   // Of another number of ranks than a power of two some send twice as much.
   const bool are_many = facts.ranks >= 8 && !facts.spread.shares_nodes;
   uint64_t most = tuning.doubling_bytes_network;
@@ -53,7 +57,9 @@ uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) 
 
 // So small that rounds cost more than bytes.
 bool is_short(const Tuning& tuning, const Facts& facts) {
-  if (!facts.one_node) return facts.bytes <= doubling_bytes_between_nodes(tuning, facts);
+  if (!facts.one_node) {
+    return partial_bytes(facts) <= doubling_bytes_between_nodes(tuning, facts);
+  }
   return facts.bytes <=
          (facts.ranks <= 2 ? tuning.doubling_bytes_shared_pair : tuning.doubling_bytes_shared);
 }
@@ -88,7 +94,9 @@ Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
   if (is_short(tuning, facts)) {
     return {Algorithm::recursive_doubling, "small, between nodes: the fewest rounds"};
   }
-  if (facts.spread.shares_nodes && !breaks_canonical_order(facts, Algorithm::two_level)) {
+  const bool meets = meets_where_partials_are_wide(facts, tuning.wide_ranks_port) ||
+                     (facts.ranks <= 3 && facts.bytes <= tuning.direct_bytes_port);
+  if (facts.spread.shares_nodes && !meets && !breaks_canonical_order(facts, Algorithm::two_level)) {
     return {Algorithm::two_level,
             "nodes with several ranks: each byte crosses as if a node were one rank"};
   }
@@ -96,30 +104,30 @@ Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
     return {Algorithm::direct, "middle size: two rounds"};
   }
   // A ring is for any order; of a number that is no power of two it takes less than halving.
-  const bool may_be_ring = !facts.canonical && !is_power_of_two(facts);
+  const bool may_be_ring = !facts.canonical && !is_power_of_two(facts) && !has_wide_partials(facts);
   const bool few =
       facts.ranks <= (may_be_ring ? tuning.direct_ranks_network : tuning.direct_ranks_at_once);
   // The rounds of a ring are as many as ranks, and their parts as small.
   const int ring_ranks =
       is_power_of_two(facts) ? tuning.ring_ranks_network : tuning.ring_ranks_uneven;
-  const bool fits =
-      facts.bytes <= tuning.halving_bytes_network || facts.canonical || facts.ranks > ring_ranks;
+  const bool fits = facts.bytes <= tuning.halving_bytes_network || facts.canonical ||
+                    has_wide_partials(facts) || facts.ranks > ring_ranks;
   if (!few && fits && !breaks_canonical_order(facts, Algorithm::halving_doubling)) {
     return {Algorithm::halving_doubling,
             "many ranks: as few bytes as a ring, in a number of rounds that grows with log2 p"};
   }
   if (facts.canonical) return {Algorithm::direct, "canonical order: each sum is made at one place"};
+  if (has_wide_partials(facts)) {
+    return {Algorithm::direct, "16-bit floats: sums that are not whole would be twice as long"};
+  }
   return {Algorithm::ring, "large: adds while it moves, and every link carries the same"};
 }
 
 Preference by_size(const Tuning& tuning, const Facts& facts) {
-  if (is_rounded_on_the_way(facts) && !is_for_one_shot(tuning, facts)) {
-    return {Algorithm::direct, "16-bit floats: summed in float32, and rounded once"};
-  }
   Preference best =
       facts.one_node ? by_size_in_node(tuning, facts) : by_size_between_nodes(tuning, facts);
   if (breaks_canonical_order(facts, best.algorithm)) {
-    best = {Algorithm::direct, "canonical order of 16-bit floats: only one rounding"};
+    best = {Algorithm::direct, "canonical order: each sum is made at one place"};
   }
   return best;
 }
@@ -136,6 +144,7 @@ std::optional<Algorithm> forced_at(const Facts& facts) {
 // Each message costs more, and bytes cost more beside the rounds.
 Tuning socket_tuning() {
   return {.doubling_bytes_network = 16 << 10,
+          .doubling_bytes_long_way = 0,
           .doubling_bytes_pair = 256 << 10,
           .direct_bytes_pair = 200,
           .direct_bytes_network = 4 << 20,
@@ -143,6 +152,9 @@ Tuning socket_tuning() {
           // took five times the fastest, and the median twice what halving and doubling took.
           .direct_ranks_at_once = 6,
           .direct_bytes_at_once = 256 << 10,
+          .direct_bytes_port = 0,
+          .wide_ranks_port = 3,
+          .wide_ranks_scattered = 5,
           .ring_ranks_network = 128,
           .ring_ranks_uneven = 128,
           .scatter_bytes_network = 2 << 20,
@@ -153,6 +165,7 @@ Tuning socket_tuning() {
           .reduces_by_node = true,
           .gather_bytes_rank = 64 << 10,
           .gather_bytes_port = 16 << 10,
+          .gather_bytes_long_way = 0,
           .segment_bytes_rank = 128 << 10};  // added while it is in the cache: measured, 2 hosts
 }
 
@@ -240,7 +253,9 @@ Spread::Spread(const Shape& shape) {
   shares_nodes = count > 1 && count < shape.ranks;
   is_canonical_by_node = is_canonical(Algorithm::two_level, shape);
   const auto nodes_alone = static_cast<int>(std::bit_width(nodes.size() - 1));
-  is_doubled_by_node = shares_nodes && rounds_across(shape) <= nodes_alone;
+  const int across = rounds_across(shape);
+  is_doubled_by_node = shares_nodes && count % 2 == 0 && across <= nodes_alone;
+  is_doubled_the_long_way = shares_nodes && shape.ranks > 5 && across > 2 * nodes_alone;
 }
 
 namespace {
@@ -275,6 +290,7 @@ Preference for_root_value(const Tuning& tuning, const Facts& facts) {
 uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
   const auto ranks = static_cast<uint64_t>(facts.ranks);
   if (facts.spread.shares_nodes) {
+    if (facts.spread.is_doubled_the_long_way) return tuning.gather_bytes_long_way;
     const bool are_many = is_power_of_two(facts) && facts.ranks >= 32;
     return tuning.gather_bytes_port * (are_many ? 2 : 1);
   }
@@ -293,7 +309,8 @@ Preference for_concatenation(const Tuning& tuning, const Facts& facts) {
 }
 
 Preference for_own_sum(const Tuning& tuning, const Facts& facts) {
-  const bool meets = facts.one_node || facts.canonical || is_rounded_on_the_way(facts);
+  const bool meets = facts.one_node || facts.canonical ||
+                     meets_where_partials_are_wide(facts, tuning.wide_ranks_scattered);
   const auto sharing = static_cast<uint64_t>(facts.spread.ranks_of_node);
   const uint64_t most =
       facts.spread.shares_nodes
@@ -302,7 +319,8 @@ Preference for_own_sum(const Tuning& tuning, const Facts& facts) {
                      tuning.scatter_bytes_rank * static_cast<uint64_t>(facts.ranks));
   const bool is_crowded =
       facts.spread.shares_nodes && facts.spread.ranks_of_node > tuning.scatter_ranks_port;
-  if (meets || facts.ranks <= 2 || (facts.bytes <= most && !is_crowded)) {
+  const uint64_t bytes = has_wide_partials(facts) ? facts.bytes / kWide : facts.bytes;
+  if (meets || facts.ranks <= 2 || (bytes <= most && !is_crowded)) {
     return {Algorithm::direct_reduce_scatter, "one round, and each sum is made at one place"};
   }
   return {Algorithm::ring_reduce_scatter,
@@ -310,16 +328,19 @@ Preference for_own_sum(const Tuning& tuning, const Facts& facts) {
 }
 
 bool is_short_reduce(const Tuning& tuning, const Facts& facts) {
-  if (facts.one_node) return facts.bytes <= tuning.doubling_bytes_shared;
-  if (facts.spread.shares_nodes && tuning.reduces_by_node) return true;
-  if (facts.ranks <= 2) return facts.bytes <= tuning.binomial_bytes_pair;
-  return facts.bytes <= std::max(tuning.reduce_bytes_network,
-                                 tuning.reduce_bytes_rank * static_cast<uint64_t>(facts.ranks));
+  const uint64_t bytes = partial_bytes(facts);
+  if (facts.one_node) return bytes <= tuning.doubling_bytes_shared;
+  const bool is_for_tree = !has_wide_partials(facts) || bytes <= tuning.reduce_bytes_wide ||
+                           facts.ranks > tuning.reduce_ranks_wide;
+  if (facts.spread.shares_nodes && tuning.reduces_by_node && is_for_tree) return true;
+  if (facts.ranks <= 2) return bytes <= tuning.binomial_bytes_pair;
+  return bytes <= std::max(tuning.reduce_bytes_network,
+                           tuning.reduce_bytes_rank * static_cast<uint64_t>(facts.ranks));
 }
 
 Preference for_root_sum(const Tuning& tuning, const Facts& facts) {
-  const bool is_tree = is_short_reduce(tuning, facts) && !is_rounded_on_the_way(facts) &&
-                       !breaks_canonical_order(facts, Algorithm::binomial_reduce);
+  const bool is_tree =
+      is_short_reduce(tuning, facts) && !breaks_canonical_order(facts, Algorithm::binomial_reduce);
   if (is_tree) return {Algorithm::binomial_reduce, "the fewest rounds, and little crosses nodes"};
   return {Algorithm::direct_reduce, "each sum is made at one place, and goes to the root"};
 }

@@ -7,7 +7,6 @@
 #include <span>
 #include <string_view>
 
-#include "base/dtype.h"
 #include "base/link_model.h"
 #include "collectives/algorithms.h"
 
@@ -23,13 +22,19 @@ struct Tuning {
   uint64_t doubling_bytes_shared_pair = 128 << 10;  // ... between two ranks
   uint64_t doubling_bytes_network = 8 << 10;        // ... between nodes
   uint64_t doubling_bytes_uneven = 2 << 10;         // ... where some serve several partners
-  uint64_t doubling_bytes_pair = 16 << 10;     // ... between two ranks, where nothing goes twice
-  uint64_t doubling_bytes_port = 32 << 10;     // ... of all ranks of a node, which send all at once
-  int direct_ranks_network = 8;                // above, p-1 messages each are too many
-  uint64_t direct_bytes_pair = 1 << 20;        // ... unless each pair has so much for each rank
-  uint64_t direct_bytes_network = 1 << 20;     // above, a ring adds while it moves
-  int direct_ranks_at_once = 8;                // above, more send to one port at once than it bears
-  uint64_t direct_bytes_at_once = 1 << 20;     // ... unless it is no more than this
+  uint64_t doubling_bytes_long_way = 2 << 10;       // ... more of whose rounds cross than by nodes
+  uint64_t doubling_bytes_pair = 16 << 10;  // ... between two ranks, where nothing goes twice
+  uint64_t doubling_bytes_port = 32 << 10;  // ... of all ranks of a node, which send all at once
+  int direct_ranks_network = 8;             // above, p-1 messages each are too many
+  uint64_t direct_bytes_pair = 1 << 20;     // ... unless each pair has so much for each rank
+  uint64_t direct_bytes_network = 1 << 20;  // above, a ring adds while it moves
+  int direct_ranks_at_once = 8;             // above, more send to one port at once than it bears
+  uint64_t direct_bytes_at_once = 1 << 20;  // ... unless it is no more than this
+  uint64_t direct_bytes_port = 256 << 10;   // of three ranks on two nodes
+  // 16-bit floats, whose partial sums are twice as long: up to here in nodes that are shared they
+  // meet at one place, in an allreduce and in a reduce-scatter.
+  int wide_ranks_port = 7;
+  int wide_ranks_scattered = 8;
   uint64_t halving_bytes_network = 4 << 20;    // where direct has too many ranks
   int ring_ranks_network = 48;                 // above, halving for all sizes: `sim scale`
   int ring_ranks_uneven = 64;                  // ... where some serve several partners
@@ -45,11 +50,14 @@ struct Tuning {
   uint64_t reduce_bytes_network = 8 << 10;
   uint64_t reduce_bytes_rank = 3 << 9;
   bool reduces_by_node = false;
+  uint64_t reduce_bytes_wide = 32 << 10;  // ... or here where partial sums are wide,
+  int reduce_ranks_wide = 32;             // ... of no more ranks
   // Allgather by doubling: of each rank; where they are few and some serve several partners; of
-  // all where they share ports.
+  // all where they share ports, and where more rounds cross than by nodes.
   uint64_t gather_bytes_rank = 32 << 10;
   uint64_t gather_bytes_uneven = 8 << 10;
   uint64_t gather_bytes_port = 32 << 10;
+  uint64_t gather_bytes_long_way = 16 << 10;
   // Alltoall: many ranks, little for each pair; less where they share ports.
   int bruck_ranks_network = 12;
   uint64_t bruck_bytes_network = 1 << 10;
@@ -91,8 +99,10 @@ struct Spread {
   bool shares_nodes = false;         // several nodes, and more ranks than nodes
   int ranks_of_node = 1;             // the most
   bool is_canonical_by_node = true;  // two_level adds in canonical order
-  // Recursive doubling crosses nodes in no more rounds than the nodes alone would need.
+  // Nodes are even in number, and recursive doubling crosses them in no more rounds than they alone
+  // would need.
   bool is_doubled_by_node = false;
+  bool is_doubled_the_long_way = false;  // ... in more than two_level does, of six ranks or more
 
   Spread() = default;
   explicit Spread(const Shape& shape);
@@ -102,7 +112,7 @@ struct Facts {
   int ranks = 1;
   bool one_node = true;  // everybody views everybody's memory
   uint64_t bytes = 0;
-  Dtype dtype = Dtype::float32;
+  bool wide_sums = false;  // partial sums are twice as long as what is summed
   bool canonical = false;
   std::span<const Forced> forced = {};
   std::optional<uint64_t> segment_bytes;  // RDMACOLL_SEGMENT_BYTES

@@ -115,7 +115,7 @@ class TimedExecution {
   Run& run_of(const At& at) { return ranks_[at.rank].runs[at.segment % kSegmentsInFlight]; }
   const Step& step_of(const At& at) const { return schedules_[at.rank].steps[at.step]; }
   const Link& link_between(int a, int b) const { return ports_.link(a, b); }
-  double bytes_of(const Slice& slice) const { return bytes_per_part_ * slice.parts; }
+  double bytes_of(const Slice& slice) const { return bytes_per_part_ * slice.parts * width(slice); }
 
   void expect(double time, Happening what, const At& at, const At& other = {}, int hop = 0) {
     events_.push({time, made_++, what, at, other, static_cast<uint8_t>(hop)});

@@ -6,7 +6,7 @@ Schedule direct_allreduce(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
 
-  Builder program(ranks, rank, ranks, shape.prescaled);
+  Builder program(shape, ranks);
   direct_sums(program, shape, program.output(rank));
   for (int d = 1; d < ranks; ++d) program.send((rank + d) % ranks, program.output(rank));
   for (int d = 1; d < ranks; ++d) {

@@ -6,7 +6,7 @@ Schedule direct_reduce(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
 
-  Builder program(ranks, rank, ranks, shape.prescaled, Space::scratch);
+  Builder program(shape, ranks, Space::scratch);
   const Slice sum = rank == shape.root ? program.output(rank) : program.scratch(rank);
   direct_sums(program, shape, sum);
   if (rank != shape.root) {

@@ -8,7 +8,7 @@ namespace rdmacoll {
 
 Schedule halving_doubling_allreduce(const Shape& shape) {
   const int parts = binary_block_parts(shape.ranks);
-  Builder program(shape.ranks, shape.rank, parts, shape.prescaled);
+  Builder program(shape, parts);
   if (shape.ranks == 1) {
     program.copy(program.output(0), program.contribution(0), true);
     return program.finish();

@@ -29,7 +29,9 @@ class Lowering {
       std::fill_n(outputs_packed_.begin() + step.to.first_part, step.to.parts, false);
     }
     unpack_results();
-    return to_.finish();
+    Schedule lowered = to_.finish();
+    lowered.wide_sums = from_.wide_sums;
+    return lowered;
   }
 
  private:
@@ -93,7 +95,7 @@ class Lowering {
       to_.receive(step.peer, moved(step.to));
       return;
     }
-    const Slice view = to_.await(step.peer, step.to.first_part, step.to.parts);
+    const Slice view = to_.await(step.peer, step.to);
     if (step.to.space == Space::scratch && !is_sent(step.to.slot)) {
       moved_scratch_[step.to.slot] = view;  // whoever read the scratch slot reads the view
     } else {
@@ -115,8 +117,8 @@ class Lowering {
     if (slice.space == Space::scratch) {
       auto found = moved_scratch_.find(slice.slot);
       if (found == moved_scratch_.end()) {
-        found =
-            moved_scratch_.emplace(slice.slot, to_.scratch(slice.first_part, slice.parts)).first;
+        const Slice fresh = to_.scratch(slice.first_part, slice.parts, slice.wide);
+        found = moved_scratch_.emplace(slice.slot, fresh).first;
       }
       return found->second;
     }
@@ -127,7 +129,7 @@ class Lowering {
   // ever: a view lasts until the peer has read it. Each shows a copy instead.
   bool is_exchanged(std::size_t sent_at) const {
     const Slice& slice = from_.steps[sent_at].to;
-    if (slice.space != Space::input && slice.space != Space::output) return false;
+    if (slice.space == Space::scratch) return false;
     return std::any_of(
         from_.steps.begin() + static_cast<std::ptrdiff_t>(sent_at), from_.steps.end(),
         [&](const Step& step) { return step.verb == Verb::reduce && overlap(step.to, slice); });
@@ -139,7 +141,7 @@ class Lowering {
       for (const auto& [original, copy] : exchanged_) {
         if (original == slice) return copy;
       }
-      const Slice copy = to_.scratch(slice.first_part, slice.parts);
+      const Slice copy = to_.scratch(slice.first_part, slice.parts, slice.wide);
       to_.pack(copy, moved(slice));
       exchanged_.emplace_back(slice, copy);
       return copy;

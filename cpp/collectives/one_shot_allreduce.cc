@@ -9,7 +9,7 @@ Schedule one_shot_allreduce(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
 
-  Builder program(ranks, rank, 1, shape.prescaled);
+  Builder program(shape, 1);
   const Slice mine = program.contribution(0);
   if (ranks == 1) {
     program.copy(program.output(0), mine, true);

@@ -8,7 +8,7 @@ namespace {
 
 // What a rank that has data does. Each begins with another server, so that none is hit by all.
 Schedule of_worker(const Shape& shape) {
-  Builder program(shape.ranks, shape.rank, shape.servers, shape.prescaled);
+  Builder program(shape, shape.servers);
   const auto server_at = [&](int turn) { return (shape.rank + turn) % shape.servers; };
 
   for (int turn = 0; turn < shape.servers; ++turn) {

@@ -18,7 +18,7 @@ Schedule recursive_doubling_allreduce(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
 
-  Builder program(ranks, rank, 1, shape.prescaled);
+  Builder program(shape, 1);
   Slice mine = program.contribution(0);  // the sum over my block of ranks
   for (int block = 1; block < ranks; block *= 2) {
     const int begin = rank / block * block;
@@ -34,7 +34,7 @@ Schedule recursive_doubling_allreduce(const Shape& shape) {
       const int members = std::min(block, ranks - begin);
       for (int i = index; i < block; i += members) program.send(sibling + i, mine);
     }
-    const Slice theirs = program.scratch(0);
+    const Slice theirs = program.addend(0, 1, std::min(block, ranks - sibling) > 1);
     program.receive(doubling_partner(ranks, block, rank), theirs);
 
     // A fresh place for each round: the partners may still be reading the old one.

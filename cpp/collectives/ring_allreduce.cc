@@ -3,7 +3,7 @@
 namespace rdmacoll {
 
 Schedule ring_allreduce(const Shape& shape) {
-  Builder program(shape.ranks, shape.rank, shape.ranks, shape.prescaled);
+  Builder program(shape, shape.ranks);
   ring_sums(program, shape, Space::output);
   ring_copies(program, shape);
   return program.finish();

@@ -11,10 +11,12 @@ void ring_sums(Builder& program, const Shape& shape, Space partial) {
   for (int round = 0; round < ranks - 1; ++round) {
     program.send(ring.next(), passed);
     const int in = ring.back(round + 2);
-    const Slice received = program.scratch(in);
+    const Slice received = program.addend(in, 1, round > 0);
     program.receive(ring.previous(), received);
     const bool last = round == ranks - 2;  // then `in` is my own part
-    passed = last || partial == Space::output ? program.output(in) : program.scratch(in);
+    passed = last                       ? program.output(in)
+             : partial == Space::output ? program.partial(in)
+                                        : program.addend(in, 1, true);
     program.reduce(passed, {received, program.contribution(in)}, last);
   }
 }

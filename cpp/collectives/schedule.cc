@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array kVerbs{"send",    "receive", "reduce", "copy",
                             "publish", "await",   "pack",   "unpack"};
-constexpr std::array kSpaces{"input", "output", "work", "scratch", "view"};
+constexpr std::array kSpaces{"input", "output", "work", "scratch", "view", "sums"};
 
 std::string text(const Slice& slice) {
   std::ostringstream out;
@@ -19,6 +19,7 @@ std::string text(const Slice& slice) {
   out << '[' << slice.first_part;
   if (slice.parts != 1) out << ".." << slice.first_part + slice.parts;
   out << ']';
+  if (slice.wide) out << " in float32";
   return out.str();
 }
 

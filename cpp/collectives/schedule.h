@@ -25,9 +25,10 @@ enum class Verb : uint8_t { send, receive, reduce, copy, publish, await, pack, u
 
 // input and output are the caller's tensors. They may be the same memory, so they count as one
 // wherever hazards are sought. work is a contiguous image of the segment in memory that peers can
-// view; scratch slots hold one slice each; a view is what an await has shown.
-enum class Space : uint8_t { input, output, work, scratch, view };
-inline constexpr int kSpaces = 5;
+// view; scratch slots hold one slice each; a view is what an await has shown; sums is an image as
+// work is, of wide slices.
+enum class Space : uint8_t { input, output, work, scratch, view, sums };
+inline constexpr int kSpaces = 6;
 
 // Parts [first_part, first_part + parts) of the segment. `slot`: which scratch slot or which await.
 struct Slice {
@@ -35,9 +36,13 @@ struct Slice {
   uint16_t slot = 0;
   uint16_t first_part = 0;
   uint16_t parts = 1;
+  // Sums that are not whole yet, of 16-bit floats: in float32, so that they are rounded once.
+  bool wide = false;
 
   bool operator==(const Slice&) const = default;
 };
+inline constexpr int kWide = 2;  // times as many bytes
+inline int width(const Slice& slice) { return slice.wide ? kWide : 1; }
 
 struct Step {
   Verb verb = Verb::copy;
@@ -59,8 +64,10 @@ struct Schedule {
   int ranks = 0;  // that have data: servers are not counted
   int rank = 0;
   uint16_t parts = 1;             // a segment is cut into this many
-  std::vector<uint16_t> scratch;  // parts that each scratch slot holds
+  std::vector<uint16_t> scratch;  // parts that each scratch slot has room for; a wide one is two
   bool uses_work = false;
+  bool uses_sums = false;
+  bool wide_sums = false;  // no sum may be rounded before it is whole
   std::vector<Step> steps;
   std::vector<Slice> sources;
   std::vector<uint16_t> afters;

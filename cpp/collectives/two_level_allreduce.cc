@@ -36,6 +36,7 @@ class Nodes {
     }
     int most = 1;
     shares_ = 1;
+    are_shared_ = count() < shape.ranks;
     for (const std::vector<int>& node : members_) {
       const int size = static_cast<int>(node.size());
       most = std::max(most, size);
@@ -45,6 +46,7 @@ class Nodes {
   }
 
   int count() const { return static_cast<int>(members_.size()); }
+  bool are_shared() const { return are_shared_; }  // some node has several ranks
   int shares() const { return shares_; }
   int mine() const { return mine_; }
   int local_rank() const { return local_; }
@@ -71,6 +73,7 @@ class Nodes {
 
   std::vector<std::vector<int>> members_;
   int mine_ = 0, local_ = 0, shares_ = 1;
+  bool are_shared_ = false;
 };
 
 class TwoLevels {
@@ -78,7 +81,7 @@ class TwoLevels {
   explicit TwoLevels(const Shape& shape)
       : nodes_(shape),
         unit_(binary_block_parts(nodes_.count())),
-        program_(shape.ranks, shape.rank, nodes_.shares() * unit_, shape.prescaled),
+        program_(shape, nodes_.shares() * unit_),
         owned_(nodes_.shares_of(nodes_.local_rank())) {}
 
   Schedule run() {
@@ -99,6 +102,9 @@ class TwoLevels {
   Slice output(const Range& shares) const {
     return program_.output(shares.begin * unit_, (shares.end - shares.begin) * unit_);
   }
+  Slice partial(const Range& shares) const {
+    return program_.partial(shares.begin * unit_, (shares.end - shares.begin) * unit_);
+  }
   template <typename Visit>
   void each_partner(Visit visit) {  // that has a share
     for (int distance = 1; distance < neighbours(); ++distance) {
@@ -116,6 +122,7 @@ class TwoLevels {
     const bool last = nodes_.count() == 1;
     if (neighbours() == 1) {
       if (last) program_.copy(output(owned_), mine_, true);
+      if (!last && nodes_.are_shared()) widen_mine();
       return;
     }
     if (!owns_something()) return;
@@ -125,8 +132,16 @@ class TwoLevels {
       source = program_.scratch(mine_.first_part, mine_.parts);
       program_.receive(rank_at(partner(distance)), source);
     }
-    mine_ = output(owned_);
+    mine_ = last ? output(owned_) : partial(owned_);
     program_.reduce(mine_, sources, last);
+  }
+
+  // Between nodes all give sums of the same width.
+  void widen_mine() {
+    const Slice wide = partial(owned_);
+    if (!wide.wide) return;
+    program_.reduce(wide, {mine_}, false);
+    mine_ = wide;
   }
 
   // Neighbouring shares with the same owners go together.

@@ -22,6 +22,7 @@ struct Value {
   std::vector<uint8_t> contributions;  // how often each rank is in it
   bool canonical = true;
   bool final = false;
+  bool wide = false;
 
   bool operator==(const Value&) const = default;
 };
@@ -135,11 +136,15 @@ class Machine {
       if (adds ? next.size() != sum.size() : sum.size() > step.to.parts) {
         return "sources and target differ in parts";
       }
+      if (step.verb != Verb::reduce && !step.final && source.wide != step.to.wide) {
+        return "copies to another width";
+      }
       for (std::size_t i = 0; i < next.size(); ++i) {
         const int wanted = content(step.to.first_part + static_cast<int>(begin + i));
         if (wanted != Outcome::kAnything && next[i].content != wanted) {
           return cat("reads part ", next[i].content, " where part ", wanted, " belongs");
         }
+        if (next[i].wide != source.wide) return "takes 16 bits for 32, or 32 for 16";
         if (next[i].final && (step.verb == Verb::reduce || step.final)) {
           return "adds to a result that was already rounded";
         }
@@ -147,8 +152,15 @@ class Machine {
       }
     }
     if (sum.size() != step.to.parts) return "sources and target differ in parts";
+    if (step.to.wide && (step.final || !schedule_.wide_sums)) return "a wide result";
+    if (step.verb == Verb::reduce && schedule_.wide_sums && step.to.wide == step.final) {
+      return "rounds a sum that is not whole";
+    }
     if (step.verb == Verb::reduce && step.sources > 2) check_tree(step, sum);
-    for (Value& value : sum) value.final = value.final || step.final;
+    for (Value& value : sum) {
+      value.final = value.final || step.final;
+      value.wide = step.to.wide;
+    }
     write(step.to, sum);
     return "";
   }
@@ -301,6 +313,11 @@ class Execution {
     if (shown != (target.space == Space::view)) {
       return cat("rank ", send.rank, " step ", send.step, " and rank ", receive.rank, " step ",
                  receive.step, " disagree whether memory is shown or sent");
+    }
+    for (const Value& value : values) {
+      if (value.wide == from.step(send.step).to.wide && value.wide == target.wide) continue;
+      return cat("rank ", send.rank, " step ", send.step, " and rank ", receive.rank, " step ",
+                 receive.step, " disagree in how wide a sum is");
     }
     to.write(target, values);
     // Of memory that ranks share only the word travels: what it names is there now.

@@ -14,11 +14,14 @@
 namespace rdmacoll {
 
 // One operand: local pieces, or a view of a peer's memory. All operands of a job have equal bytes,
-// cut differently into pieces.
+// cut differently into pieces; those that are float32 in a job of 16-bit floats have twice as many.
 struct Operand {
   std::span<const Piece> pieces;
   std::span<const RemotePiece> remote;  // used when `pieces` is empty
   const RemoteReader* reader = nullptr;
+  bool wide = false;
+
+  std::size_t width() const { return wide ? 2 : 1; }
 };
 
 // to = scale(reduce(sources)) in the canonical order: one binary tree over the sources, split at
@@ -33,6 +36,10 @@ struct ComputeJob {
   double factor = 1.0;
   uint64_t cookie = 0;
   bool past_cache = false;  // `to` is no source, and is not needed soon
+  bool wide = false;        // `to` is float32 in a job of 16-bit floats, and nothing is scaled
+  bool mixes = false;       // it is, or an operand is
+
+  std::size_t width() const { return wide ? 2 : 1; }  // of `to`
 };
 
 class ComputeSink {

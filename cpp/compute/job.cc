@@ -80,11 +80,11 @@ void Workspace::Unmap::operator()(std::byte* memory) const {
 }
 
 bool is_copy(const ComputeJob& job) {
-  return job.sources.size() == 1 && job.divisor == 1.0 && job.factor == 1.0;
+  return job.sources.size() == 1 && job.divisor == 1.0 && job.factor == 1.0 && !job.mixes;
 }
 
 Status measure(const ComputeJob& job, std::size_t& bytes) {
-  bytes = total_bytes(job.to);
+  bytes = total_bytes(job.to) / job.width();
   RC_ASSERT(!job.sources.empty(), "a job without sources");
   RC_ASSERT(is_copy(job) || is_reducible(job.dtype), name_of(job.dtype).data());
   RC_ASSERT(job.op != ReduceOp::average, "an average is a sum with a divisor");
@@ -100,8 +100,9 @@ Status measure(const ComputeJob& job, std::size_t& bytes) {
         ++unmapped;
       }
     }
-    if (found != bytes) {
-      return misfit(cat("operand ", i, " has ", found, " bytes, the result has ", bytes));
+    if (found != bytes * source.width()) {
+      return misfit(
+          cat("operand ", i, " has ", found, " bytes instead of ", bytes * source.width()));
     }
   }
   RC_ASSERT(unmapped <= kUnmappedSourcesMax, cat(unmapped, " operands to be read"));
@@ -120,7 +121,7 @@ class Performance {
         workspace_(workspace),
         to_(job.to),
         streams_(job.past_cache || total_bytes(job.to) >= kStreamedBytesMin) {
-    to_.skip(first);
+    to_.skip(first * job.width());
     open_sources(first);
   }
 
@@ -137,6 +138,8 @@ class Performance {
   Status fill_bounce_buffers(std::size_t bytes);
   Status reduce_addressable(std::size_t bytes);
   void reduce_run(std::size_t bytes);
+  static void reduce_at(const ComputeJob& job, Workspace& workspace, std::byte* to,
+                        std::size_t bytes);
 
   const ComputeJob& job_;
   Workspace& workspace_;
@@ -154,17 +157,31 @@ bool Performance::in_one_piece(const ComputeJob& job, std::size_t first, std::si
   for (const Operand& source : job.sources) {
     const std::byte* begin = only_piece(source);
     if (begin == nullptr) return false;
-    addresses.push_back(begin + first);
+    addresses.push_back(begin + first * source.width());
   }
-  std::byte* to = job.to.front().data + first;
+  std::byte* to = job.to.front().data + first * job.width();
   if (is_copy(job)) {
     if (to != addresses.front()) std::memcpy(to, addresses.front(), bytes);
     return true;
   }
   const FloatMode exact;
-  reduce_kernel(job.dtype, job.op)(to, addresses.data(), addresses.size(),
-                                   bytes / size_of(job.dtype), {job.divisor, job.factor});
+  reduce_at(job, workspace, to, bytes);
   return true;
+}
+
+// Of the sources at workspace.addresses_.
+void Performance::reduce_at(const ComputeJob& job, Workspace& workspace, std::byte* to,
+                            std::size_t bytes) {
+  const std::vector<const void*>& from = workspace.addresses_;
+  const std::size_t count = bytes / size_of(job.dtype);
+  const Scaling scaling{job.divisor, job.factor};
+  if (!job.mixes) {
+    return reduce_kernel(job.dtype, job.op)(to, from.data(), from.size(), count, scaling);
+  }
+  workspace.wide_.clear();
+  for (const Operand& source : job.sources) workspace.wide_.push_back(source.wide ? 1 : 0);
+  mixed_kernel(job.dtype, job.op)(to, from.data(), from.size(), count, scaling,
+                                  {workspace.wide_.data(), job.wide});
 }
 
 void Performance::open_sources(std::size_t first) {
@@ -175,16 +192,16 @@ void Performance::open_sources(std::size_t first) {
     const Operand& operand = job_.sources[i];
     const bool is_read = operand.pieces.empty() && !is_fully_mapped(operand);
     workspace_.sources_[i] = {PieceCursor(operand), is_read ? operand.reader : nullptr, nullptr};
-    workspace_.sources_[i].cursor.skip(first);
-    unmapped += is_read ? 1 : 0;
+    workspace_.sources_[i].cursor.skip(first * operand.width());
+    if (is_read) unmapped += operand.width();
   }
   if (unmapped == 0) return;
   read_bytes_ = std::min(kReadBytes, kBounceBytes / unmapped / kReadUnit * kReadUnit);
   std::byte* next = workspace_.bounce_.get() + kAwayFromArrays;
-  for (Source& source : workspace_.sources_) {
-    if (source.reader == nullptr) continue;
-    source.bounce = next;
-    next += read_bytes_;
+  for (std::size_t i = 0; i < job_.sources.size(); ++i) {
+    if (workspace_.sources_[i].reader == nullptr) continue;
+    workspace_.sources_[i].bounce = next;
+    next += read_bytes_ * job_.sources[i].width();
   }
 }
 
@@ -223,11 +240,13 @@ Status Performance::reduce(std::size_t bytes) {
 }
 
 Status Performance::fill_bounce_buffers(std::size_t bytes) {
-  for (Source& source : workspace_.sources_) {
+  for (std::size_t i = 0; i < job_.sources.size(); ++i) {
+    Source& source = workspace_.sources_[i];
     if (source.reader == nullptr) continue;
+    const std::size_t now = bytes * job_.sources[i].width();
     RC_RETURN_IF_ERROR(
-        source.reader->read(source.cursor.rest(), source.cursor.offset(), source.bounce, bytes));
-    source.cursor.skip(bytes);
+        source.reader->read(source.cursor.rest(), source.cursor.offset(), source.bounce, now));
+    source.cursor.skip(now);
   }
   return {};
 }
@@ -237,21 +256,23 @@ Status Performance::fill_bounce_buffers(std::size_t bytes) {
 Status Performance::reduce_addressable(std::size_t bytes) {
   const std::size_t element = size_of(job_.dtype);
   for (std::size_t done = 0; done < bytes;) {
-    std::size_t run = std::min(bytes - done, to_.run());
+    std::size_t run = std::min(bytes - done, to_.run() / job_.width());
     for (std::size_t i = 0; i < workspace_.sources_.size(); ++i) {
       const Source& source = workspace_.sources_[i];
+      const std::size_t width = job_.sources[i].width();
       if (source.reader != nullptr) {
-        workspace_.addresses_[i] = source.bounce + done;
+        workspace_.addresses_[i] = source.bounce + done * width;
       } else {
         workspace_.addresses_[i] = source.cursor.address();
-        run = std::min(run, source.cursor.run());
+        run = std::min(run, source.cursor.run() / width);
       }
     }
-    if (run % element != 0) return misfit("a piece ends inside an element");
+    if (run == 0 || run % element != 0) return misfit("a piece ends inside an element");
     reduce_run(run);
-    to_.skip(run);
-    for (Source& source : workspace_.sources_) {
-      if (source.reader == nullptr) source.cursor.skip(run);
+    to_.skip(run * job_.width());
+    for (std::size_t i = 0; i < workspace_.sources_.size(); ++i) {
+      Source& source = workspace_.sources_[i];
+      if (source.reader == nullptr) source.cursor.skip(run * job_.sources[i].width());
     }
     done += run;
   }
@@ -260,20 +281,20 @@ Status Performance::reduce_addressable(std::size_t bytes) {
 
 // In place the destination is in the cache already, since it was read.
 void Performance::reduce_run(std::size_t bytes) {
-  const ReduceKernel kernel = reduce_kernel(job_.dtype, job_.op);
-  const Scaling scaling{job_.divisor, job_.factor};
-  const std::size_t element = size_of(job_.dtype);
   std::vector<const void*>& from = workspace_.addresses_;
   std::byte* to = to_.address();
   if (!streams_ || std::find(from.begin(), from.end(), to) != from.end()) {
-    return kernel(to, from.data(), from.size(), bytes / element, scaling);
+    return reduce_at(job_, workspace_, to, bytes);
   }
   alignas(64) std::byte tile[kTileBytes];
-  for (std::size_t at = 0; at < bytes; at += kTileBytes) {
-    const std::size_t now = std::min(kTileBytes, bytes - at);
-    kernel(tile, from.data(), from.size(), now / element, scaling);
-    stream(to + at, tile, now);
-    for (const void*& source : from) source = static_cast<const std::byte*>(source) + now;
+  const std::size_t most = kTileBytes / job_.width();
+  for (std::size_t at = 0; at < bytes; at += most) {
+    const std::size_t now = std::min(most, bytes - at);
+    reduce_at(job_, workspace_, tile, now);
+    stream(to + at * job_.width(), tile, now * job_.width());
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      from[i] = static_cast<const std::byte*>(from[i]) + now * job_.sources[i].width();
+    }
   }
 }
 

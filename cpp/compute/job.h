@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -55,10 +56,11 @@ class Workspace {
   std::unique_ptr<std::byte, Unmap> bounce_;
   std::vector<Source> sources_;
   std::vector<const void*> addresses_;
+  std::vector<uint8_t> wide_;  // by source
 };
 
-// The bytes of the job, once its operands are found to agree; a peer may have said anything about
-// its own pieces.
+// The bytes of the job (of its elements in its dtype, however wide operands are), once they are
+// found to agree; a peer may have said anything about its own pieces.
 Status measure(const ComputeJob& job, std::size_t& bytes);
 
 // Whether the job moves bits unchanged.

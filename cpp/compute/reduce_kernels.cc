@@ -38,4 +38,10 @@ ReduceKernel reduce_kernel(Dtype dtype, ReduceOp op) {
   return usable_kernels().back()->kernels[row][column];
 }
 
+MixedKernel mixed_kernel(Dtype dtype, ReduceOp op) {
+  RC_ASSERT(is_16_bit_float(dtype), cat("dtype ", name_of(dtype)));
+  const auto row = static_cast<std::size_t>(dtype) - static_cast<std::size_t>(Dtype::float16);
+  return usable_kernels().back()->mixed[row][static_cast<std::size_t>(op)];
+}
+
 }  // namespace rdmacoll

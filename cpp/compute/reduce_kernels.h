@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "base/dtype.h"
@@ -28,9 +29,20 @@ using ReduceKernel = void (*)(void* to, const void* const* sources, std::size_t 
 inline constexpr int kReducibleDtypes = 8;  // those below Dtype::boolean
 static_assert(static_cast<int>(Dtype::boolean) == kReducibleDtypes);
 
+// The same of 16-bit floats where some sources, or the result, are float32. A result in float32 is
+// not scaled.
+struct Widths {
+  const uint8_t* sources = nullptr;  // by source: it is float32
+  bool to = false;
+};
+using MixedKernel = void (*)(void* to, const void* const* sources, std::size_t n, std::size_t count,
+                             const Scaling& scaling, const Widths& wide);
+inline constexpr int kMixedDtypes = 2;  // from Dtype::float16 on
+
 struct KernelTable {
   const char* instruction_set;
   ReduceKernel kernels[kReducibleDtypes][kReduceOps];  // the column of average is that of sum
+  MixedKernel mixed[kMixedDtypes][kReduceOps];
 };
 
 // Null when this file was not compiled for that instruction set (another processor family).
@@ -40,6 +52,8 @@ const KernelTable* avx512_kernels();
 
 // What this processor can run, best last.
 std::span<const KernelTable* const> usable_kernels();
-ReduceKernel reduce_kernel(Dtype dtype, ReduceOp op);  // of the best
+// Of the best.
+ReduceKernel reduce_kernel(Dtype dtype, ReduceOp op);
+MixedKernel mixed_kernel(Dtype dtype, ReduceOp op);
 
 }  // namespace rdmacoll

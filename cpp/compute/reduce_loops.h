@@ -321,37 +321,79 @@ void reduce_finishing(void* to, const void* const* sources, std::size_t n, std::
   }
 }
 
-template <typename T, typename Op>
-void reduce(void* to, const void* const* sources, std::size_t n, std::size_t count,
-            const Scaling& scaling) {
+// Calls `as.operator()<finish>(scale)` with the least that finishes a result as `scaling` says.
+template <typename T, typename As>
+void with_finish(const Scaling& scaling, As as) {
   using Real = decltype(ScaleOf<T>::once);
   ScaleOf<T> scale{static_cast<Real>(scaling.factor), static_cast<Real>(scaling.divisor),
                    static_cast<Real>(scaling.factor)};
   if (scale.divisor == Real{1} && scale.factor == Real{1}) {
-    return reduce_finishing<T, Op, Finish::untouched>(to, sources, n, count, scale);
+    return as.template operator()<Finish::untouched>(scale);
   }
   if constexpr (!std::is_integral_v<T>) {
     if (scale.factor == Real{1} && is_power_of_two(scale.divisor)) {
       scale.once = Real{1} / scale.divisor;
-      return reduce_finishing<T, Op, Finish::once>(to, sources, n, count, scale);
+      return as.template operator()<Finish::once>(scale);
     }
-    if (scale.divisor == Real{1}) {
-      return reduce_finishing<T, Op, Finish::once>(to, sources, n, count, scale);
-    }
+    if (scale.divisor == Real{1}) return as.template operator()<Finish::once>(scale);
   }
-  return reduce_finishing<T, Op, Finish::full>(to, sources, n, count, scale);
+  return as.template operator()<Finish::full>(scale);
+}
+
+template <typename T, typename Op>
+void reduce(void* to, const void* const* sources, std::size_t n, std::size_t count,
+            const Scaling& scaling) {
+  with_finish<T>(scaling, [&]<Finish finish>(const ScaleOf<T>& scale) {
+    reduce_finishing<T, Op, finish>(to, sources, n, count, scale);
+  });
+}
+
+// evaluate() over sources of both widths.
+template <typename T, typename Op>
+void evaluate_mixed(float* __restrict into, const void* const* sources, const uint8_t* wide,
+                    std::size_t n, std::size_t first, std::size_t count) {
+  if (n == 1) {
+    if (*wide == 0) return widen(into, static_cast<const T*>(sources[0]) + first, count);
+    const float* __restrict from = static_cast<const float*>(sources[0]) + first;
+    for (std::size_t i = 0; i < count; ++i) into[i] = from[i];
+    return;
+  }
+  std::size_t left = 1;
+  while (left * 2 < n) left *= 2;
+  alignas(64) float right[kTile];
+  evaluate_mixed<T, Op>(into, sources, wide, left, first, count);
+  evaluate_mixed<T, Op>(right, sources + left, wide + left, n - left, first, count);
+  for (std::size_t i = 0; i < count; ++i) into[i] = Op::combine(into[i], right[i]);
+}
+
+template <typename T, typename Op>
+void reduce_mixed(void* to, const void* const* sources, std::size_t n, std::size_t count,
+                  const Scaling& scaling, const Widths& wide) {
+  alignas(64) float tile[kTile];
+  with_finish<T>(scaling, [&]<Finish finish>(const ScaleOf<T>& scale) {
+    for (std::size_t first = 0; first < count; first += kTile) {
+      const std::size_t length = count - first < kTile ? count - first : kTile;
+      evaluate_mixed<T, Op>(tile, sources, wide.sources, n, first, length);
+      if (wide.to) {
+        float* into = static_cast<float*>(to) + first;
+        for (std::size_t i = 0; i < length; ++i) into[i] = finite_or_canonical(tile[i]);
+      } else {
+        finish_tile<T, finish>(static_cast<T*>(to) + first, tile, length, scale);
+      }
+    }
+  });
 }
 
 // One row of the table: sum, average (the caller divides), min, max, product.
-#define RC_KERNEL_ROW(T) \
-  { reduce<T, Sum>, reduce<T, Sum>, reduce<T, Min>, reduce<T, Max>, reduce<T, Product> }
-#define RC_KERNEL_TABLE(name)                                                                      \
-  {                                                                                                \
-    name, {                                                                                        \
-      RC_KERNEL_ROW(uint8_t), RC_KERNEL_ROW(int8_t), RC_KERNEL_ROW(int32_t),                       \
-          RC_KERNEL_ROW(int64_t), RC_KERNEL_ROW(Half), RC_KERNEL_ROW(Brain), RC_KERNEL_ROW(float), \
-          RC_KERNEL_ROW(double)                                                                    \
-    }                                                                                              \
+#define RC_KERNEL_ROW(function, T) \
+  { function<T, Sum>, function<T, Sum>, function<T, Min>, function<T, Max>, function<T, Product> }
+#define RC_KERNEL_TABLE(name)                                                    \
+  {                                                                              \
+    name, {RC_KERNEL_ROW(reduce, uint8_t), RC_KERNEL_ROW(reduce, int8_t),        \
+           RC_KERNEL_ROW(reduce, int32_t), RC_KERNEL_ROW(reduce, int64_t),       \
+           RC_KERNEL_ROW(reduce, Half),    RC_KERNEL_ROW(reduce, Brain),         \
+           RC_KERNEL_ROW(reduce, float),   RC_KERNEL_ROW(reduce, double)},       \
+        {RC_KERNEL_ROW(reduce_mixed, Half), RC_KERNEL_ROW(reduce_mixed, Brain)}, \
   }
 
 }  // namespace

@@ -41,11 +41,10 @@ int DecisionLog::offer(ReadyUnit unit) {
 }
 
 // Only what is summed in the same order in any company may share a batch, else the bits of a result
-// would depend on timing: in canonical order alone and in a batch of `bytes`, and no type that is
-// rounded on the way.
+// would depend on timing: in canonical order alone and in a batch of `bytes`.
 bool DecisionLog::fuses(const Offer& offer, uint64_t bytes, bool one_node) const {
   if (offer.descriptor.kind != Kind::allreduce || offer.bytes > rules_.fuse_unit_bytes ||
-      bytes > rules_.fuse_batch_bytes || is_16_bit_float(offer.descriptor.dtype)) {
+      bytes > rules_.fuse_batch_bytes) {
     return false;
   }
   const Facts facts = facts_of(offer, bytes, one_node);
@@ -60,10 +59,11 @@ bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
 }
 
 Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) const {
-  return {world_.size(),          one_node,         bytes,
-          offer.descriptor.dtype, rules_.canonical, rules_.forced,
-          rules_.segment_bytes,   spread_,          offer.is_even,
-          rules_.servers};
+  const bool is_wide = row_of(offer.descriptor.kind).reduces &&
+                       has_wide_sums(offer.descriptor.dtype, offer.descriptor.op);
+  return {
+      world_.size(),        one_node, bytes,         is_wide,       rules_.canonical, rules_.forced,
+      rules_.segment_bytes, spread_,  offer.is_even, rules_.servers};
 }
 
 Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {
@@ -99,7 +99,10 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   }
   const Choice choice = choose(first, bytes, one_node);
   formed.decision.algorithm = choice.algorithm;
-  formed.decision.segment_bytes = std::min(choice.segment_bytes, rules_.segment_bytes_max);
+  // Sums in float32 take twice the memory.
+  const bool is_wide = has_wide_sums(first.descriptor.dtype, first.descriptor.op);
+  formed.decision.segment_bytes =
+      std::min(choice.segment_bytes, rules_.segment_bytes_max / (is_wide ? 2 : 1));
   formed.is_cut_short = bytes > formed.decision.segment_bytes &&
                         choice.segment_bytes / kCutShort >= formed.decision.segment_bytes;
   formed.decision.rows = first.unit.rows;

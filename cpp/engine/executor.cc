@@ -91,8 +91,9 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
   const Layout& layout = layout_of(slot);
   const Program& program = *slot.batch.recipe->program;
   const Schedule& schedule = program.schedule;
-  const uint64_t work = schedule.uses_work ? layout.segment_bytes_max() : 0;
-  const uint64_t bytes = work + program.scratch_parts * layout.part_bytes_max();
+  const uint64_t images = (schedule.uses_work ? 1 : 0) + (schedule.uses_sums ? kWide : 0);
+  const uint64_t bytes =
+      images * layout.segment_bytes_max() + program.scratch_parts * layout.part_bytes_max();
   if (bytes > run.work_bytes) {
     if (run.allocation != nullptr) pool_.free(run.allocation);
     run.allocation = pool_.allocate(bytes + kAwayFromArrays);

@@ -110,7 +110,7 @@ class Executor final : public ComputeSink {
     bool is_located = false;
     bool is_nothing = false;  // a job that would copy memory onto itself
     bool has_views = false;   // a job with operands that are others each time
-    uint64_t bytes = 0;       // of each operand
+    uint64_t bytes = 0;       // of each operand that is not wide
     std::vector<Piece> to;
     std::vector<Piece> sources;
     std::vector<Operand> operands;
@@ -175,6 +175,7 @@ class Executor final : public ComputeSink {
   bool transfer(Run& run, const Step& step, uint64_t cookie);
   bool compute(Run& run, const Step& step, StepMemory& memory, uint64_t cookie);
   void locate_job(const Run& run, const Step& step, StepMemory& memory);
+  static void mark_widths(const Step& step, std::span<const Slice> sources, StepMemory& memory);
   void look_at_views(const Run& run, const Step& step, StepMemory& memory);
   void count(const ComputeJob& job, uint64_t bytes);
   void end_job(uint64_t cookie, const Status& status);
@@ -184,7 +185,8 @@ class Executor final : public ComputeSink {
   void end_of_caller_memory(Slot& slot);
 
   void locate(const Run& run, const Slice& slice, uint64_t bytes, std::vector<Piece>& pieces) const;
-  void locate_work(const Run& run, const Slice& slice, std::vector<Piece>& pieces) const;
+  void locate_in_image(const Run& run, const Slice& slice, std::byte* image,
+                       std::vector<Piece>& pieces) const;
   uint64_t slice_bytes(const Run& run, const Slice& slice) const;
   uint64_t sequence(const Run& run, std::size_t index) const;  // of a step's transfer
 

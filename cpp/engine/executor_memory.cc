@@ -1,6 +1,7 @@
 // What steps point to: where their bytes lie, and which number their transfers have.
 #include <algorithm>
 
+#include "base/few.h"
 #include "compute/job.h"
 #include "compute/streaming.h"
 #include "engine/executor.h"
@@ -10,8 +11,9 @@ namespace rdmacoll {
 // All but the views, which are others each time.
 void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) {
   const Recipe::Head& head = run.recipe->head;
-  const uint64_t bytes = slice_bytes(run, step.to);
   const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
+  const bool is_wide = step.to.wide && are_all_of(sources, [](auto& slice) { return slice.wide; });
+  const uint64_t bytes = slice_bytes(run, step.to);
   memory.to.clear();
   memory.sources.clear();
   memory.operands.assign(sources.size(), {});
@@ -19,12 +21,13 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   // First all pieces, then the spans into them: the vector may move while it grows.
   std::vector<std::size_t>& ends = piece_ends_;
   ends.clear();
-  memory.bytes = bytes;
+  memory.bytes = bytes / (is_wide ? 1 : width(step.to));
   memory.has_views = false;
   const bool gathers = step.verb == Verb::copy && sources.size() > 1;
   for (const Slice& source : sources) {
     if (source.space != Space::view) {
-      locate(run, source, gathers ? slice_bytes(run, source) : bytes, memory.sources);
+      locate(run, source, gathers || source.wide != step.to.wide ? slice_bytes(run, source) : bytes,
+             memory.sources);
     } else {
       memory.has_views = true;
     }
@@ -38,7 +41,11 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
     memory.operands.resize(1);
     memory.operands.front().pieces = memory.sources;
   }
-  memory.job = {.dtype = head.dtype, .op = head.op, .to = memory.to, .sources = memory.operands};
+  memory.job = {.dtype = is_wide ? Dtype::float32 : head.dtype,
+                .op = head.op,
+                .to = memory.to,
+                .sources = memory.operands};
+  if (!is_wide) mark_widths(step, sources, memory);
   if (step.prescale) memory.job.factor = head.prescale;
   if (step.final) {
     memory.job.divisor = head.divisor;
@@ -54,6 +61,16 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   memory.is_nothing = bytes == 0 || in_place;
 }
 
+// Of a job whose operands are not all wide.
+void Executor::mark_widths(const Step& step, std::span<const Slice> sources, StepMemory& memory) {
+  memory.job.wide = memory.job.mixes = step.to.wide;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i].wide) continue;
+    memory.operands[i].wide = true;
+    memory.job.mixes = true;
+  }
+}
+
 uint64_t Executor::sequence(const Run& run, std::size_t index) const {
   const Slot& slot = *run.slot;
   const Program& program = program_of(run);
@@ -64,13 +81,16 @@ uint64_t Executor::sequence(const Run& run, std::size_t index) const {
 }
 
 uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
-  return layout_of(*run.slot).slice_bytes(run.segment, slice.first_part, slice.parts);
+  return layout_of(*run.slot).slice_bytes(run.segment, slice.first_part, slice.parts) *
+         static_cast<uint64_t>(width(slice));
 }
 
 void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
                       std::vector<Piece>& pieces) const {
   if (bytes == 0) return;
   const Layout& layout = layout_of(*run.slot);
+  const Schedule& schedule = program_of(run).schedule;
+  const bool uses_work = schedule.uses_work;
   const auto each_range = [&](auto visit) {
     layout.each_range(run.segment, slice.first_part, slice.parts, visit);
   };
@@ -82,11 +102,14 @@ void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
       each_range([&](const Range& range) { layout.append_output(range, pieces); });
       return;
     case Space::work:
-      locate_work(run, slice, pieces);
+      locate_in_image(run, slice, run.work, pieces);
+      return;
+    case Space::sums:
+      locate_in_image(run, slice, run.work + (uses_work ? layout.segment_bytes_max() : 0), pieces);
       return;
     case Space::scratch: {
-      const Schedule& schedule = program_of(run).schedule;
-      uint64_t before = schedule.uses_work ? schedule.parts : 0;
+      uint64_t before = uses_work ? schedule.parts : 0;
+      if (schedule.uses_sums) before += uint64_t{kWide} * schedule.parts;
       for (int i = 0; i < slice.slot; ++i) before += schedule.scratch[i];
       pieces.push_back({run.work + before * layout.part_bytes_max(), bytes});
       return;
@@ -96,12 +119,14 @@ void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
   }
 }
 
-void Executor::locate_work(const Run& run, const Slice& slice, std::vector<Piece>& pieces) const {
+void Executor::locate_in_image(const Run& run, const Slice& slice, std::byte* image,
+                               std::vector<Piece>& pieces) const {
   const Layout& layout = layout_of(*run.slot);
+  const auto times = static_cast<uint64_t>(width(slice));
   int part = slice.first_part;
   layout.each_range(run.segment, slice.first_part, slice.parts, [&](const Range& range) {
-    std::byte* data = run.work + layout.image_offset(run.segment, part++);
-    if (range.bytes() > 0) pieces.push_back({data, range.bytes()});
+    std::byte* data = image + layout.image_offset(run.segment, part++) * times;
+    if (range.bytes() > 0) pieces.push_back({data, range.bytes() * times});
   });
 }
 

@@ -79,7 +79,8 @@ Shape Planner::shape_of(const Decided& decided) const {
           nodes_,
           servers_,
           numa_nodes_,
-          decided.place && decided.place->is_shared()};
+          decided.place && decided.place->is_shared(),
+          kind.reduces && has_wide_sums(request.dtype, request.op)};
 }
 
 // A plan relies on it that whoever has ended an operation knows that all have begun it. The log has

@@ -77,8 +77,8 @@ class Programs {
   std::size_t made() const { return programs_.size(); }
 
  private:
-  // Root, prescaled, visible in and out, views, devices, roll call, output shared.
-  using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool, bool, bool>;
+  // Root, prescaled, wide, visible in and out, views, devices, roll call, output shared.
+  using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool, bool, bool, bool>;
   const std::vector<int>& ranks_;
   std::map<Key, std::unique_ptr<Program>> programs_;
 };

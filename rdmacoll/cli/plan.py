@@ -44,6 +44,7 @@ _WORDS = {
     show_default=True,
     help="Of each rank; of an allgather or gather: of all ranks; of a scatter: the root's.",
 )
+@click.option("--dtype", default="float32", show_default=True, help="Of what is summed.")
 @click.option("--algorithm", help="Whose schedule is shown, if not that of the one that is chosen.")
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose it is.")
 @click.option("--network", type=click.Choice(_NETWORKS), default="rdma", show_default=True)
@@ -59,6 +60,7 @@ def plan(
     ranks: int,
     nodes: int,
     size: str,
+    dtype: str,
     algorithm: str | None,
     rank: int,
     network: str,
@@ -77,6 +79,7 @@ def plan(
         ranks=ranks,
         nodes=nodes,
         count=count,
+        dtype=dtype,
         rank=rank,
         algorithm=algorithm,
         is_rdma=network == "rdma",
@@ -85,11 +88,12 @@ def plan(
         servers=servers,
     )
     if is_speaker():
-        _print(operation, count, ranks, rank, network, found)
-    return {"ok": True, "operation": operation, "ranks": ranks, "bytes": count, "rank": rank, **found}
+        _print(f"{operation} of {bytes_text(count)} bytes of {dtype}", count, ranks, rank, network, found)
+    asked = {"operation": operation, "dtype": dtype, "ranks": ranks, "bytes": count, "rank": rank}
+    return {"ok": True, **asked, **found}
 
 
-def _print(operation: str, count: int, ranks: int, rank: int, network: str, found: dict[str, Any]) -> None:
+def _print(what: str, count: int, ranks: int, rank: int, network: str, found: dict[str, Any]) -> None:
     per_node = [found["nodes"].count(node) for node in range(max(found["nodes"]) + 1)]
     where = f"on {counted(len(per_node), 'node')}"
     if len(per_node) > 1:
@@ -100,7 +104,7 @@ def _print(operation: str, count: int, ranks: int, rank: int, network: str, foun
         if servers == 0
         else f"{counted(ranks, 'worker')}, {counted(servers, 'server')}"
     )
-    say(f"{operation} of {bytes_text(count)} bytes, {who} {where}")
+    say(f"{what}, {who} {where}")
     say(f"{found['algorithm']} is chosen. {found['reason'][:1].upper()}{found['reason'][1:]}.")
     say()
     _print_costs(count, found)

@@ -35,6 +35,7 @@ class _Question(ctypes.Structure):
         ("latency_us", ctypes.c_double),
         ("gbit_per_s", ctypes.c_double),
         ("servers", ctypes.c_int32),
+        ("dtype", ctypes.c_char_p),
     ]
 
 
@@ -50,12 +51,13 @@ def explain(
     latency_us: float = 0,
     gbit_per_s: float = 0,
     servers: int = 0,
+    dtype: str = "float32",
 ) -> dict[str, Any]:
     """The answer to one question about `count` bytes; keys in rdmacoll_c.h.
 
     `servers`: parameter servers beside the ranks, with the numbers after theirs. `latency_us` and
-    `gbit_per_s` are those of the network between nodes; 0: what is usual. Raises ConfigError when a value or
-    a setting is wrong.
+    `gbit_per_s` are those of the network between nodes; 0: what is usual. `dtype`: of what is summed; sums of
+    16-bit floats stay in float32 on their way. Raises ConfigError when a value or a setting is wrong.
 
     >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["algorithm"]
     'two_level'
@@ -72,5 +74,6 @@ def explain(
         latency_us,
         gbit_per_s,
         servers,
+        dtype.encode(),
     )
     return abi.load().explain(question)

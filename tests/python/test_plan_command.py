@@ -67,6 +67,23 @@ def test_every_operation_has_its_algorithms(tmp_path, operation, ranks, size, ch
     assert chosen in {row["algorithm"] for row in found["costs"]}
 
 
+def test_sums_of_16_bits_are_float32_until_they_are_whole(tmp_path):
+    ask = ("plan", "--ranks", "8", "--nodes", "2", "--bytes", "1M", "--dtype")
+    code, found, output = command_line(tmp_path, *ask, "bfloat16")
+    assert code == 0, output
+    assert found["dtype"] == "bfloat16"
+    assert "allreduce of 1M bytes of bfloat16" in output
+    costs = {row["algorithm"]: row for row in found["costs"]}
+    assert found["algorithm"] == "two_level"
+    # A sum goes out in float32, twice as long, and comes back in 16 bits.
+    assert costs["two_level"]["network_bytes"] == 3 << 19
+    assert "sums[" in found["schedule"]
+    assert "in float32" in found["schedule"]
+    code, found, output = command_line(tmp_path, *ask, "float61")
+    assert code != 0
+    assert "float61 is no dtype" in output
+
+
 def test_what_an_alltoall_sends_is_counted_by_rank(tmp_path):
     code, found, output = command_line(
         tmp_path, "plan", "--op", "alltoall", "--ranks", "32", "--nodes", "32", "--bytes", "32K"

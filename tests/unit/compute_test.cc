@@ -21,7 +21,7 @@ namespace rdmacoll {
 namespace {
 
 using oracle::Bytes;
-using namespace compute_test;  // NOLINT: the fixture, written for these two files
+using namespace compute_test;  // NOLINT: the fixture, written for these files
 
 INSTANTIATE_TEST_SUITE_P(
     Who, ComputeTest,

@@ -17,7 +17,7 @@
 namespace rdmacoll {
 namespace {
 
-using namespace compute_test;  // NOLINT: the fixture, written for these two files
+using namespace compute_test;  // NOLINT: the fixture, written for these files
 
 class InFlightTest : public ComputeTest {};
 

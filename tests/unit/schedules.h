@@ -1,0 +1,32 @@
+// Schedules of all ranks, as an algorithm writes them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "collectives/algorithms.h"
+#include "collectives/verify.h"
+
+namespace rdmacoll {
+
+inline std::vector<Schedule> schedules_of(const AlgorithmRow& row, Shape shape) {
+  std::vector<Schedule> schedules;
+  for (shape.rank = 0; shape.rank < shape.members(); ++shape.rank) {
+    schedules.push_back(row.make(shape));
+  }
+  return schedules;
+}
+
+inline std::string verified(const AlgorithmRow& row, const std::vector<Schedule>& schedules,
+                            const Shape& shape) {
+  return verify(schedules, row.result, shape.root, row.is_canonical(shape));
+}
+
+// Ranks that share a node when they are neighbours.
+inline std::vector<int> nodes_of(int ranks, int per_node) {
+  std::vector<int> nodes;
+  for (int rank = 0; rank < ranks; ++rank) nodes.push_back(rank / per_node);
+  return nodes;
+}
+
+}  // namespace rdmacoll
