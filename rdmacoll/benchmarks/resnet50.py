@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 
 
-def shapes() -> list[tuple[int, ...]]:
-    """The trainable variables in order: convolutions, batch norms, the classifier.
+def shapes(depths: tuple[int, int, int, int] = (3, 4, 6, 3)) -> list[tuple[int, ...]]:
+    """The trainable variables in order: convolutions, batch norms, the classifier. `depths`: blocks of each
+    width, of ResNet-50 if nothing else is said.
 
     >>> len(shapes()), sum(math.prod(shape) for shape in shapes())
     (161, 25557032)
+    >>> sum(math.prod(shape) for shape in shapes((3, 4, 23, 3)))  # ResNet-101
+    44549160
     """
     found: list[tuple[int, ...]] = [(7, 7, 3, 64), (64,), (64,)]
     channels = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+    for width, blocks in zip((64, 128, 256, 512), depths):
         for block in range(blocks):
             for kernel, before, after in ((1, channels, width), (3, width, width), (1, width, 4 * width)):
                 found += [(kernel, kernel, before, after), (after,), (after,)]

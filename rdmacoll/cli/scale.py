@@ -12,14 +12,13 @@ from typing import Any
 
 import click
 
-from rdmacoll.benchmarks import resnet50
+from rdmacoll.benchmarks import gradients
 from rdmacoll.cli import curves
 from rdmacoll.cli.report import Findings, bytes_text, command, is_speaker, parse_bytes, parse_range, say
 from rdmacoll.engine import scale as simulated
 from rdmacoll.optimizer import buckets
 
 _AUTO = "auto"
-_TRAINING = "ResNet-50"
 _ALGORITHMS = ("ring", "halving_doubling", "recursive_doubling", "direct", "two_level")
 # A ring of 1024 ranks has so many in a step of one segment, which takes a minute and a half.
 _TRANSFERS = 2_200_000
@@ -39,14 +38,15 @@ def worlds_of(first: int, last: int) -> list[int]:
     return worlds
 
 
-def resnet_step(backward_us: float, bucket_bytes: int) -> list[tuple[int, float]]:
-    """The buckets of ResNet-50's gradients, as the optimizer wrapper cuts them: bytes, and when the last of
+def step_of(
+    shapes: Sequence[tuple[int, ...]], backward_us: float, bucket_bytes: int
+) -> list[tuple[int, float]]:
+    """The buckets of a model's gradients, as the optimizer wrapper cuts them: bytes, and when the last of
     the bucket's gradients is there, which come one after the other in equal times.
 
-    >>> resnet_step(161.0, 26214400)[0]
+    >>> step_of(gradients.MODELS["resnet50"][1], 161.0, 26214400)[0]
     (4000, 1.0)
     """
-    shapes = resnet50.shapes()
     entries = [buckets.Entry("float32", shape, 4 * math.prod(shape)) for shape in shapes]
     made = []
     for bucket in buckets.cut(entries, bucket_bytes=bucket_bytes):
@@ -80,7 +80,9 @@ def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float
 @click.command("scale")
 @click.option("--ranks", default="2:64", show_default=True, help="From:to, doubling.")
 @click.option("--per-node", default=1, show_default=True, type=click.IntRange(1), help="Ranks of a node.")
-@click.option("--bytes", "sizes", default="64K,1M,16M", show_default=True, help="Of the allreduces.")
+@click.option(
+    "--bytes", "sizes", default="64K,1M,16M", show_default=True, help="Of the allreduces; empty: none."
+)
 @click.option("--algorithms", default=",".join([_AUTO, *_ALGORITHMS]), show_default=True)
 @click.option("--link", type=click.Choice(list(simulated.PRESETS)), default="10gbit", show_default=True)
 @click.option("--latency-us", type=float, help="Of the network between nodes, if not the preset's.")
@@ -89,6 +91,13 @@ def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float
 @click.option("--gbit", type=float, help="Of a node's port, in each direction.")
 @click.option("--rack-nodes", default=0, type=click.IntRange(0), help="Nodes that share an uplink; 0: none.")
 @click.option("--oversubscription", default=1.0, show_default=True, type=click.FloatRange(1.0))
+@click.option(
+    "--model",
+    default="resnet50",
+    show_default=True,
+    type=click.Choice(list(gradients.MODELS)),
+    help="Of the step.",
+)
 @click.option("--forward-ms", default=60.0, show_default=True, type=click.FloatRange(0.0))
 @click.option(
     "--backward-ms", default=120.0, show_default=True, type=click.FloatRange(0.0), help="0: no training step."
@@ -110,6 +119,7 @@ def scale(
     gbit: float | None,
     rack_nodes: int,
     oversubscription: float,
+    model: str,
     forward_ms: float,
     backward_ms: float,
     bucket_bytes: int,
@@ -117,7 +127,7 @@ def scale(
     plot: str | None,
 ) -> Findings:
     """Steps the real engines under a virtual clock on modelled links (LogGP with ports that transfers share):
-    the time of an allreduce, and of a step of ResNet-50 whose sums overlap its backward pass.
+    the time of an allreduce, and of a training step whose sums overlap its backward pass.
 
     The model knows nothing of memory that ranks of a node compete for, of processors that are missing, or of
     ranks that are late. Above 64 ranks or 64 MiB of all ranks bytes have a size and no content.
@@ -126,7 +136,7 @@ def scale(
     if not 2 <= first <= last <= 4096:
         raise click.BadParameter(f"--ranks {ranks}: from 2 to 4096, the smaller one first")
     rate = None if gbit is None else gbit * simulated.BYTES_PER_US_OF_GBIT
-    model = simulated.with_network(
+    links = simulated.with_network(
         replace(simulated.PRESETS[link], rack_nodes=rack_nodes, oversubscription=oversubscription),
         latency_us=latency_us,
         overhead_us=overhead_us,
@@ -134,12 +144,13 @@ def scale(
         bytes_per_us=rate,
     )
     names = algorithms.split(",")
+    training, shapes = gradients.MODELS[model]
     steps: dict[str, list[tuple[int, float]]] = {}
-    for size in sizes.split(","):
+    for size in filter(None, sizes.split(",")):
         count = max(4, parse_bytes(size) // 4 * 4)
         steps[bytes_text(count)] = [(count, 0.0)]
     if backward_ms > 0:
-        steps[_TRAINING] = resnet_step(backward_ms * 1e3, bucket_bytes)
+        steps[training] = step_of(shapes, backward_ms * 1e3, bucket_bytes)
     worlds = worlds_of(first, last)
     rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(min(_CELLS_AT_ONCE, len(os.sched_getaffinity(0)))) as processors:
@@ -147,7 +158,7 @@ def scale(
         def ask(operations: list[tuple[int, float]], world: int, name: str) -> Future[dict[str, Any]]:
             return processors.submit(
                 simulated.simulate,
-                model,
+                links,
                 ranks=world,
                 per_node=per_node,
                 operations=operations,
@@ -161,7 +172,7 @@ def scale(
         }
         try:
             for what, operations in steps.items():
-                is_training = what == _TRAINING
+                is_training = what == training
                 say(_title(what, is_training, forward_ms, backward_ms, operations))
                 say(_line(["ranks", *names, *(["scaling"] if is_training else [])]))
                 compute_us = (forward_ms + backward_ms) * 1e3 if is_training else 0.0
@@ -184,7 +195,7 @@ def scale(
         "Milliseconds. auto: what the engine chooses, behind it. >: more transfers than --transfers allows, "
         "so at least that, by what smaller worlds take."
     )
-    return {"ok": True, "rows": rows, "model": asdict(model), "per_node": per_node}
+    return {"ok": True, "rows": rows, "model": asdict(links), "per_node": per_node}
 
 
 def _row_of(
@@ -223,7 +234,7 @@ def _title(
     if not is_training:
         return f"allreduce of {what} bytes"
     return (
-        f"a step of ResNet-50: {forward_ms:g} ms forward, {backward_ms:g} ms backward, "
+        f"a step of {what}: {forward_ms:g} ms forward, {backward_ms:g} ms backward, "
         f"{sum(size for size, _ in operations) / 1e6:.0f} MB in {len(operations)} buckets"
     )
 

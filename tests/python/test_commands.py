@@ -289,6 +289,18 @@ def test_scale_on_modelled_links(tmp_path):
     assert plot.read_text().count("<circle") == 2 * 3 * 2  # diagrams, algorithms, worlds
 
 
+def test_scale_of_a_step_of_another_model(tmp_path):
+    step = ("--model", "vgg16", "--bytes", "", "--forward-ms", "100", "--backward-ms", "300")
+    cells = ("--ranks", "4", "--per-node", "2", "--link", "100gbit", "--algorithms", "auto")
+    code, found, output = command_line(tmp_path, "sim", "scale", *cells, *step)
+    assert code == 0, output
+    (row,) = found["rows"]
+    assert row["what"] == "VGG-16"
+    assert "553 MB" in output
+    # 553 MB leave each node and come back at 12 GB/s, while 300 ms compute.
+    assert 0.9 < row["scaling"] < 1
+
+
 def test_worlds_that_are_too_large_to_be_simulated_have_a_bound(tmp_path):
     cells = ("--bytes", "64K", "--algorithms", "auto,ring", "--backward-ms", "0", "--transfers", "1000")
     code, found, output = command_line(tmp_path, "sim", "scale", "--ranks", "4:32", *cells)
