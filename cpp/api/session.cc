@@ -170,7 +170,7 @@ Status Session::take_up(const std::vector<int>& leaders) {
         "with: mpirun --bind-to none.");
   }
   compute_ = make_compute(cores);
-  Tuning tuning = fabric_->rails().empty() ? socket_tuning() : Tuning{};
+  Tuning tuning = tuning_for(links_between_nodes());
   if (config_.one_copy == true) tuning.one_copy_bytes = tuning.one_copy_bytes_scattered;
   engine_ = std::make_unique<Engine>(
       EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_, tuning});
@@ -181,6 +181,17 @@ Status Session::take_up(const std::vector<int>& leaders) {
   driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(cores));
   start_deadline_ = clock_.now() + from_seconds(config_.start_timeout_s);
   return driver_->open();
+}
+
+// The usual ones of their kind, at the rate that is known of them.
+LinkModel Session::links_between_nodes() const {
+  const bool is_by_device = !fabric_->rails().empty();
+  LinkModel links = is_by_device ? kRdmaLinks : kTcpLinks;
+  const double gbit =
+      config_.link_gbit ? static_cast<double>(*config_.link_gbit) : fabric_->link_gbit_per_s();
+  if (gbit > 0)
+    links.network.bytes_per_us *= gbit / (is_by_device ? kRdmaLinksGbit : kTcpLinksGbit);
+  return links;
 }
 
 void Session::tell_transport() const {

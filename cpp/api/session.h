@@ -61,6 +61,7 @@ class Session {
  private:
   Session() = default;
   Status take_up(const std::vector<int>& leaders);
+  LinkModel links_between_nodes() const;
   void tell_transport() const;
   std::unique_ptr<Compute> make_compute(int cores) const;
   DriverOptions driver_options(int cores) const;

@@ -92,6 +92,7 @@ struct Config {
   uint64_t pool_bytes = 1'073'741'824;         // TF_RDMA_BUF_SIZE
   bool pool_is_given = false;                  // somebody set it: never less
   std::optional<uint64_t> segment_bytes;       // RDMACOLL_SEGMENT_BYTES; automatic when unset
+  std::optional<uint64_t> link_gbit;           // RDMACOLL_LINK_GBIT; as the kernel says when unset
   bool share_results = true;                   // RDMACOLL_SHARE_RESULTS
   std::optional<bool> one_copy;                // RDMACOLL_ONE_COPY: process_vm_readv; automatic
   std::optional<int> compute_workers;          // RDMACOLL_COMPUTE_WORKERS; automatic

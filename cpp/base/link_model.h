@@ -36,13 +36,15 @@ inline constexpr LinkModel kRdmaLinks{
     .is_by_device = true,
     .step_us = 0.1,
     .copy_bytes_per_us = 12'000,
-    .reduce_bytes_per_us = 8'000};  // 100 Gbit/s
+    .reduce_bytes_per_us = 8'000};
+inline constexpr double kRdmaLinksGbit = 100;
 inline constexpr LinkModel kTcpLinks{
     .node = kNodeLink,
     .network = {.latency_us = 15, .overhead_us = 4, .gap_us = 1, .bytes_per_us = 1'150},
     .eager_bytes = 64 << 10,
     .step_us = 0.1,
     .copy_bytes_per_us = 12'000,
-    .reduce_bytes_per_us = 8'000};  // 10 Gbit/s
+    .reduce_bytes_per_us = 8'000};
+inline constexpr double kTcpLinksGbit = 10;
 
 }  // namespace rdmacoll

@@ -9,6 +9,7 @@
 
 #include "base/few.h"
 #include "base/text.h"
+#include "bootstrap/link_rate.h"
 
 namespace rdmacoll {
 namespace {
@@ -67,6 +68,24 @@ std::string Fabric::transport_name() const {
 const std::vector<rdma::Rail>& Fabric::rails() const {
   static const std::vector<rdma::Rail> kNone;
   return rdma_ ? ability_.rails : kNone;
+}
+
+double Fabric::link_gbit_per_s() const {
+  double gbit = 0;
+  for (const rdma::Rail& rail : rails()) {
+    if (rail.is_software) return 0;  // it says 2.5, whatever it runs over
+    gbit += rail.gbit_per_s;
+  }
+  if (rdma_) return gbit;
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    if (world_.same_node(world_.rank, peer)) continue;
+    const std::vector<InterfaceAddress> ours = interface_addresses();
+    const bool same_host = cards_[peer].node_key == card_.node_key;
+    const std::vector<SocketAddress> theirs = dial_order(cards_[peer].tcp, ours, same_host);
+    if (theirs.empty()) return 0;
+    return interface_gbit_per_s("/sys/class/net", interface_towards(theirs.front(), ours));
+  }
+  return 0;
 }
 
 std::string Fabric::summary() const {

@@ -68,6 +68,8 @@ class Fabric final : public Transport {
   std::string transport_name() const;
   // After begin(): the ports that RDMA uses, for a person; none when it does not.
   const std::vector<rdma::Rail>& rails() const;
+  // After begin(): what a node's links to others carry, Gbit/s; 0: unknown, or there are no others.
+  double link_gbit_per_s() const;
   // Why RDMA is not used though there are devices, or "".
   const std::string& warning() const { return agreement_.warning; }
   // After begin(): what one rank should say of the use of RDMA.

@@ -141,34 +141,6 @@ std::optional<Algorithm> forced_at(const Facts& facts) {
 
 }  // namespace
 
-// Each message costs more, and bytes cost more beside the rounds.
-Tuning socket_tuning() {
-  return {.doubling_bytes_network = 16 << 10,
-          .doubling_bytes_long_way = 0,
-          .doubling_bytes_pair = 256 << 10,
-          .direct_bytes_pair = 200,
-          .direct_bytes_network = 4 << 20,
-          // Measured, 8 hosts with cables of 1 and 10 Gbit/s: from 512 KiB on the slowest calls
-          // took five times the fastest, and the median twice what halving and doubling took.
-          .direct_ranks_at_once = 6,
-          .direct_bytes_at_once = 256 << 10,
-          .direct_bytes_port = 0,
-          .wide_ranks_port = 3,
-          .wide_ranks_scattered = 5,
-          .ring_ranks_network = 128,
-          .ring_ranks_uneven = 128,
-          .scatter_bytes_network = 2 << 20,
-          .scatter_bytes_rank = 512 << 10,
-          .scatter_ranks_port = 4,
-          .reduce_bytes_network = 16 << 10,
-          .reduce_bytes_rank = 2 << 10,
-          .reduces_by_node = true,
-          .gather_bytes_rank = 64 << 10,
-          .gather_bytes_port = 16 << 10,
-          .gather_bytes_long_way = 0,
-          .segment_bytes_rank = 128 << 10};  // added while it is in the cache: measured, 2 hosts
-}
-
 namespace {
 
 // Within a node what is packed goes by segments that stay in the caches. Of what is scattered each

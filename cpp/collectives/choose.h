@@ -81,10 +81,9 @@ struct Tuning {
   }
 };
 
+// Of the usual links of each kind, and of those that are faster or slower.
 Tuning socket_tuning();
-inline Tuning tuning_for(const LinkModel& links) {
-  return links.is_by_device ? Tuning{} : socket_tuning();
-}
+Tuning tuning_for(const LinkModel& links);
 
 // RDMACOLL_ALLREDUCE_ALGORITHM: by growing size, the last one for the rest.
 struct Forced {

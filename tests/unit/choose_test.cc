@@ -191,6 +191,20 @@ TEST_P(Chosen, takes_no_longer_by_node_than_flat) {
   }
 }
 
+// Links of another rate than the usual.
+TEST_P(Chosen, is_hardly_slower_over_slow_links) {
+  if (place_.nodes == 1 || result_ != Result::sum || wide_ || kSanitized) return;
+  LinkModel slow_tcp = kTcpLinks, slow_rdma = kRdmaLinks;
+  slow_tcp.network.bytes_per_us /= 10;
+  slow_rdma.network.bytes_per_us /= 4;
+  for (const LinkModel& links : {slow_tcp, slow_rdma}) {
+    schedules_.clear();
+    for (uint64_t bytes = kLeast; bytes <= kMost; bytes *= 4) {
+      expect_best(bytes, links, tolerance().most_lost);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(places, Chosen,
                          testing::Combine(testing::ValuesIn(kPlaces), testing::ValuesIn(kKinds)),
                          [](const auto& info) {
