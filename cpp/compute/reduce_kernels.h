@@ -25,7 +25,7 @@ struct Scaling {
 using ReduceKernel = void (*)(void* to, const void* const* sources, std::size_t n,
                               std::size_t count, const Scaling& scaling);
 
-inline constexpr int kReducibleDtypes = 8;  // those below Dtype::boolean
+inline constexpr int kReducibleDtypes = 8;  // those below Dtype::boolean, which is reduced as uint8
 static_assert(static_cast<int>(Dtype::boolean) == kReducibleDtypes);
 
 struct KernelTable {

@@ -183,7 +183,7 @@ void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
       if (operation.kind != Kind::allreduce) continue;
       operation.rows.clear();
       if (operation.shapes.empty()) operation.shapes = {{3}};
-      if (!is_reducible(operation.dtype)) operation.dtype = Dtype::float32;
+      if (!is_reducible(operation.dtype, operation.op)) operation.dtype = Dtype::float32;
     }
   }
   const auto period = script.phases;

@@ -133,9 +133,10 @@ TEST(SimulatedFaults, cover_dtypes_operators_and_even_exchanges) {
   }
   for (int number = 0; number < kDtypes; ++number) {
     const auto dtype = static_cast<Dtype>(number);
-    EXPECT_TRUE(!is_reducible(dtype) || reduced[dtype] > 20) << name_of(dtype);
+    EXPECT_TRUE(!is_reducible(dtype, ReduceOp::sum) || reduced[dtype] > 20) << name_of(dtype);
   }
   EXPECT_GT(moved[Dtype::boolean], 20);
+  EXPECT_GT(reduced[Dtype::boolean], 10);
   EXPECT_GT(moved[Dtype::uint16], 10);
   for (int op = 0; op < kReduceOps; ++op) {
     EXPECT_GT(operators[static_cast<ReduceOp>(op)], 50) << op;
