@@ -34,6 +34,7 @@ struct PlanQuestion {
   // Parameter servers beside the ranks, which sum: on a node of their own each, or all in the one
   // node that there is.
   int servers = 0;
+  Dtype dtype = Dtype::float32;  // of a sum
 };
 Status plan_json(const PlanQuestion& question, const Config& config, std::string& json);
 

@@ -180,6 +180,7 @@ typedef struct rc_question {
   double latency_us;     /* of that network; 0: what is usual */
   double gbit_per_s;     /* 0: what is usual */
   int32_t servers;       /* parameter servers beside the ranks; 0: none */
+  int32_t dtype;         /* of a sum */
 } rc_question;
 
 typedef struct rc_link { /* LogGP: cpp/base/link_model.h */

@@ -115,7 +115,8 @@ Status question_from(const rc_question& from, PlanQuestion& to) {
         .rank = from.rank,
         .algorithm = from.algorithm == nullptr ? "" : from.algorithm,
         .links = from.is_rdma != 0 ? kRdmaLinks : kTcpLinks,
-        .servers = from.servers};
+        .servers = from.servers,
+        .dtype = static_cast<Dtype>(from.dtype)};
   constexpr double kBytesPerUsOfGbit = 125;
   if (from.latency_us > 0) to.links.network.latency_us = from.latency_us;
   if (from.gbit_per_s > 0) to.links.network.bytes_per_us = from.gbit_per_s * kBytesPerUsOfGbit;

@@ -16,6 +16,7 @@ from rdmacoll.cli.report import (
     say,
     say_table,
 )
+from rdmacoll.engine.operators import REDUCIBLE
 from rdmacoll.engine.question import OPERATIONS, explain
 
 _OF_WHOM = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
@@ -52,6 +53,7 @@ _WORDS = {
 @click.option(
     "--servers", default=0, show_default=True, type=click.IntRange(min=0), help="Parameter servers."
 )
+@click.option("--dtype", type=click.Choice(REDUCIBLE), default="float32", show_default=True, help="Of a sum.")
 @command("plan")
 def plan(
     *,
@@ -65,6 +67,7 @@ def plan(
     latency_us: float,
     gbit: float,
     servers: int,
+    dtype: str,
 ) -> Findings:
     """Explains an operation without running it: which algorithm, why, at what cost, in which steps.
 
@@ -83,6 +86,7 @@ def plan(
         latency_us=latency_us,
         gbit_per_s=gbit,
         servers=servers,
+        dtype=dtype,
     )
     if is_speaker():
         _print(operation, count, ranks, rank, network, found)
@@ -102,6 +106,10 @@ def _print(operation: str, count: int, ranks: int, rank: int, network: str, foun
     )
     say(f"{operation} of {bytes_text(count)} bytes, {who} {where}")
     say(f"{found['algorithm']} is chosen. {found['reason'][:1].upper()}{found['reason'][1:]}.")
+    if found["why_not_cheapest"]:
+        costs = {row["algorithm"]: float(row["time_us"]) for row in found["costs"]}
+        less = 1 - costs[found["cheapest"]] / costs[found["algorithm"]]
+        say(f"In the model {found['cheapest']} takes {less:.0%} less: {found['why_not_cheapest']}.")
     say()
     _print_costs(count, found)
     say()
@@ -125,7 +133,9 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
     table.add_column("algorithm", no_wrap=True)
     for title in ("model", "GB/s", "messages", "network", "cut"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("order", no_wrap=True)
+    is_sum = found["costs"][0]["canonical"] is not None
+    if is_sum:
+        table.add_column("order", no_wrap=True)
     for row in sorted(found["costs"], key=lambda cost: float(cost["time_us"])):
         chosen = row["algorithm"] == found["algorithm"]
         table.add_row(
@@ -135,11 +145,12 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
             str(row["messages"]),
             f"{row['network_bytes'] / 1024:.0f} KiB",
             f"{row['segments']} x {row['parts']}",
-            "canonical" if row["canonical"] else "its own",
+            *(["canonical" if row["canonical"] else "its own"] if is_sum else []),
         )
     say_table(table)
     say("* is chosen. Messages that the busiest rank sends, what the busiest node sends to others;")
-    say("cut: segments x parts. Order: canonical, or one of the algorithm's own.")
+    order = " Order: canonical, or one of the algorithm's own." if is_sum else ""
+    say(f"cut: segments x parts.{order}")
 
 
 def _steps_of(schedule: str) -> list[str]:

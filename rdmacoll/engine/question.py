@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 from rdmacoll.engine import library as abi
+from rdmacoll.engine.operators import CODES
 
 _KINDS = {
     "allreduce": abi.ALLREDUCE,
@@ -35,6 +36,7 @@ class _Question(ctypes.Structure):
         ("latency_us", ctypes.c_double),
         ("gbit_per_s", ctypes.c_double),
         ("servers", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
     ]
 
 
@@ -50,12 +52,13 @@ def explain(
     latency_us: float = 0,
     gbit_per_s: float = 0,
     servers: int = 0,
+    dtype: str = "float32",
 ) -> dict[str, Any]:
     """The answer to one question about `count` bytes; keys in rdmacoll_c.h.
 
     `servers`: parameter servers beside the ranks, with the numbers after theirs. `latency_us` and
-    `gbit_per_s` are those of the network between nodes; 0: what is usual. Raises ConfigError when a value or
-    a setting is wrong.
+    `gbit_per_s` are those of the network between nodes; 0: what is usual. `dtype`: of what is summed. Raises
+    ConfigError when a value or a setting is wrong.
 
     >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["algorithm"]
     'two_level'
@@ -72,5 +75,6 @@ def explain(
         latency_us,
         gbit_per_s,
         servers,
+        CODES[dtype],
     )
     return abi.load().explain(question)
