@@ -106,7 +106,12 @@ def test_settings_count(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "environ", "cheapest", "why"),
     [
-        (["--nodes", "8", "--bytes", "64M", "--dtype", "bfloat16"], {}, "ring", "16-bit floats are to be rounded once"),
+        (
+            ["--nodes", "8", "--bytes", "64M", "--dtype", "bfloat16"],
+            {},
+            "ring",
+            "16-bit floats are to be rounded once",
+        ),
         (["--nodes", "8", "--bytes", "64M"], {"RDMACOLL_ORDER": "canonical"}, "ring", "canonical order"),
         (
             ["--nodes", "8", "--bytes", "8"],

@@ -68,6 +68,11 @@ OPTIMIZERS = {
     "AdagradDAOptimizer",
 }
 ONE_OF = {"Keras 3": "Adam", "Keras 2": "Adam", "Keras 2 legacy": "Adam", "v1": "AdamOptimizer"}
+# What does not know of optimizers, since a loop or a tape does it: each is tried in the others.
+OF_ONE: dict[tuple[str, str], tuple[str, ...]] = {
+    ("loop", "optimizer"): ("accumulation", "steps_per_execution"),
+    ("loop", "tape"): COLUMNS[2:],
+}
 ROWS = [tuple(part.strip() for part in line.split("  ") if part) for line in TABLE.splitlines()[2:]]
 Row = tuple[str, ...]
 Cell = tuple[list[str], str]  # what the program takes, and the word in the table
@@ -100,6 +105,7 @@ def cells(rows: Iterable[Row], *, of_each: bool = False) -> list[Cell]:
         for way, wrapper, library, *words in rows
         for optimizer in (OPTIMIZERS[library].split() if of_each else [ONE_OF[library]])
         for column, said in zip(COLUMNS, words)
+        if optimizer == ONE_OF[library] or column not in OF_ONE.get((way, wrapper), ())
         # A MultiOptimizer has no accumulation of its own.
         for word in ["parts" if (optimizer, column) == ("MultiOptimizer", "passes") else said]
         if word != "-"
