@@ -2,6 +2,8 @@
 
 from rdmacoll.engine.joining import join
 from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
 from rdmacoll.engine.world import (
     cross_rank,
     cross_size,
@@ -24,10 +26,14 @@ from rdmacoll.ops import (
     broadcast_,
     broadcast_global_variables,
     broadcast_variables,
+    gather,
     grouped_allgather,
     grouped_allreduce,
+    grouped_broadcast,
     grouped_reducescatter,
+    reduce,
     reducescatter,
+    scatter,
 )
 from rdmacoll.optimizer import DistributedOptimizer
 from rdmacoll.optimizer.tape import DistributedGradientTape
@@ -40,8 +46,10 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allreduce",
     "alltoall",
@@ -52,16 +60,23 @@ __all__ = [
     "broadcast_variables",
     "cross_rank",
     "cross_size",
+    "gather",
+    "global_process_set",
     "grouped_allgather",
     "grouped_allreduce",
+    "grouped_broadcast",
     "grouped_reducescatter",
     "init",
     "is_initialized",
     "join",
     "local_rank",
     "local_size",
+    "process_sets",
     "rank",
+    "reduce",
     "reducescatter",
+    "remove_process_set",
+    "scatter",
     "shutdown",
     "size",
 ]

@@ -28,7 +28,7 @@ struct PlanQuestion {
   int ranks = 1;
   int nodes = 1;  // of consecutive ranks, as even as can be
   uint64_t bytes = 0;
-  Dtype dtype = Dtype::float32;
+  Dtype dtype = Dtype::float32;  // of a sum
   int rank = 0;           // whose schedule is shown
   std::string algorithm;  // of which; "": the one that is chosen
   LinkModel links;

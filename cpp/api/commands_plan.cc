@@ -1,5 +1,6 @@
 // What would run, and why: the choice, the cost of each algorithm, and one rank's schedule.
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "api/commands.h"
@@ -71,6 +72,44 @@ std::vector<int> nodes_of(const PlanQuestion& question) {
   return nodes;
 }
 
+// The choice goes by rules. Why they do not come to the `cheapest` of the model: what they would
+// come to if one thing were otherwise, or where their cuts are from.
+std::string_view why_not_cheapest(const PlanQuestion& question, const Tuning& tuning,
+                                  const Facts& facts, Algorithm chosen, Algorithm cheapest) {
+  const auto differs = [&](const Facts& others) {
+    return choose(rdmacoll::row_of(question.kind).result, tuning, others).algorithm != chosen;
+  };
+  Facts free = facts;
+  free.forced = {};
+  Facts any_order = facts;
+  any_order.canonical = false;
+  if (cheapest == chosen) return "";
+  if (facts.servers > 0) return "parameter servers make the sums where there are some";
+  if (differs(free)) return "RDMACOLL_ALLREDUCE_ALGORITHM forces the choice";
+  if (differs(any_order)) return "canonical order is asked for, by RDMACOLL_ORDER";
+  if (facts.one_node) {
+    return "measured: within a node the cuts are those of 2 to 4 ranks on 2 cores, not the model's";
+  }
+  if (cheapest == Algorithm::one_shot) {
+    return "measured: between hosts one round of so many messages takes no less time";
+  }
+  if (cheapest == Algorithm::bruck_alltoall && !facts.is_even) {
+    return "it takes parts of one size, and these bytes do not divide by the ranks";
+  }
+  Link usual = (question.links.is_by_device ? kRdmaLinks : kTcpLinks).network;
+  usual.bytes_per_us = question.links.network.bytes_per_us;
+  if (question.links.network != usual) {
+    return "the cuts between algorithms are made for the usual latency";
+  }
+  if (cheapest == Algorithm::direct && facts.ranks > tuning.direct_ranks_at_once &&
+      facts.bytes > tuning.direct_bytes_at_once) {
+    return question.links.is_by_device
+               ? "more send to one port at once than the model knows of"
+               : "measured: so many hosts that send to one at once take up to five times as long";
+  }
+  return "the rules that choose have few and round cuts";
+}
+
 std::string quoted(std::string_view name, std::string_view text) {
   return cat("\"", name, "\": ", json_quote(text));
 }
@@ -107,7 +146,9 @@ Status plan_json(const PlanQuestion& question, const Config& config, std::string
   const bool is_visible =
       tuning.reads_in_place(rdmacoll::row_of(question.kind).result, question.bytes) &&
       (facts.one_node || !question.links.is_by_device);
+  const bool adds = is_sum(rdmacoll::row_of(question.kind).result);
   std::vector<std::string> costs;
+  std::map<double, Algorithm> by_time;
   std::string written, lowered;
   for (const AlgorithmRow* row : rows_of(question.kind, question.servers)) {
     shape.servers = row->by_servers ? question.servers : 0;
@@ -121,16 +162,25 @@ Status plan_json(const PlanQuestion& question, const Config& config, std::string
                         ", \"messages\": ", cost.messages, ", \"network_bytes\": ",
                         cost.network_bytes, ", \"segment_bytes\": ", std::min(segment_bytes, bytes),
                         ", \"segments\": ", (bytes + segment_bytes - 1) / segment_bytes,
-                        ", \"parts\": ", schedules.front().parts,
-                        ", \"canonical\": ", row->is_canonical(shape) ? "true" : "false", "}"));
+                        ", \"parts\": ", schedules.front().parts, ", \"canonical\": ",
+                        !adds                      ? "null"
+                        : row->is_canonical(shape) ? "true"
+                                                   : "false",
+                        "}"));
+    const auto [same, is_new] = by_time.try_emplace(cost.time_us, row->algorithm);
+    if (row->algorithm == choice.algorithm) same->second = choice.algorithm;
     if (row->algorithm != shown || question.rank >= shape.members()) continue;
     written = to_text(row->make(shape));
     lowered = to_text(schedules[static_cast<std::size_t>(question.rank)]);
   }
+  const Algorithm cheapest = by_time.begin()->second;
   json = cat("{", quoted("algorithm", name_of(choice.algorithm)), ", ",
-             quoted("reason", choice.reason), ", ", quoted("shown", name_of(shown)),
-             ", \"nodes\": [", join(nodes, ", "), "], \"costs\": [", join(costs, ", "), "], ",
-             quoted("schedule", written), ", ", quoted("lowered", lowered), "}");
+             quoted("reason", choice.reason), ", ", quoted("cheapest", name_of(cheapest)), ", ",
+             quoted("why_not_cheapest",
+                    why_not_cheapest(question, tuning, facts, choice.algorithm, cheapest)),
+             ", ", quoted("shown", name_of(shown)), ", \"nodes\": [", join(nodes, ", "),
+             "], \"costs\": [", join(costs, ", "), "], ", quoted("schedule", written), ", ",
+             quoted("lowered", lowered), "}");
   return {};
 }
 

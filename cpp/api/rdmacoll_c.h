@@ -43,7 +43,7 @@ enum rc_kind {
 /* dtypes and reduction operators: the numbers in base/dtype.h
  * uint8 0, int8 1, int32 2, int64 3, float16 4, bfloat16 5, float32 6, float64 7, bool 8, uint16 9,
  * uint32 10, uint64 11, int16 12, complex64 13, complex128 14; sum 0, average 1, min 2, max 3,
- * product 4. */
+ * product 4. bool is reduced by min ("and") and max ("or"), and not scaled. */
 
 typedef struct rc_tensor {
   const void* input; /* C-contiguous; broadcast and scatter read it at the root only */

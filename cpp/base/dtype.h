@@ -21,8 +21,8 @@ enum class Dtype : uint8_t {
   bfloat16 = 5,
   float32 = 6,
   float64 = 7,
+  boolean = 8,  // reduced by min ("and") and max ("or")
   // Moved but never reduced (broadcast and allgather take them):
-  boolean = 8,
   uint16 = 9,
   uint32 = 10,
   uint64 = 11,
@@ -38,7 +38,7 @@ struct DtypeRow {
   std::string_view name;
   uint8_t bytes;
   enum class Number : uint8_t { integer, float16, other } number;
-  bool is_reducible;  // else it is only moved
+  bool is_reducible;  // by every operator
 };
 inline constexpr std::array kDtypeRows{
     DtypeRow{"uint8", 1, DtypeRow::Number::integer, true},
@@ -66,7 +66,10 @@ inline const DtypeRow& row_of(Dtype dtype) {
 // Asked for in every step of a small collective.
 inline std::size_t size_of(Dtype dtype) { return row_of(dtype).bytes; }
 inline std::string_view name_of(Dtype dtype) { return row_of(dtype).name; }
-inline bool is_reducible(Dtype dtype) { return row_of(dtype).is_reducible; }
+inline bool is_reducible(Dtype dtype, ReduceOp op) {
+  const bool is_extremum = op == ReduceOp::min || op == ReduceOp::max;
+  return row_of(dtype).is_reducible || (dtype == Dtype::boolean && is_extremum);
+}
 inline bool is_integer(Dtype dtype) { return row_of(dtype).number == DtypeRow::Number::integer; }
 inline bool is_16_bit_float(Dtype dtype) {
   return row_of(dtype).number == DtypeRow::Number::float16;

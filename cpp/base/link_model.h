@@ -10,6 +10,8 @@ struct Link {
   double overhead_us = 0;   // o: of the processor, at each end of each transfer
   double gap_us = 0;        // g: from one transfer to the next at a port, at least
   double bytes_per_us = 1;  // 1/G: of a port, in each direction
+
+  bool operator==(const Link&) const = default;
 };
 
 // Ranks of one node share the ports of the network: one way out and one in. Within a node each rank

@@ -86,7 +86,7 @@ bool is_copy(const ComputeJob& job) {
 Status measure(const ComputeJob& job, std::size_t& bytes) {
   bytes = total_bytes(job.to) / job.width();
   RC_ASSERT(!job.sources.empty(), "a job without sources");
-  RC_ASSERT(is_copy(job) || is_reducible(job.dtype), name_of(job.dtype).data());
+  RC_ASSERT(is_copy(job) || is_reducible(job.dtype, job.op), name_of(job.dtype).data());
   RC_ASSERT(job.op != ReduceOp::average, "an average is a sum with a divisor");
   RC_ASSERT(bytes % size_of(job.dtype) == 0, cat(bytes, " bytes of ", name_of(job.dtype)));
   std::size_t unmapped = 0;

@@ -32,9 +32,10 @@ std::span<const KernelTable* const> usable_kernels() {
 }
 
 ReduceKernel reduce_kernel(Dtype dtype, ReduceOp op) {
-  const auto row = static_cast<std::size_t>(dtype);
+  RC_ASSERT(is_reducible(dtype, op), cat(name_of(op), " of ", name_of(dtype)));
+  // Of bytes that are 0 or 1 the least is "and", the greatest "or".
+  const auto row = static_cast<std::size_t>(dtype == Dtype::boolean ? Dtype::uint8 : dtype);
   const auto column = static_cast<std::size_t>(op);
-  RC_ASSERT(row < kReducibleDtypes && column < kReduceOps, cat("dtype ", row, ", op ", column));
   return usable_kernels().back()->kernels[row][column];
 }
 

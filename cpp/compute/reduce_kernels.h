@@ -26,7 +26,7 @@ struct Scaling {
 using ReduceKernel = void (*)(void* to, const void* const* sources, std::size_t n,
                               std::size_t count, const Scaling& scaling);
 
-inline constexpr int kReducibleDtypes = 8;  // those below Dtype::boolean
+inline constexpr int kReducibleDtypes = 8;  // those below Dtype::boolean, which is reduced as uint8
 static_assert(static_cast<int>(Dtype::boolean) == kReducibleDtypes);
 
 // The same of 16-bit floats where some sources, or the result, are float32. A result in float32 is

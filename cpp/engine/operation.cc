@@ -33,6 +33,26 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
+// Of a kind that reduces.
+Status check_reduction(const Request& request) {
+  const bool is_boolean = request.dtype == Dtype::boolean;
+  if (!is_reducible(request.dtype, request.op)) {
+    const std::string_view cure = is_boolean
+                                      ? "use op=Max for 'any', op=Min for 'all', or cast to int32."
+                                      : "cast it to int32 or float32 first.";
+    return {Code::invalid, cat(name_of(request.kind), " cannot reduce ", name_of(request.dtype),
+                               " by ", name_of(request.op), ": ", cure)};
+  }
+  if (request.op == ReduceOp::average && is_integer(request.dtype)) {
+    return {Code::invalid, cat("Average of ", name_of(request.dtype),
+                               " is not exact; use op=Sum and divide, or cast to float32.")};
+  }
+  if (is_boolean && (request.prescale != 1.0 || request.postscale != 1.0)) {
+    return {Code::invalid, "bool has nothing to scale: leave the factors 1."};
+  }
+  return {};
+}
+
 Status check_tensor(const Request& request, const TensorRef& tensor, int rank) {
   if (tensor.dims.size() > kDimensionsMax) {
     return {Code::invalid, cat("tensor '", tensor.label, "' has ", tensor.dims.size(),
@@ -159,16 +179,7 @@ Status check(const Request& request, int rank, int ranks) {
                                kNameBytesMax, " are supported.")};
   }
   const KindRow& kind = row_of(request.kind);
-  if (kind.reduces) {
-    if (!is_reducible(request.dtype)) {
-      return {Code::invalid, cat(kind.name, " cannot reduce ", name_of(request.dtype),
-                                 "; cast it to int32 or float32 first.")};
-    }
-    if (request.op == ReduceOp::average && is_integer(request.dtype)) {
-      return {Code::invalid, cat("Average of ", name_of(request.dtype),
-                                 " is not exact; use op=Sum and divide, or cast to float32.")};
-    }
-  }
+  if (kind.reduces) RC_RETURN_IF_ERROR(check_reduction(request));
   if (kind.has_root && (request.root < 0 || request.root >= ranks)) {
     return {Code::invalid,
             cat("root_rank ", request.root, " is not a rank of 0 to ", ranks - 1, ".")};

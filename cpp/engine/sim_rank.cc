@@ -185,6 +185,7 @@ void SimRank::submit(std::size_t index) {
   request.shares_results = script_.shares_results && script.kind == Kind::allreduce;
   if (is_fault_here(index, Fault::refuse)) {
     request.allocate = [](const std::vector<int64_t>&) -> void* { return nullptr; };
+    for (TensorRef& tensor : request.tensors) tensor.output = nullptr;
   }
   request.done = [this, given = task.get()](const Status& status) {
     --open_;
@@ -329,6 +330,7 @@ void SimRank::add_to(SimOutcome& outcome) const {
   outcome.anew += totals.anew;
   outcome.refused += is_of_before(engine_->failure()) ? 1 : 0;
   outcome.shared += totals.shared;
+  outcome.failed += failed_ ? 1 : 0;
   for (const auto& [phase, last] : last_joined_) {
     const auto known = outcome.last_joined.try_emplace(phase, last).first;
     if (known->second == last) continue;

@@ -183,7 +183,7 @@ void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
       if (operation.kind != Kind::allreduce) continue;
       operation.rows.clear();
       if (operation.shapes.empty()) operation.shapes = {{3}};
-      if (!is_reducible(operation.dtype)) operation.dtype = Dtype::float32;
+      if (!is_reducible(operation.dtype, operation.op)) operation.dtype = Dtype::float32;
     }
   }
   const auto period = script.phases;
@@ -203,7 +203,24 @@ void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
   if (has_all_kinds) change_rows(kinds, script);
 }
 
-void make_fault(Dice& dice, SimScript& script) {
+// An operation for whose results the engine asks its caller: as it is, and so in a plan, or
+// another.
+void make_refusal(Dice dice, SimOperation& target, int ranks) {
+  const bool asks = row_of(target.kind).makes_result || target.kind == Kind::allreduce;
+  if (asks && dice.chance(0.5)) return;
+  target.kind = dice.one_of(std::array{Kind::allreduce, Kind::allgather, Kind::reducescatter,
+                                       Kind::alltoall, Kind::gather, Kind::scatter});
+  const KindRow& kind = row_of(target.kind);
+  target.dtype = Dtype::float32;
+  target.op = ReduceOp::sum;
+  target.shapes = {{dice.between(1, 9)}};
+  target.rows.clear();
+  if (!kind.first_may_differ) return;
+  const bool is_split = target.kind == Kind::alltoall || target.kind == Kind::scatter;
+  target.rows.assign(ranks, std::vector<int64_t>(is_split ? ranks : 1, dice.between(1, 9)));
+}
+
+void make_fault(Dice& dice, const Dice& refusals, SimScript& script) {
   script.fault = dice.one_of(std::array{Fault::none, Fault::none, Fault::none, Fault::none,
                                         Fault::kill, Fault::kill, Fault::nap, Fault::stop,
                                         Fault::cut, Fault::unplug, Fault::mismatch, Fault::missing,
@@ -238,9 +255,7 @@ void make_fault(Dice& dice, SimScript& script) {
   }
   if (script.fault == Fault::refuse) {
     SimOperation& target = phase[script.fault_operation];
-    target.kind = Kind::allgather;
-    target.shapes = {{dice.between(1, 9)}};
-    target.rows.assign(script.ranks_of(target.set), {dice.between(1, 9)});
+    make_refusal(refusals, target, script.ranks_of(target.set));
   }
   if (script.fault == Fault::missing) {
     // A missing unnamed operation shifts the numbers of all that follow: a mismatch, another story.
@@ -305,7 +320,7 @@ SimScript make_script(uint64_t seed) {
   make_joins(Dice(seed, 3), variety, script);
   make_end(script);
   limit_segments(script);
-  make_fault(dice, script);
+  make_fault(dice, Dice(seed, 12), script);
   make_servers(Dice(seed, 5), script);
   if (Dice(seed, 7).chance(0.25)) script.network.control_delays = 10;
   Dice sharing(seed, 9);

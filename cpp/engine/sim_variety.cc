@@ -22,6 +22,9 @@ void vary(Dice& dice, std::vector<SimOperation>& phase) {
     if (operation.shapes.empty()) continue;
     const bool reduces = row_of(operation.kind).reduces;
     if (dice.chance(0.3)) operation.dtype = make_dtype(dice, reduces);
+    if (reduces && operation.dtype == Dtype::uint8 && is_reducible(Dtype::boolean, operation.op)) {
+      operation.dtype = Dtype::boolean;
+    }
     if (operation.op == ReduceOp::average && is_integer(operation.dtype)) {
       operation.op = ReduceOp::sum;
     }

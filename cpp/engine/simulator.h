@@ -23,6 +23,7 @@ struct SimOutcome {
   uint64_t caught_up = 0;
   uint64_t anew = 0;
   uint64_t refused = 0;  // ranks whose world has ended by a word of the one before
+  uint64_t failed = 0;   // ranks whose world has ended by an error
   std::map<std::size_t, int64_t> last_joined;  // by phase: what join() has said
 
   bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty() && overslept.empty(); }

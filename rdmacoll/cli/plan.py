@@ -16,6 +16,7 @@ from rdmacoll.cli.report import (
     say,
     say_table,
 )
+from rdmacoll.engine.operators import REDUCIBLE
 from rdmacoll.engine.question import OPERATIONS, explain
 
 _OF_WHOM = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
@@ -44,7 +45,7 @@ _WORDS = {
     show_default=True,
     help="Of each rank; of an allgather or gather: of all ranks; of a scatter: the root's.",
 )
-@click.option("--dtype", default="float32", show_default=True, help="Of what is summed.")
+@click.option("--dtype", type=click.Choice(REDUCIBLE), default="float32", show_default=True, help="Of a sum.")
 @click.option("--algorithm", help="Whose schedule is shown, if not that of the one that is chosen.")
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose it is.")
 @click.option("--network", type=click.Choice(_NETWORKS), default="rdma", show_default=True)
@@ -106,6 +107,10 @@ def _print(what: str, count: int, ranks: int, rank: int, network: str, found: di
     )
     say(f"{what}, {who} {where}")
     say(f"{found['algorithm']} is chosen. {found['reason'][:1].upper()}{found['reason'][1:]}.")
+    if found["why_not_cheapest"]:
+        costs = {row["algorithm"]: float(row["time_us"]) for row in found["costs"]}
+        less = 1 - costs[found["cheapest"]] / costs[found["algorithm"]]
+        say(f"In the model {found['cheapest']} takes {less:.0%} less: {found['why_not_cheapest']}.")
     say()
     _print_costs(count, found)
     say()
@@ -129,7 +134,9 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
     table.add_column("algorithm", no_wrap=True)
     for title in ("model", "GB/s", "messages", "network", "cut"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("order", no_wrap=True)
+    is_sum = found["costs"][0]["canonical"] is not None
+    if is_sum:
+        table.add_column("order", no_wrap=True)
     for row in sorted(found["costs"], key=lambda cost: float(cost["time_us"])):
         chosen = row["algorithm"] == found["algorithm"]
         table.add_row(
@@ -139,11 +146,12 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
             str(row["messages"]),
             f"{row['network_bytes'] / 1024:.0f} KiB",
             f"{row['segments']} x {row['parts']}",
-            "canonical" if row["canonical"] else "its own",
+            *(["canonical" if row["canonical"] else "its own"] if is_sum else []),
         )
     say_table(table)
     say("* is chosen. Messages that the busiest rank sends, what the busiest node sends to others;")
-    say("cut: segments x parts. Order: canonical, or one of the algorithm's own.")
+    order = " Order: canonical, or one of the algorithm's own." if is_sum else ""
+    say(f"cut: segments x parts.{order}")
 
 
 def _steps_of(schedule: str) -> list[str]:

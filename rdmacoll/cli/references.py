@@ -51,8 +51,8 @@ def data_of(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) 
 
 
 def reduced(arrays: list[Array], op: ReduceOp) -> Array:
-    """The reduction: integers exactly (wrapping), floats in float64."""
-    if arrays[0].dtype.kind in "iu":
+    """The reduction: integers exactly (wrapping), booleans too, floats in float64."""
+    if arrays[0].dtype.kind in "iub":
         with np.errstate(over="ignore"):
             return np.asarray(functools.reduce(_PAIRWISE[op], arrays))
     wide = [array.astype(np.float64) for array in arrays]
@@ -65,7 +65,7 @@ def wrong_values(got: Array, arrays: list[Array], op: ReduceOp) -> int:
     expected = reduced(arrays, op)
     if got.shape != expected.shape or got.dtype != arrays[0].dtype:
         return max(1, got.size)
-    if got.dtype.kind in "iu":
+    if got.dtype.kind in "iub":
         return int(np.count_nonzero(got != expected))
     actual = got.astype(np.float64)
     if op in (ReduceOp.MIN, ReduceOp.MAX):

@@ -14,7 +14,7 @@ from rdmacoll.cli.report import Findings, command, counted, say
 from rdmacoll.cli.selftest_results import Results, everywhere
 from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError, RdmacollError
-from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp
+from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
 SIZES = (0, 1, 7, 1000, 100_003)
 ALGORITHMS = ("auto", "ring", "direct", "one_shot", "recursive_doubling", "halving_doubling", "two_level")
@@ -37,7 +37,7 @@ def _allreduces(label: str, seed: int, results: Results, canonical: bool) -> Non
         for size in SIZES:
             arrays = [references.data_of(rank, (size,), dtype, seed) for rank in range(count)]
             for op in ReduceOp:
-                if op is ReduceOp.AVERAGE and dtype.name not in FLOATS:
+                if not is_reducible(dtype.name, op):
                     continue
                 got = engine.allreduce(arrays[me], op)
                 wrong = references.wrong_values(got, arrays, op)
@@ -103,7 +103,7 @@ def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
                 )
                 problem = "other values than were given" if wrong else ""
                 results.add(f"{name} {dtype.name} {size} {label}", everywhere(problem))
-            if dtype.name in REDUCIBLE:
+            if is_reducible(dtype.name, ReduceOp.SUM):
                 _part_sums(arrays, f"{dtype.name} {size} {label}", root, results, canonical)
 
 

@@ -186,7 +186,9 @@ def scale(value: Any, label: str) -> float:
 
 
 def check_exact(dtype: str, factor: float, label: str) -> None:
-    """Raises ConfigError when an integer times `factor` would have to round."""
+    """Raises ConfigError when an integer times `factor` would have to round, and for bool."""
+    if factor != 1.0 and dtype == "bool":
+        raise ConfigError(f"{label}={factor} of bool, which has nothing to scale: leave it out.")
     if not factor.is_integer() and dtype.startswith(("int", "uint")):
         raise ConfigError(
             f"{label}={factor} of {dtype} would have to round: scale after the reduction, or use a float "

@@ -50,8 +50,38 @@ CODES = {
     "complex64": 13,
     "complex128": 14,
 }
-REDUCIBLE = ("uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+REDUCIBLE = ("uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def is_reducible(dtype: str, op: ReduceOp) -> bool:
+    """Whether reductions take this dtype with this operator: bool has "and" (Min) and "or" (Max).
+
+    >>> [str(op) for op in ReduceOp if is_reducible("bool", op)]
+    ['Min', 'Max']
+    """
+    if op is Average:
+        return dtype in FLOATS
+    return dtype in REDUCIBLE and (dtype != "bool" or op in (Min, Max))
+
+
+def check_reducible(dtype: str, op: ReduceOp) -> None:
+    """Raises ConfigError where they do not."""
+    if is_reducible(dtype, op):
+        return
+    if dtype not in REDUCIBLE:
+        text = f"{dtype} cannot be reduced: reductions take {', '.join(REDUCIBLE)}."
+    elif dtype == "bool":
+        text = (
+            f"{op} of bool is not defined: use op=rdmacoll.Max for 'any', op=rdmacoll.Min for 'all', or cast "
+            "to int32."
+        )
+    else:
+        text = (
+            f"Average of {dtype} would have to round: use op=rdmacoll.Sum and divide, or cast to a float "
+            "dtype first."
+        )
+    raise ConfigError(text)
 
 
 def _is_swapped(dtype: np.dtype[Any]) -> bool:
@@ -76,8 +106,7 @@ class DtypeTable:
 
     def __init__(self) -> None:
         self._any: dict[np.dtype[Any], int] = {}
-        self._reducible: dict[np.dtype[Any], int] = {}
-        self._float: dict[np.dtype[Any], int] = {}
+        self._reducible: tuple[dict[np.dtype[Any], int], ...] = tuple({} for _ in ReduceOp)
 
     def moved(self, dtype: np.dtype[Any]) -> int:
         """The number of a dtype that collectives take which only move values."""
@@ -93,16 +122,11 @@ class DtypeTable:
         """The number of a dtype that reductions take with this operator."""
         if type(op) is not ReduceOp:
             op = reduction(op)
-        known = self._float if op is Average else self._reducible
+        known = self._reducible[op]
         code = known.get(dtype)
         if code is not None:
             return code
-        if dtype.name not in REDUCIBLE or _is_swapped(dtype):
-            raise ConfigError(f"{dtype} cannot be reduced: reductions take {', '.join(REDUCIBLE)}.")
-        if op is Average and dtype.name not in FLOATS:
-            raise ConfigError(
-                f"Average of {dtype} would have to round: use op=Sum and divide, or a float dtype."
-            )
+        check_reducible(str(dtype) if _is_swapped(dtype) else dtype.name, ReduceOp(op))
         known[dtype] = CODES[dtype.name]
         return known[dtype]
 

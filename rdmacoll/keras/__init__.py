@@ -2,7 +2,19 @@
 Keras needs: `import rdmacoll.keras as hvd`."""
 
 from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
-from rdmacoll.engine.world import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.engine.process_sets import add_process_set, remove_process_set
+from rdmacoll.engine.world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
 from rdmacoll.keras import callbacks
 from rdmacoll.ops import (
     Compression,
@@ -11,6 +23,7 @@ from rdmacoll.ops import (
     broadcast,
     broadcast_global_variables,
     broadcast_variables,
+    reducescatter,
 )
 from rdmacoll.optimizer import DistributedOptimizer
 
@@ -20,19 +33,26 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allreduce",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
     "rank",
+    "reducescatter",
+    "remove_process_set",
     "shutdown",
     "size",
 ]

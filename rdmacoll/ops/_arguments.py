@@ -8,10 +8,10 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
+from rdmacoll.engine import operators, world
 from rdmacoll.engine.arguments import root, scales as scales
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, reduction as reduction
+from rdmacoll.engine.operators import CODES, ReduceOp, reduction as reduction
 
 
 def bits(value: float) -> int:
@@ -34,13 +34,7 @@ def from_bits(pattern: int) -> float:
 
 def check_reducible(dtype: Any, op: ReduceOp) -> None:
     """Raises ConfigError when reductions do not take this dtype with this operator."""
-    if dtype.name not in REDUCIBLE:
-        raise ConfigError(f"{dtype.name} cannot be reduced: reductions take {', '.join(REDUCIBLE)}.")
-    if op is ReduceOp.AVERAGE and dtype.name not in FLOATS:
-        raise ConfigError(
-            f"Average of {dtype.name} would have to round: use op=rdmacoll.Sum and divide, or cast to "
-            "a float dtype first."
-        )
+    operators.check_reducible(dtype.name, op)
 
 
 def check_movable(dtype: Any) -> None:

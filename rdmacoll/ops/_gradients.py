@@ -26,13 +26,31 @@ def scales_of(op: Any) -> tuple[float, float]:
     return from_bits(op.get_attr("prescale_bits")), from_bits(op.get_attr("postscale_bits"))
 
 
-def check_linear(op: Any, kind: str) -> None:
-    """Raises ConfigError when the reduction has no gradient."""
+def is_linear(op: Any, kind: str) -> bool:
+    """Whether the reduction is Sum or Average; else it is Min or Max. Raises ConfigError when it has no
+    gradient."""
     reduce_op = ReduceOp(op.get_attr("op"))
-    if reduce_op not in (ReduceOp.SUM, ReduceOp.AVERAGE):
+    if reduce_op is ReduceOp.PRODUCT:
         raise ConfigError(
-            f"{kind} with op={reduce_op} has no gradient: use Sum or Average, or tf.stop_gradient()."
+            f"{kind} with op=Product has no gradient: use Sum of logarithms, or tf.stop_gradient()."
         )
+    if reduce_op in (ReduceOp.SUM, ReduceOp.AVERAGE):
+        return True
+    if scales_of(op) != (1.0, 1.0):
+        raise ConfigError(f"{kind} with op=Min or Max and scaling has no gradient: scale outside.")
+    return False
+
+
+def to_the_extrema(op: Any, results: Sequence[Any], totals: Sequence[Any]) -> list[Any]:
+    """`totals`, which are what all ranks' losses make of the `results` of Min or Max, for the elements that
+    are the result: ranks that have the same one share evenly, as in tf.reduce_max."""
+    from rdmacoll.ops.allreduce import reduce_group
+
+    hits = [
+        tf.cast(tf.equal(mine, best), total.dtype) for mine, best, total in zip(op.inputs, results, totals)
+    ]
+    ties = reduce_group(hits, op=ReduceOp.SUM, name=None)
+    return [total * hit / tf.maximum(tie, tf.ones_like(tie)) for total, hit, tie in zip(totals, hits, ties)]
 
 
 def treated_alike(op: Any, values: Sequence[Any]) -> list[Any]:

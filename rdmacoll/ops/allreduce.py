@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.ops._arguments import (
     bits,
@@ -18,7 +17,7 @@ from rdmacoll.ops._arguments import (
     sparse_as_dense as checked_sparse_as_dense,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradients import filled, scales_of
+from rdmacoll.ops._gradients import filled, is_linear, scales_of, to_the_extrema
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
@@ -40,9 +39,9 @@ def allreduce(
     """Reduces `tensor` over all ranks; the same shape and dtype, and the same bits on every rank.
 
     tensor: a tensor, or what becomes one, of any shape up to 8 dimensions; equal shape, dtype and `op`
-    on all ranks; uint8, int8, int32, int64, float16, bfloat16, float32 or float64. Also a
-    `tf.IndexedSlices` (see `sparse_as_dense`), of which ranks may have different numbers of rows.
-    op: Average (floats only), Sum, Min, Max or Product. name: equal on all ranks, one in flight at a
+    on all ranks; uint8, int8, int32, int64, float16, bfloat16, float32 or float64; bool with Min ("all") and
+    Max ("any"). Also a `tf.IndexedSlices` (see `sparse_as_dense`), of which ranks may have different numbers
+    of rows. op: Average (floats only), Sum, Min, Max or Product. name: equal on all ranks, one in flight at a
     time; without it ops are matched by their order (eager) or place in the graph (tf.function).
     Inputs are multiplied by `prescale_factor` first, the result by `postscale_factor` last.
     compression: `Compression.fp16` or `bf16` lets float32 and float64 travel as 16 bits, their gradients too.
@@ -51,7 +50,7 @@ def allreduce(
     where that is less to send: slices either way.
 
     The gradient of Sum and Average is the allreduce of the gradient with the same op; of Min and Max
-    the sum goes to the elements that are the result, shared evenly; Product has none.
+    the sum goes to the ranks whose element is the result, which share evenly; Product has none.
 
     Raises ConfigError, MismatchError, DuplicateNameError, RankFailedError, StalledError, ShutdownError;
     in a graph TensorFlow's classes (`rdmacoll.error_from` gives the typed one).
@@ -138,31 +137,14 @@ def reduce_group(
 @tf.RegisterGradient("RdmacollAllreduce")
 @gradient_of_its_set
 def _gradient(op: Any, *grads: Any) -> list[Any]:
-    reduce_op = ReduceOp(op.get_attr("op"))
     incoming = filled(grads, op.outputs)
-    if reduce_op in (ReduceOp.SUM, ReduceOp.AVERAGE):
+    if is_linear(op, "allreduce"):
         prescale, postscale = scales_of(op)
         return reduce_group(
             incoming,
-            op=reduce_op,
+            op=ReduceOp(op.get_attr("op")),
             name=None,
             prescale_factor=prescale,
             postscale_factor=postscale,
         )
-    if reduce_op is ReduceOp.PRODUCT:
-        raise ConfigError(
-            "allreduce with op=Product has no gradient: use Sum of logarithms, or tf.stop_gradient()."
-        )
-    return _extremum_gradient(op, incoming)
-
-
-def _extremum_gradient(op: Any, incoming: list[Any]) -> list[Any]:
-    prescale, postscale = scales_of(op)
-    if prescale != 1.0 or postscale != 1.0:
-        raise ConfigError("allreduce with op=Min or Max and scaling has no gradient: scale outside.")
-    hits = [
-        tf.cast(tf.equal(mine, best), grad.dtype) for mine, best, grad in zip(op.inputs, op.outputs, incoming)
-    ]
-    sums = reduce_group(incoming, op=ReduceOp.SUM, name=None)
-    ties = reduce_group(hits, op=ReduceOp.SUM, name=None)
-    return [total * hit / tf.maximum(tie, tf.ones_like(tie)) for total, hit, tie in zip(sums, hits, ties)]
+    return to_the_extrema(op, op.outputs, reduce_group(incoming, op=ReduceOp.SUM, name=None))

@@ -15,11 +15,12 @@ from rdmacoll.ops._arguments import (
     scales,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradients import check_linear, filled, treated_alike
+from rdmacoll.ops._gradients import filled, is_linear, to_the_extrema, treated_alike
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
 from rdmacoll.ops.broadcast import send_group
+from rdmacoll.ops.compression import compressor
 
 
 @not_converted
@@ -31,22 +32,27 @@ def reduce(
     name: str | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    compression: Any = None,
 ) -> Any:
     """At rank `root_rank` the reduction of all ranks' tensors; elsewhere zeros of that shape.
 
-    tensor, op, name, scales, errors: as for `allreduce`. The gradient of Sum and Average is the root's,
-    sent to every rank; Min, Max and Product have none. It runs on all ranks or none: let every rank's loss
-    depend on the result, which costs nothing where that is zeros.
+    tensor, op, name, scales, compression, errors: as for `allreduce`. The gradient of Sum and Average is the
+    root's, sent to every rank; of Min and Max it goes to the ranks whose element is the result, which share
+    evenly; Product has none. It runs on all ranks or none: let every rank's loss depend on the result, which
+    costs nothing where that is zeros.
     """
     value = as_tensor(tensor)
     reduce_op = reduction(op)
-    check_reducible(value.dtype, reduce_op)
-    prescale, postscale = scales(value.dtype, prescale_factor, postscale_factor)
+    compressed = compressor(compression)
+    dtype = compressed.wire_dtype(value.dtype)
+    check_reducible(dtype, reduce_op)
+    prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
+    wire, prescale = compressed.packed([value], prescale)
     root = check_root(root_rank)
     functions = ops()
     with op_scope(), typed_errors():
         results = functions.rdmacoll_reduce(
-            tensors=[value],
+            tensors=wire,
             op=int(reduce_op),
             root_rank=root,
             prescale_bits=bits(prescale),
@@ -54,12 +60,15 @@ def reduce(
             tensor_name=op_name(name),
             process_set=set_number(),
         )
-    return must_run(list(results))[0]
+    return compressed.unpacked(must_run(list(results)), [value])[0]
 
 
 @tf.RegisterGradient("RdmacollReduce")
 @gradient_of_its_set
 def _gradient(op: Any, *grads: Any) -> list[Any]:
-    check_linear(op, "reduce")
     root = op.get_attr("root_rank")
-    return treated_alike(op, send_group(filled(grads, op.outputs), root_rank=root, name=None))
+    incoming = filled(grads, op.outputs)
+    if is_linear(op, "reduce"):
+        return treated_alike(op, send_group(incoming, root_rank=root, name=None))
+    sent = send_group([*incoming, *op.outputs], root_rank=root, name=None)
+    return to_the_extrema(op, sent[len(incoming) :], sent[: len(incoming)])

@@ -17,7 +17,7 @@ from rdmacoll.ops._arguments import (
     scales,
     tensor as as_tensor,
 )
-from rdmacoll.ops._gradients import check_linear, filled, treated_alike
+from rdmacoll.ops._gradients import filled, is_linear, to_the_extrema, treated_alike
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
@@ -41,7 +41,8 @@ def reducescatter(
     compression and errors as for `allreduce`. It is cut along the first dimension: all ranks get as many
     rows, the first ones one more where that does not come out even.
 
-    The gradient of Sum and Average gathers the ranks' gradients; Min, Max and Product have none.
+    The gradient of Sum and Average gathers the ranks' gradients; of Min and Max these go to the ranks whose
+    element is the result, which share evenly; Product has none.
     """
     return grouped_reducescatter([tensor], op, name, prescale_factor, postscale_factor, compression)[0]
 
@@ -106,8 +107,10 @@ def _scatter_group(
 @tf.RegisterGradient("RdmacollReducescatter")
 @gradient_of_its_set
 def _gradient(op: Any, *grads: Any) -> list[Any]:
-    check_linear(op, "reducescatter")
-    gathered = allgather_group(filled(grads, op.outputs), name=None)
-    return [
-        tf.ensure_shape(whole, value.shape) for whole, value in zip(treated_alike(op, gathered), op.inputs)
-    ]
+    incoming = filled(grads, op.outputs)
+    if is_linear(op, "reducescatter"):
+        found = treated_alike(op, allgather_group(incoming, name=None))
+    else:
+        gathered = allgather_group([*incoming, *op.outputs], name=None)
+        found = to_the_extrema(op, gathered[len(incoming) :], gathered[: len(incoming)])
+    return [tf.ensure_shape(whole, value.shape) for whole, value in zip(found, op.inputs)]

@@ -31,8 +31,10 @@ class Distributed(Copied):
         self._rdmacoll_has_computed = True
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         reducer = self._rdmacoll_reduce
-        # What is eager goes on with the sums that there are; in a graph each call has its own.
-        if not tf.executing_eagerly() or self._rdmacoll_accumulation is None:
+        # What is eager, or a tf.function, goes on with the sums that there are; in a graph of TensorFlow 1
+        # each call has its own.
+        is_graph = not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
+        if is_graph or self._rdmacoll_accumulation is None:
             self._rdmacoll_accumulation = reducer.accumulation()
         if self._rdmacoll_accumulation is None:
             return reduced_pairs(reducer, pairs)

@@ -7,7 +7,7 @@ import numpy as np
 import rdmacoll
 from rdmacoll import engine
 from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, reduced, rows_of, wrong_values
-from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp
+from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
 ROWS = (0, 1, 7, 1013, 60_000)
 
@@ -30,7 +30,7 @@ def reductions(seed: int) -> int:
             arrays = all_arrays(shape, dtype, seed + rows)
             mine = rows_of(rows, me, count)
             for op in ReduceOp:
-                if op is ReduceOp.AVERAGE and name not in FLOATS:
+                if not is_reducible(name, op):
                     continue
                 given = arrays[me].copy()
                 part = engine.reducescatter(given, op)

@@ -228,7 +228,8 @@ def check_gradients_of_sums() -> None:
     close_slopes("reduce", lambda x: reduce(x, ROOT, rdmacoll.Sum), x, at_root)
     close_slopes("its average", lambda x: reduce(x, ROOT), x, at_root / SIZE)
     for function in (
-        lambda x: reducescatter(x, rdmacoll.Max),
+        lambda x: reducescatter(x, rdmacoll.Product),
+        lambda x: reducescatter(x, rdmacoll.Max, prescale_factor=2.0),
         lambda x: reduce(x, 0, rdmacoll.Product),
     ):
         error = raised(rdmacoll.ConfigError, lambda f=function: slope(f, x, numbered))

@@ -24,7 +24,12 @@ import rdmacoll
 
 BATCH, STEPS = 4, 6
 RATE = {"SGD": 0.5, "GradientDescent": 0.5, "ProximalGradientDescent": 0.5, "Adadelta": 5.0}
-CLIP_NORM = 0.2
+# How Keras calls the three ways to clip, by what, and how TensorFlow 1 does it to a list.
+CLIPS: dict[str, tuple[float, Callable[[list[Any], float], list[Any]]]] = {
+    "clipnorm": (0.1, lambda grads, most: [tf.clip_by_norm(grad, most) for grad in grads]),
+    "clipvalue": (0.03, lambda grads, most: [tf.clip_by_value(grad, -most, most) for grad in grads]),
+    "global_clipnorm": (0.2, lambda grads, most: tf.clip_by_global_norm(grads, most)[0]),
+}
 v1 = tf.compat.v1
 
 
@@ -75,8 +80,8 @@ class Training:
             }.get(self.optimizer, {})
             return getattr(v1.train, self.optimizer)(rate, **options)
         options: dict[str, Any] = {"momentum": 0.9} if self.optimizer == "SGD" else {}
-        if self.column == "clipping":
-            options["global_clipnorm"] = CLIP_NORM
+        if self.column in CLIPS:
+            options[self.column] = CLIPS[self.column][0]
         if self.column == "accumulation" and self.way == "fit":
             options["gradient_accumulation_steps"] = 2
         optimizers = self.keras().optimizers
@@ -99,6 +104,13 @@ class Training:
         if self.column != "passes":
             return {}
         return {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
+
+    def clipped(self, grads: list[Any]) -> list[Any]:
+        """As a program clips whose optimizer does not."""
+        if self.column not in CLIPS:
+            return grads
+        most, clip = CLIPS[self.column]
+        return clip(grads, most)
 
     def tape(self) -> Any:
         """The tape of this training."""
@@ -168,22 +180,52 @@ def fit(training: Training) -> list[np.ndarray]:
 
 
 def loop(training: Training) -> list[np.ndarray]:
+    if training.library == "v1":
+        return loop_v1(training)
     with _policy(training) as keras:
         model = _network(keras, training)
         if training.is_distributed:
             rdmacoll.broadcast_variables(model.variables)
-        step = _step(keras, model, training)
-        batches = list(training.batches())
-        if training.column in ("accumulation", "steps_per_execution"):
-            batches = [tuple(map(np.stack, zip(*batches[i : i + 2]))) for i in range(0, STEPS, 2)]
-        for x, y in batches:
-            step(tf.constant(x), tf.constant(y))
+        _run(_step(keras, model, training), training)
         return [np.array(w) for w in model.get_weights()]
 
 
+def loop_v1(training: Training) -> list[np.ndarray]:
+    """A loop with an optimizer of TensorFlow 1."""
+    weights = [tf.Variable(w) for w in training.initial]
+    if training.is_distributed:
+        rdmacoll.broadcast_variables(weights)
+    optimizer = training.made()
+
+    def gradients(x: Any, y: Any) -> list[Any]:
+        if training.wrapper == "optimizer":
+            pairs = optimizer.compute_gradients(functools.partial(_forward, weights, x, y), weights)
+            return [gradient for gradient, _ in pairs]
+        with training.tape() as tape:
+            loss = _forward(weights, x, y)
+        return list(tape.gradient(loss, weights))
+
+    def apply(grads: list[Any]) -> None:
+        optimizer.apply_gradients(zip(training.clipped(grads), weights))
+
+    _run(_called(training, gradients, apply), training)
+    return [w.numpy() for w in weights]
+
+
+def _run(step: Callable[[Any, Any], None], training: Training) -> None:
+    """Calls it for each batch, or for each two."""
+    batches = list(training.batches())
+    if training.column in ("accumulation", "steps_per_execution"):
+        batches = [tuple(map(np.stack, zip(*batches[i : i + 2]))) for i in range(0, STEPS, 2)]
+    for x, y in batches:
+        step(tf.constant(x), tf.constant(y))
+
+
 def _step(keras: Any, model: Any, training: Training) -> Callable[[Any, Any], None]:
-    """What such a loop calls for each batch, or for each two."""
+    """What such a loop calls."""
     optimizer, variables = training.made(), model.trainable_variables
+    if training.optimizer == "ScheduleFreeAdamW":
+        optimizer.build(variables)  # with copies of the weights, which are zeros while a function is traced
     scaled = unscaled = lambda values: values
     if training.column == "mixed_precision":
         optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
@@ -197,19 +239,29 @@ def _step(keras: Any, model: Any, training: Training) -> Callable[[Any, Any], No
             loss = scaled(tf.reduce_mean((model(x, training=True) - y) ** 2))
         return unscaled(tape.gradient(loss, variables))
 
+    return _called(training, gradients, lambda grads: optimizer.apply_gradients(zip(grads, variables)))
+
+
+def _called(
+    training: Training, gradients: Callable[[Any, Any], list[Any]], apply: Callable[[list[Any]], Any]
+) -> Callable[[Any, Any], None]:
+    """The step, from its two halves, as the column has it."""
+
     def step(x: Any, y: Any) -> None:
-        optimizer.apply_gradients(zip(gradients(x, y), variables))
+        apply(gradients(x, y))
 
     def step_of_two_batches(x: Any, y: Any) -> None:
         both = zip(gradients(x[0], y[0]), gradients(x[1], y[1]))
-        optimizer.apply_gradients(zip([(a + b) / 2.0 for a, b in both], variables))
+        apply([(a + b) / 2.0 for a, b in both])
 
     def two_steps(x: Any, y: Any) -> None:
         for i in tf.range(2):
             step(x[i], y[i])
 
     call = {"accumulation": step_of_two_batches, "steps_per_execution": two_steps}.get(training.column, step)
-    if training.column == "eager":
+    # One process computes the same without a graph, in a fraction of the time that tracing takes; but
+    # Keras 2's Nadam, which counts how often it is called from Python.
+    if training.column == "eager" or not (training.is_distributed or training.optimizer == "Nadam"):
         return call
     return tf.function(call, jit_compile=training.column == "jit_compile")
 
@@ -245,7 +297,7 @@ def session(training: Training, *, is_monitored: bool) -> list[np.ndarray]:
             )
         places = [v1.placeholder(tf.float32, (None, columns)) for columns in (3, 1)]
         loss = _forward(weights, *places)
-        operations = _operations(optimizer, loss, weights, column)
+        operations = _operations(optimizer, loss, weights, training)
         start = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer())
         if is_monitored:
             hooks = [rdmacoll.BroadcastGlobalVariablesHook(0)] if training.is_distributed else []
@@ -262,16 +314,16 @@ def session(training: Training, *, is_monitored: bool) -> list[np.ndarray]:
             return list(running.run(weights))
 
 
-def _operations(optimizer: Any, loss: Any, weights: list[Any], column: str) -> list[Any]:
+def _operations(optimizer: Any, loss: Any, weights: list[Any], training: Training) -> list[Any]:
     """What is run in each step, in turn."""
+    column = training.column
     if column == "jit_compile":
         return [tf.xla.experimental.compile(lambda: optimizer.minimize(loss), [])]
-    if column not in ("accumulation", "clipping"):
+    if column != "accumulation" and column not in CLIPS:
         return [optimizer.minimize(loss)]
     found = [gradient for gradient, _ in optimizer.compute_gradients(loss, weights)]
-    if column == "clipping":
-        clipped, _ = tf.clip_by_global_norm(found, CLIP_NORM)
-        return [optimizer.apply_gradients(zip(clipped, weights))]
+    if column in CLIPS:
+        return [optimizer.apply_gradients(zip(training.clipped(found), weights))]
     kept = [
         v1.get_variable(f"kept_{i}", initializer=tf.zeros(w.shape), trainable=False)
         for i, w in enumerate(weights)

@@ -80,8 +80,8 @@ def test_sums_of_16_bits_are_float32_until_they_are_whole(tmp_path):
     assert "sums[" in found["schedule"]
     assert "in float32" in found["schedule"]
     code, found, output = command_line(tmp_path, *ask, "float61")
-    assert code != 0
-    assert "float61 is no dtype" in output
+    assert code == 2
+    assert "'float61' is not one of" in output
 
 
 def test_what_an_alltoall_sends_is_counted_by_rank(tmp_path):
@@ -118,6 +118,76 @@ def test_settings_count(tmp_path):
     assert found["algorithm"] == "halving_doubling"
     assert "forced by RDMACOLL_ALLREDUCE_ALGORITHM" in found["reason"]
     assert {row["segments"] for row in found["costs"]} == {16}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "cheapest", "why"),
+    [
+        (["--nodes", "8", "--bytes", "64M"], {"RDMACOLL_ORDER": "canonical"}, "ring", "canonical order"),
+        (
+            ["--nodes", "8", "--bytes", "8"],
+            {"RDMACOLL_ALLREDUCE_ALGORITHM": "ring"},
+            "one_shot",
+            "RDMACOLL_ALLREDUCE_ALGORITHM forces the choice",
+        ),
+        (["--nodes", "1", "--bytes", "8K"], {}, "recursive_doubling", "measured: within a node"),
+        (
+            ["--ranks", "12", "--nodes", "12", "--bytes", "512K", "--network", "tcp"],
+            {},
+            "direct",
+            "measured: so many hosts",
+        ),
+        (["--ranks", "3", "--nodes", "3", "--bytes", "8"], {}, "one_shot", "measured: between hosts"),
+        (
+            ["--op", "alltoall", "--ranks", "64", "--nodes", "64", "--bytes", "16"],
+            {},
+            "bruck_alltoall",
+            "it takes parts of one size",
+        ),
+        (
+            ["--ranks", "4", "--nodes", "4", "--bytes", "64M", "--servers", "1"],
+            {},
+            "ring",
+            "parameter servers",
+        ),
+        (["--nodes", "8", "--bytes", "64M", "--latency-us", "5000"], {}, "", "made for the usual latency"),
+        (["--ranks", "64", "--nodes", "64", "--bytes", "8M"], {}, "ring", "few and round cuts"),
+    ],
+)
+def test_a_choice_that_is_not_the_cheapest_of_the_model_says_why(tmp_path, arguments, environ, cheapest, why):
+    code, found, output = command_line(tmp_path, "plan", *arguments, env=environ)
+    assert code == 0, output
+    times = {row["algorithm"]: row["time_us"] for row in found["costs"]}
+    assert found["cheapest"] in ({cheapest} if cheapest else set(times))
+    assert times[found["cheapest"]] == min(times.values()) < times[found["algorithm"]]
+    assert why in found["why_not_cheapest"]
+    (line,) = [line for line in output.splitlines() if line.startswith("In the model ")]
+    assert line.startswith(f"In the model {found['cheapest']} takes ")
+    assert line.endswith(f" less: {found['why_not_cheapest']}.")
+
+
+def test_nothing_is_said_where_the_cheapest_is_chosen(tmp_path):
+    code, found, output = command_line(tmp_path, "plan", "--nodes", "2")
+    assert code == 0, output
+    assert (found["cheapest"], found["why_not_cheapest"]) == ("two_level", "")
+    assert "In the model" not in output
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "gather", "scatter", "alltoall", "allgather"])
+def test_what_adds_nothing_has_no_order_of_additions(tmp_path, operation):
+    code, found, output = command_line(tmp_path, "plan", "--op", operation, "--nodes", "8")
+    assert code == 0, output
+    assert {row["canonical"] for row in found["costs"]} == {None}
+    assert "canonical" not in output
+    assert "order" not in output.lower()
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "reduce", "reducescatter"])
+def test_sums_have_one(tmp_path, operation):
+    code, found, output = command_line(tmp_path, "plan", "--op", operation, "--nodes", "8")
+    assert code == 0, output
+    assert {row["canonical"] for row in found["costs"]} <= {True, False}
+    assert "Order: canonical, or one of the algorithm's own." in output
 
 
 @pytest.mark.parametrize(

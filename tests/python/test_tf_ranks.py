@@ -37,6 +37,11 @@ def test_ops_that_give_or_get_parts_are_right(ranks: int, inter_op_threads: int)
     run_checks("tf_parts.py", ranks, arguments=[str(inter_op_threads)])
 
 
+@pytest.mark.parametrize("ranks", [2, 3, slow(4)])
+def test_the_least_and_the_greatest_are_right(ranks: int) -> None:
+    run_checks("tf_extrema.py", ranks)
+
+
 @pytest.mark.parametrize(
     ("is_shared", "env"),
     [

@@ -75,6 +75,45 @@ TEST(SimulatedFaults, cover_every_fault_and_several_world_sizes) {
   EXPECT_GE(ranks.size(), 7u);
 }
 
+// An allreduce by a caller who leaves it to the engine where its results lie is among them.
+TEST(SimulatedFaults, refuse_the_result_of_every_kind_that_asks_for_memory) {
+  std::map<Kind, int> refused, planned;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    const SimScript script = make_script(seed);
+    if (script.fault != Fault::refuse) continue;
+    const SimOperation& target = script.phases[script.fault_phase][script.fault_operation];
+    ++refused[target.kind];
+    if (script.plan_repeats > 0 && script.fault_phase > 6) ++planned[target.kind];
+  }
+  for (const Kind kind : {Kind::allreduce, Kind::allgather, Kind::reducescatter, Kind::alltoall,
+                          Kind::gather, Kind::scatter}) {
+    EXPECT_GT(refused[kind], 8) << name_of(kind);
+  }
+  EXPECT_EQ(refused.size(), 6u);
+  EXPECT_GT(planned[Kind::allreduce], 8);
+}
+
+// Whoever has no memory for a result says so, and is named by the others.
+TEST(SimulatedFaults, name_a_rank_without_memory_for_a_result) {
+  for (const Kind kind : {Kind::allreduce, Kind::allgather, Kind::reducescatter, Kind::alltoall,
+                          Kind::gather, Kind::scatter}) {
+    SimScript script;
+    script.ranks = 3;
+    script.segment_bytes = 4096;
+    script.fault = Fault::refuse;
+    script.victim = 1;
+    SimOperation operation{.kind = kind, .name = "result", .shapes = {{6}}};
+    if (row_of(kind).first_may_differ) {
+      const bool is_split = kind == Kind::alltoall || kind == Kind::scatter;
+      operation.rows.assign(3, std::vector<int64_t>(is_split ? 3 : 1, 2));
+    }
+    script.phases = {{operation}};
+    const SimOutcome outcome = simulate(script);
+    EXPECT_TRUE(outcome.ok()) << outcome.hang << outcome.wrong << outcome.unnamed;
+    EXPECT_GT(outcome.failed, 0u) << name_of(kind);
+  }
+}
+
 TEST(SimulatedFaults, cover_parameter_servers_and_every_end_of_theirs) {
   std::set<int> servers;
   std::set<Fault> of_servers;
@@ -133,9 +172,10 @@ TEST(SimulatedFaults, cover_dtypes_operators_and_even_exchanges) {
   }
   for (int number = 0; number < kDtypes; ++number) {
     const auto dtype = static_cast<Dtype>(number);
-    EXPECT_TRUE(!is_reducible(dtype) || reduced[dtype] > 20) << name_of(dtype);
+    EXPECT_TRUE(!is_reducible(dtype, ReduceOp::sum) || reduced[dtype] > 20) << name_of(dtype);
   }
   EXPECT_GT(moved[Dtype::boolean], 20);
+  EXPECT_GT(reduced[Dtype::boolean], 10);
   EXPECT_GT(moved[Dtype::uint16], 10);
   for (int op = 0; op < kReduceOps; ++op) {
     EXPECT_GT(operators[static_cast<ReduceOp>(op)], 50) << op;

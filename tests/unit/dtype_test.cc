@@ -15,7 +15,16 @@ TEST(Dtype, numbers_and_sizes_are_those_of_the_c_abi) {
     EXPECT_EQ(name_of(dtype), kByNumber[i].first);
     EXPECT_EQ(size_of(dtype), kByNumber[i].second) << name_of(dtype);
     EXPECT_EQ(dtype_from(name_of(dtype)), dtype);
-    EXPECT_EQ(is_reducible(dtype), i < 8) << name_of(dtype);
+    EXPECT_EQ(is_reducible(dtype, ReduceOp::sum), i < 8) << name_of(dtype);
+  }
+}
+
+TEST(Dtype, booleans_have_and_and_or_and_no_sum) {
+  for (int i = 0; i < kReduceOps; ++i) {
+    const auto op = static_cast<ReduceOp>(i);
+    EXPECT_EQ(is_reducible(Dtype::boolean, op), op == ReduceOp::min || op == ReduceOp::max);
+    EXPECT_TRUE(is_reducible(Dtype::uint8, op));
+    EXPECT_FALSE(is_reducible(Dtype::uint16, op));
   }
 }
 

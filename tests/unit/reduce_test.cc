@@ -249,8 +249,21 @@ TEST(ReduceTables, the_best_one_is_chosen_and_knows_every_pair) {
             usable_kernels().back()->kernels[static_cast<int>(Dtype::float32)][0]);
 }
 
+TEST(ReduceTables, booleans_are_anded_and_ored) {
+  for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
+    const uint8_t a[] = {0, 0, 1, 1}, b[] = {0, 1, 0, 1};
+    uint8_t result[4];
+    const void* const sources[] = {a, b};
+    reduce_kernel(Dtype::boolean, op)(result, sources, 2, 4, {});
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(result[i], op == ReduceOp::min ? a[i] & b[i] : a[i] | b[i]);
+    }
+  }
+}
+
 TEST(ReduceTablesDeathTest, what_is_only_moved_has_no_kernel) {
-  EXPECT_DEATH(reduce_kernel(Dtype::boolean, ReduceOp::sum), "dtype 8");
+  EXPECT_DEATH(reduce_kernel(Dtype::boolean, ReduceOp::sum), "sum of bool");
+  EXPECT_DEATH(reduce_kernel(Dtype::uint16, ReduceOp::max), "max of uint16");
 }
 
 }  // namespace
