@@ -116,7 +116,7 @@ def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
         "SGD has global_clipnorm=1.0: no server sees all gradients",
         "DistributedOptimizer(op=Sum) with asynchronous parameter servers",
         "DistributedOptimizer(backward_passes_per_step=2)",
-        "apply optimizers of Keras, not GradientDescentOptimizer",
+        "class AdadeltaOptimizer cannot be applied. Servers apply GradientDescentOptimizer, Momentum",
         "this SGD is wrapped already",
         "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed",
         "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed",
