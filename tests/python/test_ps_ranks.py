@@ -240,7 +240,7 @@ def errors_when_rank_2_dies(program: str, ranks: int, **options: Any) -> list[st
 def test_a_server_that_dies_is_named_on_all_workers():
     for error in errors_when_rank_2_dies(PROGRAM, 4, arguments=["2", "server dies"]):
         assert error.startswith("RankFailedError: rank 2 (")
-        assert "it is a parameter server" in error
+        assert "the variables that it stored are lost" in error
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
