@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from rdmacoll.engine.asked import ask
 from rdmacoll.engine.bootstrap import Start, find_start
-from rdmacoll.engine.carrier import gave_up, no_watch
+from rdmacoll.engine.carrier import gave_up
 from rdmacoll.engine.ending import Ending, is_harmless
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
@@ -246,7 +246,8 @@ def serve_alone(look: Callable[[], None]) -> None:
 def _serve(engine: Engine) -> None:
     """The whole life of a parameter server; the process ends with it."""
     with engine.held() as address:
-        if not serve(engine.library, address, engine.variable_servers, leave, _PROCESS.look or no_watch):
+        ending = _PROCESS.ending if _PROCESS.look is None else None
+        if not serve(engine.library, address, engine.variable_servers, leave, _PROCESS.look, ending):
             note_failure()
     shutdown()
     sys.exit(0)
