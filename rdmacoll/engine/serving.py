@@ -23,13 +23,13 @@ def serve(
     engine: int,
     servers: VariableServers | None,
     leave: Callable[[str], None],
-    look: Callable[[], None] | None = None,
-    ending: Ending | None = None,
+    ending: Ending,
+    look: Callable[[], None] | None,
 ) -> bool:
     """Does a server's work until all workers have left. Whether all have left well. `look` is called again
     and again meanwhile, and at the end. An error is first told to the world, by `leave`: nobody is to take
-    the workers' end for the cause. Then it is said here in one sentence, for a process that ends by it:
-    `ending`; None: the caller says it.
+    the workers' end for the cause. Where nobody looks it is said here in one sentence, by which the process
+    ends; else the caller says it.
 
     Sums what they push, and raises RankFailedError when the world fails meanwhile, or when a worker has left
     with an error. Asynchronous `servers` apply what is pushed, and the engine's own thread sums: these go on
@@ -41,7 +41,7 @@ def serve(
     except BaseException as error:
         cause = phrase_of(error)
         leave(cause)
-        if ending is not None:
+        if look is None:
             _say(error, ending, Log(rank=library.engine_topology(engine)[0]))
         raise
     finally:

@@ -105,17 +105,13 @@ while True:
 
 def test_a_death_that_is_survived_is_a_warning_with_who_goes_on():
     program = PUSHING.replace("while True:", "for _ in range(1000 if rdmacoll.rank() != 1 else 10**9):")
-    with Run(
-        program.replace("if os", "time.sleep(0.002)\n    if os"), 5, env={"RDMACOLL_NUM_SERVERS": "2"}
-    ) as started:
+    program = program.replace("if os", "time.sleep(0.002)\n    if os")
+    with Run(program, 5, env={"RDMACOLL_NUM_SERVERS": "2"}) as started:
         started.wait_for_reports([0, 1, 2])
         os.kill(started.pid(1), signal.SIGKILL)
         outcome = started.finish(60)
     assert [rank.code for rank in outcome.ranks] == [0, -signal.SIGKILL, 0, 0, 0], outcome.text()
-    for place, said in (
-        (0, "Training goes on with 2 workers; collectives"),
-        (3, "The server goes on with 2 w"),
-    ):
+    for place, said in ((0, "Training goes on with 2 workers"), (3, "The server goes on with 2 workers")):
         lines = [line for line in outcome.ranks[place].output.splitlines() if "rank 1 (" in line]
         assert len(lines) == 1, outcome.text()
         assert lines[0].startswith(f"[rdmacoll rank {place}] warning: rank 1 (")

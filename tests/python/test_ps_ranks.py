@@ -157,14 +157,26 @@ def test_without_asynchronous_servers_calls_say_what_is_missing():
     program = """
 import numpy as np, rdmacoll
 from ranks import report
-rdmacoll.init(mode="ps")
-try:
-    rdmacoll.pull("w")
-except rdmacoll.NotInitializedError as error:
-    report(str(error))
+rdmacoll.init(mode="ps", num_servers=2)
+said = []
+for call in (lambda: rdmacoll.pull("w"), lambda: rdmacoll.push(np.ones(3), "w"), rdmacoll.ps.stats):
+    try:
+        call()
+    except rdmacoll.NotInitializedError as error:
+        said.append(str(error))
+report([*said, rdmacoll.ps.sharding()])
 """
-    reports = run(program, 2, deadline_s=60).succeeded()
-    assert 'rdmacoll.init(mode="ps", sync=False)' in reports[0]
+    said, *others, shares = run(program, 3, deadline_s=60).succeeded()[0]
+    assert others == [said, said]
+    assert said.startswith(
+        "the parameter servers of this run are synchronous: they sum what all workers push"
+    )
+    assert 'for servers that do call rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps' in said
+    assert shares.splitlines() == [
+        f"server {number} (rank {1 + number}): part {number + 1} of 2 of each segment of what is summed, "
+        "cut between multiples of 64 bytes"
+        for number in range(2)
+    ]
 
 
 def test_callers_that_come_and_go_wake_no_thread():
