@@ -30,9 +30,9 @@ def refuse_servers() -> None:
     if has_servers():
         raise ConfigError(
             "gradients are not reduced with asynchronous parameter servers, which apply those of each "
-            "worker: take them from a plain tf.GradientTape, and give them to an optimizer that DistributedOptimizer "
-            "has wrapped after init(), or push them with rdmacoll.push_pull(gradient, name=...) to variables "
-            "of rdmacoll.ps.declare."
+            "worker: take them from a plain tf.GradientTape, and give them to an optimizer that "
+            "DistributedOptimizer has wrapped after init(), or push them with "
+            "rdmacoll.push_pull(gradient, name=...) to variables of rdmacoll.ps.declare."
         )
 
 
