@@ -145,7 +145,7 @@ def test_a_server_that_dies_ends_fit_with_its_name():
         outcome = started.finish(60)
     for worker in outcome.ranks[:2]:
         assert worker.code == 0, outcome.text()
-        assert worker.report["error"].startswith("RankFailedError: server 0 (rank 3, "), outcome.text()
+        assert worker.report["error"].startswith("RankFailedError: server 1 (rank 3, "), outcome.text()
         assert "the variables that it stored are lost" in worker.report["error"]
 
 
