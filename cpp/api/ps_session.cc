@@ -24,6 +24,8 @@ constexpr uint32_t kEpoch = 1;
 constexpr std::chrono::milliseconds kStandBack{2};
 // How long the news that a server ends may take to leave this process.
 constexpr Nanoseconds kLastWords = 200 * kMillisecond;
+// A server that is lost so soon after this process was stopped had waited for it.
+constexpr Nanoseconds kResumed = kSecond;
 // What every transport carries at once, also shared memory without one-copy reads.
 constexpr std::size_t kChunkBytesMost = std::size_t{1} << 20;
 
@@ -106,11 +108,16 @@ std::vector<int> PsSession::ranks(int first, int end) const {
 Status PsSession::take_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
   // Colocated, a server is a part of a worker's process, which the job knows by one rank.
+  bool is_colocated = false;
   for (int rank = servers_; 2 * servers_ == size_ && rank < size_; ++rank) {
     const Member& worker = world_.members[static_cast<std::size_t>(rank - servers_)];
     Member& server = world_.members[static_cast<std::size_t>(rank)];
-    if (server.host == worker.host && server.pid == worker.pid) server.number = rank - servers_;
+    if (server.host != worker.host || server.pid != worker.pid) continue;
+    server.number = rank - servers_;
+    is_colocated = true;
   }
+  world_.servers = is_colocated ? 0 : servers_;
+  for (int rank = size_ - servers_; rank < size_; ++rank) world_.members[rank].stores = true;
   log_ = Log(config_.log_level, world_.number(rank_));
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
   const std::vector<int> workers = ranks(0, size_ - servers_);
@@ -133,7 +140,26 @@ Nanoseconds PsSession::deadline_in(Nanoseconds timeout) const {
   return timeout == kNever ? kNever : clock_.now() + timeout;
 }
 
-bool PsSession::step() { return server_ ? server_->turn() : client_->turn(); }
+bool PsSession::step() {
+  if (server_) return server_->turn();
+  notice_gap();
+  return client_->turn();
+}
+
+// Peers hear of us five times in their patience, so a step that is so much later finds that those
+// have hung up who had waited for it.
+void PsSession::notice_gap() {
+  const Nanoseconds now = clock_.now(), patience = from_seconds(config_.peer_timeout_s);
+  const Nanoseconds gap = stepped_at_ == 0 ? 0 : now - stepped_at_;
+  stepped_at_ = now;
+  if (gap > patience - patience / 5) {
+    resumed_at_ = now;
+    client_->was_stopped(world_.was_stopped(gap, patience));
+  } else if (resumed_at_ != 0 && now - resumed_at_ > kResumed) {
+    resumed_at_ = 0;
+    client_->was_stopped({});
+  }
+}
 
 Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
   if (!server_ && !client_) RC_RETURN_IF_ERROR(take_up(leaders));

@@ -88,6 +88,7 @@ class PsSession {
   Status take_up(const std::vector<int>& leaders);
   Nanoseconds deadline_in(Nanoseconds timeout) const;
   bool step();
+  void notice_gap();
   void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
   void call_back(std::unique_lock<std::mutex>& hold);
   void tell_notes();
@@ -107,6 +108,7 @@ class PsSession {
   // On a worker: whoever holds the mutex steps the client: those who wait, else the thread.
   std::mutex mutex_;
   std::condition_variable moved_;
+  Nanoseconds stepped_at_ = 0, resumed_at_ = 0;
   int waiting_ = 0;
   Patience patience_{kSpin};
   int sleeping_ = 0;       // in poll(), and not hearing of anything but the bell

@@ -161,6 +161,10 @@ Status Session::start(const std::vector<int>& leaders, Nanoseconds timeout) {
 Status Session::take_up(const std::vector<int>& leaders) {
   RC_RETURN_IF_ERROR(fabric_->make_world(leaders, world_));
   world_.servers = config_.dedicated_servers();
+  if (config_.has_servers && !config_.ps_sync) {
+    const int first = config_.is_colocated ? 0 : world_.workers();
+    for (int rank = first; rank < world_.size(); ++rank) world_.members[rank].stores = true;
+  }
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
   if (rank_ == 0) tell_transport();
   const int cores = cores_allowed();

@@ -58,14 +58,37 @@ std::string World::describe(int which) const {
   return cat("server ", which - workers(), " (rank ", number(which), ", ", where);
 }
 
+std::string_view World::loss(int which) const {
+  if (!members[which].stores) return "";
+  return "; the variables that it stored are lost. Start again, with rdmacoll.ps.restore where "
+         "rdmacoll.ps.save has been called.";
+}
+
 Status World::failed(int which, const std::string& cause) const {
   return {Code::rank_failed,
-          cat(describe(which), " stopped answering: ", cause),
+          cat(describe(which), " stopped answering: ", cause, loss(which)),
           {.rank = number(which),
            .host = members[which].host,
            .cause = cause,
            .tensor = {},
            .ranks = {number(which)}}};
+}
+
+Status World::was_stopped(Nanoseconds gap, Nanoseconds patience) const {
+  const auto seconds = [](Nanoseconds time) {
+    return static_cast<double>(time / kMillisecond) / 1000;
+  };
+  const std::string cause =
+      cat("did not run for ", seconds(gap), " s (stopped, or without a processor): after ",
+          seconds(patience), " s the others went on without it. Where that may happen, raise ",
+          "RDMACOLL_PEER_TIMEOUT_S.");
+  return {Code::rank_failed,
+          cat(describe(rank), " ", cause),
+          {.rank = number(rank),
+           .host = members[rank].host,
+           .cause = cause,
+           .tensor = {},
+           .ranks = {number(rank)}}};
 }
 
 World World::of_workers() const {

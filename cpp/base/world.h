@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace rdmacoll {
@@ -12,9 +14,10 @@ namespace rdmacoll {
 struct Member {
   std::string host;
   int64_t pid = 0;
-  int node = 0;        // ranks of equal node reach each other's abstract Unix sockets
-  int number = -1;     // its rank in the job, where this world is a part of one; -1: its rank here
-  int numa_node = -1;  // of its node, that it is bound to; -1: to none
+  int node = 0;         // ranks of equal node reach each other's abstract Unix sockets
+  int number = -1;      // its rank in the job, where this world is a part of one; -1: its rank here
+  int numa_node = -1;   // of its node, that it is bound to; -1: to none
+  bool stores = false;  // variables, which are lost with it: asynchronous parameter servers do
 };
 
 struct World {
@@ -42,6 +45,10 @@ struct World {
   std::string describe(int rank) const;
   // It stopped answering.
   Status failed(int rank, const std::string& cause) const;
+  // This rank itself did not run for so long that its peers, who wait for `patience`, went on.
+  Status was_stopped(Nanoseconds gap, Nanoseconds patience) const;
+  // What is lost with a rank, for the end of a sentence that says how it went.
+  std::string_view loss(int rank) const;
   World of_workers() const;  // without the servers; the rank stays, though it may be one of them
 };
 

@@ -145,6 +145,8 @@ class Engine final : public Sink, private SetHost {
   bool end_failed_world();
   Status departure(const LeavingMessage& message) const;
   bool are_workers_gone() const;
+  bool goes_on_without(int rank) const;
+  int workers_without(int lost) const;
   void depart(const LeavingMessage& message);
   bool has_ended_all(const LeavingMessage& message) const;
   bool answer_goodbyes();

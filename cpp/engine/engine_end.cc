@@ -26,9 +26,7 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   to_answer_.erase(peer);
   unanswered_.erase(peer);
   if (gap_ > 0 && clock_.now() - resumed_at_ < kResumed) {
-    fail_myself(
-        {Code::failed, cat("it did not run for ", gap_ / kMillisecond / 1000.0,
-                           " s (stopped, or without a processor), and the others went on")});
+    fail(world_.rank, world_.was_stopped(gap_, peer_timeout_));
   } else if (!said_goodbye_.contains(peer)) {
     const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
     suspects_.push_back({peer, world_.failed(peer, cause), due});
@@ -71,7 +69,14 @@ void Engine::fail(int rank, Status status) {
   now_.failure = std::move(status);
   failed_at_ = clock_.now();
   submissions_.close(now_.failure);
-  log_.error(now_.failure.message());
+  if (!goes_on_without(rank)) {
+    log_.error(now_.failure.message());
+  } else if (!world_.is_server(world_.rank)) {  // servers say it themselves
+    const int there = workers_without(rank);
+    log_.warning(cat(now_.failure.message(), ". Training goes on with ", there,
+                     there == 1 ? " worker" : " workers",
+                     "; collectives, which need all of them, end with this error."));
+  }
   for (int peer = 0; peer < world_.size(); ++peer) {
     // Also who is about to be connected: it must not take our end for the cause.
     const bool wanted = std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
@@ -81,6 +86,20 @@ void Engine::fail(int rank, Status status) {
       post(peer, 0, FailureMessage{rank, now_.failure});
     }
   }
+}
+
+// Asynchronous servers do, and the workers with them.
+bool Engine::goes_on_without(int rank) const {
+  return world_.servers > 0 && world_.members[world_.workers()].stores && rank != world_.rank &&
+         !world_.is_server(rank);
+}
+
+int Engine::workers_without(int lost) const {
+  int count = 0;
+  for (int rank = 0; rank < world_.workers(); ++rank) {
+    count += rank != lost && !gone_.contains(rank) ? 1 : 0;
+  }
+  return count;
 }
 
 // Others run the same batch: there is no going on without us.
@@ -102,8 +121,10 @@ Status Engine::departure(const LeavingMessage& message) const {
   const int rank = message.rank;
   const Member& member = world_.members[rank];
   const std::string why = message.cause.empty() ? "it called shutdown()" : message.cause;
+  const std::string_view loss = world_.is_server(rank) ? world_.loss(rank) : "";
   const std::string_view cure =
-      world_.is_server(rank)
+      !loss.empty() ? loss
+      : world_.is_server(rank)
           ? ": nobody takes what is pushed to it any more. Start the job again."
           : " while this rank still submits. If it printed no error, give every rank the same "
             "number of steps, or call join() where the data ends.";

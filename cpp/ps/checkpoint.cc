@@ -32,6 +32,10 @@ Status refuse(const std::string& path, const std::string& why) {
 }
 
 Status not_written(const std::string& path, int error) {
+  if (is_shortage(error)) {  // its text has the cure
+    return {Code::invalid,
+            cat("the checkpoint ", path, " cannot be written: ", error_text(error), ".")};
+  }
   const bool has_no_folder = error == ENOENT || error == ENOTDIR;
   return {Code::invalid,
           cat("the checkpoint ", path, " cannot be written: ", error_text(error), ". ",
@@ -41,6 +45,7 @@ Status not_written(const std::string& path, int error) {
 }
 
 Status not_read(const std::string& path, int error) {
+  if (is_shortage(error)) return refuse(path, cat(error_text(error), "."));
   return refuse(path, cat(error_text(error),
                           " on this server's machine. Give the path that rdmacoll.ps.save was "
                           "given; each server reads the file that a server of its number wrote."));

@@ -13,8 +13,6 @@ namespace {
 constexpr std::size_t kUnderWay = 8;
 // What both ends still have in their caches when they come to it again.
 constexpr std::size_t kPackedBytesMost = std::size_t{256} << 10;
-constexpr std::string_view kServerIsLost =
-    " (it is a parameter server, and what it stored is lost)";
 
 }  // namespace
 
@@ -268,13 +266,14 @@ void Client::control(int peer, std::span<const std::byte> message) {
   const bool is_one = decode(message, answer);
   if (is_one && answer.kind == Answer::Kind::leaving) {
     const Member& member = world_.members[static_cast<std::size_t>(peer)];
-    return fail({Code::rank_failed,
-                 cat(world_.describe(peer), " has left the job (", answer.text, ")", kServerIsLost),
-                 {world_.number(peer),
-                  member.host,
-                  cat("left the job: ", answer.text),
-                  "",
-                  {world_.number(peer)}}});
+    return fail(
+        {Code::rank_failed,
+         cat(world_.describe(peer), " has left the job (", answer.text, ")", world_.loss(peer)),
+         {world_.number(peer),
+          member.host,
+          cat("left the job: ", answer.text),
+          "",
+          {world_.number(peer)}}});
   }
   const auto place = server->asked.empty() ? 0 : answer.id - server->asked.front().request.id;
   if (!is_one || place >= server->asked.size() || !server->asked[place].is_said) {
@@ -327,8 +326,7 @@ void Client::end_one(const CallRef& call) {
 void Client::peer_failed(int peer, const std::string& cause) {
   for (const Server& server : servers_) {
     if (server.rank != peer || server.has_left) continue;
-    const Member& member = world_.members[static_cast<std::size_t>(peer)];
-    fail(rank_failed(world_.number(peer), member.host, member.pid, cat(cause, kServerIsLost)));
+    fail(stopped_.ok() ? world_.failed(peer, cause) : stopped_);
   }
 }
 

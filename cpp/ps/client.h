@@ -98,6 +98,8 @@ class Client final : public Sink {
   // Calls that have ended, whose `done` is to be called: not by this client, which may be asked
   // from there.
   std::vector<CallRef> take_ended() { return std::exchange(ended_, {}); }
+  // Servers that are lost until this is called with ok() are lost since this process was stopped.
+  void was_stopped(Status status) { stopped_ = std::move(status); }
   // Nobody talks to a server any more: all that is open ends with this at the next turn.
   void fail(Status failure);
   // A server is lost, and with it all that is open and all that will be asked.
@@ -176,6 +178,7 @@ class Client final : public Sink {
   std::vector<CallRef> ended_;
   std::vector<Server> servers_;
   Status failure_;
+  Status stopped_;
   bool has_given_up_ = false;  // nobody talks to a server any more
 };
 

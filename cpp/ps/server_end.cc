@@ -21,7 +21,6 @@ void Server::hang_up(std::size_t index, const std::string& cause) {
 
 void Server::lose(std::size_t index, const std::string& cause) {
   Worker& worker = workers_[index];
-  const Member& member = world_.members[static_cast<std::size_t>(worker.rank)];
   worker.is_there = false;
   worker.is_waiting = false;
   pace_.end(index);
@@ -33,9 +32,7 @@ void Server::lose(std::size_t index, const std::string& cause) {
   const std::string rest =
       there == 0 ? "It was the last worker, so the server ends."
                  : cat("The server goes on with ", there, there == 1 ? " worker." : " workers.");
-  notes_.push_back(
-      cat(rank_failed(world_.number(worker.rank), member.host, member.pid, cause).message(), ". ",
-          rest));
+  notes_.push_back(cat(world_.failed(worker.rank, cause).message(), ". ", rest));
 }
 
 void Server::release(Worker& worker) {

@@ -52,6 +52,7 @@ auto numbers_of(UpdateRule& rule) {
       {"epsilon", &rule.epsilon, 0, kAny},
       {"weight_decay", &rule.weight_decay, 0, kAny},
       {"clipvalue", &rule.clipvalue, 0, kAny},
+      {"lazy", &rule.lazy, 0, 1},
   });
 }
 
@@ -153,6 +154,7 @@ double UpdateRule::initial_value_of_slots() const {
 }
 
 bool UpdateRule::rests_without_gradient() const {
+  if (lazy != 0) return true;
   const bool has_no_memory =
       optimizer == Optimizer::adagrad || (optimizer == Optimizer::sgd && momentum == 0);
   return has_no_memory && weight_decay == 0;

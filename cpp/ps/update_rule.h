@@ -30,6 +30,7 @@ struct UpdateRule {
   double epsilon = 1e-7;
   double weight_decay = 0;  // 0: none; with adam this is AdamW
   double clipvalue = 0;     // 0: none
+  double lazy = 0;          // 0 or 1: rows rest without a gradient, whatever the optimizer
 
   // What is kept beside each variable, in this order: "momentum", "velocity", ...
   std::vector<std::string_view> slots() const;

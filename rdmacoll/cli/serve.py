@@ -67,6 +67,13 @@ class _Report:
         workers = world.size() - int(world.describe()["servers"])  # servers count all ranks
         return {"rank": world.rank(), "server": world.rank() - workers, "workers": workers}
 
+    def tell_interrupt(self) -> None:
+        """Of Ctrl-C before there is a world, which would say it."""
+        if not self._has_looked:
+            whom = f"the workers {self._workers}" if self._workers else "the workers"
+            text = f"rdmacoll serve: interrupted (Ctrl-C) while it waited for {whom}: it has served nobody."
+            click.echo(text, err=True)
+
     def tell(self) -> None:
         """One line."""
         if not self._has_looked:
@@ -126,6 +133,9 @@ def serve(
     except SystemExit as ended:  # how init() ends on a server
         if ended.code:
             raise
+    except KeyboardInterrupt:
+        report.tell_interrupt()
+        raise
     finally:
         report.tell()
     return {"ok": True}

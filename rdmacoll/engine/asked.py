@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -16,6 +17,10 @@ from rdmacoll.engine.process_set import ProcessSet, setting_of
 from rdmacoll.engine.rendezvous_door import data_settings
 from rdmacoll.engine.settings import Values, arguments_text
 
+# What the library says where RDMA cannot be used.
+_ASKED = "RDMA was asked for ("
+_CURE = "To go without, unset what asks for it."
+_CURE_OF_PROTOCOL = "To go without, give server_protocol=grpc."
 Sets = Union[Sequence[Union[ProcessSet, Iterable[int]]], str, None]
 
 
@@ -30,6 +35,18 @@ class Asked:
     wrong: RdmacollError | None
     listed: Launch | None = None
     note: str = ""
+    protocol: str = ""  # of TensorFlow's servers, where it asks for RDMA
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """RDMA that cannot be used is said to have been asked for by the protocol, where that has done it."""
+        try:
+            yield
+        except ConfigError as error:
+            if not self.protocol or _ASKED not in str(error):
+                raise
+            text = str(error).replace(_ASKED, f"{_ASKED}server_protocol={self.protocol}: ")
+            raise ConfigError(text.replace(_CURE, _CURE_OF_PROTOCOL)) from None
 
 
 def read(library: Library, process_sets: Sets, settings: Mapping[str, object]) -> Asked:
@@ -71,4 +88,6 @@ def ask(
     if follows:
         asked = read(library, process_sets, {**settings, **follows})
     note = cluster.protocol_sentence(told, asked.values)
-    return Asked(asked.arguments, asked.values, asked.wrong, listed, note)
+    return Asked(
+        asked.arguments, asked.values, asked.wrong, listed, note, told.protocol if "rdma" in follows else ""
+    )

@@ -38,6 +38,7 @@ class Ending:
 
     def __init__(self) -> None:
         self._cause = ""
+        self._told: BaseException | None = None
         self.is_failure = False  # an exception, or an exit code other than 0
         self.is_exception = False  # one that nobody caught
 
@@ -45,6 +46,10 @@ class Ending:
         """A new world: what was caught before it is not its end."""
         self._cause = ""
         self.is_failure = self.is_exception = False
+
+    def is_told(self, error: BaseException) -> None:
+        """Of an error that ends the program: it has been said, and needs no traceback."""
+        self._told = error
 
     def cause(self) -> str:
         """One phrase, with the exception's class where it is known."""
@@ -72,7 +77,8 @@ class Ending:
         def record(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
             self._cause = phrase_of(value)
             self.is_failure = self.is_exception = True
-            previous(kind, value, trace)
+            if value is not self._told:
+                previous(kind, value, trace)
 
         sys.excepthook = record
 

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Callable
 
 from rdmacoll.engine.carrier import no_watch
-from rdmacoll.engine.ending import is_harmless, phrase_of
-from rdmacoll.engine.errors import RankFailedError
+from rdmacoll.engine.ending import Ending, is_harmless, phrase_of
+from rdmacoll.engine.errors import RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library
+from rdmacoll.engine.log import Log
 from rdmacoll.engine.ps_start import VariableServers, left_with
 
 # It comes back from the library this often, so that Python's signal handlers (Ctrl-C) can run.
 _SLICE_MS = 100
+# The end of what the engine does not say itself.
+_SO_IT_ENDS = " So this server ends."
 
 
 def serve(
@@ -20,11 +23,13 @@ def serve(
     engine: int,
     servers: VariableServers | None,
     leave: Callable[[str], None],
-    look: Callable[[], None] = no_watch,
+    ending: Ending,
+    look: Callable[[], None] | None,
 ) -> bool:
     """Does a server's work until all workers have left. Whether all have left well. `look` is called again
     and again meanwhile, and at the end. An error is first told to the world, by `leave`: nobody is to take
-    the workers' end for the cause.
+    the workers' end for the cause. Where nobody looks it is said here in one sentence, by which the process
+    ends; else the caller says it.
 
     Sums what they push, and raises RankFailedError when the world fails meanwhile, or when a worker has left
     with an error. Asynchronous `servers` apply what is pushed, and the engine's own thread sums: these go on
@@ -32,14 +37,24 @@ def serve(
     """
     cause = ""
     try:
-        return _serve(library, engine, servers, look)
+        return _serve(library, engine, servers, look or no_watch)
     except BaseException as error:
         cause = phrase_of(error)
         leave(cause)
+        if look is None:
+            _say(error, ending, Log(rank=library.engine_topology(engine)[0]))
         raise
     finally:
         if servers is not None:
             servers.free(cause)
+
+
+def _say(error: BaseException, ending: Ending, log: Log) -> None:
+    is_here = isinstance(error, RdmacollError) and not isinstance(error, RankFailedError)
+    if is_here or str(error).endswith(_SO_IT_ENDS):
+        log.error(str(error))
+    if isinstance(error, (KeyboardInterrupt, RdmacollError)):
+        ending.is_told(error)
 
 
 def _serve(library: Library, engine: int, servers: VariableServers | None, look: Callable[[], None]) -> bool:
@@ -56,7 +71,7 @@ def _serve(library: Library, engine: int, servers: VariableServers | None, look:
             continue
         what = left_with(rank, cause)
         if servers is None:
-            raise RankFailedError(f"{what} So this server ends.", rank=int(rank), cause=cause)
+            raise RankFailedError(what + _SO_IT_ENDS, rank=int(rank), cause=cause)
         servers.warn(what)
     return all(map(is_harmless, left.values()))
 

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from rdmacoll.engine.asked import ask
 from rdmacoll.engine.bootstrap import Start, find_start
-from rdmacoll.engine.carrier import gave_up, no_watch
+from rdmacoll.engine.carrier import gave_up
 from rdmacoll.engine.ending import Ending, is_harmless
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
@@ -220,7 +220,8 @@ def init(
         carrier = start.carrier(asked.values)
         servers = variable_servers(library, start.launch, asked.values) if wrong is None else None
         try:
-            address = start_engine(library, carrier, start.launch, asked.arguments, wrong, servers)
+            with asked.named():
+                address = start_engine(library, carrier, start.launch, asked.arguments, wrong, servers)
         except BaseException as error:
             if isinstance(error, RankFailedError) or not isinstance(error, Exception):
                 note_failure()
@@ -246,7 +247,7 @@ def serve_alone(look: Callable[[], None]) -> None:
 def _serve(engine: Engine) -> None:
     """The whole life of a parameter server; the process ends with it."""
     with engine.held() as address:
-        if not serve(engine.library, address, engine.variable_servers, leave, _PROCESS.look or no_watch):
+        if not serve(engine.library, address, engine.variable_servers, leave, _PROCESS.ending, _PROCESS.look):
             note_failure()
     shutdown()
     sys.exit(0)

@@ -64,19 +64,31 @@ def exchange(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
     """One step: pushes gradients of these variables and gives their fresh values, with one request to each
     server for each dtype. Of a `tf.IndexedSlices` its rows are pushed and pulled: the values are slices of
     the same indices. Errors as of `push`."""
+    fitting = [
+        tf.IndexedSlices(*_slices(gradient, name), gradient.dense_shape)
+        if isinstance(gradient, tf.IndexedSlices)
+        else _fitting(as_tensor(gradient), name)
+        for gradient, name in zip(gradients, names)
+    ]
+    return exchange_undeclared(fitting, names)
+
+
+def exchange_undeclared(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """The same, of variables that may be declared before the ops run, and not when they are made."""
     results: list[Any] = list(gradients)
     dense = []
     for index, (gradient, name) in enumerate(zip(gradients, names)):
         if isinstance(gradient, tf.IndexedSlices):
-            rows, indices = _slices(gradient, name)
+            indices = tf.cast(gradient.indices, tf.int64)
             with op_scope(), typed_errors():
-                values = ops().rdmacoll_ps_exchange_rows(gradients=rows, rows=indices, variables=[name])
+                values = ops().rdmacoll_ps_exchange_rows(
+                    gradients=gradient.values, rows=indices, variables=[name]
+                )
             results[index] = tf.IndexedSlices(values, indices, gradient.dense_shape)
         else:
-            results[index] = _fitting(as_tensor(gradient), name)
             dense.append(index)
-    for indices in by_dtype([results[index] for index in dense]).values():
-        group = [dense[index] for index in indices]
+    for places in by_dtype([results[index] for index in dense]).values():
+        group = [dense[place] for place in places]
         with op_scope(), typed_errors():
             values = ops().rdmacoll_ps_exchange(
                 gradients=[results[index] for index in group], variables=[names[index] for index in group]

@@ -25,6 +25,17 @@ from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
 from rdmacoll.ps.calls import has_servers
 
 
+def refuse_servers() -> None:
+    """Raises ConfigError where nothing is reduced."""
+    if has_servers():
+        raise ConfigError(
+            "gradients are not reduced with asynchronous parameter servers, which apply those of each "
+            "worker: take them from a plain tf.GradientTape, and give them to an optimizer that "
+            "DistributedOptimizer has wrapped after init(), or push them with "
+            "rdmacoll.push_pull(gradient, name=...) to variables of rdmacoll.ps.declare."
+        )
+
+
 class GradientReducer:
     """Called with the gradients of one step. Keys are indices: `name`, the step's place in the trace
     and the bucket's number; the variables' names only label messages."""
@@ -73,11 +84,7 @@ class GradientReducer:
     @not_converted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         """The reduced gradients; None stays None."""
-        if has_servers():
-            raise ConfigError(
-                "gradients are not reduced with asynchronous parameter servers, which apply those of each "
-                "worker: wrap an optimizer with DistributedOptimizer after init(), and no tape."
-            )
+        refuse_servers()
         with within(self.process_set):
             return self._reduced(gradients, variables)
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import global_process_set
-from rdmacoll.optimizer import keras2, keras3
+from rdmacoll.optimizer import keras3, served_v1, v1
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.exchange import FIXED_RATE, Exchange, worker_rule
 from rdmacoll.optimizer.subclass import subclass
@@ -98,17 +98,14 @@ class Served2(Served):
 def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> None:
     """Swaps the class of `optimizer`, or of what loss scaling has inside. Raises ConfigError for what servers
     cannot apply."""
-    if family not in (keras2, keras3):
-        raise ConfigError(
-            f"asynchronous parameter servers apply optimizers of Keras, not {type(optimizer).__name__} of "
-            f"{type(optimizer).__module__}: use one of those, or sync=True."
-        )
     for option, value in options.items():
         if option in _UNUSED and value != _UNUSED[option]:
             raise ConfigError(
                 f"DistributedOptimizer({option}={value!r}) with asynchronous parameter servers, where each "
                 "push is applied by itself and nothing is reduced: leave it out, or use sync=True."
             )
+    if family is v1:
+        return served_v1.wrap(optimizer, name)
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     worker_rule(optimizer)
@@ -124,6 +121,7 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
         )
         _patch_saving(f"{package}.src", _SAVES_IN_KERAS_2)
     optimizer.__class__ = served
+    return None
 
 
 # What `Model.save` and `keras.models.save_model` have in common: modules, and their functions or Model's.

@@ -11,7 +11,7 @@ from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer.accumulation import checked_passes
-from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.reduce import GradientReducer, refuse_servers
 
 
 class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
@@ -48,9 +48,10 @@ def DistributedGradientTape(
     """Makes `tape.gradient()` return gradients that are reduced over all ranks; returns the same tape.
 
     tape: a `tf.GradientTape`, recording or not. Options as for `DistributedOptimizer`; use one of the
-    two. Raises ConfigError for a tape that is wrapped already, and for several backward passes to a step:
-    a tape lives for one.
+    two. Raises ConfigError for a tape that is wrapped already, for several backward passes to a step (a tape
+    lives for one), and with asynchronous parameter servers, which reduce nothing.
     """
+    refuse_servers()
     if checked_passes(backward_passes_per_step) != 1:
         raise ConfigError(
             f"backward_passes_per_step={backward_passes_per_step} of a tape, which lives for one pass: sum "

@@ -28,11 +28,21 @@ def current() -> Session:
     """This worker's session. Raises NotInitializedError."""
     servers = world.current().variable_servers
     if servers is None or servers.session is None:
+        here = "there are no asynchronous parameter servers here: "
+        if _has_synchronous():
+            here = (
+                "the parameter servers of this run are synchronous: they sum what all workers push with "
+                "rdmacoll.push_pull, and own no variables; for servers that do "
+            )
         raise NotInitializedError(
-            "there are no asynchronous parameter servers here: call "
-            'rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps and RDMACOLL_PS_SYNC=false.'
+            here + 'call rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps and '
+            "RDMACOLL_PS_SYNC=false."
         )
     return servers.session
+
+
+def _has_synchronous() -> bool:
+    return not has_servers() and world.current().values.text("RDMACOLL_MODE") == "ps"
 
 
 def declare(
@@ -132,8 +142,16 @@ def stats() -> list[dict[str, int]]:
 
 
 def sharding() -> str:
-    """Which server stores what: a line for each."""
-    return current().sharding()
+    """Which server stores what: a line for each. Of synchronous servers: which one sums what."""
+    if not _has_synchronous():
+        return current().sharding()
+    workers = world.size()
+    ranks = range(workers, workers + world.current().servers) or range(workers)  # colocated
+    return "".join(
+        f"server {number} (rank {rank}): part {number + 1} of {len(ranks)} of each segment of what is "
+        "summed, cut between multiples of 64 bytes\n"
+        for number, rank in enumerate(ranks)
+    )
 
 
 def _taking(name: str, out: Array | None) -> Array:

@@ -37,6 +37,10 @@ class PsFleet : public testing::TestWithParam<Backend> {
     std::iota(server_ranks.begin(), server_ranks.end(), workers);
     for (int rank = 0; rank < workers + servers; ++rank) {
       worlds.push_back(world_of(workers + servers, rank));
+      worlds.back().servers = servers;
+      for (int server = workers; server < workers + servers; ++server) {
+        worlds.back().members[static_cast<std::size_t>(server)].stores = true;
+      }
     }
     for (int rank = 0; rank < workers; ++rank) {
       const auto i = static_cast<std::size_t>(rank);

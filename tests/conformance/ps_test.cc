@@ -168,7 +168,7 @@ TEST_P(ParameterServer, that_leaves_by_an_error_says_why_to_its_workers) {
     EXPECT_EQ(pushed->status.detail().cause, "left the job: ValueError: nan");
     EXPECT_THAT(pushed->status.message(),
                 testing::AllOf(testing::HasSubstr("has left the job (ValueError: nan)"),
-                               testing::HasSubstr("it is a parameter server")));
+                               testing::HasSubstr("the variables that it stored are lost")));
   }
   EXPECT_TRUE(servers[1]->has_told());
 }
@@ -183,7 +183,7 @@ TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
   const Status failed = wait(pushed);
   EXPECT_EQ(failed.code(), Code::rank_failed) << failed.message();
   EXPECT_EQ(failed.detail().rank, 3);
-  EXPECT_THAT(failed.message(), testing::HasSubstr("it is a parameter server"));
+  EXPECT_THAT(failed.message(), testing::HasSubstr("the variables that it stored are lost"));
   const CallRef later = clients[0]->pull(tensors(memory));
   EXPECT_TRUE(later->is_done());
   EXPECT_EQ(later->status.code(), Code::rank_failed);

@@ -280,7 +280,7 @@ def refused() -> list[str]:
         lambda: rdmacoll.ps.rule_of(keras.optimizers.SGD(0.1, global_clipnorm=1.0)),
         lambda: wrap(keras.optimizers.SGD(0.1), op=rdmacoll.Sum),
         lambda: wrap(keras.optimizers.SGD(0.1), backward_passes_per_step=2),
-        lambda: wrap(tf.compat.v1.train.GradientDescentOptimizer(0.1)),
+        lambda: wrap(tf.compat.v1.train.AdadeltaOptimizer(0.1)),
         lambda: wrap(wrap(keras.optimizers.SGD(0.1))),
         changed_rate,
         assigned_rate,

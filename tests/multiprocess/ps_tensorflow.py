@@ -2,8 +2,8 @@
 
 Arguments: this process's number, "graph" (as of TensorFlow 1: variables on the server, a copy of the network
 on each worker, the mean of their gradients) or "strategy" (ParameterServerStrategy, whose workers take steps
-of the whole batch, one at a time), and the addresses of the server and of the workers. These serve;
-one more, the last, is the client that trains.
+of the whole batch, one at a time), how many servers there are, and the addresses of the servers and of the
+workers. These serve; one more, the last, is the client that trains.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import tensorflow as tf
 from ps_network import BATCH, EPOCHS, MOMENTUM, RATE, STEPS, network, rows_of
 from ranks import report
 
-NUMBER, KIND, *ADDRESSES = sys.argv[1:]
-CLUSTER = {"ps": ADDRESSES[:1], "worker": ADDRESSES[1:]}
+NUMBER, KIND, SERVERS, *ADDRESSES = sys.argv[1:]
+CLUSTER = {"ps": ADDRESSES[: int(SERVERS)], "worker": ADDRESSES[int(SERVERS) :]}
 WORKERS = len(CLUSTER["worker"])
 IS_TRAINED = Path(os.environ["RANKS_FOLDER"]) / "trained"
 v1 = tf.compat.v1
@@ -45,7 +45,8 @@ def updates(weights: Sequence[Any], speeds: Sequence[Any], gradients: Sequence[A
 def train_in_a_graph() -> list[Any]:
     initial = network().get_weights()
     with tf.Graph().as_default():
-        with tf.device("/job:ps/task:0"):
+        with v1.device(v1.train.replica_device_setter(len(CLUSTER["ps"]))):
+            # In turn on the servers.
             weights = [v1.get_variable(f"w{i}", initializer=value) for i, value in enumerate(initial)]
             speeds = [v1.get_variable(f"s{i}", initializer=np.zeros_like(v)) for i, v in enumerate(initial)]
         places, shares = [], []
@@ -94,7 +95,8 @@ def train_by_a_strategy() -> list[Any]:
 
 
 if int(NUMBER) < len(ADDRESSES):
-    job, index = ("ps", 0) if NUMBER == "0" else ("worker", int(NUMBER) - 1)
+    index = int(NUMBER) - len(CLUSTER["ps"])
+    job, index = ("ps", int(NUMBER)) if index < 0 else ("worker", index)
     server = tf.distribute.Server(CLUSTER, job_name=job, task_index=index, protocol="grpc")
     while not IS_TRAINED.exists():
         time.sleep(0.1)

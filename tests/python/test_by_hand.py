@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from marks import slow
-from ranks import ROOT, Outcome, Run, free_addresses
+from ranks import ROOT, Outcome, Run, free_addresses, run
 
 from rdmacoll.benchmarks.hosts import Hosts
 
@@ -124,6 +124,22 @@ def test_arguments_variables_and_flags_may_differ_and_the_protocol_is_said_once(
     served(done)
     said = "server_protocol=grpc+mpi: MPI carries no data here"
     assert [said in rank.output for rank in done.ranks] == [True, False, False, False]
+
+
+def test_rdma_that_the_protocol_asks_for_and_nobody_has_is_said_with_the_flag(tmp_path):
+    hand = ByHand(1, 1)
+    asking = "--server_protocol=grpc+verbs"
+    program = "import rdmacoll\nrdmacoll.init(argv=True)\n"
+    arguments = {place: hand.flags(place, asking) for place in range(2)}
+    env = {"RDMACOLL_SECRET_FILE": str(tmp_path / "secret")}
+    outcome = run(program, 2, launcher="hand", arguments_of=arguments, env=env, deadline_s=60)
+    for one in outcome.ranks:
+        if "RDMA is asked for" in one.output and one.code == 0:
+            pytest.skip("RDMA can be used here")
+        assert one.code == 1, outcome.text()
+        last = one.output.splitlines()[-1]
+        assert "RDMA was asked for (server_protocol=grpc+verbs: RDMACOLL_RDMA=true at rank " in last
+        assert last.endswith("To go without, give server_protocol=grpc.")
 
 
 @pytest.mark.parametrize(("ended", "by", "cause"), [(1, "SIGKILL", ""), (0, "SIGINT", "KeyboardInterrupt")])

@@ -14,20 +14,22 @@ from test_parameter_server import TOLERANCE, ps, train
 WORKERS = 2
 
 
-def by_tensorflow(kind: str) -> Any:
+def by_tensorflow(kind: str, servers: int) -> Any:
     """The final weights."""
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(1 + WORKERS)]
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(servers + WORKERS)]
     program: Path = ROOT / "tests" / "multiprocess" / "ps_tensorflow.py"
     processes = len(addresses) + 1
-    arguments = {number: [str(number), kind, *addresses] for number in range(processes)}
+    arguments = {number: [str(number), kind, str(servers), *addresses] for number in range(processes)}
     outcome = run(program, processes, launcher="hand", arguments_of=arguments, deadline_s=300)
     return outcome.succeeded()[-1]
 
 
 # The order of sums differs, and TensorFlow's graph optimizer fuses what Keras computes one by one.
-@pytest.mark.parametrize("kind", [slow("graph"), slow("strategy")])
-def test_a_training_ends_where_tensorflows_own_servers_end(kind):
-    theirs = np.array(by_tensorflow(kind))
-    for ours in train(WORKERS, WORKERS + 1, **ps(1)):
+@pytest.mark.parametrize(
+    ("kind", "servers"), [slow("graph", 1), slow("strategy", 1), slow("graph", 2), slow("strategy", 2)]
+)
+def test_a_training_ends_where_tensorflows_own_servers_end(kind, servers):
+    theirs = np.array(by_tensorflow(kind, servers))
+    for ours in train(WORKERS, WORKERS + servers, **ps(servers)):
         assert theirs.shape == np.shape(ours["weights"]["fit"])
         assert np.abs(theirs - ours["weights"]["fit"]).max() < TOLERANCE

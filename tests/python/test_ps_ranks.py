@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ranks import Run, run
+from ranks import run
 from test_parameter_server import REFUSED_START
 
 PROGRAM = Path(__file__).resolve().parent.parent / "multiprocess" / "ps_training.py"
@@ -93,93 +90,6 @@ else:
     assert [text.output.count(said) for text in outcome.ranks] == [0, 0, 1, 0], outcome.text()
 
 
-def test_servers_say_why_a_worker_has_left():
-    program = """
-import numpy as np, rdmacoll
-from rdmacoll import ps
-rdmacoll.init(mode="ps", sync=False)
-ps.declare({"w": np.zeros(10, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
-ps.push(np.ones(10, np.float32), "w")
-if rdmacoll.rank() == 1:
-    raise ValueError("nan")
-"""
-    outcome = run(program, 3, deadline_s=60)
-    assert [rank.code for rank in outcome.ranks] == [0, 1, 0], outcome.text()
-    said = "worker 1 has left the job with an error (ValueError: nan)."
-    assert said in outcome.ranks[2].output, outcome.text()
-
-
-PUSHING = """
-import os, time
-import numpy as np, rdmacoll
-from ranks import report
-from rdmacoll import ps
-rdmacoll.init(mode="ps", sync=False)
-ps.declare({"w": np.zeros(1000, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
-report({"pid": os.getpid()})
-while True:
-    ps.push(np.ones(1000, np.float32), "w")
-    if os.environ.get("FAILS") == str(rdmacoll.rank()):
-        raise ValueError("nan")
-"""
-
-
-@pytest.mark.parametrize("interrupted", [2, 3])
-def test_a_server_that_is_interrupted_ends_all_processes_by_its_name(interrupted):
-    with Run(PUSHING, 4, env={"RDMACOLL_NUM_SERVERS": "2"}) as started:
-        started.wait_for_reports([0, 1])
-        pid = started.pid(interrupted)
-        os.kill(pid, signal.SIGINT)
-        outcome = started.finish(60)
-    codes = [1, 1, 1, 1]
-    codes[interrupted] = -signal.SIGINT
-    assert [rank.code for rank in outcome.ranks] == codes, outcome.text()
-    assert "KeyboardInterrupt" in outcome.ranks[interrupted].output
-    for place in {0, 1, 2, 3} - {interrupted}:
-        lines = outcome.ranks[place].output.splitlines()
-        raised = [line for line in lines if line.startswith("rdmacoll.engine.errors.RankFailedError: ")]
-        assert raised, outcome.text()
-        said = [raised[-1]]
-        if place < 2 and lines[-1].startswith(f"[rdmacoll rank {place}] error: "):
-            said.append(lines[-1])  # its push may fail before its engine hears the news
-        assert lines[-1] == said[-1], outcome.text()
-        for line in said:
-            assert f"(rank {interrupted}, " in line or f"rank {interrupted} (" in line, line
-            assert f"pid {pid}) has left the job (KeyboardInterrupt)" in line
-
-
-def test_colocated_all_others_name_the_worker_that_fails_and_its_error():
-    env = {"RDMACOLL_SERVER_PLACEMENT": "colocated", "FAILS": "1"}
-    with Run(PUSHING, 3, env=env) as started:
-        pid = started.pid(1)
-        outcome = started.finish(60)
-    assert [rank.code for rank in outcome.ranks] == [1, 1, 1], outcome.text()
-    for place in (0, 2):
-        output = outcome.ranks[place].output
-        last = output.splitlines()[-1]
-        assert last.startswith("rdmacoll.engine.errors.RankFailedError: rank 1 ("), outcome.text()
-        assert f"pid {pid}) has left the job (ValueError: nan)" in last
-        assert "stopped answering" not in output, output  # of nobody else
-
-
-def test_colocated_who_stays_says_who_has_left_by_an_error():
-    program = """
-import numpy as np, rdmacoll
-from rdmacoll import ps
-rdmacoll.init(mode="ps", sync=False, placement="colocated")
-ps.declare({"w": np.zeros(1000, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
-ps.push(np.ones(1000, np.float32), "w")
-if rdmacoll.rank() == 1:
-    import time
-    time.sleep(1)
-    raise ValueError("nan")
-"""
-    outcome = run(program, 2, deadline_s=60)
-    assert [rank.code for rank in outcome.ranks] == [0, 1], outcome.text()
-    said = "worker 1 has left the job with an error (ValueError: nan)."
-    assert said in outcome.ranks[0].output, outcome.text()
-
-
 def test_a_worker_that_is_alone_serves_itself_over_tcp():
     program = """
 import numpy as np, rdmacoll
@@ -227,45 +137,6 @@ report([said, [float(ps.pull(name)[-1]) for name in ("w", "b", "more")]])
     assert any(part in second[0][0] for part in known), second
 
 
-def errors_when_rank_2_dies(program: str, ranks: int, **options: Any) -> list[str]:
-    """What workers 0 and 1 report of the death of a server, once they have reported that they work."""
-    with Run(program, ranks, **options) as started:
-        started.wait_for_reports([0, 1])
-        os.kill(started.pid(2), signal.SIGKILL)
-        outcome = started.finish()
-    assert [worker.code for worker in outcome.ranks[:2]] == [0, 0], outcome.text()
-    return [worker.report["error"] for worker in outcome.ranks[:2]]
-
-
-def test_a_server_that_dies_is_named_on_all_workers():
-    for error in errors_when_rank_2_dies(PROGRAM, 4, arguments=["2", "server dies"]):
-        assert error.startswith("RankFailedError: rank 2 (")
-        assert "it is a parameter server" in error
-
-
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_server_that_dies_in_the_middle_of_large_pushes_is_named(transport):
-    program = """
-import numpy as np
-import rdmacoll
-from ranks import report
-from rdmacoll import ps
-
-rdmacoll.init(mode="ps", sync=False, num_servers=1)
-gradient = np.zeros(4 << 20, np.float32)
-ps.declare({"w": gradient}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n"))
-ps.push(gradient, "w")
-report("pushes")
-try:
-    while True:
-        ps.push(gradient, "w")
-except rdmacoll.RankFailedError as error:
-    report({"error": str(error)})
-"""
-    for error in errors_when_rank_2_dies(program, 3, env={"RDMACOLL_TRANSPORT": transport}):
-        assert error.startswith("rank 2 (")
-
-
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
@@ -286,14 +157,26 @@ def test_without_asynchronous_servers_calls_say_what_is_missing():
     program = """
 import numpy as np, rdmacoll
 from ranks import report
-rdmacoll.init(mode="ps")
-try:
-    rdmacoll.pull("w")
-except rdmacoll.NotInitializedError as error:
-    report(str(error))
+rdmacoll.init(mode="ps", num_servers=2)
+said = []
+for call in (lambda: rdmacoll.pull("w"), lambda: rdmacoll.push(np.ones(3), "w"), rdmacoll.ps.stats):
+    try:
+        call()
+    except rdmacoll.NotInitializedError as error:
+        said.append(str(error))
+report([*said, rdmacoll.ps.sharding()])
 """
-    reports = run(program, 2, deadline_s=60).succeeded()
-    assert 'rdmacoll.init(mode="ps", sync=False)' in reports[0]
+    said, *others, shares = run(program, 3, deadline_s=60).succeeded()[0]
+    assert others == [said, said]
+    assert said.startswith(
+        "the parameter servers of this run are synchronous: they sum what all workers push"
+    )
+    assert 'for servers that do call rdmacoll.init(mode="ps", sync=False), or set RDMACOLL_MODE=ps' in said
+    assert shares.splitlines() == [
+        f"server {number} (rank {1 + number}): part {number + 1} of 2 of each segment of what is summed, "
+        "cut between multiples of 64 bytes"
+        for number in range(2)
+    ]
 
 
 def test_callers_that_come_and_go_wake_no_thread():

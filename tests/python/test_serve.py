@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ranks import clean_environment, mpirun_command
+from ranks import clean_environment, free_port, mpirun_command
 from test_by_hand import ByHand, served, wait_for_line
 
 COMMAND = [sys.executable, "-m", "rdmacoll.cli.main", "serve"]
@@ -167,6 +167,27 @@ def test_a_server_that_serves_nobody_says_how_it_is_started():
     assert code == 1, output
     assert "nobody says whom this server serves: give --task_index, --ps_hosts and --worker_hosts" in output
     assert "Traceback" not in output
+
+
+def test_ctrl_c_ends_a_wait_for_workers_with_a_sentence():
+    options = [f"--ps_hosts=127.0.0.1:{free_port()}", f"--worker_hosts=127.0.0.1:{free_port()}"]
+    with subprocess.Popen(
+        [*COMMAND, "--task_index=0", *options],
+        env=clean_environment({"RDMACOLL_LOG": "debug"}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        while "waiting for worker 0" not in lines[-1]:
+            assert lines[-1], lines
+            lines.append(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(60) == 130, rest
+    assert "rdmacoll serve: interrupted (Ctrl-C) while it waited for the workers 127.0.0.1:" in rest
+    assert "Traceback" not in rest
 
 
 def test_wrong_options_are_said_by_the_server_itself():

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "ps/checkpoint.h"
+#include "unit/no_descriptors.h"
 
 namespace rdmacoll::ps {
 namespace {
@@ -187,6 +188,18 @@ TEST_F(Checkpoints, without_a_folder_say_what_to_make) {
   EXPECT_THAT(run(Checkpoint::Way::save, path + "/not_there/model", saved).message(),
               testing::AllOf(testing::HasSubstr("cannot be written: no such file or directory"),
                              testing::HasSubstr("Make its folder on each server's machine")));
+}
+
+TEST_F(Checkpoints, without_a_descriptor_say_which_limit_to_raise) {
+  Store saved = store_after(1);
+  const NoDescriptors none;
+  for (const auto way : {Checkpoint::Way::save, Checkpoint::Way::restore}) {
+    EXPECT_THAT(run(way, path, saved).message(),
+                testing::AllOf(testing::HasSubstr("too many open files: all "),
+                               testing::HasSubstr("raise the limit by `ulimit -n "),
+                               testing::Not(testing::HasSubstr("Make room")),
+                               testing::Not(testing::HasSubstr("Give the path"))));
+  }
 }
 
 }  // namespace

@@ -135,7 +135,8 @@ TEST(Update, pass_not_a_number_on) {
 }
 
 TEST(UpdateRule, only_some_change_nothing_without_a_gradient) {
-  for (const char* text : {"optimizer=sgd", "optimizer=adagrad"}) {
+  for (const char* text :
+       {"optimizer=sgd", "optimizer=adagrad", "optimizer=sgd\nmomentum=0.1\nlazy=1"}) {
     EXPECT_TRUE(rule_of(text).rests_without_gradient()) << text;
   }
   for (const char* text : {"optimizer=sgd\nmomentum=0.1", "optimizer=sgd\nweight_decay=0.1",

@@ -1,0 +1,239 @@
+"""TensorFlow 1's optimizers with asynchronous parameter servers. Arguments: what is tried, how many servers.
+Reports what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from ranks import report
+
+import rdmacoll
+from rdmacoll import ps
+
+TASK, SERVERS, *ARGUMENTS = sys.argv[1:]
+WRAP = rdmacoll.DistributedOptimizer
+STEPS = 12
+# Adam moves rows without a gradient, which the worker has when it pushes them again: later than the plain
+# optimizer.
+is_dense = "adam" in ARGUMENTS
+v1 = tf.compat.v1
+train = v1.train
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "gradient_descent": lambda: train.GradientDescentOptimizer(0.1),
+    "decayed": lambda: train.GradientDescentOptimizer(
+        train.exponential_decay(0.1, train.get_or_create_global_step(), 4, 0.5)
+    ),
+    "momentum": lambda: train.MomentumOptimizer(0.05, 0.9),
+    "nesterov": lambda: train.MomentumOptimizer(0.05, 0.9, use_nesterov=True),
+    "adam": lambda: train.AdamOptimizer(0.02, beta1=0.8),
+    "adagrad": lambda: train.AdagradOptimizer(0.1),
+    "rmsprop": lambda: train.RMSPropOptimizer(0.01, momentum=0.5),
+    "centered": lambda: train.RMSPropOptimizer(0.01, decay=0.8, epsilon=1e-3, centered=True),
+}
+
+
+def values(salt: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng([4, salt]).normal(size=shape).astype(np.float32)
+
+
+def weights(own: float = 0) -> dict[str, Any]:
+    """An embedding, a matrix and, in float64, what is added."""
+    return {
+        "words": v1.get_variable("words", initializer=values(1, 50, 3) + np.float32(own)),
+        "kernel": v1.get_variable("kernel", initializer=values(2, 3, 4) + np.float32(own)),
+        "bias": v1.get_variable("bias", initializer=values(3, 4).astype(np.float64) + own),
+    }
+
+
+def loss_of(made: dict[str, Any], rows: Any) -> Any:
+    words = made["words"] * 1.0 if is_dense else made["words"]
+    out = tf.cast(tf.gather(words, rows) @ made["kernel"], tf.float64) + made["bias"]
+    return tf.reduce_mean((tf.tanh(out) - 0.3) ** 2)
+
+
+def batch(step: int, worker: int = 0) -> np.ndarray:
+    rows = np.random.default_rng([5, step, worker]).integers(0, 25, 8)
+    return np.concatenate([rows, rows[:2]])  # some twice
+
+
+def in_session(wrap: Callable[[Any], Any], make: Callable[[], Any], way: str) -> list[Any]:
+    """All variables after each step, at the end those of the servers, and the global step."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        made = weights()
+        rows = v1.placeholder(tf.int64, (None,))
+        step_count = train.get_or_create_global_step()
+        optimizer = wrap(make())
+        if way == "minimize":
+            step = optimizer.minimize(loss_of(made, rows), global_step=step_count)
+        else:
+            pairs = optimizer.compute_gradients(loss_of(made, rows))
+            step = optimizer.apply_gradients(pairs, global_step=step_count)
+        assert step in v1.get_collection(v1.GraphKeys.TRAIN_OP)
+        session.run(v1.global_variables_initializer())
+        seen = []
+        for number in range(STEPS):
+            session.run(step, {rows: batch(number)})
+            seen.append(session.run(made))
+        return [seen, session.run(step_count)]
+
+
+def in_eager_steps(wrap: Callable[[Any], Any], make: Callable[[], Any], way: str) -> list[Any]:
+    made = {
+        name: tf.Variable(start, name=f"eager/{name}")
+        for name, start in [("words", values(1, 50, 3)), ("kernel", values(2, 3, 4))]
+    }
+    made["bias"] = tf.Variable(values(3, 4).astype(np.float64), name="eager/bias")
+    optimizer, step_count = wrap(make()), tf.Variable(0, dtype=tf.int64)
+    variables = list(made.values())
+
+    def step(rows: Any) -> None:
+        if way == "eager":
+            optimizer.minimize(lambda: loss_of(made, rows), step_count, variables)
+            return
+        with tf.GradientTape() as tape:
+            loss = loss_of(made, rows)
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables), step_count)
+
+    run = tf.function(step) if way == "function" else step
+    seen = []
+    for number in range(STEPS):
+        run(tf.constant(batch(number)))
+        seen.append({name: one.numpy() for name, one in made.items()})
+    return [seen, int(step_count.numpy())]
+
+
+def same_as_plain(name: str, way: str) -> list[float]:
+    """With one worker: the largest difference to the plain optimizer in any step, that of what servers have
+    at the end, and how far variables have gone."""
+    there = in_session if way in ("minimize", "apply", "refs") else in_eager_steps
+    if way == "refs":
+        v1.disable_v2_behavior()
+    (plain, steps), (served, counted) = [
+        there(wrap, OPTIMIZERS[name], way) for wrap in (lambda one: one, WRAP)
+    ]
+    assert steps == counted == STEPS
+    in_steps = max(
+        float(np.abs(one[key] - other[key]).max()) for one, other in zip(plain, served) for key in one
+    )
+    prefix = "eager/" if there is in_eager_steps else ""
+    ends = max(float(np.abs(plain[-1][key] - ps.pull(prefix + key)).max()) for key in plain[-1])
+    return [in_steps, ends, float(np.abs(plain[0]["kernel"] - plain[-1]["kernel"]).max())]
+
+
+def together(name: str) -> dict[str, Any]:
+    """Workers train in a session that begins anew in the middle."""
+    me = rdmacoll.rank()
+    with tf.Graph().as_default():
+        made = weights()
+        rows = v1.placeholder(tf.int64, (None,))
+        loss = loss_of(made, rows)
+        step_count = train.get_or_create_global_step()
+        step = WRAP(OPTIMIZERS[name]()).minimize(loss, global_step=step_count)
+        for _ in range(2):
+            with train.MonitoredTrainingSession() as session:
+                for number in range(60):
+                    session.run(step, {rows: batch(number, me)})
+                steps = int(session.run(step_count))
+        rdmacoll.engine.barrier()
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            begin = float(session.run(loss, {rows: np.arange(25)}))
+            for key, variable in made.items():
+                variable.load(ps.pull(key), session)
+            end = float(session.run(loss, {rows: np.arange(25)}))
+    return {"loss": end / begin, "steps": steps, "updates": sum(s["updates"] for s in ps.stats())}
+
+
+def first_values() -> list[bool]:
+    """Where a step changes nothing: whether it gives all workers the values of the first one."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        made = weights(own=rdmacoll.rank())
+        step = WRAP(train.GradientDescentOptimizer(0.0)).minimize(loss_of(made, [1, 2]))
+        session.run(v1.global_variables_initializer())
+        session.run(step)
+        found = session.run(made)
+    wanted = {"words": values(1, 50, 3), "kernel": values(2, 3, 4), "bias": values(3, 4)}
+    return [bool((found[name] == value).all()) for name, value in wanted.items()]
+
+
+def refused() -> list[str]:
+    said = []
+
+    class Own(train.MomentumOptimizer):
+        def _apply_dense(self, grad: Any, var: Any) -> Any:
+            return tf.no_op()
+
+    def trained(optimizer: Any, dtype: Any = tf.float32, name: str = "v", **options: Any) -> None:
+        with tf.Graph().as_default(), v1.Session() as session:
+            step = WRAP(optimizer).minimize(tf.reduce_sum(v1.get_variable(name, (2,), dtype, **options)))
+            session.run(v1.global_variables_initializer())
+            session.run(step)
+
+    def scaled() -> None:
+        with tf.Graph().as_default():
+            WRAP(train.AdamOptimizer(train.exponential_decay(0.1, train.get_or_create_global_step(), 1, 0.5)))
+
+    attempts = [
+        lambda: WRAP(train.FtrlOptimizer(0.1)),
+        lambda: WRAP(Own(0.1, 0.9)),
+        scaled,
+        lambda: WRAP(train.AdamOptimizer(lambda: 0.1)),
+        lambda: WRAP(train.AdamOptimizer(0.1), op=rdmacoll.Sum),
+        lambda: trained(train.AdamOptimizer(0.1), tf.float16),
+        lambda: trained(train.AdamOptimizer(0.1), constraint=tf.nn.relu),
+        lambda: [trained(train.AdamOptimizer(0.1)) for _ in range(2)],
+        lambda: trained(train.MomentumOptimizer(0.1, 0.9), name="other"),
+    ]
+    for attempt in attempts:
+        try:
+            attempt()
+            said.append("nothing")
+        except (rdmacoll.RdmacollError, tf.errors.OpError) as error:
+            typed = rdmacoll.error_from(error)
+            said.append(f"{type(typed).__name__}: {typed}")
+    return said
+
+
+def scaled_losses() -> list[float]:
+    """Under loss scaling, whose steps with gradients that are not finite are left out."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("weight", initializer=np.float32([1.0, 2.0]))
+        factor = v1.placeholder(tf.float32, ())
+        scaling = v1.mixed_precision.MixedPrecisionLossScaleOptimizer
+        optimizer = scaling(train.GradientDescentOptimizer(0.25), v1.mixed_precision.DynamicLossScale())
+        step = WRAP(optimizer).minimize(tf.reduce_sum(weight) * factor)
+        session.run(v1.global_variables_initializer())
+        for number in range(3):
+            session.run(step, {factor: np.inf if number == 1 else 1.0})
+        return [*map(float, session.run(weight)), *map(float, ps.pull("weight"))]
+
+
+def two_in_one_run() -> list[float]:
+    """Two optimizers, whose steps one run takes: variables are declared in the order of the program."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        made = [v1.get_variable(f"w{i}", initializer=np.zeros(2, np.float32)) for i in range(2)]
+        steps = [
+            WRAP(train.GradientDescentOptimizer(rate)).minimize(tf.reduce_sum(one), var_list=[one])
+            for rate, one in zip((1.0, 10.0), made)
+        ]
+        session.run(v1.global_variables_initializer())
+        session.run(steps[rdmacoll.rank()])
+        session.run(steps)
+        rdmacoll.engine.barrier()
+        return [float(ps.pull(f"w{i}")[1]) for i in range(2)]
+
+
+if __name__ == "__main__":
+    placement = "colocated" if SERVERS == "colocated" else "dedicated"
+    rdmacoll.init(
+        mode="ps",
+        sync=False,
+        placement=placement,
+        num_servers=1 if placement == "colocated" else int(SERVERS),
+    )
+    report(globals()[TASK](*ARGUMENTS))
+    rdmacoll.shutdown()

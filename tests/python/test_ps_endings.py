@@ -1,0 +1,210 @@
+"""How runs with parameter servers end by a failure, and what is said then."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import Run, run
+
+PROGRAM = Path(__file__).resolve().parent.parent / "multiprocess" / "ps_training.py"
+
+
+def test_servers_say_why_a_worker_has_left():
+    program = """
+import numpy as np, rdmacoll
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False)
+ps.declare({"w": np.zeros(10, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
+ps.push(np.ones(10, np.float32), "w")
+if rdmacoll.rank() == 1:
+    raise ValueError("nan")
+"""
+    outcome = run(program, 3, deadline_s=60)
+    assert [rank.code for rank in outcome.ranks] == [0, 1, 0], outcome.text()
+    said = "worker 1 has left the job with an error (ValueError: nan)."
+    assert said in outcome.ranks[2].output, outcome.text()
+
+
+PUSHING = """
+import os, time
+import numpy as np, rdmacoll
+from ranks import report
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False)
+ps.declare({"w": np.zeros(1000, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
+report({"pid": os.getpid()})
+while True:
+    ps.push(np.ones(1000, np.float32), "w")
+    if os.environ.get("FAILS") == str(rdmacoll.rank()):
+        raise ValueError("nan")
+"""
+
+
+@pytest.mark.parametrize("interrupted", [2, 3])
+def test_a_server_that_is_interrupted_ends_all_processes_by_its_name(interrupted):
+    with Run(PUSHING, 4, env={"RDMACOLL_NUM_SERVERS": "2"}) as started:
+        started.wait_for_reports([0, 1])
+        pid = started.pid(interrupted)
+        os.kill(pid, signal.SIGINT)
+        outcome = started.finish(60)
+    codes = [1, 1, 1, 1]
+    codes[interrupted] = -signal.SIGINT
+    assert [rank.code for rank in outcome.ranks] == codes, outcome.text()
+    assert "KeyboardInterrupt" in outcome.ranks[interrupted].output
+    text = outcome.ranks[5 - interrupted].output
+    said = [line for line in text.splitlines() if " error: " in line]
+    assert len(said) == 1, text
+    assert "Traceback" not in text + outcome.ranks[interrupted].output
+    assert f"server {interrupted - 2} (rank {interrupted}, " in said[0]
+    assert f"pid {pid}) has left the job (KeyboardInterrupt); the variables that it stored" in said[0]
+    for place in (0, 1):
+        lines = outcome.ranks[place].output.splitlines()
+        raised = [line for line in lines if line.startswith("rdmacoll.engine.errors.RankFailedError: ")]
+        assert raised, outcome.text()
+        said = [raised[-1]]
+        if lines[-1].startswith(f"[rdmacoll rank {place}] error: "):
+            said.append(lines[-1])  # its push may fail before its engine hears the news
+        assert lines[-1] == said[-1], outcome.text()
+        for line in said:
+            assert f"server {interrupted - 2} (rank {interrupted}, " in line, line
+            assert f"pid {pid}) has left the job (KeyboardInterrupt)" in line
+
+
+@pytest.mark.parametrize("mishap", ["raises", "is killed"])
+def test_servers_end_with_a_sentence_when_a_worker_of_a_synchronous_run_does_not(mishap):
+    program = """
+import os
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init(mode="ps")
+report({"pid": os.getpid()})
+while True:
+    rdmacoll.push_pull(np.ones(1000, np.float32), rdmacoll.Sum)
+    if os.environ.get("FAILS") == str(rdmacoll.rank()):
+        raise ValueError("nan")
+"""
+    with Run(
+        program, 4, env={"RDMACOLL_NUM_SERVERS": "2", "FAILS": "1" if mishap == "raises" else ""}
+    ) as started:
+        started.wait_for_reports([0, 1])
+        if mishap != "raises":
+            os.kill(started.pid(1), signal.SIGKILL)
+        outcome = started.finish(60)
+    for server in outcome.ranks[2:]:
+        assert server.code == 1, outcome.text()
+        (line,) = server.output.splitlines()
+        assert " error: " in line
+        assert "rank 1 (" in line
+
+
+def test_a_death_that_is_survived_is_a_warning_with_who_goes_on():
+    program = PUSHING.replace("while True:", "for _ in range(1000 if rdmacoll.rank() != 1 else 10**9):")
+    program = program.replace("if os", "time.sleep(0.002)\n    if os")
+    with Run(program, 5, env={"RDMACOLL_NUM_SERVERS": "2"}) as started:
+        started.wait_for_reports([0, 1, 2])
+        os.kill(started.pid(1), signal.SIGKILL)
+        outcome = started.finish(60)
+    assert [rank.code for rank in outcome.ranks] == [0, -signal.SIGKILL, 0, 0, 0], outcome.text()
+    for place, said in ((0, "Training goes on with 2 workers"), (3, "The server goes on with 2 workers")):
+        lines = [line for line in outcome.ranks[place].output.splitlines() if "rank 1 (" in line]
+        assert len(lines) == 1, outcome.text()
+        assert lines[0].startswith(f"[rdmacoll rank {place}] warning: rank 1 (")
+        assert said in lines[0]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_worker_that_was_stopped_hears_that_it_was_itself(transport):
+    env = {"RDMACOLL_PEER_TIMEOUT_S": "1", "RDMACOLL_TRANSPORT": transport}
+    with Run(PUSHING, 3, env=env) as started:
+        started.wait_for_reports([0, 1])
+        pid = started.pid(1)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(2.5)
+        os.kill(pid, signal.SIGCONT)
+        started.processes[1].wait(30)
+        os.kill(started.pid(0), signal.SIGINT)
+        outcome = started.finish(60)
+    assert [rank.code for rank in outcome.ranks] == [-signal.SIGINT, 1, 0], outcome.text()
+    error = outcome.ranks[1].output.splitlines()[-1]
+    assert re.search(rf"RankFailedError: rank 1 \(.*pid {pid}\) did not run for 2\.\d+ s", error), error
+    assert error.endswith(
+        " after 1 s the others went on without it. Where that may happen, raise RDMACOLL_PEER_TIMEOUT_S."
+    )
+    assert "server 0 (" not in outcome.ranks[1].output, outcome.text()
+
+
+def test_colocated_all_others_name_the_worker_that_fails_and_its_error():
+    env = {"RDMACOLL_SERVER_PLACEMENT": "colocated", "FAILS": "1"}
+    with Run(PUSHING, 3, env=env) as started:
+        pid = started.pid(1)
+        outcome = started.finish(60)
+    assert [rank.code for rank in outcome.ranks] == [1, 1, 1], outcome.text()
+    for place in (0, 2):
+        output = outcome.ranks[place].output
+        last = output.splitlines()[-1]
+        assert last.startswith("rdmacoll.engine.errors.RankFailedError: rank 1 ("), outcome.text()
+        assert f"pid {pid}) has left the job (ValueError: nan)" in last
+        assert "stopped answering" not in output, output  # of nobody else
+
+
+def test_colocated_who_stays_says_who_has_left_by_an_error():
+    program = """
+import numpy as np, rdmacoll
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False, placement="colocated")
+ps.declare({"w": np.zeros(1000, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
+ps.push(np.ones(1000, np.float32), "w")
+if rdmacoll.rank() == 1:
+    import time
+    time.sleep(1)
+    raise ValueError("nan")
+"""
+    outcome = run(program, 2, deadline_s=60)
+    assert [rank.code for rank in outcome.ranks] == [0, 1], outcome.text()
+    said = "worker 1 has left the job with an error (ValueError: nan)."
+    assert said in outcome.ranks[0].output, outcome.text()
+
+
+def errors_when_rank_2_dies(program: str, ranks: int, **options: Any) -> list[str]:
+    """What workers 0 and 1 report of the death of a server, once they have reported that they work."""
+    with Run(program, ranks, **options) as started:
+        started.wait_for_reports([0, 1])
+        os.kill(started.pid(2), signal.SIGKILL)
+        outcome = started.finish()
+    assert [worker.code for worker in outcome.ranks[:2]] == [0, 0], outcome.text()
+    return [worker.report["error"] for worker in outcome.ranks[:2]]
+
+
+def test_a_server_that_dies_is_named_on_all_workers():
+    for error in errors_when_rank_2_dies(PROGRAM, 4, arguments=["2", "server dies"]):
+        assert error.startswith("RankFailedError: server 0 (rank 2, ")
+        assert "the variables that it stored are lost" in error
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_server_that_dies_in_the_middle_of_large_pushes_is_named(transport):
+    program = """
+import numpy as np
+import rdmacoll
+from ranks import report
+from rdmacoll import ps
+
+rdmacoll.init(mode="ps", sync=False, num_servers=1)
+gradient = np.zeros(4 << 20, np.float32)
+ps.declare({"w": gradient}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n"))
+ps.push(gradient, "w")
+report("pushes")
+try:
+    while True:
+        ps.push(gradient, "w")
+except rdmacoll.RankFailedError as error:
+    report({"error": str(error)})
+"""
+    for error in errors_when_rank_2_dies(program, 3, env={"RDMACOLL_TRANSPORT": transport}):
+        assert error.startswith("server 0 (rank 2, ")

@@ -1,0 +1,85 @@
+"""Asynchronous parameter servers through TensorFlow 1's optimizers, in sessions and eagerly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from marks import slow
+from ranks import ROOT, run
+
+PROGRAM = ROOT / "tests" / "multiprocess" / "ps_async_v1.py"
+# Sums of a few floats in another order, over 12 steps.
+TOLERANCE = 2e-6
+
+
+def there(workers: int, servers: int, task: str, *arguments: str) -> list[Any]:
+    """What the ranks report of a task of ps_async_v1.py; with no servers, they are colocated."""
+    words = [task, str(servers or "colocated"), *arguments]
+    return run(PROGRAM, workers + servers, arguments=words, warm=True, deadline_s=240).succeeded()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "way", "servers"),
+    [
+        ("momentum", "minimize", 1),
+        ("rmsprop", "refs", 2),
+        ("adam", "eager", 0),
+        slow("gradient_descent", "minimize", 2),
+        slow("gradient_descent", "refs", 0),
+        slow("decayed", "apply", 1),
+        slow("nesterov", "eager", 2),
+        slow("adam", "minimize", 1),
+        slow("adagrad", "apply", 0),
+        slow("adagrad", "function", 1),
+        slow("centered", "minimize", 2),
+    ],
+)
+def test_one_worker_trains_as_the_plain_optimizer_in_every_step(optimizer, way, servers):
+    in_steps, at_the_end, moved = there(1, servers, "same_as_plain", optimizer, way)[0]
+    assert in_steps < TOLERANCE
+    assert at_the_end < TOLERANCE
+    assert moved > 0.01
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "servers"), [("adam", 2), slow("momentum", 0), slow("gradient_descent", 1)]
+)
+def test_two_workers_train_together(optimizer, servers):
+    reports = there(2, servers, "together", optimizer)[:2]
+    for found in reports:
+        assert found["loss"] < 0.6
+        assert found["steps"] == 60
+        assert found["updates"] >= 2 * 2 * 60
+
+
+def test_the_first_step_gives_all_workers_the_values_of_the_first_one():
+    assert there(2, 2, "first_values")[:2] == [[True] * 3] * 2
+
+
+@pytest.mark.slow
+def test_steps_of_two_optimizers_in_one_run_are_declared_in_the_same_order():
+    assert there(2, 1, "two_in_one_run")[:2] == [[-3, -30]] * 2
+
+
+@pytest.mark.slow
+def test_loss_scaling_leaves_steps_out():
+    assert there(1, 1, "scaled_losses")[0] == [0.5, 1.5] * 2
+
+
+def test_what_servers_cannot_do_is_said():
+    said = there(1, 1, "refused")[0]
+    expected = [
+        "ConfigError: an optimizer of class FtrlOptimizer cannot be applied. Servers apply GradientDescent",
+        "ConfigError: Own changes _apply_dense of MomentumOptimizer: a server cannot know how",
+        "which servers cannot compute: give a number. Servers apply GradientDescent",
+        "AdamOptimizer has a learning rate of class function, which servers cannot compute",
+        "ConfigError: DistributedOptimizer(op=Sum) with asynchronous",
+        "ConfigError: variable 'v' is float16: servers update float32 and float64",
+        "ConfigError: variable 'v' has a constraint",
+        "ConfigError: variable 'v' is at the servers already",
+        "ConfigError: variables with a second optimizer: the servers go by",
+    ]
+    assert len(said) == len(expected), said
+    for text, part in zip(said, expected):
+        assert part in text
