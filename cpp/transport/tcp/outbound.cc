@@ -12,11 +12,10 @@ namespace {
 // More than this waiting, and post_control says busy: the peer does not read.
 constexpr std::size_t kUrgentBytesMax = 4 * kControlBytesMax;
 
-// What one poll writes to one peer before the others have their turn.
-constexpr std::size_t kWriteBytesPerPoll = 1024 * 1024;
-
 constexpr std::size_t kFramesPerCall = 16;
 constexpr std::size_t kIovecsPerSend = 128;
+// Further streams look so far for something to cut.
+constexpr std::size_t kSendsSearched = 16;
 // An eager frame is the whole transfer, so it needs room for all pieces in one call.
 constexpr std::size_t kEagerPieces = kIovecsPerSend / 2;
 
@@ -164,7 +163,7 @@ void Outbound::plan_frames(Plan& plan) {
 
 Outbound::Result Outbound::write(int socket, Sink& sink) {
   Result result = Result::idle;
-  for (std::size_t total = 0; has_output() && total < kWriteBytesPerPoll;) {
+  for (std::size_t total = 0; has_output() && total < write_bytes_max_;) {
     Plan plan;
     plan_frames(plan);
     msghdr message{};
@@ -220,13 +219,57 @@ void Outbound::frame_done(Sink& sink) {
   Progress& send = sends_[slot];
   if (send.done == send.bytes) {
     ready_.pop();
-    sends_.give_back(slot);
-    sink.sent(send.cookie);
+    if (send.beside == 0) finish(slot, sink);
   } else if (send.turn >= chunk_bytes_) {  // the others have a turn
     send.turn = 0;
     ready_.pop();
     ready_.push(slot);
   }
+}
+
+void Outbound::finish(uint32_t slot, Sink& sink) {
+  sends_.give_back(slot);
+  sink.sent(sends_[slot].cookie);
+}
+
+// Where several streams are to carry a transfer, none takes more than a stripe at a time.
+void Outbound::share(uint64_t stripe_bytes) {
+  stripe_bytes_ = stripe_bytes;
+  write_bytes_max_ = std::min(kWriteBytesPerPoll, stripe_bytes);
+}
+
+std::pair<uint32_t, Stripe> Outbound::find_stripe() const {
+  for (std::size_t i = 0; i < std::min(ready_.size(), kSendsSearched); ++i) {
+    const Progress& send = sends_[ready_[i]];
+    if (send.bytes <= kEagerBytes) continue;  // it may have to be one frame
+    const uint64_t begun = i == 0 && current_ ? current_->payload_left : 0;
+    const Stripe stripe = last_stripe(send.done + begun, send.bytes, stripe_bytes_);
+    if (stripe.bytes > 0) return {ready_[i], stripe};
+  }
+  return {};
+}
+
+bool Outbound::take_stripe(Header& header, Progress& part, uint32_t& slot) {
+  const auto [found, stripe] = find_stripe();
+  if (stripe.bytes == 0) return false;
+  slot = found;
+  Progress& send = sends_[slot];
+  begin_stripe(send, stripe, part);
+  send.bytes -= stripe.bytes;
+  send.beside += stripe.bytes;
+  header = {.kind = Kind::data,
+            .lane = send.lane,
+            .epoch = epoch_,
+            .bytes = static_cast<uint32_t>(stripe.bytes),
+            .sequence = send.sequence,
+            .position = stripe.begin};
+  return true;
+}
+
+void Outbound::stripe_sent(uint32_t slot, uint64_t bytes, Sink& sink) {
+  Progress& send = sends_[slot];
+  send.beside -= bytes;
+  if (send.beside == 0 && send.done == send.bytes) finish(slot, sink);
 }
 
 void Outbound::clear() {
