@@ -106,7 +106,7 @@ std::string Handshake::check_hello(const HelloBytes& hello, bool& is_ours) {
     return cat("it is looking for rank ", to, " and found rank ", credentials_->rank);
   }
   if (dialer_ ? stream != stream_ : stream >= credentials_->streams) {
-    return dialer_ ? cat("it takes this for stream ", stream, ", not ", stream_)
+    return dialer_ ? cat("it takes no stream ", stream_ + 1)
                    : cat("it calls with stream ", stream + 1, " of ", credentials_->streams);
   }
   stream_ = stream;
