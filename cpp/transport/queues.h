@@ -37,6 +37,10 @@ class RingQueue {
     head_ = (head_ + 1) & (capacity_ - 1);
     --count_;
   }
+  void erase(std::size_t i) {  // those behind it move
+    for (; i + 1 < count_; ++i) items_[(head_ + i) & (capacity_ - 1)] = (*this)[i + 1];
+    --count_;
+  }
   void clear() { head_ = count_ = 0; }
 
  private:

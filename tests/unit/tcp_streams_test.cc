@@ -1,4 +1,4 @@
-// Several TCP streams to a peer: how transfers are cut, and what further streams may not do.
+// Several TCP streams to a peer: what goes over them, what they may not do, and how they end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,79 +6,12 @@
 #include <numeric>
 
 #include "base/text.h"
-#include "transport/tcp/stripe.h"
 #include "unit/tcp_fixture.h"
 
 namespace rdmacoll::tcp_test {
 namespace {
 
-using tcp::Stripe;
 using ::testing::HasSubstr;
-
-TEST(TcpStripes, are_taken_from_the_end_and_leave_the_first_stream_something) {
-  const auto cut = [](uint64_t taken, uint64_t end) {
-    const Stripe stripe = tcp::last_stripe(taken, end, 100);
-    return std::pair(stripe.begin, stripe.bytes);
-  };
-  const std::pair<uint64_t, uint64_t> none{0, 0};
-  EXPECT_EQ(cut(0, 250), std::pair(uint64_t{200}, uint64_t{50}));
-  EXPECT_EQ(cut(0, 200), std::pair(uint64_t{100}, uint64_t{100}));
-  EXPECT_EQ(cut(99, 200), std::pair(uint64_t{100}, uint64_t{100}));
-  EXPECT_EQ(cut(100, 200), none);
-  EXPECT_EQ(cut(150, 200), none);
-  EXPECT_EQ(cut(0, 101), std::pair(uint64_t{100}, uint64_t{1}));
-  EXPECT_EQ(cut(0, 100), none);
-  EXPECT_EQ(cut(0, 0), none);
-  EXPECT_EQ(cut(7, 7), none);
-}
-
-TEST(TcpStripes, are_known_by_the_length_of_the_whole) {
-  EXPECT_TRUE(tcp::is_stripe({100, 100}, 250, 100));
-  EXPECT_TRUE(tcp::is_stripe({200, 50}, 250, 100));
-  for (const Stripe wrong : {Stripe{0, 100}, Stripe{100, 99}, Stripe{100, 101}, Stripe{150, 100},
-                             Stripe{200, 100}, Stripe{300, 0}, Stripe{~uint64_t{0}, 1}}) {
-    EXPECT_FALSE(tcp::is_stripe(wrong, 250, 100)) << wrong.begin << ", " << wrong.bytes;
-  }
-}
-
-// However the streams take turns: every byte once, and no stripe without end.
-TEST(TcpStripes, cover_a_transfer_once) {
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937_64 random(seed);
-  for (int turn = 0; turn < 300; ++turn) {
-    std::vector<std::byte> memory(1 + random() % 5000);
-    std::vector<Piece> pieces;
-    for (std::size_t at = 0; at < memory.size();) {
-      const std::size_t length = std::min<std::size_t>(memory.size() - at, random() % 400);
-      pieces.push_back({memory.data() + at, length});
-      at += length;
-    }
-    Progress whole;
-    whole.begin({.pieces = pieces});
-    const uint64_t total = whole.bytes, stripe_bytes = 1 + random() % 600;
-    std::vector<int> covered(memory.size());
-    while (whole.done < whole.bytes) {
-      const Stripe stripe = tcp::last_stripe(whole.done, whole.bytes, stripe_bytes);
-      if (random() % 3 != 0 || stripe.bytes == 0) {
-        const uint64_t more = std::min(1 + random() % stripe_bytes, whole.bytes - whole.done);
-        for (uint64_t i = 0; i < more; ++i) ++covered[whole.done + i];
-        whole.advance(more);
-        continue;
-      }
-      EXPECT_TRUE(tcp::is_stripe(stripe, total, stripe_bytes));
-      Progress part;
-      tcp::begin_stripe(whole, stripe, part);
-      ASSERT_EQ(total_bytes(part.pieces), stripe.bytes);
-      for (const Piece& piece : part.pieces) {
-        for (std::size_t i = 0; i < piece.bytes; ++i) ++covered[piece.data + i - memory.data()];
-      }
-      whole.bytes = stripe.begin;
-    }
-    EXPECT_EQ(std::count(covered.begin(), covered.end(), 1),
-              static_cast<std::ptrdiff_t>(covered.size()));
-  }
-}
 
 TcpOptions streams(int count, uint64_t stripe_bytes = tcp::kStripeBytes) {
   return {.streams = {.count = count, .stripe_bytes = stripe_bytes}};
@@ -104,6 +37,25 @@ TEST(TcpStreams, share_a_large_transfer_without_a_copy) {
   EXPECT_LT(pair.b.counters().bytes_copied, kBytes / 20);
   EXPECT_TRUE(pair.a.flushed());
   EXPECT_TRUE(pair.a.arm() && pair.b.arm());
+}
+
+// As the segments of a sum are.
+TEST(TcpStreams, take_whole_transfers_that_are_no_longer_than_a_stripe) {
+  Pair pair(streams(2));
+  constexpr std::size_t kTransfers = 8, kBytes = tcp::kStripeBytes;
+  std::vector<std::vector<std::byte>> from, to;
+  for (std::size_t i = 0; i < kTransfers; ++i) {
+    from.push_back(random_bytes(kBytes, i));
+    to.emplace_back(kBytes);
+    const Piece source{from[i].data(), kBytes}, target{to[i].data(), kBytes};
+    ASSERT_TRUE(pair.b.post_recv({0, 0, i, {&target, 1}, i}).ok());
+    ASSERT_TRUE(pair.a.post_send({1, 0, i, {&source, 1}, i}).ok());
+  }
+  pair.settle();
+  EXPECT_TRUE(from == to);
+  EXPECT_EQ(pair.at_a.sent_cookies.size(), kTransfers);
+  EXPECT_EQ(pair.at_b.received_cookies.size(), kTransfers);
+  EXPECT_GE(pair.a.counters().bytes_striped, 2 * kBytes);
 }
 
 TEST(TcpStreams, carry_nothing_small) {
@@ -263,7 +215,6 @@ TEST(TcpStreams, refuse_what_does_not_fit) {
       {with([](Header& h) { h.bytes = 99'999; }), "a stripe of 99999 B of 300000 B at byte 200000"},
       {with([](Header& h) { h.position = 200'001; }), "a stripe of 100000 B of 300000 B"},
       {with([](Header& h) { h.position = 300'000; }), "a stripe of 100000 B of 300000 B"},
-      {with([](Header& h) { h.position = 0; }), "a stripe of 100000 B of 300000 B at byte 0"},
   };
   for (const auto& [header, expected] : cases) {
     SCOPED_TRACE(expected);
@@ -307,8 +258,8 @@ TEST(TcpStreams, one_that_ends_alone_is_named) {
   EXPECT_LE(puppet.transport.next_deadline(), puppet.clock.time + 100 * kMillisecond);
   puppet.clock.time = puppet.transport.next_deadline();
   EXPECT_EQ(puppet.cause(),
-            "stream 2 of 2 failed: closed its connection (the process ended, or left) "
-            "(RDMACOLL_TCP_STREAMS=1 needs no second one)");
+            "stream 2 of 2 failed: closed by the other end, or on the way "
+            "(RDMACOLL_TCP_STREAMS=1 does with the first one)");
 }
 
 TEST(TcpStreams, both_ends_name_the_one_that_broke) {
@@ -318,7 +269,7 @@ TEST(TcpStreams, both_ends_name_the_one_that_broke) {
   puppet.settle();
   puppet.clock.time += 90 * kMillisecond;
   puppet.wire.reset();  // the peer has found it first
-  EXPECT_THAT(puppet.cause(), HasSubstr("stream 2 of 2 failed: closed its connection"));
+  EXPECT_THAT(puppet.cause(), HasSubstr("stream 2 of 2 failed: closed by the other end"));
 }
 
 TEST(TcpStreams, a_process_that_ends_is_told_by_the_first_behind_its_last_words) {

@@ -142,12 +142,12 @@ void Outbound::plan_frames(Plan& plan) {
     Progress& send = sends_[ready_[next]];
     const bool ahead = eager_.contains(send.lane, send.sequence);
     const std::size_t iovecs = 1 + (ahead ? send.pieces.size() : 1);
-    if (plan.bytes >= kFragmentBytes || plan.iovec_count + iovecs > kIovecsPerSend) return;
+    if (plan.bytes >= call_bytes_max_ || plan.iovec_count + iovecs > kIovecsPerSend) return;
     Frame& frame = plan.frames[plan.frame_count++];
     plan.add(frame.header.data(), kHeaderBytes);
     const uint64_t left = send.bytes - send.done;
     const std::size_t named =
-        send.gather(std::min<uint64_t>(left, kFragmentBytes), plan.iovecs, plan.iovec_count);
+        send.gather(std::min<uint64_t>(left, call_bytes_max_), plan.iovecs, plan.iovec_count);
     plan.bytes += named;
     frame.header = encode({.kind = ahead ? Kind::eager : Kind::data,
                            .lane = send.lane,
@@ -232,31 +232,42 @@ void Outbound::finish(uint32_t slot, Sink& sink) {
   sink.sent(sends_[slot].cookie);
 }
 
-// Where several streams are to carry a transfer, none takes more than a stripe at a time.
+// No stream takes much more than a stripe before the others have their turn.
 void Outbound::share(uint64_t stripe_bytes) {
   stripe_bytes_ = stripe_bytes;
-  write_bytes_max_ = std::min(kWriteBytesPerPoll, stripe_bytes);
+  call_bytes_max_ = std::max<std::size_t>(stripe_bytes, kEagerBytes);
+  write_bytes_max_ = std::min(kWriteBytesPerPoll, call_bytes_max_);
 }
 
-std::pair<uint32_t, Stripe> Outbound::find_stripe() const {
-  for (std::size_t i = 0; i < std::min(ready_.size(), kSendsSearched); ++i) {
-    const Progress& send = sends_[ready_[i]];
-    if (send.bytes <= kEagerBytes) continue;  // it may have to be one frame
-    const uint64_t begun = i == 0 && current_ ? current_->payload_left : 0;
-    const Stripe stripe = last_stripe(send.done + begun, send.bytes, stripe_bytes_);
-    if (stripe.bytes > 0) return {ready_[i], stripe};
+bool Outbound::has_stripe() const {
+  std::size_t at = 0;
+  return find_stripe(at).bytes > 0;
+}
+
+// `at`: in ready_.
+Stripe Outbound::find_stripe(std::size_t& at) const {
+  for (at = 0; at < std::min(ready_.size(), kSendsSearched); ++at) {
+    const Progress& send = sends_[ready_[at]];
+    if (send.bytes <= kEagerBytes) continue;
+    std::optional<uint64_t> taken;
+    if (at == 0 || send.done > 0) taken = send.done;
+    if (at == 0 && current_) *taken += current_->payload_left;
+    const Stripe stripe = last_stripe(taken, send.bytes, stripe_bytes_);
+    if (stripe.bytes > 0) return stripe;
   }
   return {};
 }
 
 bool Outbound::take_stripe(Header& header, Progress& part, uint32_t& slot) {
-  const auto [found, stripe] = find_stripe();
+  std::size_t at = 0;
+  const Stripe stripe = find_stripe(at);
   if (stripe.bytes == 0) return false;
-  slot = found;
+  slot = ready_[at];
   Progress& send = sends_[slot];
   begin_stripe(send, stripe, part);
   send.bytes -= stripe.bytes;
   send.beside += stripe.bytes;
+  if (send.bytes == 0) ready_.erase(at);
   header = {.kind = Kind::data,
             .lane = send.lane,
             .epoch = epoch_,

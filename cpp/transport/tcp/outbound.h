@@ -43,7 +43,7 @@ class Outbound {
   Result write(int socket, Sink& sink);
 
   // For another stream: something to be sent can be cut, and is.
-  bool has_stripe() const { return find_stripe().second.bytes > 0; }
+  bool has_stripe() const;
   bool take_stripe(Header& header, Progress& part, uint32_t& slot);
   // All of it has been written.
   void stripe_sent(uint32_t slot, uint64_t bytes, Sink& sink);
@@ -66,12 +66,13 @@ class Outbound {
   bool consume_frame(Frame& frame, std::size_t& written, Sink& sink);
   void frame_done(Sink& sink);
   void finish(uint32_t slot, Sink& sink);
-  std::pair<uint32_t, Stripe> find_stripe() const;
+  Stripe find_stripe(std::size_t& at) const;
 
   uint32_t epoch_;
   std::size_t chunk_bytes_;
   std::size_t eager_bytes_max_;
   std::size_t write_bytes_max_ = kWriteBytesPerPoll;
+  std::size_t call_bytes_max_ = kFragmentBytes;
   uint64_t stripe_bytes_ = kStripeBytes;
   Transport::Counters& counters_;
 

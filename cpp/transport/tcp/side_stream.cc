@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/system_error.h"
 #include "base/text.h"
-#include "transport/closing.h"
 
 namespace rdmacoll::tcp {
 namespace {
@@ -66,7 +66,8 @@ void SideStream::close() {
 }
 
 void SideStream::end(int error, Nanoseconds now) {
-  cause_ = closing_cause(error);
+  const bool is_orderly = error == 0 || error == EPIPE;
+  cause_ = is_orderly ? "closed by the other end, or on the way" : error_text(error);
   ended_at_ = now;
 }
 

@@ -4,14 +4,14 @@
 
 namespace rdmacoll::tcp {
 
-Stripe last_stripe(uint64_t taken, uint64_t end, uint64_t stripe_bytes) {
-  if (end <= taken) return {};
+Stripe last_stripe(std::optional<uint64_t> taken, uint64_t end, uint64_t stripe_bytes) {
+  if (end == 0) return {};
   const uint64_t begin = (end - 1) / stripe_bytes * stripe_bytes;
-  return begin > taken ? Stripe{begin, end - begin} : Stripe{};
+  return taken && begin <= *taken ? Stripe{} : Stripe{begin, end - begin};
 }
 
 bool is_stripe(const Stripe& stripe, uint64_t whole, uint64_t stripe_bytes) {
-  return stripe.begin > 0 && stripe.begin < whole && stripe.begin % stripe_bytes == 0 &&
+  return stripe.begin < whole && stripe.begin % stripe_bytes == 0 &&
          stripe.bytes == std::min(stripe_bytes, whole - stripe.begin);
 }
 

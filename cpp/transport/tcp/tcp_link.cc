@@ -20,7 +20,7 @@ constexpr Nanoseconds kEndAlone = 100 * kMillisecond;
 
 std::string stream_text(int number, int streams, const std::string& cause) {
   return cat("stream ", number + 1, " of ", streams, " failed: ", cause,
-             " (RDMACOLL_TCP_STREAMS=1 needs no second one)");
+             " (RDMACOLL_TCP_STREAMS=1 does with the first one)");
 }
 
 void Link::adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now) {
