@@ -173,8 +173,8 @@ constexpr Setting kSettings[] = {
      "64 B to 1 GiB", "Large tensors are cut into chunks of this size.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.chunk_bytes = value.integer; }},
     {"RDMACOLL_TCP_STREAMS", "", "1", Unit::count, Scope::world, "1 to 8",
-     "TCP connections between two ranks: large transfers go over all of them, in pieces. Worth it "
-     "where one connection does not fill the link, which no rank can know beforehand.",
+     "TCP connections between two ranks, over all of which large transfers go. More than one may "
+     "pay where one does not fill the link, which no rank can know beforehand.",
      1, 8,
      [](Config& config, const ParsedValue& value) {
        config.tcp_streams = static_cast<int>(value.integer);
