@@ -244,13 +244,8 @@ void Inbound::end_data(Sink& sink) {
   state_ = State::header;
   Progress& receive = receives_[slot_];
   if (is_early_ || receive.done < receive.bytes || receive.beside > 0) return;
-  finish(slot_, sink);
-}
-
-void Inbound::finish(uint32_t slot, Sink& sink) {
-  const Progress& receive = receives_[slot];
   posted_.erase(receive.lane, receive.sequence);
-  receives_.give_back(slot);
+  receives_.give_back(slot_);
   sink.received(receive.cookie);
 }
 
@@ -290,7 +285,10 @@ std::string Inbound::begin_stripe(const Header& frame, Progress& part, uint32_t&
 void Inbound::stripe_received(uint32_t slot, uint64_t bytes, Sink& sink) {
   Progress& receive = receives_[slot];
   receive.beside -= bytes;
-  if (receive.beside == 0 && receive.done == receive.bytes) finish(slot, sink);
+  if (receive.beside > 0 || receive.done < receive.bytes) return;
+  posted_.erase(receive.lane, receive.sequence);
+  receives_.give_back(slot);
+  sink.received(receive.cookie);
 }
 
 void Inbound::clear() {

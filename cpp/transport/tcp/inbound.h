@@ -62,7 +62,6 @@ class Inbound {
   void take_control(Sink& sink);
   void take_data();
   void end_data(Sink& sink);
-  void finish(uint32_t slot, Sink& sink);
   ssize_t receive(int socket, std::size_t& wanted);
 
   std::size_t buffered() const { return end_ - begin_; }

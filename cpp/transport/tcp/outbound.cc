@@ -219,17 +219,14 @@ void Outbound::frame_done(Sink& sink) {
   Progress& send = sends_[slot];
   if (send.done == send.bytes) {
     ready_.pop();
-    if (send.beside == 0) finish(slot, sink);
+    if (send.beside > 0) return;
+    sends_.give_back(slot);
+    sink.sent(send.cookie);
   } else if (send.turn >= chunk_bytes_) {  // the others have a turn
     send.turn = 0;
     ready_.pop();
     ready_.push(slot);
   }
-}
-
-void Outbound::finish(uint32_t slot, Sink& sink) {
-  sends_.give_back(slot);
-  sink.sent(sends_[slot].cookie);
 }
 
 // No stream takes much more than a stripe before the others have their turn.
@@ -280,7 +277,9 @@ bool Outbound::take_stripe(Header& header, Progress& part, uint32_t& slot) {
 void Outbound::stripe_sent(uint32_t slot, uint64_t bytes, Sink& sink) {
   Progress& send = sends_[slot];
   send.beside -= bytes;
-  if (send.beside == 0 && send.done == send.bytes) finish(slot, sink);
+  if (send.beside > 0 || send.done < send.bytes) return;
+  sends_.give_back(slot);
+  sink.sent(send.cookie);
 }
 
 void Outbound::clear() {

@@ -65,7 +65,6 @@ class Outbound {
   void consume(Plan& plan, std::size_t written, Sink& sink);
   bool consume_frame(Frame& frame, std::size_t& written, Sink& sink);
   void frame_done(Sink& sink);
-  void finish(uint32_t slot, Sink& sink);
   Stripe find_stripe(std::size_t& at) const;
 
   uint32_t epoch_;
