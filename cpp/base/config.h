@@ -87,6 +87,7 @@ struct Config {
   // By which settings RDMA was asked for, "TF_RDMA_ENABLED=1 TF_RDMA_DEV_NAME=mlx5_0": then it is
   // an error where it cannot be used. "": by none.
   std::string rdma_request;
+  int tcp_streams = 1;                         // RDMACOLL_TCP_STREAMS
   uint64_t chunk_bytes = 4'194'304;            // TF_RDMA_CHUNK_SIZE
   std::optional<uint64_t> accumulation_bytes;  // TF_RDMA_ACC_SIZE; found by measurement when unset
   uint64_t pool_bytes = 1'073'741'824;         // TF_RDMA_BUF_SIZE

@@ -172,6 +172,13 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_CHUNK_SIZE", "TF_RDMA_CHUNK_SIZE", "4194304", Unit::bytes, Scope::world,
      "64 B to 1 GiB", "Large tensors are cut into chunks of this size.", 64, kGi,
      [](Config& config, const ParsedValue& value) { config.chunk_bytes = value.integer; }},
+    {"RDMACOLL_TCP_STREAMS", "", "1", Unit::count, Scope::world, "1 to 8",
+     "TCP connections between two ranks, over all of which large transfers go. More than one may "
+     "pay where one does not fill the link, which no rank can know beforehand.",
+     1, 8,
+     [](Config& config, const ParsedValue& value) {
+       config.tcp_streams = static_cast<int>(value.integer);
+     }},
     {"RDMACOLL_ACC_SIZE", "TF_RDMA_ACC_SIZE", "automatic", Unit::bytes, Scope::world,
      "0 B to 64 MiB",
      "Small payloads are accumulated into one message of up to this size, larger ones ask the "

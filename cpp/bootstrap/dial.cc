@@ -18,9 +18,10 @@ constexpr Nanoseconds kLongestPause = kSecond;
 
 }  // namespace
 
-Dial::Dial(int peer, std::vector<Endpoint> endpoints, const Credentials& credentials, int poller,
-           Nanoseconds now, Nanoseconds deadline)
+Dial::Dial(int peer, int stream, std::vector<Endpoint> endpoints, const Credentials& credentials,
+           int poller, Nanoseconds now, Nanoseconds deadline)
     : peer_(peer),
+      stream_(stream),
       endpoints_(std::move(endpoints)),
       errors_(endpoints_.size()),
       credentials_(credentials),
@@ -52,7 +53,7 @@ Dial::Outcome Dial::advance(Nanoseconds now) {
       attempt_failed("another user listens there", now);
       return Outcome::pending;
     }
-    handshake_ = Handshake::dial(credentials_, Role::data, peer_, now);
+    handshake_ = Handshake::dial(credentials_, Role::data, peer_, now, stream_);
     wake_at_ = handshake_->deadline();
   }
   const Status status = handshake_->advance(socket_.get(), now);

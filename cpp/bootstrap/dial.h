@@ -15,13 +15,14 @@ namespace rdmacoll {
 class Dial {
  public:
   // `credentials` must outlive it. `poller` is an epoll descriptor that is told of our sockets.
-  Dial(int peer, std::vector<Endpoint> endpoints, const Credentials& credentials, int poller,
-       Nanoseconds now, Nanoseconds deadline);
+  Dial(int peer, int stream, std::vector<Endpoint> endpoints, const Credentials& credentials,
+       int poller, Nanoseconds now, Nanoseconds deadline);
 
   enum class Outcome : uint8_t { pending, connected, failed };
   Outcome advance(Nanoseconds now);
 
   int peer() const { return peer_; }
+  int stream() const { return stream_; }
   Fd take_socket();           // after connected; no longer in the poller
   std::string cause() const;  // after failed: names addresses and errors
   bool is_own_fault() const { return lacking_since_ != kNever; }  // this process has no descriptors
@@ -33,6 +34,7 @@ class Dial {
   void lack(const std::string& what, Nanoseconds now);
 
   int peer_;
+  int stream_;
   std::vector<Endpoint> endpoints_;
   std::vector<std::string> errors_;  // the last one of each endpoint
   const Credentials& credentials_;

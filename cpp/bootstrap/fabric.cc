@@ -1,9 +1,6 @@
 #include "bootstrap/fabric.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 
@@ -98,134 +95,6 @@ std::string Fabric::summary() const {
     texts.push_back(cat(name, " (", count, count == 1 ? " peer)" : " peers)"));
   }
   return texts.empty() ? "none" : join(texts, ", ");
-}
-
-// Meeting.
-
-void Fabric::connect(int peer) {
-  RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
-  Peer& state = peers_[peer];
-  if (state.state != State::apart) return;
-  const Nanoseconds now = clock_.now();
-  const Nanoseconds deadline = now + start_timeout_;
-  if (world_.rank < peer) {
-    state.state = State::calling;
-    dials_.push_back(std::make_unique<Dial>(peer, endpoints_of(peer), credentials_,
-                                            meeting_epoll_.get(), now, deadline));
-  } else {
-    state.state = State::waiting;
-    state.deadline = deadline;
-    ++waiting_;
-  }
-  signalled_ = true;
-}
-
-std::vector<Endpoint> Fabric::endpoints_of(int peer) const {
-  if (uses_shm(world_.rank, peer)) return {unix_endpoint(cards_[peer].unix_name)};
-  std::vector<Endpoint> endpoints;
-  const bool same_host = cards_[peer].node_key == card_.node_key;
-  for (const SocketAddress& address :
-       dial_order(cards_[peer].tcp, interface_addresses(), same_host)) {
-    endpoints.push_back(tcp_endpoint(address));
-  }
-  return endpoints;
-}
-
-bool Fabric::take_signals() {
-  std::array<epoll_event, 64> events;
-  return ::epoll_wait(meeting_epoll_.get(), events.data(), static_cast<int>(events.size()), 0) > 0;
-}
-
-bool Fabric::meet(Sink& sink) {
-  const Nanoseconds now = clock_.now();
-  const bool due = std::exchange(signalled_, false) || now >= next_meeting_deadline();
-  if (!take_signals() && !due) return false;
-  bool moved = false;
-
-  reception_->poll(credentials_, now, callers_);
-  if (lodger_) lodger_->take(callers_);
-  for (Caller& caller : callers_) {
-    const State state = peers_[caller.peer].state;
-    const bool is_expected = caller.peer < world_.rank &&
-                             (state == State::apart || state == State::waiting) &&
-                             caller.over_unix == uses_shm(world_.rank, caller.peer);
-    if (!is_expected) continue;  // hangs up
-    hand_over(caller.peer, std::move(caller.socket), false);
-    moved = true;
-  }
-  callers_.clear();
-
-  std::erase_if(dials_, [&](const std::unique_ptr<Dial>& dial) {
-    switch (dial->advance(now)) {
-      case Dial::Outcome::pending:
-        return false;
-      case Dial::Outcome::connected:
-        hand_over(dial->peer(), dial->take_socket(), true);
-        break;
-      case Dial::Outcome::failed:
-        lose(dial->peer(),
-             dial->is_own_fault() ? own_fault("call it", dial->cause()) : dial->cause(), sink);
-        break;
-    }
-    moved = true;
-    return true;
-  });
-
-  const std::string& refusal = reception_->last_refusal();
-  const bool is_starved = reception_->is_starved(now);
-  for (int peer = 0; waiting_ > 0 && peer < world_.rank; ++peer) {
-    if (peers_[peer].state != State::waiting) continue;
-    if (!is_starved && now < peers_[peer].deadline) continue;
-    lose(
-        peer,
-        is_starved
-            ? own_fault("let it in", refusal)
-            : cat("it did not connect to this rank within ", options_.config.start_timeout_s, " s",
-                  refusal.empty() ? "" : cat(" (the last caller that was refused: ", refusal, ")")),
-        sink);
-    moved = true;
-  }
-  return moved;
-}
-
-Nanoseconds Fabric::next_meeting_deadline() const {
-  Nanoseconds deadline = reception_->next_deadline();
-  for (const auto& dial : dials_) deadline = std::min(deadline, dial->next_deadline());
-  if (waiting_ > 0) {
-    for (const Peer& peer : peers_) {
-      if (peer.state == State::waiting) deadline = std::min(deadline, peer.deadline);
-    }
-  }
-  return deadline;
-}
-
-void Fabric::hand_over(int peer, Fd socket, bool dialer) {
-  set_state(peer, State::met);
-  ++handshakes_;
-  switch (way(world_.rank, peer)) {
-    case Way::shm:
-      return shm_->adopt(peer, std::move(socket), dialer);
-    case Way::rdma:
-      return rdma_->adopt(peer, std::move(socket));
-    case Way::tcp:
-      return tcp_->adopt(peer, std::move(socket));
-  }
-}
-
-// The others hear this cause as well.
-std::string Fabric::own_fault(std::string_view what, const std::string& cause) const {
-  return cat(world_.describe(world_.rank), " cannot ", what, ": ", cause);
-}
-
-void Fabric::lose(int peer, const std::string& cause, Sink& sink) {
-  set_state(peer, State::failed);
-  sink.peer_failed(peer, cause);
-}
-
-void Fabric::set_state(int peer, State state) {
-  if (peers_[peer].state == State::waiting) --waiting_;
-  peers_[peer].state = state;
-  peers_[peer].part = state == State::joined ? route(peer) : nullptr;
 }
 
 // Routing.
@@ -351,6 +220,7 @@ Transport::Counters Fabric::counters() const {
     sum.registrations += counters.registrations;
     sum.control_messages += counters.control_messages;
     sum.bytes_sent += counters.bytes_sent;
+    sum.bytes_striped += counters.bytes_striped;
     sum.bytes_received += counters.bytes_received;
     sum.bytes_copied += counters.bytes_copied;
     sum.doorbells += counters.doorbells;

@@ -2,8 +2,9 @@
 // that reaches the peer.
 //
 // Of a pair the lower rank calls and the higher one waits to be called, so a pair never has two
-// connections. Ranks of one node meet on an abstract Unix socket, others over TCP. A rank accepts
-// calls from begin() on, before its own connect().
+// connections; over TCP it may have several streams, and once the first one is there the caller
+// opens the others. Ranks of one node meet on an abstract Unix socket, others over TCP. A rank
+// accepts calls from begin() on, before its own connect().
 #pragma once
 
 #include <map>
@@ -104,7 +105,8 @@ class Fabric final : public Transport {
   struct Peer {
     State state = State::apart;
     Transport* part = nullptr;      // joined
-    Nanoseconds deadline = kNever;  // waiting
+    Nanoseconds deadline = kNever;  // waiting, or streams are missing
+    int missing = 0;                // streams that the peer is still to open
   };
 
   Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock);
@@ -123,7 +125,11 @@ class Fabric final : public Transport {
   Status answer_without_part(int peer) const;
   bool is_meeting() const;
   bool meet(Sink& sink);
-  void hand_over(int peer, Fd socket, bool dialer);
+  void call(int peer, int stream, Nanoseconds now);
+  bool let_in(Caller caller, Nanoseconds now);
+  int streams_of(int peer) const;
+  std::string failed_call(const Dial& dial) const;
+  void hand_over(int peer, int stream, Fd socket, bool dialer);
   std::string own_fault(std::string_view what, const std::string& cause) const;
   void lose(int peer, const std::string& cause, Sink& sink);
   void set_state(int peer, State state);
@@ -146,8 +152,10 @@ class Fabric final : public Transport {
   std::shared_ptr<Lodger> lodger_;  // shared with the host's door, where there is a host
   std::vector<std::unique_ptr<Dial>> dials_;
   std::vector<Caller> callers_;  // reused
+  std::vector<Caller> early_;    // further streams that came before the first
   std::vector<Peer> peers_;
   int waiting_ = 0;         // peers in that state
+  int missing_ = 0;         // streams that peers are still to open
   bool signalled_ = false;  // somebody knocks, or arm() could not exclude it
   uint32_t polls_ = 0;
   uint64_t handshakes_ = 0;

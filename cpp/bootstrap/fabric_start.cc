@@ -26,8 +26,8 @@ Status watch_nested(int epoll, int nested) {
 
 // What a start opens at most, beside listeners. Of the engine: epoll sets (here two, one for each
 // of two transports, two of the driver), the bells of these, with a page, the door's spare one, and
-// one to read a file. Of a peer that is met: its socket, a channel, and what it passes. Of a
-// device: its commands, events and completions.
+// one to read a file. Of a peer that is met: its socket, a channel, and what it passes, or, over
+// TCP, its further streams. Of a device: its commands, events and completions.
 constexpr int kOfAnEngine = 13;
 constexpr int kOfAPeer = 2 + static_cast<int>(shm::kPassedMax);
 constexpr int kOfADevice = 3;
@@ -39,7 +39,8 @@ Fabric::Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock)
       pool_(pool),
       clock_(clock),
       start_timeout_(from_seconds(options_.config.start_timeout_s)),
-      credentials_{options_.job, options_.epoch, options_.rank, options_.size, options_.secret} {}
+      credentials_{options_.job,  options_.epoch,  options_.rank,
+                   options_.size, options_.secret, options_.config.tcp_streams} {}
 
 Status Fabric::open(FabricOptions options, MemoryPool& pool, const Clock& clock,
                     std::unique_ptr<Fabric>& fabric) {
@@ -52,7 +53,7 @@ Status Fabric::open(FabricOptions options, MemoryPool& pool, const Clock& clock,
 
 Status Fabric::check_room() const {
   const int peers = std::min(options_.size - 1, kTreeRadix + 1);
-  return check_descriptors(kOfAnEngine + peers * kOfAPeer +
+  return check_descriptors(kOfAnEngine + peers * std::max(kOfAPeer, options_.config.tcp_streams) +
                            static_cast<int>(ability_.rails.size()) * kOfADevice);
 }
 
@@ -197,8 +198,9 @@ Status Fabric::begin_parts() {
   const Config& config = options_.config;
   const Nanoseconds peer_timeout = from_seconds(config.peer_timeout_s);
   if (uses("tcp")) {
-    tcp_ = std::make_unique<TcpTransport>(world_, clock_, peer_timeout,
-                                          TcpOptions{.chunk_bytes = config.chunk_bytes});
+    tcp_ = std::make_unique<TcpTransport>(
+        world_, clock_, peer_timeout,
+        TcpOptions{.chunk_bytes = config.chunk_bytes, .streams = {.count = config.tcp_streams}});
     RC_RETURN_IF_ERROR(tcp_->opened());
     parts_.push_back(tcp_.get());
   }

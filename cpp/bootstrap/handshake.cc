@@ -25,13 +25,14 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 
 }  // namespace
 
-Handshake Handshake::dial(const Credentials& credentials, Role role, int peer, Nanoseconds now) {
-  return Handshake(credentials, true, role, peer, now);
+Handshake Handshake::dial(const Credentials& credentials, Role role, int peer, Nanoseconds now,
+                          int stream) {
+  return Handshake(credentials, true, role, peer, stream, now);
 }
 
 Handshake Handshake::listen(const Credentials& credentials, Role role, Nanoseconds now,
                             std::vector<const Credentials*> others) {
-  Handshake handshake(credentials, false, role, -1, now);
+  Handshake handshake(credentials, false, role, -1, 0, now);
   handshake.others_ = std::move(others);
   return handshake;
 }
@@ -43,12 +44,13 @@ void Handshake::choose_world(const Digest& job, int rank) {
   }
 }
 
-Handshake::Handshake(const Credentials& credentials, bool dialer, Role role, int peer,
+Handshake::Handshake(const Credentials& credentials, bool dialer, Role role, int peer, int stream,
                      Nanoseconds now)
     : credentials_(&credentials),
       dialer_(dialer),
       role_(role),
       peer_(peer),
+      stream_(stream),
       deadline_(now + kHandshakeTimeout) {
   fill_random(nonce_);
   if (dialer_) {
@@ -62,7 +64,7 @@ Handshake::Handshake(const Credentials& credentials, bool dialer, Role role, int
 
 Handshake::HelloBytes Handshake::make_hello() const {
   Writer writer;
-  writer.put(kMagic).put(kVersion).put(role_).put(uint8_t{0});
+  writer.put(kMagic).put(kVersion).put(role_).put(static_cast<uint8_t>(stream_));
   writer.put(credentials_->epoch);
   writer.put(int32_t{credentials_->rank}).put(int32_t{peer_});
   const Digest job = Sha256().add(credentials_->job).finish();
@@ -80,13 +82,13 @@ std::string Handshake::check_hello(const HelloBytes& hello, bool& is_ours) {
   if (!is_ours) return "what answers there is not rdmacoll";
   const auto version = reader.get<uint16_t>();
   const auto role = reader.get<Role>();
-  const auto reserved = reader.get<uint8_t>();
+  const int stream = reader.get<uint8_t>();
   const auto epoch = reader.get<uint32_t>();
   const auto from = reader.get<int32_t>();
   const auto to = reader.get<int32_t>();
   Digest job;
   for (std::byte& byte : job) byte = reader.get<std::byte>();
-  if (version != kVersion || reserved != 0) {
+  if (version != kVersion) {
     return cat("it speaks version ", version, " of the handshake, not ", kVersion);
   }
   choose_world(job, to);
@@ -103,6 +105,11 @@ std::string Handshake::check_hello(const HelloBytes& hello, bool& is_ours) {
   if (to != credentials_->rank) {
     return cat("it is looking for rank ", to, " and found rank ", credentials_->rank);
   }
+  if (dialer_ ? stream != stream_ : stream >= credentials_->streams) {
+    return dialer_ ? cat("it takes no stream ", stream_ + 1)
+                   : cat("it calls with stream ", stream + 1, " of ", credentials_->streams);
+  }
+  stream_ = stream;
   if (role != role_) return cat("it wants a connection of kind ", static_cast<int>(role));
   return "";
 }

@@ -1,13 +1,14 @@
 // What every connection passes before any other byte is parsed: both sides prove that they know the
 // job's secret, without sending it.
 //
-//   dialer   -> listener  Hello: magic, version, role, epoch, from, to, digest of the job, nonce
+//   dialer   -> listener  Hello: magic, version, role, stream, epoch, from, to, digest of the job,
+//                         nonce
 //   listener -> dialer    its own Hello, and HMAC(secret, "listener", both Hellos)
 //   dialer   -> listener  HMAC(secret, "dialer", both Hellos)
 //
 // A fresh nonce on each side makes a recorded proof worthless, the label makes a reflected one
-// wrong, and since the Hellos are in the proof nobody on the way can change job, epoch, ranks or
-// role. It proves who is there; it encrypts nothing.
+// wrong, and since the Hellos are in the proof nobody on the way can change job, epoch, ranks,
+// role or stream. It proves who is there; it encrypts nothing.
 //
 // It reads no byte beyond itself: frames, or descriptors, follow on the same socket.
 #pragma once
@@ -36,13 +37,16 @@ struct Credentials {
   int rank = 0;
   int size = 0;
   std::vector<std::byte> secret;
+  int streams = 1;  // connections that two ranks may have
 };
 
 class Handshake {
  public:
-  // Credentials must outlive it. The one who dials knows the peer; the listener learns it, and
-  // which of several worlds is called: this one, or one of the `others`.
-  static Handshake dial(const Credentials& credentials, Role role, int peer, Nanoseconds now);
+  // Credentials must outlive it. The one who dials knows the peer, and which of their streams this
+  // is; the listener learns both, and which of several worlds is called: this one, or one of the
+  // `others`.
+  static Handshake dial(const Credentials& credentials, Role role, int peer, Nanoseconds now,
+                        int stream = 0);
   static Handshake listen(const Credentials& credentials, Role role, Nanoseconds now,
                           std::vector<const Credentials*> others = {});
 
@@ -56,6 +60,7 @@ class Handshake {
 
   // Who it is: proven when done(), before that only what was claimed, or -1.
   int peer() const { return peer_; }
+  int stream() const { return stream_; }
   const Credentials& credentials() const { return *credentials_; }
   // The other side knows the secret's owner by name but not the secret, or the other way round: to
   // try again is of no use.
@@ -68,11 +73,13 @@ class Handshake {
   static constexpr std::size_t kHelloBytes = 88;
   using HelloBytes = std::array<std::byte, kHelloBytes>;
 
-  Handshake(const Credentials& credentials, bool dialer, Role role, int peer, Nanoseconds now);
+  Handshake(const Credentials& credentials, bool dialer, Role role, int peer, int stream,
+            Nanoseconds now);
 
   HelloBytes make_hello() const;
   void choose_world(const Digest& job, int rank);
-  // "" or why a hello of the other side does not fit ours; sets peer_.
+  // "" or why a hello of the other side does not fit ours; sets peer_ and
+  // stream_.
   std::string check_hello(const HelloBytes& hello, bool& is_ours);
   Digest proof_of(bool dialer) const;
   void expect(State state, std::size_t bytes);
@@ -87,6 +94,7 @@ class Handshake {
   bool dialer_;
   Role role_;
   int peer_;
+  int stream_;
   Nanoseconds deadline_;
   Digest nonce_;
   HelloBytes mine_{};

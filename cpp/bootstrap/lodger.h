@@ -18,6 +18,7 @@ struct Caller {
   int peer = -1;
   Fd socket;
   bool over_unix = false;
+  int stream = 0;
 };
 
 class Lodger {

@@ -75,7 +75,8 @@ void Reception::accept_from(const Listener& listener, const Credentials& credent
       last_refusal_ = "a process of another user";
       continue;
     }
-    if (guests_.size() >= kStrangersMax + static_cast<std::size_t>(credentials.size)) {
+    if (guests_.size() >=
+        kStrangersMax + static_cast<std::size_t>(credentials.size * credentials.streams)) {
       guests_.erase(guests_.begin());
     }
     const Status watched = watch(poller_, socket.get(),
@@ -128,7 +129,8 @@ void Reception::poll(const Credentials& credentials, Nanoseconds now,
     }
     if (!guest.handshake.done()) return false;
     ::epoll_ctl(poller_, EPOLL_CTL_DEL, guest.socket.get(), nullptr);
-    Caller caller{guest.handshake.peer(), std::move(guest.socket), guest.over_unix};
+    Caller caller{guest.handshake.peer(), std::move(guest.socket), guest.over_unix,
+                  guest.handshake.stream()};
     const Credentials& called = guest.handshake.credentials();
     const auto lodger =
         std::find_if(guest.lodgers.begin(), guest.lodgers.end(),

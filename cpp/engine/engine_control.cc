@@ -157,6 +157,7 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("bytes_reduced", executor_.reduced().bytes),
                      field("bytes_reduced_beside_sends", executor_.reduced().beside_sends),
                      field("bytes_sent", wire.bytes_sent),
+                     field("bytes_striped", wire.bytes_striped),
                      field("bytes_received", wire.bytes_received),
                      field("batches", executor_.batches()),
                      field("plans", sums.plans),

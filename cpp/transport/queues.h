@@ -37,6 +37,10 @@ class RingQueue {
     head_ = (head_ + 1) & (capacity_ - 1);
     --count_;
   }
+  void erase(std::size_t i) {  // those behind it move
+    for (; i + 1 < count_; ++i) items_[(head_ + i) & (capacity_ - 1)] = (*this)[i + 1];
+    --count_;
+  }
   void clear() { head_ = count_ = 0; }
 
  private:
@@ -158,6 +162,7 @@ struct Progress {
   std::size_t piece = 0;   // the first piece that is not done,
   std::size_t within = 0;  // and how much of it is
   uint64_t turn = 0;       // bytes since it was last its turn to send
+  uint64_t beside = 0;     // bytes behind `bytes` that are under way elsewhere; 0 when it ends
   Lane lane = 0;
 
   void begin(const Transfer& transfer) {
@@ -235,6 +240,7 @@ class SlotPool {
   }
   void give_back(uint32_t slot) { free_.push_back(slot); }
   T& operator[](uint32_t slot) { return slots_[slot]; }
+  const T& operator[](uint32_t slot) const { return slots_[slot]; }
   std::size_t size() const { return slots_.size(); }  // numbers that there have been
   std::size_t used() const { return slots_.size() - free_.size(); }
   void clear() {

@@ -140,6 +140,7 @@ class Transport {
     uint64_t registrations = 0;
     uint64_t control_messages = 0;
     uint64_t bytes_sent = 0;
+    uint64_t bytes_striped = 0;  // of these, over further streams to a peer
     uint64_t bytes_received = 0;
     uint64_t bytes_copied = 0;  // by the transport itself, beside what compute does
     uint64_t doorbells = 0;

@@ -16,6 +16,18 @@
 namespace rdmacoll::conformance {
 namespace {
 
+using MakePair = std::function<std::pair<Fd, Fd>()>;
+
+std::pair<Sockets, Sockets> pairs(int count, const MakePair& make) {
+  std::pair<Sockets, Sockets> both;
+  for (int i = 0; i < count; ++i) {
+    auto [left, right] = make();
+    both.first.push_back(std::move(left));
+    both.second.push_back(std::move(right));
+  }
+  return both;
+}
+
 std::pair<Fd, Fd> tcp_pair() {
   Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -36,10 +48,11 @@ std::pair<Fd, Fd> tcp_pair() {
 using AdapterMaker = std::function<verbs_sim::AdapterModel(int host, int number)>;
 using MakeTransport =
     std::function<std::unique_ptr<Transport>(const World&, MemoryPool&, Nanoseconds)>;
-using Adopt = std::function<void(Transport&, int peer, Fd socket, bool dialer)>;
+using Adopt = std::function<void(Transport&, int peer, Sockets sockets, bool dialer)>;
 
-Backend real(std::string name, bool views, std::function<std::pair<Fd, Fd>()> sockets,
-             MakeTransport make_transport, Adopt adopt) {
+Backend real(std::string name, bool views, MakePair make_pair, MakeTransport make_transport,
+             Adopt adopt, int streams = 1) {
+  const auto sockets = [=] { return pairs(streams, make_pair); };
   Backend backend{.name = std::move(name), .views = views, .sockets = sockets};
   backend.make = [=](int ranks, Nanoseconds peer_timeout) {
     auto fleet = std::make_unique<Fleet>();
@@ -59,10 +72,10 @@ Backend real(std::string name, bool views, std::function<std::pair<Fd, Fd>()> so
     EXPECT_TRUE(fleet->poll_until([&] { return fleet->all_connected(); }));
     return fleet;
   };
-  backend.make_endpoint = [=](int rank, Fd socket, Nanoseconds peer_timeout) {
+  backend.make_endpoint = [=](int rank, Sockets sockets, Nanoseconds peer_timeout) {
     Endpoint endpoint{.pool = make_pool()};
     endpoint.transport = make_transport(world_of(2, rank), *endpoint.pool, peer_timeout);
-    adopt(*endpoint.transport, 1 - rank, std::move(socket), rank == 0);
+    adopt(*endpoint.transport, 1 - rank, std::move(sockets), rank == 0);
     return endpoint;
   };
   return backend;
@@ -76,20 +89,26 @@ Backend shm(std::string name, std::optional<bool> one_copy) {
             world, pool, steady_clock(),
             ShmOptions{.one_copy = one_copy, .peer_timeout = peer_timeout});
       },
-      [](Transport& transport, int peer, Fd socket, bool dialer) {
-        dynamic_cast<ShmTransport&>(transport).adopt(peer, std::move(socket), dialer);
+      [](Transport& transport, int peer, Sockets sockets, bool dialer) {
+        dynamic_cast<ShmTransport&>(transport).adopt(peer, std::move(sockets[0]), dialer);
       });
 }
 
-Backend tcp() {
+Backend tcp(std::string name, tcp::Streams streams) {
   return real(
-      "tcp", false, tcp_pair,
-      [](const World& world, MemoryPool&, Nanoseconds peer_timeout) {
-        return std::make_unique<TcpTransport>(world, steady_clock(), peer_timeout);
+      std::move(name), false, tcp_pair,
+      [=](const World& world, MemoryPool&, Nanoseconds peer_timeout) {
+        return std::make_unique<TcpTransport>(world, steady_clock(), peer_timeout,
+                                              TcpOptions{.streams = streams});
       },
-      [](Transport& transport, int peer, Fd socket, bool) {
-        dynamic_cast<TcpTransport&>(transport).adopt(peer, std::move(socket));
-      });
+      [](Transport& transport, int peer, Sockets sockets, bool) {
+        auto& to = dynamic_cast<TcpTransport&>(transport);
+        to.adopt(peer, std::move(sockets[0]));
+        for (std::size_t i = 1; i < sockets.size(); ++i) {
+          to.adopt_beside(peer, static_cast<int>(i), std::move(sockets[i]));
+        }
+      },
+      streams.count);
 }
 
 // A simulated rank belongs to its network; this end of it dies when it is destroyed.
@@ -211,8 +230,8 @@ Backend devices(const std::string& names) {
         EXPECT_TRUE(status.ok()) << status.message();
         return transport;
       },
-      [](Transport& transport, int peer, Fd socket, bool) {
-        dynamic_cast<RdmaTransport&>(transport).adopt(peer, std::move(socket));
+      [](Transport& transport, int peer, Sockets sockets, bool) {
+        dynamic_cast<RdmaTransport&>(transport).adopt(peer, std::move(sockets[0]));
       });
 }
 
@@ -223,7 +242,8 @@ std::vector<Backend> backends() {
   if (const char* names = std::getenv("RDMACOLL_TEST_DEVICES")) return {devices(names)};
   return {shm("shm_one_copy", true),
           shm("shm_staged", false),
-          tcp(),
+          tcp("tcp", {}),
+          tcp("tcp_streams", {.count = 3, .stripe_bytes = 20'000}),
           sim("sim_mapped", {.seed = 11, .busy = 0.02}),
           sim("sim_read", {.seed = 12, .busy = 0.1, .mapped = false}),
           sim("sim_no_views", {.seed = 13, .busy = 0.02, .views = false}),

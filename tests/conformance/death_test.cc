@@ -253,18 +253,18 @@ class ProcessDeath : public testing::TestWithParam<Backend> {
     child_ = ::fork();
     ASSERT_GE(child_, 0);
     if (child_ == 0) {
-      mine.reset();
+      mine.clear();
       be_child(std::move(theirs), busy, peer_timeout);
     }
-    theirs.reset();
+    theirs.clear();
     endpoint_ = GetParam().make_endpoint(0, std::move(mine), peer_timeout);
     poll_until([&] { return !sink_.peers.empty(); });
     ASSERT_TRUE(sink_.peers.contains(1));
   }
 
-  [[noreturn]] static void be_child(Fd socket, bool busy, Nanoseconds peer_timeout) {
+  [[noreturn]] static void be_child(Sockets sockets, bool busy, Nanoseconds peer_timeout) {
     ::alarm(60);  // an orphan ends by itself
-    Endpoint endpoint = GetParam().make_endpoint(1, std::move(socket), peer_timeout);
+    Endpoint endpoint = GetParam().make_endpoint(1, std::move(sockets), peer_timeout);
     Recorder sink;
     std::vector<std::byte> memory(300'000);
     const Piece piece{memory.data(), memory.size()};

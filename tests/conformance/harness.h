@@ -83,15 +83,17 @@ struct Endpoint {
   std::unique_ptr<Transport> transport;
 };
 
+using Sockets = std::vector<Fd>;
+
 struct Backend {
   std::string name;
   bool views = false;
   // A connected fleet in full mesh.
   std::function<std::unique_ptr<Fleet>(int ranks, Nanoseconds peer_timeout)> make;
-  // Where ranks can be processes: two connected sockets, and an endpoint made of one of them (the
-  // world has two ranks; rank 0 dials).
-  std::function<std::pair<Fd, Fd>()> sockets;
-  std::function<Endpoint(int rank, Fd socket, Nanoseconds peer_timeout)> make_endpoint;
+  // Where ranks can be processes: connected sockets, mostly one at each end, and an endpoint made
+  // of those of one end (the world has two ranks; rank 0 dials).
+  std::function<std::pair<Sockets, Sockets>()> sockets;
+  std::function<Endpoint(int rank, Sockets sockets, Nanoseconds peer_timeout)> make_endpoint;
 };
 std::ostream& operator<<(std::ostream& out, const Backend& backend);
 

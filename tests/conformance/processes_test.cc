@@ -81,13 +81,13 @@ TEST_P(Processes, exchange_and_show_memory) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     ::alarm(60);
-    mine.reset();
+    mine.clear();
     Endpoint endpoint = GetParam().make_endpoint(1, std::move(theirs), kNeverSilent);
     const std::string error = play(endpoint, 1);
     if (!error.empty()) fprintf(stderr, "rank 1: %s\n", error.c_str());
     ::_exit(error.empty() && !HasFailure() ? 0 : 1);
   }
-  theirs.reset();
+  theirs.clear();
   Endpoint endpoint = GetParam().make_endpoint(0, std::move(mine), kNeverSilent);
   EXPECT_EQ(play(endpoint, 0), "") << "seed " << kSeeds;
   int status = -1;

@@ -79,6 +79,29 @@ TEST(Handshake, ranks_of_one_job_meet) {
   EXPECT_EQ(meeting.listener_peer, 1);
 }
 
+TEST(Handshake, says_which_stream_it_is) {
+  Credentials a = rank_of(1), b = rank_of(2);
+  a.streams = b.streams = 3;
+  const auto meet = [&](int stream, Handshake& listen) {
+    auto [left, right] = sockets();
+    Handshake dial = Handshake::dial(a, Role::data, 2, 0, stream);
+    Status status;
+    for (int turn = 0; turn < 3 && status.ok() && !listen.done(); ++turn) {
+      EXPECT_TRUE(dial.done() || dial.advance(left.get(), 0).ok());
+      status = listen.advance(right.get(), 0);
+    }
+    return status;
+  };
+  for (const int stream : {0, 1, 2}) {
+    Handshake listen = Handshake::listen(b, Role::data, 0);
+    ASSERT_TRUE(meet(stream, listen).ok());
+    EXPECT_EQ(listen.stream(), stream);
+    EXPECT_EQ(listen.peer(), 1);
+  }
+  Handshake listen = Handshake::listen(b, Role::data, 0);
+  EXPECT_THAT(meet(3, listen).message(), HasSubstr("it calls with stream 4 of 3"));
+}
+
 struct Refusal {
   Credentials caller;
   int callee;

@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -56,14 +57,20 @@ inline constexpr Nanoseconds kPeerTimeout = 5 * kSecond;
 // Two ranks, connected.
 struct Pair {
   ManualClock clock;
-  TcpTransport a{world_of(2, 0), clock, kPeerTimeout};
-  TcpTransport b{world_of(2, 1), clock, kPeerTimeout};
+  TcpOptions options;
+  TcpTransport a{world_of(2, 0), clock, kPeerTimeout, options};
+  TcpTransport b{world_of(2, 1), clock, kPeerTimeout, options};
   Events at_a, at_b;
 
-  Pair() {
+  explicit Pair(TcpOptions own = {}) : options(own) {
     auto [left, right] = socket_pair();
     a.adopt(1, std::move(left));
     b.adopt(0, std::move(right));
+    for (int stream = 1; stream < options.streams.count; ++stream) {
+      std::tie(left, right) = socket_pair();
+      a.adopt_beside(1, stream, std::move(left));
+      b.adopt_beside(0, stream, std::move(right));
+    }
     settle();
   }
   void settle() {
@@ -75,19 +82,26 @@ struct Pair {
 // One rank whose peer is this test, byte by byte.
 struct Puppet {
   ManualClock clock;
-  TcpTransport transport{world_of(2, 0), clock, kPeerTimeout};
+  TcpOptions options;
+  TcpTransport transport{world_of(2, 0), clock, kPeerTimeout, options};
   Events events;
   Fd wire;
+  Fd beside;  // the second of two streams
 
-  Puppet() {
+  explicit Puppet(TcpOptions own = {}) : options(own) {
     auto [left, right] = socket_pair();
     transport.adopt(1, std::move(left));
     wire = std::move(right);
+    if (options.streams.count == 1) return;
+    std::tie(left, right) = socket_pair();
+    transport.adopt_beside(1, 1, std::move(left));
+    beside = std::move(right);
   }
-  void write(std::span<const std::byte> bytes) {
-    ASSERT_EQ(::send(wire.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+  static void write(const Fd& to, std::span<const std::byte> bytes) {
+    ASSERT_EQ(::send(to.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
+  void write(std::span<const std::byte> bytes) { write(wire, bytes); }
   void write(const tcp::Header& header) { write(tcp::encode(header)); }
   void settle() {
     while (transport.poll(events)) {

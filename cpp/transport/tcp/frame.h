@@ -1,4 +1,5 @@
-// What travels on a TCP stream: frames, each a fixed header and `bytes` of payload.
+// What travels on a TCP stream: frames, each a fixed header and `bytes` of payload. Where a peer
+// has several streams, data and heartbeats go on all of them, all else on the first one.
 #pragma once
 
 #include <algorithm>
@@ -52,6 +53,10 @@ static_assert(kEagerBytesOfPeer / kEagerCost < kTransfersMax / 2, "receives find
 constexpr std::size_t eager_bytes_of_peer(int ranks) {
   return std::min(kEagerBytesOfPeer, kEagerBytesOfAll / static_cast<std::size_t>(ranks));
 }
+
+// What one poll reads from one stream, and writes to it, before the others have their turn.
+inline constexpr std::size_t kReadBytesPerPoll = 1024 * 1024;
+inline constexpr std::size_t kWriteBytesPerPoll = 1024 * 1024;
 
 // A length that nobody has memory for; larger ones are refused before arithmetic is done with them.
 inline constexpr uint64_t kTransferBytesMax = uint64_t{1} << 40;

@@ -10,9 +10,6 @@
 namespace rdmacoll::tcp {
 namespace {
 
-// What one poll reads from one peer before the others have their turn.
-constexpr std::size_t kReadBytesPerPoll = 1024 * 1024;
-
 // With more payload than this to come, only the next header is read behind it: whatever else lands
 // in the buffer must be copied once more.
 constexpr std::size_t kCopyBytesMax = 8 * 1024;
@@ -246,9 +243,51 @@ void Inbound::take_data() {
 void Inbound::end_data(Sink& sink) {
   state_ = State::header;
   Progress& receive = receives_[slot_];
-  if (is_early_ || receive.done < receive.bytes) return;
+  if (is_early_ || receive.done < receive.bytes || receive.beside > 0) return;
   posted_.erase(receive.lane, receive.sequence);
   receives_.give_back(slot_);
+  sink.received(receive.cookie);
+}
+
+// Stripes come off the end of what the first stream brings, in any order: `bytes` is where the
+// first of them begins, `beside` what is not there of all behind it.
+std::string Inbound::begin_stripe(const Header& frame, Progress& part, uint32_t& slot) {
+  const auto where = [&] {
+    return cat(" at byte ", frame.position, " (lane ", int{frame.lane}, ", sequence ",
+               frame.sequence, ")");
+  };
+  const uint32_t* posted = posted_.get(frame.lane, frame.sequence);
+  if (posted == nullptr) return cat("sent data without a grant", where());
+  slot = *posted;
+  Progress& receive = receives_[slot];
+  const uint64_t whole = total_bytes(receive.pieces);
+  const Stripe stripe{frame.position, frame.bytes};
+  if (!is_stripe(stripe, whole, stripe_bytes_)) {
+    return cat("sent a stripe of ", frame.bytes, " B of ", whole, " B", where());
+  }
+  if (slot >= stripes_.size()) stripes_.resize(receives_.size());
+  std::vector<bool>& begun = stripes_[slot];
+  if (receive.bytes == whole) begun.assign(whole / stripe_bytes_ + 1, false);
+  const bool is_current = state_ == State::data && !is_early_ && slot_ == slot;
+  const uint64_t first = receive.done + (is_current ? left_ : 0);
+  if (frame.position < first || begun[frame.position / stripe_bytes_]) {
+    return cat("sent a stripe twice", where());
+  }
+  begun[frame.position / stripe_bytes_] = true;
+  if (frame.position < receive.bytes) {
+    receive.beside += receive.bytes - frame.position;
+    receive.bytes = frame.position;
+  }
+  tcp::begin_stripe(receive, stripe, part);
+  return "";
+}
+
+void Inbound::stripe_received(uint32_t slot, uint64_t bytes, Sink& sink) {
+  Progress& receive = receives_[slot];
+  receive.beside -= bytes;
+  if (receive.beside > 0 || receive.done < receive.bytes) return;
+  posted_.erase(receive.lane, receive.sequence);
+  receives_.give_back(slot);
   sink.received(receive.cookie);
 }
 

@@ -1,4 +1,5 @@
-// The receiving half of one connection: takes the stream apart and puts payloads where they belong.
+// The receiving half of a peer: takes the first stream apart and puts payloads where they belong.
+// Further streams ask where their stripes do.
 #pragma once
 
 #include <string>
@@ -32,6 +33,13 @@ class Inbound {
   };
   // Reads up to a share of one poll. `hangup`: the socket has an end to report, so go on until it.
   Result read(int socket, bool hangup, Outbound& outbound, Sink& sink);
+
+  // For another stream: `part` becomes the place of the stripe that follows `frame`. Returns what
+  // is wrong, or "".
+  std::string begin_stripe(const Header& frame, Progress& part, uint32_t& slot);
+  // All of it is there.
+  void stripe_received(uint32_t slot, uint64_t bytes, Sink& sink);
+  void share(uint64_t stripe_bytes) { stripe_bytes_ = stripe_bytes; }
 
   void clear();
 
@@ -81,6 +89,9 @@ class Inbound {
   SlotPool<std::vector<std::byte>> aside_;
   std::vector<uint64_t> ended_;  // cookies to be reported
   std::string fault_;
+
+  uint64_t stripe_bytes_ = kStripeBytes;
+  std::vector<std::vector<bool>> stripes_;  // by slot: those that have begun, by their number
 };
 
 }  // namespace rdmacoll::tcp

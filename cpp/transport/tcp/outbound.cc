@@ -12,11 +12,10 @@ namespace {
 // More than this waiting, and post_control says busy: the peer does not read.
 constexpr std::size_t kUrgentBytesMax = 4 * kControlBytesMax;
 
-// What one poll writes to one peer before the others have their turn.
-constexpr std::size_t kWriteBytesPerPoll = 1024 * 1024;
-
 constexpr std::size_t kFramesPerCall = 16;
 constexpr std::size_t kIovecsPerSend = 128;
+// Further streams look so far for something to cut.
+constexpr std::size_t kSendsSearched = 16;
 // An eager frame is the whole transfer, so it needs room for all pieces in one call.
 constexpr std::size_t kEagerPieces = kIovecsPerSend / 2;
 
@@ -143,12 +142,12 @@ void Outbound::plan_frames(Plan& plan) {
     Progress& send = sends_[ready_[next]];
     const bool ahead = eager_.contains(send.lane, send.sequence);
     const std::size_t iovecs = 1 + (ahead ? send.pieces.size() : 1);
-    if (plan.bytes >= kFragmentBytes || plan.iovec_count + iovecs > kIovecsPerSend) return;
+    if (plan.bytes >= call_bytes_max_ || plan.iovec_count + iovecs > kIovecsPerSend) return;
     Frame& frame = plan.frames[plan.frame_count++];
     plan.add(frame.header.data(), kHeaderBytes);
     const uint64_t left = send.bytes - send.done;
     const std::size_t named =
-        send.gather(std::min<uint64_t>(left, kFragmentBytes), plan.iovecs, plan.iovec_count);
+        send.gather(std::min<uint64_t>(left, call_bytes_max_), plan.iovecs, plan.iovec_count);
     plan.bytes += named;
     frame.header = encode({.kind = ahead ? Kind::eager : Kind::data,
                            .lane = send.lane,
@@ -164,7 +163,7 @@ void Outbound::plan_frames(Plan& plan) {
 
 Outbound::Result Outbound::write(int socket, Sink& sink) {
   Result result = Result::idle;
-  for (std::size_t total = 0; has_output() && total < kWriteBytesPerPoll;) {
+  for (std::size_t total = 0; has_output() && total < write_bytes_max_;) {
     Plan plan;
     plan_frames(plan);
     msghdr message{};
@@ -220,6 +219,7 @@ void Outbound::frame_done(Sink& sink) {
   Progress& send = sends_[slot];
   if (send.done == send.bytes) {
     ready_.pop();
+    if (send.beside > 0) return;
     sends_.give_back(slot);
     sink.sent(send.cookie);
   } else if (send.turn >= chunk_bytes_) {  // the others have a turn
@@ -227,6 +227,59 @@ void Outbound::frame_done(Sink& sink) {
     ready_.pop();
     ready_.push(slot);
   }
+}
+
+// No stream takes much more than a stripe before the others have their turn.
+void Outbound::share(uint64_t stripe_bytes) {
+  stripe_bytes_ = stripe_bytes;
+  call_bytes_max_ = std::max<std::size_t>(stripe_bytes, kEagerBytes);
+  write_bytes_max_ = std::min(kWriteBytesPerPoll, call_bytes_max_);
+}
+
+bool Outbound::has_stripe() const {
+  std::size_t at = 0;
+  return find_stripe(at).bytes > 0;
+}
+
+// `at`: in ready_.
+Stripe Outbound::find_stripe(std::size_t& at) const {
+  for (at = 0; at < std::min(ready_.size(), kSendsSearched); ++at) {
+    const Progress& send = sends_[ready_[at]];
+    if (send.bytes <= kEagerBytes) continue;
+    std::optional<uint64_t> taken;
+    if (at == 0 || send.done > 0) taken = send.done;
+    if (at == 0 && current_) *taken += current_->payload_left;
+    const Stripe stripe = last_stripe(taken, send.bytes, stripe_bytes_);
+    if (stripe.bytes > 0) return stripe;
+  }
+  return {};
+}
+
+bool Outbound::take_stripe(Header& header, Progress& part, uint32_t& slot) {
+  std::size_t at = 0;
+  const Stripe stripe = find_stripe(at);
+  if (stripe.bytes == 0) return false;
+  slot = ready_[at];
+  Progress& send = sends_[slot];
+  begin_stripe(send, stripe, part);
+  send.bytes -= stripe.bytes;
+  send.beside += stripe.bytes;
+  if (send.bytes == 0) ready_.erase(at);
+  header = {.kind = Kind::data,
+            .lane = send.lane,
+            .epoch = epoch_,
+            .bytes = static_cast<uint32_t>(stripe.bytes),
+            .sequence = send.sequence,
+            .position = stripe.begin};
+  return true;
+}
+
+void Outbound::stripe_sent(uint32_t slot, uint64_t bytes, Sink& sink) {
+  Progress& send = sends_[slot];
+  send.beside -= bytes;
+  if (send.beside > 0 || send.done < send.bytes) return;
+  sends_.give_back(slot);
+  sink.sent(send.cookie);
 }
 
 void Outbound::clear() {

@@ -1,4 +1,5 @@
-// The sending half of one connection: what waits for the socket, and in which order it goes.
+// The sending half of a peer: what waits for the socket, and in which order it goes. Further
+// streams take stripes of what waits.
 #pragma once
 
 #include <array>
@@ -7,6 +8,7 @@
 
 #include "transport/queues.h"
 #include "transport/tcp/frame.h"
+#include "transport/tcp/stripe.h"
 
 namespace rdmacoll::tcp {
 
@@ -18,6 +20,9 @@ class Outbound {
         chunk_bytes_(chunk_bytes),
         eager_bytes_max_(eager_bytes_max),
         counters_(counters) {}
+
+  // From now on there are other streams, which take stripes as long as this.
+  void share(uint64_t stripe_bytes);
 
   Status post_control(std::span<const std::byte> message);
   Status post_send(const Transfer& transfer);
@@ -37,6 +42,12 @@ class Outbound {
   // Writes what the socket takes, up to a share of one poll. broken: errno says why.
   Result write(int socket, Sink& sink);
 
+  // For another stream: something to be sent can be cut, and is.
+  bool has_stripe() const;
+  bool take_stripe(Header& header, Progress& part, uint32_t& slot);
+  // All of it has been written.
+  void stripe_sent(uint32_t slot, uint64_t bytes, Sink& sink);
+
   void clear();
 
  private:
@@ -54,10 +65,14 @@ class Outbound {
   void consume(Plan& plan, std::size_t written, Sink& sink);
   bool consume_frame(Frame& frame, std::size_t& written, Sink& sink);
   void frame_done(Sink& sink);
+  Stripe find_stripe(std::size_t& at) const;
 
   uint32_t epoch_;
   std::size_t chunk_bytes_;
   std::size_t eager_bytes_max_;
+  std::size_t write_bytes_max_ = kWriteBytesPerPoll;
+  std::size_t call_bytes_max_ = kFragmentBytes;
+  uint64_t stripe_bytes_ = kStripeBytes;
   Transport::Counters& counters_;
 
   ByteQueue urgent_;              // whole frames: control, grants, heartbeats

@@ -1,39 +1,44 @@
 #include "transport/tcp/tcp_link.h"
 
-#include <fcntl.h>
-#include <linux/sockios.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-
+#include <algorithm>
 #include <cerrno>
 
+#include "base/few.h"
+#include "base/text.h"
 #include "transport/closing.h"
 
 namespace rdmacoll::tcp {
 namespace {
 
-constexpr int kUnsentBytes = 256 * 1024;
+// When a process ends all its connections do, nearly at once; then the first stream tells, behind
+// the last words. One that ends so long before is a cause of its own,
+constexpr Nanoseconds kEndTogether = 20 * kMillisecond;
+// and where the first one goes on for so long it is the only one.
+constexpr Nanoseconds kEndAlone = 100 * kMillisecond;
 
 }  // namespace
 
+std::string stream_text(int number, int streams, const std::string& cause) {
+  return cat("stream ", number + 1, " of ", streams, " failed: ", cause,
+             " (RDMACOLL_TCP_STREAMS=1 does with the first one)");
+}
+
 void Link::adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now) {
   RC_ASSERT(state_ == State::apart, cat("peer ", peer_));
-  socket_ = std::move(socket);
-  const int flags = ::fcntl(socket_.get(), F_GETFL);
-  RC_ASSERT(flags >= 0 && ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) == 0);
-  // Small frames must not wait for an acknowledgement. Unix sockets refuse this and do not need it.
-  const int on = 1;
-  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  // What the kernel has and has not sent is what grants and control messages wait behind. A long
-  // queue there slows the data, too: at 10 Gbit/s 64 MiB both ways take 59 ms instead of 65 (BBR).
-  const int unsent = kUnsentBytes;
-  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  stream_.adopt(std::move(socket));
   liveness_.emplace(peer_timeout, now);
-  readable_ = writable_ = true;
   state_ = State::connected;
+}
+
+StreamSocket& Link::adopt_beside(int number, const Streams& streams, Fd socket,
+                                 Nanoseconds peer_timeout, Nanoseconds now) {
+  RC_ASSERT(is_connected() && number > 0 && number < streams.count, cat("stream ", number));
+  streams_ = streams.count;
+  outbound_.share(streams.stripe_bytes);
+  inbound_.share(streams.stripe_bytes);
+  beside_.push_back(std::make_unique<SideStream>(number, epoch_, outbound_, inbound_, counters_));
+  beside_.back()->adopt(std::move(socket), peer_timeout, now);
+  return beside_.back()->socket();
 }
 
 Status Link::post_recv(const Transfer& transfer) {
@@ -42,55 +47,52 @@ Status Link::post_recv(const Transfer& transfer) {
   return {};
 }
 
-void Link::signal(uint32_t events) {
-  if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) readable_ = true;
-  if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) hangup_ = true;
-  if (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) writable_ = true;
-}
-
 bool Link::wants_poll() const {
-  return state_ == State::connected && (readable_ || inbound_.has_reports() || !fault().empty() ||
-                                        (writable_ && outbound_.has_output()));
+  return state_ == State::connected &&
+         (stream_.readable || inbound_.has_reports() || !fault().empty() ||
+          (stream_.writable && outbound_.has_output()) ||
+          is_any_of(beside_, [](const auto& side) { return side->wants_poll(); }));
 }
 
 bool Link::write_at_once(Nanoseconds now, Sink& sink) {
-  if (!writable_ || !fault().empty() || !outbound_.has_output()) return false;
+  if (!stream_.writable || !fault().empty() || !outbound_.has_output()) return false;
   if (!write(now, sink)) return false;
-  readable_ = true;
+  stream_.readable = true;
   return true;
 }
 
 bool Link::poll(Nanoseconds now, Sink& sink) {
   liveness_->polled(now);
   bool moved = inbound_.report(sink);
-  if (readable_) moved |= read(now, sink);
+  if (stream_.readable) moved |= read(now, sink);
+  if (is_connected() && !beside_.empty()) moved |= poll_beside(now, sink);
   if (is_connected() && !fault().empty()) fail(fault());
   if (is_connected() && liveness_->is_silent(now)) fail(liveness_->cause());
   if (is_connected() && liveness_->should_speak(now)) {
     outbound_.heartbeat();
     liveness_->spoke(now);  // also where the socket is full: then silence is the peer's
   }
-  if (is_connected() && writable_ && outbound_.has_output()) moved |= write(now, sink);
+  if (is_connected() && stream_.writable && outbound_.has_output()) moved |= write(now, sink);
   return moved;
 }
 
 bool Link::read(Nanoseconds now, Sink& sink) {
-  const Inbound::Result result = inbound_.read(socket_.get(), hangup_, outbound_, sink);
+  const Inbound::Result result = inbound_.read(stream_.fd.get(), stream_.hangup, outbound_, sink);
   if (result.moved) liveness_->heard(now);
-  if (result.drained) readable_ = false;
-  if (!result.ended.empty()) fail(result.ended);
+  if (result.drained) stream_.readable = false;
+  if (!result.ended.empty()) end(result.ended, now, sink);
   return result.moved;
 }
 
 bool Link::write(Nanoseconds now, Sink& sink) {
-  switch (outbound_.write(socket_.get(), sink)) {
+  switch (outbound_.write(stream_.fd.get(), sink)) {
     case Outbound::Result::idle:
       return false;
     case Outbound::Result::moved:
       liveness_->spoke(now);
       return true;
     case Outbound::Result::blocked:
-      writable_ = false;
+      stream_.writable = false;
       return true;
     case Outbound::Result::broken:
       drain_and_fail(closing_cause(errno), now, sink);
@@ -101,9 +103,33 @@ bool Link::write(Nanoseconds now, Sink& sink) {
 
 // The peer is gone, but what it had sent before is ours still.
 void Link::drain_and_fail(const std::string& cause, Nanoseconds now, Sink& sink) {
-  hangup_ = readable_ = true;
-  while (is_connected() && readable_) read(now, sink);
+  stream_.hangup = stream_.readable = true;
+  while (is_connected() && stream_.readable) read(now, sink);
   if (is_connected()) fail(cause);
+}
+
+bool Link::poll_beside(Nanoseconds now, Sink& sink) {
+  bool moved = false;
+  for (const auto& side : beside_) {
+    moved |= side->poll(now, sink);
+    if (side->cause().empty()) continue;
+    if (side->has_ended()) read(now, sink);
+    if (!is_connected()) return true;
+    if (side->has_ended() && now - side->ended_at() < kEndAlone) continue;
+    fail(stream_text(side->number(), streams_, side->cause()));
+    return true;
+  }
+  return moved;
+}
+
+// The first stream has ended.
+void Link::end(const std::string& cause, Nanoseconds now, Sink& sink) {
+  for (const auto& side : beside_) {
+    side->drain(now, sink);
+    if (!side->has_ended() || now - side->ended_at() < kEndTogether) continue;
+    return fail(stream_text(side->number(), streams_, side->cause()));
+  }
+  fail(cause);
 }
 
 void Link::fail(const std::string& cause) {
@@ -114,18 +140,37 @@ void Link::fail(const std::string& cause) {
 
 void Link::close() {
   state_ = State::failed;
-  socket_.reset();
+  stream_.fd.reset();
+  for (const auto& side : beside_) side->close();
   outbound_.clear();
   inbound_.clear();
   cause_.clear();
 }
 
+bool Link::is_sending() const {
+  return outbound_.has_output() || outbound_.awaits_grants() ||
+         is_any_of(beside_, [](const auto& side) { return side->is_sending(); });
+}
+
+bool Link::has_beside(int number) const {
+  return is_any_of(beside_, [&](const auto& side) { return side->number() == number; });
+}
+
 bool Link::flushed() const {
   if (!is_connected()) return true;
   // A send that was never granted cannot leave and does not count.
-  if (outbound_.has_output()) return false;
-  int queued = 0;
-  return ::ioctl(socket_.get(), SIOCOUTQ, &queued) != 0 || queued == 0;
+  return !outbound_.has_output() && stream_.is_acknowledged() &&
+         are_all_of(beside_, [](const auto& side) { return side->flushed(); });
+}
+
+Nanoseconds Link::next_deadline() const {
+  Nanoseconds deadline = liveness_->next_deadline();
+  for (const auto& side : beside_) {
+    const Nanoseconds next =
+        side->has_ended() ? side->ended_at() + kEndAlone : side->next_deadline();
+    deadline = std::min(deadline, next);
+  }
+  return deadline;
 }
 
 }  // namespace rdmacoll::tcp

@@ -1,19 +1,30 @@
-// One peer of the TCP transport: its stream, and what is posted on it.
+// One peer of the TCP transport: its streams, and what is posted on them.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/fd.h"
 #include "transport/liveness.h"
 #include "transport/tcp/inbound.h"
 #include "transport/tcp/outbound.h"
+#include "transport/tcp/side_stream.h"
+#include "transport/tcp/stream_socket.h"
 
 namespace rdmacoll::tcp {
 
-// One stream a peer: two were no faster than one that has little unsent (ARCHITECTURE.md). Several
-// would be several {socket, current frame} here: grants name (lane, sequence) and data frames their
-// position, so it does not matter on which stream they come.
+// The first stream is the peer: it is there from the start, and has all that is not a stripe. The
+// others come and help when they can; without them everything goes on the first one.
+struct Streams {
+  int count = 1;  // of each peer
+  uint64_t stripe_bytes = kStripeBytes;
+};
+
+// What is said of a further stream (number, from 1) that failed while the first one goes on.
+std::string stream_text(int number, int streams, const std::string& cause);
+
 class Link {
  public:
   enum class State : uint8_t { apart, connected, failed };
@@ -21,6 +32,8 @@ class Link {
   Link(int peer, uint32_t epoch, std::size_t chunk_bytes, std::size_t eager_bytes_max,
        Transport::Counters& counters)
       : peer_(peer),
+        epoch_(epoch),
+        counters_(counters),
         outbound_(epoch, chunk_bytes, eager_bytes_max, counters),
         inbound_(peer, epoch, eager_bytes_max, counters) {}
 
@@ -30,11 +43,13 @@ class Link {
   Outbound& outbound() { return outbound_; }
   const Outbound& outbound() const { return outbound_; }
 
+  StreamSocket& socket() { return stream_; }
   void adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now);
+  bool has_beside(int number) const;
+  // The stream of that number (from 1) of `streams`.
+  StreamSocket& adopt_beside(int number, const Streams& streams, Fd socket,
+                             Nanoseconds peer_timeout, Nanoseconds now);
   Status post_recv(const Transfer& transfer);
-  // What epoll said about the socket.
-  void signal(uint32_t events);
-
   // Writes what waits, as far as the socket takes it. What the peer has sent meanwhile is looked
   // for without asking epoll first: of ranks that exchange, the second finds it there.
   bool write_at_once(Nanoseconds now, Sink& sink);
@@ -46,9 +61,9 @@ class Link {
 
   void close();  // forgets everything; no report
   std::string take_cause() { return std::exchange(cause_, {}); }
-  bool is_sending() const { return outbound_.has_output() || outbound_.awaits_grants(); }
+  bool is_sending() const;
   bool flushed() const;
-  Nanoseconds next_deadline() const { return liveness_->next_deadline(); }
+  Nanoseconds next_deadline() const;
 
  private:
   const std::string& fault() const {
@@ -57,18 +72,23 @@ class Link {
   bool read(Nanoseconds now, Sink& sink);
   bool write(Nanoseconds now, Sink& sink);
   void drain_and_fail(const std::string& cause, Nanoseconds now, Sink& sink);
+  bool poll_beside(Nanoseconds now, Sink& sink);
+  void end(const std::string& cause, Nanoseconds now, Sink& sink);
   void fail(const std::string& cause);
 
   int peer_;
   State state_ = State::apart;
-  Fd socket_;
-  bool readable_ = false;  // epoll is edge-triggered, so what it said is kept here
-  bool writable_ = false;
-  bool hangup_ = false;
+  uint32_t epoch_;
+  Transport::Counters& counters_;
+  StreamSocket stream_;
   std::string cause_;
   std::optional<Liveness> liveness_;
   Outbound outbound_;
   Inbound inbound_;
+
+  int streams_ = 1;
+  // Kept until we are gone ourselves: epoll has their addresses.
+  std::vector<std::unique_ptr<SideStream>> beside_;
 };
 
 }  // namespace rdmacoll::tcp

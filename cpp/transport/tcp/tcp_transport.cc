@@ -18,6 +18,7 @@ TcpTransport::TcpTransport(const World& world, const Clock& clock, Nanoseconds p
     : clock_(clock),
       peer_timeout_(peer_timeout),
       rank_(world.rank),
+      streams_(options.streams),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) opened_ = system_error("epoll_create1", errno);
   for (int peer = 0; peer < world.size(); ++peer) {
@@ -43,20 +44,36 @@ const Link& TcpTransport::link(int peer) const {
 void TcpTransport::adopt(int peer, Fd socket) {
   Link& to = link(peer);
   if (to.state() != Link::State::apart) return;
-  // Edge-triggered: one registration for good, where level-triggering would cost a system call each
-  // time that a socket becomes full and each time that it has room again.
-  const Status watched =
-      watch(epoll_.get(), socket.get(),
-            {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &to}});
-  if (!watched.ok()) {
-    to.close();
-    stillborn_.emplace_back(peer, watched.message());
-    return;
-  }
+  const Status watched = watch_stream(socket.get(), to.socket());
+  if (!watched.ok()) return give_up(peer, watched.message());
   to.adopt(std::move(socket), peer_timeout_, clock_.now());
   active_.push_back(&to);
   arrived_.push_back(peer);
   ++counters_.connections;
+}
+
+void TcpTransport::adopt_beside(int peer, int number, Fd socket) {
+  Link& to = link(peer);
+  if (!to.is_connected() || to.has_beside(number)) return;
+  const int descriptor = socket.get();
+  tcp::StreamSocket& stream =
+      to.adopt_beside(number, streams_, std::move(socket), peer_timeout_, clock_.now());
+  const Status watched = watch_stream(descriptor, stream);
+  if (!watched.ok()) return give_up(peer, watched.message());
+  ++counters_.connections;
+}
+
+// Edge-triggered: one registration for good, where level-triggering would cost a system call each
+// time that a socket becomes full and each time that it has room again.
+Status TcpTransport::watch_stream(int socket, tcp::StreamSocket& stream) {
+  return watch(epoll_.get(), socket,
+               {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &stream}});
+}
+
+void TcpTransport::give_up(int peer, const std::string& cause) {
+  link(peer).close();
+  drop_inactive();
+  stillborn_.emplace_back(peer, cause);
 }
 
 bool TcpTransport::is_connected(int peer) const { return link(peer).is_connected(); }
@@ -89,7 +106,9 @@ Status TcpTransport::post_recv(const Transfer& transfer) {
 void TcpTransport::take_signals() {
   std::array<epoll_event, 64> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
-  for (int i = 0; i < count; ++i) static_cast<Link*>(events[i].data.ptr)->signal(events[i].events);
+  for (int i = 0; i < count; ++i) {
+    static_cast<tcp::StreamSocket*>(events[i].data.ptr)->signal(events[i].events);
+  }
 }
 
 bool TcpTransport::poll(Sink& sink) {

@@ -16,6 +16,7 @@ namespace rdmacoll {
 struct TcpOptions {
   // After so many bytes of one transfer the next one to the same peer has its turn.
   uint64_t chunk_bytes = 4 * 1024 * 1024;
+  tcp::Streams streams;
 };
 
 class TcpTransport final : public Transport {
@@ -28,6 +29,10 @@ class TcpTransport final : public Transport {
   // Takes over an authenticated stream socket; `connected` follows at the next poll. Ignored when
   // the peer is connected already or has failed.
   void adopt(int peer, Fd socket);
+  // A further one of that number, from 1; whenever it comes it helps. Ignored where it is
+  // there already, or the peer is not connected.
+  void adopt_beside(int peer, int number, Fd socket);
+  bool has_beside(int peer, int number) const { return link(peer).has_beside(number); }
 
   void connect(int) override {}  // whoever owns us dials, and calls adopt()
   bool is_connected(int peer) const override;
@@ -45,6 +50,8 @@ class TcpTransport final : public Transport {
   Counters counters() const override { return counters_; }
 
  private:
+  Status watch_stream(int socket, tcp::StreamSocket& stream);
+  void give_up(int peer, const std::string& cause);
   tcp::Link& link(int peer);
   const tcp::Link& link(int peer) const;
   void take_signals();
@@ -53,6 +60,7 @@ class TcpTransport final : public Transport {
   const Clock& clock_;
   Nanoseconds peer_timeout_;
   int rank_;
+  tcp::Streams streams_;
   Counters counters_;
   Fd epoll_;
   bool asks_ = true;  // epoll, at the last poll

@@ -1,0 +1,195 @@
+// How the ranks of a Fabric meet: calls, callers, and what is said when one does not come.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/text.h"
+#include "bootstrap/fabric.h"
+
+namespace rdmacoll {
+
+void Fabric::connect(int peer) {
+  RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
+  Peer& state = peers_[peer];
+  if (state.state != State::apart) return;
+  const Nanoseconds now = clock_.now();
+  if (world_.rank < peer) {
+    state.state = State::calling;
+    call(peer, 0, now);
+  } else {
+    state.state = State::waiting;
+    state.deadline = now + start_timeout_;
+    ++waiting_;
+  }
+  signalled_ = true;
+}
+
+void Fabric::call(int peer, int stream, Nanoseconds now) {
+  dials_.push_back(std::make_unique<Dial>(peer, stream, endpoints_of(peer), credentials_,
+                                          meeting_epoll_.get(), now, now + start_timeout_));
+}
+
+std::vector<Endpoint> Fabric::endpoints_of(int peer) const {
+  if (uses_shm(world_.rank, peer)) return {unix_endpoint(cards_[peer].unix_name)};
+  std::vector<Endpoint> endpoints;
+  const bool same_host = cards_[peer].node_key == card_.node_key;
+  for (const SocketAddress& address :
+       dial_order(cards_[peer].tcp, interface_addresses(), same_host)) {
+    endpoints.push_back(tcp_endpoint(address));
+  }
+  return endpoints;
+}
+
+bool Fabric::take_signals() {
+  std::array<epoll_event, 64> events;
+  return ::epoll_wait(meeting_epoll_.get(), events.data(), static_cast<int>(events.size()), 0) > 0;
+}
+
+bool Fabric::meet(Sink& sink) {
+  const Nanoseconds now = clock_.now();
+  const bool due = std::exchange(signalled_, false) || now >= next_meeting_deadline();
+  if (!take_signals() && !due) return false;
+  bool moved = false;
+
+  reception_->poll(credentials_, now, callers_);
+  if (lodger_) lodger_->take(callers_);
+  for (Caller& caller : callers_) moved |= let_in(std::move(caller), now);
+  callers_.clear();
+
+  std::vector<int> met;  // whose further streams are still to be called
+  std::erase_if(dials_, [&](const std::unique_ptr<Dial>& dial) {
+    const int peer = dial->peer();
+    if (peers_[peer].state == State::failed) return true;
+    switch (dial->advance(now)) {
+      case Dial::Outcome::pending:
+        return false;
+      case Dial::Outcome::connected:
+        if (dial->stream() == 0) met.push_back(peer);
+        hand_over(peer, dial->stream(), dial->take_socket(), true);
+        break;
+      case Dial::Outcome::failed:
+        lose(peer, failed_call(*dial), sink);
+        break;
+    }
+    moved = true;
+    return true;
+  });
+  for (const int peer : met) {
+    for (int stream = 1; stream < streams_of(peer); ++stream) call(peer, stream, now);
+  }
+
+  const std::string& refusal = reception_->last_refusal();
+  const bool is_starved = reception_->is_starved(now);
+  for (int peer = 0; waiting_ + missing_ > 0 && peer < world_.rank; ++peer) {
+    const int missing = peers_[peer].missing;
+    if (peers_[peer].state != State::waiting && missing == 0) continue;
+    if (!is_starved && now < peers_[peer].deadline) continue;
+    const std::string what = missing == 0
+                                 ? "it did not connect"
+                                 : cat("it opened ", streams_of(peer) - missing, " of ",
+                                       streams_of(peer), " streams (RDMACOLL_TCP_STREAMS)");
+    lose(
+        peer,
+        is_starved
+            ? own_fault("let it in", refusal)
+            : cat(what, " to this rank within ", options_.config.start_timeout_s, " s",
+                  refusal.empty() ? "" : cat(" (the last caller that was refused: ", refusal, ")")),
+        sink);
+    moved = true;
+  }
+  return moved;
+}
+
+// False: nobody who is expected, so it hangs up.
+bool Fabric::let_in(Caller caller, Nanoseconds now) {
+  const int peer = caller.peer;
+  const State state = peers_[peer].state;
+  if (peer >= world_.rank || caller.over_unix != uses_shm(world_.rank, peer)) return false;
+  if (caller.stream > 0) {
+    if (caller.stream >= streams_of(peer) || state == State::failed) return false;
+    if (state == State::met || state == State::joined) {
+      hand_over(peer, caller.stream, std::move(caller.socket), false);
+    } else {
+      early_.push_back(std::move(caller));  // its first stream is still on the way
+    }
+    return true;
+  }
+  if (state != State::apart && state != State::waiting) return false;
+  hand_over(peer, 0, std::move(caller.socket), false);
+  peers_[peer].deadline = now + start_timeout_;
+  peers_[peer].missing = streams_of(peer) - 1;
+  missing_ += peers_[peer].missing;
+  for (Caller& one : early_) {
+    if (one.peer == peer) hand_over(peer, one.stream, std::move(one.socket), false);
+  }
+  std::erase_if(early_, [peer](const Caller& one) { return one.peer == peer; });
+  return true;
+}
+
+int Fabric::streams_of(int peer) const {
+  return way(world_.rank, peer) == Way::tcp ? credentials_.streams : 1;
+}
+
+std::string Fabric::failed_call(const Dial& dial) const {
+  std::string cause = dial.is_own_fault() ? own_fault("call it", dial.cause()) : dial.cause();
+  if (dial.stream() == 0) return cause;
+  return tcp::stream_text(dial.stream(), credentials_.streams, cause);
+}
+
+Nanoseconds Fabric::next_meeting_deadline() const {
+  Nanoseconds deadline = reception_->next_deadline();
+  for (const auto& dial : dials_) deadline = std::min(deadline, dial->next_deadline());
+  if (waiting_ + missing_ > 0) {
+    for (const Peer& peer : peers_) {
+      if (peer.state == State::waiting || peer.missing > 0)
+        deadline = std::min(deadline, peer.deadline);
+    }
+  }
+  return deadline;
+}
+
+void Fabric::hand_over(int peer, int stream, Fd socket, bool dialer) {
+  ++handshakes_;
+  if (stream > 0) {
+    if (peers_[peer].missing > 0 && !tcp_->has_beside(peer, stream)) {
+      --peers_[peer].missing;
+      --missing_;
+    }
+    return tcp_->adopt_beside(peer, stream, std::move(socket));
+  }
+  set_state(peer, State::met);
+  switch (way(world_.rank, peer)) {
+    case Way::shm:
+      return shm_->adopt(peer, std::move(socket), dialer);
+    case Way::rdma:
+      return rdma_->adopt(peer, std::move(socket));
+    case Way::tcp:
+      return tcp_->adopt(peer, std::move(socket));
+  }
+}
+
+// The others hear this cause as well.
+std::string Fabric::own_fault(std::string_view what, const std::string& cause) const {
+  return cat(world_.describe(world_.rank), " cannot ", what, ": ", cause);
+}
+
+void Fabric::lose(int peer, const std::string& cause, Sink& sink) {
+  const State state = peers_[peer].state;
+  if (state == State::met || state == State::joined) route(peer)->fail(peer);
+  set_state(peer, State::failed);
+  sink.peer_failed(peer, cause);
+}
+
+void Fabric::set_state(int peer, State state) {
+  if (peers_[peer].state == State::waiting) --waiting_;
+  if (state == State::failed) {
+    missing_ -= std::exchange(peers_[peer].missing, 0);
+    std::erase_if(early_, [peer](const Caller& one) { return one.peer == peer; });
+  }
+  peers_[peer].state = state;
+  peers_[peer].part = state == State::joined ? route(peer) : nullptr;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,75 @@
+// A further connection to a peer: it carries stripes of large transfers and signs of life, and
+// nothing else. What is posted is the first stream's, in Outbound and Inbound.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "transport/liveness.h"
+#include "transport/tcp/inbound.h"
+#include "transport/tcp/outbound.h"
+#include "transport/tcp/stream_socket.h"
+
+namespace rdmacoll::tcp {
+
+class SideStream {
+ public:
+  SideStream(int number, uint32_t epoch, Outbound& outbound, Inbound& inbound,
+             Transport::Counters& counters);
+  void adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now);
+
+  int number() const { return number_; }  // from 1
+  StreamSocket& socket() { return socket_; }
+
+  // Reads, writes, and looks at the clock.
+  bool poll(Nanoseconds now, Sink& sink);
+  // What the peer has sent before its end.
+  void drain(Nanoseconds now, Sink& sink);
+  void close();
+
+  // Why it is of no use any more, or "".
+  const std::string& cause() const { return cause_; }
+  // When the connection ended; kNever: it has not, whatever cause() says.
+  Nanoseconds ended_at() const { return ended_at_; }
+  bool has_ended() const { return ended_at_ != kNever; }
+
+  bool is_sending() const { return header_left_ > 0 || out_left_ > 0; }
+  bool wants_poll() const;
+  bool flushed() const { return !is_sending() && (!socket_.fd || socket_.is_acknowledged()); }
+  Nanoseconds next_deadline() const;
+
+ private:
+  bool is_open() const { return cause_.empty() && socket_.fd; }
+  bool read(Nanoseconds now, Sink& sink);
+  ssize_t receive(std::size_t& wanted);
+  std::string begin_frame();
+  bool write(Nanoseconds now, Sink& sink);
+  void end(int error, Nanoseconds now);
+
+  int number_;
+  uint32_t epoch_;
+  Outbound& outbound_;
+  Inbound& inbound_;
+  Transport::Counters& counters_;
+  StreamSocket socket_;
+  std::optional<Liveness> liveness_;
+  std::string cause_;
+  Nanoseconds ended_at_ = kNever;
+
+  // The frame that is on its way out: of a stripe, or a heartbeat.
+  HeaderBytes header_{};
+  std::size_t header_left_ = 0;
+  std::size_t out_left_ = 0;
+  uint32_t out_slot_ = 0;
+  Progress out_;
+
+  // The frame that comes in.
+  HeaderBytes came_{};
+  std::size_t came_bytes_ = 0;
+  std::size_t in_left_ = 0;
+  uint32_t in_slot_ = 0;
+  Progress in_;
+};
+
+}  // namespace rdmacoll::tcp
