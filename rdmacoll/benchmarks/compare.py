@@ -65,9 +65,9 @@ def place_of(ranks: int, link: str, folder: Path, servers: int = 0) -> Iterator[
         hosts.shape(float(link))
         on_first = ranks - servers if servers else (ranks + 1) // 2
         host_of = [0 if rank < on_first else 1 for rank in range(ranks)]
-        place = Place(
-            host_of, hosts.addresses, hosts.names, hosts.prefixes(host_of), str(hosts.shell(folder)), servers
-        )
+        prefixes, shell = hosts.prefixes(host_of), str(hosts.shell(folder))
+        gbit = max(1, round(float(link)))
+        place = Place(host_of, hosts.addresses, hosts.names, prefixes, shell, servers, gbit)
         yield place, {"mtu": hosts.mtu()}
     finally:
         hosts.close()

@@ -97,6 +97,9 @@ class Place:
     prefixes: dict[int, list[str]] = field(default_factory=dict)  # by rank
     shell: str = ""  # stands for ssh
     servers: int = 0  # of the ranks the last ones, where some serve the others
+    gbit: int = (
+        0  # of the cables between hosts, which as virtual ones say 10 whatever they carry; 0: as they say
+    )
 
     @property
     def ranks(self) -> int:
@@ -185,6 +188,8 @@ def _by_hand(library: Library, place: Place, start: Start, rank: int) -> dict[st
         "RDMACOLL_RENDEZVOUS": f"{place.address}:{start.port}",
         "RDMACOLL_SECRET_FILE": str(start.socket.parent / "secret"),
     }
+    if place.gbit:
+        settings["RDMACOLL_LINK_GBIT"] = str(place.gbit)
     return {**by_hand, "settings": settings}
 
 

@@ -31,6 +31,8 @@ def test_our_ranks_are_started_by_hand_and_do_not_mistake_a_stop_for_a_failure()
     across = words("rdmacoll", HOSTS)
     assert across[3].startswith("ip netns exec h1 env ")
     assert "RDMACOLL_RENDEZVOUS=10.77.0.1:4000" in across[3]
+    assert "RDMACOLL_LINK_GBIT" not in across[3]
+    assert "RDMACOLL_LINK_GBIT=1 " in words("rdmacoll", replace(HOSTS, gbit=1))[3]
 
 
 def test_open_mpi_is_started_by_its_launcher():
