@@ -75,12 +75,15 @@ std::vector<Case> cases_of(const AlgorithmRow& row, int ranks) {
   for (const std::vector<int>& nodes : nodes_of(row, ranks)) {
     for (const int root : roots) {
       for (const int servers : servers_of(row, ranks)) {
-        cases.push_back({{.ranks = ranks, .root = root, .servers = servers}, nodes});
-        if (!is_sum(row.result)) continue;
-        cases.push_back(
-            {{.ranks = ranks, .root = root, .prescaled = true, .servers = servers}, nodes});
-        cases.push_back(
-            {{.ranks = ranks, .root = root, .servers = servers, .wide_sums = true}, nodes});
+        for (const int form : {0, 1, 2, 3}) {
+          if (form > 0 && !is_sum(row.result)) break;
+          cases.push_back({{.ranks = ranks,
+                            .root = root,
+                            .prescaled = (form & 1) != 0,
+                            .servers = servers,
+                            .wide_sums = (form & 2) != 0},
+                           nodes});
+        }
       }
     }
   }

@@ -29,9 +29,10 @@ struct PlanQuestion {
   int nodes = 1;  // of consecutive ranks, as even as can be
   uint64_t bytes = 0;
   Dtype dtype = Dtype::float32;  // of a sum
-  int rank = 0;           // whose schedule is shown
-  std::string algorithm;  // of which; "": the one that is chosen
+  int rank = 0;                  // whose schedule is shown
+  std::string algorithm;         // of which; "": the one that is chosen
   LinkModel links;
+  bool has_rate = false;  // it is the question's, not the settings'
   // Parameter servers beside the ranks, which sum: on a node of their own each, or all in the one
   // node that there is.
   int servers = 0;

@@ -116,8 +116,14 @@ std::string quoted(std::string_view name, std::string_view text) {
 
 }  // namespace
 
-Status plan_json(const PlanQuestion& question, const Config& config, std::string& json) {
-  RC_RETURN_IF_ERROR(check(question));
+Status plan_json(const PlanQuestion& asked, const Config& config, std::string& json) {
+  RC_RETURN_IF_ERROR(check(asked));
+  PlanQuestion question = asked;
+  if (!asked.has_rate && config.link_gbit) {
+    const auto gbit = static_cast<double>(*config.link_gbit);
+    question.links.network.bytes_per_us =
+        usual_links(asked.links.is_by_device, gbit).network.bytes_per_us;
+  }
   const std::vector<int> nodes = nodes_of(question);
   const bool is_wide =
       rdmacoll::row_of(question.kind).reduces && has_wide_sums(question.dtype, ReduceOp::sum);

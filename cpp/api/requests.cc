@@ -121,9 +121,9 @@ Status question_from(const rc_question& from, PlanQuestion& to) {
     if (!dtype) return {Code::invalid, cat(from.dtype, " is no dtype: ask for float32.")};
     to.dtype = *dtype;
   }
-  constexpr double kBytesPerUsOfGbit = 125;
+  to.has_rate = from.gbit_per_s > 0;
+  if (to.has_rate) to.links = usual_links(to.links.is_by_device, from.gbit_per_s);
   if (from.latency_us > 0) to.links.network.latency_us = from.latency_us;
-  if (from.gbit_per_s > 0) to.links.network.bytes_per_us = from.gbit_per_s * kBytesPerUsOfGbit;
   return {};
 }
 

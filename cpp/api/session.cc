@@ -190,12 +190,10 @@ Status Session::take_up(const std::vector<int>& leaders) {
 // The usual ones of their kind, at the rate that is known of them.
 LinkModel Session::links_between_nodes() const {
   const bool is_by_device = !fabric_->rails().empty();
-  LinkModel links = is_by_device ? kRdmaLinks : kTcpLinks;
   const double gbit =
       config_.link_gbit ? static_cast<double>(*config_.link_gbit) : fabric_->link_gbit_per_s();
-  if (gbit > 0)
-    links.network.bytes_per_us *= gbit / (is_by_device ? kRdmaLinksGbit : kTcpLinksGbit);
-  return links;
+  if (gbit > 0) return usual_links(is_by_device, gbit);
+  return is_by_device ? kRdmaLinks : kTcpLinks;
 }
 
 void Session::tell_transport() const {

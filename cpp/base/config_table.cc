@@ -196,8 +196,7 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) { config.segment_bytes = value.integer; }},
     {"RDMACOLL_LINK_GBIT", "", "automatic", Unit::count, Scope::world, "1 to 10000",
      "What a node's links to others carry, for the choice of algorithms; when unset, what the "
-     "kernel "
-     "knows of the interface or the device, and where it knows nothing 10, with RDMA 100.",
+     "kernel knows of the interface or the device, and where it knows nothing 10, with RDMA 100.",
      1, 10'000, [](Config& config, const ParsedValue& value) { config.link_gbit = value.integer; }},
     {"RDMACOLL_ONE_COPY", "", "automatic", Unit::flag, Scope::world, "true or false",
      "Read a neighbour's memory directly (process_vm_readv) within a node, in large alltoalls and "

@@ -49,4 +49,11 @@ inline constexpr LinkModel kTcpLinks{
     .reduce_bytes_per_us = 8'000};
 inline constexpr double kTcpLinksGbit = 10;
 
+// The usual links of a kind, where a node's port carries so many Gbit/s.
+inline LinkModel usual_links(bool is_by_device, double gbit) {
+  LinkModel links = is_by_device ? kRdmaLinks : kTcpLinks;
+  links.network.bytes_per_us *= gbit / (is_by_device ? kRdmaLinksGbit : kTcpLinksGbit);
+  return links;
+}
+
 }  // namespace rdmacoll

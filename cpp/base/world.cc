@@ -79,7 +79,7 @@ Status World::was_stopped(Nanoseconds gap, Nanoseconds patience) const {
     return static_cast<double>(time / kMillisecond) / 1000;
   };
   const std::string cause =
-      cat("did not run for ", seconds(gap), " s (stopped, or without a processor): after ",
+      cat("did not run for about ", seconds(gap), " s (stopped, or without a processor): after ",
           seconds(patience), " s the others went on without it. Where that may happen, raise ",
           "RDMACOLL_PEER_TIMEOUT_S.");
   return {Code::rank_failed,

@@ -89,7 +89,8 @@ bool Fabric::meet(Sink& sink) {
     const std::string what = missing == 0
                                  ? "it did not connect"
                                  : cat("it opened ", streams_of(peer) - missing, " of ",
-                                       streams_of(peer), " streams (RDMACOLL_TCP_STREAMS)");
+                                       streams_of(peer), " streams (RDMACOLL_TCP_STREAMS=1 does ",
+                                       "with the first one, where a firewall counts connections)");
     lose(
         peer,
         is_starved
@@ -112,7 +113,11 @@ bool Fabric::let_in(Caller caller, Nanoseconds now) {
     if (state == State::met || state == State::joined) {
       hand_over(peer, caller.stream, std::move(caller.socket), false);
     } else {
-      early_.push_back(std::move(caller));  // its first stream is still on the way
+      // Its first stream is still on the way. Whoever calls again means the same stream.
+      std::erase_if(early_, [&caller](const Caller& one) {
+        return one.peer == caller.peer && one.stream == caller.stream;
+      });
+      early_.push_back(std::move(caller));
     }
     return true;
   }

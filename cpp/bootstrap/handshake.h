@@ -78,8 +78,7 @@ class Handshake {
 
   HelloBytes make_hello() const;
   void choose_world(const Digest& job, int rank);
-  // "" or why a hello of the other side does not fit ours; sets peer_ and
-  // stream_.
+  // "" or why a hello of the other side does not fit ours; sets peer_ and stream_.
   std::string check_hello(const HelloBytes& hello, bool& is_ours);
   Digest proof_of(bool dialer) const;
   void expect(State state, std::size_t bytes);

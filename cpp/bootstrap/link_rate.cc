@@ -1,6 +1,5 @@
 #include "bootstrap/link_rate.h"
 
-#include <algorithm>
 #include <fstream>
 
 #include "base/text.h"
@@ -9,10 +8,13 @@ namespace rdmacoll {
 
 std::string interface_towards(const SocketAddress& theirs,
                               const std::vector<InterfaceAddress>& ours) {
-  const auto found = std::find_if(ours.begin(), ours.end(), [&](const InterfaceAddress& one) {
-    return one.is_up && one.address.shares_prefix(theirs, one.prefix_bits);
-  });
-  return found == ours.end() ? "" : found->interface;
+  const InterfaceAddress* found = nullptr;
+  for (const InterfaceAddress& one : ours) {
+    const bool is_near = one.is_up && one.address.shares_prefix(theirs, one.prefix_bits);
+    if (is_near && (found == nullptr || one.prefix_bits > found->prefix_bits)) found = &one;
+  }
+  if (found == nullptr) return "";
+  return found->interface.substr(0, found->interface.find(':'));  // "eth0:1" is an address of eth0
 }
 
 double interface_gbit_per_s(const std::string& root, const std::string& interface) {

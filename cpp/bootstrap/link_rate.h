@@ -8,7 +8,8 @@
 
 namespace rdmacoll {
 
-// The interface of ours on whose network the address is; "": none, it is reached through a router.
+// The interface of ours on whose network the address is, the smallest one; "": none, it is reached
+// through a router.
 std::string interface_towards(const SocketAddress& theirs,
                               const std::vector<InterfaceAddress>& ours);
 

@@ -54,7 +54,9 @@ Slice Builder::partial(int part, int parts) const {
 Slice Builder::scratch(int part, int parts, bool wide) {
   Slice fresh = slice(Space::scratch, static_cast<int>(schedule_.scratch.size()), part, parts);
   fresh.wide = wide;
-  schedule_.scratch.push_back(static_cast<uint16_t>(parts * width(fresh)));
+  const int room = parts * width(fresh);
+  RC_ASSERT(room <= std::numeric_limits<uint16_t>::max(), "too many parts for a slot");
+  schedule_.scratch.push_back(static_cast<uint16_t>(room));
   return fresh;
 }
 

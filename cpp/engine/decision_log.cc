@@ -59,8 +59,8 @@ bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
 }
 
 Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) const {
-  const bool is_wide = row_of(offer.descriptor.kind).reduces &&
-                       has_wide_sums(offer.descriptor.dtype, offer.descriptor.op);
+  const Descriptor& what = offer.descriptor;
+  const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
   return {
       world_.size(),        one_node, bytes,         is_wide,       rules_.canonical, rules_.forced,
       rules_.segment_bytes, spread_,  offer.is_even, rules_.servers};
@@ -100,7 +100,8 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   const Choice choice = choose(first, bytes, one_node);
   formed.decision.algorithm = choice.algorithm;
   // Sums in float32 take twice the memory.
-  const bool is_wide = has_wide_sums(first.descriptor.dtype, first.descriptor.op);
+  const Descriptor& what = first.descriptor;
+  const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
   formed.decision.segment_bytes =
       std::min(choice.segment_bytes, rules_.segment_bytes_max / (is_wide ? 2 : 1));
   formed.is_cut_short = bytes > formed.decision.segment_bytes &&

@@ -73,8 +73,9 @@ void Engine::fail(int rank, Status status) {
     log_.error(now_.failure.message());
   } else if (!world_.is_server(world_.rank)) {  // servers say it themselves
     const int there = workers_without(rank);
-    log_.warning(cat(now_.failure.message(), ". Training goes on with ", there,
-                     there == 1 ? " worker" : " workers",
+    std::string_view what = now_.failure.message();
+    if (what.ends_with('.')) what.remove_suffix(1);
+    log_.warning(cat(what, ". Training goes on with ", there, there == 1 ? " worker" : " workers",
                      "; collectives, which need all of them, end with this error."));
   }
   for (int peer = 0; peer < world_.size(); ++peer) {

@@ -110,7 +110,7 @@ class Executor final : public ComputeSink {
     bool is_located = false;
     bool is_nothing = false;  // a job that would copy memory onto itself
     bool has_views = false;   // a job with operands that are others each time
-    uint64_t bytes = 0;       // of each operand that is not wide
+    uint64_t bytes = 0;       // of each operand of the job's dtype
     std::vector<Piece> to;
     std::vector<Piece> sources;
     std::vector<Operand> operands;

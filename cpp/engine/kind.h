@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/dtype.h"
 #include "collectives/algorithms.h"
 
 namespace rdmacoll {
@@ -35,5 +36,9 @@ struct KindRow {
 bool is_known(Kind kind);
 const KindRow& row_of(Kind kind);
 inline std::string_view name_of(Kind kind) { return row_of(kind).name; }
+// Of a kind that sums: see has_wide_sums() of base/dtype.h.
+inline bool has_wide_sums(Kind kind, Dtype dtype, ReduceOp op) {
+  return row_of(kind).reduces && has_wide_sums(dtype, op);
+}
 
 }  // namespace rdmacoll

@@ -80,7 +80,7 @@ Shape Planner::shape_of(const Decided& decided) const {
           servers_,
           numa_nodes_,
           decided.place && decided.place->is_shared(),
-          kind.reduces && has_wide_sums(request.dtype, request.op)};
+          has_wide_sums(request.kind, request.dtype, request.op)};
 }
 
 // A plan relies on it that whoever has ended an operation knows that all have begun it. The log has
@@ -90,7 +90,7 @@ bool Planner::calls_roll(const Operation& operation, Algorithm algorithm, bool i
   return is_planned && (algorithm == Algorithm::none || row_of(operation.request.kind).has_root);
 }
 
-// Whether results are shared changes neither peers nor parts.
+// Whether results are shared, or sums wide, changes neither peers nor parts.
 const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll) {
   const std::tuple key(algorithm, shape.root, calls_roll);
   const auto found = outlines_.find(key);

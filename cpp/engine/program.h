@@ -43,7 +43,7 @@ struct Program {
     uint16_t out = 0, in = 0;  // transfers per segment: they number the sequences
   };
   std::vector<Traffic> traffic;  // one for each peer
-  uint16_t scratch_parts = 0;    // of all slots together
+  uint32_t scratch_parts = 0;    // of all slots together
 
   std::size_t index_of(const Step& step) const {
     return static_cast<std::size_t>(&step - schedule.steps.data());

@@ -16,11 +16,12 @@ from rdmacoll.cli.report import (
     say,
     say_table,
 )
-from rdmacoll.engine.operators import REDUCIBLE
+from rdmacoll.engine.operators import REDUCIBLE, Sum, is_reducible
 from rdmacoll.engine.question import OPERATIONS, explain
 
 _OF_WHOM = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
 _NETWORKS = ("rdma", "tcp")
+_DTYPES = [name for name in REDUCIBLE if is_reducible(name, Sum)]
 # What the words of a schedule mean; the rest of a line is where from, where to, and after which steps.
 _WORDS = {
     "send": "its bytes go to that rank",
@@ -45,7 +46,7 @@ _WORDS = {
     show_default=True,
     help="Of each rank; of an allgather or gather: of all ranks; of a scatter: the root's.",
 )
-@click.option("--dtype", type=click.Choice(REDUCIBLE), default="float32", show_default=True, help="Of a sum.")
+@click.option("--dtype", type=click.Choice(_DTYPES), default="float32", show_default=True, help="Of a sum.")
 @click.option("--algorithm", help="Whose schedule is shown, if not that of the one that is chosen.")
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose it is.")
 @click.option("--network", type=click.Choice(_NETWORKS), default="rdma", show_default=True)
@@ -72,7 +73,8 @@ def plan(
     """Explains an operation without running it: which algorithm, why, at what cost, in which steps.
 
     The costs come from executing the schedules of all ranks against a model of the links. Settings of the
-    environment count: RDMACOLL_ALLREDUCE_ALGORITHM, RDMACOLL_ORDER, RDMACOLL_SEGMENT_BYTES.
+    environment count: RDMACOLL_ALLREDUCE_ALGORITHM, RDMACOLL_ORDER, RDMACOLL_SEGMENT_BYTES and
+    RDMACOLL_LINK_GBIT.
     """
     count = parse_bytes(size)
     found = explain(
@@ -89,7 +91,8 @@ def plan(
         servers=servers,
     )
     if is_speaker():
-        _print(f"{operation} of {bytes_text(count)} bytes of {dtype}", count, ranks, rank, network, found)
+        what = f"{operation} of {bytes_text(count)} bytes"
+        _print(f"{what} of {dtype}" if _adds(found) else what, count, ranks, rank, network, found)
     asked = {"operation": operation, "dtype": dtype, "ranks": ranks, "bytes": count, "rank": rank}
     return {"ok": True, **asked, **found}
 
@@ -110,7 +113,8 @@ def _print(what: str, count: int, ranks: int, rank: int, network: str, found: di
     if found["why_not_cheapest"]:
         costs = {row["algorithm"]: float(row["time_us"]) for row in found["costs"]}
         less = 1 - costs[found["cheapest"]] / costs[found["algorithm"]]
-        say(f"In the model {found['cheapest']} takes {less:.0%} less: {found['why_not_cheapest']}.")
+        if less >= 0.01:
+            say(f"In the model {found['cheapest']} takes {less:.0%} less: {found['why_not_cheapest']}.")
     say()
     _print_costs(count, found)
     say()
@@ -127,6 +131,10 @@ def _print(what: str, count: int, ranks: int, rank: int, network: str, found: di
             say(f"  {word:<8} {meaning}")
 
 
+def _adds(found: dict[str, Any]) -> bool:
+    return found["costs"][0]["canonical"] is not None
+
+
 def _print_costs(count: int, found: dict[str, Any]) -> None:
     from rich.table import Table
 
@@ -134,7 +142,7 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
     table.add_column("algorithm", no_wrap=True)
     for title in ("model", "GB/s", "messages", "network", "cut"):
         table.add_column(title, justify="right", no_wrap=True)
-    is_sum = found["costs"][0]["canonical"] is not None
+    is_sum = _adds(found)
     if is_sum:
         table.add_column("order", no_wrap=True)
     for row in sorted(found["costs"], key=lambda cost: float(cost["time_us"])):

@@ -379,9 +379,8 @@ def cross_size() -> int:
 
 def metrics() -> dict[str, int]:
     """Totals since init(): messages, handshakes, registrations, bytes, batches, wake-ups, connections.
-    `bytes_reduced_beside_sends` of `bytes_reduced`: while data of this rank was under way, too.
-    `bytes_striped` of `bytes_sent`: over further TCP streams (RDMACOLL_TCP_STREAMS).
-    `results_shared`: sums whose result the ranks of a node have once, together."""
+    `bytes_reduced_beside_sends` of `bytes_reduced`: while data of this rank was under way. `bytes_striped` of
+    `bytes_sent`: over further TCP streams. `results_shared`: sums whose result a node has once."""
     engine = current()
     with engine.held() as address:
         return engine.library.engine_metrics(address)

@@ -15,12 +15,12 @@ namespace {
 SocketAddress host(const char* text) { return *SocketAddress::parse_host(text); }
 
 TEST(LinkRate, is_that_of_the_interface_on_whose_network_the_peer_is) {
-  const std::vector<InterfaceAddress> ours = {{"lo", host("127.0.0.1"), 8, true},
-                                              {"eth0", host("192.168.4.7"), 24, true},
-                                              {"ib0", host("10.1.0.7"), 16, true},
-                                              {"ib1", host("10.2.0.7"), 16, false},
-                                              {"ib2", host("fd00::7"), 64, true}};
+  const std::vector<InterfaceAddress> ours = {
+      {"lo", host("127.0.0.1"), 8, true},  {"eth0", host("192.168.4.7"), 24, true},
+      {"ib0", host("10.1.0.7"), 16, true}, {"ib1", host("10.2.0.7"), 16, false},
+      {"ib2", host("fd00::7"), 64, true},  {"eth1:2", host("10.1.4.7"), 24, true}};
   EXPECT_EQ(interface_towards(host("10.1.9.9"), ours), "ib0");
+  EXPECT_EQ(interface_towards(host("10.1.4.9"), ours), "eth1");
   EXPECT_EQ(interface_towards(host("192.168.4.1"), ours), "eth0");
   EXPECT_EQ(interface_towards(host("fd00::9"), ours), "ib2");
   EXPECT_EQ(interface_towards(host("10.2.0.9"), ours), "");  // it is down

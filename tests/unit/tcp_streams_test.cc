@@ -255,7 +255,7 @@ TEST(TcpStreams, one_that_ends_alone_is_named) {
   puppet.beside.reset();
   puppet.settle();
   EXPECT_TRUE(puppet.events.failures.empty()) << "the first stream may still say why";
-  EXPECT_LE(puppet.transport.next_deadline(), puppet.clock.time + 100 * kMillisecond);
+  EXPECT_LE(puppet.transport.next_deadline(), puppet.clock.time + kSecond);
   puppet.clock.time = puppet.transport.next_deadline();
   EXPECT_EQ(puppet.cause(),
             "stream 2 of 2 failed: closed by the other end, or on the way "
@@ -267,7 +267,7 @@ TEST(TcpStreams, both_ends_name_the_one_that_broke) {
   puppet.settle();
   puppet.beside.reset();
   puppet.settle();
-  puppet.clock.time += 90 * kMillisecond;
+  puppet.clock.time += 900 * kMillisecond;
   puppet.wire.reset();  // the peer has found it first
   EXPECT_THAT(puppet.cause(), HasSubstr("stream 2 of 2 failed: closed by the other end"));
 }
@@ -277,6 +277,22 @@ TEST(TcpStreams, a_process_that_ends_is_told_by_the_first_behind_its_last_words)
   puppet.settle();
   puppet.beside.reset();
   puppet.settle();
+  puppet.write({.kind = tcp::Kind::control, .epoch = 7, .bytes = 3});
+  puppet.write(bytes_of("bye"));
+  puppet.wire.reset();
+  EXPECT_EQ(puppet.cause(), "closed its connection (the process ended, or left)");
+  EXPECT_EQ(puppet.events.messages, std::vector<std::string>{"bye"});
+}
+
+// A packet of it was lost, and is sent again after 200 ms.
+TEST(TcpStreams, a_first_one_whose_end_is_late_still_tells) {
+  Puppet puppet(streams(2));
+  puppet.settle();
+  puppet.beside.reset();
+  puppet.settle();
+  puppet.clock.time += 220 * kMillisecond;
+  puppet.settle();
+  EXPECT_TRUE(puppet.events.failures.empty());
   puppet.write({.kind = tcp::Kind::control, .epoch = 7, .bytes = 3});
   puppet.write(bytes_of("bye"));
   puppet.wire.reset();

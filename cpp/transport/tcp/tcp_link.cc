@@ -10,11 +10,12 @@
 namespace rdmacoll::tcp {
 namespace {
 
-// When a process ends all its connections do, nearly at once; then the first stream tells, behind
-// the last words. One that ends so long before is a cause of its own,
-constexpr Nanoseconds kEndTogether = 20 * kMillisecond;
+// When a process ends all its connections do; then the first stream tells, behind the last words.
+// Its end may be late by a packet that is sent again (after 200 ms at least). One that ends so long
+// before is a cause of its own,
+constexpr Nanoseconds kEndTogether = 250 * kMillisecond;
 // and where the first one goes on for so long it is the only one.
-constexpr Nanoseconds kEndAlone = 100 * kMillisecond;
+constexpr Nanoseconds kEndAlone = kSecond;
 
 }  // namespace
 
