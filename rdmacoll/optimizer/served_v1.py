@@ -7,6 +7,7 @@ The worker's optimizer has no slots, so checkpoints of `tf.compat.v1.train.Saver
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from rdmacoll.engine import library as abi
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
 from rdmacoll.engine.ps_session import DTYPES, Array, State
 from rdmacoll.ops import servers
@@ -25,8 +27,9 @@ from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule
 from rdmacoll.ps.rules_v1 import rule_of, slots_of
 
-# Of a graph: what declares variables, in the order in which the program has made it.
+# Of a graph: what declares variables and tells whether values were replaced, in the order of the program.
 _DECLARING = "rdmacoll_declaring"
+_NUMBERS = itertools.count()  # of exchanges
 
 
 class Exchange:
@@ -40,6 +43,8 @@ class Exchange:
         self.pairs: list[tuple[Any, Any]] = []  # gradients and variables of the step that is made
         self._names: dict[Any, str] = {}
         self._declared: set[str] = set()
+        self._number = next(_NUMBERS)
+        self._steps: dict[tuple[str, ...], int] = {}  # their numbers, by what they train
         self._declaring = threading.Lock()  # sessions run ops in several threads
 
     def options(self) -> dict[str, Any]:
@@ -55,69 +60,100 @@ class Exchange:
         rows = [name for name, one in zip(names, gradients) if isinstance(one, tf.IndexedSlices)]
         if not tf.compat.v1.executing_eagerly_outside_functions():
             return self._step_of_session(gradients, variables, names, rows)
-        with tf.init_scope():
-            values = self._declare(names, rows, [one.numpy() for one in variables])
-            for variable, value in zip(variables, values):
-                variable.assign(value)
+        # A function's gradients are computed later, at what is assigned here.
+        if self._begin_eagerly(variables, names, rows) and tf.executing_eagerly():
+            return []
         fresh = servers.exchange(gradients, names)
         return [_assign(variable, value) for variable, value in zip(variables, fresh)]
+
+    def _begin_eagerly(self, variables: Sequence[Any], names: Sequence[str], rows: Sequence[str]) -> bool:
+        """Declares what is new. Whether its values were replaced."""
+        if self._declared.issuperset(names):
+            return False
+        with tf.init_scope():
+            new = {name: one for name, one in zip(names, variables) if name not in self._declared}
+            *values, replaced = self._begin(list(new), rows, [one.numpy() for one in new.values()])
+            for variable, value in zip(new.values(), values):
+                variable.assign(value)
+        return bool(replaced)
 
     def _step_of_session(
         self, gradients: list[Any], variables: list[Any], names: list[str], rows: list[str]
     ) -> list[Any]:
-        def is_declared() -> Any:
-            return np.bool_(self._declared.issuperset(names))
+        """Gradients of a run that replaces values are of some old and some new ones: they are not pushed."""
 
-        def declare(*values: Array) -> list[Array]:
+        def begin_in_python(*values: Array) -> list[Any]:
             try:
-                return self._declare(names, rows, values)
+                return self._begin(names, rows, values)
             except RdmacollError as error:
                 raise RuntimeError(_text_of(error)) from None
 
         def begin() -> Any:
-            values = tf.numpy_function(
-                declare,
+            *values, replaced = tf.numpy_function(
+                begin_in_python,
                 [variable.read_value() for variable in variables],
-                [variable.dtype.base_dtype for variable in variables],
+                [*(variable.dtype.base_dtype for variable in variables), tf.bool],
             )
+            replaced.set_shape(())
             for variable, value in zip(variables, values):
                 value.set_shape(variable.shape)
             assigned = [variable.assign(value) for variable, value in zip(variables, values)]
+            with tf.control_dependencies(map(_to_wait_for, assigned)), tf.device("CPU:0"):
+                marked = tf.raw_ops.AssignVariableOp(resource=session, value=tf.constant(True))
+            with tf.control_dependencies([marked]):
+                return tf.identity(replaced)
+
+        def exchange() -> Any:
+            fresh = servers.exchange_undeclared(gradients, names)
+            assigned = [_assign(variable, value) for variable, value in zip(variables, fresh)]
             with tf.control_dependencies(map(_to_wait_for, assigned)):
                 return tf.constant(True)
 
         graph = tf.compat.v1.get_default_graph()
         before = graph.get_collection_ref(_DECLARING)
         # Numbers follow the order of declarations, which is that of the program on all workers.
-        context = graph._get_control_flow_context()
-        with op_scope(), tf.control_dependencies([] if context else before[-1:]):
-            known = tf.numpy_function(is_declared, [], tf.bool)
-            known.set_shape(())
-            declared = tf.cond(known, lambda: tf.constant(True), begin)
-        if context is None:
-            before.append(declared.op)
-        with tf.control_dependencies([declared]):
-            gradients = [_identity(gradient) for gradient in gradients]
-        fresh = servers.exchange_undeclared(gradients, names)
-        return [_assign(variable, value) for variable, value in zip(variables, fresh)]
+        is_inside = graph.building_function or graph._get_control_flow_context() is not None
+        number = self._steps.setdefault(tuple(names), len(self._steps))
+        earlier = [] if is_inside else before[-1:]
+        with op_scope(), tf.control_dependencies(earlier):
+            with tf.device("CPU:0"):
+                # Of the session, where it has a value once this step has begun.
+                session = tf.raw_ops.VarHandleOp(
+                    dtype=tf.bool, shape=(), shared_name=f"rdmacoll_begun_{self._number}_{number}"
+                )
+                has_begun = tf.raw_ops.VarIsInitializedOp(resource=session)
+            replaced = tf.cond(has_begun, lambda: tf.constant(False), begin)
+            for one in earlier:  # gradients may be of these variables, too
+                replaced = tf.logical_or(replaced, one)
+        if not is_inside:
+            before.append(replaced)
+        return [tf.cond(replaced, lambda: tf.constant(False), exchange)]
 
-    def _declare(self, names: Sequence[str], rows: Sequence[str], values: Sequence[Array]) -> list[Array]:
-        """Declares what the servers do not know. The values of all: the first worker's, or the servers'."""
+    def _begin(self, names: Sequence[str], rows: Sequence[str], values: Sequence[Array]) -> list[Any]:
+        """Declares what the servers do not know. The values of all, which are the first worker's, or the
+        servers', and whether these replace others."""
         with self._declaring:
-            if self._declared.issuperset(names):
-                return list(values)
             arrays = {name: np.array(value, order="C") for name, value in zip(names, values)}
             new = {name: array for name, array in arrays.items() if name not in self._declared}
+            known = {name: array for name, array in arrays.items() if name in self._declared}
             for name in new:
                 if current().has(name):
                     raise ConfigError(
                         f"variable {name!r} is at the servers already, with the optimizer of its first step, "
                         "which stays: go on with that one, or give variables other names."
                     )
-            state = State(0, slots_of(self._rule, new))
-            current().declare(new, self._rule.text, [name for name in rows if name in new], [], None, state)
-            self._declared.update(new)
-            return list(arrays.values())
+            if new:
+                state = State(0, slots_of(self._rule, new))
+                current().declare(
+                    new, self._rule.text, [name for name in rows if name in new], [], None, state
+                )
+                self._declared.update(new)
+            if known:
+                current().move(abi.PS_PULL, known)
+        replaced = any(
+            not np.array_equal(value, arrays[name], equal_nan=True) for name, value in zip(names, values)
+        )
+        return [*arrays.values(), np.bool_(replaced)]
 
     def _name_of(self, variable: Any) -> str:
         """The same on all workers: its own, with a number behind one that comes again."""
@@ -189,12 +225,6 @@ def _check(variable: Any, name: str) -> None:
         raise ConfigError(
             f"variable {name!r} has a constraint, which servers do not apply: leave it out, or use sync=True."
         )
-
-
-def _identity(gradient: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
-    return tf.identity(gradient)
 
 
 def _assign(variable: Any, value: Any) -> Any:

@@ -148,16 +148,63 @@ def together(name: str) -> dict[str, Any]:
     return {"loss": end / begin, "steps": steps, "updates": sum(s["updates"] for s in ps.stats())}
 
 
-def first_values() -> list[bool]:
-    """Where a step changes nothing: whether it gives all workers the values of the first one."""
-    with tf.Graph().as_default(), v1.Session() as session:
-        made = weights(own=rdmacoll.rank())
-        step = WRAP(train.GradientDescentOptimizer(0.0)).minimize(loss_of(made, [1, 2]))
-        session.run(v1.global_variables_initializer())
-        session.run(step)
-        found = session.run(made)
+def first_values(way: str) -> list[bool]:
+    """Where the first worker's step changes nothing, and the other's would change much: whether both have the
+    first one's values, and the servers, too."""
+    me = rdmacoll.rank()
+    optimizer = WRAP(train.GradientDescentOptimizer(1000.0 * me))
+    if way == "eager":
+        own = np.float32(me)
+        made = {"words": tf.Variable(values(1, 50, 3) + own, name="words")}
+        made["kernel"] = tf.Variable(values(2, 3, 4) + own, name="kernel")
+        made["bias"] = tf.Variable(values(3, 4).astype(np.float64) + own, name="bias")
+        optimizer.minimize(lambda: loss_of(made, [1, 2]), None, list(made.values()))
+        found = {name: one.numpy() for name, one in made.items()}
+    else:
+        with tf.Graph().as_default(), v1.Session() as session:
+            made = weights(own=me)
+            step = optimizer.minimize(loss_of(made, [1, 2]))
+            session.run(v1.global_variables_initializer())
+            session.run(step)
+            found = session.run(made)
+    rdmacoll.engine.barrier()
     wanted = {"words": values(1, 50, 3), "kernel": values(2, 3, 4), "bias": values(3, 4)}
-    return [bool((found[name] == value).all()) for name, value in wanted.items()]
+    return [bool((one == wanted[name]).all()) for name in wanted for one in (found[name], ps.pull(name))]
+
+
+def second_session(way: str) -> dict[str, bool]:
+    """Of a session that initializes variables anew, when the servers have trained them."""
+    if way == "refs":
+        v1.disable_v2_behavior()
+    with tf.Graph().as_default():
+        made = weights(own=rdmacoll.rank())
+        rate = v1.placeholder(tf.float32, ())
+        step_count = train.get_or_create_global_step()
+        optimizer = WRAP(train.GradientDescentOptimizer(rate))
+        step = optimizer.minimize(loss_of(made, [1, 2]), global_step=step_count)
+        found = []
+        for _ in range(2):
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                rdmacoll.engine.barrier()
+                trained = {name: ps.pull(name) for name in made} if found else {}
+                updates = [one["updates"] for one in ps.stats()]
+                rdmacoll.engine.barrier()
+                session.run(step, {rate: 0.5})
+                rdmacoll.engine.barrier()
+                found = [session.run(made), {name: ps.pull(name) for name in made}]
+                unchanged = updates == [one["updates"] for one in ps.stats()]
+                rdmacoll.engine.barrier()
+                session.run(step, {rate: 0.5})
+                rdmacoll.engine.barrier()
+                steps = int(session.run(step_count))
+        end = {name: ps.pull(name) for name in made}
+    return {
+        "pushed nothing": unchanged,
+        "took values": all((one[name] == trained[name]).all() for one in found for name in made),
+        "went on": all((end[name] != trained[name]).any() for name in made),
+        "counted": steps == 2,
+    }
 
 
 def refused() -> list[str]:
