@@ -1,6 +1,7 @@
 #include "ps/client.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <utility>
 
@@ -264,17 +265,7 @@ void Client::control(int peer, std::span<const std::byte> message) {
   if (server == servers_.end()) return;
   Answer answer;
   const bool is_one = decode(message, answer);
-  if (is_one && answer.kind == Answer::Kind::leaving) {
-    const Member& member = world_.members[static_cast<std::size_t>(peer)];
-    return fail(
-        {Code::rank_failed,
-         cat(world_.describe(peer), " has left the job (", answer.text, ")", world_.loss(peer)),
-         {world_.number(peer),
-          member.host,
-          cat("left the job: ", answer.text),
-          "",
-          {world_.number(peer)}}});
-  }
+  if (is_one && answer.kind == Answer::Kind::leaving) return fail(departure(peer, answer.text));
   const auto place = server->asked.empty() ? 0 : answer.id - server->asked.front().request.id;
   if (!is_one || place >= server->asked.size() || !server->asked[place].is_said) {
     return fail(
@@ -302,6 +293,32 @@ void Client::control(int peer, std::span<const std::byte> message) {
     case Answer::Kind::leaving:
       break;  // is of no request
   }
+}
+
+// Of a server that ends before its workers. One that ends for another rank's sake, of which it has
+// heard first, says that one's sentence.
+Status Client::departure(int peer, const std::string& cause) const {
+  constexpr std::string_view kHeard = "RankFailedError: rank ";
+  int blamed = peer;
+  std::string sentence =
+      cat(world_.describe(peer), " has left the job (", cause, ")", world_.loss(peer));
+  if (cause.starts_with(kHeard)) {
+    const int number = std::atoi(cause.c_str() + kHeard.size());
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      if (world_.number(rank) != number) continue;
+      blamed = rank;
+      sentence = cause.substr(cause.find("rank "));
+      break;
+    }
+  }
+  const Member& member = world_.members[static_cast<std::size_t>(blamed)];
+  return {Code::rank_failed,
+          std::move(sentence),
+          {world_.number(blamed),
+           member.host,
+           cat("left the job: ", cause),
+           "",
+           {world_.number(blamed)}}};
 }
 
 void Client::end_requests(Server& server) {

@@ -158,6 +158,7 @@ class Client final : public Sink {
   bool has_room(Server& server, Packed& place, std::size_t bytes);
   uint64_t cookie(const Server& server, const Pending& pending, std::size_t packed) const;
   bool accepted(const Status& status);
+  Status departure(int peer, const std::string& cause) const;
   void end_requests(Server& server);
   void forget(std::size_t known, const std::string& rule, Sharding before);
   void end_one(const CallRef& call);

@@ -173,6 +173,21 @@ TEST_P(ParameterServer, that_leaves_by_an_error_says_why_to_its_workers) {
   EXPECT_TRUE(servers[1]->has_told());
 }
 
+// It has heard first of another's end, which is what ends it: that one is the cause for all.
+TEST_P(ParameterServer, that_leaves_for_anothers_sake_names_that_one) {
+  open(2, 2);
+  begin(kSpecs, values_of_specs(0));
+  servers[1]->leave("RankFailedError: rank 2 (there, pid 7) has left the job (ValueError: nan).");
+  auto memory = values_of_specs(0);
+  for (auto& client : clients) {
+    ASSERT_TRUE(run_until([&] { return !client->failure().ok(); }));
+    const CallRef pushed = client->push_pull(tensors(memory));
+    EXPECT_EQ(pushed->status.detail().rank, 2);
+    EXPECT_EQ(pushed->status.message(),
+              "rank 2 (there, pid 7) has left the job (ValueError: nan).");
+  }
+}
+
 TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
   open(2, 2);
   begin(kSpecs, values_of_specs(0));

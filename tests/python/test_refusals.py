@@ -57,7 +57,7 @@ else:
 def test_wrong_arguments_are_refused_before_anybody_waits():
     body = """
 import pytest
-with pytest.raises(rdmacoll.ConfigError, match="use op=Sum"):
+with pytest.raises(rdmacoll.ConfigError, match="use op=rdmacoll.Sum"):
     engine.allreduce(np.ones(3, np.int32))
 with pytest.raises(rdmacoll.ConfigError, match="cannot be reduced"):
     engine.allreduce(np.ones(3, np.complex64), rdmacoll.Sum)
