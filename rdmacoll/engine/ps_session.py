@@ -67,7 +67,7 @@ class Session:
         # Calls that have not ended, also those that nobody waits for any more, and the memory they use.
         self._calls: dict[int, _Call] = {}
         self._inside = threading.Condition()
-        self._threads = 0  # that are in calls
+        self._threads: set[int] = set()  # that are in calls
         self._is_closed = False
 
     @property
@@ -85,7 +85,9 @@ class Session:
         """Says goodbye to the servers; nothing of it can be used then."""
         with self._inside:
             self._is_closed = True
-            while self._threads > 0:  # they come out of the library now and then
+            # The others come out of the library now and then. This one is out, also where Ctrl-C came
+            # before it could say so.
+            while self._threads - {threading.get_ident()}:
                 self._inside.wait(_SLICE_MS / 1000)
         call = 0
         try:
@@ -111,7 +113,7 @@ class Session:
         with self._inside:
             if self._is_closed:
                 raise _not_initialized()
-            self._threads += 1
+            self._threads.add(threading.get_ident())
             self._calls[id(call)] = call
         try:
             call.number = begin()
@@ -125,9 +127,7 @@ class Session:
                 self._forget(call)
             raise
         finally:
-            with self._inside:
-                self._threads -= 1
-                self._inside.notify_all()
+            self._threads.discard(threading.get_ident())
         self._forget(call)
         return said
 

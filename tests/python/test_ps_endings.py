@@ -208,3 +208,24 @@ except rdmacoll.RankFailedError as error:
 """
     for error in errors_when_rank_2_dies(program, 3, env={"RDMACOLL_TRANSPORT": transport}):
         assert error.startswith("server 0 (rank 2, ")
+
+
+def test_a_worker_that_is_interrupted_anywhere_in_its_calls_can_leave():
+    program = """
+import signal
+import numpy as np, rdmacoll
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False)
+ps.declare({"w": np.zeros(10, np.float32)}, ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.1\\n"))
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+for interrupted in range(300):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + interrupted * 1e-5)
+        while True:
+            ps.push(np.ones(10, np.float32), "w")
+    except KeyboardInterrupt:
+        pass
+rdmacoll.shutdown()
+"""
+    outcome = run(program, 2, deadline_s=60)
+    assert [rank.code for rank in outcome.ranks] == [0, 0], outcome.text()
