@@ -125,8 +125,7 @@ Status plan_json(const PlanQuestion& asked, const Config& config, std::string& j
         usual_links(asked.links.is_by_device, gbit).network.bytes_per_us;
   }
   const std::vector<int> nodes = nodes_of(question);
-  const bool is_wide =
-      rdmacoll::row_of(question.kind).reduces && has_wide_sums(question.dtype, ReduceOp::sum);
+  const bool is_wide = has_wide_sums(question.kind, question.dtype, ReduceOp::sum);
   Shape shape{.ranks = question.ranks, .rank = question.rank, .nodes = nodes, .wide_sums = is_wide};
   std::vector<Forced> forced;
   for (const AlgorithmRange& range : config.allreduce_algorithms) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/status.h"
 #include "base/text.h"
@@ -64,14 +65,18 @@ std::string_view World::loss(int which) const {
          "rdmacoll.ps.save has been called.";
 }
 
-Status World::failed(int which, const std::string& cause) const {
+Status World::blaming(int which, std::string sentence, const std::string& cause) const {
   return {Code::rank_failed,
-          cat(describe(which), " stopped answering: ", cause, loss(which)),
+          std::move(sentence),
           {.rank = number(which),
            .host = members[which].host,
            .cause = cause,
            .tensor = {},
            .ranks = {number(which)}}};
+}
+
+Status World::failed(int which, const std::string& cause) const {
+  return blaming(which, cat(describe(which), " stopped answering: ", cause, loss(which)), cause);
 }
 
 Status World::was_stopped(Nanoseconds gap, Nanoseconds patience) const {
@@ -82,13 +87,7 @@ Status World::was_stopped(Nanoseconds gap, Nanoseconds patience) const {
       cat("did not run for about ", seconds(gap), " s (stopped, or without a processor): after ",
           seconds(patience), " s the others went on without it. Where that may happen, raise ",
           "RDMACOLL_PEER_TIMEOUT_S.");
-  return {Code::rank_failed,
-          cat(describe(rank), " ", cause),
-          {.rank = number(rank),
-           .host = members[rank].host,
-           .cause = cause,
-           .tensor = {},
-           .ranks = {number(rank)}}};
+  return blaming(rank, cat(describe(rank), " ", cause), cause);
 }
 
 World World::of_workers() const {

@@ -43,6 +43,8 @@ struct World {
   int number(int rank) const;  // what sentences call it
   // "rank 3 (node7, pid 4711)", "server 1 (rank 5, node7, pid 4712)"
   std::string describe(int rank) const;
+  // A sentence about a rank, which is to blame for what failed.
+  Status blaming(int rank, std::string sentence, const std::string& cause) const;
   // It stopped answering.
   Status failed(int rank, const std::string& cause) const;
   // This rank itself did not run for so long that its peers, who wait for `patience`, went on.

@@ -139,10 +139,6 @@ std::optional<Algorithm> forced_at(const Facts& facts) {
   return std::nullopt;
 }
 
-}  // namespace
-
-namespace {
-
 // Within a node what is packed goes by segments that stay in the caches. Of what is scattered each
 // byte is packed for one rank alone, which gains nothing.
 bool is_cut_for_caches(Algorithm algorithm, const Tuning& tuning, uint64_t bytes) {

@@ -103,7 +103,7 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   const Descriptor& what = first.descriptor;
   const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
   formed.decision.segment_bytes =
-      std::min(choice.segment_bytes, rules_.segment_bytes_max / (is_wide ? 2 : 1));
+      std::min(choice.segment_bytes, rules_.segment_bytes_max / (is_wide ? kWide : 1));
   formed.is_cut_short = bytes > formed.decision.segment_bytes &&
                         choice.segment_bytes / kCutShort >= formed.decision.segment_bytes;
   formed.decision.rows = first.unit.rows;

@@ -311,14 +311,7 @@ Status Client::departure(int peer, const std::string& cause) const {
       break;
     }
   }
-  const Member& member = world_.members[static_cast<std::size_t>(blamed)];
-  return {Code::rank_failed,
-          std::move(sentence),
-          {world_.number(blamed),
-           member.host,
-           cat("left the job: ", cause),
-           "",
-           {world_.number(blamed)}}};
+  return world_.blaming(blamed, std::move(sentence), cat("left the job: ", cause));
 }
 
 void Client::end_requests(Server& server) {

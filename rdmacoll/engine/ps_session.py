@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ class Session:
         self._restored: str | None = None  # what the next one begins with
         # Calls that have not ended, also those that nobody waits for any more, and the memory they use.
         self._calls: dict[int, _Call] = {}
-        self._inside = threading.Condition()
+        self._inside = threading.RLock()  # a signal's handler may come back in
         self._threads: set[int] = set()  # that are in calls
         self._is_closed = False
 
@@ -85,10 +86,10 @@ class Session:
         """Says goodbye to the servers; nothing of it can be used then."""
         with self._inside:
             self._is_closed = True
-            # The others come out of the library now and then. This one is out, also where Ctrl-C came
-            # before it could say so.
-            while self._threads - {threading.get_ident()}:
-                self._inside.wait(_SLICE_MS / 1000)
+        # The others come out of the library now and then. This one is out, also where Ctrl-C came before it
+        # could say so.
+        while self._threads - {threading.get_ident()}:
+            time.sleep(_SLICE_MS / 1000)
         call = 0
         try:
             call = self._library.ps_ask(self._address, abi.PS_LEAVE)

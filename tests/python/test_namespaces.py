@@ -137,3 +137,56 @@ def test_no_namespace_is_left(hosts):
     names = hosts.names
     hosts.close()
     assert not [name for name in names if (Path("/run/netns") / name).exists()]
+
+
+# Ends one connection of the process, the last that it has made to the other host.
+BROKEN = """
+import os, socket, time
+import numpy as np, rdmacoll
+from rdmacoll import engine
+from ranks import report
+rdmacoll.init()
+me = rdmacoll.rank()
+data = np.ones(3_000_000, np.float32)
+started = time.monotonic()
+def connections():
+    for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+        try:
+            one = socket.socket(fileno=os.dup(number))
+        except OSError:
+            continue
+        try:
+            if one.family == socket.AF_INET and one.getpeername()[0].startswith("10.77."):
+                yield one
+        except OSError:
+            pass
+try:
+    while rdmacoll.metrics()["connections"] < 3:
+        engine.allreduce(data)
+    if me == 0:
+        mine = list(connections())
+        assert len(mine) == 3, mine
+        mine[-1].shutdown(socket.SHUT_RDWR)
+        del mine
+    started = time.monotonic()
+    while True:
+        engine.allreduce(data)
+except rdmacoll.RankFailedError as error:
+    report([error.rank, str(error), time.monotonic() - started])
+"""
+
+
+def test_one_of_several_connections_that_breaks_is_named_on_both_hosts(hosts):
+    found = run(
+        BROKEN,
+        2,
+        prefix_of=hosts.prefixes([0, 1]),
+        rendezvous="10.77.0.1:5082",
+        env={"RDMACOLL_TCP_STREAMS": "3"},
+        deadline_s=60,
+    ).succeeded()
+    for me, (rank, text, seconds) in enumerate(found):
+        assert rank == 1 - me
+        assert " of 3 failed: " in text
+        assert "RDMACOLL_TCP_STREAMS=1" in text
+        assert seconds < 5

@@ -242,10 +242,15 @@ void Inbound::take_data() {
 
 void Inbound::end_data(Sink& sink) {
   state_ = State::header;
-  Progress& receive = receives_[slot_];
-  if (is_early_ || receive.done < receive.bytes || receive.beside > 0) return;
+  if (!is_early_) end_receive(slot_, sink);
+}
+
+// If all of it is there.
+void Inbound::end_receive(uint32_t slot, Sink& sink) {
+  Progress& receive = receives_[slot];
+  if (receive.done < receive.bytes || receive.beside > 0) return;
   posted_.erase(receive.lane, receive.sequence);
-  receives_.give_back(slot_);
+  receives_.give_back(slot);
   sink.received(receive.cookie);
 }
 
@@ -283,12 +288,8 @@ std::string Inbound::begin_stripe(const Header& frame, Progress& part, uint32_t&
 }
 
 void Inbound::stripe_received(uint32_t slot, uint64_t bytes, Sink& sink) {
-  Progress& receive = receives_[slot];
-  receive.beside -= bytes;
-  if (receive.beside > 0 || receive.done < receive.bytes) return;
-  posted_.erase(receive.lane, receive.sequence);
-  receives_.give_back(slot);
-  sink.received(receive.cookie);
+  receives_[slot].beside -= bytes;
+  end_receive(slot, sink);
 }
 
 void Inbound::clear() {

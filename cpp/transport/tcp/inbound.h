@@ -62,6 +62,7 @@ class Inbound {
   void take_control(Sink& sink);
   void take_data();
   void end_data(Sink& sink);
+  void end_receive(uint32_t slot, Sink& sink);
   ssize_t receive(int socket, std::size_t& wanted);
 
   std::size_t buffered() const { return end_ - begin_; }
