@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,24 @@ class TeamError(RdmacollError):
     """A library that cannot go on; the text says what happened."""
 
 
-def _die_with_the_starter() -> None:
-    """In a child. SIGTERM, so that a launcher takes its ranks along."""
+_ENDING = {signal.SIGINT, signal.SIGTERM}
+
+
+@contextlib.contextmanager
+def _ending_waits() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come when this is left: Python drops what their handlers raise amid a fork, and an
+    exception before a child is noted would leave it behind."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def _begin_child() -> None:
+    """It ends with its starter: by SIGTERM, so that a launcher takes its ranks along."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def _free_ports(count: int, least: int) -> int:
@@ -102,16 +117,17 @@ class Team:
             listener.bind(str(self._path))
             listener.listen(self.place.ranks)
             for command in commands(self.library, self.place, start):
-                self._processes.append(
-                    subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                        preexec_fn=_die_with_the_starter,
+                with _ending_waits():
+                    self._processes.append(
+                        subprocess.Popen(
+                            command,
+                            stdin=subprocess.DEVNULL,
+                            stdout=output,
+                            stderr=subprocess.STDOUT,
+                            start_new_session=True,
+                            preexec_fn=_begin_child,
+                        )
                     )
-                )
             hellos = [self._hello(listener, until) for _ in range(self.place.ranks)]
         order = sorted(range(self.place.ranks), key=lambda number: hellos[number]["rank"])
         self._lines = [self._lines[number] for number in order]

@@ -80,6 +80,21 @@ def test_a_terminated_comparison_leaves_nobody_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_comparison_that_is_terminated_amid_a_fork_ends(tmp_path):
+    program = """
+import os, signal, sys
+from rdmacoll.cli.main import main
+ending = [signal.SIGTERM]
+os.register_at_fork(before=lambda: ending and os.kill(os.getpid(), ending.pop()))
+sys.argv[1:] = "bench compare --ours rdmacoll --peers openmpi --ranks 2 --links machine --burst 5".split()
+main()
+"""
+    environment = clean_environment({"TMPDIR": str(tmp_path)})
+    run = subprocess.run([sys.executable, "-c", program], env=environment, timeout=60, check=False)
+    assert run.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("link", [slow("1"), slow("10")])
 def test_links_are_shaped_and_streams_show_their_rate(tmp_path, link):
