@@ -40,6 +40,8 @@ constexpr std::size_t kPinnedBytesMin = 32 << 10;
 
 // What peers still need of a set that is removed is looked for this often.
 constexpr Nanoseconds kDrainSleep = kMillisecond;
+// One thread sums faster than most networks bring: it is helped when so much has piled up.
+constexpr std::size_t kAloneBetweenNodes = 1 << 20;
 
 // Process-wide by nature: fork() copies descriptors whether we want it or not.
 std::atomic<bool> forked_child{false};
@@ -208,8 +210,11 @@ std::unique_ptr<Compute> Session::make_compute(int cores) const {
   const int spare = cores / world_.local_size() - 1;  // the engine thread has one
   const int workers = config_.compute_workers.value_or(std::clamp(spare, 0, 4));
   if (workers == 0) return std::make_unique<InlineCompute>();
+  WorkerLimits limits;
+  if (world_.local_size() < world_.size()) limits.alone = kAloneBetweenNodes;
   // The driver is made after the compute and dies before it.
-  return std::make_unique<WorkerCompute>(workers, [this] { driver_->wake(); });
+  return std::make_unique<WorkerCompute>(
+      workers, [this] { driver_->wake(); }, limits);
 }
 
 DriverOptions Session::driver_options(int cores) const {

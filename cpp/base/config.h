@@ -88,6 +88,7 @@ struct Config {
   // an error where it cannot be used. "": by none.
   std::string rdma_request;
   int tcp_streams = 1;                         // RDMACOLL_TCP_STREAMS
+  std::string tcp_congestion;                  // RDMACOLL_TCP_CONGESTION; empty: the system's
   uint64_t chunk_bytes = 4'194'304;            // TF_RDMA_CHUNK_SIZE
   std::optional<uint64_t> accumulation_bytes;  // TF_RDMA_ACC_SIZE; found by measurement when unset
   uint64_t pool_bytes = 1'073'741'824;         // TF_RDMA_BUF_SIZE

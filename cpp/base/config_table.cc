@@ -179,6 +179,11 @@ constexpr Setting kSettings[] = {
      [](Config& config, const ParsedValue& value) {
        config.tcp_streams = static_cast<int>(value.integer);
      }},
+    {"RDMACOLL_TCP_CONGESTION", "", "automatic", Unit::text, Scope::rank, "reno, cubic, ...",
+     "The congestion control of connections between ranks (see tcp(7), TCP_CONGESTION); when unset, "
+     "the system's. Where that is bbr, which takes pauses between messages for a slow network, "
+     "another one may pay.",
+     0, 0, [](Config& config, const ParsedValue& value) { config.tcp_congestion = value.text; }},
     {"RDMACOLL_ACC_SIZE", "TF_RDMA_ACC_SIZE", "automatic", Unit::bytes, Scope::world,
      "0 B to 64 MiB",
      "Small payloads are accumulated into one message of up to this size, larger ones ask the "

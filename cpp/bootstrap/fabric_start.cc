@@ -12,6 +12,7 @@
 #include "bootstrap/fingerprint.h"
 #include "bootstrap/numa.h"
 #include "transport/shm/handshake.h"
+#include "transport/tcp/stream_socket.h"
 
 namespace rdmacoll {
 namespace {
@@ -59,6 +60,9 @@ Status Fabric::check_room() const {
 
 Status Fabric::listen() {
   RC_RETURN_IF_ERROR(check_room());
+  if (const std::string& name = options_.config.tcp_congestion; !name.empty()) {
+    RC_RETURN_IF_ERROR(tcp::try_congestion_control(name));
+  }
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   meeting_epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_ || !meeting_epoll_) {
@@ -198,9 +202,10 @@ Status Fabric::begin_parts() {
   const Config& config = options_.config;
   const Nanoseconds peer_timeout = from_seconds(config.peer_timeout_s);
   if (uses("tcp")) {
-    tcp_ = std::make_unique<TcpTransport>(
-        world_, clock_, peer_timeout,
-        TcpOptions{.chunk_bytes = config.chunk_bytes, .streams = {.count = config.tcp_streams}});
+    tcp_ = std::make_unique<TcpTransport>(world_, clock_, peer_timeout,
+                                          TcpOptions{.chunk_bytes = config.chunk_bytes,
+                                                     .streams = {.count = config.tcp_streams},
+                                                     .congestion = config.tcp_congestion});
     RC_RETURN_IF_ERROR(tcp_->opened());
     parts_.push_back(tcp_.get());
   }

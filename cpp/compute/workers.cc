@@ -14,6 +14,8 @@ namespace {
 // What a worker takes at a time: some tens of microseconds, so that taking is cheap beside it and
 // the workers end a job together. Every element size divides it.
 constexpr std::size_t kGrainBytes = 256 << 10;
+// What whoever polls takes at a time: transfers wait meanwhile.
+constexpr std::size_t kPollersGrainBytes = 64 << 10;
 
 // Signals belong to the program's own threads (Python's handlers run on its main one).
 class BlockedSignals {
@@ -41,8 +43,8 @@ uint16_t WorkerCompute::Queue::pop() {
   return slot;
 }
 
-WorkerCompute::WorkerCompute(int workers, std::function<void()> wake, std::size_t inline_bytes_max)
-    : wake_(std::move(wake)), inline_bytes_max_(inline_bytes_max) {
+WorkerCompute::WorkerCompute(int workers, std::function<void()> wake, WorkerLimits limits)
+    : wake_(std::move(wake)), limits_(limits) {
   RC_ASSERT(workers >= 1, cat(workers, " workers"));
   for (uint16_t slot = 0; slot < kJobsMax; ++slot) free_.push(slot);
   const BlockedSignals blocked;
@@ -84,11 +86,14 @@ Status WorkerCompute::submit(const ComputeJob& job) {
     return {};
   }
   waiting_.push(index);
+  const std::size_t waiting = waiting_bytes_ += slot.touched(bytes);
   lock.unlock();
-  if (bytes > kGrainBytes) {
-    work_to_do_.notify_all();
-  } else {
-    work_to_do_.notify_one();
+  if (waiting > limits_.alone) {
+    if (bytes > kGrainBytes) {
+      work_to_do_.notify_all();
+    } else {
+      work_to_do_.notify_one();
+    }
   }
   return {};
 }
@@ -119,18 +124,24 @@ void WorkerCompute::work() {
       continue;
     }
     if (stopping_) return;
-    const uint16_t index = waiting_.front();
-    Slot& slot = slots_[index];
-    const std::size_t first = slot.next;
-    const std::size_t bytes = std::min(kGrainBytes, slot.bytes - first);
-    slot.next += bytes;
-    ++slot.grains_out;
-    if (slot.next == slot.bytes) waiting_.pop();
-    lock.unlock();
-    Status status = perform(slot.job, first, bytes, workspace);
-    lock.lock();
-    finish_grain(slot, index, std::move(status), lock);
+    perform_grain(kGrainBytes, workspace, lock);
   }
+}
+
+void WorkerCompute::perform_grain(std::size_t most, Workspace& workspace,
+                                  std::unique_lock<std::mutex>& lock) {
+  const uint16_t index = waiting_.front();
+  Slot& slot = slots_[index];
+  const std::size_t first = slot.next;
+  const std::size_t bytes = std::min(most, slot.bytes - first);
+  slot.next += bytes;
+  waiting_bytes_ -= slot.touched(bytes);
+  ++slot.grains_out;
+  if (slot.next == slot.bytes) waiting_.pop();
+  lock.unlock();
+  Status status = perform(slot.job, first, bytes, workspace);
+  lock.lock();
+  finish_grain(slot, index, std::move(status), lock);
 }
 
 void WorkerCompute::run_task(std::unique_lock<std::mutex>& lock) {
@@ -171,6 +182,7 @@ void WorkerCompute::finish_grain(Slot& slot, uint16_t index, Status status,
     slot.status = std::move(status);
     // The rest would fail as well. While bytes are left, the slot is still the front one.
     if (slot.next < slot.bytes) {
+      waiting_bytes_ -= slot.touched(slot.bytes - slot.next);
       slot.next = slot.bytes;
       RC_ASSERT(waiting_.pop() == index);
     }
@@ -182,11 +194,13 @@ void WorkerCompute::finish_grain(Slot& slot, uint16_t index, Status status,
 }
 
 bool WorkerCompute::poll(ComputeSink& sink) {
-  if (done_count_.load(std::memory_order_relaxed) == 0) return false;
+  const bool helps = waiting_bytes_.load(std::memory_order_relaxed) > 0;
+  if (!helps && done_count_.load(std::memory_order_relaxed) == 0) return false;
   std::size_t ready = 0;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     armed_ = false;
+    if (!waiting_.empty()) perform_grain(kPollersGrainBytes, workspace_, lock);
     ready = done_.size();
   }
   for (std::size_t i = 0; i < ready; ++i) {
@@ -207,7 +221,7 @@ bool WorkerCompute::poll(ComputeSink& sink) {
 
 bool WorkerCompute::arm() {
   const std::lock_guard lock(mutex_);
-  armed_ = !std::exchange(has_ended_tasks_, false) && done_.empty();
+  armed_ = !std::exchange(has_ended_tasks_, false) && done_.empty() && waiting_.empty();
   return armed_;
 }
 

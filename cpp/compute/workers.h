@@ -1,5 +1,6 @@
 // Threads that reduce and copy. A job is cut into grains that the workers share, so that one large
-// job uses them all; jobs end in any order.
+// job uses them all; jobs end in any order. Whoever polls takes grains, too: a thread that is woken
+// comes late, and may push another rank's off its core, so workers are woken for what piles up.
 #pragma once
 
 #include <array>
@@ -17,16 +18,19 @@
 
 namespace rdmacoll {
 
-// Up to this many bytes touched, a hand-over between threads takes longer than the work: submit()
-// does it itself.
-inline constexpr std::size_t kInlineBytesMax = 64 << 10;
+// All in bytes that jobs touch: those of every source and of the result.
+struct WorkerLimits {
+  // Up to this many, a hand-over between threads takes longer than the work: submit() does it.
+  std::size_t at_once = 64 << 10;
+  // Up to this many of all jobs that nobody has taken, whoever polls is not helped.
+  std::size_t alone = 256 << 10;
+};
 
 class WorkerCompute final : public Compute {
  public:
   // `wake` is called on a worker's thread, once after an arm() that returned true. If fewer threads
   // can be started than wished for, fewer do the work; if none, submit() does.
-  WorkerCompute(int workers, std::function<void()> wake,
-                std::size_t inline_bytes_max = kInlineBytesMax);
+  WorkerCompute(int workers, std::function<void()> wake, WorkerLimits limits);
   // Lets the workers end the grain they are at, and all tasks. Jobs that are not done are not
   // reported.
   ~WorkerCompute() override;
@@ -44,10 +48,14 @@ class WorkerCompute final : public Compute {
  private:
   struct Slot {
     ComputeJob job;
-    std::size_t bytes = 0;
-    std::size_t next = 0;        // the first byte that nobody has taken
+    std::size_t bytes = 0;       // of the result
+    std::size_t next = 0;        // the first of them that nobody has taken
     std::size_t grains_out = 0;  // taken and not finished
     Status status;
+
+    std::size_t touched(std::size_t of_result) const {
+      return of_result * (job.sources.size() + 1);
+    }
   };
   // Jobs submitted and not yet reported; submit() is busy beyond.
   static constexpr std::size_t kJobsMax = 256;
@@ -67,16 +75,18 @@ class WorkerCompute final : public Compute {
   };
 
   bool is_small(const ComputeJob& job, std::size_t bytes) const {
-    return threads_.empty() || bytes * (job.sources.size() + 1) <= inline_bytes_max_;
+    return threads_.empty() || bytes * (job.sources.size() + 1) <= limits_.at_once;
   }
   void work();
+  // The next grain of the job in front, of up to so many bytes.
+  void perform_grain(std::size_t most, Workspace& workspace, std::unique_lock<std::mutex>& lock);
   void run_task(std::unique_lock<std::mutex>& lock);
   void wake_sleeper(std::unique_lock<std::mutex>& lock);
   void finish_grain(Slot& slot, uint16_t index, Status status, std::unique_lock<std::mutex>& lock);
 
   const std::function<void()> wake_;
-  const std::size_t inline_bytes_max_;
-  Workspace workspace_;  // of the thread that submits
+  const WorkerLimits limits_;
+  Workspace workspace_;  // of the thread that submits and polls
   std::array<Slot, kJobsMax> slots_;
   std::vector<std::thread> threads_;
 
@@ -91,7 +101,9 @@ class WorkerCompute final : public Compute {
   Queue done_;
   bool armed_ = false;
   bool stopping_ = false;
-  std::atomic<std::size_t> done_count_{0};  // lets poll() look without the lock
+  // These two let poll() look without the lock.
+  std::atomic<std::size_t> done_count_{0};
+  std::atomic<std::size_t> waiting_bytes_{0};  // touched by what nobody has taken
 };
 
 }  // namespace rdmacoll

@@ -26,6 +26,8 @@ from rdmacoll.cli.report import bytes_text, counted
 PREPARED_BYTES_MAX = 16 << 10  # below it calls are prepared and plain ones stand beside them
 MEMORY_BYTES_MIN = 64 << 10  # below it numpy's calls cost more than the memory
 START_S = 90.0
+# Linux's own choice. Where a machine's is BBR, pauses of milliseconds come and go (benchmarks/README.md).
+CONGESTION_CONTROL = "cubic"
 MACHINE = "machine"  # of the links: no link, ranks share this machine's memory
 
 
@@ -52,6 +54,11 @@ def title_of(ranks: int, link: str) -> str:
     return f"{counted(ranks, 'rank')} {where}"
 
 
+def cable_of(part: dict[str, Any]) -> str:
+    """What stands behind a part's title of the cables between its hosts."""
+    return f", MTU {part['mtu']}, {part['congestion']}" if "mtu" in part else ""
+
+
 @contextlib.contextmanager
 def place_of(ranks: int, link: str, folder: Path, servers: int = 0) -> Iterator[tuple[Place, dict[str, Any]]]:
     """Hosts for so many ranks, and facts of the link. servers: the last ranks, on a host of their own;
@@ -63,12 +70,13 @@ def place_of(ranks: int, link: str, folder: Path, servers: int = 0) -> Iterator[
     try:
         hosts.open()
         hosts.shape(float(link))
+        hosts.send_by(CONGESTION_CONTROL)
         on_first = ranks - servers if servers else (ranks + 1) // 2
         host_of = [0 if rank < on_first else 1 for rank in range(ranks)]
         prefixes, shell = hosts.prefixes(host_of), str(hosts.shell(folder))
         gbit = max(1, round(float(link)))
         place = Place(host_of, hosts.addresses, hosts.names, prefixes, shell, servers, gbit)
-        yield place, {"mtu": hosts.mtu()}
+        yield place, {"mtu": hosts.mtu(), "congestion": CONGESTION_CONTROL}
     finally:
         hosts.close()
 

@@ -16,6 +16,7 @@ from rdmacoll.benchmarks.compare import (
     MACHINE,
     Comparison,
     Wish,
+    cable_of,
     machine_facts,
     python_for,
     settings_of,
@@ -134,8 +135,7 @@ def compare(
 
 
 def _show(part: dict[str, Any]) -> None:
-    mtu = f", MTU {part['mtu']}" if "mtu" in part else ""
-    say(f"\n{title_of(part['ranks'], part['link'])}{mtu}")
+    say(f"\n{title_of(part['ranks'], part['link'])}{cable_of(part)}")
     say("\n".join(judge.table(part["rows"])))
     for sentence in _missed(part):
         say(f"- {sentence}")

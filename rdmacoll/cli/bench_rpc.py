@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rdmacoll.benchmarks.compare import MACHINE, machine_facts
+from rdmacoll.benchmarks.compare import MACHINE, cable_of, machine_facts
 from rdmacoll.benchmarks.rpc import judge, payloads
 from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP, PEERS, libraries
 from rdmacoll.benchmarks.rpc.measure import Measurement, Wish
@@ -146,8 +146,7 @@ def measured(what: str, wish: Wish, plot: str | None) -> Findings:
         return judge.missed(what, part["rows"], None if part["link"] == MACHINE else float(part["link"]))
 
     def show(part: dict[str, Any]) -> None:
-        mtu = f", MTU {part['mtu']}" if "mtu" in part else ""
-        say(f"\n{part['title']}{mtu}")
+        say(f"\n{part['title']}{cable_of(part)}")
         for name, facts in part["libraries"].items():
             say(f"{name}: {facts['version']}")
         say("\n".join(["", *judge.table(what, part["rows"]), "", *judge.costs(part["rows"]), ""]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rdmacoll.benchmarks.compare import MACHINE, machine_facts
+from rdmacoll.benchmarks.compare import MACHINE, cable_of, machine_facts
 from rdmacoll.benchmarks.training import judge
 from rdmacoll.benchmarks.training.libraries import OURS, PEERS, across
 from rdmacoll.benchmarks.training.measure import Measurement, Training, Wish
@@ -134,8 +134,7 @@ def _missed(part: dict[str, Any]) -> list[str]:
 
 
 def _show(part: dict[str, Any]) -> None:
-    mtu = f", MTU {part['mtu']}" if "mtu" in part else ""
-    say(f"\n{part['title']}{mtu}")
+    say(f"\n{part['title']}{cable_of(part)}")
     for name, facts in part["libraries"].items():
         say(f"{name}: {', '.join(f'{what} {value}' for what, value in facts.items())}")
     for row in part["rows"]:

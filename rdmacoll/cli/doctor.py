@@ -48,6 +48,7 @@ CHECKS = (
     Check("Node", "one-copy reads", system.one_copy, ("one_copy", "settings")),
     Check("Node", "huge pages", system.huge_pages, ("memory",)),
     Check("Node", "open files", system.files, ("files",)),
+    Check("Node", "TCP", system.congestion, ("congestion", "settings")),
     Check("Start", "start", software.start, ("start",)),
     Check("Start", "MPI", software.mpi, ("mpi", "start")),
     Check("TensorFlow", "TensorFlow", software.tensorflow, ("packages",)),

@@ -91,6 +91,14 @@ class OneCopy:
 
 
 @dataclass(frozen=True)
+class Congestion:
+    """How TCP connections send: the system's congestion control, and those that everybody may take."""
+
+    control: str = ""  # empty: not to be read
+    allowed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Cores:
     """Where this process may run, and for how much of the time."""
 
@@ -148,6 +156,7 @@ class Machine:
     memory: Memory = field(default_factory=Memory)
     one_copy: OneCopy = field(default_factory=OneCopy)
     files: Limit = field(default_factory=Limit)
+    congestion: Congestion = field(default_factory=Congestion)
     cores: Cores = field(default_factory=Cores)
     mpi: Mpi = field(default_factory=Mpi)
     packages: Packages = field(default_factory=Packages)

@@ -17,6 +17,7 @@ from typing import Callable, TypeVar
 
 from rdmacoll.cli.doctor_facts import (
     UNLIMITED,
+    Congestion,
     Cores,
     Engine,
     Kernel,
@@ -168,6 +169,13 @@ def memory(sys: Path, proc: Path, memlock: Limit) -> Memory:
         number("Hugepagesize") * 1024,
         rest.partition("]")[0],
     )
+
+
+def congestion(proc: Path) -> Congestion:
+    """What the kernel says of TCP, below this root."""
+    ipv4 = proc / "sys/net/ipv4"
+    allowed = read(ipv4 / "tcp_allowed_congestion_control").split()
+    return Congestion(read(ipv4 / "tcp_congestion_control").strip(), tuple(allowed))
 
 
 # Run by a child: reads 8 bytes of its parent, as ranks read each other's arrays. Not the other way round:
@@ -362,6 +370,7 @@ def gather(*, load_tensorflow: bool = False) -> Machine:
         memory=part("memory", lambda: memory(sys_root, proc, _limit(resource.RLIMIT_MEMLOCK)), Memory()),
         one_copy=part("one_copy", lambda: read_by_child(proc), OneCopy()),
         files=part("files", lambda: _limit(resource.RLIMIT_NOFILE), Limit()),
+        congestion=part("congestion", lambda: congestion(proc), Congestion()),
         cores=part("cores", lambda: cores(sys_root, proc, tuple(sorted(os.sched_getaffinity(0)))), Cores()),
         mpi=part("mpi", _mpi, Mpi()),
         packages=part("packages", lambda: _packages(load_tensorflow), Packages()),

@@ -97,6 +97,31 @@ def one_copy(machine: Machine) -> Iterator[Finding]:
     )
 
 
+def congestion(machine: Machine) -> Iterator[Finding]:
+    """By which congestion control TCP connections send."""
+    system = machine.congestion
+    chosen = machine.settings.given("RDMACOLL_TCP_CONGESTION")
+    check = "sysctl net.ipv4.tcp_congestion_control net.ipv4.tcp_allowed_congestion_control"
+    seen = system.control or "not to be read"
+    if chosen:
+        seen = f"{chosen}, as RDMACOLL_TCP_CONGESTION says (the system's is {seen})"
+    if (chosen or system.control) != "bbr":
+        yield ok("TCP", seen, why="it paces nothing by what it takes for the network's rate", check=check)
+        return
+    others = [name for name in system.allowed if name != "bbr"]
+    yield note(
+        "TCP",
+        seen,
+        why="bbr takes pauses between messages for a slow network, and then holds sums between nodes of some "
+        "100 KB back for milliseconds",
+        cure=f"export RDMACOLL_TCP_CONGESTION={others[0]} on all ranks, and measure both"
+        if others
+        else "as root: sysctl -w net.ipv4.tcp_allowed_congestion_control='bbr reno', "
+        "then RDMACOLL_TCP_CONGESTION=reno",
+        check=check,
+    )
+
+
 def files(machine: Machine) -> Iterator[Finding]:
     """How many descriptors this process may have."""
     soft, hard = machine.files.soft, machine.files.hard

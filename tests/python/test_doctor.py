@@ -277,6 +277,7 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
     (replace(PLAIN, files=Limit()), "open files", "ok", ["unlimited"]),
     (replace(PLAIN, files=Limit(512, 4096)), "open files", "note", ["512", "ulimit -n 4096"]),
     (replace(PLAIN, files=Limit(128, 128)), "open files", "problem", ["128", "limits.d"]),
+    (PLAIN, "TCP", "ok", ["not to be read"]),
     (PLAIN, "start", "ok", ["world of one"]),
     (replace(PLAIN, start=Start(Launch("Open MPI", 1, 4))), "start", "ok", ["rank 1 of 4"]),
     (replace(PLAIN, start=Start(problem="RANK='x'")), "start", "problem", ["RANK='x'"]),

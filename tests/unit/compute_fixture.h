@@ -151,7 +151,8 @@ class ComputeTest : public ::testing::TestWithParam<Maker> {
 
 // Every job goes to the workers, however small.
 inline std::unique_ptr<Compute> workers_of(int workers, std::function<void()> wake) {
-  return std::make_unique<WorkerCompute>(workers, std::move(wake), 0);
+  return std::make_unique<WorkerCompute>(workers, std::move(wake),
+                                         WorkerLimits{.at_once = 0, .alone = 0});
 }
 
 }  // namespace rdmacoll::compute_test

@@ -8,8 +8,12 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
+#include <set>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "compute/inline.h"
 #include "unit/compute_fixture.h"
@@ -23,12 +27,15 @@ class InFlightTest : public ComputeTest {};
 
 INSTANTIATE_TEST_SUITE_P(
     Who, InFlightTest,
-    ::testing::Values(
-        Maker{"inline", [](auto) { return std::make_unique<InlineCompute>(); }},
-        Maker{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
-        Maker{"three_workers", [](auto wake) { return workers_of(3, std::move(wake)); }},
-        Maker{"three_workers_and_small_jobs_inline",
-              [](auto wake) { return std::make_unique<WorkerCompute>(3, std::move(wake)); }}),
+    ::testing::Values(Maker{"inline", [](auto) { return std::make_unique<InlineCompute>(); }},
+                      Maker{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
+                      Maker{"three_workers",
+                            [](auto wake) { return workers_of(3, std::move(wake)); }},
+                      Maker{"three_workers_and_small_jobs_inline",
+                            [](auto wake) {
+                              return std::make_unique<WorkerCompute>(3, std::move(wake),
+                                                                     WorkerLimits{});
+                            }}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Where a job ends on another thread.
@@ -174,7 +181,7 @@ TEST_P(InFlightTest, tasks_are_run_by_others_beside_jobs_and_none_is_lost_in_the
 
 TEST(Workers, wait_for_tasks_and_tell_sleepers_of_their_end) {
   std::atomic<int> wakes = 0, ran = 0;
-  WorkerCompute workers(2, [&wakes] { ++wakes; });
+  WorkerCompute workers(2, [&wakes] { ++wakes; }, {});
   for (int turn = 0; turn < 200; ++turn) {
     const bool armed = workers.arm() || workers.arm();  // of the end of the last one it tells once
     EXPECT_TRUE(armed);
@@ -193,9 +200,79 @@ TEST(Workers, wait_for_tasks_and_tell_sleepers_of_their_end) {
   EXPECT_GT(wakes, 0);
 }
 
+// Says which threads have read.
+class Witness final : public RemoteReader {
+ public:
+  Status read(std::span<const RemotePiece>, std::size_t, std::byte* into,
+              std::size_t bytes) const override {
+    std::memset(into, 0, bytes);
+    const std::lock_guard lock(mutex_);
+    threads_.insert(std::this_thread::get_id());
+    return {};
+  }
+  bool has_seen(std::thread::id thread) const {
+    const std::lock_guard lock(mutex_);
+    return threads_.count(thread) > 0;
+  }
+  std::size_t threads() const {
+    const std::lock_guard lock(mutex_);
+    return threads_.size();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::set<std::thread::id> threads_;
+};
+
+struct CopyFromAfar {
+  explicit CopyFromAfar(std::size_t bytes)
+      : into(bytes, std::byte{1}), to{into.data(), bytes}, from{nullptr, 0, bytes} {
+    job.to = {&to, 1};
+    job.sources = {&operand, 1};
+  }
+  std::vector<std::byte> into;
+  Piece to;
+  RemotePiece from;
+  Witness witness;
+  Operand operand{{}, {&from, 1}, &witness};
+  ComputeJob job;
+};
+
+TEST(Workers, leave_to_whoever_polls_what_does_not_pile_up) {
+  constexpr std::size_t kBytes = 300'000;
+  CopyFromAfar copy(kBytes);
+  WorkerCompute workers(2, [] {}, {.at_once = 0, .alone = 2 * kBytes});
+  for (int turn = 0; turn < 100; ++turn) {
+    ASSERT_TRUE(workers.submit(copy.job).ok());
+    EXPECT_FALSE(workers.arm());  // nobody else would do it
+    Counting sink;
+    int polls = 0;
+    for (; sink.cookies.empty(); ++polls) ASSERT_TRUE(workers.poll(sink));
+    EXPECT_GT(polls, 1);  // between them transfers are looked after
+    EXPECT_TRUE(workers.arm());
+  }
+  EXPECT_EQ(copy.witness.threads(), 1U);
+  EXPECT_TRUE(copy.witness.has_seen(std::this_thread::get_id()));
+  EXPECT_EQ(copy.into, std::vector<std::byte>(kBytes));
+}
+
+TEST(Workers, share_with_whoever_polls_what_piles_up) {
+  constexpr std::size_t kBytes = 3'000'000;
+  CopyFromAfar copy(kBytes);
+  WorkerCompute workers(2, [] {}, {.at_once = 0, .alone = 2 * kBytes - 1});
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  while (copy.witness.threads() < 3 && std::chrono::steady_clock::now() < end) {
+    ASSERT_TRUE(workers.submit(copy.job).ok());
+    Counting sink;
+    while (sink.cookies.empty()) workers.poll(sink);
+  }
+  EXPECT_EQ(copy.witness.threads(), 3U);
+  EXPECT_TRUE(copy.witness.has_seen(std::this_thread::get_id()));
+}
+
 TEST(Workers, that_there_are_take_tasks) {
   std::atomic<bool> ran = false;
-  WorkerCompute workers(1, [] {});
+  WorkerCompute workers(1, [] {}, {});
   EXPECT_EQ(workers.workers(), 1);
   ASSERT_TRUE(workers.hand_over([&ran] { ran = true; }));
   const auto end = std::chrono::steady_clock::now() + kLimit;
