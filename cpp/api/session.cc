@@ -40,8 +40,9 @@ constexpr std::size_t kPinnedBytesMin = 32 << 10;
 
 // What peers still need of a set that is removed is looked for this often.
 constexpr Nanoseconds kDrainSleep = kMillisecond;
-// One thread sums faster than most networks bring: it is helped when so much has piled up.
-constexpr std::size_t kAloneBetweenNodes = 1 << 20;
+// One thread sums what links of 25 Gbit/s bring: it is helped when so much has piled up.
+constexpr double kBytesPerUsOfAThread = 3200;
+constexpr std::size_t kAloneOnSlowLinks = 1 << 20;
 
 // Process-wide by nature: fork() copies descriptors whether we want it or not.
 std::atomic<bool> forked_child{false};
@@ -211,7 +212,9 @@ std::unique_ptr<Compute> Session::make_compute(int cores) const {
   const int workers = config_.compute_workers.value_or(std::clamp(spare, 0, 4));
   if (workers == 0) return std::make_unique<InlineCompute>();
   WorkerLimits limits;
-  if (world_.local_size() < world_.size()) limits.alone = kAloneBetweenNodes;
+  const bool has_slow_links = world_.local_size() < world_.size() &&
+                              links_between_nodes().network.bytes_per_us < kBytesPerUsOfAThread;
+  if (has_slow_links) limits.alone = kAloneOnSlowLinks;
   // The driver is made after the compute and dies before it.
   return std::make_unique<WorkerCompute>(
       workers, [this] { driver_->wake(); }, limits);

@@ -211,7 +211,7 @@ constexpr Setting kSettings[] = {
      "Large sums of TensorFlow operations lie once in a node, and all its ranks read them there.",
      0, 0, [](Config& config, const ParsedValue& value) { config.share_results = value.flag; }},
     {"RDMACOLL_COMPUTE_WORKERS", "", "automatic", Unit::count, Scope::rank, "0 to 256",
-     "Threads that reduce and copy; 0: whoever drives the engine does it.", 0, 256,
+     "Threads that help whoever drives the engine to reduce and copy.", 0, 256,
      [](Config& config, const ParsedValue& value) {
        config.compute_workers = static_cast<int>(value.integer);
      }},

@@ -37,7 +37,7 @@ std::vector<Endpoint> Fabric::endpoints_of(int peer) const {
   const bool same_host = cards_[peer].node_key == card_.node_key;
   for (const SocketAddress& address :
        dial_order(cards_[peer].tcp, interface_addresses(), same_host)) {
-    endpoints.push_back(tcp_endpoint(address));
+    endpoints.push_back(tcp_endpoint(address, options_.config.tcp_congestion));
   }
   return endpoints;
 }

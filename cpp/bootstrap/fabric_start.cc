@@ -12,7 +12,6 @@
 #include "bootstrap/fingerprint.h"
 #include "bootstrap/numa.h"
 #include "transport/shm/handshake.h"
-#include "transport/tcp/stream_socket.h"
 
 namespace rdmacoll {
 namespace {
@@ -60,9 +59,8 @@ Status Fabric::check_room() const {
 
 Status Fabric::listen() {
   RC_RETURN_IF_ERROR(check_room());
-  if (const std::string& name = options_.config.tcp_congestion; !name.empty()) {
-    RC_RETURN_IF_ERROR(tcp::try_congestion_control(name));
-  }
+  const std::string& congestion = options_.config.tcp_congestion;
+  if (!congestion.empty()) RC_RETURN_IF_ERROR(try_congestion_control(congestion));
   epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   meeting_epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_ || !meeting_epoll_) {
@@ -86,7 +84,7 @@ Status Fabric::listen() {
         choose_addresses(interface_addresses(), options_.config.interface, addresses));
     const int port = options_.host == nullptr ? options_.config.port : 0;
     for (SocketAddress& address : addresses) address.set_port(port);
-    if (has_peers) RC_RETURN_IF_ERROR(reception_->open(addresses));
+    if (has_peers) RC_RETURN_IF_ERROR(reception_->open(addresses, congestion));
   }
   if (has_peers || !options_.config.rdma_request.empty()) {
     ability_ = find_rdma(options_.config, pool_, options_.verbs,
@@ -202,10 +200,9 @@ Status Fabric::begin_parts() {
   const Config& config = options_.config;
   const Nanoseconds peer_timeout = from_seconds(config.peer_timeout_s);
   if (uses("tcp")) {
-    tcp_ = std::make_unique<TcpTransport>(world_, clock_, peer_timeout,
-                                          TcpOptions{.chunk_bytes = config.chunk_bytes,
-                                                     .streams = {.count = config.tcp_streams},
-                                                     .congestion = config.tcp_congestion});
+    tcp_ = std::make_unique<TcpTransport>(
+        world_, clock_, peer_timeout,
+        TcpOptions{.chunk_bytes = config.chunk_bytes, .streams = {.count = config.tcp_streams}});
     RC_RETURN_IF_ERROR(tcp_->opened());
     parts_.push_back(tcp_.get());
   }

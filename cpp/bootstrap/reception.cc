@@ -44,7 +44,7 @@ Status Reception::add_listener(const Endpoint& endpoint) {
   return {};
 }
 
-Status Reception::open(const std::vector<SocketAddress>& addresses) {
+Status Reception::open(const std::vector<SocketAddress>& addresses, const std::string& congestion) {
   unix_name_ = random_name();
   spare_ = make_event();
   if (!spare_) return system_error("eventfd", errno);
@@ -52,7 +52,7 @@ Status Reception::open(const std::vector<SocketAddress>& addresses) {
   Status last;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     if (i >= kListenersMax && i + 1 < addresses.size()) continue;  // the last is loopback: keep it
-    last = add_listener(tcp_endpoint(addresses[i]));
+    last = add_listener(tcp_endpoint(addresses[i], congestion));
     if (last.code() == Code::invalid) return last;  // a limit, as for all others
     // An address may be unusable just now (IPv6 while it is tentative); the others will do.
     if (last.ok()) tcp_.push_back(local_address(listeners_.back().socket.get()));

@@ -19,7 +19,7 @@ class Reception {
   explicit Reception(int poller) : poller_(poller) {}
 
   // One socket per address, each with a port of its own, and one Unix socket with a random name.
-  Status open(const std::vector<SocketAddress>& addresses);
+  Status open(const std::vector<SocketAddress>& addresses, const std::string& congestion = {});
   const std::vector<SocketAddress>& tcp() const { return tcp_; }
   const std::string& unix_name() const { return unix_name_; }
   // Any thread: who calls this world of the process is let in here, for as long as there is it.

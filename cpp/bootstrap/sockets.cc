@@ -1,5 +1,7 @@
 #include "bootstrap/sockets.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -7,6 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 
 #include "base/system_error.h"
 #include "base/text.h"
@@ -17,14 +20,38 @@ namespace {
 // All ranks of a job may call at once while this one is still busy starting.
 constexpr int kBacklog = 4096;
 
+int set_congestion(const Fd& socket, const std::string& name) {
+  return ::setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                      static_cast<socklen_t>(name.size()));
+}
+
+// Its congestion control is set before it is connected: BBR's pacing would outlive BBR.
 Fd new_socket(const Endpoint& endpoint) {
-  return Fd(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Fd socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket && !endpoint.congestion.empty()) (void)set_congestion(socket, endpoint.congestion);
+  return socket;
 }
 
 }  // namespace
 
-Endpoint tcp_endpoint(const SocketAddress& address) {
+Status try_congestion_control(const std::string& name) {
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) return system_error("cannot open a socket", errno);
+  if (set_congestion(socket, name) == 0) return {};
+  const int error = errno;
+  std::string allowed;
+  std::ifstream list("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+  std::getline(list, allowed);
+  return {Code::invalid,
+          cat("RDMACOLL_TCP_CONGESTION=", name, ": the kernel ",
+              error == EPERM ? "does not let this user take it" : "does not have it", " (",
+              error_text(error), "). ",
+              allowed.empty() ? "Leave it unset." : cat("It allows everybody: ", allowed, "."))};
+}
+
+Endpoint tcp_endpoint(const SocketAddress& address, const std::string& congestion) {
   Endpoint endpoint;
+  endpoint.congestion = congestion;
   endpoint.bytes = address.bytes();
   endpoint.text = address.text();
   endpoint.port = address.port();

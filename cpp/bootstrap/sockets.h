@@ -17,13 +17,18 @@ struct Endpoint {
   sockaddr_storage address{};
   socklen_t bytes = 0;
   std::string text;
-  uint16_t port = 0;  // of TCP; 0: as the system likes
+  uint16_t port = 0;       // of TCP; 0: as the system likes
+  std::string congestion;  // control of TCP, as well of what is accepted; empty: the system's
 
   int family() const { return address.ss_family; }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
-Endpoint tcp_endpoint(const SocketAddress& address);
+Endpoint tcp_endpoint(const SocketAddress& address, const std::string& congestion = {});
 Endpoint unix_endpoint(const std::string& name);  // abstract: no file, gone with its owner
+
+// Whether the kernel lets this process send by this congestion control. A setting is tried first:
+// afterwards nobody is there who could be told.
+Status try_congestion_control(const std::string& name);
 
 // Of an endpoint with a port also where connections of a former listener go on. Code::invalid: the
 // port is taken.

@@ -65,6 +65,8 @@ class Compute {
   virtual void finish_tasks() {}
   // A sleeper must be woken through its Waker when a job ends on another thread.
   virtual bool arm() = 0;
+  // What nobody has begun is not done, and reported as failed.
+  virtual void drop_waiting() {}
   virtual uint64_t bytes_copied() const { return bytes_copied_; }  // by jobs with one source
 
  protected:

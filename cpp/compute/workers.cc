@@ -14,8 +14,10 @@ namespace {
 // What a worker takes at a time: some tens of microseconds, so that taking is cheap beside it and
 // the workers end a job together. Every element size divides it.
 constexpr std::size_t kGrainBytes = 256 << 10;
-// What whoever polls takes at a time: transfers wait meanwhile.
-constexpr std::size_t kPollersGrainBytes = 64 << 10;
+// What whoever polls touches at a time, since transfers wait meanwhile; of many sources no less
+// than so much of the result.
+constexpr std::size_t kPollersBytes = 192 << 10;
+constexpr std::size_t kPollersGrainMin = 4 << 10;
 
 // Signals belong to the program's own threads (Python's handlers run on its main one).
 class BlockedSignals {
@@ -182,15 +184,33 @@ void WorkerCompute::finish_grain(Slot& slot, uint16_t index, Status status,
     slot.status = std::move(status);
     // The rest would fail as well. While bytes are left, the slot is still the front one.
     if (slot.next < slot.bytes) {
-      waiting_bytes_ -= slot.touched(slot.bytes - slot.next);
-      slot.next = slot.bytes;
-      RC_ASSERT(waiting_.pop() == index);
+      RC_ASSERT(waiting_.front() == index);
+      drop_rest(slot);
     }
   }
   if (slot.grains_out > 0 || slot.next < slot.bytes) return;
   done_.push(index);
   done_count_.store(done_.size(), std::memory_order_relaxed);
   wake_sleeper(lock);
+}
+
+void WorkerCompute::drop_rest(Slot& front) {
+  waiting_bytes_ -= front.touched(front.bytes - front.next);
+  front.next = front.bytes;
+  waiting_.pop();
+}
+
+void WorkerCompute::drop_waiting() {
+  const std::lock_guard lock(mutex_);
+  while (!waiting_.empty()) {
+    const uint16_t index = waiting_.front();
+    Slot& slot = slots_[index];
+    drop_rest(slot);
+    if (slot.status.ok()) slot.status = {Code::failed, "the job was dropped"};
+    if (slot.grains_out > 0) continue;  // whoever ends the last one reports it
+    done_.push(index);
+    done_count_.store(done_.size(), std::memory_order_relaxed);
+  }
 }
 
 bool WorkerCompute::poll(ComputeSink& sink) {
@@ -200,7 +220,11 @@ bool WorkerCompute::poll(ComputeSink& sink) {
   {
     std::unique_lock lock(mutex_);
     armed_ = false;
-    if (!waiting_.empty()) perform_grain(kPollersGrainBytes, workspace_, lock);
+    if (!waiting_.empty()) {
+      const std::size_t share = kPollersBytes / operands(slots_[waiting_.front()].job);
+      perform_grain(std::max(kPollersGrainMin, share / kPollersGrainMin * kPollersGrainMin),
+                    workspace_, lock);
+    }
     ready = done_.size();
   }
   for (std::size_t i = 0; i < ready; ++i) {

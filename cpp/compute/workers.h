@@ -18,7 +18,7 @@
 
 namespace rdmacoll {
 
-// All in bytes that jobs touch: those of every source and of the result.
+// All in bytes that jobs touch: those of every source and of the result, taken as equally wide.
 struct WorkerLimits {
   // Up to this many, a hand-over between threads takes longer than the work: submit() does it.
   std::size_t at_once = 64 << 10;
@@ -43,9 +43,11 @@ class WorkerCompute final : public Compute {
   bool hand_over(std::function<void()> task) override;
   void finish_tasks() override;
   bool arm() override;
+  void drop_waiting() override;
   int workers() const { return static_cast<int>(threads_.size()); }
 
  private:
+  static std::size_t operands(const ComputeJob& job) { return job.sources.size() + 1; }
   struct Slot {
     ComputeJob job;
     std::size_t bytes = 0;       // of the result
@@ -53,9 +55,7 @@ class WorkerCompute final : public Compute {
     std::size_t grains_out = 0;  // taken and not finished
     Status status;
 
-    std::size_t touched(std::size_t of_result) const {
-      return of_result * (job.sources.size() + 1);
-    }
+    std::size_t touched(std::size_t of_result) const { return of_result * operands(job); }
   };
   // Jobs submitted and not yet reported; submit() is busy beyond.
   static constexpr std::size_t kJobsMax = 256;
@@ -75,13 +75,14 @@ class WorkerCompute final : public Compute {
   };
 
   bool is_small(const ComputeJob& job, std::size_t bytes) const {
-    return threads_.empty() || bytes * (job.sources.size() + 1) <= limits_.at_once;
+    return threads_.empty() || bytes * operands(job) <= limits_.at_once;
   }
   void work();
-  // The next grain of the job in front, of up to so many bytes.
+  // The next grain of the job in front, of up to so many bytes of its result.
   void perform_grain(std::size_t most, Workspace& workspace, std::unique_lock<std::mutex>& lock);
   void run_task(std::unique_lock<std::mutex>& lock);
   void wake_sleeper(std::unique_lock<std::mutex>& lock);
+  void drop_rest(Slot& front);
   void finish_grain(Slot& slot, uint16_t index, Status status, std::unique_lock<std::mutex>& lock);
 
   const std::function<void()> wake_;

@@ -68,6 +68,7 @@ void Engine::fail(int rank, Status status) {
   if (!now_.goes_on() || ended_ || (now_.leaving && in_flight_ == 0)) return;
   now_.failure = std::move(status);
   failed_at_ = clock_.now();
+  compute_.drop_waiting();
   submissions_.close(now_.failure);
   if (!goes_on_without(rank)) {
     log_.error(now_.failure.message());

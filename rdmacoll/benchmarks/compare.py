@@ -26,8 +26,6 @@ from rdmacoll.cli.report import bytes_text, counted
 PREPARED_BYTES_MAX = 16 << 10  # below it calls are prepared and plain ones stand beside them
 MEMORY_BYTES_MIN = 64 << 10  # below it numpy's calls cost more than the memory
 START_S = 90.0
-# Linux's own choice. Where a machine's is BBR, pauses of milliseconds come and go (benchmarks/README.md).
-CONGESTION_CONTROL = "cubic"
 MACHINE = "machine"  # of the links: no link, ranks share this machine's memory
 
 
@@ -70,13 +68,12 @@ def place_of(ranks: int, link: str, folder: Path, servers: int = 0) -> Iterator[
     try:
         hosts.open()
         hosts.shape(float(link))
-        hosts.send_by(CONGESTION_CONTROL)
         on_first = ranks - servers if servers else (ranks + 1) // 2
         host_of = [0 if rank < on_first else 1 for rank in range(ranks)]
         prefixes, shell = hosts.prefixes(host_of), str(hosts.shell(folder))
         gbit = max(1, round(float(link)))
         place = Place(host_of, hosts.addresses, hosts.names, prefixes, shell, servers, gbit)
-        yield place, {"mtu": hosts.mtu(), "congestion": CONGESTION_CONTROL}
+        yield place, {"mtu": hosts.mtu(), "congestion": hosts.congestion}
     finally:
         hosts.close()
 

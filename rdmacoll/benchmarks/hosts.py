@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ _CALL_S = 20
 # What a token bucket lets pass at once; two of the largest packets that a sender hands over would fit.
 BURST_BYTES = 192_000
 _QUEUE_MS = 50
+_CONGESTION_CONTROL = "cubic"
 
 
 def ip(*arguments: str) -> None:
@@ -26,6 +28,7 @@ class Hosts:
         self.switch = f"{tag}s"
         self.names = [f"{tag}h{number}" for number in range(count)]
         self.addresses = [f"10.77.0.{number + 1}" for number in range(count)]
+        self.congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text("utf-8").strip()
         self._made: list[str] = []
 
     def open(self) -> None:
@@ -49,7 +52,9 @@ class Hosts:
 
     def shape(self, gigabits: float, *, both_ways: bool = False, queue_ms: int = _QUEUE_MS) -> None:
         """Every host sends at most so many Gbit/s, through a token bucket; `both_ways`: so does the switch
-        to every host. What would wait longer than `queue_ms` is dropped."""
+        to every host. What would wait longer than `queue_ms` is dropped. TCP sends by Linux's own congestion
+        control, where the kernel has it: under BBR pauses of milliseconds come and go (benchmarks/README.md).
+        """
         bucket = f"tbf rate {gigabits:g}gbit burst {BURST_BYTES} latency {queue_ms}ms".split()
         ends = [(name, "eth0") for name in self.names]
         if both_ways:
@@ -61,10 +66,12 @@ class Hosts:
                 capture_output=True,
                 timeout=_CALL_S,
             )
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self._send_by(_CONGESTION_CONTROL)
+            self.congestion = _CONGESTION_CONTROL
 
-    def send_by(self, control: str) -> None:
-        """The congestion control of all TCP connections between hosts, whatever this machine's is. Raises
-        CalledProcessError where the kernel has none of that name."""
+    def _send_by(self, control: str) -> None:
+        """The congestion control of all TCP connections between hosts."""
         for name, address in zip(self.names, self.addresses):
             plain = ["10.77.0.0/24", "dev", "eth0", "proto", "kernel", "scope", "link", "src", address]
             ip("-n", name, "route", "replace", *plain, "congctl", control)

@@ -96,6 +96,7 @@ class Congestion:
 
     control: str = ""  # empty: not to be read
     allowed: tuple[str, ...] = ()
+    refusal: str = ""  # what the kernel says to the one that RDMACOLL_TCP_CONGESTION names
 
 
 @dataclass(frozen=True)

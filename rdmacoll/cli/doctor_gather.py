@@ -10,6 +10,7 @@ import os
 import platform
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -171,11 +172,18 @@ def memory(sys: Path, proc: Path, memlock: Limit) -> Memory:
     )
 
 
-def congestion(proc: Path) -> Congestion:
-    """What the kernel says of TCP, below this root."""
+def congestion(proc: Path, chosen: str) -> Congestion:
+    """What the kernel says of TCP, below this root, and to this choice."""
     ipv4 = proc / "sys/net/ipv4"
     allowed = read(ipv4 / "tcp_allowed_congestion_control").split()
-    return Congestion(read(ipv4 / "tcp_congestion_control").strip(), tuple(allowed))
+    refusal = ""
+    if chosen:
+        try:
+            with socket.socket() as one:
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, chosen.encode())
+        except OSError as error:
+            refusal = os.strerror(error.errno or 0)
+    return Congestion(read(ipv4 / "tcp_congestion_control").strip(), tuple(allowed), refusal)
 
 
 # Run by a child: reads 8 bytes of its parent, as ranks read each other's arrays. Not the other way round:
@@ -359,18 +367,20 @@ def gather(*, load_tensorflow: bool = False) -> Machine:
             broken[name] = f"{type(error).__name__}: {error}"
             return nothing
 
+    settings = part("settings", _settings, Settings())
+    chosen = settings.given("RDMACOLL_TCP_CONGESTION")
     return Machine(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         python=platform.python_version(),
         views=part("views", _views, ()),
         engine=part("engine", _engine, Engine()),
-        settings=part("settings", _settings, Settings()),
+        settings=settings,
         kernel=part("kernel", lambda: kernel(sys_root, proc, Path("/dev")), Kernel()),
         memory=part("memory", lambda: memory(sys_root, proc, _limit(resource.RLIMIT_MEMLOCK)), Memory()),
         one_copy=part("one_copy", lambda: read_by_child(proc), OneCopy()),
         files=part("files", lambda: _limit(resource.RLIMIT_NOFILE), Limit()),
-        congestion=part("congestion", lambda: congestion(proc), Congestion()),
+        congestion=part("congestion", lambda: congestion(proc, chosen), Congestion()),
         cores=part("cores", lambda: cores(sys_root, proc, tuple(sorted(os.sched_getaffinity(0)))), Cores()),
         mpi=part("mpi", _mpi, Mpi()),
         packages=part("packages", lambda: _packages(load_tensorflow), Packages()),

@@ -105,19 +105,30 @@ def congestion(machine: Machine) -> Iterator[Finding]:
     seen = system.control or "not to be read"
     if chosen:
         seen = f"{chosen}, as RDMACOLL_TCP_CONGESTION says (the system's is {seen})"
-    if (chosen or system.control) != "bbr":
-        yield ok("TCP", seen, why="it paces nothing by what it takes for the network's rate", check=check)
+    if system.refusal:
+        yield problem(
+            "TCP",
+            f"{seen}; the kernel refuses it: {system.refusal}",
+            why="ranks do not start with it",
+            cure=f"choose one that it allows everybody: {' '.join(system.allowed) or 'reno'}",
+            check=check,
+        )
         return
-    others = [name for name in system.allowed if name != "bbr"]
+    if not (chosen or system.control).startswith("bbr"):
+        why = "ranks of different nodes without RDMA send by this congestion control"
+        yield ok("TCP", seen, why=why, check=check)
+        return
+    others = [name for name in system.allowed if not name.startswith("bbr")]
+    cure = f"export RDMACOLL_TCP_CONGESTION={(others or ['reno'])[0]} on all ranks, and measure both"
+    if system.allowed and not others:
+        allowed = " ".join((*system.allowed, "reno"))
+        cure = f"as root: sysctl -w net.ipv4.tcp_allowed_congestion_control='{allowed}'; then {cure}"
     yield note(
         "TCP",
         seen,
         why="bbr takes pauses between messages for a slow network, and then holds sums between nodes of some "
         "100 KB back for milliseconds",
-        cure=f"export RDMACOLL_TCP_CONGESTION={others[0]} on all ranks, and measure both"
-        if others
-        else "as root: sysctl -w net.ipv4.tcp_allowed_congestion_control='bbr reno', "
-        "then RDMACOLL_TCP_CONGESTION=reno",
+        cure=cure,
         check=check,
     )
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from rdmacoll.cli.doctor_gather import settings
+from rdmacoll.cli.doctor_wish import rdma_wish
 from rdmacoll.cli.report import (
     Findings,
     bytes_text,
@@ -16,6 +18,7 @@ from rdmacoll.cli.report import (
     say,
     say_table,
 )
+from rdmacoll.engine.library import load
 from rdmacoll.engine.operators import REDUCIBLE, Sum, is_reducible
 from rdmacoll.engine.question import OPERATIONS, explain
 
@@ -49,7 +52,9 @@ _WORDS = {
 @click.option("--dtype", type=click.Choice(_DTYPES), default="float32", show_default=True, help="Of a sum.")
 @click.option("--algorithm", help="Whose schedule is shown, if not that of the one that is chosen.")
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Whose it is.")
-@click.option("--network", type=click.Choice(_NETWORKS), default="rdma", show_default=True)
+@click.option(
+    "--network", type=click.Choice(_NETWORKS), help="Between nodes; rdma, unless settings turn that off."
+)
 @click.option("--latency-us", default=0.0, help="Of the network, if it is not the usual one.")
 @click.option("--gbit", default=0.0, help="Of the network, per node and direction.")
 @click.option(
@@ -65,7 +70,7 @@ def plan(
     dtype: str,
     algorithm: str | None,
     rank: int,
-    network: str,
+    network: str | None,
     latency_us: float,
     gbit: float,
     servers: int,
@@ -73,10 +78,12 @@ def plan(
     """Explains an operation without running it: which algorithm, why, at what cost, in which steps.
 
     The costs come from executing the schedules of all ranks against a model of the links. Settings of the
-    environment count: RDMACOLL_ALLREDUCE_ALGORITHM, RDMACOLL_ORDER, RDMACOLL_SEGMENT_BYTES and
-    RDMACOLL_LINK_GBIT.
+    environment count: RDMACOLL_ALLREDUCE_ALGORITHM, RDMACOLL_ORDER, RDMACOLL_SEGMENT_BYTES,
+    RDMACOLL_LINK_GBIT, and what says whether there is RDMA.
     """
     count = parse_bytes(size)
+    if network is None:
+        network = "tcp" if rdma_wish(settings(load())).off else "rdma"
     found = explain(
         operation,
         ranks=ranks,

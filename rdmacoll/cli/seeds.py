@@ -23,7 +23,7 @@ KINDS = ("hangs", "wrong_sums", "unnamed_errors", "lost_wakeups", "crashes")
 WORKER = ["-m", "rdmacoll.cli.seed_worker"]
 _SEEDS_AT_ONCE = 20
 _PROGRESS_S = 5.0
-# A seed takes some 10 ms of a processor. One that takes so long is in a loop; one that takes no processor,
+# A seed takes some 10 to 20 ms of a processor. One that takes so long is in a loop; one that takes none,
 # and never ends, waits for itself.
 CPU_LIMIT_S = 60
 _WALL_LIMIT_S = 1800.0

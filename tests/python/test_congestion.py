@@ -20,9 +20,18 @@ BBR = replace(PLAIN, congestion=Congestion("bbr", ("bbr", "reno")))
     [
         (replace(PLAIN, congestion=Congestion("cubic", ("reno", "cubic"))), "ok", ["cubic"]),
         (BBR, "note", ["bbr", "RDMACOLL_TCP_CONGESTION=reno on all ranks"]),
-        (replace(BBR, settings=settings(RDMACOLL_TCP_CONGESTION="cubic")), "ok", ["cubic", "bbr"]),
-        (replace(BBR, congestion=Congestion("bbr", ("bbr",))), "note", ["'bbr reno'"]),
-        (replace(PLAIN, settings=settings(RDMACOLL_TCP_CONGESTION="bbr")), "note", ["bbr reno"]),
+        (replace(BBR, settings=settings(RDMACOLL_TCP_CONGESTION="reno")), "ok", ["reno", "bbr"]),
+        (replace(BBR, congestion=Congestion("bbr2", ("bbr", "bbr2"))), "note", ["'bbr bbr2 reno'"]),
+        (replace(PLAIN, settings=settings(RDMACOLL_TCP_CONGESTION="bbr")), "note", ["=reno on all ranks"]),
+        (
+            replace(
+                PLAIN,
+                settings=settings(RDMACOLL_TCP_CONGESTION="cubic"),
+                congestion=Congestion("bbr", ("bbr", "reno"), "Operation not permitted"),
+            ),
+            "problem",
+            ["cubic", "not permitted", "bbr reno"],
+        ),
     ],
 )
 def test_bbr_gets_a_note(machine: Machine, state: str, says: list[str]) -> None:
@@ -37,8 +46,10 @@ def test_facts(tmp_path: Path) -> None:
     ipv4.mkdir(parents=True)
     (ipv4 / "tcp_congestion_control").write_text("bbr\n")
     (ipv4 / "tcp_allowed_congestion_control").write_text("reno bbr\n")
-    assert doctor_gather.congestion(tmp_path / "proc") == Congestion("bbr", ("reno", "bbr"))
-    assert doctor_gather.congestion(tmp_path) == Congestion()
+    assert doctor_gather.congestion(tmp_path / "proc", "") == Congestion("bbr", ("reno", "bbr"))
+    assert doctor_gather.congestion(tmp_path, "reno") == Congestion()
+    refused = doctor_gather.congestion(tmp_path, "nonesuch")
+    assert refused == Congestion(refusal="No such file or directory")
 
 
 # Of the connections that the kernel knows, those whose ends are here.

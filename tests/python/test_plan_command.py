@@ -124,6 +124,13 @@ def test_settings_count(tmp_path):
         for gbit, more in (("10", ()), ("1", ()), ("10", ("--gbit", "1")))
     ]
     assert chosen == ["recursive_doubling", "two_level", "two_level"]
+    for environ, network in (
+        ({"RDMACOLL_TRANSPORT": "shm,tcp"}, "tcp"),
+        ({"TF_RDMA_ENABLED": "0"}, "tcp"),
+        ({"RDMACOLL_TRANSPORT": "rdma"}, "rdma"),
+    ):
+        output = command_line(tmp_path, "plan", "--ranks", "4", "--nodes", "2", env=environ)[2]
+        assert f"joined by {network}" in output
 
 
 @pytest.mark.parametrize(

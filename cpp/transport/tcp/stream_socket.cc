@@ -8,42 +8,16 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <fstream>
 #include <utility>
 
-#include "base/system_error.h"
-#include "base/text.h"
+#include "base/status.h"
 
 namespace rdmacoll::tcp {
 namespace {
 
 constexpr int kUnsentBytes = 256 * 1024;
 
-int set_congestion(int socket, const std::string& name) {
-  return ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.data(),
-                      static_cast<socklen_t>(name.size()));
-}
-
 }  // namespace
-
-Status try_congestion_control(const std::string& name) {
-  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket) return system_error("socket", errno);
-  if (set_congestion(socket.get(), name) == 0) return {};
-  const int error = errno;
-  std::string allowed;
-  std::getline(std::ifstream("/proc/sys/net/ipv4/tcp_allowed_congestion_control"), allowed);
-  return {Code::invalid,
-          cat("RDMACOLL_TCP_CONGESTION=", name, ": the kernel ",
-              error == EPERM ? "does not let this user take it" : "does not have it", " (",
-              error_text(error), "); choose one of those that it allows everybody: ", allowed,
-              error == EPERM ? ", or add it to net.ipv4.tcp_allowed_congestion_control." : ".")};
-}
-
-void set_congestion_control(int socket, const std::string& name) {
-  (void)set_congestion(socket, name);
-}
 
 void StreamSocket::adopt(Fd socket) {
   fd = std::move(socket);

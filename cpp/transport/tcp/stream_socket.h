@@ -2,10 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "base/fd.h"
-#include "base/status.h"
 
 namespace rdmacoll::tcp {
 
@@ -20,10 +18,5 @@ struct StreamSocket {
   // The kernel has nothing left that the peer has not acknowledged.
   bool is_acknowledged() const;
 };
-
-// Whether the kernel lets this process send by this congestion control.
-Status try_congestion_control(const std::string& name);
-// Has a socket send by it. One of another family than TCP's has none.
-void set_congestion_control(int socket, const std::string& name);
 
 }  // namespace rdmacoll::tcp

@@ -19,7 +19,6 @@ TcpTransport::TcpTransport(const World& world, const Clock& clock, Nanoseconds p
       peer_timeout_(peer_timeout),
       rank_(world.rank),
       streams_(options.streams),
-      congestion_(std::move(options.congestion)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) opened_ = system_error("epoll_create1", errno);
   for (int peer = 0; peer < world.size(); ++peer) {
@@ -67,7 +66,6 @@ void TcpTransport::adopt_beside(int peer, int number, Fd socket) {
 // Edge-triggered: one registration for good, where level-triggering would cost a system call each
 // time that a socket becomes full and each time that it has room again.
 Status TcpTransport::watch_stream(int socket, tcp::StreamSocket& stream) {
-  if (!congestion_.empty()) tcp::set_congestion_control(socket, congestion_);
   return watch(epoll_.get(), socket,
                {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &stream}});
 }

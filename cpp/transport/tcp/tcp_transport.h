@@ -17,7 +17,6 @@ struct TcpOptions {
   // After so many bytes of one transfer the next one to the same peer has its turn.
   uint64_t chunk_bytes = 4 * 1024 * 1024;
   tcp::Streams streams;
-  std::string congestion;  // control; empty: the system's
 };
 
 class TcpTransport final : public Transport {
@@ -62,7 +61,6 @@ class TcpTransport final : public Transport {
   Nanoseconds peer_timeout_;
   int rank_;
   tcp::Streams streams_;
-  std::string congestion_;
   Counters counters_;
   Fd epoll_;
   bool asks_ = true;  // epoll, at the last poll
