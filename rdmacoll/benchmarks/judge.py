@@ -17,6 +17,7 @@ GROWTH_MIN, GROWTH_MAX = 0.95, 2.2  # of the time when the size doubles
 AROUND_BYTES_MIN = 1 << 20
 AROUND_RATIO = 1.5
 LINK_PERCENT = 97.0
+BUSY_BYTES_MIN = 256 << 10
 LINK_GOAL = 0.98  # of the best peer: who fills a link cannot be overtaken
 
 Row = dict[str, Any]
@@ -159,3 +160,27 @@ def table(rows: Sequence[Row]) -> list[str]:
             cells += [f"{shares[name]:.0f}" if name in shares else "-" for name in limits]
             lines.append(f"| {' | '.join([bytes_text(row['bytes']), *cells])} |")
     return lines
+
+
+def cores_table(rows: Sequence[Row]) -> list[str]:
+    """Lines of Markdown: how many cores all ranks of a library together keep busy during its calls, from
+    BUSY_BYTES_MIN on; none where no row is so large.
+
+    >>> cell = {"median": 100.0, "cpu_us": 150.0}
+    >>> cores_table([{"bytes": 1 << 20, "time_us": {"rdmacoll": cell, "mpich": {**cell, "cpu_us": 200.0}}}])
+    ['', '| cores busy | rdmacoll | MPICH |', '|---:|---:|---:|', '| 1M | 1.50 | 2.00 |']
+    """
+    large = [row for row in rows if row["bytes"] >= BUSY_BYTES_MIN]
+    present = {name for row in large for name in row["time_us"]}
+    names = [name for name in LIBRARIES if name in present]
+    if not names:
+        return []
+    lines = [f"| {' | '.join(['cores busy', *(LIBRARIES[name].title for name in names)])} |"]
+    lines.append("|" + "---:|" * (1 + len(names)))
+    for row in large:
+        cells = [bytes_text(row["bytes"])]
+        for name in names:
+            cell = row["time_us"].get(name)
+            cells.append(f"{cell['cpu_us'] / cell['median']:.2f}" if cell else "-")
+        lines.append(f"| {' | '.join(cells)} |")
+    return ["", *lines]

@@ -137,6 +137,8 @@ def compare(
 def _show(part: dict[str, Any]) -> None:
     say(f"\n{title_of(part['ranks'], part['link'])}{cable_of(part)}")
     say("\n".join(judge.table(part["rows"])))
+    if part["link"] != MACHINE:
+        say("\n".join(judge.cores_table(part["rows"])))
     for sentence in _missed(part):
         say(f"- {sentence}")
 

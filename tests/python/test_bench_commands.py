@@ -108,6 +108,7 @@ def test_links_are_shaped_and_streams_show_their_rate(tmp_path, link):
     assert set(row["time_us"]) == {"rdmacoll", "openmpi", "stream"}
     assert found["parts"][0]["mtu"] == 1500
     assert f"{link} Gbit/s, MTU 1500, cubic" in output
+    assert "| cores busy | rdmacoll |" in output
     # Faster than the link would be a link that is not shaped; the bucket lets some bytes through at once.
     assert row["time_us"]["stream"]["min"] >= 0.8 * (4 << 20) * 8 / (float(link) * 1e3)
 
