@@ -176,8 +176,9 @@ Status Session::take_up(const std::vector<int>& leaders) {
         "this rank may use one core only, where TensorFlow and the engine fight over it; start "
         "with: mpirun --bind-to none.");
   }
-  compute_ = make_compute(cores);
-  Tuning tuning = tuning_for(links_between_nodes());
+  const LinkModel links = links_between_nodes();
+  compute_ = make_compute(cores, links);
+  Tuning tuning = tuning_for(links);
   if (config_.one_copy == true) tuning.one_copy_bytes = tuning.one_copy_bytes_scattered;
   engine_ = std::make_unique<Engine>(
       EngineParts{world_, config_, *fabric_, *compute_, *pool_, clock_, log_, tuning});
@@ -207,13 +208,13 @@ void Session::tell_transport() const {
   for (const std::string& note : fabric_->notes()) log_.warning(note);
 }
 
-std::unique_ptr<Compute> Session::make_compute(int cores) const {
+std::unique_ptr<Compute> Session::make_compute(int cores, const LinkModel& links) const {
   const int spare = cores / world_.local_size() - 1;  // the engine thread has one
   const int workers = config_.compute_workers.value_or(std::clamp(spare, 0, 4));
   if (workers == 0) return std::make_unique<InlineCompute>();
   WorkerLimits limits;
-  const bool has_slow_links = world_.local_size() < world_.size() &&
-                              links_between_nodes().network.bytes_per_us < kBytesPerUsOfAThread;
+  const bool has_slow_links =
+      world_.local_size() < world_.size() && links.network.bytes_per_us < kBytesPerUsOfAThread;
   if (has_slow_links) limits.alone = kAloneOnSlowLinks;
   // The driver is made after the compute and dies before it.
   return std::make_unique<WorkerCompute>(

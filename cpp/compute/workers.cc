@@ -83,8 +83,7 @@ Status WorkerCompute::submit(const ComputeJob& job) {
     lock.unlock();  // nobody else knows the slot
     if (status.ok()) slot.status = perform(job, 0, bytes, workspace_);
     lock.lock();
-    done_.push(index);
-    done_count_.store(done_.size(), std::memory_order_relaxed);
+    tell_end(index);
     return {};
   }
   waiting_.push(index);
@@ -189,9 +188,13 @@ void WorkerCompute::finish_grain(Slot& slot, uint16_t index, Status status,
     }
   }
   if (slot.grains_out > 0 || slot.next < slot.bytes) return;
+  tell_end(index);
+  wake_sleeper(lock);
+}
+
+void WorkerCompute::tell_end(uint16_t index) {
   done_.push(index);
   done_count_.store(done_.size(), std::memory_order_relaxed);
-  wake_sleeper(lock);
 }
 
 void WorkerCompute::drop_rest(Slot& front) {
@@ -208,8 +211,7 @@ void WorkerCompute::drop_waiting() {
     drop_rest(slot);
     if (slot.status.ok()) slot.status = {Code::failed, "the job was dropped"};
     if (slot.grains_out > 0) continue;  // whoever ends the last one reports it
-    done_.push(index);
-    done_count_.store(done_.size(), std::memory_order_relaxed);
+    tell_end(index);
   }
 }
 

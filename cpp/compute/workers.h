@@ -30,7 +30,7 @@ class WorkerCompute final : public Compute {
  public:
   // `wake` is called on a worker's thread, once after an arm() that returned true. If fewer threads
   // can be started than wished for, fewer do the work; if none, submit() does.
-  WorkerCompute(int workers, std::function<void()> wake, WorkerLimits limits);
+  WorkerCompute(int workers, std::function<void()> wake, WorkerLimits limits = {});
   // Lets the workers end the grain they are at, and all tasks. Jobs that are not done are not
   // reported.
   ~WorkerCompute() override;
@@ -83,6 +83,7 @@ class WorkerCompute final : public Compute {
   void run_task(std::unique_lock<std::mutex>& lock);
   void wake_sleeper(std::unique_lock<std::mutex>& lock);
   void drop_rest(Slot& front);
+  void tell_end(uint16_t index);
   void finish_grain(Slot& slot, uint16_t index, Status status, std::unique_lock<std::mutex>& lock);
 
   const std::function<void()> wake_;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "compute/compute.h"
+#include "compute/inline.h"
 #include "compute/workers.h"
 #include "unit/reduce_oracle.h"
 
@@ -153,6 +154,22 @@ class ComputeTest : public ::testing::TestWithParam<Maker> {
 inline std::unique_ptr<Compute> workers_of(int workers, std::function<void()> wake) {
   return std::make_unique<WorkerCompute>(workers, std::move(wake),
                                          WorkerLimits{.at_once = 0, .alone = 0});
+}
+
+// Those where jobs end on another thread, and all.
+inline std::vector<Maker> worker_makers() {
+  return {{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
+          {"three_workers", [](auto wake) { return workers_of(3, std::move(wake)); }}};
+}
+inline std::vector<Maker> all_makers() {
+  std::vector<Maker> makers = worker_makers();
+  makers.push_back({"inline", [](auto) { return std::make_unique<InlineCompute>(); }});
+  makers.push_back({"three_workers_and_small_jobs_inline",
+                    [](auto wake) { return std::make_unique<WorkerCompute>(3, std::move(wake)); }});
+  return makers;
+}
+inline std::string name_of_maker(const ::testing::TestParamInfo<Maker>& info) {
+  return info.param.name;
 }
 
 }  // namespace rdmacoll::compute_test

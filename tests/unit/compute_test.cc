@@ -23,18 +23,7 @@ namespace {
 using oracle::Bytes;
 using namespace compute_test;  // NOLINT: the fixture, written for these files
 
-INSTANTIATE_TEST_SUITE_P(
-    Who, ComputeTest,
-    ::testing::Values(Maker{"inline", [](auto) { return std::make_unique<InlineCompute>(); }},
-                      Maker{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
-                      Maker{"three_workers",
-                            [](auto wake) { return workers_of(3, std::move(wake)); }},
-                      Maker{"three_workers_and_small_jobs_inline",
-                            [](auto wake) {
-                              return std::make_unique<WorkerCompute>(3, std::move(wake),
-                                                                     WorkerLimits{});
-                            }}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Who, ComputeTest, ::testing::ValuesIn(all_makers()), name_of_maker);
 
 TEST_P(ComputeTest, reduces_operands_that_are_cut_differently_wherever_they_lie) {
   const uint64_t seed = std::random_device{}();
@@ -103,14 +92,14 @@ TEST_P(ComputeTest, a_copy_is_read_straight_into_its_destination) {
   const Neighbour neighbour;
   std::mt19937_64 random(1);
   Case c;
-  c.sources.emplace_back(std::size_t{60'000});
-  c.result.resize(60'000);
+  c.sources.emplace_back(std::size_t{96 << 10});
+  c.result.resize(96 << 10);
   c.to = {{c.result.data(), c.result.size()}};
   c.add(Place::unmapped, 1, neighbour, random);
   c.finish(Dtype::uint8, ReduceOp::sum);
   ASSERT_TRUE(run(c.job).ok());
   EXPECT_EQ(neighbour.reads, 1);
-  EXPECT_EQ(neighbour.largest_read, 60'000U);
+  EXPECT_EQ(neighbour.largest_read, std::size_t{96 << 10});
 }
 
 TEST_P(ComputeTest, a_reduction_reads_a_neighbour_in_pieces_that_stay_in_the_cache) {

@@ -25,28 +25,12 @@ using namespace compute_test;  // NOLINT: the fixture, written for these files
 
 class InFlightTest : public ComputeTest {};
 
-INSTANTIATE_TEST_SUITE_P(
-    Who, InFlightTest,
-    ::testing::Values(Maker{"inline", [](auto) { return std::make_unique<InlineCompute>(); }},
-                      Maker{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
-                      Maker{"three_workers",
-                            [](auto wake) { return workers_of(3, std::move(wake)); }},
-                      Maker{"three_workers_and_small_jobs_inline",
-                            [](auto wake) {
-                              return std::make_unique<WorkerCompute>(3, std::move(wake),
-                                                                     WorkerLimits{});
-                            }}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Who, InFlightTest, ::testing::ValuesIn(all_makers()), name_of_maker);
 
 // Where a job ends on another thread.
 class WorkersTest : public ComputeTest {};
 
-INSTANTIATE_TEST_SUITE_P(
-    Who, WorkersTest,
-    ::testing::Values(Maker{"one_worker", [](auto wake) { return workers_of(1, std::move(wake)); }},
-                      Maker{"three_workers",
-                            [](auto wake) { return workers_of(3, std::move(wake)); }}),
-    [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Who, WorkersTest, ::testing::ValuesIn(worker_makers()), name_of_maker);
 
 TEST_P(InFlightTest, a_sink_may_submit_the_next_job) {
   struct Chain final : ComputeSink {
@@ -202,7 +186,7 @@ TEST_P(InFlightTest, tasks_are_run_by_others_beside_jobs_and_none_is_lost_in_the
 
 TEST(Workers, wait_for_tasks_and_tell_sleepers_of_their_end) {
   std::atomic<int> wakes = 0, ran = 0;
-  WorkerCompute workers(2, [&wakes] { ++wakes; }, {});
+  WorkerCompute workers(2, [&wakes] { ++wakes; });
   for (int turn = 0; turn < 200; ++turn) {
     const bool armed = workers.arm() || workers.arm();  // of the end of the last one it tells once
     EXPECT_TRUE(armed);
@@ -336,7 +320,7 @@ TEST(Workers, share_with_whoever_polls_what_piles_up) {
 
 TEST(Workers, that_there_are_take_tasks) {
   std::atomic<bool> ran = false;
-  WorkerCompute workers(1, [] {}, {});
+  WorkerCompute workers(1, [] {});
   EXPECT_EQ(workers.workers(), 1);
   ASSERT_TRUE(workers.hand_over([&ran] { ran = true; }));
   const auto end = std::chrono::steady_clock::now() + kLimit;
