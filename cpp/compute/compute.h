@@ -36,6 +36,7 @@ struct ComputeJob {
   double factor = 1.0;
   uint64_t cookie = 0;
   bool past_cache = false;  // `to` is no source, and is not needed soon
+  bool shown = false;       // another rank reads `to` next
   bool wide = false;        // `to` is float32 in a job of 16-bit floats, and nothing is scaled
   bool mixes = false;       // it is, or an operand is
 

@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "compute/float_mode.h"
 #include "compute/reduce_kernels.h"
-#include "compute/streaming.h"
 #include "memory/placement.h"
+#include "memory/streaming.h"
 
 namespace rdmacoll {
 namespace {
@@ -116,22 +116,22 @@ void copy_through_cache(std::byte* to, const std::byte* from, std::size_t bytes)
 // One call of perform().
 class Performance {
  public:
-  Performance(const ComputeJob& job, std::size_t first, Workspace& workspace)
-      : job_(job),
-        workspace_(workspace),
-        to_(job.to),
-        streams_(job.past_cache || total_bytes(job.to) >= kStreamedBytesMin) {
+  Performance(const ComputeJob& job, std::size_t first, bool streams, Workspace& workspace)
+      : job_(job), workspace_(workspace), to_(job.to), streams_(streams) {
     to_.skip(first * job.width());
     open_sources(first);
   }
 
+  static Status perform(const ComputeJob& job, std::size_t first, std::size_t bytes,
+                        Workspace& workspace);
+
+ private:
   // Small jobs are mostly one piece of each operand. False: this one is not, and nothing is done.
   static bool in_one_piece(const ComputeJob& job, std::size_t first, std::size_t bytes,
                            Workspace& workspace);
   Status copy(std::size_t bytes);
   Status reduce(std::size_t bytes);
 
- private:
   using Source = Workspace::Source;
 
   void open_sources(std::size_t first);
@@ -148,10 +148,30 @@ class Performance {
   std::size_t read_bytes_ = 0;  // through each bounce buffer at a time; 0: nothing to be read
 };
 
+Status Performance::perform(const ComputeJob& job, std::size_t first, std::size_t bytes,
+                            Workspace& workspace) {
+  ShownWrites& writes = workspace.shown_writes_;
+  // What a sum takes is not what its writes take.
+  const bool copies = is_copy(job);
+  const bool measures = job.shown && copies;
+  const bool streams = job.past_cache || total_bytes(job.to) >= kStreamedBytesMin ||
+                       (measures && writes.begin(bytes)) ||
+                       (job.shown && !copies && writes.go_past_cache(bytes));
+  if (!streams && in_one_piece(job, first, bytes, workspace)) {
+    if (measures) writes.end();
+    return {};
+  }
+  Performance performance(job, first, streams, workspace);
+  const FloatMode exact;
+  const Status status = copies ? performance.copy(bytes) : performance.reduce(bytes);
+  end_streams();  // before anybody is told
+  if (measures) writes.end();
+  return status;
+}
+
 bool Performance::in_one_piece(const ComputeJob& job, std::size_t first, std::size_t bytes,
                                Workspace& workspace) {
-  const bool is_small = job.to.size() == 1 && job.to.front().bytes < kStreamedBytesMin;
-  if (!is_small || job.past_cache) return false;
+  if (job.to.size() != 1) return false;
   std::vector<const void*>& addresses = workspace.addresses_;
   addresses.clear();
   for (const Operand& source : job.sources) {
@@ -299,12 +319,8 @@ void Performance::reduce_run(std::size_t bytes) {
 }
 
 Status perform(const ComputeJob& job, std::size_t first, std::size_t bytes, Workspace& workspace) {
-  if (bytes == 0 || Performance::in_one_piece(job, first, bytes, workspace)) return {};
-  Performance performance(job, first, workspace);
-  const FloatMode exact;
-  const Status status = is_copy(job) ? performance.copy(bytes) : performance.reduce(bytes);
-  end_streams();  // before anybody is told
-  return status;
+  if (bytes == 0) return {};
+  return Performance::perform(job, first, bytes, workspace);
 }
 
 }  // namespace rdmacoll

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compute/compute.h"
+#include "memory/shown_writes.h"
 
 namespace rdmacoll {
 
@@ -57,6 +58,7 @@ class Workspace {
   std::vector<Source> sources_;
   std::vector<const void*> addresses_;
   std::vector<uint8_t> wide_;  // by source
+  ShownWrites shown_writes_;
 };
 
 // The bytes of the job (of its elements in its dtype, however wide operands are), once they are

@@ -135,7 +135,8 @@ class Executor final : public ComputeSink {
     std::vector<StepMemory> memory;
     std::byte* allocation = nullptr;
     std::byte* work = nullptr;  // in the allocation
-    uint64_t work_bytes = 0;
+    uint64_t work_bytes = 0;    // of the allocation
+    uint64_t turn = 0;          // which place is next
   };
   struct Slot {
     Lane lane = 0;  // its number
@@ -167,6 +168,7 @@ class Executor final : public ComputeSink {
   Status start(Slot& slot);
   Status fill(Slot& slot);  // start segments while there is a free run
   Status begin(Slot& slot, Run& run, std::size_t index);
+  Status place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes);
   void make_ready(const Program& program, uint64_t cookie) {
     (program.turns[cookie & 0xffff].computes ? computes_ : transfers_).push(cookie);
   }

@@ -3,8 +3,8 @@
 
 #include "base/few.h"
 #include "compute/job.h"
-#include "compute/streaming.h"
 #include "engine/executor.h"
+#include "memory/streaming.h"
 
 namespace rdmacoll {
 
@@ -51,6 +51,7 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
     memory.job.divisor = head.divisor;
     memory.job.factor = head.postscale;
   }
+  memory.job.shown = program_of(run).turns[program_of(run).index_of(step)].is_shown;
   memory.job.past_cache = program_of(run).ends_there[program_of(run).index_of(step)] &&
                           run.recipe->layout.bytes() >= kStreamedBatchBytesMin &&
                           !run.recipe->layout.is_in_place();

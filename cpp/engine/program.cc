@@ -21,6 +21,12 @@ bool looks_at(const Schedule& schedule, const Step& step, const Slice& output) {
   return std::ranges::any_of(schedule.sources_of(step), is_read);
 }
 
+bool is_published(const Schedule& schedule, const Slice& slice) {
+  return std::ranges::any_of(schedule.steps, [&](const Step& step) {
+    return step.verb == Verb::publish && overlap(step.to, slice);
+  });
+}
+
 bool is_any(const std::vector<bool>& flags) {
   return std::find(flags.begin(), flags.end(), true) != flags.end();
 }
@@ -46,6 +52,8 @@ Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std
     }
     turns[i].computes = computes(step.verb);
     turns[i].touches_caller = touches;
+    turns[i].is_shown = computes(step.verb) && is_published(schedule, step.to);
+    shows = shows || turns[i].is_shown;
     ends_there[i] = computes(step.verb) && step.to.space == Space::output &&
                     std::ranges::none_of(schedule.steps, [&](const Step& other) {
                       return looks_at(schedule, other, step.to);

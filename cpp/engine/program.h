@@ -28,6 +28,7 @@ struct Program {
     bool computes = false;
     bool touches_caller = false;  // the caller's memory is in use until it is done
     bool sends = false;
+    bool is_shown = false;                 // a peer reads what it writes
     uint16_t per_segment = 0;              // how many transfers with its peer go its way
     std::span<const uint16_t> successors;  // who waits for it
   };
@@ -36,6 +37,7 @@ struct Program {
   std::vector<uint16_t> first;    // steps that wait for none
   std::vector<uint16_t> readers;  // by await step: how many steps read its view
   bool has_views = false;
+  bool shows = false;            // some step's result to a peer, where it lies
   uint32_t caller_steps = 0;     // how many touch the caller's memory
   std::vector<bool> ends_there;  // by step: it writes output that no other step looks at
   struct Traffic {

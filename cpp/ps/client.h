@@ -16,6 +16,7 @@
 
 #include "base/world.h"
 #include "memory/pool.h"
+#include "memory/shown_writes.h"
 #include "ps/protocol.h"
 #include "ps/sharding.h"
 #include "transport/transport.h"
@@ -168,6 +169,7 @@ class Client final : public Sink {
   Transport& transport_;
   const World& world_;
   MemoryPool& pool_;
+  ShownWrites shown_writes_;  // of what is packed
   const ClientOptions options_;
   const std::size_t packed_bytes_;  // of a chunk that is packed, but for rows that are larger
   Sharding sharding_;

@@ -17,6 +17,7 @@
 
 #include "base/world.h"
 #include "memory/pool.h"
+#include "memory/shown_writes.h"
 #include "ps/checkpoint.h"
 #include "ps/pace.h"
 #include "ps/protocol.h"
@@ -134,6 +135,7 @@ class Server final : public Sink {
   MemoryPool& pool_;
   const ServerOptions options_;
   Store store_;
+  ShownWrites shown_writes_;  // of what goes back
   Pace pace_;
   std::vector<Worker> workers_;
   std::vector<std::string> notes_;

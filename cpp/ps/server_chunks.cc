@@ -83,7 +83,8 @@ Status Server::work_on(Worker& worker, Buffer& buffer) {
       store_.update(variable, job.steps[chunk.item], chunk.first, given);
     }
     if (chunk.bytes_back > 0) {
-      store_.read(variable, job.request.slot, chunk.first, {buffer.data, bytes});
+      shown_writes_.copy(buffer.data,
+                         store_.stored(variable, job.request.slot, chunk.first, bytes));
     }
   }
   give_back(worker, buffer);

@@ -132,11 +132,11 @@ void Store::write(std::size_t variable, std::size_t slot, uint64_t first,
   std::memcpy(memory.data() + first * size_of(to.spec.dtype), data.data(), data.size());
 }
 
-void Store::read(std::size_t variable, std::size_t slot, uint64_t first,
-                 std::span<std::byte> data) const {
+std::span<const std::byte> Store::stored(std::size_t variable, std::size_t slot, uint64_t first,
+                                         std::size_t bytes) const {
   const Variable& of = variables_[variable];
   const std::vector<std::byte>& memory = slot == 0 ? of.values : of.slots[slot - 1];
-  std::memcpy(data.data(), memory.data() + first * size_of(of.spec.dtype), data.size());
+  return std::span(memory).subspan(first * size_of(of.spec.dtype), bytes);
 }
 
 void Store::set_initialized(std::size_t variable, uint64_t updates) {

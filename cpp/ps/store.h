@@ -58,8 +58,8 @@ class Store {
   std::size_t slots() const { return rule_.slots().size(); }
   void write(std::size_t variable, std::size_t slot, uint64_t first,
              std::span<const std::byte> data);
-  void read(std::size_t variable, std::size_t slot, uint64_t first,
-            std::span<std::byte> data) const;
+  std::span<const std::byte> stored(std::size_t variable, std::size_t slot, uint64_t first,
+                                    std::size_t bytes) const;
   // Once all values are written, which have had so many updates elsewhere. Until then nobody may
   // read or update.
   void set_initialized(std::size_t variable, uint64_t updates = 0);

@@ -110,7 +110,7 @@ std::vector<Lie> lies() {
          EXPECT_TRUE(puppet.sink.failures.empty());
          puppet.write_data(6);
        }},
-      {"long_data", "8193 bytes in a record",
+      {"long_data", cat(shm::kDataBytesMax + 1, " bytes in a record"),
        [](Puppet& puppet) { puppet.write_data(shm::kDataBytesMax + 1); }},
       {"data_as_a_view", "a transfer of 0 bytes in a record", header(data_as_view)},
       {"unreadable_source", "is not there",

@@ -12,7 +12,7 @@
 #include "compute/float_mode.h"
 #include "compute/inline.h"
 #include "compute/job.h"
-#include "compute/streaming.h"
+#include "memory/streaming.h"
 #include "compute/workers.h"
 #include "unit/compute_fixture.h"
 #include "unit/reduce_oracle.h"

@@ -5,7 +5,7 @@
 
 #include "compute/job.h"
 #include "compute/reduce_kernels.h"
-#include "compute/streaming.h"
+#include "memory/streaming.h"
 #include "unit/compute_fixture.h"
 #include "unit/reduce_oracle.h"
 

@@ -1,5 +1,5 @@
 // Copies past the cache: the same bytes, and none beside them, wherever they begin and end.
-#include "compute/streaming.h"
+#include "memory/streaming.h"
 
 #include <gtest/gtest.h>
 

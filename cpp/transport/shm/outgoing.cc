@@ -57,8 +57,8 @@ RecordHeader Outgoing::header(RecordKind kind, const Key& key, std::size_t bytes
 
 void Outgoing::ring_bell() { counters_.doorbells += bell_.ring() ? 1 : 0; }
 
-void Outgoing::commit(const RecordHeader& header) {
-  ring_.commit(header);
+void Outgoing::commit(const RecordHeader& header, bool past_cache) {
+  ring_.commit(header, past_cache);
   owes_look_ = true;
   counters_.doorbells += bell_.ring_if_asleep() ? 1 : 0;
 }
@@ -188,8 +188,8 @@ Status Outgoing::publish(const Transfer& transfer) {
 Status Outgoing::send_data(const Key& key, const Transfer& transfer, std::size_t bytes) {
   std::byte* place = ring_.reserve(bytes);
   if (place == nullptr) return Status::busy();
-  gather(transfer.pieces, place);
-  commit(header(RecordKind::data, key, bytes));
+  const bool past_cache = shown_writes_.gather(transfer.pieces, place);
+  commit(header(RecordKind::data, key, bytes), past_cache);
   counters_.bytes_sent += bytes;
   counters_.bytes_copied += bytes;
   if (transfer.is_done != nullptr) {
@@ -257,7 +257,7 @@ Outgoing::Staged Outgoing::stage(const Key& key, Send& send, std::span<const Pie
   }
   if (memory == nullptr) return Staged::no_memory;
 
-  gather(pieces, memory);
+  shown_writes_.gather(pieces, memory);
   const PieceRecord whole{static_cast<uint64_t>(memory - pool_.base()), send.bytes | kInPool};
   std::memcpy(place, &whole, sizeof whole);
   send.stage = Stage::published;

@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 #include "memory/pool.h"
+#include "memory/shown_writes.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/record.h"
 #include "transport/shm/ring.h"
@@ -94,13 +95,14 @@ class Outgoing {
   void write_control(std::byte* place, std::span<const std::byte> bytes, uint32_t total,
                      uint64_t offset);
   bool flush_control();
-  void commit(const RecordHeader& header);
+  void commit(const RecordHeader& header, bool past_cache = false);
   RecordHeader header(RecordKind kind, const Key& key, std::size_t bytes) const;
 
   MemoryPool& pool_;
   const uint32_t epoch_;
   Transport::Counters& counters_;
   RingProducer ring_;
+  ShownWrites shown_writes_;  // data in the ring, and what is staged
   Bell bell_;
   bool one_copy_ = false;
   bool owes_look_ = false;

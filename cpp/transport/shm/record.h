@@ -54,7 +54,7 @@ inline constexpr uint64_t kInPool = uint64_t{1} << 63;
 inline constexpr std::size_t kPiecesMax = 128;
 static_assert(sizeof(RecordHeader) + kPiecesMax * sizeof(PieceRecord) <= kRecordBytesMax);
 // Transfers up to here go as data: copied twice, which takes less than a view that is given back.
-inline constexpr std::size_t kDataBytesMax = 8192;
+inline constexpr std::size_t kDataBytesMax = 4096;
 static_assert(sizeof(RecordHeader) + kDataBytesMax <= kRecordBytesMax);
 inline constexpr std::size_t kControlFragmentMax = kRecordBytesMax - sizeof(RecordHeader);
 // More pieces than this in one transfer, or more things in flight, are a broken peer's.

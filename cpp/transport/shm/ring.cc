@@ -61,14 +61,14 @@ void RingProducer::refuse() {
   refused_ = true;
 }
 
-void RingProducer::commit(const RecordHeader& header) {
+void RingProducer::commit(const RecordHeader& header, bool past_cache) {
   std::byte* const record = data_ + place(head_);
   constexpr std::size_t kBehind = sizeof header.stamp;
   std::memcpy(record + kBehind, reinterpret_cast<const std::byte*>(&header) + kBehind,
               sizeof header - kBehind);
   stamp_at(record).store(stamp_of(mark_, head_), std::memory_order_release);
   head_ += padded(header.bytes);
-  if (header.kind == RecordKind::data) own_next(padded(header.bytes));
+  if (header.kind == RecordKind::data && !past_cache) own_next(padded(header.bytes));
 }
 
 // The next record is often as long as this one. Its lines are in the consumer's cache, and to write

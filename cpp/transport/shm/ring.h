@@ -39,8 +39,8 @@ class RingProducer {
   // The largest payload that fits now.
   std::size_t room();
   // Writes the header before the payload that reserve() gave, and its stamp, which shows the
-  // record.
-  void commit(const RecordHeader& header);
+  // record. `past_cache`: the payload was, and that of the next record will be.
+  void commit(const RecordHeader& header, bool past_cache = false);
 
   bool refused() const { return refused_; }
   // Room has appeared since the refusal; forgets it.

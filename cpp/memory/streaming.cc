@@ -1,4 +1,4 @@
-#include "compute/streaming.h"
+#include "memory/streaming.h"
 
 #include <emmintrin.h>
 

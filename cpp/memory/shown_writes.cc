@@ -1,0 +1,156 @@
+#include "memory/shown_writes.h"
+
+#include <x86intrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "memory/streaming.h"
+
+namespace rdmacoll {
+namespace {
+
+// Of what a byte from memory takes, what one from the writer's cache does not.
+constexpr double kSavedByCache = 0.6;
+// A way that takes so many times as long as in its trial, so many times in a row, is tried again.
+constexpr double kWorse = 2.0;
+constexpr uint32_t kWorseMax = 3;
+
+// When all that was written before is in the cache or in memory.
+uint64_t processor_ticks() {
+  _mm_mfence();
+  return __rdtsc();
+}
+
+double measure_memory() {
+  constexpr std::size_t kBytes = 64 << 10;
+  constexpr int kTurns = 5;
+  const std::vector<std::byte> from(kBytes);
+  std::vector<std::byte> to(kBytes);
+  uint64_t least = std::numeric_limits<uint64_t>::max();
+  volatile uint64_t keep = 0;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    stream(to.data(), from.data(), kBytes);
+    end_streams();
+    const uint64_t began = processor_ticks();
+    uint64_t sum = 0;
+    const auto* words = reinterpret_cast<const uint64_t*>(to.data());
+    for (std::size_t i = 0; i < kBytes / sizeof(uint64_t); ++i) sum += words[i];
+    keep = keep + sum;
+    least = std::min(least, processor_ticks() - began);
+  }
+  return static_cast<double>(least) / kBytes;
+}
+
+// Of the usual writes: some are interrupted, and some find lines that nobody has read.
+template <std::size_t N>
+double median(std::array<double, N> values) {
+  std::nth_element(values.begin(), values.begin() + N / 2, values.end());
+  return values[N / 2];
+}
+
+double memory_ticks_per_byte() {
+  static const double ticks = measure_memory();
+  return ticks;
+}
+
+}  // namespace
+
+ShownWrites::ShownWrites() : ShownWrites(Costs{&processor_ticks, &memory_ticks_per_byte}) {}
+
+std::size_t ShownWrites::index_of(std::size_t bytes) {
+  const auto above = static_cast<std::size_t>(std::bit_width(bytes / kBytesMin)) - 1;
+  return std::min(above, kSizes - 1);
+}
+
+uint32_t ShownWrites::trial_of(std::size_t index) {
+  const std::size_t writes = kTrialBytes / (kBytesMin << index);
+  return static_cast<uint32_t>(std::clamp<std::size_t>(writes, kCounted, kTrialMax)) + kCounted;
+}
+
+bool ShownWrites::begin(std::size_t bytes) {
+  if (bytes < kBytesMin) return false;
+  Size& size = sizes_[index_of(bytes)];
+  if (size.left == 0) advance(size);
+  --size.left;
+  const bool watches = !size.past_cache && size.left % kWatched == 0;
+  if (size.phase == Phase::settled ? watches : size.left < kCounted) {
+    current_ = &size;
+    bytes_ = bytes;
+    began_ = costs_.now();
+  }
+  return size.past_cache;
+}
+
+void ShownWrites::end() {
+  if (current_ == nullptr) return;
+  Size& size = *std::exchange(current_, nullptr);
+  const double took = static_cast<double>(costs_.now() - began_) / static_cast<double>(bytes_);
+  if (size.phase != Phase::settled) {
+    size.took[size.left] = took;
+  } else if (took < kWorse * size.through_cache) {
+    size.worse = 0;
+  } else if (++size.worse == kWorseMax) {
+    size.worse = 0;
+    size.left = 0;
+    size.patience = kPatienceMin;
+  }
+}
+
+void ShownWrites::advance(Size& size) {
+  const uint32_t trial = trial_of(static_cast<std::size_t>(&size - sizes_.data()));
+  size.left = trial;
+  switch (size.phase) {
+    case Phase::settled:
+      size.was_past_cache = size.past_cache;
+      size.phase = Phase::through_cache;
+      size.past_cache = false;
+      return;
+    case Phase::through_cache:
+      size.through_cache = median(size.took);
+      size.phase = Phase::past_cache;
+      size.past_cache = true;
+      return;
+    case Phase::past_cache:
+      break;
+  }
+  const double past_it = median(size.took) + kSavedByCache * costs_.memory_ticks_per_byte();
+  size.past_cache = size.through_cache > past_it;
+  const bool is_news = size.past_cache != size.was_past_cache;
+  size.patience = is_news ? kPatienceMin : std::min(2 * size.patience, kPatienceMax);
+  size.left = size.patience * trial;
+  size.phase = Phase::settled;
+}
+
+bool ShownWrites::copy(std::byte* to, std::span<const std::byte> from) {
+  const bool past_cache = begin(from.size());
+  if (past_cache) {
+    stream(to, from.data(), from.size());
+    end_streams();
+  } else {
+    std::memcpy(to, from.data(), from.size());
+  }
+  end();
+  return past_cache;
+}
+
+bool ShownWrites::gather(std::span<const Piece> from, std::byte* to) {
+  const bool past_cache = begin(total_bytes(from));
+  if (past_cache) {
+    for (const Piece& piece : from) {
+      stream(to, piece.data, piece.bytes);
+      to += piece.bytes;
+    }
+    end_streams();
+  } else {
+    rdmacoll::gather(from, to);
+  }
+  end();
+  return past_cache;
+}
+
+}  // namespace rdmacoll

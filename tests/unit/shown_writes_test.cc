@@ -1,0 +1,134 @@
+// Which way writes of shown memory take: by what they cost, and again when that changes.
+#include "memory/shown_writes.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "memory/streaming.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kBytes = 64 << 10;
+constexpr int kMany = 4096;  // writes: more than two trials
+
+// A machine on which a write takes what these say.
+struct Machine {
+  static inline uint64_t ticks = 0;
+  static inline double through_cache = 1;  // ticks of a byte
+  static inline double past_cache = 0;
+  static constexpr double kMemory = 5;
+
+  static uint64_t now() { return ticks; }
+  static double memory() { return kMemory; }
+  static ShownWrites writes() {
+    ticks = 0;
+    return ShownWrites({&now, &memory});
+  }
+};
+
+// Of so many writes, how many went past the cache.
+int write(ShownWrites& writes, int count, std::size_t bytes = kBytes) {
+  int past_cache = 0;
+  for (int i = 0; i < count; ++i) {
+    const bool is_past = writes.begin(bytes);
+    const double cost = is_past ? Machine::past_cache : Machine::through_cache;
+    Machine::ticks += static_cast<uint64_t>(cost * static_cast<double>(bytes));
+    writes.end();
+    past_cache += is_past ? 1 : 0;
+  }
+  return past_cache;
+}
+
+TEST(ShownWrites, go_through_the_cache_where_that_takes_less) {
+  Machine::through_cache = 1;
+  Machine::past_cache = 1;
+  ShownWrites writes = Machine::writes();
+  write(writes, kMany);
+  EXPECT_LT(write(writes, kMany), kMany / 10);
+  EXPECT_FALSE(writes.go_past_cache(kBytes));
+}
+
+TEST(ShownWrites, go_past_the_cache_where_lines_are_taken_away_slowly) {
+  Machine::through_cache = 27;
+  Machine::past_cache = 1;
+  ShownWrites writes = Machine::writes();
+  write(writes, kMany);
+  EXPECT_GT(write(writes, kMany), kMany * 9 / 10);
+  EXPECT_TRUE(writes.go_past_cache(kBytes));
+}
+
+// What the writer saves the reader pays, who fetches from memory.
+TEST(ShownWrites, count_what_the_reader_fetches) {
+  Machine::past_cache = 1;
+  Machine::through_cache = 1 + 0.5 * Machine::kMemory;
+  ShownWrites writes = Machine::writes();
+  write(writes, kMany);
+  EXPECT_FALSE(writes.go_past_cache(kBytes));
+}
+
+TEST(ShownWrites, notice_within_some_dozens_that_lines_have_become_slow) {
+  Machine::through_cache = 1;
+  Machine::past_cache = 1;
+  ShownWrites writes = Machine::writes();
+  write(writes, 100 * kMany);
+  Machine::through_cache = 27;
+  write(writes, 400);
+  EXPECT_TRUE(writes.go_past_cache(kBytes));
+}
+
+TEST(ShownWrites, notice_that_lines_have_become_fast) {
+  Machine::through_cache = 27;
+  Machine::past_cache = 1;
+  ShownWrites writes = Machine::writes();
+  write(writes, 100 * kMany);
+  Machine::through_cache = 1;
+  write(writes, 10 * kMany);
+  EXPECT_FALSE(writes.go_past_cache(kBytes));
+}
+
+TEST(ShownWrites, decide_by_size) {
+  Machine::through_cache = 27;
+  Machine::past_cache = 1;
+  ShownWrites writes = Machine::writes();
+  write(writes, kMany);
+  Machine::through_cache = 1;
+  write(writes, kMany, 4 * kBytes);
+  EXPECT_TRUE(writes.go_past_cache(kBytes));
+  EXPECT_FALSE(writes.go_past_cache(4 * kBytes));
+}
+
+TEST(ShownWrites, leave_small_ones_in_the_cache) {
+  Machine::through_cache = 27;
+  Machine::past_cache = 1;
+  ShownWrites writes = Machine::writes();
+  EXPECT_EQ(write(writes, kMany, ShownWrites::kBytesMin - 1), 0);
+}
+
+// Every size class, both ways, with pieces that end anywhere.
+TEST(ShownWrites, write_what_they_are_given) {
+  ShownWrites writes;
+  for (std::size_t bytes :
+       {std::size_t{1}, std::size_t{4095}, std::size_t{70001}, std::size_t{3} << 20}) {
+    std::vector<std::byte> from(bytes), to(bytes + 64);
+    int ways[2] = {};
+    for (int i = 0; i < 200; ++i) {
+      for (std::size_t at = 0; at < bytes; at += 251) from[at] = static_cast<std::byte>(i + at);
+      std::fill(to.begin(), to.end(), std::byte{0xee});
+      const std::size_t cut = bytes * static_cast<std::size_t>(i) / 200;
+      const Piece pieces[] = {{from.data(), cut}, {from.data() + cut, bytes - cut}};
+      ++ways[i % 2 == 0 ? writes.gather(pieces, to.data()) : writes.copy(to.data(), from)];
+      ASSERT_TRUE(std::equal(from.begin(), from.end(), to.begin()))
+          << bytes << " bytes, cut at " << cut;
+      ASSERT_EQ(to[bytes], std::byte{0xee});
+    }
+    EXPECT_GT(ways[0], 0);
+    EXPECT_EQ(ways[1] > 0, bytes >= ShownWrites::kBytesMin);
+  }
+}
+
+}  // namespace
+}  // namespace rdmacoll
