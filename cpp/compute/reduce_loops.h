@@ -202,8 +202,9 @@ inline void store(Accumulator<T> value, T& into) {
   }
 }
 
-// Operands that one loop reads: the tree of up to this many is written out.
-constexpr std::size_t kFusedMax = 4;
+// Operands of one loop, their tree written out. Of choices in choices gcc makes slow branches.
+template <typename Op>
+constexpr std::size_t kFusedMax = std::is_same_v<Op, Min> || std::is_same_v<Op, Max> ? 2 : 4;
 
 template <typename T, std::size_t n>
 struct Operands {
@@ -225,7 +226,6 @@ struct Operands {
   }
 };
 
-// One pass, no intermediate memory.
 template <typename T, typename Op, std::size_t n, Finish finish>
 void fused(T* to, const void* const* sources, std::size_t count, const ScaleOf<T>& given) {
   const Operands<T, n> operands(sources, 0);
@@ -290,8 +290,8 @@ void evaluate(Accumulator<T>* __restrict into, const void* const* sources, std::
   if (n == 1) return widen(into, static_cast<const T*>(sources[0]) + first, count);
   if constexpr (kIsFusible<T>) {
     if (n == 2) return fused_tile<T, Op, 2>(into, sources, first, count);
-    if (n == 3) return fused_tile<T, Op, 3>(into, sources, first, count);
-    if (n == kFusedMax) return fused_tile<T, Op, 4>(into, sources, first, count);
+    if (n == 3 && kFusedMax<Op> == 4) return fused_tile<T, Op, 3>(into, sources, first, count);
+    if (n == 4 && kFusedMax<Op> == 4) return fused_tile<T, Op, 4>(into, sources, first, count);
   }
   std::size_t left = 1;
   while (left * 2 < n) left *= 2;
@@ -310,7 +310,7 @@ void reduce_finishing(void* to, const void* const* sources, std::size_t n, std::
     if (n == 2) return fused<T, Op, 2, finish>(into, sources, count, scale);
     if constexpr (std::is_same_v<T, float> && std::is_same_v<Op, Sum>) {
       if (n == 3) return fused<T, Op, 3, finish>(into, sources, count, scale);
-      if (n == kFusedMax) return fused<T, Op, 4, finish>(into, sources, count, scale);
+      if (n == 4) return fused<T, Op, 4, finish>(into, sources, count, scale);
     }
   }
   alignas(64) Accumulator<T> tile[kTile];
