@@ -128,12 +128,13 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
 Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
   const bool takes_turns = program.shows && segments == 1 && bytes > 0;
   const uint64_t place = (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
-  const uint64_t wanted = takes_turns ? std::max(place, kTurnedBytes) : bytes;
+  const uint64_t wanted = takes_turns && !run.is_tight ? std::max(place, kTurnedBytes) : bytes;
   if (wanted > run.work_bytes) {
     if (run.allocation != nullptr) pool_.free(run.allocation);
     run.work_bytes = wanted;
     run.allocation = pool_.allocate(wanted + kAwayFromArrays);
     if (run.allocation == nullptr) {
+      run.is_tight = true;
       run.work_bytes = bytes;
       run.allocation = pool_.allocate(bytes + kAwayFromArrays);
     }

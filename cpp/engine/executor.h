@@ -136,6 +136,7 @@ class Executor final : public ComputeSink {
     std::byte* allocation = nullptr;
     std::byte* work = nullptr;  // in the allocation
     uint64_t work_bytes = 0;    // of the allocation
+    bool is_tight = false;      // the pool had no room for turns
     uint64_t turn = 0;          // which place is next
   };
   struct Slot {
