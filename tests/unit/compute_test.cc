@@ -12,8 +12,8 @@
 #include "compute/float_mode.h"
 #include "compute/inline.h"
 #include "compute/job.h"
-#include "memory/streaming.h"
 #include "compute/workers.h"
+#include "memory/streaming.h"
 #include "unit/compute_fixture.h"
 #include "unit/reduce_oracle.h"
 
