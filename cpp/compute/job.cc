@@ -32,6 +32,9 @@ bool is_fully_mapped(const Operand& operand) {
                      [](const RemotePiece& piece) { return piece.mapped != nullptr; });
 }
 
+// Not addressable: its reader copies it.
+bool is_read(const Operand& operand) { return operand.pieces.empty() && !is_fully_mapped(operand); }
+
 // The address of an operand that is one piece; null when it is not, or has to be read.
 const std::byte* only_piece(const Operand& operand) {
   if (operand.pieces.size() == 1) return operand.pieces.front().data;
@@ -151,12 +154,13 @@ class Performance {
 Status Performance::perform(const ComputeJob& job, std::size_t first, std::size_t bytes,
                             Workspace& workspace) {
   ShownWrites& writes = workspace.shown_writes_;
-  // What a sum takes is not what its writes take.
+  // What a sum takes, or a copy by the kernel, is not what its writes take: it goes as copies of
+  // its size do.
   const bool copies = is_copy(job);
-  const bool measures = job.shown && copies;
+  const bool measures = job.shown && copies && !is_read(job.sources.front());
   const bool streams = job.past_cache || total_bytes(job.to) >= kStreamedBytesMin ||
                        (measures && writes.begin(bytes)) ||
-                       (job.shown && !copies && writes.go_past_cache(bytes));
+                       (job.shown && !measures && writes.go_past_cache(bytes));
   if (!streams && in_one_piece(job, first, bytes, workspace)) {
     if (measures) writes.end();
     return {};
@@ -210,10 +214,11 @@ void Performance::open_sources(std::size_t first) {
   std::size_t unmapped = 0;
   for (std::size_t i = 0; i < job_.sources.size(); ++i) {
     const Operand& operand = job_.sources[i];
-    const bool is_read = operand.pieces.empty() && !is_fully_mapped(operand);
-    workspace_.sources_[i] = {PieceCursor(operand), is_read ? operand.reader : nullptr, nullptr};
+    const bool is_unmapped = is_read(operand);
+    workspace_.sources_[i] = {PieceCursor(operand), is_unmapped ? operand.reader : nullptr,
+                              nullptr};
     workspace_.sources_[i].cursor.skip(first * operand.width());
-    if (is_read) unmapped += operand.width();
+    if (is_unmapped) unmapped += operand.width();
   }
   if (unmapped == 0) return;
   read_bytes_ = std::min(kReadBytes, kBounceBytes / unmapped / kReadUnit * kReadUnit);

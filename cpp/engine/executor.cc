@@ -13,10 +13,10 @@ namespace {
 // Between two looks at the transport: peers wait for answers, and a job may run on this thread.
 constexpr uint64_t kComputeBytesPerPoll = 1 << 20;
 
-// What peers read is written at so many bytes' worth of places in turn, in each lane. When a place
-// comes again its lines have left the second-level caches, and to write them takes none of them
-// away from a reader: 64 KiB on 2 ranks take 5.2 us for 10.8 (ARCHITECTURE.md). Once more as many
-// gain nothing.
+// What peers read is written at so many bytes' worth of places in turn, in each lane, where the
+// pool has plenty. When a place comes again its lines have left the second-level caches, and to
+// write them takes none of them away from a reader: 64 KiB on 2 ranks take 5.2 us for 10.8
+// (ARCHITECTURE.md). Once more as many gain nothing.
 constexpr uint64_t kTurnedBytes = 512 << 10;
 constexpr uint64_t kPlaceAlignment = 4096;
 
@@ -128,31 +128,36 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
 Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
   const bool takes_turns = program.shows && segments == 1 && bytes > 0;
   const uint64_t place = (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
-  const uint64_t wanted = takes_turns && !run.is_tight ? std::max(place, kTurnedBytes) : bytes;
-  if (wanted > run.work_bytes) {
-    if (run.allocation != nullptr) pool_.free(run.allocation);
-    run.work_bytes = wanted;
-    run.allocation = pool_.allocate(wanted + kAwayFromArrays);
-    if (run.allocation == nullptr) {
-      run.is_tight = true;
-      run.work_bytes = bytes;
-      run.allocation = pool_.allocate(bytes + kAwayFromArrays);
-    }
-    ++allocations_;
-    if (run.allocation == nullptr) {
-      run.work_bytes = 0;
-      return pool_exhausted(pool_, bytes);
-    }
-    // Now rather than while a peer waits, page by page.
-    if (takes_turns) std::memset(run.allocation, 0, run.work_bytes + kAwayFromArrays);
+  const uint64_t turned = std::max(place, kTurnedBytes);
+  if (takes_turns && turned > run.work_bytes && pool_.used() + turned <= pool_.size() / 4) {
+    // Touched now rather than while a peer waits, page by page.
+    if (allocate_work(run, turned)) std::memset(run.allocation, 0, turned + kAwayFromArrays);
+  }
+  if (bytes > run.work_bytes) {
+    if (run.allocation != nullptr) pool_.free(std::exchange(run.allocation, nullptr));
+    run.work_bytes = 0;
+    if (!allocate_work(run, bytes)) return pool_exhausted(pool_, bytes);
   }
   if (run.allocation == nullptr) return {};  // none is needed
   std::byte* work = run.allocation + kAwayFromArrays;
-  if (takes_turns && place <= run.work_bytes) work += run.turn++ % (run.work_bytes / place) * place;
+  if (takes_turns && place <= run.work_bytes) {
+    work += run.turn++ % (std::min(run.work_bytes, turned) / place) * place;
+  }
   if (work == run.work) return {};
   run.work = work;
   for (StepMemory& memory : run.memory) memory.is_located = false;
   return {};
+}
+
+// In place of what it has.
+bool Executor::allocate_work(Run& run, uint64_t bytes) {
+  std::byte* allocation = pool_.allocate(bytes + kAwayFromArrays);
+  if (allocation == nullptr) return false;
+  if (run.allocation != nullptr) pool_.free(run.allocation);
+  run.allocation = allocation;
+  run.work_bytes = bytes;
+  ++allocations_;
+  return true;
 }
 
 bool Executor::poll() {

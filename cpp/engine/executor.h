@@ -136,7 +136,6 @@ class Executor final : public ComputeSink {
     std::byte* allocation = nullptr;
     std::byte* work = nullptr;  // in the allocation
     uint64_t work_bytes = 0;    // of the allocation
-    bool is_tight = false;      // the pool had no room for turns
     uint64_t turn = 0;          // which place is next
   };
   struct Slot {
@@ -170,6 +169,7 @@ class Executor final : public ComputeSink {
   Status fill(Slot& slot);  // start segments while there is a free run
   Status begin(Slot& slot, Run& run, std::size_t index);
   Status place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes);
+  bool allocate_work(Run& run, uint64_t bytes);
   void make_ready(const Program& program, uint64_t cookie) {
     (program.turns[cookie & 0xffff].computes ? computes_ : transfers_).push(cookie);
   }

@@ -53,7 +53,7 @@ Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std
     turns[i].computes = computes(step.verb);
     turns[i].touches_caller = touches;
     turns[i].is_shown = computes(step.verb) && is_published(schedule, step.to);
-    shows = shows || turns[i].is_shown;
+    shows = shows || (turns[i].is_shown && !is_callers(step.to));
     ends_there[i] = computes(step.verb) && step.to.space == Space::output &&
                     std::ranges::none_of(schedule.steps, [&](const Step& other) {
                       return looks_at(schedule, other, step.to);

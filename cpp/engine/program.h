@@ -37,7 +37,7 @@ struct Program {
   std::vector<uint16_t> first;    // steps that wait for none
   std::vector<uint16_t> readers;  // by await step: how many steps read its view
   bool has_views = false;
-  bool shows = false;            // some step's result to a peer, where it lies
+  bool shows = false;            // some step's result to a peer, in work memory
   uint32_t caller_steps = 0;     // how many touch the caller's memory
   std::vector<bool> ends_there;  // by step: it writes output that no other step looks at
   struct Traffic {

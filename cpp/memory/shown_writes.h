@@ -43,7 +43,7 @@ class ShownWrites {
 
  private:
   // A trial's first writes find the lines where those before it have left them, at all the places
-  // that are written in turn; its last ones count.
+  // that are written in turn, or many of them where writes are small; its last ones count.
   static constexpr std::size_t kTrialBytes = 4 << 20;
   static constexpr uint32_t kTrialMax = 64;
   static constexpr uint32_t kCounted = 8;

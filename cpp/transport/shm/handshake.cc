@@ -15,7 +15,7 @@ namespace rdmacoll::shm {
 namespace {
 
 constexpr uint32_t kMagic = 0x6d687372;  // "rshm"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 std::vector<std::byte> bytes_of(const Writer& writer) {
   return {writer.bytes().begin(), writer.bytes().end()};
