@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "compute/job.h"
 #include "memory/placement.h"
@@ -130,8 +129,7 @@ Status Executor::place_work(Run& run, const Program& program, uint32_t segments,
   const uint64_t place = (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
   const uint64_t turned = std::max(place, kTurnedBytes);
   if (takes_turns && turned > run.work_bytes && pool_.used() + turned <= pool_.size() / 4) {
-    // Touched now rather than while a peer waits, page by page.
-    if (allocate_work(run, turned)) std::memset(run.allocation, 0, turned + kAwayFromArrays);
+    if (allocate_work(run, turned)) pool_.touch(run.allocation, turned + kAwayFromArrays);
   }
   if (bytes > run.work_bytes) {
     if (run.allocation != nullptr) pool_.free(std::exchange(run.allocation, nullptr));

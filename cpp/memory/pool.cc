@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -40,6 +41,7 @@ class Arena final : public MemoryPool {
   std::byte* allocate(std::size_t bytes) override { return take(bytes, false); }
   std::byte* lend(std::size_t bytes) override { return take(bytes, true); }
   void free(std::byte* memory) override;
+  void touch(std::byte* memory, std::size_t bytes) override { std::memset(memory, 0, bytes); }
   void keep_pages() override {
     const std::lock_guard lock(mutex_);
     keeps_pages_ = true;

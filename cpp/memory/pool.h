@@ -26,6 +26,8 @@ class MemoryPool {
   // the engine needs the rest itself.
   virtual std::byte* lend(std::size_t bytes) = 0;
   virtual void free(std::byte* memory) = 0;
+  // Now rather than page by page when it is used. Memory of simulations is none.
+  virtual void touch(std::byte*, std::size_t) {}
   // From now on freed pages are never given back to the system: a device has them registered, and
   // would go on with pages that are no longer behind these addresses.
   virtual void keep_pages() = 0;

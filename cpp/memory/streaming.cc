@@ -16,6 +16,7 @@ constexpr std::size_t kWord = sizeof(__m128i);
 }  // namespace
 
 void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes == 0) return;  // from nowhere, perhaps
   const std::size_t into_line = reinterpret_cast<std::uintptr_t>(to) % kLine;
   const std::size_t head = std::min(bytes, (kLine - into_line) % kLine);
   std::memcpy(to, from, head);
