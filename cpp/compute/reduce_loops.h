@@ -204,7 +204,7 @@ inline void store(Accumulator<T> value, T& into) {
 
 // Operands of one loop, their tree written out. Of choices in choices gcc makes slow branches.
 template <typename Op>
-constexpr std::size_t kFusedMax = std::is_same_v<Op, Min> || std::is_same_v<Op, Max> ? 2 : 4;
+constexpr bool kFusesFour = !std::is_same_v<Op, Min> && !std::is_same_v<Op, Max>;
 
 template <typename T, std::size_t n>
 struct Operands {
@@ -290,8 +290,8 @@ void evaluate(Accumulator<T>* __restrict into, const void* const* sources, std::
   if (n == 1) return widen(into, static_cast<const T*>(sources[0]) + first, count);
   if constexpr (kIsFusible<T>) {
     if (n == 2) return fused_tile<T, Op, 2>(into, sources, first, count);
-    if (n == 3 && kFusedMax<Op> == 4) return fused_tile<T, Op, 3>(into, sources, first, count);
-    if (n == 4 && kFusedMax<Op> == 4) return fused_tile<T, Op, 4>(into, sources, first, count);
+    if (n == 3 && kFusesFour<Op>) return fused_tile<T, Op, 3>(into, sources, first, count);
+    if (n == 4 && kFusesFour<Op>) return fused_tile<T, Op, 4>(into, sources, first, count);
   }
   std::size_t left = 1;
   while (left * 2 < n) left *= 2;

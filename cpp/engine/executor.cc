@@ -126,7 +126,7 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
 // Several segments are at several places as it is.
 Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
   const bool takes_turns = program.shows && segments == 1 && bytes > 0;
-  const uint64_t place = (bytes + kPlaceAlignment - 1) / kPlaceAlignment * kPlaceAlignment;
+  const uint64_t place = round_up(bytes, kPlaceAlignment);
   const uint64_t turned = std::max(place, kTurnedBytes);
   if (takes_turns && turned > run.work_bytes && pool_.used() + turned <= pool_.size() / 4) {
     if (allocate_work(run, turned)) pool_.touch(run.allocation, turned + kAwayFromArrays);

@@ -11,7 +11,8 @@ namespace rdmacoll {
 // All but the views, which are others each time.
 void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) {
   const Recipe::Head& head = run.recipe->head;
-  const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
+  const Program& program = program_of(run);
+  const std::span<const Slice> sources = program.schedule.sources_of(step);
   const bool is_wide = step.to.wide && are_all_of(sources, [](auto& slice) { return slice.wide; });
   const uint64_t bytes = slice_bytes(run, step.to);
   memory.to.clear();
@@ -51,8 +52,9 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
     memory.job.divisor = head.divisor;
     memory.job.factor = head.postscale;
   }
-  memory.job.shown = program_of(run).turns[program_of(run).index_of(step)].is_shown;
-  memory.job.past_cache = program_of(run).ends_there[program_of(run).index_of(step)] &&
+  const std::size_t index = program.index_of(step);
+  memory.job.shown = program.turns[index].is_shown;
+  memory.job.past_cache = program.ends_there[index] &&
                           run.recipe->layout.bytes() >= kStreamedBatchBytesMin &&
                           !run.recipe->layout.is_in_place();
   const bool in_place =

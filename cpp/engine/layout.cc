@@ -3,15 +3,12 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "memory/placement.h"
 
 namespace rdmacoll {
 namespace {
 
 constexpr uint64_t kCacheLine = 64;
-
-constexpr uint64_t round_up(uint64_t value, uint64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 constexpr uint64_t divide_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
 

@@ -10,4 +10,9 @@ namespace rdmacoll {
 // the stores before it, and wait for one that is not the same. Half a page apart, they never meet.
 inline constexpr std::size_t kAwayFromArrays = 2048;
 
+// To the next multiple.
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
 }  // namespace rdmacoll

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "base/text.h"
+#include "memory/placement.h"
 #include "memory/private_view.h"
 
 namespace rdmacoll {
@@ -20,10 +21,6 @@ constexpr std::size_t kLineBytes = 64;
 // A free of this size gives its pages back to the system when enough are kept; below, the call
 // costs more than the memory.
 constexpr std::size_t kGiveBackBytes = std::size_t{1} << 20;
-
-constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 // Extents are offsets into the arena; `free_` holds no two neighbours that touch.
 class Arena final : public MemoryPool {

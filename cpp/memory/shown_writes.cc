@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -127,19 +126,12 @@ void ShownWrites::advance(Size& size) {
 }
 
 bool ShownWrites::copy(std::byte* to, std::span<const std::byte> from) {
-  const bool past_cache = begin(from.size());
-  if (past_cache) {
-    stream(to, from.data(), from.size());
-    end_streams();
-  } else {
-    std::memcpy(to, from.data(), from.size());
-  }
-  end();
-  return past_cache;
+  const Piece whole{const_cast<std::byte*>(from.data()), from.size()};  // only ever read
+  return gather({&whole, 1}, from.size(), to);
 }
 
-bool ShownWrites::gather(std::span<const Piece> from, std::byte* to) {
-  const bool past_cache = begin(total_bytes(from));
+bool ShownWrites::gather(std::span<const Piece> from, std::size_t bytes, std::byte* to) {
+  const bool past_cache = begin(bytes);
   if (past_cache) {
     for (const Piece& piece : from) {
       stream(to, piece.data, piece.bytes);

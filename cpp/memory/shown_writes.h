@@ -29,9 +29,10 @@ class ShownWrites {
   // Smaller ones go through the cache: a few lines at a time are taken while others are written.
   static constexpr std::size_t kBytesMin = 2 << 10;
 
-  // A write, and one that lays pieces one behind the other. Whether it went past the cache.
+  // A write, and one that lays pieces, of so many bytes together, one behind the other. Whether it
+  // went past the cache.
   bool copy(std::byte* to, std::span<const std::byte> from);
-  bool gather(std::span<const Piece> from, std::byte* to);
+  bool gather(std::span<const Piece> from, std::size_t bytes, std::byte* to);
   // Around one that somebody else performs, of so many bytes. Whether it goes past the cache: by
   // stream(), and end_streams() before `end` and before anybody is told.
   bool begin(std::size_t bytes);

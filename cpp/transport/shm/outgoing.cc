@@ -188,7 +188,7 @@ Status Outgoing::publish(const Transfer& transfer) {
 Status Outgoing::send_data(const Key& key, const Transfer& transfer, std::size_t bytes) {
   std::byte* place = ring_.reserve(bytes);
   if (place == nullptr) return Status::busy();
-  const bool past_cache = shown_writes_.gather(transfer.pieces, place);
+  const bool past_cache = shown_writes_.gather(transfer.pieces, bytes, place);
   commit(header(RecordKind::data, key, bytes), past_cache);
   counters_.bytes_sent += bytes;
   counters_.bytes_copied += bytes;
@@ -257,7 +257,7 @@ Outgoing::Staged Outgoing::stage(const Key& key, Send& send, std::span<const Pie
   }
   if (memory == nullptr) return Staged::no_memory;
 
-  shown_writes_.gather(pieces, memory);
+  shown_writes_.gather(pieces, send.bytes, memory);
   const PieceRecord whole{static_cast<uint64_t>(memory - pool_.base()), send.bytes | kInPool};
   std::memcpy(place, &whole, sizeof whole);
   send.stage = Stage::published;

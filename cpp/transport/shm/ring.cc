@@ -5,12 +5,13 @@
 
 #include "base/status.h"
 #include "base/text.h"
+#include "memory/placement.h"
 
 namespace rdmacoll::shm {
 namespace {
 
 constexpr std::size_t padded(std::size_t payload_bytes) {
-  return (sizeof(RecordHeader) + payload_bytes + kRecordAlign - 1) / kRecordAlign * kRecordAlign;
+  return round_up(sizeof(RecordHeader) + payload_bytes, kRecordAlign);
 }
 
 constexpr std::size_t place(uint64_t index) { return index % kRingBytes; }
