@@ -1,14 +1,16 @@
 """What `rdmacoll sim scale` predicts, beside what is measured: allreduces of network namespaces whose cables
 are shaped. Needs root.
 
-    PYTHONPATH=$PWD:$PWD/tests python benchmarks/scale_check.py [--hosts 2,4,8] [--gbit 1] [--json FILE]
+    PYTHONPATH=$PWD:$PWD/tests python benchmarks/scale_check.py [--hosts 2,3,4,8] [--per-host 1] [--gbit 1]
+        [--algorithms auto,ring] [--step resnet50] [--json FILE]
 
 The links' own figures are measured in the same run, by plain TCP in a ring of as many hosts: the time of a
 hop of a small message while every host sends one to the next, and what each stream carries while every host
 sends and adds half of what it gets, as in an allreduce. These are less than the shaped cables give where the
 machine's processors, which carry all hosts and their network, are the limit; so are the rates at which numpy
 copies and adds while all hosts do. From these alone the model predicts. Each time is the median of a number
-of calls, from the moment at which the last rank begins until the last one has ended.
+of calls, from the moment at which the last rank begins until the last one has ended. A step submits the
+buckets of a model's gradients as a backward pass would have them, which waits instead of computing.
 """
 
 from __future__ import annotations
@@ -18,17 +20,23 @@ import json
 import os
 import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ranks import run
 
+from rdmacoll.benchmarks import gradients
 from rdmacoll.benchmarks.hosts import Hosts
+from rdmacoll.cli.bench_step import DEFAULT_BUCKET
 from rdmacoll.cli.report import bytes_text, parse_bytes
+from rdmacoll.cli.scale import step_of
 from rdmacoll.engine.scale import Link, Model, simulate
 
 # The processor's part of a hop, at each end.
 _OVERHEAD_SHARE = 0.2
+AUTO = "auto"
+Operation = tuple[int, float]  # bytes, and when they are there, in us
 
 LINK = """
 import os, socket, statistics, sys, threading, time
@@ -78,27 +86,34 @@ report({"one_way_us": statistics.median(hops) * 1e6, "bytes_per_us": statistics.
         "copy": rate(lambda: np.copyto(a, b)), "sum": rate(lambda: np.add(a, b, out=a))}, rank=rank)
 """
 
-ALLREDUCE = """
+SUMS = """
 import json, statistics, sys, time
 import numpy as np, rdmacoll
 from rdmacoll import engine
 from ranks import report
 rdmacoll.init()
 found = {}
-for size, calls in json.loads(sys.argv[1]):
-    data = np.empty(size // 4, np.float32)
+for what, calls, operations in json.loads(sys.argv[1]):
+    arrays = [np.empty(size // 4, np.float32) for size, _ in operations]
     times = []
     for call in range(calls + 5):
-        data[:] = rdmacoll.rank() + 1
+        for data in arrays:
+            data[:] = rdmacoll.rank() + 1
         engine.barrier()
         begin = time.perf_counter()
-        result = engine.allreduce(data, op=rdmacoll.Sum, name="data", out=data)
+        handles = []
+        for number, (data, (_, ready_us)) in enumerate(zip(arrays, operations)):
+            time.sleep(max(0.0, begin + ready_us / 1e6 - time.perf_counter()))
+            handles.append(engine.allreduce_async(data, op=rdmacoll.Sum, name=f"data{number}", out=data))
+        for handle in handles:
+            handle.wait()
         # All namespaces have the machine's clock.
         last = engine.allreduce(np.array([begin, time.perf_counter()]), op=rdmacoll.Max)
-        assert data.min() == data.max() == rdmacoll.size() * (rdmacoll.size() + 1) / 2
+        for data in arrays:
+            assert data.min() == data.max() == rdmacoll.size() * (rdmacoll.size() + 1) / 2
         if call >= 5:
             times.append(float(last[1] - last[0]))
-    found[str(size)] = [statistics.median(times), min(times), max(times)]
+    found[what] = [statistics.median(times), min(times), max(times)]
 report(found)
 rdmacoll.shutdown()
 """
@@ -115,25 +130,53 @@ def measured_model(hosts: Hosts, ranks: int, volume: int) -> tuple[Model, dict[s
     return model, found
 
 
-def compare(hosts: Hosts, ranks: int, sizes: list[int], calls: int, model: Model) -> list[dict[str, Any]]:
-    """A row for each size."""
-    wanted = json.dumps([[size, calls] for size in sizes])
+@dataclass(frozen=True)
+class World:
+    """Hosts with as many ranks each, and the model of them."""
+
+    hosts: Hosts
+    count: int
+    per_host: int
+    model: Model
+
+    @property
+    def ranks(self) -> int:
+        """Of all hosts."""
+        return self.count * self.per_host
+
+
+def compare(
+    world: World, works: dict[str, list[Operation]], calls: int, algorithm: str
+) -> list[dict[str, Any]]:
+    """A row for each of the works; "auto" is what the engine chooses."""
+    wanted = json.dumps([[what, calls, operations] for what, operations in works.items()])
+    forced = None if algorithm == AUTO else algorithm
     reports = run(
-        ALLREDUCE,
-        ranks,
+        SUMS,
+        world.ranks,
         arguments=[wanted],
-        prefix_of=hosts.prefixes(list(range(ranks))),
+        env={"RDMACOLL_ALLREDUCE_ALGORITHM": forced} if forced else {},
+        prefix_of=world.hosts.prefixes([rank // world.per_host for rank in range(world.ranks)]),
         rendezvous="10.77.0.1:5099",
         deadline_s=170,
     ).succeeded()
     rows = []
-    for size in sizes:
-        seconds, least, most = reports[0][str(size)]
-        predicted = simulate(model, ranks=ranks, operations=[(size, 0.0)])["time_us"] / 1e6
+    for what, operations in works.items():
+        seconds, least, most = reports[0][what]
+        found = simulate(
+            world.model,
+            ranks=world.ranks,
+            per_node=world.per_host,
+            operations=operations,
+            algorithm=forced,
+        )
+        predicted = found["time_us"] / 1e6
         rows.append(
             {
-                "ranks": ranks,
-                "bytes": size,
+                "hosts": world.count,
+                "ranks": world.ranks,
+                "algorithm": algorithm,
+                "what": what,
                 "measured_s": seconds,
                 "measured_s_min": least,
                 "measured_s_max": most,
@@ -144,18 +187,36 @@ def compare(hosts: Hosts, ranks: int, sizes: list[int], calls: int, model: Model
     return rows
 
 
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['ranks']:>6}{row['algorithm']:>20}{row['what']:>10}"
+        f"{row['measured_s'] * 1e3:>14.2f}{row['measured_s_min'] * 1e3:>10.2f}"
+        f"{row['measured_s_max'] * 1e3:>10.2f}{row['predicted_s'] * 1e3:>12.2f}"
+        f"{row['deviation'] * 100:>8.1f}%"
+    )
+
+
 def main() -> None:
     """Exits with 1 where a prediction is further off than --within."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--hosts", default="2,4,8")
+    parser.add_argument("--hosts", default="2,3,4,8")
+    parser.add_argument("--per-host", type=int, default=1)
     parser.add_argument("--sizes", default="1M,4M,16M")
+    parser.add_argument("--step", choices=list(gradients.MODELS), help="a step of this model, too")
+    parser.add_argument("--backward-ms", type=float, default=120.0)
+    parser.add_argument("--algorithms", default="auto,ring,halving_doubling,recursive_doubling,direct")
     parser.add_argument("--gbit", type=float, default=1.0)
     parser.add_argument("--calls", type=int, default=9)
     parser.add_argument("--within", type=float, default=0.15)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     worlds = [int(count) for count in options.hosts.split(",")]
-    sizes = [parse_bytes(size) for size in options.sizes.split(",")]
+    works: dict[str, list[Operation]] = {
+        bytes_text(size): [(size, 0.0)] for size in map(parse_bytes, options.sizes.split(","))
+    }
+    if options.step:
+        _, shapes = gradients.MODELS[options.step]
+        works["step"] = step_of(shapes, options.backward_ms * 1e3, DEFAULT_BUCKET)
     hosts = Hosts(max(2, *worlds))
     rows: list[dict[str, Any]] = []
     links: dict[int, dict[str, float]] = {}
@@ -164,24 +225,22 @@ def main() -> None:
         hosts.shape(options.gbit, both_ways=True, queue_ms=400)
         print(f"{options.gbit:g} Gbit/s, {os.cpu_count()} cores")
         print(
-            f"{'ranks':>6}{'bytes':>8}{'measured ms':>14}{'min':>10}{'max':>10}{'predicted':>12}{'off by':>9}"
+            f"{'ranks':>6}{'algorithm':>20}{'bytes':>10}{'measured ms':>14}{'min':>10}{'max':>10}"
+            f"{'predicted':>12}{'off by':>9}"
         )
-        for ranks in worlds:
-            model, link = measured_model(hosts, ranks, int(16 * options.gbit + 1) << 20)
-            links[ranks] = link
+        for count in worlds:
+            model, link = measured_model(hosts, count, int(16 * options.gbit + 1) << 20)
+            links[count] = link
             print(
-                f"{ranks:>6} hosts, plain TCP in a ring: {link['one_way_us']:.1f} us a hop, "
+                f"{count:>6} hosts, plain TCP in a ring: {link['one_way_us']:.1f} us a hop, "
                 f"{link['bytes_per_us']:.1f} MB/s a link; "
                 f"numpy copies {link['copy']:.0f} and adds {link['sum']:.0f}"
             )
-            for row in compare(hosts, ranks, sizes, options.calls, model):
-                rows.append(row)
-                print(
-                    f"{ranks:>6}{bytes_text(row['bytes']):>8}{row['measured_s'] * 1e3:>14.2f}"
-                    f"{row['measured_s_min'] * 1e3:>10.2f}{row['measured_s_max'] * 1e3:>10.2f}"
-                    f"{row['predicted_s'] * 1e3:>12.2f}{row['deviation'] * 100:>8.1f}%",
-                    flush=True,
-                )
+            for algorithm in options.algorithms.split(","):
+                world = World(hosts, count, options.per_host, model)
+                for row in compare(world, works, options.calls, algorithm):
+                    rows.append(row)
+                    print(_line(row), flush=True)
     finally:
         hosts.close()
     ok = all(abs(row["deviation"]) <= options.within for row in rows)

@@ -89,7 +89,7 @@ Status PairSession::connect(probe::Player& player, const probe::Setting& setting
 }
 
 void PairSession::idle(Nanoseconds since, Nanoseconds until) const {
-  const bool shares_a_core = world_.local_size() > cores_allowed();
+  const bool shares_a_core = world_.crowd(cores_allowed()).is_crowded();
   const Nanoseconds now = clock_.now();
   if (now - since < (shares_a_core ? kSharedSpin : kSpin)) {
     if (shares_a_core) sched_yield();

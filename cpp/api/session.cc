@@ -177,7 +177,8 @@ Status Session::take_up(const std::vector<int>& leaders) {
         "with: mpirun --bind-to none.");
   }
   const LinkModel links = links_between_nodes();
-  compute_ = make_compute(cores, links);
+  const Crowd crowd = world_.crowd(cores);
+  compute_ = make_compute(crowd, links);
   Tuning tuning = tuning_for(links);
   if (config_.one_copy == true) tuning.one_copy_bytes = tuning.one_copy_bytes_scattered;
   engine_ = std::make_unique<Engine>(
@@ -186,7 +187,7 @@ Status Session::take_up(const std::vector<int>& leaders) {
     uint32_t number = 0;
     RC_RETURN_IF_ERROR(engine_->add_set(ranks, number));
   }
-  driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(cores));
+  driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(crowd, cores));
   start_deadline_ = clock_.now() + from_seconds(config_.start_timeout_s);
   return driver_->open();
 }
@@ -208,8 +209,8 @@ void Session::tell_transport() const {
   for (const std::string& note : fabric_->notes()) log_.warning(note);
 }
 
-std::unique_ptr<Compute> Session::make_compute(int cores, const LinkModel& links) const {
-  const int spare = cores / world_.local_size() - 1;  // the engine thread has one
+std::unique_ptr<Compute> Session::make_compute(const Crowd& crowd, const LinkModel& links) const {
+  const int spare = crowd.cpus / crowd.ranks - 1;  // the engine thread has one
   const int workers = config_.compute_workers.value_or(std::clamp(spare, 0, 4));
   if (workers == 0) return std::make_unique<InlineCompute>();
   WorkerLimits limits;
@@ -221,17 +222,21 @@ std::unique_ptr<Compute> Session::make_compute(int cores, const LinkModel& links
       workers, [this] { driver_->wake(); }, limits);
 }
 
-DriverOptions Session::driver_options(int cores) const {
+DriverOptions Session::driver_options(const Crowd& crowd, int cores) const {
   DriverOptions options;
-  // On a lone core the other end, or what the kernel does for both, runs when this rank gives way.
-  options.yield = world_.local_size() > cores || cores == 1;
+  // On a lone processor the other end, or what the kernel does for both, runs when this rank gives
+  // way.
+  options.yield = crowd.is_crowded() || sysconf(_SC_NPROCESSORS_ONLN) == 1;
+  // Of a rank that has one core and shares it with nobody only the threads get in each other's way.
+  const bool shares = options.yield || cores == 1;
   if (fabric_->transport_name() != "shm") {
     options.op_spin = kSpinBetweenNodes;
     options.caller_spin = fabric_->rails().empty() ? kSpinBetweenNodes : kSpinOnDevices;
   } else {
-    options.op_spin = options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;
+    options.op_spin = shares ? kSpinInCrowdedNode : kSpinInNode;
+    options.caller_spin = options.yield ? kSpinInCrowdedNode : kSpinInNode;
   }
-  if (options.yield) options.thread_spin = 0;
+  if (shares) options.thread_spin = 0;
   if (config_.spin_us) {
     options.caller_spin = static_cast<Nanoseconds>(*config_.spin_us * kMicrosecond);
     options.op_spin = options.thread_spin = options.caller_spin;

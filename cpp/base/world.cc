@@ -48,6 +48,23 @@ std::vector<int> World::numa_nodes() const {
   return nodes;
 }
 
+Crowd World::crowd(int allowed) const {
+  const std::vector<int>& mine = members[rank].cpus;
+  const std::set<int> own(mine.begin(), mine.end());
+  std::set<int> all = own;
+  Crowd crowd{.ranks = 0};
+  for (int other = 0; other < size(); ++other) {
+    if (!same_node(other, rank)) continue;
+    const std::vector<int>& cpus = members[other].cpus;
+    if (cpus.empty() || own.empty()) return {.ranks = local_size(), .cpus = allowed};
+    if (std::ranges::none_of(cpus, [&](int cpu) { return own.contains(cpu); })) continue;
+    ++crowd.ranks;
+    all.insert(cpus.begin(), cpus.end());
+  }
+  crowd.cpus = static_cast<int>(all.size());
+  return crowd;
+}
+
 int World::number(int which) const {
   return members[which].number < 0 ? which : members[which].number;
 }

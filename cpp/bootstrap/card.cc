@@ -129,6 +129,7 @@ void scan(Scanner& scanner, Card& card) {
   card.host = scanner.expect(",\"host\":").text();
   card.pid = scanner.expect(",\"pid\":").number<int64_t>();
   card.node_key = scanner.expect(",\"node\":").text();
+  card.cpus = scanner.expect(",\"cpus\":").text();
   card.numa_node = scanner.expect(",\"numa\":").number<int>();
   card.uid = scanner.expect(",\"uid\":").number<uint32_t>();
   card.unix_name = scanner.expect(",\"unix\":").text();
@@ -158,13 +159,14 @@ std::string to_json(const Card& card) {
   for (const auto& [name, value] : card.settings) {
     settings.push_back(cat(json_quote(name), ":", json_quote(value)));
   }
-  return cat(
-      "{\"wire\":", card.wire, ",\"abi\":", card.abi, ",\"host\":", json_quote(card.host),
-      ",\"pid\":", card.pid, ",\"node\":", json_quote(card.node_key), ",\"numa\":", card.numa_node,
-      ",\"uid\":", card.uid, ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[",
-      join(addresses, ","), "],\"rdma\":{\"obstacle\":", json_quote(card.rdma.obstacle),
-      ",\"devices\":", int{card.rdma.has_devices}, ",\"request\":", json_quote(card.rdma.request),
-      ",\"pool\":", card.rdma.pool_bytes, "},\"settings\":{", join(settings, ","), "}}");
+  return cat("{\"wire\":", card.wire, ",\"abi\":", card.abi, ",\"host\":", json_quote(card.host),
+             ",\"pid\":", card.pid, ",\"node\":", json_quote(card.node_key),
+             ",\"cpus\":", json_quote(card.cpus), ",\"numa\":", card.numa_node,
+             ",\"uid\":", card.uid, ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[",
+             join(addresses, ","), "],\"rdma\":{\"obstacle\":", json_quote(card.rdma.obstacle),
+             ",\"devices\":", int{card.rdma.has_devices},
+             ",\"request\":", json_quote(card.rdma.request), ",\"pool\":", card.rdma.pool_bytes,
+             "},\"settings\":{", join(settings, ","), "}}");
 }
 
 Status parse_card(std::string_view text, int rank, Card& card) {

@@ -14,7 +14,7 @@
 namespace rdmacoll {
 
 // Grows with every change of what is sent: frames, messages, handshake, this card.
-inline constexpr uint32_t kWireVersion = 20;
+inline constexpr uint32_t kWireVersion = 21;
 
 struct RdmaCard {
   std::string obstacle;  // why this rank cannot use it, and the cure; "" when it can
@@ -30,7 +30,8 @@ struct Card {
   int64_t pid = 0;
   // Boot and network namespace: equal where abstract Unix sockets may connect.
   std::string node_key;
-  int numa_node = -1;  // that this rank is bound to; -1: to none
+  std::string cpus;    // that this rank may run on: "0-3,8"; "": unknown
+  int numa_node = -1;  // that it is bound to; -1: to none
   uint32_t uid = 0;
   std::string unix_name;
   std::vector<SocketAddress> tcp;

@@ -92,11 +92,13 @@ Status Fabric::listen() {
   }
   // Listeners, and devices that are opened again, came on top: a later step must not fail for them.
   RC_RETURN_IF_ERROR(check_room());
+  const std::vector<int> cpus = allowed_cpus();
   card_ = {.abi = options_.abi,
            .host = this_host_name(),
            .pid = ::getpid(),
            .node_key = this_node_key(),
-           .numa_node = this_numa_node(),
+           .cpus = cpu_list_text(cpus),
+           .numa_node = numa_node_of(read_numa_table("/sys/devices/system/node"), cpus),
            .uid = ::geteuid(),
            .unix_name = reception_->unix_name(),
            .tcp = lodges ? options_.host->card_.tcp : reception_->tcp(),
@@ -157,7 +159,12 @@ Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
     }
     const int node = leader == rank ? nodes++ : world.members[leader].node;
     const Card& card = cards_[rank];
-    world.members.push_back({card.host, card.pid, node, number(rank), card.numa_node});
+    world.members.push_back({.host = card.host,
+                             .pid = card.pid,
+                             .node = node,
+                             .number = number(rank),
+                             .numa_node = card.numa_node,
+                             .cpus = parse_cpu_list(card.cpus)});
   }
   return {};
 }

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/text.h"
+
 namespace rdmacoll {
 namespace {
 
@@ -42,6 +44,15 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
+std::string cpu_list_text(const std::vector<int>& cpus) {
+  std::vector<std::string> runs;
+  for (std::size_t begin = 0, end; begin < cpus.size(); begin = end) {
+    for (end = begin + 1; end < cpus.size() && cpus[end] == cpus[end - 1] + 1;) ++end;
+    runs.push_back(end - begin == 1 ? cat(cpus[begin]) : cat(cpus[begin], "-", cpus[end - 1]));
+  }
+  return join(runs, ",");
+}
+
 NumaTable read_numa_table(const std::string& root) {
   NumaTable table;
   std::error_code error;
@@ -68,14 +79,14 @@ int numa_node_of(const NumaTable& table, const std::vector<int>& allowed) {
   return -1;
 }
 
-int this_numa_node() {
+std::vector<int> allowed_cpus() {
   cpu_set_t mask;
-  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return -1;
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return {};
   std::vector<int> allowed;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &mask)) allowed.push_back(cpu);
   }
-  return numa_node_of(read_numa_table("/sys/devices/system/node"), allowed);
+  return allowed;
 }
 
 }  // namespace rdmacoll

@@ -129,18 +129,21 @@ class Start:
 
 def commands(library: Library, place: Place, start: Start) -> list[list[str]]:
     """The processes to start: one for each rank, or a launcher."""
+    # TensorFlow's threads take all cores; between hosts the kernel does, too.
+    binds = {"bind": library.group in ("numpy", "limit") and not place.addresses}
     if library.launcher == "hand":
+        by_hand = [_by_hand(library, place, start, rank) for rank in range(place.ranks)]
         return [
-            [*place.prefixes.get(rank, []), *_program(library, start, _by_hand(library, place, start, rank))]
-            for rank in range(place.ranks)
+            [*place.prefixes.get(rank, []), *_program(library, start, {**binds, **told}, settings)]
+            for rank, (told, settings) in enumerate(by_hand)
         ]
-    program = _program(library, start, {"settings": library.across if place.addresses else {}})
+    program = _program(library, start, binds, library.across if place.addresses else {})
     if library.launcher == "openmpi":
         return [[*_on_first_host(place), *_open_mpi(place, start), *program]]
     if library.launcher == "hydra":
         return [[*_on_first_host(place), *_hydra(place, start), *program]]
     told = {
-        "hosts": [place.prefixes.get(rank, []) for rank in range(place.ranks)],
+        "hosts": [_by_address(place, rank) for rank in range(place.ranks)],
         "names": [place.names[host] if place.names else "localhost" for host in place.host_of],
         "address": place.address,
         "interface": place.interface,
@@ -158,30 +161,28 @@ def _environment(library: Library, more: dict[str, str] | None = None) -> list[s
     return ["env", *(f"{name}={value}" for name, value in given.items())]
 
 
-def _program(library: Library, start: Start, by_hand: dict[str, Any]) -> list[str]:
-    told = {**library.told, **by_hand.get("told", {})}
+def _program(library: Library, start: Start, told: dict[str, Any], settings: dict[str, str]) -> list[str]:
+    told = {**library.told, **told}
     call = [str(start.python), "-m", "team_rank", str(start.socket), json.dumps(told)]
-    return [*_environment(library, by_hand.get("settings")), *call]
+    return [*_environment(library, settings), *call]
 
 
-def _by_hand(library: Library, place: Place, start: Start, rank: int) -> dict[str, Any]:
-    by_hand: dict[str, Any] = {}
+def _by_hand(
+    library: Library, place: Place, start: Start, rank: int
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What a launcher would tell a rank, and its settings."""
+    told: dict[str, Any] = {}
     if library.group == "limit":
-        by_hand["told"] = {
-            "rank": rank,
-            "ranks": place.ranks,
-            "address": place.address,
-            "port": start.port,
-        }
+        told = {"rank": rank, "ranks": place.ranks, "address": place.address, "port": start.port}
     if library.group == "rpc":
         addresses = place.addresses or [place.address]
-        by_hand["told"] = {
+        told = {
             "rank": rank,
             "servers": place.servers,
             "addresses": [f"{addresses[host]}:{start.port + n}" for n, host in enumerate(place.host_of)],
         }
     if not library.is_ours:
-        return by_hand
+        return told, {}
     settings = {
         "RDMACOLL_RANK": str(rank),
         "RDMACOLL_SIZE": str(place.ranks),
@@ -190,15 +191,25 @@ def _by_hand(library: Library, place: Place, start: Start, rank: int) -> dict[st
     }
     if place.gbit:
         settings["RDMACOLL_LINK_GBIT"] = str(place.gbit)
-    return {**by_hand, "settings": settings}
+    return told, settings
 
 
 def _on_first_host(place: Place) -> Sequence[str]:
     if not place.addresses:
         return []
     # A name of its own, as the others have from the shell.
-    named = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', place.names[0]]
-    return [*place.prefixes[0], *named]
+    return [*place.prefixes[0], *_named(place.names[0])]
+
+
+def _by_address(place: Place, rank: int) -> list[str]:
+    """Horovod's process sets on Gloo forget HOROVOD_GLOO_IFACE, and look up the host's name: here it is its
+    address."""
+    prefix = place.prefixes.get(rank, [])
+    return [*prefix, *_named(place.addresses[place.host_of[rank]])] if place.addresses else prefix
+
+
+def _named(name: str) -> list[str]:
+    return ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', name]
 
 
 def _open_mpi(place: Place, start: Start) -> list[str]:

@@ -59,7 +59,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for title in ("setting", "default", "value", "source"):
+    table.add_column("setting", no_wrap=True)  # a name is to be copied
+    for title in ("default", "value", "source"):
         table.add_column(title, overflow="fold")
     for row in rows:
         name = "\n  ".join([row["name"], *row["aliases"]])

@@ -283,7 +283,8 @@ def check_gradients() -> None:
         "max": (lambda x: allreduce(x, op=rdmacoll.Max), total * hit_max),
         "min": (lambda x: allreduce(x, op=rdmacoll.Min), total * hit_min),
         "group": (lambda x: grouped_allreduce([x, x * 2.0], op=rdmacoll.Sum)[1], total * 2),
-        "broadcast": (lambda x: broadcast(x, SIZE - 1), total if RANK == SIZE - 1 else total * 0),
+        "broadcast": (lambda x: broadcast(x, SIZE - 1), total * (RANK == SIZE - 1)),
+        "copies": (lambda x: grouped_broadcast([x, x * 2.0], SIZE - 1)[1], total * 2 * (RANK == SIZE - 1)),
     }
     for name, (function, wanted) in cases.items():
         for run in (slope, tf.function(slope)):

@@ -18,6 +18,7 @@ Card a_card(const std::string& order = "run") {
             .host = "node7",
             .pid = 4711,
             .node_key = "boot:42",
+            .cpus = "0-3,8",
             .numa_node = 3,
             .uid = 1000,
             .unix_name = "rdmacoll-00ff",
@@ -71,6 +72,7 @@ TEST(FingerprintCard, comes_back_as_it_went) {
   EXPECT_EQ(back.host, card.host);
   EXPECT_EQ(back.pid, card.pid);
   EXPECT_EQ(back.node_key, card.node_key);
+  EXPECT_EQ(back.cpus, "0-3,8");
   EXPECT_EQ(back.numa_node, 3);
   EXPECT_EQ(back.uid, card.uid);
   EXPECT_EQ(back.unix_name, card.unix_name);

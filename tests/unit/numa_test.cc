@@ -65,7 +65,17 @@ TEST_F(NumaFolder, has_a_table_of_the_nodes_with_processors) {
   EXPECT_EQ(read_numa_table(root_), kTwoSockets);
 }
 
-TEST(NumaNodes, of_this_process_are_known_or_not) { EXPECT_GE(this_numa_node(), -1); }
+TEST(Cpus, are_written_as_they_are_read) {
+  for (const char* text : {"", "0", "0-3,8", "5,7,9-12,300-301"}) {
+    EXPECT_EQ(cpu_list_text(parse_cpu_list(text)), text);
+  }
+}
+
+TEST(Cpus, of_this_process_are_known) {
+  const std::vector<int> cpus = allowed_cpus();
+  EXPECT_FALSE(cpus.empty());
+  EXPECT_EQ(parse_cpu_list(cpu_list_text(cpus)), cpus);
+}
 
 }  // namespace
 }  // namespace rdmacoll

@@ -83,6 +83,35 @@ TEST(World, a_subtree_is_a_rank_and_those_below_it_in_order) {
   }
 }
 
+TEST(World, tells_who_shares_cpus) {
+  struct Row {
+    std::vector<std::vector<int>> cpus;  // of each rank of the node
+    int ranks, together;                 // of rank 0
+  };
+  const std::vector<Row> rows = {
+      {{{0, 1}, {0, 1}, {0, 1}}, 3, 2},  // bound to nothing
+      {{{0}, {1}, {2}}, 1, 1},           // each to its own
+      {{{0}, {1}, {0}, {1}}, 2, 1},      // two to each
+      {{{0, 1}, {2, 3}, {0, 1}}, 2, 2},  // to sockets
+      {{{0}, {0, 1, 2, 3}, {3}}, 2, 4},  // the second one may go elsewhere
+      {{{0, 1, 2, 3}, {0}, {0}, {9}}, 3, 4}};
+  for (const Row& row : rows) {
+    World world = world_of(std::vector<int>(row.cpus.size(), 5), 0);
+    for (std::size_t rank = 0; rank < row.cpus.size(); ++rank) {
+      world.members[rank].cpus = row.cpus[rank];
+    }
+    world.members.push_back({.host = "other", .node = 6, .cpus = {0, 1}});
+    const Crowd crowd = world.crowd(7);
+    EXPECT_EQ(crowd.ranks, row.ranks);
+    EXPECT_EQ(crowd.cpus, row.together);
+    EXPECT_EQ(crowd.is_crowded(), row.ranks > row.together);
+    // Where one does not say all count, and what this one may use.
+    world.members[row.cpus.size() - 1].cpus.clear();
+    EXPECT_EQ(world.crowd(7).ranks, static_cast<int>(row.cpus.size()));
+    EXPECT_EQ(world.crowd(7).cpus, 7);
+  }
+}
+
 TEST(World, has_servers_behind_its_workers_and_names_them_so) {
   World world{"job", 1, 4, {}};
   for (int rank = 0; rank < 5; ++rank) world.members.push_back({"node7", 4700 + rank, rank / 2});
