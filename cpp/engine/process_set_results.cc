@@ -1,6 +1,7 @@
 // Results that all ranks of a node share. Where they lie the first member decides, at the moment in
 // which it begins the sum, in its pool: it tells the others, and the servers, who wait for its
-// word. All know for which sums there is one; a word may also say that there is no room.
+// word. All know for which sums there is one; a word may also say that there is no room. Who cannot
+// see the first member's memory has no place, which both know.
 #include <algorithm>
 
 #include "base/text.h"
@@ -28,6 +29,10 @@ bool ProcessSet::find_place(Decided& decided) {
     offer_place(decided, offsets.block_bytes());
     return now_.goes_on();
   }
+  if (!transport_.reach(root()).shared_pools) {
+    decided.place.emplace();
+    return true;
+  }
   const auto told = places_.find(decided.sequence);
   if (told == places_.end()) return false;
   if (now_.lost.contains(root())) {
@@ -38,8 +43,7 @@ bool ProcessSet::find_place(Decided& decided) {
   places_.erase(told);
   decided.place.emplace();
   if (offset == PlaceMessage::kNoPlace) return true;
-  const bool is_seen = transport_.reach(root()).shared_pools;
-  const PeerPool pool = is_seen ? transport_.pool_of(root()) : PeerPool{};
+  const PeerPool pool = transport_.pool_of(root());
   if (offset > pool.bytes || offsets.block_bytes() > pool.bytes - offset) {
     host_.broken_protocol(
         root(), cat("a place for results at ", offset, " of a pool of ", bytes_text(pool.bytes)));
@@ -76,7 +80,9 @@ void ProcessSet::offer_place(Decided& decided, std::size_t block_bytes) {
     const PeerPool mine{pool_.base(), pool_.view(), pool_.size(), pool_.mapping()};
     take_place(decided, mine, message.offset, block_bytes);
   }
-  for (auto peer = ranks_.begin() + 1; peer != ranks_.end(); ++peer) post(*peer, message);
+  for (auto peer = ranks_.begin() + 1; peer != ranks_.end(); ++peer) {
+    if (transport_.reach(*peer).shared_pools) post(*peer, message);
+  }
 }
 
 void ProcessSet::handle(int peer, PlaceMessage& message) {

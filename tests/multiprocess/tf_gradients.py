@@ -214,19 +214,23 @@ def check_rows_are_gathered_or_summed_by_their_number() -> None:
 def check_gradients_of_reduced_slices() -> None:
     of = 8
     weights = [value(rank, (of, 3), salt=70) for rank in range(SIZE)]
+
+    def slope_of(indices: np.ndarray, **options: Any) -> Callable[[Any], Any]:
+        def slope(values: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(values)
+                given = tf.IndexedSlices(values, tf.constant(indices), tf.constant([of, 3]))
+                total = tf.convert_to_tensor(rdmacoll.allreduce(given, **options))
+                loss = tf.reduce_sum(total * weights[RANK])
+            return tape.gradient(loss, values)
+
+        return slope
+
     for rows in (1, 2 * of):  # "auto" gathers the first, and sums the second
         given, indices = slices(RANK, rows, of)
         for op, divisor in ((rdmacoll.Sum, 1), (rdmacoll.Average, SIZE)):
             for way in (False, True, "auto"):
-
-                def slope(values: Any, op: Any = op, way: Any = way, indices: Any = indices) -> Any:
-                    with tf.GradientTape() as tape:
-                        tape.watch(values)
-                        mine = tf.IndexedSlices(values, tf.constant(indices), tf.constant([of, 3]))
-                        total = tf.convert_to_tensor(rdmacoll.allreduce(mine, op=op, sparse_as_dense=way))
-                        loss = tf.reduce_sum(total * weights[RANK])
-                    return tape.gradient(loss, values)
-
+                slope = slope_of(indices, op=op, sparse_as_dense=way)
                 for call in (slope, tf.function(slope)):
                     found = tf.convert_to_tensor(call(tf.constant(given)))
                     close(found, np.sum(weights, axis=0)[indices] / divisor)

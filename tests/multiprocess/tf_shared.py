@@ -120,6 +120,8 @@ CONSUMERS = {
 # Whatever a rank makes of its result, the others' must not change, nor what is summed there next.
 # A plan needs no word of anybody; where a shared result comes to lie its owner tells the others.
 def check_what_is_said_of_them() -> None:
+    if os.environ.get("RDMACOLL_MODE") == "ps":  # servers follow no plan: servers_test.cc counts
+        return
     for shape in ((100,), LARGE):
         call = tf.function(lambda x, name=f"said.{shape}": allreduce(x, op=rdmacoll.Sum, name=name))
         counts = []

@@ -18,8 +18,6 @@ from .job import Job, Library
 
 _PR_SET_PDEATHSIG = 1
 _WARM_UP_CALLS = 3
-# What launchers call the rank: ours by hand, Open MPI's, hydra.
-_RANK_NAMES = ("RDMACOLL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 
 class Rank:
@@ -79,24 +77,23 @@ class Rank:
         return {**now, "peak": self.usage()["peak"]}
 
 
-def _bind(told: dict[str, Any]) -> None:
-    """Ranks to cores in turn, whoever's they are: Intel MPI binds its own, and of four on two cores that
-    nobody binds three are at one core for a while."""
+def _bind(rank: int) -> None:
+    """All threads: ranks to cores in turn, whoever's they are. Intel MPI binds its own so, and of four on
+    two cores that nobody binds three are at one core for a while."""
     cores = sorted(os.sched_getaffinity(0))
-    names = [name for name in _RANK_NAMES if name in os.environ]
-    rank = told["rank"] if "rank" in told else int(os.environ[names[0]])
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {cores[rank % len(cores)]})
 
 
 def main() -> None:
     """A rank's life."""
     begin = time.time()
     path, told = sys.argv[1], json.loads(sys.argv[2])
-    if told["bind"]:
-        _bind(told)
     # Nobody continues a stopped rank whose starter is gone.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     library = importlib.import_module(f"{__package__}.{told['module']}").join(told)
+    if told["bind"]:
+        _bind(library.rank)
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
     stream = line.makefile("rwb")
