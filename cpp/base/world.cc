@@ -51,18 +51,19 @@ std::vector<int> World::numa_nodes() const {
 Crowd World::crowd(int allowed) const {
   const std::vector<int>& mine = members[rank].cpus;
   const std::set<int> own(mine.begin(), mine.end());
-  std::set<int> all = own;
-  Crowd crowd{.ranks = 0};
-  for (int other = 0; other < size(); ++other) {
-    if (!same_node(other, rank)) continue;
-    const std::vector<int>& cpus = members[other].cpus;
-    if (cpus.empty() || own.empty()) return {.ranks = local_size(), .cpus = allowed};
-    if (std::ranges::none_of(cpus, [&](int cpu) { return own.contains(cpu); })) continue;
-    ++crowd.ranks;
-    all.insert(cpus.begin(), cpus.end());
+  std::set<int> together = own;
+  int all = 0, sharing = 0;
+  bool is_known = true;
+  for (const Member& other : members) {
+    if (other.machine != members[rank].machine) continue;
+    ++all;
+    is_known = is_known && !other.cpus.empty();
+    if (std::ranges::none_of(other.cpus, [&](int cpu) { return own.contains(cpu); })) continue;
+    ++sharing;
+    together.insert(other.cpus.begin(), other.cpus.end());
   }
-  crowd.cpus = static_cast<int>(all.size());
-  return crowd;
+  if (!is_known) return {.ranks = all, .cpus = allowed};
+  return {.ranks = sharing, .cpus = static_cast<int>(together.size())};
 }
 
 int World::number(int which) const {

@@ -18,11 +18,12 @@ struct Member {
   int number = -1;      // its rank in the job, where this world is a part of one; -1: its rank here
   int numa_node = -1;   // of its node, that it is bound to; -1: to none
   bool stores = false;  // variables, which are lost with it: asynchronous parameter servers do
+  int machine = -1;     // members of equal machine share its CPUs; a container may be a node
   std::vector<int> cpus = {};  // that it may run on; empty: unknown
 };
 
-// Ranks of a node that may run on CPUs of one of them, itself among them, and how many CPUs all of
-// these may run on.
+// Ranks of a machine that may run on CPUs of one of them, itself among them, and how many CPUs all
+// of these may run on.
 struct Crowd {
   int ranks = 1;
   int cpus = 1;
@@ -50,8 +51,8 @@ struct World {
   int cross_size() const;
   std::vector<int> nodes() const;  // of each rank
   std::vector<int> numa_nodes() const;
-  // About this rank. `allowed` is how many CPUs it may run on, which is all that is known of the
-  // others where they do not say.
+  // About this rank. Where one of its machine does not say what it may use all of them count, and
+  // the `allowed` CPUs of this one.
   Crowd crowd(int allowed) const;
   int number(int rank) const;  // what sentences call it
   // "rank 3 (node7, pid 4711)", "server 1 (rank 5, node7, pid 4712)"

@@ -188,6 +188,11 @@ std::string this_node_key() {
   return cat(boot, ":", network.st_ino);
 }
 
+std::string_view machine_key(const Card& card) {
+  const std::string_view boot = std::string_view(card.node_key).substr(0, card.node_key.find(':'));
+  return boot.empty() ? std::string_view(card.node_key) : boot;
+}
+
 std::string this_host_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";

@@ -28,7 +28,7 @@ struct Card {
   uint32_t abi = 0;
   std::string host;
   int64_t pid = 0;
-  // Boot and network namespace: equal where abstract Unix sockets may connect.
+  // Boot and network namespace, "BOOT:INODE": equal where abstract Unix sockets may connect.
   std::string node_key;
   std::string cpus;    // that this rank may run on: "0-3,8"; "": unknown
   int numa_node = -1;  // that it is bound to; -1: to none
@@ -45,6 +45,8 @@ std::string to_json(const Card& card);
 Status parse_card(std::string_view text, int rank, Card& card);
 
 std::string this_node_key();
+// Of a node's key: equal for all that share the CPUs of a machine.
+std::string_view machine_key(const Card& card);
 std::string this_host_name();
 
 }  // namespace rdmacoll

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <string_view>
 
 #include "base/system_error.h"
 #include "base/text.h"
@@ -148,6 +150,7 @@ Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
   }
   world = {.job = options_.job, .epoch = options_.epoch, .rank = options_.rank};
   int nodes = 0;
+  std::map<std::string_view, int> machines;  // by key: the first rank there
   for (int rank = 0; rank < options_.size; ++rank) {
     const int leader = leaders[rank];
     if (leader < 0 || leader > rank || leaders[leader] != leader) {
@@ -159,11 +162,13 @@ Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
     }
     const int node = leader == rank ? nodes++ : world.members[leader].node;
     const Card& card = cards_[rank];
+    const int machine = machines.emplace(machine_key(card), rank).first->second;
     world.members.push_back({.host = card.host,
                              .pid = card.pid,
                              .node = node,
                              .number = number(rank),
                              .numa_node = card.numa_node,
+                             .machine = machine,
                              .cpus = parse_cpu_list(card.cpus)});
   }
   return {};

@@ -50,12 +50,20 @@ class Hosts:
         self._made.append(name)  # before it is there: a call that runs into its limit may have made it
         ip("netns", "add", name)
 
-    def shape(self, gigabits: float, *, both_ways: bool = False, queue_ms: int = _QUEUE_MS) -> None:
+    def shape(
+        self,
+        gigabits: float,
+        *,
+        both_ways: bool = False,
+        queue_ms: int = _QUEUE_MS,
+        burst_bytes: int = BURST_BYTES,
+    ) -> None:
         """Every host sends at most so many Gbit/s, through a token bucket; `both_ways`: so does the switch
-        to every host. What would wait longer than `queue_ms` is dropped. TCP sends by Linux's own congestion
-        control, where the kernel has it: under BBR pauses of milliseconds come and go (benchmarks/README.md).
+        to every host. `burst_bytes` pass at once where nothing was sent for a while. What would wait longer
+        than `queue_ms` is dropped. TCP sends by Linux's own congestion control, where the kernel has it:
+        under BBR pauses of milliseconds come and go (benchmarks/README.md).
         """
-        bucket = f"tbf rate {gigabits:g}gbit burst {BURST_BYTES} latency {queue_ms}ms".split()
+        bucket = f"tbf rate {gigabits:g}gbit burst {burst_bytes} latency {queue_ms}ms".split()
         ends = [(name, "eth0") for name in self.names]
         if both_ways:
             ends += [(self.switch, f"p{number}") for number in range(len(self.names))]

@@ -97,10 +97,11 @@ TEST(World, tells_who_shares_cpus) {
       {{{0, 1, 2, 3}, {0}, {0}, {9}}, 3, 4}};
   for (const Row& row : rows) {
     World world = world_of(std::vector<int>(row.cpus.size(), 5), 0);
+    world.members.back().node = 4;  // a container of the same machine
     for (std::size_t rank = 0; rank < row.cpus.size(); ++rank) {
       world.members[rank].cpus = row.cpus[rank];
     }
-    world.members.push_back({.host = "other", .node = 6, .cpus = {0, 1}});
+    world.members.push_back({.host = "other", .node = 6, .machine = 6, .cpus = {0, 1}});
     const Crowd crowd = world.crowd(7);
     EXPECT_EQ(crowd.ranks, row.ranks);
     EXPECT_EQ(crowd.cpus, row.together);

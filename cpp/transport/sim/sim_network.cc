@@ -1,6 +1,7 @@
 #include "transport/sim/sim_network.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "transport/sim/sim_transport.h"
 
@@ -9,6 +10,11 @@ namespace {
 
 Nanoseconds from_us(double us) { return static_cast<Nanoseconds>(us * kMicrosecond); }
 double to_us(Nanoseconds time) { return static_cast<double>(time) / kMicrosecond; }
+
+// Of a message: the least in a chunk, and the most chunks, since each is an event or two.
+constexpr double kChunkBytesMin = 64 << 10;
+constexpr double kChunksMax = 8;
+constexpr double kSocketBytes = 4 << 20;  // the largest buffer that Linux gives a socket by itself
 
 }  // namespace
 
@@ -42,8 +48,15 @@ void SimNetwork::push(Nanoseconds time, int from, int to, Delivery deliver) {
   std::push_heap(events_.begin(), events_.end());
 }
 
-Nanoseconds SimNetwork::send(int from, int to, std::size_t bytes, Order order, Delivery deliver) {
-  if (ports_) return send_over_links(from, to, bytes, std::move(deliver));
+void SimNetwork::send(int from, int to, std::size_t bytes, Order order, Delivery deliver,
+                      Delivery sent) {
+  if (ports_) {
+    const double posted = to_us(work(from, ports_->link(from, to).overhead_us));
+    Message message{posted, static_cast<double>(bytes), std::move(deliver), std::move(sent)};
+    if (order != Order::ordered) return queue(from, to, std::move(message));
+    pass(0, from, to, message.bytes, posted, std::move(message.deliver));
+    return;
+  }
   const int delays = order == Order::ordered ? policy_.control_delays : 1;
   Nanoseconds time = clock_.now() + delays * chaotic_delay();
   const std::size_t pair = static_cast<std::size_t>(from) * dead_.size() + to;
@@ -51,7 +64,6 @@ Nanoseconds SimNetwork::send(int from, int to, std::size_t bytes, Order order, D
   if (order == Order::last) time = std::max(time, last_arrival_[pair] + 1);
   last_arrival_[pair] = std::max(last_arrival_[pair], time);
   push(time, from, to, std::move(deliver));
-  return time;
 }
 
 // ---- links ----
@@ -60,29 +72,68 @@ Nanoseconds SimNetwork::work(int rank, double us) {
   return processors_[rank] = std::max(processors_[rank], clock_.now()) + from_us(us);
 }
 
-// A port serves in the order of coming, so messages of a pair keep theirs.
-Nanoseconds SimNetwork::send_over_links(int from, int to, std::size_t bytes, Delivery deliver) {
-  const Nanoseconds posted = work(from, ports_->link(from, to).overhead_us);
-  return pass(0, from, to, static_cast<double>(bytes), to_us(posted), std::move(deliver));
+void SimNetwork::queue(int from, int to, Message message) {
+  message.chunk = std::max(kChunkBytesMin, message.bytes / kChunksMax);
+  std::vector<Message>& messages = messages_[{from, to}];
+  messages.push_back(std::move(message));
+  take_over(from, to);
+  if (messages.size() == 1) send_chunk(from, to);
 }
 
-Nanoseconds SimNetwork::pass(int hop, int from, int to, double bytes, double time_us,
-                             Delivery deliver) {
+void SimNetwork::send_chunk(int from, int to) {
+  Message& message = messages_[{from, to}].front();
+  const double bytes = std::min(message.bytes, message.chunk);
+  const double time = std::max(to_us(clock_.now()), message.posted_us);
+  Delivery deliver;
+  if (bytes == message.bytes) deliver = std::move(message.deliver);
+  const double last = pass(0, from, to, bytes, time, std::move(deliver));
+  push(from_us(last), -1, -1, [=, this] { end_chunk(from, to, bytes); });
+}
+
+void SimNetwork::end_chunk(int from, int to, double bytes) {
+  const auto at = messages_.find({from, to});
+  std::vector<Message>& messages = at->second;
+  messages.front().bytes -= bytes;
+  take_over(from, to);
+  if (messages.front().bytes == 0) messages.erase(messages.begin());
+  if (messages.empty()) {
+    messages_.erase(at);
+  } else {
+    send_chunk(from, to);
+  }
+}
+
+// A device reads memory until the last byte has left; of TCP the kernel copies what fits into the
+// socket's buffer.
+void SimNetwork::take_over(int from, int to) {
+  const bool is_by_socket = !policy_.links->is_by_device && !ports_->is_near(from, to);
+  double held = 0;
+  for (Message& message : messages_[{from, to}]) {
+    held += message.bytes;
+    if (held > (is_by_socket ? kSocketBytes : 0)) return;
+    if (!message.sent) continue;
+    const Nanoseconds posted = from_us(message.posted_us);
+    push(std::max(clock_.now(), posted), -1, -1, std::exchange(message.sent, {}));
+  }
+}
+
+// A port serves in the order of coming.
+double SimNetwork::pass(int hop, int from, int to, double bytes, double time_us, Delivery deliver) {
   const Link& link = ports_->link(from, to);
   double last = 0;
   const double begins = ports_->pass(hop, from, to, bytes, time_us, last);
-  if (hop + 1 == ports_->hops(from, to)) {
-    push(from_us(last), from, to, [this, to, &link, deliver = std::move(deliver)] {
-      work(to, link.overhead_us);
-      deliver();
-    });
-  } else {
+  if (hop + 1 < ports_->hops(from, to)) {
     const double next = begins + (hop == 0 ? link.latency_us : 0);
     push(from_us(next), from, to, [=, this, deliver = std::move(deliver)]() mutable {
       pass(hop + 1, from, to, bytes, next, std::move(deliver));
     });
+  } else if (deliver) {
+    push(from_us(last), from, to, [this, to, &link, deliver = std::move(deliver)] {
+      work(to, link.overhead_us);
+      deliver();
+    });
   }
-  return from_us(last);
+  return last;
 }
 
 void SimNetwork::wake(int rank) {

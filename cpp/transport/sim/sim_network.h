@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -129,11 +130,25 @@ class SimNetwork {
   // free: overtakes and is overtaken. ordered: behind the ordered messages of its pair. last:
   // behind everything that its pair has sent, as the end of a stream is.
   enum class Order : uint8_t { free, ordered, last };
-  // Runs `deliver` at the far end when the message has arrived. Returns when it has left.
-  Nanoseconds send(int from, int to, std::size_t bytes, Order order, Delivery deliver);
-  Nanoseconds send_over_links(int from, int to, std::size_t bytes, Delivery deliver);
-  // Through a port, and on to the next one. Returns when the last byte has left it.
-  Nanoseconds pass(int hop, int from, int to, double bytes, double time_us, Delivery deliver);
+  // With links: what a pair has to send goes in its order, and what is ordered, and others that use
+  // the same ports, between two chunks of it, as frames and packets of streams do.
+  struct Message {
+    double posted_us;
+    double bytes;  // that have not left
+    Delivery deliver, sent;
+    double chunk = 0;
+  };
+
+  // Runs `deliver` at the far end when the message has arrived; with links `sent` when its sender
+  // may use its memory again.
+  void send(int from, int to, std::size_t bytes, Order order, Delivery deliver, Delivery sent = {});
+  void queue(int from, int to, Message message);
+  void send_chunk(int from, int to);
+  void end_chunk(int from, int to, double bytes);
+  void take_over(int from, int to);
+  // Through a port, and on to the next one; `deliver`, if there is one, when the last byte is at
+  // the far end. Returns when it has left this port.
+  double pass(int hop, int from, int to, double bytes, double time_us, Delivery deliver);
   void push(Nanoseconds time, int from, int to, Delivery deliver);
   Nanoseconds chaotic_delay();
   bool is_broken(int from, int to) const;
@@ -155,7 +170,8 @@ class SimNetwork {
   Nanoseconds began_ = clock_.now();
   std::set<int> late_from_;
   std::optional<LinkPorts> ports_;
-  std::vector<Nanoseconds> processors_;  // by rank: busy until then
+  std::map<std::pair<int, int>, std::vector<Message>> messages_;  // with links: what has not left
+  std::vector<Nanoseconds> processors_;                           // by rank: busy until then
   std::vector<int> woken_;
   std::vector<bool> is_woken_;
   uint64_t events_sent_ = 0;

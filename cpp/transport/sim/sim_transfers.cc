@@ -133,15 +133,15 @@ void SimTransport::deliver_over_links(int peer, Key key) {
   const std::size_t size = total_bytes(pieces);
   std::vector<std::byte> bytes;
   if (network_.policy().moves_bytes) bytes = gathered(pieces);
-  const Nanoseconds sent_at =
-      network_.send(rank_, peer, kHeaderBytes + size, SimNetwork::Order::free,
-                    [this, peer, key, bytes = std::move(bytes)] {
-                      other(peer).receive_eagerly(rank_, key, bytes);
-                    });
   counters_.bytes_sent += size;
-  network_.at(sent_at, [this, peer, cookie = sending.mapped().cookie] {
-    arrive({.what = Arrival::What::sent, .peer = peer, .cookie = cookie});
-  });
+  network_.send(
+      rank_, peer, kHeaderBytes + size, SimNetwork::Order::free,
+      [this, peer, key, bytes = std::move(bytes)] {
+        other(peer).receive_eagerly(rank_, key, bytes);
+      },
+      [this, peer, cookie = sending.mapped().cookie] {
+        arrive({.what = Arrival::What::sent, .peer = peer, .cookie = cookie});
+      });
 }
 
 }  // namespace rdmacoll
