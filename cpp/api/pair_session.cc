@@ -68,6 +68,7 @@ Status PairSession::run(const std::array<int, 2>& leaders, const probe::Plan& pl
                         std::string& json) {
   RC_RETURN_IF_ERROR(fabric_->make_world({leaders.begin(), leaders.end()}, world_));
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
+  shares_a_core_ = world_.crowd(cores_allowed()).is_crowded();
   const probe::Setting setting{
       clock_, [this](Nanoseconds since, Nanoseconds until) { idle(since, until); }, plan};
   probe::Player player(*fabric_, world_, 1 - place_, *pool_, clock_);
@@ -89,10 +90,9 @@ Status PairSession::connect(probe::Player& player, const probe::Setting& setting
 }
 
 void PairSession::idle(Nanoseconds since, Nanoseconds until) const {
-  const bool shares_a_core = world_.crowd(cores_allowed()).is_crowded();
   const Nanoseconds now = clock_.now();
-  if (now - since < (shares_a_core ? kSharedSpin : kSpin)) {
-    if (shares_a_core) sched_yield();
+  if (now - since < (shares_a_core_ ? kSharedSpin : kSpin)) {
+    if (shares_a_core_) sched_yield();
     return;
   }
   if (!fabric_->arm()) return;

@@ -41,6 +41,7 @@ class PairSession {
   const int place_;
   Config config_;
   World world_;
+  bool shares_a_core_ = false;  // with the other one
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Fabric> fabric_;
 };

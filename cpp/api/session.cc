@@ -178,7 +178,7 @@ Status Session::take_up(const std::vector<int>& leaders) {
   }
   const LinkModel links = links_between_nodes();
   const Crowd crowd = world_.crowd(cores);
-  compute_ = make_compute(crowd, links);
+  compute_ = make_compute(std::min(cores, crowd.cpus / crowd.ranks), links);
   Tuning tuning = tuning_for(links);
   if (config_.one_copy == true) tuning.one_copy_bytes = tuning.one_copy_bytes_scattered;
   engine_ = std::make_unique<Engine>(
@@ -209,8 +209,8 @@ void Session::tell_transport() const {
   for (const std::string& note : fabric_->notes()) log_.warning(note);
 }
 
-std::unique_ptr<Compute> Session::make_compute(const Crowd& crowd, const LinkModel& links) const {
-  const int spare = crowd.cpus / crowd.ranks - 1;  // the engine thread has one
+std::unique_ptr<Compute> Session::make_compute(int cores, const LinkModel& links) const {
+  const int spare = cores - 1;  // the engine thread has one
   const int workers = config_.compute_workers.value_or(std::clamp(spare, 0, 4));
   if (workers == 0) return std::make_unique<InlineCompute>();
   WorkerLimits limits;

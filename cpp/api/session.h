@@ -63,7 +63,7 @@ class Session {
   Status take_up(const std::vector<int>& leaders);
   LinkModel links_between_nodes() const;
   void tell_transport() const;
-  std::unique_ptr<Compute> make_compute(const Crowd& crowd, const LinkModel& links) const;
+  std::unique_ptr<Compute> make_compute(int cores, const LinkModel& links) const;
   DriverOptions driver_options(const Crowd& crowd, int cores) const;
 
   SteadyClock clock_;

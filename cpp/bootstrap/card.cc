@@ -189,8 +189,7 @@ std::string this_node_key() {
 }
 
 std::string_view machine_key(const Card& card) {
-  const std::string_view boot = std::string_view(card.node_key).substr(0, card.node_key.find(':'));
-  return boot.empty() ? std::string_view(card.node_key) : boot;
+  return std::string_view(card.node_key).substr(0, card.node_key.find(':'));
 }
 
 std::string this_host_name() {

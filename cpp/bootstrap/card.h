@@ -45,7 +45,7 @@ std::string to_json(const Card& card);
 Status parse_card(std::string_view text, int rank, Card& card);
 
 std::string this_node_key();
-// Of a node's key: equal for all that share the CPUs of a machine.
+// Of a node's key: equal for all that share the CPUs of a machine; "": unknown.
 std::string_view machine_key(const Card& card);
 std::string this_host_name();
 

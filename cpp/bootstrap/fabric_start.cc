@@ -162,7 +162,8 @@ Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
     }
     const int node = leader == rank ? nodes++ : world.members[leader].node;
     const Card& card = cards_[rank];
-    const int machine = machines.emplace(machine_key(card), rank).first->second;
+    const std::string_view key = machine_key(card);
+    const int machine = key.empty() ? leader : machines.emplace(key, rank).first->second;
     world.members.push_back({.host = card.host,
                              .pid = card.pid,
                              .node = node,

@@ -36,12 +36,11 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   do {
     const int first = take_number(text);
     const int last = take_mark(text, '-') ? take_number(text) : first;
-    if (first < 0 || last < first) return {};
+    const bool ascends = cpus.empty() || first > cpus.back();
+    if (first < 0 || last < first || !ascends) return {};
     for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
   } while (take_mark(text, ','));
-  if (!text.empty()) return {};
-  std::sort(cpus.begin(), cpus.end());
-  return cpus;
+  return text.empty() ? cpus : std::vector<int>();
 }
 
 std::string cpu_list_text(const std::vector<int>& cpus) {

@@ -12,7 +12,7 @@ namespace rdmacoll {
 // By number: the CPUs that are near the node's memory, ascending.
 using NumaTable = std::map<int, std::vector<int>>;
 
-// As the kernel writes it: "0-3,8,10-11". Empty where it is something else.
+// As the kernel writes it, ascending: "0-3,8,10-11". Empty where it is something else.
 std::vector<int> parse_cpu_list(std::string_view text);
 // Of ascending numbers, as the kernel would write them.
 std::string cpu_list_text(const std::vector<int>& cpus);

@@ -53,7 +53,6 @@ Tuning tuning_for(const LinkModel& links) {
   }
   if (power < 0) tuning.direct_bytes_pair >>= -power;
   if (!links.is_by_device) scale(tuning.direct_bytes_network);
-  tuning.direct_bytes_at_once = std::min(tuning.direct_bytes_at_once, tuning.direct_bytes_network);
   return tuning;
 }
 

@@ -61,9 +61,12 @@ bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
 Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) const {
   const Descriptor& what = offer.descriptor;
   const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
-  return {
-      world_.size(),        one_node, bytes,         is_wide,       rules_.canonical, rules_.forced,
-      rules_.segment_bytes, spread_,  offer.is_even, rules_.servers};
+  // More than this offer: a batch, whose sums are the same as in any company. What is forced ends
+  // it instead.
+  const bool is_batch = bytes > offer.bytes && rules_.forced.empty();
+  const bool is_canonical = rules_.canonical || is_batch;
+  return {world_.size(),        one_node, bytes,         is_wide,       is_canonical, rules_.forced,
+          rules_.segment_bytes, spread_,  offer.is_even, rules_.servers};
 }
 
 Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {

@@ -29,16 +29,16 @@ bool ProcessSet::find_place(Decided& decided) {
     offer_place(decided, offsets.block_bytes());
     return now_.goes_on();
   }
+  const auto told = places_.find(decided.sequence);
+  if (now_.lost.contains(root())) {
+    if (told != places_.end()) host_.fail(root(), job_.failed(root(), kLeftTooEarly));
+    return false;
+  }
   if (!transport_.reach(root()).shared_pools) {
     decided.place.emplace();
     return true;
   }
-  const auto told = places_.find(decided.sequence);
   if (told == places_.end()) return false;
-  if (now_.lost.contains(root())) {
-    host_.fail(root(), job_.failed(root(), kLeftTooEarly));
-    return false;
-  }
   const uint64_t offset = told->second;
   places_.erase(told);
   decided.place.emplace();

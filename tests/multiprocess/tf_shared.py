@@ -117,7 +117,6 @@ CONSUMERS = {
 }
 
 
-# Whatever a rank makes of its result, the others' must not change, nor what is summed there next.
 # A plan needs no word of anybody; where a shared result comes to lie its owner tells the others.
 def check_what_is_said_of_them() -> None:
     if os.environ.get("RDMACOLL_MODE") == "ps":  # servers follow no plan: servers_test.cc counts
@@ -136,6 +135,7 @@ def check_what_is_said_of_them() -> None:
     sums(120)
 
 
+# Whatever a rank makes of its result, the others' must not change, nor what is summed there next.
 def check_what_one_rank_writes_the_others_do_not_see() -> None:
     wanted = expected(rdmacoll.Sum, ROWS, "float32")
     for name, consumer in CONSUMERS.items():

@@ -307,8 +307,9 @@ TEST_F(Decisions, small_ones_that_wait_together_share_a_batch) {
 
 // The bits of a sum must not depend on who was ready at the same time.
 TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
-  const auto units_of_first = [&](const World& world, std::vector<Forced> forced) {
-    DecisionLog::Rules rules;
+  const auto units_of_first = [&](const World& world, std::vector<Forced> forced,
+                                  const Tuning& tuning = {}) {
+    DecisionLog::Rules rules{.tuning = tuning};
     rules.forced = std::move(forced);
     DescriptorTable table;
     DecisionLog log(world, table, rules);
@@ -317,6 +318,7 @@ TEST_F(Decisions, a_batch_is_summed_in_the_order_of_each_of_its_operations) {
   };
   const World many = world(0, 16);
   EXPECT_EQ(units_of_first(many, {}), 3u);
+  EXPECT_EQ(units_of_first(world_, {}, {.direct_bytes_network = 20'000}), 3u);  // no ring then
   EXPECT_EQ(units_of_first(many, {{Algorithm::ring}}), 1u);
   EXPECT_EQ(units_of_first(many, {{Algorithm::direct, 20'000}, {Algorithm::ring}}), 2u);
   EXPECT_EQ(units_of_first(many, {{Algorithm::direct, 9'999}, {Algorithm::ring}}), 1u);

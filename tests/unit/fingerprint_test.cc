@@ -60,6 +60,16 @@ TEST(Fingerprint, does_not_list_a_thousand_ranks) {
               HasSubstr("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 991 others: run; rank 500: canonical"));
 }
 
+TEST(FingerprintCard, says_which_containers_share_a_machine) {
+  Card card = a_card(), other = a_card(), elsewhere = a_card(), unknown = a_card();
+  other.node_key = "boot:43";
+  elsewhere.node_key = "toob:42";
+  unknown.node_key = ":42";
+  EXPECT_EQ(machine_key(card), machine_key(other));
+  EXPECT_NE(machine_key(card), machine_key(elsewhere));
+  EXPECT_EQ(machine_key(unknown), "");
+}
+
 TEST(FingerprintCard, comes_back_as_it_went) {
   Card card = a_card();
   card.host = "a \"host\"\n\\ \x01 \xc3\xa9";

@@ -52,6 +52,21 @@ LinkModel at(LinkModel links, double times) {
   return links;
 }
 
+TEST(LinkRate, moves_where_a_ring_begins_over_tcp) {
+  const auto chosen = [](const LinkModel& links, double times, uint64_t bytes) {
+    const Facts facts{.ranks = 4, .one_node = false, .bytes = bytes};
+    return choose(AlgorithmRow::Result::sum, tuning_for(at(links, times)), facts).algorithm;
+  };
+  EXPECT_EQ(chosen(kTcpLinks, 0.1, 64 << 10), Algorithm::direct);
+  EXPECT_EQ(chosen(kTcpLinks, 0.1, 128 << 10), Algorithm::ring);
+  EXPECT_EQ(chosen(kTcpLinks, 1, 512 << 10), Algorithm::direct);
+  EXPECT_EQ(chosen(kTcpLinks, 1, 1 << 20), Algorithm::ring);
+  for (const double times : {0.25, 1.0, 2.0}) {
+    EXPECT_EQ(chosen(kRdmaLinks, times, 1 << 20), Algorithm::direct) << times;
+    EXPECT_EQ(chosen(kRdmaLinks, times, 2 << 20), Algorithm::ring) << times;
+  }
+}
+
 // On slow links bytes cost more than rounds sooner; how large the steps are is in choose_test.
 TEST(LinkRate, moves_the_cuts) {
   EXPECT_EQ(tuning_for(kTcpLinks).doubling_bytes_port, socket_tuning().doubling_bytes_port);

@@ -71,6 +71,12 @@ TEST(Cpus, are_written_as_they_are_read) {
   }
 }
 
+TEST(Cpus, are_not_those_of_another_text) {
+  for (const char* text : {"1,0", "0-3,3", "0-65535,0-65535", "3-1", "0,", "a"}) {
+    EXPECT_TRUE(parse_cpu_list(text).empty()) << text;
+  }
+}
+
 TEST(Cpus, of_this_process_are_known) {
   const std::vector<int> cpus = allowed_cpus();
   EXPECT_FALSE(cpus.empty());

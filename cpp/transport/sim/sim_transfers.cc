@@ -126,7 +126,7 @@ void SimTransport::deliver(int peer, Key key) {
   to.peers_[rank_].receives.erase(receiving);
 }
 
-// The sender has its memory back when the last byte has left its port.
+// The sender has its memory back when the last byte has left its port, or its socket has taken it.
 void SimTransport::deliver_over_links(int peer, Key key) {
   const auto sending = peers_[peer].sends.extract(key);
   const std::vector<Piece>& pieces = sending.mapped().pieces;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -77,12 +78,16 @@ class Rank:
         return {**now, "peak": self.usage()["peak"]}
 
 
-def _bind(rank: int) -> None:
-    """All threads: ranks to cores in turn, whoever's they are. Intel MPI binds its own so, and of four on
-    two cores that nobody binds three are at one core for a while."""
+def _bind(rank: int, ranks: int) -> None:
+    """Where ranks are more than cores, to these in turn, whoever's they are: Intel MPI binds its own so, and
+    of four on two cores that nobody binds three are at one core for a while. With all threads that there
+    are."""
     cores = sorted(os.sched_getaffinity(0))
+    if ranks <= len(cores):
+        return
     for thread in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(thread), {cores[rank % len(cores)]})
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread), {cores[rank % len(cores)]})
 
 
 def main() -> None:
@@ -93,7 +98,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     library = importlib.import_module(f"{__package__}.{told['module']}").join(told)
     if told["bind"]:
-        _bind(library.rank)
+        _bind(library.rank, library.ranks)
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
     stream = line.makefile("rwb")
