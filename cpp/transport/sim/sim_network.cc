@@ -14,7 +14,9 @@ double to_us(Nanoseconds time) { return static_cast<double>(time) / kMicrosecond
 // Of a message: the least in a chunk, and the most chunks, since each is an event or two.
 constexpr double kChunkBytesMin = 64 << 10;
 constexpr double kChunksMax = 8;
-constexpr double kSocketBytes = 4 << 20;  // the largest buffer that Linux gives a socket by itself
+// What of a pair TCP has under way or unsent before a sender waits: fitted to
+// benchmarks/scale_check.
+constexpr double kSocketBytes = 4 << 20;
 
 }  // namespace
 
@@ -103,8 +105,8 @@ void SimNetwork::end_chunk(int from, int to, double bytes) {
   }
 }
 
-// A device reads memory until the last byte has left; of TCP the kernel copies what fits into the
-// socket's buffer.
+// A device reads memory until the last byte has left; of TCP the kernel has copied what is under
+// way.
 void SimNetwork::take_over(int from, int to) {
   const bool is_by_socket = !policy_.links->is_by_device && !ports_->is_near(from, to);
   double held = 0;
