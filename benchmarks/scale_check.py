@@ -239,8 +239,8 @@ def main() -> None:
                 f"{link['bytes_per_us']:.1f} MB/s a link; "
                 f"numpy copies {link['copy']:.0f} and adds {link['sum']:.0f}"
             )
+            world = World(hosts, count, options.per_host, model)
             for algorithm in options.algorithms.split(","):
-                world = World(hosts, count, options.per_host, model)
                 for row in compare(world, works, options.calls, algorithm):
                     rows.append(row)
                     print(_line(row), flush=True)

@@ -1,7 +1,6 @@
 #include "api/session.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "api/rdmacoll_c.h"
 #include "base/fd.h"
 #include "base/text.h"
+#include "bootstrap/numa.h"
 #include "compute/inline.h"
 #include "compute/workers.h"
 
@@ -99,10 +99,7 @@ Status refuse_forked_child() {
 
 bool is_forked_child() { return forked_child.load(std::memory_order_relaxed); }
 
-int cores_allowed() {
-  cpu_set_t mask;
-  return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
-}
+int cores_allowed() { return std::max(1, static_cast<int>(allowed_cpus().size())); }
 
 Status Session::open(int rank, int size, std::string job, std::vector<std::byte> secret,
                      std::string_view arguments, std::unique_ptr<Session>& session) {
