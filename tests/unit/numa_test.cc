@@ -15,8 +15,9 @@ using Cpus = std::vector<int>;
 TEST(CpuLists, are_ranges_and_numbers) {
   EXPECT_EQ(parse_cpu_list("0"), Cpus({0}));
   EXPECT_EQ(parse_cpu_list("0-3"), Cpus({0, 1, 2, 3}));
-  EXPECT_EQ(parse_cpu_list("8,0-1,10-11"), Cpus({0, 1, 8, 10, 11}));
-  for (const char* text : {"", "x", "1-", "-1", "3-1", "1,", ",1", "1;2", "0-99999999", "1 "}) {
+  EXPECT_EQ(parse_cpu_list("0-1,8,10-11"), Cpus({0, 1, 8, 10, 11}));
+  for (const char* text : {"", "x", "1-", "-1", "3-1", "1,", ",1", "1;2", "0-99999999", "1 ",
+                           "8,0-1", "0-3,3", "1,1"}) {
     EXPECT_TRUE(parse_cpu_list(text).empty()) << text;
   }
 }
