@@ -257,6 +257,8 @@ void ps_leave(rc_ps* ps, const char* cause) { ps->session->leave(cause); }
 
 char* ps_stats(rc_ps* ps) { return copy_text(ps->session->stats()); }
 
+char* ps_losses(rc_ps* ps) { return copy_text(ps->session->losses()); }
+
 int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
                 const void* const* gradients, void* const* values, rc_ps_call** call,
                 char** error) {

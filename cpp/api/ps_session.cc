@@ -52,7 +52,6 @@ Status PsSession::open(Fabric& host, int rank, int size, int servers,
   opened->size_ = size;
   opened->servers_ = servers;
   opened->staleness_ = staleness;
-  opened->log_ = Log(opened->config_.log_level, rank);
   RC_RETURN_IF_ERROR(MemoryPool::create(opened->config_.pool_bytes, opened->pool_));
   FabricOptions options{.rank = rank,
                         .size = size,
@@ -118,7 +117,6 @@ Status PsSession::take_up(const std::vector<int>& leaders) {
   }
   world_.servers = is_colocated ? 0 : servers_;
   for (int rank = size_ - servers_; rank < size_; ++rank) world_.members[rank].stores = true;
-  log_ = Log(config_.log_level, world_.number(rank_));
   RC_RETURN_IF_ERROR(fabric_->begin(world_));
   const std::vector<int> workers = ranks(0, size_ - servers_);
   const std::vector<int> servers = ranks(size_ - servers_, size_);
@@ -169,7 +167,6 @@ Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
   std::unique_lock hold(mutex_);
   for (;;) {
     const bool moved = step();
-    tell_notes();
     if (client_ && !client_->failure().ok()) return client_->failure();
     // A worker that never comes is one that is lost.
     if (server_ && server_->is_done()) return {};
@@ -184,18 +181,12 @@ Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
   return {};
 }
 
-void PsSession::tell_notes() {
-  if (!server_) return;
-  for (const std::string& note : server_->take_notes()) log_.warning(note);
-}
-
 Status PsSession::serve(Nanoseconds timeout) {
   const Nanoseconds deadline = deadline_in(timeout);
   std::unique_lock hold(mutex_);
   Wait wait(patience_, clock_.now());
   for (;;) {
     const bool moved = step();
-    tell_notes();
     const Nanoseconds now = clock_.now();
     if (server_->is_done() && fabric_->flushed()) return {};
     if (now >= deadline) return Status::busy();
@@ -222,6 +213,17 @@ void PsSession::leave(const std::string& cause) {
 std::string PsSession::stats() {
   const std::lock_guard hold(mutex_);
   return server_->stats_json();
+}
+
+std::string PsSession::losses() {
+  const std::lock_guard hold(mutex_);
+  std::vector<std::string> losses, quoted;
+  if (server_) losses = server_->take_losses();
+  if (client_ && client_->failure().code() == Code::rank_failed) {
+    losses.push_back(client_->failure().message());
+  }
+  for (const std::string& loss : losses) quoted.push_back(json_quote(loss));
+  return cat("[", join(quoted, ", "), "]");
 }
 
 // Until something arrives, the bell rings, or it is `until`. Others may ask and wait meanwhile.

@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/event.h"
-#include "base/log.h"
 #include "base/patience.h"
 #include "bootstrap/fabric.h"
 #include "memory/pool.h"
@@ -49,6 +48,9 @@ class PsSession {
   void leave(const std::string& cause);
   // On a server, what it has done: as Server::stats_json().
   std::string stats();
+  // What Server::take_losses() gives; on a worker the failure of a server, which has ended it. A
+  // list in JSON.
+  std::string losses();
 
   // On a worker. `ask` runs while nobody else steps the client. Then until all is done; busy() when
   // `timeout` is over before.
@@ -91,14 +93,12 @@ class PsSession {
   void notice_gap();
   void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
   void call_back(std::unique_lock<std::mutex>& hold);
-  void tell_notes();
   void run();  // the worker's thread: heartbeats, and what nobody waits for
 
   SteadyClock clock_;
   int rank_ = 0, size_ = 1, servers_ = 1;
   std::optional<uint64_t> staleness_;
   Config config_;
-  Log log_;
   World world_;
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<Fabric> fabric_;

@@ -384,7 +384,7 @@ const rc_api kApi{
     ps_open, ps_node, ps_start, ps_free, ps_serve, ps_declare, ps_move, ps_move_rows, ps_ask,
     ps_wait, ps_call_free, ps_sharding, ps_checkpoint, ps_move_slot, ps_updates, ps_submit,
     ps_end, ps_stats, set_lock_hooks, prepared_run_locked, ps_leave,
-    ps_exchange, set_python, prepared_call};
+    ps_exchange, set_python, prepared_call, ps_losses};
 // clang-format on
 
 }  // namespace

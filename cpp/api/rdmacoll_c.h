@@ -457,6 +457,9 @@ typedef struct rc_api {
    * `otherwise` returns is returned. Set Python's own functions first. */
   void (*set_python)(const rc_python* python);
   void* (*prepared_call)(void* self, void* nothing);
+  /* A list in JSON. On a server: sentences about workers that were lost since the last call. On a
+   * worker: the failure of a server by which all has ended, or nothing. */
+  char* (*ps_losses)(rc_ps* ps);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

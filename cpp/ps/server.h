@@ -50,8 +50,9 @@ class Server final : public Sink {
   // Tells the workers why this server ends before them. Nothing of it is used then but `has_told`.
   void leave(const std::string& cause);
   bool has_told() const;
-  // Sentences about workers that were lost since the last call.
-  std::vector<std::string> take_notes();
+  // Sentences about workers that were lost since the last call. Another server's end may be the
+  // cause, which the engine hears of a moment later.
+  std::vector<std::string> take_losses();
   // {"updates", "bytes_received", "bytes_sent", "stored_bytes", "variables", "workers": that are
   // there, "waiting": for slower ones or for initial values, "lost"}
   std::string stats_json() const;
@@ -138,7 +139,7 @@ class Server final : public Sink {
   ShownWrites shown_writes_;  // of what goes back
   Pace pace_;
   std::vector<Worker> workers_;
-  std::vector<std::string> notes_;
+  std::vector<std::string> losses_;
   std::optional<std::size_t> saving_;  // the worker whose checkpoint is under way
   uint64_t left_ = 0;  // elements that may still be caught up in this turn, for this worker
   uint64_t updates_ = 0, bytes_received_ = 0, bytes_sent_ = 0, lost_ = 0;

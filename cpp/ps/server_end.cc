@@ -32,7 +32,7 @@ void Server::lose(std::size_t index, const std::string& cause) {
   const std::string rest =
       there == 0 ? "It was the last worker, so the server ends."
                  : cat("The server goes on with ", there, there == 1 ? " worker." : " workers.");
-  notes_.push_back(cat(world_.failed(worker.rank, cause).message(), ". ", rest));
+  losses_.push_back(cat(world_.failed(worker.rank, cause).message(), ". ", rest));
 }
 
 void Server::release(Worker& worker) {
@@ -65,7 +65,7 @@ bool Server::has_told() const {
                      [](const Worker& worker) { return worker.unsaid.empty(); });
 }
 
-std::vector<std::string> Server::take_notes() { return std::exchange(notes_, {}); }
+std::vector<std::string> Server::take_losses() { return std::exchange(losses_, {}); }
 
 std::string Server::stats_json() const {
   std::size_t there = 0, waiting = 0;

@@ -346,6 +346,7 @@ class _Api(ctypes.Structure):
         ),
         ("set_python", ctypes.CFUNCTYPE(None, ctypes.POINTER(_Python))),
         ("prepared_call", _VOID),
+        ("ps_losses", ctypes.CFUNCTYPE(_VOID, _VOID)),
     ]
 
 
@@ -748,6 +749,12 @@ class Library:
         """What this server has done, and how many workers wait."""
         fields: dict[str, int] = json.loads(self.take_text(self._api.ps_stats(ps)))
         return fields
+
+    def ps_losses(self, ps: int) -> list[str]:
+        """On a server, about workers that were lost since the last call; on a worker the loss of a server that
+        has ended it, or nothing."""
+        sentences: list[str] = json.loads(self.take_text(self._api.ps_losses(ps)))
+        return sentences
 
     def ps_leave(self, ps: int, cause: str) -> None:
         """A server that ends before its workers tells them why; `ps_free` comes next."""

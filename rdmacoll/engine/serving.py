@@ -59,7 +59,7 @@ def _say(error: BaseException, ending: Ending, log: Log) -> None:
 
 def _serve(library: Library, engine: int, servers: VariableServers | None, look: Callable[[], None]) -> bool:
     if servers is not None:
-        servers.serve(look)
+        servers.serve(engine, look)
     try:
         left = _serve_sums(library, engine, look)
     except RankFailedError as error:

@@ -273,6 +273,8 @@ def _end(cause: str | None) -> None:
         unbind(engine)
         servers = engine.variable_servers
         if servers is not None and not is_harmless(cause or ""):
+            if engine.is_open:
+                servers.hear(engine.address)
             engine.close(cause)  # first: a colocated server ends with this process, and others with that
         try:
             if servers is not None and not servers.close(engine.address if engine.is_open else 0, cause):

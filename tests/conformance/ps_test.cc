@@ -145,9 +145,9 @@ TEST_P(ParameterServer, goes_on_without_a_worker_that_dies) {
     run(one);
     run(other);
   }
-  const std::vector<std::string> notes = servers[0]->take_notes();
-  ASSERT_EQ(notes.size(), 1U);
-  EXPECT_THAT(notes[0], testing::AllOf(testing::HasSubstr("rank 2 (here"),
+  const std::vector<std::string> losses = servers[0]->take_losses();
+  ASSERT_EQ(losses.size(), 1U);
+  EXPECT_THAT(losses[0], testing::AllOf(testing::HasSubstr("rank 2 (here"),
                                        testing::HasSubstr("goes on with 2 workers.")));
   run(clients[0]->leave());
   EXPECT_FALSE(servers[0]->is_done());
@@ -267,10 +267,10 @@ TEST_P(ParameterServer, whose_first_worker_dies_too_early_says_so_to_the_others)
   clients[1].reset();
   fleet->transports[1].reset();
   EXPECT_TRUE(run_until([&] { return servers[0]->is_done(); }));
-  const std::vector<std::string> notes = servers[0]->take_notes();
-  ASSERT_EQ(notes.size(), 2U);
-  EXPECT_THAT(notes[0], testing::HasSubstr("goes on with 1 worker."));
-  EXPECT_THAT(notes[1], testing::HasSubstr("It was the last worker, so the server ends."));
+  const std::vector<std::string> losses = servers[0]->take_losses();
+  ASSERT_EQ(losses.size(), 2U);
+  EXPECT_THAT(losses[0], testing::HasSubstr("goes on with 1 worker."));
+  EXPECT_THAT(losses[1], testing::HasSubstr("It was the last worker, so the server ends."));
 }
 
 TEST_P(ParameterServer, hangs_up_on_nonsense) {
@@ -281,7 +281,7 @@ TEST_P(ParameterServer, hangs_up_on_nonsense) {
   ASSERT_TRUE(run_until([&] {
     return !clients[1] || servers[0]->stats_json().find("\"lost\": 1") != std::string::npos;
   }));
-  EXPECT_THAT(servers[0]->take_notes().at(0), testing::HasSubstr("it sent what is no request"));
+  EXPECT_THAT(servers[0]->take_losses().at(0), testing::HasSubstr("it sent what is no request"));
   auto values = values_of_specs(0);
   run(clients[0]->pull(tensors(values)));
 }

@@ -190,6 +190,17 @@ def test_a_server_that_dies_is_named_on_all_workers():
         assert "the variables that it stored are lost" in error
 
 
+@pytest.mark.parametrize("killed", [2, 3])
+def test_the_other_server_says_nothing_but_which_server_has_died(killed):
+    with Run(PUSHING, 4, env={"RDMACOLL_NUM_SERVERS": "2"}) as started:
+        started.wait_for_reports([0, 1])
+        os.kill(started.pid(killed), signal.SIGKILL)
+        outcome = started.finish(60)
+    assert [outcome.ranks[place].code for place in (0, 1, 5 - killed)] == [1, 1, 1], outcome.text()
+    (line,) = outcome.ranks[5 - killed].output.splitlines()
+    assert f" error: server {killed - 2} (rank {killed}, " in line
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_server_that_dies_in_the_middle_of_large_pushes_is_named(transport):
     program = """
