@@ -751,8 +751,8 @@ class Library:
         return fields
 
     def ps_losses(self, ps: int) -> list[str]:
-        """On a server, about workers that were lost since the last call; on a worker the loss of a server that
-        has ended it, or nothing."""
+        """On a server, about workers that were lost since the last call; on a worker the loss of a server
+        that has ended it, or nothing."""
         sentences: list[str] = json.loads(self.take_text(self._api.ps_losses(ps)))
         return sentences
 

@@ -148,7 +148,7 @@ TEST_P(ParameterServer, goes_on_without_a_worker_that_dies) {
   const std::vector<std::string> losses = servers[0]->take_losses();
   ASSERT_EQ(losses.size(), 1U);
   EXPECT_THAT(losses[0], testing::AllOf(testing::HasSubstr("rank 2 (here"),
-                                       testing::HasSubstr("goes on with 2 workers.")));
+                                        testing::HasSubstr("goes on with 2 workers.")));
   run(clients[0]->leave());
   EXPECT_FALSE(servers[0]->is_done());
   run(clients[1]->leave());
