@@ -24,8 +24,6 @@ constexpr uint32_t kEpoch = 1;
 constexpr std::chrono::milliseconds kStandBack{2};
 // How long the news that a server ends may take to leave this process.
 constexpr Nanoseconds kLastWords = 200 * kMillisecond;
-// A server that is lost so soon after this process was stopped had waited for it.
-constexpr Nanoseconds kResumed = kSecond;
 // What every transport carries at once, also shared memory without one-copy reads.
 constexpr std::size_t kChunkBytesMost = std::size_t{1} << 20;
 
@@ -144,19 +142,12 @@ bool PsSession::step() {
   return client_->turn();
 }
 
-// Peers hear of us five times in their patience, so a step that is so much later finds that those
-// have hung up who had waited for it.
+// Servers that had waited for this process have hung up.
 void PsSession::notice_gap() {
-  const Nanoseconds now = clock_.now(), patience = from_seconds(config_.peer_timeout_s);
-  const Nanoseconds gap = stepped_at_ == 0 ? 0 : now - stepped_at_;
-  stepped_at_ = now;
-  if (gap > patience - patience / 5) {
-    resumed_at_ = now;
-    client_->was_stopped(world_.was_stopped(gap, patience));
-  } else if (resumed_at_ != 0 && now - resumed_at_ > kResumed) {
-    resumed_at_ = 0;
-    client_->was_stopped({});
-  }
+  const Nanoseconds patience = from_seconds(config_.peer_timeout_s);
+  const Nanoseconds stopped_for = gap_.turn(clock_.now(), patience);
+  if (std::exchange(stopped_for_, stopped_for) == stopped_for) return;
+  client_->was_stopped(stopped_for > 0 ? world_.was_stopped(stopped_for, patience) : Status());
 }
 
 Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {

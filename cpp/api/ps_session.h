@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/event.h"
+#include "base/gap.h"
 #include "base/patience.h"
 #include "bootstrap/fabric.h"
 #include "memory/pool.h"
@@ -108,7 +109,8 @@ class PsSession {
   // On a worker: whoever holds the mutex steps the client: those who wait, else the thread.
   std::mutex mutex_;
   std::condition_variable moved_;
-  Nanoseconds stepped_at_ = 0, resumed_at_ = 0;
+  Gap gap_;
+  Nanoseconds stopped_for_ = 0;
   int waiting_ = 0;
   Patience patience_{kSpin};
   int sleeping_ = 0;       // in poll(), and not hearing of anything but the bell

@@ -45,7 +45,8 @@ bool Engine::progress() {
 }
 
 bool Engine::advance() {
-  notice_gap();
+  now_.turned_at = clock_.now();
+  stopped_for_ = gap_.turn(now_.turned_at, peer_timeout_);
   bool moved = take_submissions();  // what callers want
   // What a plan has started leaves with this turn's words, and waits when its answer comes in.
   if (moved && now_.goes_on() && suspects_.empty()) execute();
@@ -61,17 +62,6 @@ bool Engine::advance() {
   moved |= end_deserted();       // what a rank that has left will never join in
   if (!to_answer_.empty()) moved |= answer_goodbyes();
   return flush_outbox() || moved;
-}
-
-// Heartbeats are due five times in the time after which a silent peer has failed, so a loop that is
-// later than that was stopped, or starved.
-void Engine::notice_gap() {
-  const Nanoseconds now = clock_.now();
-  if (now_.turned_at != 0 && now - now_.turned_at > peer_timeout_) {
-    gap_ = now - now_.turned_at;
-    resumed_at_ = now;
-  }
-  now_.turned_at = now;
 }
 
 Status Engine::check(const Request& request) const {

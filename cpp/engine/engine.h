@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "base/gap.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/world.h"
@@ -137,7 +138,6 @@ class Engine final : public Sink, private SetHost {
   void end(const OperationRef& operation, const Status& status) override;
 
   bool advance();
-  void notice_gap();
   bool take_submissions();
   bool execute();
   bool finish_operations();
@@ -214,9 +214,9 @@ class Engine final : public Sink, private SetHost {
   uint64_t payload_bytes_ = 0;
   std::size_t in_flight_ = 0;
   bool polling_ = false;
-  bool settled_ = false;        // the last progress() moved nothing
-  Nanoseconds resumed_at_ = 0;  // after a gap longer than the peers' patience
-  Nanoseconds gap_ = 0;
+  bool settled_ = false;  // the last progress() moved nothing
+  Gap gap_;
+  Nanoseconds stopped_for_ = 0;  // what it says
   Nanoseconds busy_since_ = 0;
   Nanoseconds busy_ = 0;
 };

@@ -11,9 +11,6 @@ namespace {
 constexpr Nanoseconds kFailureFlush = 200 * kMillisecond;
 // How long the control tree may take to say why a peer that is not our neighbour there has ended.
 constexpr Nanoseconds kHearsay = 100 * kMillisecond;
-// A connection that is lost so soon after this process was stopped was closed by a peer that had
-// waited for it.
-constexpr Nanoseconds kResumed = kSecond;
 // What user code says when it fails may be of any length.
 constexpr std::size_t kCauseBytesMax = 1000;
 
@@ -25,8 +22,8 @@ void Engine::peer_failed(int peer, const std::string& cause) {
   outbox_.erase(peer);
   to_answer_.erase(peer);
   unanswered_.erase(peer);
-  if (gap_ > 0 && clock_.now() - resumed_at_ < kResumed) {
-    fail(world_.rank, world_.was_stopped(gap_, peer_timeout_));
+  if (stopped_for_ > 0) {
+    fail(world_.rank, world_.was_stopped(stopped_for_, peer_timeout_));
   } else if (!said_goodbye_.contains(peer)) {
     const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
     suspects_.push_back({peer, world_.failed(peer, cause), due});

@@ -53,7 +53,7 @@ class ParameterServerViews : public PsFleet {
   void expect_hung_up() {
     ASSERT_TRUE(run_until(
         [&] { return servers[0]->stats_json().find("\"lost\": 1") != std::string::npos; }));
-    EXPECT_THAT(servers[0]->take_notes().at(0), testing::HasSubstr("it sent what is no request"));
+    EXPECT_THAT(servers[0]->take_losses().at(0), testing::HasSubstr("it sent what is no request"));
     std::vector<std::vector<float>> pulled = {counted(kElements, 1)};
     run(clients[0]->pull(tensors(pulled)));
     EXPECT_EQ(pulled[0], std::vector<float>(kElements));
