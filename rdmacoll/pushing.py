@@ -8,15 +8,26 @@ from typing import Any
 from rdmacoll import engine, ps
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Average
+from rdmacoll.engine.world import Engine, current
 from rdmacoll.ps.calls import has_servers
 
 
-def push(tensor: Any, name: str) -> Any:
-    """Lets asynchronous servers update variable `name`, which has been declared, by the gradient `tensor`: an
-    array or a tensor of its shape and dtype, or a `tf.IndexedSlices` of some of its rows.
+# What `push` has begun and nobody has pulled, by name: of which world, the sum, and whether it is of a tensor.
+_begun: dict[str, tuple[Engine, engine.Handle, bool]] = {}
 
-    It returns when the servers have done it; in a graph of TensorFlow 1 it gives the operation.
+
+def push(tensor: Any, name: str) -> Any:
+    """Asynchronous servers: lets them update variable `name`, which has been declared, by the gradient
+    `tensor`: an array or a tensor of its shape and dtype, or a `tf.IndexedSlices` of some of its rows. It
+    returns when the servers have done it; in a graph of TensorFlow 1 it gives the operation.
+
+    Synchronous servers, and allreduce mode: the first half of `push_pull(tensor, name=name)`, of an array or
+    an eager tensor. It returns at once; `tensor` stays as it is until `pull(name)` has given the average of
+    what all workers have pushed.
+
     Raises ConfigError, NotInitializedError, and RankFailedError once a server has died."""
+    if not has_servers():
+        return _begin(tensor, name)
     if _is_tensor(tensor):
         from rdmacoll.ops import servers
 
@@ -25,8 +36,12 @@ def push(tensor: Any, name: str) -> Any:
 
 
 def pull(name: str) -> Any:
-    """The value of variable `name`, as it is now: an array, or a tensor where a TensorFlow function is being
-    traced. Raises as `push`."""
+    """Asynchronous servers: the value of variable `name`, as it is now: an array, or a tensor where a
+    TensorFlow function is being traced. Synchronous servers, and allreduce mode: the average of what all
+    workers have pushed as `name`, of its shape and dtype: an array, or a tensor where a tensor was pushed.
+    Raises as `push`."""
+    if not has_servers():
+        return _end(name)
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and not tensorflow.executing_eagerly():
         from rdmacoll.ops import servers
@@ -65,6 +80,30 @@ def push_pull(tensor: Any, op: int = Average, name: str | None = None) -> Any:
 
         return ops.allreduce(tensor, op=op, name=name)
     return engine.allreduce(tensor, op=op, name=name)
+
+
+def _begin(tensor: Any, name: str) -> None:
+    is_tensor = _is_tensor(tensor)
+    if is_tensor and not hasattr(tensor, "numpy"):
+        raise ConfigError(
+            f"push of {name!r} in a TensorFlow function, or of IndexedSlices, where servers sum: call "
+            "push_pull, which does both."
+        )
+    if name in _begun and _begun[name][0] is current():
+        raise ConfigError(f"{name!r} is pushed again before it was pulled: pull it first.")
+    handle = engine.allreduce_async(tensor.numpy() if is_tensor else tensor, name=name)
+    _begun[name] = current(), handle, is_tensor
+
+
+def _end(name: str) -> Any:
+    if name not in _begun or _begun[name][0] is not current():
+        raise ConfigError(
+            f"nothing was pushed as {name!r} since the last pull of it: these servers sum what workers push, "
+            'and own no variables; those of rdmacoll.init(mode="ps", sync=False) do.'
+        )
+    _, handle, is_tensor = _begun.pop(name)
+    value = handle.wait()
+    return sys.modules["tensorflow"].convert_to_tensor(value) if is_tensor else value
 
 
 def _is_tensor(tensor: Any) -> bool:

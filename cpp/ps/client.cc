@@ -36,8 +36,12 @@ Client::~Client() {
 
 StoredSpec Client::stored(uint32_t variable, int server) const {
   const VariableSpec& spec = specs_[variable];
-  return {spec.name, spec.dtype, decays_[variable], sharding_.elements_on(variable, server),
-          spec.by_rows && spec.elements() > 0 ? spec.row_elements() : 0};
+  return {spec.name,
+          spec.dtype,
+          decays_[variable],
+          sharding_.elements_on(variable, server),
+          spec.by_rows && spec.elements() > 0 ? spec.row_elements() : 0,
+          spec.dims};
 }
 
 CallRef Client::new_call() const {
@@ -90,7 +94,10 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
                        const std::string& rule, CallRef& call) {
   UpdateRule read;
   RC_RETURN_IF_ERROR(rule_from(rule, read));
-  for (const VariableSpec& spec : specs) RC_RETURN_IF_ERROR(check(spec));
+  for (const VariableSpec& spec : specs) {
+    RC_RETURN_IF_ERROR(check(spec));
+    RC_RETURN_IF_ERROR(check_row(spec));
+  }
   if (!rule_.empty() && !rule.empty() && rule_ != rule) {
     return {Code::invalid, cat("variables with a second optimizer: the servers go by\n", rule_,
                                "and this one is\n", rule,
@@ -284,7 +291,7 @@ void Client::control(int peer, std::span<const std::byte> message) {
       break;
     case Answer::Kind::refused:
       pending.back = 0;
-      if (call.status.ok()) call.status = {answer.code, std::move(answer.text)};
+      if (call.status.ok()) call.status = refusal(answer);
       [[fallthrough]];
     case Answer::Kind::done:
       pending.is_answered = true;
@@ -293,6 +300,12 @@ void Client::control(int peer, std::span<const std::byte> message) {
     case Answer::Kind::leaving:
       break;  // is of no request
   }
+}
+
+// The only rank that a refusal may be about is the first worker.
+Status Client::refusal(Answer& answer) const {
+  if (answer.code != Code::rank_failed) return {answer.code, std::move(answer.text)};
+  return world_.blaming(0, std::move(answer.text), "left the job");
 }
 
 // Of a server that ends before its workers. One that ends for another rank's sake, of which it has

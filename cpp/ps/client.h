@@ -151,6 +151,7 @@ class Client final : public Sink {
   void ask(std::size_t server, Pending pending, const CallRef& call);
   void cut(const Tensor& tensor, int server, std::size_t begun, Pending& pending) const;
   StoredSpec stored(uint32_t variable, int server) const;
+  Status check_row(const VariableSpec& spec) const;  // whether one fits into a transfer
   Status check_rows(uint32_t variable, std::span<const int64_t> rows) const;
   uint64_t steps_of(std::span<const Tensor> tensors) const;
   bool post(Server& server, Pending& pending);
@@ -159,6 +160,7 @@ class Client final : public Sink {
   bool has_room(Server& server, Packed& place, std::size_t bytes);
   uint64_t cookie(const Server& server, const Pending& pending, std::size_t packed) const;
   bool accepted(const Status& status);
+  Status refusal(Answer& answer) const;
   Status departure(int peer, const std::string& cause) const;
   void end_requests(Server& server);
   void forget(std::size_t known, const std::string& rule, Sharding before);

@@ -7,6 +7,17 @@
 #include "ps/client.h"
 
 namespace rdmacoll::ps {
+
+Status Client::check_row(const VariableSpec& spec) const {
+  const uint64_t row_bytes = spec.row_elements() * size_of(spec.dtype);
+  if (!spec.by_rows || spec.elements() == 0) return {};
+  const std::size_t most = options_.chunk_bytes - sizeof(int64_t);
+  if (row_bytes <= most) return {};
+  return {Code::invalid, cat("a row of variable ", spec.name, " has ", row_bytes,
+                             " bytes, and a transfer of rows at most ", most,
+                             ": declare it without by_rows, and push it whole.")};
+}
+
 Status Client::check_rows(uint32_t variable, std::span<const int64_t> rows) const {
   const VariableSpec& spec = specs_[variable];
   if (!spec.by_rows) {
@@ -20,11 +31,6 @@ Status Client::check_rows(uint32_t variable, std::span<const int64_t> rows) cons
       return {Code::invalid, cat("row ", row, " of variable ", spec.name, ": it has rows 0 to ",
                                  spec.dims[0] - 1, ".")};
     }
-  }
-  const uint64_t row_bytes = spec.row_elements() * size_of(spec.dtype);
-  if (spec.elements() > 0 && row_bytes + sizeof(int64_t) > options_.chunk_bytes) {
-    return {Code::invalid, cat("a row of variable ", spec.name, " has ", row_bytes,
-                               " bytes, more than a transfer: raise RDMACOLL_CHUNK_SIZE.")};
   }
   if (rows.size() > UINT32_MAX) {
     return {Code::invalid, cat(rows.size(), " rows at once: move fewer than 2^32.")};

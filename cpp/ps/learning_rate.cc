@@ -32,6 +32,23 @@ float cosine_with_warm_up(const LearningRate& rate, float step) {
   return cosine(rate, step - warm_up, target);
 }
 
+float cosine_with_restarts(const LearningRate& rate, float step) {
+  const float longer = narrow(rate.t_mul);
+  float passed = step / narrow(rate.first_decay_steps);  // periods, as long as the first one
+  float restarts = std::floor(passed);
+  if (longer == 1) {
+    passed -= restarts;
+  } else {
+    restarts = std::floor(std::log(1 - passed * (1 - longer)) / std::log(longer));
+    const float length = std::pow(longer, restarts);
+    passed = (passed - (1 - length) / (1 - longer)) / length;
+  }
+  const float decayed = 0.5F * std::pow(narrow(rate.m_mul), restarts) *
+                        (1.0F + std::cos(std::numbers::pi_v<float> * passed));
+  return narrow(rate.initial_learning_rate) *
+         (narrow(1 - rate.alpha) * decayed + narrow(rate.alpha));
+}
+
 float polynomial(const LearningRate& rate, float step) {
   float decay_steps = narrow(rate.decay_steps);
   if (rate.cycle == 0) {
@@ -70,6 +87,8 @@ float LearningRate::at(int64_t step) const {
       return polynomial(*this, now);
     case Schedule::inverse_time_decay:
       return start / (1 + narrow(decay_rate) * periods(*this, now));
+    case Schedule::cosine_decay_restarts:
+      return cosine_with_restarts(*this, now);
   }
   RC_ASSERT(false, cat("schedule ", static_cast<int>(schedule)));
   return 0;

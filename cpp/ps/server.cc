@@ -112,12 +112,16 @@ Status Server::begin(std::size_t index, Job& job) {
   if (request.ask == Ask::declare) {
     job.refusal = declare(request, text);
   } else if (request.ask == Ask::wait && !is_all_initialized()) {
-    job.refusal = {Code::failed,
-                   index == 0 ? std::string("this worker gives the variables their initial values: "
-                                            "it cannot wait for them.")
-                              : cat("rank ", world_.number(workers_[0].rank),
-                                    " has left before it gave the variables their initial values. "
-                                    "Start again.")};
+    if (index == 0) {
+      job.refusal = {Code::failed,
+                     "this worker gives the variables their initial values: it cannot wait for "
+                     "them."};
+    } else {
+      job.refusal = {Code::rank_failed,
+                     cat("rank ", world_.number(workers_[0].rank),
+                         " has left before it gave the variables their initial values: what it "
+                         "printed last may say why. Start again.")};
+    }
   } else if (request.ask == Ask::save || request.ask == Ask::restore) {
     const auto way = request.ask == Ask::save ? Checkpoint::Way::save : Checkpoint::Way::restore;
     job.checkpoint = std::make_unique<Checkpoint>(

@@ -50,12 +50,8 @@ Status Store::set_rule(const std::string& text) {
 
 Status Store::check_same(const Variable& known, const StoredSpec& spec) const {
   if (known.spec == spec) return {};
-  const auto told = [](const StoredSpec& one) {
-    return cat(one.name, " (", name_of(one.dtype), ", ", one.elements, " elements here",
-               one.row_elements > 0 ? ", by rows" : "", one.decays ? "" : ", not decayed", ")");
-  };
   return {Code::mismatch, cat("workers have different variables: the servers know ",
-                              told(known.spec), ", and this worker has ", told(spec),
+                              text_of(known.spec), ", and this worker has ", text_of(spec),
                               " in its place. Build the same model on all workers.")};
 }
 
@@ -79,7 +75,8 @@ Status Store::declare(std::size_t index, const StoredSpec& spec) {
   try {
     if (has_memory) {
       variable.values.resize(spec.bytes());
-      variable.slots.assign(slots(), std::vector<std::byte>(spec.bytes()));
+      variable.slots.resize(slots());
+      for (std::vector<std::byte>& slot : variable.slots) slot.resize(spec.bytes());
       variable.row_updates.resize(noted_bytes(spec) / sizeof(uint64_t));
     }
   } catch (const std::bad_alloc&) {

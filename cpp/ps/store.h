@@ -22,6 +22,7 @@ struct StoredSpec {
   bool decays = true;         // whether the rule's weight decay is for it
   uint64_t elements = 0;      // here
   uint64_t row_elements = 0;  // of a variable that is pushed and pulled by rows; else 0
+  std::vector<int64_t> dims;  // of the whole variable
 
   uint64_t bytes() const { return elements * size_of(dtype); }
   uint64_t rows() const { return row_elements == 0 ? 0 : elements / row_elements; }
@@ -29,6 +30,8 @@ struct StoredSpec {
   bool operator==(const StoredSpec&) const = default;
 };
 
+// For sentences: "w (float32, shape (9, 5), 45 elements here, by rows)".
+std::string text_of(const StoredSpec& spec);
 void write(const StoredSpec& spec, Writer& writer);
 StoredSpec read_spec(Reader& reader);  // the reader fails where it is none
 

@@ -7,9 +7,16 @@
 
 namespace rdmacoll::ps {
 
+std::string text_of(const StoredSpec& spec) {
+  return cat(spec.name, " (", name_of(spec.dtype), ", shape (", join(spec.dims, ", "), "), ",
+             spec.elements, " elements here", spec.row_elements > 0 ? ", by rows" : "",
+             spec.decays ? "" : ", not decayed", ")");
+}
+
 void write(const StoredSpec& spec, Writer& writer) {
   writer.put_text(spec.name).put(spec.dtype).put(static_cast<uint8_t>(spec.decays));
-  writer.put(spec.elements).put(spec.row_elements);
+  writer.put(spec.elements).put(spec.row_elements).put(static_cast<uint8_t>(spec.dims.size()));
+  for (const int64_t dim : spec.dims) writer.put(dim);
 }
 
 StoredSpec read_spec(Reader& reader) {
@@ -19,6 +26,9 @@ StoredSpec read_spec(Reader& reader) {
   spec.decays = reader.get<uint8_t>() != 0;
   spec.elements = reader.get<uint64_t>();
   spec.row_elements = reader.get<uint64_t>();
+  const auto dims = reader.get<uint8_t>();
+  if (dims > kVariableDimsMax) reader.fail();
+  for (uint8_t i = 0; i < dims && reader.ok(); ++i) spec.dims.push_back(reader.get<int64_t>());
   const bool is_float = spec.dtype == Dtype::float32 || spec.dtype == Dtype::float64;
   const bool has_rows = spec.row_elements == 0 || spec.elements % spec.row_elements == 0;
   const bool fits = std::max(spec.elements, spec.row_elements) <= kVariableElementsMax;
@@ -71,8 +81,7 @@ bool Store::fits(Reader& reader, std::string& why) const {
       const StoredSpec& theirs = saved.variables[i].spec;
       const StoredSpec& ours = variables_[i].spec;
       if (theirs == ours) continue;
-      why = cat("its variable ", i, " is ", theirs.name, " with ", theirs.elements,
-                " elements, and here it is ", ours.name, " with ", ours.elements,
+      why = cat("its variable ", i, " is ", text_of(theirs), ", and here it is ", text_of(ours),
                 ". Use the same model, and as many servers.");
     }
   }

@@ -13,9 +13,9 @@ namespace rdmacoll::ps {
 namespace {
 
 // As LearningRate::Schedule and Optimizer count them.
-constexpr std::array<std::string_view, 6> kSchedules = {
-    "constant",     "exponential_decay", "piecewise_constant_decay",
-    "cosine_decay", "polynomial_decay",  "inverse_time_decay"};
+constexpr std::array<std::string_view, 7> kSchedules = {
+    "constant",         "exponential_decay",  "piecewise_constant_decay", "cosine_decay",
+    "polynomial_decay", "inverse_time_decay", "cosine_decay_restarts"};
 constexpr std::array<std::string_view, 4> kOptimizers = {"sgd", "adam", "rmsprop", "adagrad"};
 
 constexpr double kAny = std::numeric_limits<double>::max();
@@ -41,6 +41,9 @@ auto numbers_of(UpdateRule& rule) {
       {"end_learning_rate", &rate.end_learning_rate, -kAny, kAny},
       {"power", &rate.power, 0, kAny},
       {"cycle", &rate.cycle, 0, 1},
+      {"first_decay_steps", &rate.first_decay_steps, 1e-9, kSteps},
+      {"t_mul", &rate.t_mul, 1, kAny},
+      {"m_mul", &rate.m_mul, 0, kAny},
       {"momentum", &rule.momentum, 0, 1},
       {"nesterov", &rule.nesterov, 0, 1},
       {"beta_1", &rule.beta_1, 0, 1},
@@ -94,16 +97,17 @@ Status read_number(std::string_view key, std::string_view value, UpdateRule& rul
     if (!number || *number < row.least || *number > row.most) {
       return {Code::invalid,
               cat("the optimizer's ", key, " is ", value, ": servers take ",
-                  row.most == kAny ? row.least == -kAny ? "any number" : "no number below 0"
-                                   : cat("a number from ", row.least, " to ", row.most),
+                  row.most < kAny      ? cat("a number from ", row.least, " to ", row.most)
+                  : row.least == -kAny ? "any number"
+                                       : cat("no number below ", row.least),
                   ".")};
     }
     *row.number = *number;
     return {};
   }
-  return {Code::invalid, cat("servers know no number ", key,
-                             " of an optimizer: the ranks run different builds of rdmacoll. "
-                             "Install one version everywhere.")};
+  std::vector<std::string_view> known = {"optimizer", "schedule", "boundaries", "values"};
+  for (const NumberRow& row : numbers_of(rule)) known.push_back(row.key);
+  return unknown("setting of an optimizer called", key, join(known, ", "));
 }
 
 Status read_line(std::string_view key, std::string_view value, UpdateRule& rule) {

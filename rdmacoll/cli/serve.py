@@ -10,6 +10,7 @@ import click
 
 from rdmacoll.cli.report import Findings, command, counted, put
 from rdmacoll.engine import bootstrap, world
+from rdmacoll.engine.cluster import UPDATES, flag_of
 from rdmacoll.engine.errors import RdmacollError
 from rdmacoll.engine.library import load
 from rdmacoll.engine.settings import Values
@@ -95,6 +96,20 @@ class _Report:
     "--num_servers", "--num-servers", type=click.IntRange(1), help="Under a launcher: how many there are."
 )
 @click.option("--asynchronous", is_flag=True, help="As the workers' sync=False.")
+@click.option(
+    "--cross_replica_sync",
+    "--cross-replica-sync",
+    is_flag=False,
+    flag_value="true",
+    default="",
+    help="As of the workers' flags: false is --asynchronous.",
+)
+@click.option(
+    "--variable_update",
+    "--variable-update",
+    type=click.Choice(UPDATES),
+    help="As of the workers' flags; it changes nothing.",
+)
 @click.option("--staleness", type=click.IntRange(0), help="As the workers' staleness.")
 @click.option(
     "--every", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Print every S seconds."
@@ -109,6 +124,8 @@ def serve(
     server_protocol: str | None,
     num_servers: int | None,
     asynchronous: bool,
+    cross_replica_sync: str,
+    variable_update: str | None,
     staleness: int | None,
     every: float | None,
     found: Findings,
@@ -116,6 +133,7 @@ def serve(
     """A parameter server without a script, until its workers are done: by lists of hosts, the same as the
     workers', or under a launcher behind the workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."""
     report = _Report(every, worker_hosts, found)
+    is_asynchronous = asynchronous or flag_of(cross_replica_sync) is False
     lists: dict[str, Any] = {}
     if ps_hosts or worker_hosts or task_index is not None:
         lists = {"job_name": job_name, "task_index": task_index}
@@ -126,7 +144,7 @@ def serve(
             mode="ps",
             num_servers=num_servers,
             protocol=server_protocol,
-            sync=False if asynchronous else None,
+            sync=False if is_asynchronous else None,
             staleness=staleness,
             **lists,
         )

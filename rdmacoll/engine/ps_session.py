@@ -280,7 +280,12 @@ class Session:
 
     def move_rows(self, move: int, name: str, rows: Any, values: Array) -> None:
         """PS_PUSH or PS_PULL of rows."""
-        numbers = np.ascontiguousarray(rows, np.int64)
+        given = np.asarray(rows)
+        if given.size > 0 and given.dtype.kind not in "iu":
+            raise ConfigError(
+                f"rows of variable {name!r} are {given.dtype}: give their numbers, as integers."
+            )
+        numbers = np.ascontiguousarray(given, np.int64)
         variable = self.variable(name).number
         places = (address_of(numbers), numbers.size, address_of(values))
         self.wait(

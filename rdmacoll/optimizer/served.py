@@ -15,6 +15,7 @@ import tensorflow as tf
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import global_process_set
+from rdmacoll.ops.compression import Compression
 from rdmacoll.optimizer import keras3, served_v1, v1
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.exchange import FIXED_RATE, Exchange, worker_rule
@@ -99,6 +100,7 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
     """Swaps the class of `optimizer`, or of what loss scaling has inside. Raises ConfigError for what servers
     cannot apply."""
     for option, value in options.items():
+        value = None if value is Compression.none else value
         if option in _UNUSED and value != _UNUSED[option]:
             raise ConfigError(
                 f"DistributedOptimizer({option}={value!r}) with asynchronous parameter servers, where each "

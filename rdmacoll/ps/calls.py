@@ -7,6 +7,7 @@ NotInitializedError where there are no such servers, and RankFailedError once a 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -51,7 +52,7 @@ def declare(
     *,
     by_rows: Collection[str] = (),
     not_decayed: Collection[str] = (),
-    restore_from: str | None = None,
+    restore_from: str | os.PathLike[str] | None = None,
 ) -> None:
     """Gives variables to the servers, which own them from now on. All workers call it, with the same names,
     shapes and dtypes in the same order; the values are those of the first worker, or of the servers where
@@ -62,7 +63,8 @@ def declare(
     not_decayed: names that the optimizer's weight decay is not for. restore_from: as a `restore` of it
     behind this declaration. Raises ConfigError, and MismatchError where workers differ."""
     rule = optimizer if isinstance(optimizer, Rule) else rule_of(optimizer)
-    current().declare(variables, rule.text, by_rows, not_decayed, restore_from)
+    restored = None if restore_from is None else os.fspath(restore_from)
+    current().declare(variables, rule.text, by_rows, not_decayed, restored)
 
 
 def push(tensor: Any, name: str) -> None:
@@ -114,16 +116,16 @@ def pull_rows(rows: Any, name: str) -> Array:
     return values
 
 
-def save(path: str) -> None:
+def save(path: str | os.PathLike[str]) -> None:
     """Lets each server save its variables with the optimizer's state, to a file of its machine that is called
     `path` with ".server-0-of-2" and so on behind it. One worker calls it; pushes of others that are under way
     may be in it by halves. A file is there when it is complete, and replaces an older one; where the run ends
     between two servers' files, those of one `path` are of two saves, which are not restored: save to two
     paths in turn. Raises ConfigError, RdmacollError."""
-    current().save(path)
+    current().save(os.fspath(path))
 
 
-def restore(path: str) -> None:
+def restore(path: str | os.PathLike[str]) -> None:
     """Restores what `save` wrote to `path`: the values, the optimizer's state and its steps of all variables,
     which are the same as then, on as many servers. The first worker does it: either that one calls this, or
     all do.
@@ -132,7 +134,7 @@ def restore(path: str) -> None:
     the first step of a `DistributedOptimizer`. Where variables are declared one after the other, call it
     behind the last one: it is done when the call is over, and workers pull. Raises ConfigError, or lets the
     declaration do that."""
-    current().restore(path)
+    current().restore(os.fspath(path))
 
 
 def stats() -> list[dict[str, int]]:

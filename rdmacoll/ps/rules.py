@@ -35,6 +35,10 @@ _SCHEDULES: Mapping[str, tuple[str, Sequence[str]]] = {
         "cosine_decay",
         ("initial_learning_rate", "decay_steps", "alpha", "warmup_target", "warmup_steps"),
     ),
+    "CosineDecayRestarts": (
+        "cosine_decay_restarts",
+        ("initial_learning_rate", "first_decay_steps", "t_mul", "m_mul", "alpha"),
+    ),
     "PolynomialDecay": (
         "polynomial_decay",
         ("initial_learning_rate", "decay_steps", "end_learning_rate", "power", "cycle"),

@@ -331,11 +331,12 @@ def without_tensorflow(monkeypatch):
 
 @pytest.mark.usefixtures("without_tensorflow")
 def test_exchanges_with_servers_are_recorded(monkeypatch):
-    monkeypatch.setattr(ps, "exchange", lambda gradients: gradients)
+    monkeypatch.setattr(ps, "exchange", lambda gradients, out: out or gradients)
     with record.recording() as seen:
         ps.exchange({"small": np.zeros(1)})
         ps.exchange({"a": np.zeros((2, 3), np.float32), "b": np.zeros(5)})
-        ps.exchange({"a": np.zeros((2, 3), np.float32)})
+        values = {"a": np.ones((2, 3), np.float32)}
+        assert ps.exchange({"a": np.zeros((2, 3), np.float32)}, out=values) is values
     assert seen.tensors == [{"name": "a", "bytes": 24}, {"name": "b", "bytes": 40}]
     assert seen.lists == 3
 
@@ -369,7 +370,7 @@ def test_a_program_without_gradients_is_said(tmp_path):
 
 @pytest.mark.usefixtures("without_tensorflow")
 def test_what_a_program_that_fails_has_shown_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(ps, "exchange", lambda gradients: gradients)
+    monkeypatch.setattr(ps, "exchange", lambda gradients, out: out or gradients)
     program, sizes = tmp_path / "fails.py", tmp_path / "x"
     program.write_text(
         "import numpy, sys\nfrom rdmacoll import ps\nps.exchange({'a': numpy.ones(2)})\nsys.exit(3)\n"

@@ -133,7 +133,7 @@ report([said, [float(ps.pull(name)[-1]) for name in ("w", "b", "more")]])
     assert [first[1], second[1]] == [[-1.0, 1.0, 7.0]] * 2
     assert len(second[0]) == 2, second
     # Whichever of the two servers answers first.
-    known = ("the servers know w (float32, 10 elements here", "the servers know b (float32, 3 elements here")
+    known = ("the servers know w (float32, shape (10), ", "the servers know b (float32, shape (3), ")
     assert any(part in second[0][0] for part in known), second
 
 
@@ -159,12 +159,13 @@ import numpy as np, rdmacoll
 from ranks import report
 rdmacoll.init(mode="ps", num_servers=2)
 said = []
-for call in (lambda: rdmacoll.pull("w"), lambda: rdmacoll.push(np.ones(3), "w"), rdmacoll.ps.stats):
+from rdmacoll import ps
+for call in (lambda: ps.pull("w"), lambda: ps.push(np.ones(3), "w"), ps.stats):
     try:
         call()
     except rdmacoll.NotInitializedError as error:
         said.append(str(error))
-report([*said, rdmacoll.ps.sharding()])
+report([*said, ps.sharding()])
 """
     said, *others, shares = run(program, 3, deadline_s=60).succeeded()[0]
     assert others == [said, said]
@@ -177,6 +178,48 @@ report([*said, rdmacoll.ps.sharding()])
         "cut between multiples of 64 bytes"
         for number in range(2)
     ]
+
+
+@pytest.mark.parametrize("servers", ["2", ""])
+def test_where_servers_sum_a_push_is_the_first_half_of_a_push_pull(servers):
+    program = """
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+def refusal(call, *arguments):
+    try:
+        return call(*arguments)
+    except rdmacoll.ConfigError as error:
+        return str(error)
+mine = {name: np.full(shape, rdmacoll.rank() + 1.0, np.float32)
+        for name, shape in (("w", (3, 5)), ("b", (70_000,)))}
+early = refusal(rdmacoll.pull, "w")
+sums = []
+for _ in range(3):
+    for name, array in mine.items():
+        rdmacoll.push(array, name)
+    again = refusal(rdmacoll.push, mine["w"], "w")
+    for name in ("b", "w"):  # in any order
+        value = rdmacoll.pull(name)
+        assert value.shape == mine[name].shape and value.dtype == np.float32
+        sums.append(sorted(set(value.ravel().tolist())))
+rdmacoll.push(mine["w"], "left")  # which nobody pulls
+rdmacoll.shutdown()
+rdmacoll.init()
+late = refusal(rdmacoll.pull, "left")
+rdmacoll.push(mine["w"], "left")
+report([sums, rdmacoll.pull("left").tolist()[0][0], early, again, late])
+"""
+    env = {"RDMACOLL_MODE": "ps", "RDMACOLL_NUM_SERVERS": servers} if servers else {}
+    if servers:  # a server ends with its first world
+        program = program.replace("rdmacoll.shutdown()\nrdmacoll.init()\n", "rdmacoll.pull('left')\n")
+    reports = run(program, 4 if servers else 2, env=env, deadline_s=60).succeeded()
+    for sums, value, early, again, late in reports[:2]:
+        assert sums == [[1.5]] * 6
+        assert value == 1.5
+        assert early.startswith("nothing was pushed as 'w' since the last pull of it: these servers sum")
+        assert again == "'w' is pushed again before it was pulled: pull it first."
+        assert late.startswith("nothing was pushed as 'left' since")
 
 
 def test_callers_that_come_and_go_wake_no_thread():

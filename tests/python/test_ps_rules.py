@@ -36,6 +36,9 @@ OPTIMIZERS = {
     ),
     "target without warm-up": lambda: optimizers.SGD(schedules.CosineDecay(0.0, 5, warmup_target=0.2)),
     "unused warm-up": lambda: optimizers.SGD(schedules.CosineDecay(0.1, 5, warmup_steps=4)),
+    "restarts": lambda: optimizers.SGD(schedules.CosineDecayRestarts(0.1, 5, m_mul=0.5, alpha=0.1)),
+    "slow restarts": lambda: optimizers.SGD(schedules.CosineDecayRestarts(0.1, 3, t_mul=1.5)),
+    "periods": lambda: optimizers.SGD(schedules.CosineDecayRestarts(0.1, 4, t_mul=1.0, m_mul=0.9)),
     "polynomial": lambda: optimizers.SGD(schedules.PolynomialDecay(0.1, 5, 0.01, power=2.0)),
     "cycles": lambda: optimizers.SGD(schedules.PolynomialDecay(0.1, 5, 0.01, cycle=True)),
     "inverse time": lambda: optimizers.SGD(schedules.InverseTimeDecay(0.1, 5, 0.5)),
@@ -102,7 +105,6 @@ class Warm(schedules.LearningRateSchedule):
         (lambda: optimizers.SGD(0.1, gradient_accumulation_steps=2), "gradient_accumulation_steps=2"),
         (lambda: optimizers.SGD(0.1, loss_scale_factor=2.0), "loss_scale_factor=2.0"),
         (lambda: optimizers.SGD(Warm()), "learning rate of class Warm"),
-        (lambda: optimizers.SGD(schedules.CosineDecayRestarts(0.1, 5)), "class CosineDecayRestarts"),
         (lambda: object(), "class object"),
     ],
 )

@@ -60,7 +60,8 @@ def test_asynchronous_servers_by_hand_count_updates(tmp_path):
     lists = [f"--worker_hosts={','.join(hand.workers)}", f"--ps_hosts={','.join(hand.servers)}"]
     path = tmp_path / "found.json"
     # The only variable is small, and so on the first server.
-    serve = ["serve", "--task_index=0", *lists, "--asynchronous", "--json", str(path)]
+    reference = ["--variable_update=parameter_server", "--cross_replica_sync=false"]
+    serve = ["serve", "--task_index=0", *lists, *reference, "--json", str(path)]
     env = {"ROUNDS": "20", "RDMACOLL_TRANSPORT": "tcp"}
     with hand.run(tmp_path, arguments_of={**flags, 2: serve}, env=env) as started:
         outcome = started.finish(240)

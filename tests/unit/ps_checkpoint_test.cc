@@ -136,7 +136,16 @@ TEST_F(Checkpoints, are_refused_with_what_is_different) {
   ASSERT_TRUE(renamed.declare(0, saved.spec(1)).ok());
   ASSERT_TRUE(renamed.declare(1, saved.spec(0)).ok());
   EXPECT_THAT(run(Checkpoint::Way::restore, path, renamed).message(),
-              testing::HasSubstr("is w with 40 elements, and here it is words"));
+              testing::HasSubstr("its variable 0 is w (float32, shape (), 40 elements here), and "
+                                 "here it is words (float64, shape (), "));
+  Store transposed;
+  ASSERT_TRUE(transposed.set_rule(kAdam).ok());
+  StoredSpec turned = saved.spec(0);
+  turned.dims = {4, 10};
+  ASSERT_TRUE(transposed.declare(0, turned).ok());
+  ASSERT_TRUE(transposed.declare(1, saved.spec(1)).ok());
+  EXPECT_THAT(run(Checkpoint::Way::restore, path, transposed).message(),
+              testing::HasSubstr("and here it is w (float32, shape (4, 10), "));
   write("something else, long enough to be one");
   EXPECT_THAT(run(Checkpoint::Way::restore, path, saved).message(),
               testing::HasSubstr("is none of this version of rdmacoll"));

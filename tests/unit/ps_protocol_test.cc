@@ -4,6 +4,7 @@
 #include <random>
 
 #include "ps/protocol.h"
+#include "ps/sharding.h"
 
 namespace rdmacoll::ps {
 namespace {
@@ -13,8 +14,8 @@ Request example() {
   request.items = {{3, 100}, {4, 0}};
   request.text = "optimizer=sgd\n";
   request.first_spec = 3;
-  request.specs = {{"conv/kernel", Dtype::float32, true, 600, 0},
-                   {"words", Dtype::float64, false, 600, 6}};
+  request.specs = {{"conv/kernel", Dtype::float32, true, 600, 0, {3, 200}},
+                   {"words", Dtype::float64, false, 600, 6, {100, 6}}};
   return request;
 }
 
@@ -43,6 +44,7 @@ TEST(PsProtocol, refuses_what_is_out_of_range) {
   EXPECT_TRUE(is_refused([](Request& r) { r.specs[0].dtype = Dtype::int32; }));
   EXPECT_TRUE(is_refused([](Request& r) { r.specs[0].elements = UINT64_MAX; }));
   EXPECT_TRUE(is_refused([](Request& r) { r.specs[1].row_elements = 7; }));
+  EXPECT_TRUE(is_refused([](Request& r) { r.specs[1].dims.resize(kVariableDimsMax + 1, 1); }));
   EXPECT_TRUE(is_refused([](Request& r) { r.items.resize(kItemsMax + 1); }));
   EXPECT_TRUE(is_refused([](Request& r) { r.text = std::string(kRuleBytesMax + 1, 'x'); }));
 }

@@ -36,8 +36,8 @@ std::vector<float> values_of(Store& store) {
   return values;
 }
 
-const StoredSpec kDense{"w", Dtype::float32, true, kElements, 0};
-const StoredSpec kByRows{"w", Dtype::float32, true, kElements, kColumns};
+const StoredSpec kDense{"w", Dtype::float32, true, kElements, 0, {9, 5}};
+const StoredSpec kByRows{"w", Dtype::float32, true, kElements, kColumns, {9, 5}};
 
 TEST(Store, updates_in_portions_as_in_one) {
   const std::string rule = "optimizer=adam\ninitial_learning_rate=0.1\n";
@@ -177,9 +177,11 @@ TEST(Store, takes_one_optimizer_and_one_list_of_variables) {
   EXPECT_TRUE(store.declare(0, kDense).ok());
   const Status rows = store.declare(0, kByRows);
   EXPECT_EQ(rows.code(), Code::mismatch);
-  EXPECT_THAT(rows.message(),
-              testing::HasSubstr("the servers know w (float32, 45 elements here), and this worker "
-                                 "has w (float32, 45 elements here, by rows) in its place"));
+  EXPECT_THAT(
+      rows.message(),
+      testing::HasSubstr("the servers know w (float32, shape (9, 5), 45 elements here), and "
+                         "this worker has w (float32, shape (9, 5), 45 elements here, by "
+                         "rows) in its place"));
 }
 
 TEST(Store, says_what_it_has_no_memory_for) {

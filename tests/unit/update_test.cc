@@ -199,7 +199,11 @@ TEST(UpdateRule, refuses_what_servers_cannot_do) {
   EXPECT_THAT(refusal("epsilon=-1"), testing::HasSubstr("no number below 0"));
   EXPECT_THAT(refusal("initial_learning_rate=fast"), testing::HasSubstr("any number"));
   EXPECT_THAT(refusal("initial_learning_rate=nan"), testing::HasSubstr("any number"));
-  EXPECT_THAT(refusal("warmth=1"), testing::HasSubstr("know no number warmth"));
+  EXPECT_THAT(
+      refusal("warmth=1"),
+      testing::HasSubstr("no setting of an optimizer called warmth: choose one of optimizer, "
+                         "schedule, boundaries, values, initial_learning_rate, "));
+  EXPECT_THAT(refusal("t_mul=0.5"), testing::HasSubstr("no number below 1"));
   EXPECT_THAT(refusal("momentum"), testing::HasSubstr("momentum is : servers take"));
   EXPECT_THAT(refusal("schedule=piecewise_constant_decay\nboundaries=1,2\nvalues=1"),
               testing::HasSubstr("2 boundaries and 1 values"));

@@ -7,7 +7,7 @@ import importlib.util
 import math
 import runpy
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -64,9 +64,9 @@ def recording() -> Iterator[Recording]:
     seen = Recording()
     exchange = ps.exchange
 
-    def exchanged(gradients: Mapping[str, Any]) -> Any:
+    def exchanged(gradients: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> Any:
         seen.see(list(gradients.items()))
-        return exchange(gradients)
+        return exchange(gradients, out)
 
     with contextlib.ExitStack() as replaced:
         replaced.enter_context(mock.patch.object(ps, "exchange", exchanged))
@@ -74,7 +74,7 @@ def recording() -> Iterator[Recording]:
             from rdmacoll.ops import servers
             from rdmacoll.optimizer.reduce import GradientReducer
 
-            reduce, step = GradientReducer.__call__, servers.exchange
+            reduce = GradientReducer.__call__
 
             def reduced(self: Any, gradients: Sequence[Any], variables: Any = None) -> Any:
                 names = [getattr(v, "path", None) or v.name for v in variables or []]
@@ -82,12 +82,17 @@ def recording() -> Iterator[Recording]:
                 seen.see(list(zip(names, gradients)))
                 return reduce(self, gradients, variables)
 
-            def stepped(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
-                seen.see(list(zip(names, gradients)))
-                return step(gradients, names)
+            def recorded(step: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+                def stepped(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+                    seen.see(list(zip(names, gradients)))
+                    return step(gradients, names)
+
+                return stepped
 
             replaced.enter_context(mock.patch.object(GradientReducer, "__call__", reduced))
-            replaced.enter_context(mock.patch.object(servers, "exchange", stepped))
+            for name in ("exchange", "exchange_undeclared"):
+                step = recorded(getattr(servers, name))
+                replaced.enter_context(mock.patch.object(servers, name, step))
         yield seen
 
 
