@@ -11,8 +11,7 @@ from rdmacoll.engine.operators import Average
 from rdmacoll.engine.world import Engine, current
 from rdmacoll.ps.calls import has_servers
 
-
-# What `push` has begun and nobody has pulled, by name: of which world, the sum, and whether it is of a tensor.
+# What `push` has begun and nobody has pulled, by name: in which world, the sum, and whether of a tensor.
 _begun: dict[str, tuple[Engine, engine.Handle, bool]] = {}
 
 
