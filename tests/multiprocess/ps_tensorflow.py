@@ -34,29 +34,20 @@ def loss_of(weights: Sequence[Any], x: Any, y: Any) -> Any:
     return tf.reduce_mean(tf.square(tf.matmul(hidden, weights[4]) + weights[5] - y))
 
 
-def updates(weights: Sequence[Any], speeds: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    """One step of SGD with momentum, as Keras and TensorFlow 1 both make it."""
-    return [
-        weight.assign_add(speed.assign(MOMENTUM * speed - RATE * gradient))
-        for weight, speed, gradient in zip(weights, speeds, gradients)
-    ]
-
-
 def train_in_a_graph() -> list[Any]:
     initial = network().get_weights()
     with tf.Graph().as_default():
         with v1.device(v1.train.replica_device_setter(len(CLUSTER["ps"]))):
             # In turn on the servers.
             weights = [v1.get_variable(f"w{i}", initializer=value) for i, value in enumerate(initial)]
-            speeds = [v1.get_variable(f"s{i}", initializer=np.zeros_like(v)) for i, v in enumerate(initial)]
         places, shares = [], []
         for worker in range(WORKERS):
             with tf.device(f"/job:worker/task:{worker}"):
                 x, y = v1.placeholder(tf.float32, (None, 6)), v1.placeholder(tf.float32, (None, 1))
                 places.append((x, y))
                 shares.append(tf.gradients(loss_of(weights, x, y), weights))
-        with tf.device("/job:ps/task:0"):
-            step = updates(weights, speeds, [tf.add_n(parts) / WORKERS for parts in zip(*shares)])
+        means = [tf.add_n(parts) / WORKERS for parts in zip(*shares)]
+        step = v1.train.MomentumOptimizer(RATE, MOMENTUM).apply_gradients(zip(means, weights))
         rows = [rows_of(worker, WORKERS) for worker in range(WORKERS)]
         each = BATCH // WORKERS
         with v1.Session(f"grpc://{CLUSTER['worker'][0]}") as session:
@@ -84,7 +75,8 @@ def train_by_a_strategy() -> list[Any]:
     def step(x: Any, y: Any) -> None:
         with tf.GradientTape() as tape:
             loss = loss_of(weights, x, y)
-        updates(weights, speeds, tape.gradient(loss, weights))
+        for weight, speed, gradient in zip(weights, speeds, tape.gradient(loss, weights)):
+            weight.assign_add(speed.assign(MOMENTUM * speed - RATE * gradient))  # as Keras' SGD
 
     x, y = (tf.constant(values) for values in rows_of(0, 1))
     for number in range(EPOCHS * STEPS):

@@ -222,6 +222,31 @@ report([sums, rdmacoll.pull("left").tolist()[0][0], early, again, late])
         assert late.startswith("nothing was pushed as 'left' since")
 
 
+def test_where_servers_sum_tensors_are_pushed_eagerly():
+    program = """
+import tensorflow as tf
+import rdmacoll
+from ranks import report
+rdmacoll.init(mode="ps")
+mine = tf.fill((2, 3), float(rdmacoll.rank()))
+rdmacoll.push(mine, "w")
+value = rdmacoll.pull("w")
+assert tf.is_tensor(value)
+said = []
+for wrong in (tf.function(lambda: rdmacoll.push(mine, "w")),
+              lambda: rdmacoll.push(tf.IndexedSlices(mine, [0, 1]), "w")):
+    try:
+        wrong()
+    except rdmacoll.ConfigError as error:
+        said.append(str(error))
+report([value.numpy().tolist(), *said])
+"""
+    for value, *said in run(program, 3, warm=True, deadline_s=120).succeeded()[:2]:
+        assert value == [[0.5] * 3] * 2
+        assert len(said) == 2
+        assert all(text.endswith("where servers sum: call push_pull, which does both.") for text in said)
+
+
 def test_callers_that_come_and_go_wake_no_thread():
     program = """
 import pathlib, threading, time
