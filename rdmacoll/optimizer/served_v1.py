@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ import tensorflow as tf
 
 from rdmacoll.engine import library as abi
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
-from rdmacoll.engine.ps_session import DTYPES, Array, State
+from rdmacoll.engine.ps_session import DTYPES, Array, Session, State
 from rdmacoll.ops import servers
 from rdmacoll.ops._library import not_converted, op_scope
 from rdmacoll.optimizer.copies import Copied
@@ -30,14 +31,15 @@ from rdmacoll.ps.rules_v1 import rule_of, slots_of
 # Of a graph: what declares variables and tells whether values were replaced, in the order of the program.
 _DECLARING = "rdmacoll_declaring"
 _NUMBERS = itertools.count()  # of exchanges
+_PLAIN_RATES: weakref.WeakKeyDictionary[Session, float] = weakref.WeakKeyDictionary()
 
 
 class Exchange:
     """One optimizer's variables at the servers."""
 
-    def __init__(self, name: str, rule: Rule, *, multiplies: bool) -> None:
+    def __init__(self, name: str, rule: Rule, rate: float | None) -> None:
         self.name = name
-        self.multiplies = multiplies  # gradients by the learning rate, before they are pushed
+        self.rate = rate  # the servers', of GradientDescentOptimizer: a worker makes up for its own
         self._rule = rule
         self.buckets: list[Any] = []  # none: each step is one request to each server
         self.pairs: list[tuple[Any, Any]] = []  # gradients and variables of the step that is made
@@ -201,16 +203,33 @@ def wrap(optimizer: Any, name: str) -> None:
     cannot apply."""
     while (inner := getattr(optimizer, "_optimizer", None)) is not None:
         optimizer = inner
-    rule, multiplies = rule_of(optimizer)
-    exchange = Exchange(name, rule, multiplies=multiplies)
+    rate = _plain_rate(current(), getattr(optimizer, "_learning_rate", None))
+    rule, is_plain = rule_of(optimizer, rate)
+    exchange = Exchange(name, rule, rate if is_plain else None)
     optimizer.__class__ = subclass(type(optimizer), Served, exchange)  # type: ignore[arg-type]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number))
+
+
+def _plain_rate(session: Session, own: Any) -> float:
+    """The servers' rate for all of GradientDescentOptimizer: that of the first one in a run where it is a
+    number, since a multiplication is a pass over all gradients."""
+    if session not in _PLAIN_RATES:
+        _PLAIN_RATES[session] = float(own) if _is_number(own) and 0 < own < np.inf else 1.0
+    return _PLAIN_RATES[session]
 
 
 def _stepped(optimizer: Any, gradient: Any) -> Any:
     """What is pushed of a gradient."""
-    if not optimizer._rdmacoll_reduce.multiplies:
+    served = optimizer._rdmacoll_reduce.rate
+    if served is None:
         return gradient
-    rate = tf.cast(optimizer._learning_rate_tensor, gradient.dtype)
+    own = optimizer._learning_rate
+    if _is_number(own) and own == served:
+        return gradient
+    rate = tf.cast(optimizer._learning_rate_tensor, gradient.dtype) / served
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * rate, gradient.indices, gradient.dense_shape)
     return gradient * rate

@@ -59,13 +59,13 @@ _UPDATING = (
 )
 
 
-def rule_of(optimizer: Any) -> tuple[Rule, bool]:
-    """The rule of an optimizer of `tf.compat.v1.train`, and whether a worker multiplies gradients by the
-    learning rate, before it pushes them: then that may be anything. Raises ConfigError for what servers
-    cannot apply, with what they can."""
+def rule_of(optimizer: Any, plain_rate: float) -> tuple[Rule, bool]:
+    """The rule of an optimizer of `tf.compat.v1.train`, and whether it is GradientDescentOptimizer, of which
+    the servers' rate is `plain_rate`: a worker may multiply gradients before it pushes them, so the learning
+    rate may be anything. Raises ConfigError for what servers cannot apply, with what they can."""
     name, known = _known(optimizer)
     is_plain = name == "GradientDescentOptimizer"
-    rate = 1.0 if is_plain else _number(getattr(optimizer, known.rate), "learning rate", name)
+    rate = plain_rate if is_plain else _number(getattr(optimizer, known.rate), "learning rate", name)
     lines = f"optimizer={known.name}\nschedule=constant\ninitial_learning_rate={rate!r}\n"
     for key, attribute in known.attributes.items():
         lines += f"{key}={_number(getattr(optimizer, attribute), attribute.strip('_'), name)!r}\n"

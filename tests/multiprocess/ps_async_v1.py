@@ -152,7 +152,8 @@ def first_values(way: str) -> list[bool]:
     """Where the first worker's step changes nothing, and the other's would change much: whether both have the
     first one's values, and the servers, too."""
     me = rdmacoll.rank()
-    optimizer = WRAP(train.GradientDescentOptimizer(1000.0 * me))
+    # No number, which would have to be the same on all workers.
+    optimizer = WRAP(train.GradientDescentOptimizer(lambda: 1000.0 * me))
     if way == "eager":
         own = np.float32(me)
         made = {"words": tf.Variable(values(1, 50, 3) + own, name="words")}

@@ -8,9 +8,7 @@ from typing import Any
 from ..job import Job, Work
 from ..rpc.routes import Here, Nothing, here_of
 from ..values import Array
-from .step import Alone, Step, load, own_variables
-
-_RULE = "optimizer=sgd\nschedule=constant\ninitial_learning_rate={}\n"
+from .step import Alone, Step, load
 
 
 class OurServer:
@@ -61,8 +59,8 @@ class Synchronous(Alone):
         import rdmacoll
 
         plain = self.tf.compat.v1.train.GradientDescentOptimizer(self.rate)
-        step = rdmacoll.DistributedOptimizer(plain).minimize(loss, var_list=variables)
-        return step, step
+        self._step = rdmacoll.DistributedOptimizer(plain).minimize(loss, var_list=variables)
+        return self._step, self._step
 
     def barrier(self) -> None:
         """Of the engine."""
@@ -78,27 +76,16 @@ class Synchronous(Alone):
 class Asynchronous(Synchronous):
     """Servers own the variables: a step pushes its gradients, and brings the fresh values."""
 
-    def variables(self, values: Sequence[Array]) -> list[Any]:
-        """Copies of what the servers have, which begin with these values."""
-        from rdmacoll import ps
-
-        self._names = [f"w{number}" for number in range(len(values))]
-        ps.declare(dict(zip(self._names, values)), ps.Rule(_RULE.format(self.rate)))
-        return own_variables(self.tf, values)
-
-    def update(self, loss: Any, variables: list[Any]) -> tuple[Any, Any]:
-        """By the operation with which DistributedOptimizer takes its steps: one request to each server."""
-        from rdmacoll.ops import servers
-
-        fresh = servers.exchange(self.tf.gradients(loss, variables), self._names)
-        step = self.tf.group(*(one.assign(value) for one, value in zip(variables, fresh)))
-        return step, step
+    def begin(self, session: Any, variables: list[Any], values: Sequence[Array]) -> None:
+        """The first step gives them to the servers."""
+        super().begin(session, variables, values)
+        session.run(self._step)
 
     def read(self, session: Any, variables: list[Any]) -> list[Array]:
         """What the servers have, from now on also here."""
         from rdmacoll import ps
 
-        values = [ps.pull(name) for name in self._names]
+        values = [ps.pull(variable.op.name) for variable in variables]
         load(session, variables, values)
         return values
 
