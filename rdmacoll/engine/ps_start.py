@@ -187,8 +187,8 @@ class VariableServers:
 
     def hear(self, engine: int) -> None:
         """Where this worker ends since it has lost a server: its engine has a moment to hear the same and to
-        tell the others, who would take this worker's end for the cause."""
-        if self.session is None or not self._library.ps_losses(self.session.address):
+        tell the others, who would take this worker's end for the cause. `engine` 0 has ended."""
+        if engine == 0 or self.session is None or not self._library.ps_losses(self.session.address):
             return
         deadline = time.monotonic() + _HEARSAY_MS / 1000
         try:

@@ -265,16 +265,14 @@ def start_of(comm: Any = None, **by_hand: Any) -> Start:
 
 def _end(cause: str | None) -> None:
     with _PROCESS.lock:
-        engine = _PROCESS.engine
+        engine, _PROCESS.engine = _PROCESS.engine, None
         if engine is None:
             return
-        _PROCESS.engine = None
         _PROCESS.tell(0)
         unbind(engine)
         servers = engine.variable_servers
         if servers is not None and not is_harmless(cause or ""):
-            if engine.is_open:
-                servers.hear(engine.address)
+            servers.hear(engine.address if engine.is_open else 0)
             engine.close(cause)  # first: a colocated server ends with this process, and others with that
         try:
             if servers is not None and not servers.close(engine.address if engine.is_open else 0, cause):
