@@ -8,11 +8,12 @@ from typing import Any
 from rdmacoll import engine, ps
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Average
-from rdmacoll.engine.world import Engine, current
+from rdmacoll.engine.world import current, on_change
 from rdmacoll.ps.calls import has_servers
 
-# What `push` has begun and nobody has pulled, by name: in which world, the sum, and whether of a tensor.
-_begun: dict[str, tuple[Engine, engine.Handle, bool]] = {}
+# Sums that `push` has begun and nobody has pulled, by name, and whether of tensors; they end with the world.
+_pushed: dict[str, tuple[engine.Handle, bool]] = {}
+on_change(lambda _: _pushed.clear())
 
 
 def push(tensor: Any, name: str) -> Any:
@@ -82,27 +83,36 @@ def push_pull(tensor: Any, op: int = Average, name: str | None = None) -> Any:
 
 
 def _begin(tensor: Any, name: str) -> None:
+    current()
     is_tensor = _is_tensor(tensor)
+    _refuse_graph("push", name)
     if is_tensor and not hasattr(tensor, "numpy"):
-        raise ConfigError(
-            f"push of {name!r} in a TensorFlow function, or of IndexedSlices, where servers sum: call "
-            "push_pull, which does both."
-        )
-    if name in _begun and _begun[name][0] is current():
+        raise ConfigError(f"push of IndexedSlices as {name!r}, where all are summed: call push_pull.")
+    if name in _pushed:
         raise ConfigError(f"{name!r} is pushed again before it was pulled: pull it first.")
-    handle = engine.allreduce_async(tensor.numpy() if is_tensor else tensor, name=name)
-    _begun[name] = current(), handle, is_tensor
+    _pushed[name] = engine.allreduce_async(tensor.numpy() if is_tensor else tensor, name=name), is_tensor
 
 
 def _end(name: str) -> Any:
-    if name not in _begun or _begun[name][0] is not current():
+    current()
+    _refuse_graph("pull", name)
+    if name not in _pushed:
         raise ConfigError(
-            f"nothing was pushed as {name!r} since the last pull of it: these servers sum what workers push, "
-            'and own no variables; those of rdmacoll.init(mode="ps", sync=False) do.'
+            f"nothing was pushed as {name!r} since the last pull of it: push it first. (Variables that are "
+            'pulled without that are those of servers that own them, rdmacoll.init(mode="ps", sync=False).)'
         )
-    _, handle, is_tensor = _begun.pop(name)
+    handle, is_tensor = _pushed.pop(name)
     value = handle.wait()
     return sys.modules["tensorflow"].convert_to_tensor(value) if is_tensor else value
+
+
+def _refuse_graph(what: str, name: str) -> None:
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and not tensorflow.executing_eagerly():
+        raise ConfigError(
+            f"{what} of {name!r} in a graph of TensorFlow, where all workers' pushes are summed: call "
+            "push_pull, which does both."
+        )
 
 
 def _is_tensor(tensor: Any) -> bool:

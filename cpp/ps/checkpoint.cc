@@ -72,7 +72,8 @@ Status open_file(const std::string& path, Fd& file, Prefix& prefix) {
   std::memcpy(&prefix, start.data(), sizeof prefix);
   if (prefix.magic == kMagic) return {};
   return refuse(path,
-                "it is none of this version of rdmacoll. Take one that rdmacoll.ps.save wrote.");
+                "it is none of this version of rdmacoll. Take one that rdmacoll.ps.save of this "
+                "version wrote.");
 }
 
 constexpr int kServersSought = 64;

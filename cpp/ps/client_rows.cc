@@ -15,7 +15,8 @@ Status Client::check_row(const VariableSpec& spec) const {
   if (row_bytes <= most) return {};
   return {Code::invalid, cat("a row of variable ", spec.name, " has ", row_bytes,
                              " bytes, and a transfer of rows at most ", most,
-                             ": declare it without by_rows, and push it whole.")};
+                             ": make its rows shorter, or its gradient dense (declared without "
+                             "by_rows).")};
 }
 
 Status Client::check_rows(uint32_t variable, std::span<const int64_t> rows) const {

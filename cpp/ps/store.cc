@@ -41,7 +41,9 @@ Status Store::set_rule(const std::string& text) {
     if (rule_text_ == text) return {};
     return {Code::mismatch,
             cat("workers have different optimizers: the servers go by\n", rule_text_,
-                "and this worker has\n", text, "Give all workers the same one.")};
+                "and this worker has\n", text,
+                "Give all workers the same one (a GradientDescentOptimizer of TensorFlow 1 whose "
+                "rate is a function, lambda: 0.1, may differ).")};
   }
   RC_RETURN_IF_ERROR(rule_from(text, rule_));
   rule_text_ = text;

@@ -10,7 +10,6 @@ import click
 
 from rdmacoll.cli.report import Findings, command, counted, put
 from rdmacoll.engine import bootstrap, world
-from rdmacoll.engine.cluster import UPDATES, flag_of
 from rdmacoll.engine.errors import RdmacollError
 from rdmacoll.engine.library import load
 from rdmacoll.engine.settings import Values
@@ -105,10 +104,12 @@ class _Report:
     help="As of the workers' flags: false is --asynchronous.",
 )
 @click.option(
+    "--nocross_replica_sync", "--no_cross_replica_sync", "nocross", is_flag=True, help="The same as false."
+)
+@click.option(
     "--variable_update",
     "--variable-update",
-    type=click.Choice(UPDATES),
-    help="As of the workers' flags; it changes nothing.",
+    help="As of the workers' flags: parameter_server or distributed_replicated.",
 )
 @click.option("--staleness", type=click.IntRange(0), help="As the workers' staleness.")
 @click.option(
@@ -125,6 +126,7 @@ def serve(
     num_servers: int | None,
     asynchronous: bool,
     cross_replica_sync: str,
+    nocross: bool,
     variable_update: str | None,
     staleness: int | None,
     every: float | None,
@@ -133,7 +135,9 @@ def serve(
     """A parameter server without a script, until its workers are done: by lists of hosts, the same as the
     workers', or under a launcher behind the workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."""
     report = _Report(every, worker_hosts, found)
-    is_asynchronous = asynchronous or flag_of(cross_replica_sync) is False
+    flags = [f"--cross_replica_sync={cross_replica_sync}"] if cross_replica_sync else []
+    flags += ["--nocross_replica_sync"] if nocross else []
+    flags += [f"--variable_update={variable_update}"] if variable_update else []
     lists: dict[str, Any] = {}
     if ps_hosts or worker_hosts or task_index is not None:
         lists = {"job_name": job_name, "task_index": task_index}
@@ -144,7 +148,8 @@ def serve(
             mode="ps",
             num_servers=num_servers,
             protocol=server_protocol,
-            sync=False if is_asynchronous else None,
+            sync=False if asynchronous else None,
+            argv=flags,
             staleness=staleness,
             **lists,
         )

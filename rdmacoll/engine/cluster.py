@@ -19,7 +19,7 @@ _LISTS = ("job_name", "task_index", "ps_hosts", "worker_hosts")
 # Flags of tf_cnn_benchmarks that say who takes part, and how; "num_servers" is ours.
 _FLAGS = (*_LISTS, "server_protocol", "variable_update", "cross_replica_sync", "num_servers")
 # Both of these send gradients to servers; in the second one each worker keeps variables of its own.
-UPDATES = ("parameter_server", "distributed_replicated")
+_UPDATES = ("parameter_server", "distributed_replicated")
 _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
 _CHIEFS = ("chief", "master")
 _JOBS_MISSING_HERE = {
@@ -149,12 +149,11 @@ def told_by(
         _checked_protocol(str(merged.get("server_protocol", ""))),
         str(merged.get("num_servers", "")),
         str(merged.get("variable_update", "")),
-        flag_of(merged.get("cross_replica_sync", "")),
+        _flag_of(merged.get("cross_replica_sync", "")),
     )
 
 
-def flag_of(value: str) -> bool | None:
-    """What a value of cross_replica_sync says; None: nothing. Raises ConfigError."""
+def _flag_of(value: str) -> bool | None:
     word = value.lower()
     if word not in ("", *_TRUE, *_FALSE):
         raise ConfigError(f"cross_replica_sync={value!r} is neither true nor false.")
@@ -207,10 +206,10 @@ def launch_of(told: Told, *, is_colocated: bool) -> Launch:
         raise ConfigError(f"job_name={told.job_name}: {_JOBS_MISSING_HERE[told.job_name]}.")
     if told.job_name not in ("", "ps", "worker"):
         raise ConfigError(f"job_name={told.job_name!r} is unknown ({told.by}): give ps or worker.")
-    if told.variable_update and told.variable_update not in UPDATES:
+    if told.variable_update and told.variable_update not in _UPDATES:
         raise ConfigError(
             f"variable_update={told.variable_update} has no parameter servers: start workers with mpirun, "
-            f"without lists of hosts, or give {' or '.join(UPDATES)}."
+            f"without lists of hosts, or give {' or '.join(_UPDATES)}."
         )
     wanted = {"job_name": told.job_name, "worker_hosts": told.worker_hosts, "ps_hosts": told.ps_hosts}
     if is_colocated:

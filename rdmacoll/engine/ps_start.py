@@ -25,7 +25,7 @@ from rdmacoll.engine.starting import agree
 _SLICE_MS = 100
 _TURN_MS = 5
 # How long the engine may take to hear why a worker has ended.
-_HEARSAY_MS = 200
+_HEARSAY_MS = 500
 
 
 class _Stall:
@@ -73,7 +73,8 @@ class _Losses:
 
     def _tell(self, now: float, patience_ms: int) -> None:
         try:
-            self._library.engine_serve(self._engine, patience_ms)
+            if self._engine:
+                self._library.engine_serve(self._engine, patience_ms)
         except RankFailedError as error:
             if error.rank >= self._workers:
                 self._waiting.clear()
@@ -154,7 +155,7 @@ class VariableServers:
 
     def serve(self, engine: int, look: Callable[[], None] = no_watch) -> None:
         """The work of a server, until all workers have left or are lost; `look` is called meanwhile.
-        `engine`: what hears of the other servers."""
+        `engine`: what hears of the other servers, or 0."""
         ((rank, ps),) = self._parts.items()
         losses = _Losses(self._library, engine, self.workers, self.warn)
         is_done = False
@@ -191,12 +192,13 @@ class VariableServers:
         if engine == 0 or self.session is None or not self._library.ps_losses(self.session.address):
             return
         deadline = time.monotonic() + _HEARSAY_MS / 1000
-        try:
-            while time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            try:
                 self._library.engine_start(engine, [0] * self._ranks, 0)
-                time.sleep(0.01)
-        except RankFailedError:
-            pass  # it has heard
+            except RankFailedError as error:
+                if error.rank >= self.workers or self._servers == self.workers == self._ranks:
+                    return  # colocated, a server is known by its worker's rank
+            time.sleep(0.01)
 
     def close(self, engine: int, cause: str | None) -> bool:
         """The worker leaves, for this `cause`. Its colocated server stays until the others have left too, if

@@ -42,9 +42,9 @@ class Engine:
         self.servers, self.is_server = int(told["servers"]), bool(told["is_server"])
         self.variable_servers: VariableServers | None = None  # asynchronous ones
         self.process_sets: dict[int, ProcessSet] = {}  # by number; beside that of all ranks
-        # Arrays of operations that nobody waits for any more, until the engine is done with them.
+        # Arrays of operations that nobody waits for any more, until the engine is done with them; the same of
+        # prepared runs that an exception ended, of which nobody can ask whether they are done.
         self.unfinished: list[tuple[int, object]] = []
-        # The same of prepared runs that an exception ended. Nobody can ask whether these are done.
         self.interrupted: list[tuple[int, object]] = []
         self._holders: set[int] = set()
         self._unfreed = [address]
@@ -271,10 +271,11 @@ def _end(cause: str | None) -> None:
         _PROCESS.tell(0)
         unbind(engine)
         servers = engine.variable_servers
-        if servers is not None and not is_harmless(cause or ""):
-            servers.hear(engine.address if engine.is_open else 0)
-            engine.close(cause)  # first: a colocated server ends with this process, and others with that
         try:
+            if servers is not None:
+                servers.hear(engine.address if engine.is_open else 0)
+                if not is_harmless(cause or ""):
+                    engine.close(cause)  # first: a colocated server ends with this process, others with that
             if servers is not None and not servers.close(engine.address if engine.is_open else 0, cause):
                 note_failure()
         finally:
@@ -289,8 +290,7 @@ def shutdown() -> None:
 
 
 def leave(cause: str) -> None:
-    """Ends communication for a reason that the other ranks are to hear: they fail. rank() and size()
-    go on to answer until `shutdown()`."""
+    """Ends communication for a reason that all others hear: they fail. rank() and size() go on to answer."""
     with _PROCESS.lock:
         engine = _PROCESS.engine
         if engine is not None and engine.is_open:

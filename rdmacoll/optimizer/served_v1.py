@@ -7,6 +7,7 @@ The worker's optimizer has no slots, so checkpoints of `tf.compat.v1.train.Saver
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import threading
@@ -203,9 +204,7 @@ def wrap(optimizer: Any, name: str) -> None:
     cannot apply."""
     while (inner := getattr(optimizer, "_optimizer", None)) is not None:
         optimizer = inner
-    rate = _plain_rate(current(), getattr(optimizer, "_learning_rate", None))
-    rule, is_plain = rule_of(optimizer, rate)
-    exchange = Exchange(name, rule, rate if is_plain else None)
+    exchange = Exchange(name, *rule_of(optimizer, functools.partial(_plain_rate, current())))
     optimizer.__class__ = subclass(type(optimizer), Served, exchange)  # type: ignore[arg-type]
 
 

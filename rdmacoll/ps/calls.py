@@ -1,7 +1,8 @@
 """The calls to asynchronous parameter servers, for numpy arrays: `init(mode="ps", sync=False)` comes before.
 
 Arrays are float32 or float64. A call is over when the servers have done what it asks. All raise
-NotInitializedError where there are no such servers, and RankFailedError once a server has died.
+NotInitializedError where there are no such servers, and RankFailedError once a server has died, or the first
+worker has left before variables have values.
 """
 
 from __future__ import annotations

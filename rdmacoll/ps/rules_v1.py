@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
@@ -59,17 +59,18 @@ _UPDATING = (
 )
 
 
-def rule_of(optimizer: Any, plain_rate: float) -> tuple[Rule, bool]:
-    """The rule of an optimizer of `tf.compat.v1.train`, and whether it is GradientDescentOptimizer, of which
-    the servers' rate is `plain_rate`: a worker may multiply gradients before it pushes them, so the learning
-    rate may be anything. Raises ConfigError for what servers cannot apply, with what they can."""
+def rule_of(optimizer: Any, plain_rate: Callable[[Any], float]) -> tuple[Rule, float | None]:
+    """The rule of an optimizer of `tf.compat.v1.train`. Of GradientDescentOptimizer also the servers' rate,
+    which `plain_rate` gives for its own: a worker may multiply gradients before it pushes them, so that one
+    may be anything. Raises ConfigError for what servers cannot apply, with what they can."""
     name, known = _known(optimizer)
     is_plain = name == "GradientDescentOptimizer"
-    rate = plain_rate if is_plain else _number(getattr(optimizer, known.rate), "learning rate", name)
+    own = getattr(optimizer, known.rate)
+    rate = plain_rate(own) if is_plain else _number(own, "learning rate", name)
     lines = f"optimizer={known.name}\nschedule=constant\ninitial_learning_rate={rate!r}\n"
     for key, attribute in known.attributes.items():
         lines += f"{key}={_number(getattr(optimizer, attribute), attribute.strip('_'), name)!r}\n"
-    return Rule(lines + known.fixed), is_plain
+    return Rule(lines + known.fixed), rate if is_plain else None
 
 
 def slots_of(rule: Rule, values: Mapping[str, Array]) -> list[dict[str, Array]]:

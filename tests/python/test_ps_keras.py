@@ -97,8 +97,8 @@ def test_workers_learn_digits_together(workers, servers, launcher, tmp_path):
     assert reports[workers:] == [None] * servers
     for found in reports[:workers]:
         assert found["accuracy"] > 0.95
-        # Of 360 digits: single runs of either differ by as many.
-        assert found["accuracy"] > found["of one process"] - 0.02
+        # Single runs of either differ by half of it.
+        assert found["accuracy"] > reports[0]["of one process"] - 0.04
         assert found["equal"]
         # Every push of every worker has been an update.
         assert found["iterations"] == sum(one["mine"] for one in reports[:workers])

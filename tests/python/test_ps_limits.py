@@ -26,10 +26,8 @@ def test_a_server_holds_what_it_stores_and_never_more():
             started.wait_for_reports([0])
             lines = Path(f"/proc/{started.pid(1)}/status").read_text().splitlines()
         kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith("Vm")}
-        # Beside it Python and its libraries, and chunks that were under way.
-        assert stored < 1024 * kilobytes["VmRSS"] <= 1024 * kilobytes["VmHWM"] < stored + (56 << 20), (
-            optimizer
-        )
+        assert stored < 1024 * kilobytes["VmRSS"]
+        assert kilobytes["VmHWM"] - kilobytes["VmRSS"] < 32 << 10, (optimizer, kilobytes)
 
 
 def test_rows_are_integers_of_a_transfer_and_files_have_paths(tmp_path):
@@ -63,8 +61,8 @@ report([broad, misspelt, mask, halves, ps.pull_rows([], "words").shape,
     reports = run(program, 2, arguments=[str(tmp_path)], deadline_s=60).succeeded()
     broad, misspelt, mask, halves, none, rows = reports[0]
     assert broad == (
-        "a row of variable broad has 1200000 bytes, and a transfer of rows at most 1048568: declare it "
-        "without by_rows, and push it whole."
+        "a row of variable broad has 1200000 bytes, and a transfer of rows at most 1048568: make its "
+        "rows shorter, or its gradient dense (declared without by_rows)."
     )
     assert "no setting of an optimizer called learning_rate: choose one of optimizer, " in misspelt
     assert mask == "rows of variable 'words' are bool: give their numbers, as integers."

@@ -217,7 +217,7 @@ report([sums, rdmacoll.pull("left").tolist()[0][0], early, again, late])
     for sums, value, early, again, late in reports[:2]:
         assert sums == [[1.5]] * 6
         assert value == 1.5
-        assert early.startswith("nothing was pushed as 'w' since the last pull of it: these servers sum")
+        assert early.startswith("nothing was pushed as 'w' since the last pull of it: push it first.")
         assert again == "'w' is pushed again before it was pulled: pull it first."
         assert late.startswith("nothing was pushed as 'left' since")
 
@@ -234,6 +234,7 @@ value = rdmacoll.pull("w")
 assert tf.is_tensor(value)
 said = []
 for wrong in (lambda: tf.function(lambda one: rdmacoll.push(one, "w"))(mine),
+              lambda: tf.function(lambda: rdmacoll.pull("w"))(),
               lambda: rdmacoll.push(tf.IndexedSlices(mine, [0, 1]), "w")):
     try:
         wrong()
@@ -243,8 +244,10 @@ report([value.numpy().tolist(), *said])
 """
     for value, *said in run(program, 3, warm=True, deadline_s=120).succeeded()[:2]:
         assert value == [[0.5] * 3] * 2
-        assert len(said) == 2
-        assert all(text.endswith("where servers sum: call push_pull, which does both.") for text in said)
+        assert len(said) == 3
+        assert "push of 'w' in a graph of TensorFlow, where" in said[0]
+        assert "pull of 'w' in a graph of TensorFlow, where" in said[1]
+        assert said[2] == "push of IndexedSlices as 'w', where all are summed: call push_pull."
 
 
 def test_callers_that_come_and_go_wake_no_thread():

@@ -7,7 +7,7 @@ import importlib.util
 import math
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -74,7 +74,8 @@ def recording() -> Iterator[Recording]:
             from rdmacoll.ops import servers
             from rdmacoll.optimizer.reduce import GradientReducer
 
-            reduce = GradientReducer.__call__
+            # `servers.exchange` goes by it, too.
+            reduce, step = GradientReducer.__call__, servers.exchange_undeclared
 
             def reduced(self: Any, gradients: Sequence[Any], variables: Any = None) -> Any:
                 names = [getattr(v, "path", None) or v.name for v in variables or []]
@@ -82,17 +83,12 @@ def recording() -> Iterator[Recording]:
                 seen.see(list(zip(names, gradients)))
                 return reduce(self, gradients, variables)
 
-            def recorded(step: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-                def stepped(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
-                    seen.see(list(zip(names, gradients)))
-                    return step(gradients, names)
-
-                return stepped
+            def stepped(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+                seen.see(list(zip(names, gradients)))
+                return step(gradients, names)
 
             replaced.enter_context(mock.patch.object(GradientReducer, "__call__", reduced))
-            for name in ("exchange", "exchange_undeclared"):
-                step = recorded(getattr(servers, name))
-                replaced.enter_context(mock.patch.object(servers, name, step))
+            replaced.enter_context(mock.patch.object(servers, "exchange_undeclared", stepped))
         yield seen
 
 

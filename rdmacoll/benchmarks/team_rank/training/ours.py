@@ -77,7 +77,7 @@ class Asynchronous(Synchronous):
     """Servers own the variables: a step pushes its gradients, and brings the fresh values."""
 
     def begin(self, session: Any, variables: list[Any], values: Sequence[Array]) -> None:
-        """The first step gives them to the servers."""
+        """The first step gives them to the servers, and makes its update."""
         super().begin(session, variables, values)
         session.run(self._step)
 
