@@ -205,6 +205,7 @@ TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
 }
 
 TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
+  chunk_bytes = std::size_t{1} << 30;  // so a huge variable has few shares
   open(3, 1);
   const VariableSpec w = floats("w", {3}), v = floats("v", {3});
   const bool decays = true;
@@ -212,8 +213,7 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   ASSERT_TRUE(clients[2]->declare({&v, 1}, {&decays, 1}, "", call).ok());
   EXPECT_EQ(wait(call).message(), "variable v comes without an optimizer: name one.");
   // What is before the refused one is forgotten, too, with the optimizer.
-  const std::vector<VariableSpec> large = {floats("v", {2}),
-                                           floats("x", {1, int64_t{1} << 40}, true)};
+  const std::vector<VariableSpec> large = {floats("v", {2}), floats("x", {1 << 13, 1 << 27}, true)};
   const std::array<bool, 2> both = {true, true};
   ASSERT_TRUE(clients[0]->declare(large, both, "optimizer=adam\n", call).ok());
   EXPECT_THAT(wait(call).message(), testing::HasSubstr("no memory for variable x"));

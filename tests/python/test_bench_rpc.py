@@ -270,14 +270,29 @@ model.fit(np.ones((8, 3), np.float32), np.ones((8, 2), np.float32), 4, 1, 0)
 rdmacoll.shutdown()
 """
 
+TRAINS_V1 = """
+import json, os
+import numpy as np, rdmacoll
+import tensorflow.compat.v1 as tf
+rdmacoll.init(**json.loads(os.environ["ARGUMENTS"]))
+with tf.Graph().as_default(), tf.Session() as session:
+    made = [tf.get_variable(f"w{i}", shape) for i, shape in enumerate([(3, 5), (5,), (5, 2), (2,)])]
+    plain, loss = tf.train.GradientDescentOptimizer(0.1), sum(tf.reduce_sum(one * one) for one in made)
+    step = rdmacoll.DistributedOptimizer(plain).minimize(loss)
+    session.run(tf.global_variables_initializer())
+    session.run(step)
+rdmacoll.shutdown()
+"""
+SUM, SERVED = {"mode": "ps"}, {"mode": "ps", "sync": False}
+
 
 @pytest.mark.parametrize(
-    ("ranks", "arguments"),
-    [(1, {}), slow(2, {}), slow(2, {"mode": "ps"}), (2, {"mode": "ps", "sync": False})],
+    ("text", "ranks", "arguments"),
+    [(TRAINS, 1, {}), slow(TRAINS, 2, {}), slow(TRAINS, 2, SUM), (TRAINS, 2, SERVED), (TRAINS_V1, 2, SERVED)],
 )
-def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, ranks, arguments):
+def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, text, ranks, arguments):
     program, sizes = tmp_path / "train.py", tmp_path / "sizes.json"
-    program.write_text(TRAINS)
+    program.write_text(text)
     command = [sys.executable, "-m", "rdmacoll.cli.main", "bench", "record", "--out", str(sizes)]
     result = subprocess.run(
         # Options behind the program are its own.
@@ -293,6 +308,7 @@ def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, ranks, a
     found = json.loads(sizes.read_text())
     assert sorted(tensor["bytes"] for tensor in found["tensors"]) == [8, 20, 40, 60]
     assert len({tensor["name"] for tensor in found["tensors"]}) == 4
+    assert found["lists"] == 1
     assert "4 tensors, 128 bytes" in output
     (payload,) = payloads.payloads_of(str(sizes), payloads.Recipe())
     assert payload.total == 128
