@@ -42,8 +42,7 @@ def pull(name: str) -> Any:
     Raises as `push`."""
     if not has_servers():
         return _end(name)
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is not None and not tensorflow.executing_eagerly():
+    if _is_graph():
         from rdmacoll.ops import servers
 
         return servers.pull(name)
@@ -107,12 +106,16 @@ def _end(name: str) -> Any:
 
 
 def _refuse_graph(what: str, name: str) -> None:
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is not None and not tensorflow.executing_eagerly():
+    if _is_graph():
         raise ConfigError(
             f"{what} of {name!r} in a graph of TensorFlow, where all workers' pushes are summed: call "
             "push_pull, which does both."
         )
+
+
+def _is_graph() -> bool:
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and not tensorflow.executing_eagerly()
 
 
 def _is_tensor(tensor: Any) -> bool:

@@ -16,20 +16,21 @@ float periods(const LearningRate& rate, float step) {
   return rate.staircase != 0 ? std::floor(passed) : passed;
 }
 
-float cosine(const LearningRate& rate, float step, float from) {
-  const float passed = step / narrow(rate.decay_steps);
-  const float decayed = 0.5F * (1.0F + std::cos(std::numbers::pi_v<float> * passed));
+// Once a part `passed` of its period has; `height`: of the period's start, beside `from`.
+float cosine(const LearningRate& rate, float passed, float from, float height = 1) {
+  const float decayed = 0.5F * height * (1.0F + std::cos(std::numbers::pi_v<float> * passed));
   return from * (narrow(1 - rate.alpha) * decayed + narrow(rate.alpha));
 }
 
 float cosine_with_warm_up(const LearningRate& rate, float step) {
   const float start = narrow(rate.initial_learning_rate);
   const float warm_up = narrow(rate.warmup_steps);
-  if (warm_up == 0) return cosine(rate, std::min(step, narrow(rate.decay_steps)), start);
+  const float decay_steps = narrow(rate.decay_steps);
+  if (warm_up == 0) return cosine(rate, std::min(step, decay_steps) / decay_steps, start);
   const float target = narrow(rate.warmup_target);
-  step = std::min(step, narrow(rate.decay_steps) + warm_up);
+  step = std::min(step, decay_steps + warm_up);
   if (step < warm_up) return (target - start) * (step / warm_up) + start;
-  return cosine(rate, step - warm_up, target);
+  return cosine(rate, (step - warm_up) / decay_steps, target);
 }
 
 float cosine_with_restarts(const LearningRate& rate, float step) {
@@ -43,10 +44,8 @@ float cosine_with_restarts(const LearningRate& rate, float step) {
     const float length = std::pow(longer, restarts);
     passed = (passed - (1 - length) / (1 - longer)) / length;
   }
-  const float decayed = 0.5F * std::pow(narrow(rate.m_mul), restarts) *
-                        (1.0F + std::cos(std::numbers::pi_v<float> * passed));
-  return narrow(rate.initial_learning_rate) *
-         (narrow(1 - rate.alpha) * decayed + narrow(rate.alpha));
+  return cosine(rate, passed, narrow(rate.initial_learning_rate),
+                std::pow(narrow(rate.m_mul), restarts));
 }
 
 float polynomial(const LearningRate& rate, float step) {

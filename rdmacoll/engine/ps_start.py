@@ -196,7 +196,7 @@ class VariableServers:
             try:
                 self._library.engine_start(engine, [0] * self._ranks, 0)
             except RankFailedError as error:
-                if error.rank >= self.workers or self._servers == self.workers == self._ranks:
+                if error.rank >= self.workers or self.workers == self._ranks:
                     return  # colocated, a server is known by its worker's rank
             time.sleep(0.01)
 

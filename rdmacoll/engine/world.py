@@ -276,8 +276,8 @@ def _end(cause: str | None) -> None:
                 servers.hear(engine.address if engine.is_open else 0)
                 if not is_harmless(cause or ""):
                     engine.close(cause)  # first: a colocated server ends with this process, others with that
-            if servers is not None and not servers.close(engine.address if engine.is_open else 0, cause):
-                note_failure()
+                if not servers.close(engine.address if engine.is_open else 0, cause):
+                    note_failure()
         finally:
             engine.close(cause)
         engine.let_go(id(engine))  # what `leave` holds

@@ -27,7 +27,7 @@ from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.subclass import subclass
 from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule
-from rdmacoll.ps.rules_v1 import rule_of, slots_of
+from rdmacoll.ps.rules_v1 import is_number, rule_of, slots_of
 
 # Of a graph: what declares variables and tells whether values were replaced, in the order of the program.
 _DECLARING = "rdmacoll_declaring"
@@ -208,15 +208,11 @@ def wrap(optimizer: Any, name: str) -> None:
     optimizer.__class__ = subclass(type(optimizer), Served, exchange)  # type: ignore[arg-type]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.number))
-
-
 def _plain_rate(session: Session, own: Any) -> float:
     """The servers' rate for all of GradientDescentOptimizer: that of the first one in a run where it is a
     number, since a multiplication is a pass over all gradients."""
     if session not in _PLAIN_RATES:
-        _PLAIN_RATES[session] = float(own) if _is_number(own) and 0 < own < np.inf else 1.0
+        _PLAIN_RATES[session] = float(own) if is_number(own) and 0 < own < np.inf else 1.0
     return _PLAIN_RATES[session]
 
 
@@ -226,7 +222,7 @@ def _stepped(optimizer: Any, gradient: Any) -> Any:
     if served is None:
         return gradient
     own = optimizer._learning_rate
-    if _is_number(own) and own == served:
+    if is_number(own) and own == served:
         return gradient
     rate = tf.cast(optimizer._learning_rate_tensor, gradient.dtype) / served
     if isinstance(gradient, tf.IndexedSlices):

@@ -73,6 +73,11 @@ def rule_of(optimizer: Any, plain_rate: Callable[[Any], float]) -> tuple[Rule, f
     return Rule(lines + known.fixed), rate if is_plain else None
 
 
+def is_number(value: Any) -> bool:
+    """Whether servers can have it as it is: no tensor, no function."""
+    return isinstance(value, (bool, int, float, np.number))
+
+
 def slots_of(rule: Rule, values: Mapping[str, Array]) -> list[dict[str, Array]]:
     """What the optimizer has beside its variables before its first step, by slot; none where servers begin so
     by themselves."""
@@ -99,7 +104,7 @@ def _known(optimizer: Any) -> tuple[str, _Known]:
 
 
 def _number(value: Any, what: str, name: str) -> float:
-    if isinstance(value, (bool, int, float, np.number)):
+    if is_number(value):
         return float(value)
     raise ConfigError(
         f"{name} has a {what} of class {type(value).__name__}, which servers cannot compute: give a number. "
