@@ -60,6 +60,7 @@ using rdmacoll::ps::CallRef;
 using rdmacoll::ps::check_number;
 using rdmacoll::ps::Client;
 using rdmacoll::ps::PsSession;
+using rdmacoll::ps::rate_from;
 using rdmacoll::ps::rule_from;
 using rdmacoll::ps::Tensor;
 using rdmacoll::ps::tensors_from;
@@ -88,7 +89,8 @@ int ps_update(const rc_update* update, char** error) {
   for (int32_t i = 0; i < update->n_slots; ++i) {
     slots.push_back(static_cast<std::byte*>(update->slots[i]));
   }
-  Update(rule, static_cast<Dtype>(update->dtype), update->step, update->decays != 0)
+  Update(rule, static_cast<Dtype>(update->dtype), update->step, update->decays != 0,
+         rate_from(update->learning_rate))
       .apply(static_cast<std::byte*>(update->values), slots,
              static_cast<const std::byte*>(update->gradient), update->count);
   return kDone;
@@ -149,29 +151,31 @@ int ps_declare(rc_ps* ps, const rc_variable* variables, int32_t n_variables, con
 }
 
 int ps_move(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
-            void* const* data, rc_ps_call** call, char** error) {
+            void* const* data, const double* learning_rate, rc_ps_call** call, char** error) {
   CallRef made;
+  const std::optional<double> rate = rate_from(learning_rate);
   const Status status = ps->session->ask([&](Client& client) -> Status {
     std::vector<Tensor> tensors;
     RC_RETURN_IF_ERROR(tensors_from(client, n_variables, variables, data, tensors));
     made = move == RC_PS_INIT   ? client.init(tensors)
-           : move == RC_PS_PUSH ? client.push(tensors)
+           : move == RC_PS_PUSH ? client.push(tensors, rate)
            : move == RC_PS_PULL ? client.pull(tensors)
-                                : client.push_pull(tensors);
+                                : client.push_pull(tensors, rate);
     return {};
   });
   return answer(status, std::move(made), call, error);
 }
 
 int ps_move_rows(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows, int64_t n_rows,
-                 void* data, rc_ps_call** call, char** error) {
+                 void* data, const double* learning_rate, rc_ps_call** call, char** error) {
   CallRef made;
+  const std::optional<double> rate = rate_from(learning_rate);
   const std::span<const int64_t> named(rows, static_cast<std::size_t>(n_rows));
   const auto number = static_cast<uint32_t>(variable);
   auto* bytes = static_cast<std::byte*>(data);
   const Status status = ps->session->ask([&](Client& client) -> Status {
     RC_RETURN_IF_ERROR(check_number(client, variable));
-    return move == RC_PS_PUSH ? client.push_rows(number, named, bytes, made)
+    return move == RC_PS_PUSH ? client.push_rows(number, named, bytes, made, rate)
                               : client.pull_rows(number, named, bytes, made);
   });
   return answer(status, std::move(made), call, error);
@@ -260,8 +264,8 @@ char* ps_stats(rc_ps* ps) { return copy_text(ps->session->stats()); }
 char* ps_losses(rc_ps* ps) { return copy_text(ps->session->losses()); }
 
 int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
-                const void* const* gradients, void* const* values, rc_ps_call** call,
-                char** error) {
+                const void* const* gradients, void* const* values, const double* learning_rate,
+                rc_ps_call** call, char** error) {
   CallRef made;
   const Status status = ps->session->ask([&](Client& client) -> Status {
     std::vector<Tensor> tensors;
@@ -269,7 +273,7 @@ int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       tensors[i].gradient = static_cast<const std::byte*>(gradients[i]);
     }
-    made = client.push_pull(tensors);
+    made = client.push_pull(tensors, rate_from(learning_rate));
     return {};
   });
   return answer(status, std::move(made), call, error);

@@ -16,9 +16,9 @@ int ps_serve(rc_ps* ps, int64_t timeout_ms, char** error);
 int ps_declare(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
                rc_ps_call** call, char** error);
 int ps_move(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
-            void* const* data, rc_ps_call** call, char** error);
+            void* const* data, const double* learning_rate, rc_ps_call** call, char** error);
 int ps_move_rows(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows, int64_t n_rows,
-                 void* data, rc_ps_call** call, char** error);
+                 void* data, const double* learning_rate, rc_ps_call** call, char** error);
 int ps_ask(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error);
 int ps_wait(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error);
 void ps_call_free(rc_ps_call* call);
@@ -34,4 +34,5 @@ char* ps_stats(rc_ps* ps);
 char* ps_losses(rc_ps* ps);
 void ps_leave(rc_ps* ps, const char* cause);
 int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
-                const void* const* gradients, void* const* values, rc_ps_call** call, char** error);
+                const void* const* gradients, void* const* values, const double* learning_rate,
+                rc_ps_call** call, char** error);

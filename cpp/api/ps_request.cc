@@ -32,7 +32,8 @@ Status ask_for_rows(const rc_ps_request& request, const Tensor& tensor, Client& 
     return client.pull_rows(tensor.variable, rows, tensor.data, call);
   }
   CallRef pushed;
-  RC_RETURN_IF_ERROR(client.push_rows(tensor.variable, rows, tensor.gradient, pushed));
+  RC_RETURN_IF_ERROR(client.push_rows(tensor.variable, rows, tensor.gradient, pushed,
+                                      rate_from(request.learning_rate)));
   if (request.move == RC_PS_PUSH) {
     call = pushed;
     return {};
@@ -53,9 +54,10 @@ Status ask_for(const rc_ps_request& request, Client& client, CallRef& call) {
                        static_cast<const std::byte*>(from.gradient)});
   }
   if (request.rows != nullptr) return ask_for_rows(request, tensors[0], client, call);
-  call = request.move == RC_PS_PUSH   ? client.push(tensors)
+  const std::optional<double> rate = rate_from(request.learning_rate);
+  call = request.move == RC_PS_PUSH   ? client.push(tensors, rate)
          : request.move == RC_PS_PULL ? client.pull(tensors)
-                                      : client.push_pull(tensors);
+                                      : client.push_pull(tensors, rate);
   return {};
 }
 

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 9
+#define RC_ABI_VERSION 10
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -118,14 +118,15 @@ typedef struct rc_plan { /* the same at both ends */
   double limit_s;    /* of pair_run, which takes at most this to connect and this to measure */
 } rc_plan;
 
-typedef struct rc_update { /* of a variable by a gradient */
-  uint32_t size;           /* sizeof(rc_update) */
-  int32_t dtype;           /* float32 or float64, of all arrays */
-  const char* rule;        /* lines of "key=value": cpp/ps/update_rule.h */
-  int64_t step;            /* updates before this one */
-  int32_t decays;          /* whether the rule's weight decay is for this variable */
-  int32_t n_slots;         /* as many as ps_rule_slots names */
-  uint64_t count;          /* elements of each array */
+typedef struct rc_update {     /* of a variable by a gradient */
+  uint32_t size;               /* sizeof(rc_update) */
+  int32_t dtype;               /* float32 or float64, of all arrays */
+  const char* rule;            /* lines of "key=value": cpp/ps/update_rule.h */
+  int64_t step;                /* updates before this one */
+  const double* learning_rate; /* or NULL: the rule's */
+  int32_t decays;              /* whether the rule's weight decay is for this variable */
+  int32_t n_slots;             /* as many as ps_rule_slots names */
+  uint64_t count;              /* elements of each array */
   void* values;
   void* const* slots;
   const void* gradient;
@@ -164,6 +165,7 @@ typedef struct rc_ps_request {
   const rc_ps_tensor* tensors; /* copied before ps_submit() returns; the memory behind is not */
   const int64_t* rows;         /* of the one variable that is named; NULL: whole variables */
   int64_t n_rows;
+  const double* learning_rate; /* of a push, copied; or NULL: the rule's */
   rc_done done;
   void* context;
 } rc_ps_request;
@@ -408,16 +410,19 @@ typedef struct rc_api {
   int (*ps_serve)(rc_ps* ps, int64_t timeout_ms, char** error);
 
   /* On a worker. Variables are known by their numbers, in the order in which they are declared,
-   * which is the same on all workers. Memory that is named stays as it is until ps_wait has not
-   * returned 1 (not yet, call again); what comes is there then. texts: a JSON list of what the
-   * servers said: of declare ["needs values", ...] where they have none, of stats one JSON each. */
+   * which is the same on all workers; those of one declaration go by one rule. Memory that is named
+   * stays as it is until ps_wait has not returned 1 (not yet, call again); what comes is there
+   * then. texts: a JSON list of what the servers said: of declare ["needs values", ...] where they
+   * have none, of stats one JSON each. */
   int (*ps_declare)(rc_ps* ps, const rc_variable* variables, int32_t n_variables, const char* rule,
                     rc_ps_call** call, char** error);
+  /* learning_rate, also below: of a push, or NULL: the rule's. */
   int (*ps_move)(rc_ps* ps, int32_t move, int32_t n_variables, const int32_t* variables,
-                 void* const* data, rc_ps_call** call, char** error);
+                 void* const* data, const double* learning_rate, rc_ps_call** call, char** error);
   /* data: a row for each of `rows`: gradients, or where values come. A row may be named twice. */
   int (*ps_move_rows)(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows,
-                      int64_t n_rows, void* data, rc_ps_call** call, char** error);
+                      int64_t n_rows, void* data, const double* learning_rate, rc_ps_call** call,
+                      char** error);
   int (*ps_ask)(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error);
   int (*ps_wait)(rc_ps* ps, const rc_ps_call* call, int64_t timeout_ms, char** texts, char** error);
   void (*ps_call_free)(rc_ps_call* call);
@@ -449,8 +454,8 @@ typedef struct rc_api {
   void (*ps_leave)(rc_ps* ps, const char* cause);
   /* ps_move, push_pull, with the gradients in memory of their own. */
   int (*ps_exchange)(rc_ps* ps, int32_t n_variables, const int32_t* variables,
-                     const void* const* gradients, void* const* values, rc_ps_call** call,
-                     char** error);
+                     const void* const* gradients, void* const* values, const double* learning_rate,
+                     rc_ps_call** call, char** error);
   /* A prepared operation as a function of CPython's (METH_NOARGS), whose `self` is the address of
    * an rc_bound as an int: prepared_run_locked, and then a new reference to `result`. Where that
    * does not simply end well, or an earlier run's answer is still there, or nothing to be run, what

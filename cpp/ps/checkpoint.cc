@@ -17,7 +17,7 @@
 namespace rdmacoll::ps {
 namespace {
 
-constexpr uint64_t kMagic = 0x33'73'70'6c'6c'6f'63'72;  // "rcollps3"
+constexpr uint64_t kMagic = 0x34'73'70'6c'6c'6f'63'72;  // "rcollps4"
 constexpr std::size_t kSliceBytes = std::size_t{4} << 20;
 constexpr std::size_t kHeaderBytesMax = std::size_t{1} << 30;
 

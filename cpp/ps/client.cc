@@ -98,18 +98,11 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
     RC_RETURN_IF_ERROR(check(spec));
     RC_RETURN_IF_ERROR(check_row(spec));
   }
-  if (!rule_.empty() && !rule.empty() && rule_ != rule) {
-    return {Code::invalid, cat("variables with a second optimizer: the servers go by\n", rule_,
-                               "and this one is\n", rule,
-                               "Give all variables optimizers of one class with the same numbers, "
-                               "or have the workers update them (sync=True).")};
-  }
   const auto known = static_cast<uint32_t>(specs_.size());
   call = new_call();
-  call->at_refusal = [this, known, rule = rule_, before = sharding_]() mutable {
-    forget(known, rule, std::move(before));
+  call->at_refusal = [this, known, before = sharding_]() mutable {
+    forget(known, std::move(before));
   };
-  if (rule_.empty()) rule_ = rule;
   for (std::size_t i = 0; i < specs.size(); ++i) {
     numbers_.emplace(specs[i].name, known + static_cast<uint32_t>(i));
   }
@@ -131,24 +124,27 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
   return {};
 }
 
-void Client::forget(std::size_t known, const std::string& rule, Sharding before) {
+void Client::forget(std::size_t known, Sharding before) {
   std::erase_if(numbers_, [known](const auto& entry) { return entry.second >= known; });
   specs_.resize(known);
   decays_.resize(known);
   pushes_.resize(known);
   sharding_ = std::move(before);
-  rule_ = rule;
 }
 
 CallRef Client::init(std::span<const Tensor> values, uint32_t slot, uint64_t updates) {
-  return move(Ask::init, values, slot, updates);
+  return move({.ask = Ask::init, .step = updates, .slot = slot}, values);
 }
-CallRef Client::push(std::span<const Tensor> gradients) { return move(Ask::push, gradients); }
+CallRef Client::push(std::span<const Tensor> gradients, std::optional<double> rate) {
+  return move({.ask = Ask::push, .learning_rate = rate}, gradients);
+}
 CallRef Client::pull(std::span<const Tensor> values, uint32_t slot) {
-  return move(Ask::pull, values, slot);
+  return move({.ask = Ask::pull, .slot = slot}, values);
 }
-CallRef Client::updates(std::span<const Tensor> of) { return move(Ask::updates, of); }
-CallRef Client::push_pull(std::span<const Tensor> tensors) { return move(Ask::push_pull, tensors); }
+CallRef Client::updates(std::span<const Tensor> of) { return move({.ask = Ask::updates}, of); }
+CallRef Client::push_pull(std::span<const Tensor> tensors, std::optional<double> rate) {
+  return move({.ask = Ask::push_pull, .learning_rate = rate}, tensors);
+}
 
 uint64_t Client::steps_of(std::span<const Tensor> tensors) const {
   uint64_t steps = 0;
@@ -165,8 +161,8 @@ Status Client::find(std::string_view name, uint32_t& variable) const {
   return {};
 }
 
-CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors, uint32_t slot,
-                     uint64_t updates_before) {
+// A request of whole variables to each server that has a share of them.
+CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
   CallRef call = new_call();
   if (!failure_.ok()) return call;
   if (tensors.size() > kItemsMax) {
@@ -174,14 +170,13 @@ CallRef Client::move(Ask ask_for, std::span<const Tensor> tensors, uint32_t slot
                                        kItemsMax, " with one call.")};
     return call;
   }
-  const bool updates = makes_update(ask_for);
+  const bool updates = makes_update(like.ask);
   for (std::size_t i = 0; i < servers_.size(); ++i) {
-    Pending pending = make(ask_for);
-    if (transport_.reach(servers_[i].rank).views) {
-      pending.request.chunk_bytes = static_cast<uint32_t>(packed_bytes_);
-    }
-    pending.request.step = ask_for == Ask::init ? updates_before : steps_of(tensors);
-    pending.request.slot = slot;
+    Pending pending{.request = like};
+    const bool packs = transport_.reach(servers_[i].rank).views;
+    pending.request.chunk_bytes =
+        static_cast<uint32_t>(packs ? packed_bytes_ : options_.chunk_bytes);
+    if (like.ask != Ask::init) pending.request.step = steps_of(tensors);
     for (const Tensor& tensor : tensors) {
       const StoredSpec spec = stored(tensor.variable, static_cast<int>(i));
       if (spec.elements == 0) continue;

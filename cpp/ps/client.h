@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -65,22 +66,23 @@ class Client final : public Sink {
   // Variables get the next numbers. All workers declare the same in the same order. A text of the
   // call that is "needs values": a server was not restored, nor was another worker here before.
   // Where servers refuse them, they are as if they had not been declared here; so whoever declares
-  // more waits for the end of this.
+  // more waits for the end of this. All of them go by one rule.
   Status declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
                  const std::string& rule, CallRef& call);
   CallRef wait_for_values();
   // slot 0: the values, which have had so many `updates` elsewhere; they come last. From 1 on: what
   // the optimizer keeps beside them.
   CallRef init(std::span<const Tensor> values, uint32_t slot = 0, uint64_t updates = 0);
-  CallRef push(std::span<const Tensor> gradients);
+  // `rate`: the learning rate of this push, or none: the rule's.
+  CallRef push(std::span<const Tensor> gradients, std::optional<double> rate = {});
   CallRef pull(std::span<const Tensor> values, uint32_t slot = 0);
   // Gradients there, fresh values back.
-  CallRef push_pull(std::span<const Tensor> tensors);
+  CallRef push_pull(std::span<const Tensor> tensors, std::optional<double> rate = {});
   // The largest number among its texts: how many updates these variables have had.
   CallRef updates(std::span<const Tensor> of);
   // Rows may come twice: their gradients are summed first.
   Status push_rows(uint32_t variable, std::span<const int64_t> rows, const std::byte* gradients,
-                   CallRef& call);
+                   CallRef& call, std::optional<double> rate = {});
   Status pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
                    CallRef& call);
   // To a file of each server's machine, whose name begins with `path`; each at a moment of its own.
@@ -145,7 +147,7 @@ class Client final : public Sink {
   };
 
   CallRef ask_all(Ask ask, const std::string& text = {}, uint64_t step = 0);
-  CallRef move(Ask ask, std::span<const Tensor> tensors, uint32_t slot = 0, uint64_t updates = 0);
+  CallRef move(const Request& like, std::span<const Tensor> tensors);
   CallRef new_call() const;
   Pending make(Ask ask_for) const;
   void ask(std::size_t server, Pending pending, const CallRef& call);
@@ -163,7 +165,7 @@ class Client final : public Sink {
   Status refusal(Answer& answer) const;
   Status departure(int peer, const std::string& cause) const;
   void end_requests(Server& server);
-  void forget(std::size_t known, const std::string& rule, Sharding before);
+  void forget(std::size_t known, Sharding before);
   void end_one(const CallRef& call);
   bool end_all();
   Pending* find_pending(uint64_t cookie);
@@ -175,7 +177,6 @@ class Client final : public Sink {
   const ClientOptions options_;
   const std::size_t packed_bytes_;  // of a chunk that is packed, but for rows that are larger
   Sharding sharding_;
-  std::string rule_;  // of all variables
   std::vector<VariableSpec> specs_;
   std::vector<bool> decays_;
   std::vector<uint64_t> pushes_;  // of each variable

@@ -73,7 +73,7 @@ void add(std::byte* sum, const std::byte* one, std::size_t count) {
 }  // namespace
 
 Status Client::push_rows(uint32_t variable, std::span<const int64_t> rows,
-                         const std::byte* gradients, CallRef& call) {
+                         const std::byte* gradients, CallRef& call, std::optional<double> rate) {
   RC_RETURN_IF_ERROR(check_rows(variable, rows));
   call = new_call();
   const VariableSpec& spec = specs_[variable];
@@ -91,6 +91,7 @@ Status Client::push_rows(uint32_t variable, std::span<const int64_t> rows,
     const StoredSpec there = stored(variable, static_cast<int>(i));
     if (there.elements == 0 && !options_.keeps_pace) continue;
     Pending pending = make(Ask::push_rows);
+    pending.request.learning_rate = rate;
     pending.request.step = pushes_[variable];
     pending.request.items = {{variable, static_cast<uint32_t>(mine.there.size())}};
     append_chunks(pending.request, 0, there, pending.chunks);

@@ -88,6 +88,8 @@ float LearningRate::at(int64_t step) const {
       return start / (1 + narrow(decay_rate) * periods(*this, now));
     case Schedule::cosine_decay_restarts:
       return cosine_with_restarts(*this, now);
+    case Schedule::pushed:
+      break;
   }
   RC_ASSERT(false, cat("schedule ", static_cast<int>(schedule)));
   return 0;

@@ -18,6 +18,7 @@ struct LearningRate {
     polynomial_decay,
     inverse_time_decay,
     cosine_decay_restarts,
+    pushed,  // there is none: each push brings its rate
   };
   Schedule schedule = Schedule::constant;
   double initial_learning_rate = 0;
@@ -36,7 +37,7 @@ struct LearningRate {
   std::vector<double> boundaries;  // piecewise: whole steps, ascending
   std::vector<double> values;      // piecewise: one more
 
-  // Before update number `step`, which counts from 0. In float32, as in Keras.
+  // Before update number `step`, which counts from 0. In float32, as in Keras. Not of `pushed`.
   float at(int64_t step) const;
 };
 

@@ -9,6 +9,8 @@ std::vector<std::byte> encode(const Request& request) {
   Writer writer;
   writer.put(request.id).put(request.ask).put(request.step).put(request.slot);
   writer.put(request.chunk_bytes);
+  writer.put(static_cast<uint8_t>(request.learning_rate.has_value()));
+  writer.put(request.learning_rate.value_or(0));
   writer.put(static_cast<uint32_t>(request.items.size()));
   for (const Item& item : request.items) writer.put(item.variable).put(item.rows);
   writer.put_text(request.text).put(request.first_spec);
@@ -26,6 +28,9 @@ bool decode(std::span<const std::byte> bytes, Request& request) {
   request.step = reader.get<uint64_t>();
   request.slot = reader.get<uint32_t>();
   request.chunk_bytes = reader.get<uint32_t>();
+  const bool has_rate = reader.get<uint8_t>() != 0;
+  const auto rate = reader.get<double>();
+  if (has_rate) request.learning_rate = rate;
   const auto items = reader.get<uint32_t>();
   if (items > kItemsMax || items * sizeof(Item) > reader.left()) return false;
   for (uint32_t i = 0; i < items; ++i) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@ struct Request {
   uint64_t step = 0;
   uint32_t slot = 0;         // init, pull: 0: of the values; else of the optimizer's slot slot - 1
   uint32_t chunk_bytes = 0;  // of the largest transfer
+  std::optional<double> learning_rate;  // of a push; none: the rule's
   std::vector<Item> items;
   std::string text;
   uint32_t first_spec = 0;  // the number of the first of `specs`

@@ -163,15 +163,16 @@ Status Server::prepare(Job& job) {
   const Request& request = job.request;
   const bool by_rows = goes_by_rows(request.ask);
   const bool has_slot = request.ask == Ask::init || request.ask == Ask::pull;
-  if (request.slot > (has_slot ? store_.slots() : 0)) {
-    return {Code::failed, cat("asked for slot ", request.slot, " of ", store_.slots())};
-  }
   std::set<uint32_t> named;
   for (std::size_t i = 0; i < request.items.size(); ++i) {
     const uint32_t variable = request.items[i].variable;
     if (variable >= store_.variables() || !named.insert(variable).second) {
       return {Code::failed, cat("asked for variable ", variable, " of ", store_.variables(),
                                 ", once in a request")};
+    }
+    const std::size_t slots = has_slot ? store_.slots(variable) : 0;
+    if (request.slot > slots) {
+      return {Code::failed, cat("asked for slot ", request.slot, " of ", slots)};
     }
     const StoredSpec& spec = store_.spec(variable);
     if (by_rows && (spec.row_elements == 0 || request.items[i].rows > spec.rows() ||
@@ -186,11 +187,19 @@ Status Server::prepare(Job& job) {
                              ? " has its initial values already: push gradients to change it."
                              : " has no values yet: the first worker gives them, others wait.")};
     }
+    if (makes_update(request.ask) && !request.learning_rate && store_.needs_rate(variable) &&
+        job.refusal.ok()) {
+      job.refusal = {Code::invalid,
+                     cat("variable ", spec.name,
+                         " goes by the learning rate that comes with each push, and this push has "
+                         "none: give it one (learning_rate=0.1).")};
+    }
   }
   if (!job.refusal.ok()) return {};
   for (const Item& item : request.items) {
-    job.steps.push_back(makes_update(request.ask) ? store_.begin_update(item.variable)
-                                                  : store_.updates(item.variable));
+    job.steps.push_back(makes_update(request.ask)
+                            ? store_.begin_update(item.variable, request.learning_rate)
+                            : store_.updates(item.variable));
   }
   return {};
 }

@@ -80,7 +80,7 @@ Status Server::work_on(Worker& worker, Buffer& buffer) {
       store_.write(variable, job.request.slot, chunk.first, given);
     }
     if (makes_update(job.request.ask)) {
-      store_.update(variable, job.steps[chunk.item], chunk.first, given);
+      store_.update(variable, job.steps[chunk.item], chunk.first, given, job.request.learning_rate);
     }
     if (chunk.bytes_back > 0) {
       shown_writes_.copy(buffer.data,
@@ -113,10 +113,11 @@ Status Server::work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer) 
   }
   const std::span<const int64_t> rows = std::span(buffer.rows).subspan(buffer.rows_done);
   const std::size_t at = buffer.rows_done * spec.row_bytes();
-  buffer.rows_done += job.request.ask == Ask::push_rows
-                          ? store_.update_rows(variable, job.steps[chunk.item], rows,
-                                               buffer.given + bytes + at, left_)
-                          : store_.read_rows(variable, rows, buffer.data + at, left_);
+  buffer.rows_done +=
+      job.request.ask == Ask::push_rows
+          ? store_.update_rows(variable, job.steps[chunk.item], rows, buffer.given + bytes + at,
+                               left_, job.request.learning_rate)
+          : store_.read_rows(variable, rows, buffer.data + at, left_);
   return buffer.rows_done < count ? Status::busy() : Status();
 }
 

@@ -36,50 +36,54 @@ uint64_t Store::physical_memory_bytes() {
          static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-Status Store::set_rule(const std::string& text) {
-  if (!rule_text_.empty()) {
-    if (rule_text_ == text) return {};
-    return {Code::mismatch,
-            cat("workers have different optimizers: the servers go by\n", rule_text_,
-                "and this worker has\n", text,
-                "Give all workers the same one (a GradientDescentOptimizer of TensorFlow 1 whose "
-                "rate is a function, lambda: 0.1, may differ).")};
+Status Store::find_rule(const std::string& text, RuleRef& rule) const {
+  for (const Variable& variable : variables_) {
+    if (variable.rule->text != text) continue;
+    rule = variable.rule;
+    return {};
   }
-  RC_RETURN_IF_ERROR(rule_from(text, rule_));
-  rule_text_ = text;
+  Rule made{text, {}};
+  RC_RETURN_IF_ERROR(rule_from(text, made.update));
+  rule = std::make_shared<const Rule>(std::move(made));
   return {};
 }
 
-Status Store::check_same(const Variable& known, const StoredSpec& spec) const {
-  if (known.spec == spec) return {};
-  return {Code::mismatch, cat("workers have different variables: the servers know ",
-                              text_of(known.spec), ", and this worker has ", text_of(spec),
-                              " in its place. Build the same model on all workers.")};
-}
-
-uint64_t Store::noted_bytes(const StoredSpec& spec) const {
-  return rule_.rests_without_gradient() ? 0 : spec.rows() * sizeof(uint64_t);
-}
-
-uint64_t Store::needed_bytes(const StoredSpec& spec) const {
-  return spec.bytes() * (1 + slots()) + noted_bytes(spec);
-}
-
-Status Store::declare(std::size_t index, const StoredSpec& spec) {
-  if (index < variables_.size()) return check_same(variables_[index], spec);
-  RC_ASSERT(index == variables_.size());
-  if (rule_text_.empty()) {
-    return {Code::invalid, cat("variable ", spec.name, " comes without an optimizer: name one.")};
+Status Store::check_same(const Variable& known, const StoredSpec& spec, const Rule& rule) {
+  if (known.spec != spec) {
+    return {Code::mismatch, cat("workers have different variables: the servers know ",
+                                text_of(known.spec), ", and this worker has ", text_of(spec),
+                                " in its place. Build the same model on all workers.")};
   }
-  const uint64_t needed = needed_bytes(spec);
-  Variable variable{.spec = spec, .is_initialized = spec.elements == 0};
+  if (known.rule->text == rule.text) return {};
+  return {Code::mismatch, cat("workers have different optimizers for variable ", spec.name,
+                              ": the servers go by\n", known.rule->text, "and this worker has\n",
+                              rule.text, "Give all workers the same one.")};
+}
+
+uint64_t Store::noted_bytes(const StoredSpec& spec, const UpdateRule& rule) {
+  return rule.rests_without_gradient() ? 0 : spec.rows() * sizeof(uint64_t);
+}
+
+uint64_t Store::needed_bytes(const StoredSpec& spec, const UpdateRule& rule) {
+  return spec.bytes() * (1 + rule.slots().size()) + noted_bytes(spec, rule);
+}
+
+Status Store::declare_one(std::size_t index, const StoredSpec& spec, const RuleRef& rule) {
+  if (index > variables_.size() || index >= kVariablesMax) {
+    return {Code::invalid, cat("variable ", spec.name, " is number ", index, " of at most ",
+                               kVariablesMax, ": declare fewer.")};
+  }
+  if (index < variables_.size()) return check_same(variables_[index], spec, *rule);
+  const UpdateRule& update = rule->update;
+  const uint64_t needed = needed_bytes(spec, update);
+  Variable variable{.spec = spec, .rule = rule, .is_initialized = spec.elements == 0};
   bool has_memory = needed <= bytes_max_ && bytes_ <= bytes_max_ - needed;
   try {
     if (has_memory) {
       variable.values.resize(spec.bytes());
-      variable.slots.resize(slots());
+      variable.slots.resize(update.slots().size());
       for (std::vector<std::byte>& slot : variable.slots) slot.resize(spec.bytes());
-      variable.row_updates.resize(noted_bytes(spec) / sizeof(uint64_t));
+      variable.row_updates.resize(noted_bytes(spec, update) / sizeof(uint64_t));
     }
   } catch (const std::bad_alloc&) {
     has_memory = false;
@@ -90,9 +94,9 @@ Status Store::declare(std::size_t index, const StoredSpec& spec) {
                               " that it stores. Use more servers, or a machine "
                               "with more memory.")};
   }
-  if (rule_.initial_value_of_slots() != 0) {
+  if (update.initial_value_of_slots() != 0) {
     for (std::vector<std::byte>& slot : variable.slots) {
-      fill(slot, spec.dtype, rule_.initial_value_of_slots());
+      fill(slot, spec.dtype, update.initial_value_of_slots());
     }
   }
   bytes_ += needed;
@@ -100,28 +104,24 @@ Status Store::declare(std::size_t index, const StoredSpec& spec) {
   return {};
 }
 
-Status Store::declare(const std::string& rule, std::size_t first,
+Status Store::declare(const std::string& text, std::size_t first,
                       std::span<const StoredSpec> specs) {
-  const std::size_t known = variables_.size();
-  const bool had_rule = !rule_text_.empty();
-  const Status status = [&] {
-    if (!rule.empty()) RC_RETURN_IF_ERROR(set_rule(rule));
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      const std::size_t number = first + i;
-      if (number > variables_.size() || number >= kVariablesMax) {
-        return Status{Code::invalid, cat("variable ", specs[i].name, " is number ", number,
-                                         " of at most ", kVariablesMax, ": declare fewer.")};
-      }
-      RC_RETURN_IF_ERROR(declare(number, specs[i]));
-    }
-    return Status{};
-  }();
-  if (status.ok()) return status;
-  for (; variables_.size() > known; variables_.pop_back()) {
-    bytes_ -= needed_bytes(variables_.back().spec);
+  if (text.empty() && !specs.empty()) {
+    return {Code::invalid,
+            cat("variable ", specs[0].name, " comes without an optimizer: name one.")};
   }
-  if (!had_rule) rule_text_.clear();
-  return status;
+  RuleRef rule;
+  RC_RETURN_IF_ERROR(find_rule(text, rule));
+  const std::size_t known = variables_.size();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const Status status = declare_one(first + i, specs[i], rule);
+    if (status.ok()) continue;
+    for (; variables_.size() > known; variables_.pop_back()) {
+      bytes_ -= needed_bytes(variables_.back().spec, rule->update);
+    }
+    return status;
+  }
+  return {};
 }
 
 void Store::write(std::size_t variable, std::size_t slot, uint64_t first,
@@ -141,8 +141,25 @@ std::span<const std::byte> Store::stored(std::size_t variable, std::size_t slot,
 void Store::set_initialized(std::size_t variable, uint64_t updates) {
   Variable& of = variables_[variable];
   of.is_initialized = true;
-  of.updates = updates;
-  std::fill(of.row_updates.begin(), of.row_updates.end(), updates);
+  begin_at(of, updates);
+}
+
+// As if it had had so many, and no row had missed one.
+void Store::begin_at(Variable& variable, uint64_t updates) {
+  variable.updates = updates;
+  std::fill(variable.row_updates.begin(), variable.row_updates.end(), updates);
+  variable.rates.clear();
+}
+
+bool Store::needs_rate(std::size_t variable) const {
+  const LearningRate& rate = variables_[variable].rule->update.learning_rate;
+  return rate.schedule == LearningRate::Schedule::pushed;
+}
+
+uint64_t Store::begin_update(std::size_t variable, std::optional<double> rate) {
+  Variable& of = variables_[variable];
+  if (!of.row_updates.empty()) of.rates.note(of.updates, rate);
+  return of.updates++;
 }
 
 std::span<std::byte* const> Store::slots_at(Variable& variable, uint64_t first) {
@@ -154,11 +171,11 @@ std::span<std::byte* const> Store::slots_at(Variable& variable, uint64_t first) 
 }
 
 void Store::update(std::size_t variable, uint64_t step, uint64_t first,
-                   std::span<const std::byte> gradient) {
+                   std::span<const std::byte> gradient, std::optional<double> rate) {
   Variable& of = variables_[variable];
   const std::size_t bytes = size_of(of.spec.dtype);
   const uint64_t end = first + gradient.size() / bytes;
-  Update(rule_, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays)
+  Update(of.rule->update, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays, rate)
       .apply(of.values.data() + first * bytes, slots_at(of, first), gradient.data(), end - first);
   if (of.row_updates.empty()) return;
   const uint64_t width = of.spec.row_elements;  // rows that begin here are counted here
@@ -172,14 +189,15 @@ bool Store::catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uin
   uint64_t& has_had = variable.row_updates[row];
   const uint64_t elements = variable.spec.row_elements, first = row * elements;
   const auto slots = slots_at(variable, first);
-  const bool decays = variable.spec.decays && rule_.weight_decay != 0;
+  const bool decays = variable.spec.decays && variable.rule->update.weight_decay != 0;
   // A row that has never had a gradient has nothing that would move it.
   if (!decays && is_zero(slots, variable.spec.row_bytes())) {
     has_had = updates;
     left -= std::min(left, elements);
   }
   for (; has_had < updates && left > 0; ++has_had) {
-    Update(rule_, variable.spec.dtype, static_cast<int64_t>(has_had), variable.spec.decays)
+    Update(variable.rule->update, variable.spec.dtype, static_cast<int64_t>(has_had),
+           variable.spec.decays, variable.rates.at(has_had))
         .apply(variable.values.data() + first * size_of(variable.spec.dtype), slots, nullptr,
                elements);
     left -= std::min(left, elements);
@@ -194,9 +212,11 @@ bool Store::catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint
 }
 
 std::size_t Store::update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
-                               const std::byte* gradients, uint64_t& left) {
+                               const std::byte* gradients, uint64_t& left,
+                               std::optional<double> rate) {
   Variable& of = variables_[variable];
-  const Update one(rule_, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays);
+  const Update one(of.rule->update, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays,
+                   rate);
   std::size_t done = 0;
   for (; done < rows.size(); ++done) {
     const auto row = static_cast<uint64_t>(rows[done]);

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/wire.h"
+#include "ps/pushed_rates.h"
 #include "ps/update.h"
 
 namespace rdmacoll::ps {
@@ -46,11 +49,9 @@ class Store {
   explicit Store(uint64_t bytes_max = physical_memory_bytes()) : bytes_max_(bytes_max) {}
   static uint64_t physical_memory_bytes();
 
-  // The first caller sets it; whoever comes with another one gets a MismatchError.
-  Status set_rule(const std::string& text);
-  // Variable number `index`: the next one, or one that is known, with the same spec.
-  Status declare(std::size_t index, const StoredSpec& spec);
-  // Both for many variables, from number `first` on; what is refused leaves nothing behind.
+  // Variables from number `first` on, which go by one rule: the next ones, or such as are known,
+  // with the same rule and specs: a MismatchError where they differ. What is refused leaves nothing
+  // behind.
   Status declare(const std::string& rule, std::size_t first, std::span<const StoredSpec> specs);
 
   std::size_t variables() const { return variables_.size(); }
@@ -58,7 +59,7 @@ class Store {
   uint64_t bytes() const { return bytes_; }  // of values, slots and what is noted of rows
 
   // slot 0: the values; from 1 on, what the optimizer keeps beside them.
-  std::size_t slots() const { return rule_.slots().size(); }
+  std::size_t slots(std::size_t variable) const { return variables_[variable].slots.size(); }
   void write(std::size_t variable, std::size_t slot, uint64_t first,
              std::span<const std::byte> data);
   std::span<const std::byte> stored(std::size_t variable, std::size_t slot, uint64_t first,
@@ -68,18 +69,22 @@ class Store {
   void set_initialized(std::size_t variable, uint64_t updates = 0);
   bool is_initialized(std::size_t variable) const { return variables_[variable].is_initialized; }
 
-  // The number of the update that begins now. Each variable counts its own.
-  uint64_t begin_update(std::size_t variable) { return variables_[variable].updates++; }
+  // Whether each of its updates has to bring a learning rate, since the rule has none.
+  bool needs_rate(std::size_t variable) const;
+  // The number of the update that begins now. Each variable counts its own. `rate`: the learning
+  // rate that it brings, also below.
+  uint64_t begin_update(std::size_t variable, std::optional<double> rate = {});
   uint64_t updates(std::size_t variable) const { return variables_[variable].updates; }
   // Before a whole variable is updated or read: its rows from `row` on get the updates before
   // number `updates` that they have missed. That may be a lot of work, as in the two below: all
   // stop when no element is `left` to be updated, and go on in the next call. Whether it is done.
   bool catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left);
   void update(std::size_t variable, uint64_t step, uint64_t first,
-              std::span<const std::byte> gradient);
+              std::span<const std::byte> gradient, std::optional<double> rate = {});
   // `gradients`: a row for each of `rows`, which are all known to exist. How many were done.
   std::size_t update_rows(std::size_t variable, uint64_t step, std::span<const int64_t> rows,
-                          const std::byte* gradients, uint64_t& left);
+                          const std::byte* gradients, uint64_t& left,
+                          std::optional<double> rate = {});
   std::size_t read_rows(std::size_t variable, std::span<const int64_t> rows, std::byte* values,
                         uint64_t& left);
 
@@ -91,8 +96,14 @@ class Store {
   void take_header(Reader& reader);  // one that fits
 
  private:
+  struct Rule {
+    std::string text;
+    UpdateRule update;
+  };
+  using RuleRef = std::shared_ptr<const Rule>;
   struct Variable {
     StoredSpec spec;
+    RuleRef rule;
     bool is_initialized = false;
     uint64_t updates = 0;  // begun
     std::vector<std::byte> values;
@@ -101,20 +112,19 @@ class Store {
     // has had. It gets the others, with gradients of zero, when somebody wants it; so nobody
     // touches more rows than a push names, and yet all is as Keras has it.
     std::vector<uint64_t> row_updates;
+    PushedRates rates;  // of the updates that rows may have missed
   };
-  struct Saved {
-    std::string rule_text;
-    std::vector<Variable> variables;  // without memory
-  };
-  static bool read_header(Reader& reader, Saved& saved);
-  uint64_t noted_bytes(const StoredSpec& spec) const;  // for its rows
-  uint64_t needed_bytes(const StoredSpec& spec) const;
-  Status check_same(const Variable& known, const StoredSpec& spec) const;
+  // Without memory.
+  static bool read_header(Reader& reader, std::vector<Variable>& saved);
+  static uint64_t noted_bytes(const StoredSpec& spec, const UpdateRule& rule);  // for its rows
+  static uint64_t needed_bytes(const StoredSpec& spec, const UpdateRule& rule);
+  static Status check_same(const Variable& known, const StoredSpec& spec, const Rule& rule);
+  static void begin_at(Variable& variable, uint64_t updates);
+  Status find_rule(const std::string& text, RuleRef& rule) const;
+  Status declare_one(std::size_t index, const StoredSpec& spec, const RuleRef& rule);
   std::span<std::byte* const> slots_at(Variable& variable, uint64_t first);
   bool catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uint64_t& left);
 
-  std::string rule_text_;
-  UpdateRule rule_;
   std::vector<Variable> variables_;
   const uint64_t bytes_max_;
   uint64_t bytes_ = 0;

@@ -36,11 +36,23 @@ StoredSpec read_spec(Reader& reader) {
   return spec;
 }
 
+// Rules come first, each once: many variables may share a long one.
 void Store::write_header(Writer& writer) {
-  writer.put_text(rule_text_).put(static_cast<uint32_t>(variables_.size()));
-  for (Variable& variable : variables_) {
+  std::vector<const Rule*> rules;
+  std::vector<uint32_t> numbers;  // of each variable's rule
+  for (const Variable& variable : variables_) {
+    const auto found = std::find(rules.begin(), rules.end(), variable.rule.get());
+    numbers.push_back(static_cast<uint32_t>(found - rules.begin()));
+    if (found == rules.end()) rules.push_back(variable.rule.get());
+  }
+  writer.put(static_cast<uint32_t>(rules.size()));
+  for (const Rule* rule : rules) writer.put_text(rule->text);
+  writer.put(static_cast<uint32_t>(variables_.size()));
+  for (std::size_t i = 0; i < variables_.size(); ++i) {
+    const Variable& variable = variables_[i];
     ps::write(variable.spec, writer);
-    writer.put(static_cast<uint8_t>(variable.is_initialized)).put(variable.updates);
+    writer.put(numbers[i]).put(static_cast<uint8_t>(variable.is_initialized));
+    writer.put(variable.updates);
   }
 }
 
@@ -53,12 +65,24 @@ std::vector<std::span<std::byte>> Store::memory() {
   return memory;
 }
 
-bool Store::read_header(Reader& reader, Saved& saved) {
-  saved.rule_text = reader.get_text(kRuleBytesMax);
+bool Store::read_header(Reader& reader, std::vector<Variable>& saved) {
+  std::vector<RuleRef> rules;
+  const auto rule_count = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < rule_count && reader.ok(); ++i) {
+    Rule rule{reader.get_text(kRuleBytesMax), {}};
+    if (!rule_from(rule.text, rule.update).ok()) reader.fail();
+    rules.push_back(std::make_shared<const Rule>(std::move(rule)));
+  }
   const auto count = reader.get<uint32_t>();
   for (uint32_t i = 0; i < count && reader.ok(); ++i) {
-    Variable& variable = saved.variables.emplace_back();
+    Variable& variable = saved.emplace_back();
     variable.spec = read_spec(reader);
+    const auto rule = reader.get<uint32_t>();
+    if (rule >= rules.size()) {
+      reader.fail();
+      break;
+    }
+    variable.rule = rules[rule];
     variable.is_initialized = reader.get<uint8_t>() != 0;
     variable.updates = reader.get<uint64_t>();
   }
@@ -66,36 +90,33 @@ bool Store::read_header(Reader& reader, Saved& saved) {
 }
 
 bool Store::fits(Reader& reader, std::string& why) const {
-  Saved saved;
-  UpdateRule rule;
-  if (!read_header(reader, saved) || !rule_from(saved.rule_text, rule).ok()) {
+  std::vector<Variable> saved;
+  if (!read_header(reader, saved)) {
     why = "it is damaged at its start. Take another one.";
-  } else if (rule.slots() != rule_.slots()) {
-    why = cat("its optimizer is another one:\n", saved.rule_text, "and here it is\n", rule_text_,
-              "Restore it with the optimizer that it was saved with.");
-  } else if (saved.variables.size() != variables_.size()) {
-    why = cat("it has ", saved.variables.size(), " variables, and this run has ", variables_.size(),
+  } else if (saved.size() != variables_.size()) {
+    why = cat("it has ", saved.size(), " variables, and this run has ", variables_.size(),
               ". Declare the same ones before.");
-  } else {
-    for (std::size_t i = 0; i < variables_.size() && why.empty(); ++i) {
-      const StoredSpec& theirs = saved.variables[i].spec;
-      const StoredSpec& ours = variables_[i].spec;
-      if (theirs == ours) continue;
-      why = cat("its variable ", i, " is ", text_of(theirs), ", and here it is ", text_of(ours),
-                ". Use the same model, and as many servers.");
+  }
+  for (std::size_t i = 0; i < variables_.size() && why.empty(); ++i) {
+    const Variable &theirs = saved[i], &ours = variables_[i];
+    if (theirs.spec != ours.spec) {
+      why = cat("its variable ", i, " is ", text_of(theirs.spec), ", and here it is ",
+                text_of(ours.spec), ". Use the same model, and as many servers.");
+    } else if (theirs.rule->update.slots() != ours.rule->update.slots()) {
+      why = cat("the optimizer of its variable ", ours.spec.name, " is another one:\n",
+                theirs.rule->text, "and here it is\n", ours.rule->text,
+                "Restore it with the optimizer that it was saved with.");
     }
   }
   return why.empty();
 }
 
 void Store::take_header(Reader& reader) {
-  Saved saved;
-  RC_ASSERT(read_header(reader, saved) && saved.variables.size() == variables_.size());
+  std::vector<Variable> saved;
+  RC_ASSERT(read_header(reader, saved) && saved.size() == variables_.size());
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    Variable& variable = variables_[i];
-    variable.is_initialized = saved.variables[i].is_initialized;
-    variable.updates = saved.variables[i].updates;
-    std::fill(variable.row_updates.begin(), variable.row_updates.end(), variable.updates);
+    variables_[i].is_initialized = saved[i].is_initialized;
+    begin_at(variables_[i], saved[i].updates);
   }
 }
 

@@ -39,6 +39,15 @@ template <typename T>
 void descend_with_momentum(const Operands<T>& on, const UpdateRule& rule, T rate) {
   T* __restrict moments = on.slots[0];
   const T momentum = cast<T>(rule.momentum);
+  if (rule.rate_behind_momentum != 0) {
+    for (std::size_t i = 0; i < on.count; ++i) {
+      const T gradient = on.gradient[i];
+      moments[i] = moments[i] * momentum + gradient;
+      const T ahead = gradient * rate + moments[i] * momentum * rate;
+      on.values[i] -= rule.nesterov != 0 ? ahead : moments[i] * rate;
+    }
+    return;
+  }
   if (rule.nesterov == 0) {
     for (std::size_t i = 0; i < on.count; ++i) {
       moments[i] = moments[i] * momentum - on.gradient[i] * rate;
@@ -120,19 +129,20 @@ void adagrad(const Operands<T>& on, const UpdateRule& rule, T rate) {
 
 }  // namespace
 
-Update::Update(const UpdateRule& rule, Dtype dtype, int64_t step, bool decays)
+Update::Update(const UpdateRule& rule, Dtype dtype, int64_t step, bool decays,
+               std::optional<double> rate)
     : rule_(rule), dtype_(dtype), decay_(decays ? rule.weight_decay : 0) {
   RC_ASSERT(dtype == Dtype::float32 || dtype == Dtype::float64, std::string(name_of(dtype)));
   if (dtype == Dtype::float32) {
-    prepare<float>(step);
+    prepare<float>(step, rate);
   } else {
-    prepare<double>(step);
+    prepare<double>(step, rate);
   }
 }
 
 template <typename T>
-void Update::prepare(int64_t step) {
-  const auto rate = static_cast<T>(rule_.learning_rate.at(step));
+void Update::prepare(int64_t step, std::optional<double> given) {
+  const auto rate = static_cast<T>(given ? *given : rule_.learning_rate.at(step));
   rate_ = rate;
   if (rule_.optimizer != Optimizer::adam) return;
   const auto counted = static_cast<T>(step + 1);

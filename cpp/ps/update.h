@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/dtype.h"
@@ -19,8 +20,9 @@ inline constexpr std::size_t kSlotsMax = 3;
 class Update {
  public:
   // Number `step` of this variable, from 0 on. `decays`: whether the rule's weight decay is for
-  // this variable. float32 or float64.
-  Update(const UpdateRule& rule, Dtype dtype, int64_t step, bool decays);
+  // this variable. float32 or float64. `rate`: that which came with the push, or none: the rule's.
+  Update(const UpdateRule& rule, Dtype dtype, int64_t step, bool decays,
+         std::optional<double> rate = {});
 
   // Of `count` elements; `slots` as rule.slots() names them. A null gradient is one of zeros.
   void apply(std::byte* values, std::span<std::byte* const> slots, const std::byte* gradient,
@@ -28,7 +30,7 @@ class Update {
 
  private:
   template <typename T>
-  void prepare(int64_t step);
+  void prepare(int64_t step, std::optional<double> rate);
   template <typename T>
   void apply_as(T* values, std::span<std::byte* const> slots, const T* gradient,
                 std::size_t count) const;

@@ -13,9 +13,9 @@ namespace rdmacoll::ps {
 namespace {
 
 // As LearningRate::Schedule and Optimizer count them.
-constexpr std::array<std::string_view, 7> kSchedules = {
+constexpr std::array<std::string_view, 8> kSchedules = {
     "constant",         "exponential_decay",  "piecewise_constant_decay", "cosine_decay",
-    "polynomial_decay", "inverse_time_decay", "cosine_decay_restarts"};
+    "polynomial_decay", "inverse_time_decay", "cosine_decay_restarts",    "pushed"};
 constexpr std::array<std::string_view, 4> kOptimizers = {"sgd", "adam", "rmsprop", "adagrad"};
 
 constexpr double kAny = std::numeric_limits<double>::max();
@@ -46,6 +46,7 @@ auto numbers_of(UpdateRule& rule) {
       {"m_mul", &rate.m_mul, 0, kAny},
       {"momentum", &rule.momentum, 0, 1},
       {"nesterov", &rule.nesterov, 0, 1},
+      {"rate_behind_momentum", &rule.rate_behind_momentum, 0, 1},
       {"beta_1", &rule.beta_1, 0, 1},
       {"beta_2", &rule.beta_2, 0, 1},
       {"amsgrad", &rule.amsgrad, 0, 1},

@@ -21,6 +21,9 @@ struct UpdateRule {
   LearningRate learning_rate;
   double momentum = 0;  // sgd, rmsprop
   double nesterov = 0;  // sgd: 0 or 1
+  // sgd: 0 or 1: moments are of gradients alone, and the rate is multiplied into them at each
+  // update, as in TensorFlow 1; in Keras into the gradient before.
+  double rate_behind_momentum = 0;
   double beta_1 = 0.9;  // adam
   double beta_2 = 0.999;
   double amsgrad = 0;                      // adam: 0 or 1

@@ -22,6 +22,7 @@ constexpr char kMovable[] =
     "int16, complex64, complex128}";
 constexpr char kUpdatable[] = "T: {float, double}";
 constexpr char kVariables[] = "variables: list(string)";
+constexpr char kRate[] = "learning_rate: double";  // a scalar; or none, where the rule has it
 constexpr char kName[] = "tensor_name: string = ''";
 constexpr char kLabels[] = "labels: list(string) = []";
 constexpr char kSet[] = "process_set: int = 0";
@@ -100,7 +101,7 @@ constexpr OpDefinition kOps[] = {
      {kMovable, kName, kLabels, kSet}},
     {"RdmacollBarrier", {}, {}, true, &no_shapes, &Kernel::create<RC_BARRIER>, {kName, kSet}},
     {"RdmacollPsPush",
-     {"gradients: N * T"},
+     {"gradients: N * T", kRate},
      {},
      true,
      &no_shapes,
@@ -109,10 +110,10 @@ constexpr OpDefinition kOps[] = {
      &PsKernel::compute,
      &PsKernel::destroy},
     {"RdmacollPsExchange",
-     {"gradients: N * T"},
+     {"gradients: N * T", kRate},
      {"values: N * T"},
      true,
-     &same_shapes,
+     &gradient_shapes,
      &PsKernel::create<RC_PS_PUSH_PULL, false>,
      {"N: int >= 1", kUpdatable, kVariables},
      &PsKernel::compute,
@@ -127,7 +128,7 @@ constexpr OpDefinition kOps[] = {
      &PsKernel::compute,
      &PsKernel::destroy},
     {"RdmacollPsPushRows",
-     {"gradients: T", "rows: int64"},
+     {"gradients: T", "rows: int64", kRate},
      {},
      true,
      &no_shapes,
@@ -136,7 +137,7 @@ constexpr OpDefinition kOps[] = {
      &PsKernel::compute,
      &PsKernel::destroy},
     {"RdmacollPsExchangeRows",
-     {"gradients: T", "rows: int64"},
+     {"gradients: T", "rows: int64", kRate},
      {"values: T"},
      true,
      &first_shape,

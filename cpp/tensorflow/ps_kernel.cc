@@ -85,7 +85,13 @@ bool PsKernel::collect(TF_OpKernelContext* context, Asked& asked, TF_Status* sta
     asked.rows = static_cast<const int64_t*>(rows.data);
     asked.n_rows = static_cast<int64_t>(rows.bytes / sizeof(int64_t));
   }
-  return move_ != RC_PS_PULL || make_value(context, index, asked.tensors[0], status);
+  if (move_ == RC_PS_PULL) return make_value(context, index, asked.tensors[0], status);
+  Input rate;
+  if (!read_input(context, index, rate, status)) return false;
+  if (rate.bytes == sizeof(double)) asked.learning_rate = static_cast<const double*>(rate.data);
+  if (rate.bytes <= sizeof(double)) return true;
+  TF_SetStatus(status, TF_INVALID_ARGUMENT, "several learning rates for one push: give one");
+  return false;
 }
 
 bool PsKernel::collect_gradient(TF_OpKernelContext* context, int index, rc_ps_tensor& tensor,
@@ -130,6 +136,7 @@ std::string PsKernel::submit(const Asked& asked, Pending& pending) const {
                               .tensors = asked.tensors.data(),
                               .rows = asked.rows,
                               .n_rows = asked.n_rows,
+                              .learning_rate = asked.learning_rate,
                               .done = &PsKernel::on_done,
                               .context = &pending};
   const Attachment::Use use = Attachment::instance().use();

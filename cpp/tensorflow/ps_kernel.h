@@ -14,7 +14,8 @@
 
 namespace rdmacoll::tensorflow {
 
-// Gradients are the first inputs, then the rows (int64), then the dims of a value that is pulled.
+// Gradients are the first inputs, then the rows (int64), then the learning rate of a push (float64:
+// one, or none), or the dims of a value that is pulled.
 class PsKernel {
  public:
   template <rc_ps_move kMove, bool kByRows>
@@ -37,6 +38,7 @@ class PsKernel {
     std::vector<rc_ps_tensor> tensors;
     const int64_t* rows = nullptr;
     int64_t n_rows = 0;
+    const double* learning_rate = nullptr;
   };
 
   PsKernel(rc_ps_move move, bool by_rows) : move_(move), by_rows_(by_rows) {}

@@ -28,18 +28,26 @@ void set_other_rows(TF_ShapeInferenceContext* context, int index, TF_Status* sta
   TF_DeleteShapeHandle(shape);
 }
 
-}  // namespace
-
-void no_shapes(TF_ShapeInferenceContext*, TF_Status*) {}
-
-void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
-  const int64_t inputs = TF_ShapeInferenceContextNumInputs(context);
+// Of the first inputs, each of which an output is like.
+void set_same_shapes(TF_ShapeInferenceContext* context, int64_t inputs, TF_Status* status) {
   TF_ShapeHandle* const shape = TF_NewShapeHandle();
   for (int i = 0; i < inputs && TF_GetCode(status) == TF_OK; ++i) {
     TF_ShapeInferenceContextGetInput(context, i, shape, status);
     if (TF_GetCode(status) == TF_OK) TF_ShapeInferenceContextSetOutput(context, i, shape, status);
   }
   TF_DeleteShapeHandle(shape);
+}
+
+}  // namespace
+
+void no_shapes(TF_ShapeInferenceContext*, TF_Status*) {}
+
+void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  set_same_shapes(context, TF_ShapeInferenceContextNumInputs(context), status);
+}
+
+void gradient_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  set_same_shapes(context, TF_ShapeInferenceContextNumInputs(context) - 1, status);
 }
 
 void first_shape(TF_ShapeInferenceContext* context, TF_Status* status) {

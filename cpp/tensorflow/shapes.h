@@ -8,6 +8,8 @@ namespace rdmacoll::tensorflow {
 void no_shapes(TF_ShapeInferenceContext* context, TF_Status* status);
 // Every output has the shape of its input.
 void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status);
+// The same, where one more input has no output.
+void gradient_shapes(TF_ShapeInferenceContext* context, TF_Status* status);
 // The one output has that of the first input.
 void first_shape(TF_ShapeInferenceContext* context, TF_Status* status);
 // As same_shapes, but for the first dimension, which is unknown; a scalar becomes a vector.

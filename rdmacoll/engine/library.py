@@ -12,7 +12,7 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
@@ -33,6 +33,7 @@ _VOID = ctypes.c_void_p
 # Functions that are called often take plain addresses for both: ctypes converts a number fastest.
 _TEXT = ctypes.POINTER(ctypes.c_void_p)  # char**: kept as an address, since text_free wants it back
 _NUMBERS = ctypes.POINTER(ctypes.c_int32)
+_RATE = ctypes.POINTER(ctypes.c_double)  # NULL: the rule's
 
 
 class _Plan(ctypes.Structure):
@@ -71,6 +72,7 @@ class _Update(ctypes.Structure):
         ("dtype", ctypes.c_int32),
         ("rule", ctypes.c_char_p),
         ("step", ctypes.c_int64),
+        ("learning_rate", _RATE),
         ("decays", ctypes.c_int32),
         ("n_slots", ctypes.c_int32),
         ("count", ctypes.c_uint64),
@@ -278,6 +280,7 @@ class _Api(ctypes.Structure):
                 ctypes.c_int32,
                 _NUMBERS,
                 ctypes.POINTER(_VOID),
+                _RATE,
                 ctypes.POINTER(_VOID),
                 _TEXT,
             ),
@@ -292,6 +295,7 @@ class _Api(ctypes.Structure):
                 _VOID,
                 ctypes.c_int64,
                 _VOID,
+                _RATE,
                 ctypes.POINTER(_VOID),
                 _TEXT,
             ),
@@ -340,6 +344,7 @@ class _Api(ctypes.Structure):
                 _NUMBERS,
                 ctypes.POINTER(_VOID),
                 ctypes.POINTER(_VOID),
+                _RATE,
                 ctypes.POINTER(_VOID),
                 _TEXT,
             ),
@@ -647,14 +652,17 @@ class Library:
         values: int,
         slots: Sequence[int],
         gradient: int,
+        rate: float | None,
     ) -> None:
-        """One update as a parameter server makes it, of arrays at these addresses. Raises ConfigError."""
+        """One update as a parameter server makes it, of arrays at these addresses; rate: the learning rate
+        of a push, or None: the rule's. Raises ConfigError."""
         places = (ctypes.c_void_p * len(slots))(*slots)
         update = _Update(
             ctypes.sizeof(_Update),
             dtype,
             rule.encode(),
             step,
+            _rate(rate),
             decays,
             len(slots),
             count,
@@ -717,17 +725,25 @@ class Library:
         array = (Variable * len(variables))(*variables)
         return self._ps_call(self._api.ps_declare, ps, array, len(variables), rule.encode())
 
-    def ps_move(self, ps: int, move: int, variables: Sequence[int], addresses: Sequence[int]) -> int:
-        """A call: PS_INIT, PS_PUSH or PS_PULL of whole variables."""
+    def ps_move(
+        self, ps: int, move: int, variables: Sequence[int], addresses: Sequence[int], rate: float | None
+    ) -> int:
+        """A call: PS_INIT, PS_PUSH or PS_PULL of whole variables; rate: the learning rate of a push, or None:
+        the rule's, also below."""
         numbers, places = _int32s(variables), _addresses(addresses)
-        return self._ps_call(self._api.ps_move, ps, move, len(variables), numbers, places)
+        return self._ps_call(self._api.ps_move, ps, move, len(variables), numbers, places, _rate(rate))
 
     def ps_exchange(
-        self, ps: int, variables: Sequence[int], gradients: Sequence[int], values: Sequence[int]
+        self,
+        ps: int,
+        variables: Sequence[int],
+        gradients: Sequence[int],
+        values: Sequence[int],
+        rate: float | None,
     ) -> int:
         """A call: gradients of whole variables go, and their fresh values come, at these addresses."""
         numbers, there, back = _int32s(variables), _addresses(gradients), _addresses(values)
-        return self._ps_call(self._api.ps_exchange, ps, len(variables), numbers, there, back)
+        return self._ps_call(self._api.ps_exchange, ps, len(variables), numbers, there, back, _rate(rate))
 
     def ps_move_slot(
         self, ps: int, move: int, slot: int, updates: int, variables: Sequence[int], addresses: Sequence[int]
@@ -760,9 +776,11 @@ class Library:
         """A server that ends before its workers tells them why; `ps_free` comes next."""
         self._api.ps_leave(ps, cause.encode())
 
-    def ps_move_rows(self, ps: int, move: int, variable: int, rows: int, count: int, data: int) -> int:
+    def ps_move_rows(
+        self, ps: int, move: int, variable: int, rows: int, count: int, data: int, rate: float | None
+    ) -> int:
         """A call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""
-        return self._ps_call(self._api.ps_move_rows, ps, move, variable, rows, count, data)
+        return self._ps_call(self._api.ps_move_rows, ps, move, variable, rows, count, data, _rate(rate))
 
     def ps_ask(self, ps: int, ask: int) -> int:
         """A call: PS_WAIT, PS_STATS or PS_LEAVE."""
@@ -790,6 +808,10 @@ class Library:
     def ps_sharding(self, ps: int) -> str:
         """Which server stores what, for a person."""
         return self.take_text(self._api.ps_sharding(ps))
+
+
+def _rate(rate: float | None) -> Any:
+    return None if rate is None else ctypes.pointer(ctypes.c_double(rate))
 
 
 def _int32s(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:

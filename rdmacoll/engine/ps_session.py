@@ -241,8 +241,17 @@ class Session:
                 self._variables.pop(name, None)
             raise
 
-    def move(self, move: int, arrays: Mapping[str, Array], *, slot: int = 0, updates: int = 0) -> None:
-        """PS_INIT, PS_PUSH or PS_PULL of these, which are as their variables.
+    def move(
+        self,
+        move: int,
+        arrays: Mapping[str, Array],
+        *,
+        slot: int = 0,
+        updates: int = 0,
+        rate: float | None = None,
+    ) -> None:
+        """PS_INIT, PS_PUSH or PS_PULL of these, which are as their variables. rate: the learning rate of a
+        push, or None: the rule's, also below.
 
         PS_INIT and PS_PULL also of what the optimizer keeps beside them, its slots from 1 on. After PS_INIT
         of the values (0) they have had so many updates."""
@@ -253,15 +262,17 @@ class Session:
             which = (self._address, move, slot, updates, variables, places)
             self.wait(lambda: library.ps_move_slot(*which), arrays)
         else:
-            self.wait(lambda: library.ps_move(self._address, move, variables, places), arrays)
+            self.wait(lambda: library.ps_move(self._address, move, variables, places, rate), arrays)
 
-    def exchange(self, gradients: Mapping[str, Array], values: Mapping[str, Array]) -> None:
+    def exchange(
+        self, gradients: Mapping[str, Array], values: Mapping[str, Array], rate: float | None = None
+    ) -> None:
         """Pushes gradients, and gets the fresh values of the same variables; all are as their variables."""
         variables = [self._number(name, array) for name, array in gradients.items()]
         there = [address_of(array) for array in gradients.values()]
         back = [address_of(values[name]) for name in gradients]
-        library = self._library
-        self.wait(lambda: library.ps_exchange(self._address, variables, there, back), (gradients, values))
+        which = (self._address, variables, there, back, rate)
+        self.wait(lambda: self._library.ps_exchange(*which), (gradients, values))
 
     def _number(self, name: str, array: Array) -> int:
         variable = self.variable(name)
@@ -278,7 +289,7 @@ class Session:
         said = self.wait(lambda: self._library.ps_updates(self._address, variables), None)
         return max(map(int, said), default=0)
 
-    def move_rows(self, move: int, name: str, rows: Any, values: Array) -> None:
+    def move_rows(self, move: int, name: str, rows: Any, values: Array, rate: float | None = None) -> None:
         """PS_PUSH or PS_PULL of rows."""
         given = np.asarray(rows)
         if given.size > 0 and given.dtype.kind not in "iu":
@@ -287,10 +298,8 @@ class Session:
             )
         numbers = np.ascontiguousarray(given, np.int64)
         variable = self.variable(name).number
-        places = (address_of(numbers), numbers.size, address_of(values))
-        self.wait(
-            lambda: self._library.ps_move_rows(self._address, move, variable, *places), (numbers, values)
-        )
+        which = (move, variable, address_of(numbers), numbers.size, address_of(values), rate)
+        self.wait(lambda: self._library.ps_move_rows(self._address, *which), (numbers, values))
 
 
 def _check(name: str, array: Array, *, writable: bool) -> None:

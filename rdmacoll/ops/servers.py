@@ -18,19 +18,26 @@ from rdmacoll.ps.calls import current
 
 
 @not_converted
-def push(tensor: Any, name: str) -> Any:
+def push(tensor: Any, name: str, learning_rate: Any = None) -> Any:
     """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype; of a
-    `tf.IndexedSlices` by its rows. In a graph of TensorFlow 1 the operation, elsewhere None.
+    `tf.IndexedSlices` by its rows. learning_rate: of this update, a scalar tensor or a number; None: the
+    rule's. In a graph of TensorFlow 1 the operation, elsewhere None.
 
     Raises ConfigError where it does not fit, NotInitializedError, RankFailedError once a server has died; in
     a graph TensorFlow's classes (`rdmacoll.error_from` gives the typed one)."""
     if isinstance(tensor, tf.IndexedSlices):
         gradients, rows = _slices(tensor, name)
         with op_scope(), typed_errors():
-            return _to_run(ops().rdmacoll_ps_push_rows(gradients=gradients, rows=rows, variables=[name]))
+            rate = _rate(learning_rate)
+            return _to_run(
+                ops().rdmacoll_ps_push_rows(
+                    gradients=gradients, rows=rows, learning_rate=rate, variables=[name]
+                )
+            )
     with op_scope(), typed_errors():
         fitting = [_fitting(as_tensor(tensor), name)]
-        return _to_run(ops().rdmacoll_ps_push(gradients=fitting, variables=[name]))
+        rate = _rate(learning_rate)
+        return _to_run(ops().rdmacoll_ps_push(gradients=fitting, learning_rate=rate, variables=[name]))
 
 
 @not_converted
@@ -60,29 +67,33 @@ def pull_rows(rows: Any, name: str) -> Any:
 
 
 @not_converted
-def exchange(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+def exchange(gradients: Sequence[Any], names: Sequence[str], learning_rate: Any = None) -> list[Any]:
     """One step: pushes gradients of these variables and gives their fresh values, with one request to each
     server for each dtype. Of a `tf.IndexedSlices` its rows are pushed and pulled: the values are slices of
-    the same indices. Errors as of `push`."""
+    the same indices. learning_rate and errors as of `push`."""
     fitting = [
         tf.IndexedSlices(*_slices(gradient, name), gradient.dense_shape)
         if isinstance(gradient, tf.IndexedSlices)
         else _fitting(as_tensor(gradient), name)
         for gradient, name in zip(gradients, names)
     ]
-    return exchange_undeclared(fitting, names)
+    return exchange_undeclared(fitting, names, learning_rate)
 
 
-def exchange_undeclared(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+def exchange_undeclared(
+    gradients: Sequence[Any], names: Sequence[str], learning_rate: Any = None
+) -> list[Any]:
     """The same, of variables that may be declared before the ops run, and not when they are made."""
     results: list[Any] = list(gradients)
+    with op_scope():
+        rate = _rate(learning_rate)
     dense = []
     for index, (gradient, name) in enumerate(zip(gradients, names)):
         if isinstance(gradient, tf.IndexedSlices):
             indices = tf.cast(gradient.indices, tf.int64)
             with op_scope(), typed_errors():
                 values = ops().rdmacoll_ps_exchange_rows(
-                    gradients=gradient.values, rows=indices, variables=[name]
+                    gradients=gradient.values, rows=indices, learning_rate=rate, variables=[name]
                 )
             results[index] = tf.IndexedSlices(values, indices, gradient.dense_shape)
         else:
@@ -91,11 +102,20 @@ def exchange_undeclared(gradients: Sequence[Any], names: Sequence[str]) -> list[
         group = [dense[place] for place in places]
         with op_scope(), typed_errors():
             values = ops().rdmacoll_ps_exchange(
-                gradients=[results[index] for index in group], variables=[names[index] for index in group]
+                gradients=[results[index] for index in group],
+                learning_rate=rate,
+                variables=[names[index] for index in group],
             )
         for index, value in zip(group, values):
             results[index] = value
     return results
+
+
+def _rate(learning_rate: Any) -> Any:
+    """As the ops take it: a scalar, or no element."""
+    if learning_rate is None:
+        return tf.zeros((0,), tf.float64)
+    return tf.cast(tf.reshape(learning_rate, ()), tf.float64)
 
 
 def _to_run(operation: Any) -> Any:

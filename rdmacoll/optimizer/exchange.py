@@ -14,14 +14,10 @@ from rdmacoll.engine import library as abi
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.ps_session import Array, State
 from rdmacoll.ops import servers
-from rdmacoll.ops._library import not_converted, typed_errors
+from rdmacoll.ops._library import not_converted
 from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule, rule_of
 
-FIXED_RATE = (
-    "the learning rate of an optimizer that asynchronous parameter servers apply cannot be changed after its "
-    "first step: they have it already. Give the optimizer a schedule of Keras."
-)
 # Where Keras' optimizers keep their slots.
 _KEPT_IN = {
     "momentum": ("momentums", "_momentums"),
@@ -42,7 +38,6 @@ class Exchange:
         self._variables: dict[str, Any] = {}
         self.built_for: list[Any] = []  # the optimizer's variables, where it does not keep them itself
         self._by_rows: set[str] = set()
-        self._rate: Any = None  # that of the servers, where it is a number
         self._set_at = -1  # the worker's steps when its program last set a variable
         self._assigns = False  # we do, and not the program
         self._saves = False
@@ -61,13 +56,12 @@ class Exchange:
         """Pushes gradients, and assigns the fresh values."""
         with tf.init_scope():
             self._declare(optimizer, gradients, variables)
-        self._check_rate(optimizer)
         names = [self._names[optimizer._var_key(variable)] for variable in variables]
         pushed = [
             gradient if name in self._by_rows else tf.convert_to_tensor(gradient)
             for gradient, name in zip(gradients, names)
         ]
-        fresh = servers.exchange(pushed, names)
+        fresh = servers.exchange(pushed, names, _rate_of(optimizer))
         with self._assigning():
             for variable, value in zip(variables, fresh):
                 getattr(optimizer, "assign", _assign_one)(variable, value)
@@ -102,15 +96,6 @@ class Exchange:
         for variable in mine:
             self._notice(optimizer, variable)
         self._names = {optimizer._var_key(variable): name for name, variable in self._variables.items()}
-        self._rate = getattr(optimizer._learning_rate, "numpy", lambda: None)()
-
-    def _check_rate(self, optimizer: Any) -> None:
-        """In the graph: `optimizer.learning_rate.assign` asks nobody."""
-        if self._rate is None:  # a schedule
-            return
-        rate = tf.convert_to_tensor(optimizer._learning_rate)
-        with typed_errors():
-            tf.debugging.assert_equal(rate, self._rate, message=f"ConfigError: {FIXED_RATE} [rdmacoll {{}}]")
 
     def _slots(self, optimizer: Any) -> list[dict[str, Any]]:
         """The optimizer's variables for each slot of the servers, in their order."""
@@ -176,6 +161,13 @@ class Exchange:
 def worker_rule(optimizer: Any, variables: Sequence[Any] = ()) -> Rule:
     """Of an optimizer whose worker clips the gradients before it pushes them. Raises ConfigError."""
     return rule_of(optimizer, variables, is_clipped=True)
+
+
+def _rate_of(optimizer: Any) -> Any:
+    """What goes with a push: the rate as the program has set it, or None: servers have the schedule, which
+    counts the updates of all workers."""
+    rate = optimizer._learning_rate
+    return tf.convert_to_tensor(rate) if hasattr(rate, "numpy") else None
 
 
 def _names_of(variables: Sequence[Any]) -> list[str]:

@@ -9,7 +9,6 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-import numpy as np
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
@@ -18,7 +17,7 @@ from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops.compression import Compression
 from rdmacoll.optimizer import keras3, served_v1, v1
 from rdmacoll.optimizer.copies import Copied
-from rdmacoll.optimizer.exchange import FIXED_RATE, Exchange, worker_rule
+from rdmacoll.optimizer.exchange import Exchange, worker_rule
 from rdmacoll.optimizer.subclass import subclass
 
 # Options of DistributedOptimizer that say how ranks reduce gradients, which they do not here.
@@ -56,8 +55,12 @@ class Served(Copied):
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
-        if self._rdmacoll_reduce.is_declared and not _is_equal(value, self.learning_rate):
-            raise ConfigError(FIXED_RATE)
+        if self._rdmacoll_reduce.is_declared and callable(value):
+            raise ConfigError(
+                "an optimizer that asynchronous parameter servers apply gets another learning-rate schedule "
+                "after its first step: they count by what they have. Set a number, or give it the schedule "
+                "before."
+            )
         super(Served, type(self)).learning_rate.fset(self, value)  # type: ignore[misc]
 
 
@@ -176,10 +179,3 @@ def _clipped(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
         else values
         for one, values in zip(gradients, clipped)
     ]
-
-
-def _is_equal(one: Any, other: Any) -> bool:
-    try:
-        return bool(np.float32(one) == np.float32(other))
-    except (TypeError, ValueError):
-        return one is other

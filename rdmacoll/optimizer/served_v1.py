@@ -7,11 +7,9 @@ The worker's optimizer has no slots, so checkpoints of `tf.compat.v1.train.Saver
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,27 +18,26 @@ import tensorflow as tf
 
 from rdmacoll.engine import library as abi
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
-from rdmacoll.engine.ps_session import DTYPES, Array, Session, State
+from rdmacoll.engine.ps_session import DTYPES, Array, State
 from rdmacoll.ops import servers
 from rdmacoll.ops._library import not_converted, op_scope
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.subclass import subclass
 from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule
-from rdmacoll.ps.rules_v1 import is_number, rule_of, slots_of
+from rdmacoll.ps.rules_v1 import rule_of, slots_of
 
 # Of a graph: what declares variables and tells whether values were replaced, in the order of the program.
 _DECLARING = "rdmacoll_declaring"
 _NUMBERS = itertools.count()  # of exchanges
-_PLAIN_RATES: weakref.WeakKeyDictionary[Session, float] = weakref.WeakKeyDictionary()
 
 
 class Exchange:
     """One optimizer's variables at the servers."""
 
-    def __init__(self, name: str, rule: Rule, rate: float | None) -> None:
+    def __init__(self, name: str, rule: Rule, rate: str) -> None:
         self.name = name
-        self.rate = rate  # the servers', of GradientDescentOptimizer: a worker makes up for its own
+        self.rate = rate  # the optimizer's attribute
         self._rule = rule
         self.buckets: list[Any] = []  # none: each step is one request to each server
         self.pairs: list[tuple[Any, Any]] = []  # gradients and variables of the step that is made
@@ -55,18 +52,19 @@ class Exchange:
         return {"name": self.name}
 
     @not_converted
-    def step(self) -> list[Any]:
-        """Pushes the gradients of `pairs`, and assigns the fresh values: what has to run for it."""
+    def step(self, rate: Any) -> list[Any]:
+        """Pushes the gradients of `pairs` with this learning rate, and assigns the fresh values: what has to
+        run for it."""
         gradients, variables = [list(one) for one in zip(*self.pairs)]
         self.pairs = []
         names = [self._name_of(variable) for variable in variables]
         rows = [name for name, one in zip(names, gradients) if isinstance(one, tf.IndexedSlices)]
         if not tf.compat.v1.executing_eagerly_outside_functions():
-            return self._step_of_session(gradients, variables, names, rows)
+            return self._step_of_session(gradients, variables, names, rows, rate)
         # A function's gradients are computed later, at what is assigned here.
         if self._begin_eagerly(variables, names, rows) and tf.executing_eagerly():
             return []
-        fresh = servers.exchange(gradients, names)
+        fresh = servers.exchange(gradients, names, rate)
         return [_assign(variable, value) for variable, value in zip(variables, fresh)]
 
     def _begin_eagerly(self, variables: Sequence[Any], names: Sequence[str], rows: Sequence[str]) -> bool:
@@ -81,7 +79,7 @@ class Exchange:
         return bool(replaced)
 
     def _step_of_session(
-        self, gradients: list[Any], variables: list[Any], names: list[str], rows: list[str]
+        self, gradients: list[Any], variables: list[Any], names: list[str], rows: list[str], rate: Any
     ) -> list[Any]:
         """Gradients of a run that replaces values are of some old and some new ones: they are not pushed."""
 
@@ -107,7 +105,7 @@ class Exchange:
                 return tf.identity(replaced)
 
         def exchange() -> Any:
-            fresh = servers.exchange_undeclared(gradients, names)
+            fresh = servers.exchange_undeclared(gradients, names, rate)
             assigned = [_assign(variable, value) for variable, value in zip(variables, fresh)]
             with tf.control_dependencies(map(_to_wait_for, assigned)):
                 return tf.constant(True)
@@ -182,7 +180,7 @@ class Served(Copied):
         self._rdmacoll_reduce.pairs = []
 
     def _apply_dense(self, grad: Any, var: Any) -> Any:
-        self._rdmacoll_reduce.pairs.append((_stepped(self, grad), var))
+        self._rdmacoll_reduce.pairs.append((grad, var))
         return None if tf.executing_eagerly() else tf.no_op()
 
     def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
@@ -196,7 +194,9 @@ class Served(Copied):
         return self._apply_dense(tf.IndexedSlices(grad, indices), handle)
 
     def _finish(self, update_ops: Any, name_scope: str) -> Any:
-        return tf.group(*map(_to_wait_for, self._rdmacoll_reduce.step()), name=name_scope)
+        exchange = self._rdmacoll_reduce
+        steps = exchange.step(getattr(self, exchange.rate))
+        return tf.group(*map(_to_wait_for, steps), name=name_scope)
 
 
 def wrap(optimizer: Any, name: str) -> None:
@@ -204,30 +204,8 @@ def wrap(optimizer: Any, name: str) -> None:
     cannot apply."""
     while (inner := getattr(optimizer, "_optimizer", None)) is not None:
         optimizer = inner
-    exchange = Exchange(name, *rule_of(optimizer, functools.partial(_plain_rate, current())))
+    exchange = Exchange(name, *rule_of(optimizer))
     optimizer.__class__ = subclass(type(optimizer), Served, exchange)  # type: ignore[arg-type]
-
-
-def _plain_rate(session: Session, own: Any) -> float:
-    """The servers' rate for all of GradientDescentOptimizer: that of the first one in a run where it is a
-    number, since a multiplication is a pass over all gradients."""
-    if session not in _PLAIN_RATES:
-        _PLAIN_RATES[session] = float(own) if is_number(own) and 0 < own < np.inf else 1.0
-    return _PLAIN_RATES[session]
-
-
-def _stepped(optimizer: Any, gradient: Any) -> Any:
-    """What is pushed of a gradient."""
-    served = optimizer._rdmacoll_reduce.rate
-    if served is None:
-        return gradient
-    own = optimizer._learning_rate
-    if is_number(own) and own == served:
-        return gradient
-    rate = tf.cast(optimizer._learning_rate_tensor, gradient.dtype) / served
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * rate, gradient.indices, gradient.dense_shape)
-    return gradient * rate
 
 
 def _check(variable: Any, name: str) -> None:

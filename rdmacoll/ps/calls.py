@@ -59,8 +59,8 @@ def declare(
     shapes and dtypes in the same order; the values are those of the first worker, or of the servers where
     these have some already, and come into the arrays of all others.
 
-    variables: contiguous arrays of float32 or float64, any shape. optimizer: of Keras, or a `Rule`;
-    the same at every call. by_rows: names of embeddings, whose rows are pushed and pulled one by one.
+    variables: contiguous arrays of float32 or float64, any shape. optimizer: of Keras, or a `Rule`, by
+    which these variables go. by_rows: names of embeddings, whose rows are pushed and pulled one by one.
     not_decayed: names that the optimizer's weight decay is not for. restore_from: as a `restore` of it
     behind this declaration. Raises ConfigError, and MismatchError where workers differ."""
     rule = optimizer if isinstance(optimizer, Rule) else rule_of(optimizer)
@@ -68,9 +68,10 @@ def declare(
     current().declare(variables, rule.text, by_rows, not_decayed, restored)
 
 
-def push(tensor: Any, name: str) -> None:
-    """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype."""
-    current().move(abi.PS_PUSH, {name: _fitting(tensor, name)})
+def push(tensor: Any, name: str, *, learning_rate: float | None = None) -> None:
+    """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype.
+    learning_rate: of this update alone, in the place of the optimizer's rate or schedule."""
+    current().move(abi.PS_PUSH, {name: _fitting(tensor, name)}, rate=learning_rate)
 
 
 def pull(name: str, out: Array | None = None) -> Array:
@@ -80,12 +81,17 @@ def pull(name: str, out: Array | None = None) -> Array:
     return value
 
 
-def exchange(gradients: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> dict[str, Array]:
+def exchange(
+    gradients: Mapping[str, Any],
+    out: Mapping[str, Array] | None = None,
+    *,
+    learning_rate: float | None = None,
+) -> dict[str, Array]:
     """One step: pushes gradients of variables, and gives their fresh values; one request to each server.
 
     out: arrays that take values, by name, of the variables' shapes and dtypes, contiguous, writable, and in
     other memory than the gradients; values without one are new arrays, whose memory the system may have to
-    make each time. Raises ConfigError."""
+    make each time. learning_rate: as of `push`. Raises ConfigError."""
     given = {name: _fitting(gradient, name) for name, gradient in gradients.items()}
     places = {} if out is None else dict(out)
     if not given.keys() >= places.keys():
@@ -97,16 +103,17 @@ def exchange(gradients: Mapping[str, Any], out: Mapping[str, Array] | None = Non
     for name in places:
         if any(np.may_share_memory(values[name], gradient) for gradient in given.values()):
             raise ConfigError(f"out of {name!r} is memory of a gradient, which is still read: give another.")
-    current().exchange(given, values)
+    current().exchange(given, values, learning_rate)
     return values
 
 
-def push_rows(rows: Any, gradients: Any, name: str) -> None:
+def push_rows(rows: Any, gradients: Any, name: str, *, learning_rate: float | None = None) -> None:
     """Pushes rows: `rows` are n integers, `gradients` has shape (n, ...). Gradients of a row that is named
-    twice are summed. Rows without a gradient change as with one of zero: with momentum they go on."""
+    twice are summed. Rows without a gradient change as with one of zero: with momentum they go on.
+    learning_rate: as of `push`."""
     session = current()
     shape = (np.size(rows), *session.variable(name).shape[1:])
-    session.move_rows(abi.PS_PUSH, name, rows, _fitting(gradients, name, shape))
+    session.move_rows(abi.PS_PUSH, name, rows, _fitting(gradients, name, shape), learning_rate)
 
 
 def pull_rows(rows: Any, name: str) -> Array:

@@ -82,11 +82,19 @@ class Rule:
         return {name: np.full_like(values, initial) for name in names}
 
     def apply(
-        self, values: Array, slots: Mapping[str, Array], gradient: Array, *, step: int, decays: bool = True
+        self,
+        values: Array,
+        slots: Mapping[str, Array],
+        gradient: Array,
+        *,
+        step: int,
+        decays: bool = True,
+        learning_rate: float | None = None,
     ) -> None:
         """Updates `values` and `slots` in place, as a server does at its update number `step` (from 0 on) of
         this variable. All arrays are of one shape, float32 or float64, and C-contiguous; `decays`: whether
-        the rule's weight decay is for this variable. Raises ConfigError."""
+        the rule's weight decay is for this variable; learning_rate: of the push, or None: the rule's. Raises
+        ConfigError."""
         names, _ = load().ps_rule_slots(self.text)
         if set(slots) != set(names):
             raise ConfigError(f"slots are {sorted(slots)}, and those of this rule {names}: give these.")
@@ -107,6 +115,7 @@ class Rule:
             values=address_of(values),
             slots=[address_of(slots[name]) for name in names],
             gradient=address_of(gradient),
+            rate=learning_rate,
         )
 
 

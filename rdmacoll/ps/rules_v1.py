@@ -3,13 +3,15 @@
 - Adagrad has no epsilon;
 - RMSProp's averages of squares begin with ones;
 - of momentum and RMSProp, rows without a gradient rest;
-- momentum is of gradients, and the learning rate comes behind it: the same where the rate stays.
+- momentum is of gradients, and the learning rate comes behind it.
+
+The rate comes with each push: it may be a tensor, which the worker's graph computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,14 +24,16 @@ class _Known(NamedTuple):
     name: str  # the server's
     attributes: Mapping[str, str]  # of the optimizer, by the server's key
     fixed: str = ""  # lines of the record that are always so
-    rate: str = "_learning_rate"
+    rate: str = "_learning_rate_tensor"  # the optimizer's attribute, since `_prepare`
 
 
 _OPTIMIZERS: Mapping[str, _Known] = {
     "GradientDescentOptimizer": _Known("sgd", {}),
-    "MomentumOptimizer": _Known("sgd", {"momentum": "_momentum", "nesterov": "_use_nesterov"}, "lazy=1\n"),
+    "MomentumOptimizer": _Known(
+        "sgd", {"momentum": "_momentum", "nesterov": "_use_nesterov"}, "lazy=1\nrate_behind_momentum=1\n"
+    ),
     "AdamOptimizer": _Known(
-        "adam", {"beta_1": "_beta1", "beta_2": "_beta2", "epsilon": "_epsilon"}, rate="_lr"
+        "adam", {"beta_1": "_beta1", "beta_2": "_beta2", "epsilon": "_epsilon"}, rate="_lr_t"
     ),
     "AdagradOptimizer": _Known(
         "adagrad", {"initial_accumulator_value": "_initial_accumulator_value"}, "epsilon=0\n"
@@ -41,9 +45,8 @@ _OPTIMIZERS: Mapping[str, _Known] = {
     ),
 }
 _CAN = (
-    f"Servers apply {', '.join(_OPTIMIZERS)} of tf.compat.v1.train, and Keras' SGD, Adam, AdamW, RMSprop and "
-    "Adagrad; the learning rate of GradientDescentOptimizer is anything, of the others a number, of those of "
-    "Keras also one of its schedules"
+    f"Servers apply {', '.join(_OPTIMIZERS)} of tf.compat.v1.train, with learning rates of any kind and "
+    "other numbers that stay, and Keras' SGD, Adam, AdamW, RMSprop and Adagrad"
 )
 # What makes the update; the rest is the worker's.
 _UPDATING = (
@@ -59,23 +62,14 @@ _UPDATING = (
 )
 
 
-def rule_of(optimizer: Any, plain_rate: Callable[[Any], float]) -> tuple[Rule, float | None]:
-    """The rule of an optimizer of `tf.compat.v1.train`. Of GradientDescentOptimizer also the servers' rate,
-    which `plain_rate` gives for its own: a worker may multiply gradients before it pushes them, so that one
-    may be anything. Raises ConfigError for what servers cannot apply, with what they can."""
+def rule_of(optimizer: Any) -> tuple[Rule, str]:
+    """The rule of an optimizer of `tf.compat.v1.train`, and which attribute is the learning rate of a step,
+    once that is prepared. Raises ConfigError for what servers cannot apply, with what they can."""
     name, known = _known(optimizer)
-    is_plain = name == "GradientDescentOptimizer"
-    own = getattr(optimizer, known.rate)
-    rate = plain_rate(own) if is_plain else _number(own, "learning rate", name)
-    lines = f"optimizer={known.name}\nschedule=constant\ninitial_learning_rate={rate!r}\n"
+    lines = f"optimizer={known.name}\nschedule=pushed\n"
     for key, attribute in known.attributes.items():
         lines += f"{key}={_number(getattr(optimizer, attribute), attribute.strip('_'), name)!r}\n"
-    return Rule(lines + known.fixed), rate if is_plain else None
-
-
-def is_number(value: Any) -> bool:
-    """Whether servers can have it as it is: no tensor, no function."""
-    return isinstance(value, (bool, int, float, np.number))
+    return Rule(lines + known.fixed), known.rate
 
 
 def slots_of(rule: Rule, values: Mapping[str, Array]) -> list[dict[str, Array]]:
@@ -104,7 +98,7 @@ def _known(optimizer: Any) -> tuple[str, _Known]:
 
 
 def _number(value: Any, what: str, name: str) -> float:
-    if is_number(value):
+    if isinstance(value, (bool, int, float, np.number)):
         return float(value)
     raise ConfigError(
         f"{name} has a {what} of class {type(value).__name__}, which servers cannot compute: give a number. "

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
+#include <optional>
 
 #include "conformance/ps_fleet.h"
 
@@ -38,6 +40,34 @@ TEST_P(ParameterServerRows, moves_only_the_rows_that_are_named) {
   EXPECT_EQ(all[0][200 * kColumns], 200.F * kColumns + 1);
   EXPECT_EQ(clients[0]->push_rows(0, std::vector<int64_t>{400}, nullptr, call).message(),
             "row 400 of variable words: it has rows 0 to 399.");
+}
+
+// Rows that nobody names as well as a whole variable whose gradients are zero there.
+TEST_P(ParameterServerRows, make_up_for_updates_at_the_rates_that_came_with_them) {
+  open(2, 2);
+  constexpr std::size_t kRows = 60, kColumns = 7;
+  begin({floats("words", {kRows, kColumns}, true), floats("whole", {kRows, kColumns})},
+        {counted(kRows * kColumns, 0), counted(kRows * kColumns, 0)},
+        "optimizer=adam\ninitial_learning_rate=0.5\n");
+  const std::array<std::optional<double>, 7> rates = {{{}, 0.25, 0.25, 2, {}, 0.0, 0.125}};
+  std::vector<float> gradients(kRows * kColumns);
+  const Tensor whole{1, reinterpret_cast<std::byte*>(gradients.data())};
+  for (std::size_t push = 0; push < rates.size(); ++push) {
+    const std::vector<int64_t> row = {static_cast<int64_t>(push * 8)};
+    const std::vector<float> ones(kColumns, 1);
+    std::fill(gradients.begin(), gradients.end(), 0.F);
+    std::fill_n(gradients.begin() + row[0] * static_cast<int64_t>(kColumns), kColumns, 1.F);
+    CallRef call;
+    ASSERT_TRUE(
+        clients[push % 2]
+            ->push_rows(0, row, reinterpret_cast<const std::byte*>(ones.data()), call, rates[push])
+            .ok());
+    run(call);
+    run(clients[push % 2]->push({&whole, 1}, rates[push]));
+  }
+  std::vector<std::vector<float>> both(2, std::vector<float>(kRows * kColumns));
+  run(clients[0]->pull(tensors(both)));
+  EXPECT_EQ(both[0], both[1]);
 }
 
 // More than a server does at once.

@@ -242,11 +242,17 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   EXPECT_EQ(values[0], (std::vector<float>{0, 1, 2}));
   ASSERT_TRUE(clients[2]->declare({&w, 1}, {&decays, 1}, "optimizer=adam\n", call).ok());
   EXPECT_THAT(wait(call).message(), testing::HasSubstr("different optimizers"));
-  // What its own client refuses leaves nothing behind.
-  EXPECT_THAT(clients[0]->declare({&v, 1}, {&decays, 1}, "optimizer=adam\n", call).message(),
-              testing::HasSubstr("variables with a second optimizer"));
-  ASSERT_TRUE(clients[0]->declare({&v, 1}, {&decays, 1}, kSgd, call).ok());
+  // Each declaration may have its own; a rate may have to come with each push.
+  ASSERT_TRUE(clients[0]->declare({&v, 1}, {&decays, 1}, "schedule=pushed\n", call).ok());
   run(call);
+  const std::array<float, 3> some = {1, 2, 3};
+  std::array<float, 3> moved = some;
+  const Tensor of_v{1, reinterpret_cast<std::byte*>(moved.data())};
+  run(clients[0]->init({&of_v, 1}));
+  EXPECT_THAT(wait(clients[0]->push({&of_v, 1})).message(),
+              testing::HasSubstr("variable v goes by the learning rate that comes with each push"));
+  run(clients[0]->push_pull({&of_v, 1}, 0.5));
+  EXPECT_EQ(moved, (std::array<float, 3>{0.5, 1, 1.5}));
   EXPECT_THAT(clients[1]->declare({&w, 1}, {&decays, 1}, "optimizer=lion\n", call).message(),
               testing::HasSubstr("no optimizer lion"));
 }

@@ -53,7 +53,8 @@ def data(rows: int = 96) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Steps(keras.callbacks.Callback):
-    """The weights after each step."""
+    """The weights after each step, which is taken with a smaller learning rate each time, unless there is a
+    schedule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,6 +62,9 @@ class Steps(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         self.seen.append(np.concatenate([one.ravel() for one in self.model.get_weights()]))
+        rate = self.model.optimizer._learning_rate
+        if hasattr(rate, "assign"):
+            rate.assign(rate * 0.95)
 
 
 def train(model: keras.Model, optimizer: object, epochs: int = 2) -> np.ndarray:
@@ -90,7 +94,7 @@ def resumed(name: str, folder: str) -> list[float]:
         model = keras.models.load_model(file)
         if wraps:
             model.compile(optimizer=WRAP(model.optimizer), loss="mse")
-        model.fit(x, y, batch_size=12, epochs=1, shuffle=False, verbose=0)
+        model.fit(x, y, batch_size=12, epochs=1, shuffle=False, verbose=0, callbacks=[Steps()])
     assert int(model.optimizer.iterations.numpy()) == len(steps)
     pairs = list(zip(straight.get_weights(), model.get_weights()))
     pairs += list(zip(straight.optimizer.variables, model.optimizer.variables))
@@ -237,27 +241,40 @@ def digits(epochs: str, folder: str) -> dict[str, object]:
     }
 
 
-def two_optimizers() -> list[object]:
+def two_optimizers() -> float:
     """Two models that are trained in turn, each with an optimizer of its own, as a generator and its
-    discriminator are: the difference to plain Keras; what is said of a third one with other numbers."""
+    discriminator are: the difference to plain Keras."""
     x, y = data()
     found = []
     for wrap in (lambda one: one, WRAP):
         models = [network(), network()]
-        for model in models:
-            model.compile(optimizer=wrap(keras.optimizers.Adam(0.01)), loss="mse")
+        for model, name in zip(models, ("adam", "rmsprop")):
+            model.compile(optimizer=wrap(OPTIMIZERS[name]()), loss="mse")
         for step in range(12):
             models[step % 2].train_on_batch(x[step : step + 40], y[step : step + 40])
         for model in models:
             model.optimizer.finalize_variable_values(model.trainable_variables)
         found.append([one for model in models for one in model.get_weights()])
-    difference = max(float(np.abs(one - other).max()) for one, other in zip(*found))
     assert int(models[0].optimizer.iterations.numpy()) == int(models[1].optimizer.iterations.numpy()) == 6
-    try:
-        train(network(), WRAP(keras.optimizers.Adam(0.02)), 1)
-    except Exception as error:
-        return [difference, str(rdmacoll.error_from(error))]
-    return [difference, ""]
+    return max(float(np.abs(one - other).max()) for one, other in zip(*found))
+
+
+def rates_of_callbacks(name: str) -> list[float]:
+    """With one worker, and callbacks of Keras that set the learning rate: the difference to plain Keras, how
+    far weights have gone, and the last rate."""
+    seen = []
+    for wrap in (lambda one: one, WRAP):
+        model, steps = network(), Steps()
+        model.compile(optimizer=wrap(OPTIMIZERS[name]()), loss="mse")
+        callbacks = [
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * (0.5 if epoch == 1 else 1)),
+            keras.callbacks.ReduceLROnPlateau("loss", factor=0.1, patience=1, min_delta=1e3),
+            steps,
+        ]
+        model.fit(*data(), batch_size=12, epochs=4, shuffle=False, verbose=0, callbacks=callbacks)
+        seen.append(np.array(steps.seen))
+    moved = float(np.abs(seen[0][0] - seen[0][-1]).max())
+    return [float(np.abs(seen[0] - seen[1]).max()), moved, float(model.optimizer.learning_rate.numpy())]
 
 
 def refused() -> list[str]:
@@ -267,17 +284,11 @@ def refused() -> list[str]:
     def wrap(optimizer: object, **options: object) -> object:
         return WRAP(optimizer, **options)
 
-    def changed_rate() -> None:
+    def later_schedule() -> None:
         model, optimizer = network(), WRAP(keras.optimizers.SGD(0.1))
         train(model, optimizer, 1)
-        optimizer.learning_rate = 0.1  # as it is
         optimizer.learning_rate = 0.2
-
-    def assigned_rate() -> None:
-        model, optimizer = network(), WRAP(keras.optimizers.SGD(0.1))
-        train(model, optimizer, 1)
-        optimizer.learning_rate.assign(0.2)
-        model.fit(*data(), verbose=0)
+        optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.1, 10)
 
     def compiled_again() -> None:
         model = network()
@@ -297,10 +308,8 @@ def refused() -> list[str]:
         lambda: wrap(keras.optimizers.SGD(0.1), backward_passes_per_step=2),
         lambda: wrap(tf.compat.v1.train.AdadeltaOptimizer(0.1)),
         lambda: wrap(wrap(keras.optimizers.SGD(0.1))),
-        changed_rate,
-        assigned_rate,
+        later_schedule,
         compiled_again,
-        lambda: train(network(), WRAP(keras.optimizers.Adam(0.1)), 1),
         taped,
     ]
     for attempt in attempts:

@@ -50,7 +50,8 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 class Steps(keras.callbacks.Callback):
-    """The weights after each step, but for the first, which may be an embedding with rows of others."""
+    """The weights after each step, but for the first, which may be an embedding with rows of others. The
+    learning rate is smaller in each step, unless there is a schedule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,6 +59,9 @@ class Steps(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         self.seen.append(np.concatenate([one.ravel() for one in self.model.get_weights()[1:]]))
+        rate = self.model.optimizer._learning_rate
+        if hasattr(rate, "assign"):
+            rate.assign(rate * 0.95)
 
 
 def fit(model: tf.keras.Model, epochs: int) -> np.ndarray:
@@ -146,6 +150,7 @@ def refused() -> list[str]:
     fit(model, 1)
     try:
         optimizer.learning_rate = 0.2
+        optimizer.learning_rate = schedules.CosineDecay(0.1, 10)
     except rdmacoll.ConfigError as error:
         said.append(str(error))
     return said

@@ -128,6 +128,24 @@ def rows_are_pushed_and_pulled():
 
 
 @check
+def a_push_may_bring_its_learning_rate():
+    rows = tf.IndexedSlices(tf.ones((2, 6)), tf.constant([7, 9]), tf.constant([50, 6]))
+    for push in (servers.push, tf.function(servers.push)):
+        push(tf.ones((1000, 3)), "w", 0.5)
+        push(rows, "words", tf.constant(2, tf.int64))
+        now["w"] -= np.float32(0.5)
+        now["words"][[7, 9]] -= 2
+    for call in (servers.exchange, tf.function(servers.exchange)):
+        fresh = call([tf.ones(7, tf.float64), rows], ["double", "words"], tf.constant(0.25))
+        now["double"] -= 0.25
+        now["words"][[7, 9]] -= np.float32(0.25)
+        assert np.array_equal(fresh[0], now["double"])
+        assert np.array_equal(fresh[1].values, now["words"][[7, 9]])
+    for name in ("w", "double", "words"):
+        assert np.array_equal(rdmacoll.pull(name), now[name]), name
+
+
+@check
 def what_does_not_fit_is_refused():
     def refused(call, *words):
         for way in (call, tf.function(call)):

@@ -1,4 +1,4 @@
-"""Where the values of an exchange come."""
+"""Where the values of an exchange come, and what a push brings beside its gradient."""
 
 from __future__ import annotations
 
@@ -40,6 +40,43 @@ report({
 })
 rdmacoll.shutdown()
 """
+
+
+RATES = """
+import numpy as np
+import rdmacoll
+from ranks import report
+from rdmacoll import ps
+
+rdmacoll.init(mode="ps", sync=False, num_servers=2)
+rule = ps.Rule("optimizer=sgd\\ninitial_learning_rate=0.5\\n")
+ps.declare({"w": np.zeros((40, 3), np.float32)}, rule, by_rows=["w"])
+ps.declare({"v": np.zeros(9)}, ps.Rule("optimizer=adam\\nschedule=pushed\\n"))
+ones, told = np.ones((40, 3), np.float32), []
+if rdmacoll.rank() == 0:
+    for rate in (None, 0.25, 0, -2.0):
+        ps.push(ones, "w", learning_rate=rate)
+        told.append(float(ps.pull("w")[39, 2]))
+    told.append(float(ps.exchange({"w": ones}, learning_rate=1)["w"][0, 0]))
+    ps.push_rows([7, 39], ones[:2], "w", learning_rate=4)
+    told += [float(one) for one in ps.pull("w")[[0, 7, 39], 1]]
+    for arguments in ({}, {"learning_rate": 0.5}):
+        try:
+            ps.push(np.ones(9), "v", **arguments)
+        except rdmacoll.ConfigError as error:
+            told.append(str(error))
+    told.append(round(float(ps.pull("v")[8]), 4))
+report(told)
+rdmacoll.shutdown()
+"""
+
+
+def test_a_push_brings_its_learning_rate_or_goes_by_that_of_its_optimizer() -> None:
+    told = run(RATES, 4, deadline_s=60).succeeded()[0]
+    assert told[:5] == [-0.5, -0.75, -0.75, 1.25, 0.25]
+    assert told[5:8] == [0.25, -3.75, -3.75]
+    assert "variable v goes by the learning rate that comes with each push" in told[8]
+    assert told[9:] == [-0.5]
 
 
 def test_values_come_into_arrays_that_are_given_or_into_new_ones() -> None:

@@ -72,6 +72,26 @@ def test_updates_are_those_of_keras(name, dtype):
         close(array, kept[slot.rsplit("_", 1)[-1]], dtype)
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in OPTIMIZERS if "sgd" in name or "adam" in name or "prop" in name]
+)
+def test_a_learning_rate_that_comes_with_a_push_is_as_one_that_is_set(name):
+    random = np.random.default_rng(len(name))
+    optimizer = OPTIMIZERS[name]()
+    values = random.normal(size=40).astype("float32")
+    theirs = keras.Variable(values)
+    optimizer.build([theirs])
+    rule = ps.rule_of(optimizer, [theirs])
+    slots = rule.slots(values)
+    for step in range(STEPS):
+        gradient = random.normal(size=values.shape).astype("float32")
+        optimizer.learning_rate = 0.1 / (1 + step)
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)])
+        rate = float(optimizer.learning_rate.numpy())
+        rule.apply(values, slots, gradient, step=step, learning_rate=rate)
+        close(values, theirs.numpy(), "float32")
+
+
 def test_weight_decay_spares_what_the_optimizer_spares():
     rule = ps.rule_of(optimizers.SGD(0.5, weight_decay=0.1))
     spared, decayed = np.ones(3, np.float32), np.ones(3, np.float32)

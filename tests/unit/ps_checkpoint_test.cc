@@ -30,9 +30,9 @@ class Checkpoints : public testing::Test {
   // A dense variable and one by rows, with some updates behind them.
   static Store store_after(int pushes, const std::string& rule = kAdam) {
     Store store;
-    EXPECT_TRUE(store.set_rule(rule).ok());
-    EXPECT_TRUE(store.declare(0, {"w", Dtype::float32, true, kElements, 0}).ok());
-    EXPECT_TRUE(store.declare(1, {"words", Dtype::float64, true, kElements, kColumns}).ok());
+    const std::vector<StoredSpec> specs = {{"w", Dtype::float32, true, kElements, 0},
+                                           {"words", Dtype::float64, true, kElements, kColumns}};
+    EXPECT_TRUE(store.declare(rule, 0, specs).ok());
     for (int i = 0; i < 2; ++i) store.set_initialized(i);
     for (int i = 0; i < pushes; ++i) push(store, i);
     return store;
@@ -87,12 +87,39 @@ TEST_F(Checkpoints, give_values_to_variables_that_have_none) {
   Store saved = store_after(1);
   ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
   Store empty;
-  ASSERT_TRUE(empty.set_rule(kAdam).ok());
-  ASSERT_TRUE(empty.declare(0, saved.spec(0)).ok());
-  ASSERT_TRUE(empty.declare(1, saved.spec(1)).ok());
+  const std::vector<StoredSpec> same = {saved.spec(0), saved.spec(1)};
+  ASSERT_TRUE(empty.declare(kAdam, 0, same).ok());
   ASSERT_TRUE(run(Checkpoint::Way::restore, path, empty).ok());
   EXPECT_TRUE(empty.is_initialized(0));
   EXPECT_TRUE(empty.is_initialized(1));
+}
+
+// Each goes by the rule that it was declared with.
+TEST_F(Checkpoints, have_variables_of_several_optimizers) {
+  const std::string momentum = "optimizer=sgd\ninitial_learning_rate=0.1\nmomentum=0.5\n";
+  const StoredSpec v{"v", Dtype::float32, true, kElements, 0};
+  const auto made = [&] {
+    Store store = store_after(1);
+    EXPECT_TRUE(store.declare(momentum, 2, {&v, 1}).ok());
+    store.set_initialized(2);
+    return store;
+  };
+  const auto push_v = [](Store& store) {
+    const std::vector<float> gradient(kElements, 2);
+    store.update(2, store.begin_update(2), 0, std::as_bytes(std::span(gradient)));
+  };
+  Store saved = made(), other = made();
+  push_v(saved);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  ASSERT_TRUE(run(Checkpoint::Way::restore, path, other).ok());
+  EXPECT_EQ(all(other), all(saved));
+  push_v(saved);
+  push_v(other);
+  EXPECT_EQ(all(other), all(saved));
+  Store swapped = store_after(1);
+  ASSERT_TRUE(swapped.declare(kAdam, 2, {&v, 1}).ok());
+  EXPECT_THAT(run(Checkpoint::Way::restore, path, swapped).message(),
+              testing::HasSubstr("the optimizer of its variable v is another one:\n" + momentum));
 }
 
 TEST_F(Checkpoints, are_refused_when_a_byte_is_wrong_and_change_nothing) {
@@ -123,27 +150,26 @@ TEST_F(Checkpoints, are_refused_with_what_is_different) {
   ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
   Store other = store_after(0, "optimizer=sgd\n");
   EXPECT_THAT(run(Checkpoint::Way::restore, path, other).message(),
-              testing::HasSubstr("its optimizer is another one"));
+              testing::HasSubstr("the optimizer of its variable w is another one:\n" + kAdam +
+                                 "and here it is\noptimizer=sgd\n"));
   // Other numbers of the same optimizer are fine: a rate that is lowered, for instance.
   Store slower = store_after(0, "optimizer=adam\ninitial_learning_rate=0.01\n");
   EXPECT_TRUE(run(Checkpoint::Way::restore, path, slower).ok());
   Store more = store_after(0);
-  ASSERT_TRUE(more.declare(2, {"v", Dtype::float32, true, 1, 0}).ok());
+  const StoredSpec v{"v", Dtype::float32, true, 1, 0};
+  ASSERT_TRUE(more.declare(kAdam, 2, {&v, 1}).ok());
   EXPECT_THAT(run(Checkpoint::Way::restore, path, more).message(),
               testing::HasSubstr("it has 2 variables, and this run has 3"));
   Store renamed;
-  ASSERT_TRUE(renamed.set_rule(kAdam).ok());
-  ASSERT_TRUE(renamed.declare(0, saved.spec(1)).ok());
-  ASSERT_TRUE(renamed.declare(1, saved.spec(0)).ok());
+  const std::vector<StoredSpec> swapped = {saved.spec(1), saved.spec(0)};
+  ASSERT_TRUE(renamed.declare(kAdam, 0, swapped).ok());
   EXPECT_THAT(run(Checkpoint::Way::restore, path, renamed).message(),
               testing::HasSubstr("its variable 0 is w (float32, shape (), 40 elements here), and "
                                  "here it is words (float64, shape (), "));
   Store transposed;
-  ASSERT_TRUE(transposed.set_rule(kAdam).ok());
-  StoredSpec turned = saved.spec(0);
-  turned.dims = {4, 10};
-  ASSERT_TRUE(transposed.declare(0, turned).ok());
-  ASSERT_TRUE(transposed.declare(1, saved.spec(1)).ok());
+  std::vector<StoredSpec> turned = {saved.spec(0), saved.spec(1)};
+  turned[0].dims = {4, 10};
+  ASSERT_TRUE(transposed.declare(kAdam, 0, turned).ok());
   EXPECT_THAT(run(Checkpoint::Way::restore, path, transposed).message(),
               testing::HasSubstr("and here it is w (float32, shape (4, 10), "));
   write("something else, long enough to be one");

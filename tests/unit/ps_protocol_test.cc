@@ -10,7 +10,8 @@ namespace rdmacoll::ps {
 namespace {
 
 Request example() {
-  Request request{.id = 7, .ask = Ask::push_rows, .step = 12, .chunk_bytes = 8192};
+  Request request{
+      .id = 7, .ask = Ask::push_rows, .step = 12, .chunk_bytes = 8192, .learning_rate = 0.5};
   request.items = {{3, 100}, {4, 0}};
   request.text = "optimizer=sgd\n";
   request.first_spec = 3;
@@ -25,6 +26,9 @@ TEST(PsProtocol, reads_back_what_was_written) {
   EXPECT_EQ(encode(request), encode(example()));
   EXPECT_EQ(request.specs, example().specs);
   EXPECT_EQ(request.items[0].rows, 100U);
+  EXPECT_EQ(request.learning_rate, 0.5);
+  ASSERT_TRUE(decode(encode(Request{.ask = Ask::push, .chunk_bytes = 4096}), request));
+  EXPECT_EQ(request.learning_rate, std::nullopt);
   Answer answer;
   ASSERT_TRUE(decode(encode(Answer{5, Answer::Kind::refused, Code::mismatch, "no."}), answer));
   EXPECT_EQ(answer.text, "no.");

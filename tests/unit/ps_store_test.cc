@@ -22,8 +22,7 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
 
 Store store_of(const std::string& rule, const StoredSpec& spec) {
   Store store;
-  EXPECT_TRUE(store.set_rule(rule).ok());
-  EXPECT_TRUE(store.declare(0, spec).ok());
+  EXPECT_TRUE(store.declare(rule, 0, {&spec, 1}).ok());
   return store;
 }
 
@@ -168,34 +167,108 @@ TEST(Store, rows_catch_up_in_slices) {
                                      testing::Le(2 + kMissed * kColumns / kSlice)));
 }
 
-TEST(Store, takes_one_optimizer_and_one_list_of_variables) {
-  Store store = store_of("optimizer=sgd\ninitial_learning_rate=0.5\n", kDense);
-  EXPECT_TRUE(store.set_rule("optimizer=sgd\ninitial_learning_rate=0.5\n").ok());
-  const Status other = store.set_rule("optimizer=sgd\ninitial_learning_rate=0.25\n");
+// As the rows above, each update with a rate of its own: those that rows make up for, too.
+TEST_P(StoreRows, make_up_for_updates_at_the_rates_that_came_with_them) {
+  const std::string rule = std::string("initial_learning_rate=0.1\n") + GetParam();
+  Store dense = store_of(rule, kDense), sparse = store_of(rule, kByRows);
+  for (Store* store : {&dense, &sparse}) {
+    store->write(0, 0, 0, bytes_of(std::vector<float>(kElements, 1)));
+    store->set_initialized(0);
+  }
+  std::mt19937 random(7);
+  for (int i = 0; i < 60; ++i) {
+    std::optional<double> rate;  // some by the rule
+    if (i >= 5 && random() % 3 != 0) rate = 0.01 * static_cast<double>(random() % 4);
+    const std::vector<int64_t> row = {static_cast<int64_t>(random() % kRows)};
+    const std::vector<float> named(kColumns, 1 + static_cast<float>(i % 3));
+    std::vector<float> gradient(kElements, 0);
+    std::copy(named.begin(), named.end(),
+              gradient.begin() + row[0] * static_cast<int64_t>(kColumns));
+    dense.update(0, dense.begin_update(0, rate), 0, bytes_of(gradient), rate);
+    uint64_t left = kPlenty;
+    ASSERT_EQ(sparse.update_rows(0, sparse.begin_update(0, rate), row,
+                                 reinterpret_cast<const std::byte*>(named.data()), left, rate),
+              1U);
+  }
+  EXPECT_EQ(values_of(dense), values_of(sparse));
+}
+
+TEST(PushedRates, are_kept_where_they_change_and_not_without_end) {
+  PushedRates rates;
+  EXPECT_EQ(rates.at(3), std::nullopt);
+  rates.note(0, std::nullopt);
+  rates.note(4, 0.5);
+  rates.note(5, 0.5);
+  rates.note(6, std::nullopt);
+  rates.note(9, 0.25);
+  for (const uint64_t by_rule : {0, 3, 6, 8}) EXPECT_EQ(rates.at(by_rule), std::nullopt);
+  EXPECT_EQ(rates.at(5), 0.5);
+  EXPECT_EQ(rates.at(1000), 0.25);
+  constexpr auto kMost = static_cast<uint64_t>(PushedRates::kChangesMax);
+  for (uint64_t i = 10; i < 10 + 2 * kMost; ++i) rates.note(i, static_cast<double>(i));
+  EXPECT_EQ(rates.at(9 + 2 * kMost), static_cast<double>(9 + 2 * kMost));
+  EXPECT_EQ(rates.at(10 + kMost * 3 / 2), static_cast<double>(10 + kMost * 3 / 2));
+  EXPECT_GE(*rates.at(0), static_cast<double>(kMost / 2)) << "the oldest that is known";
+  rates.clear();
+  EXPECT_EQ(rates.at(5), std::nullopt);
+}
+
+// accum = accum * momentum + gradient; var -= accum * rate, with Nesterov's: var -= gradient * rate
+// + accum * momentum * rate.
+TEST(Store, has_the_momentum_of_tensorflow_1) {
+  for (const bool nesterov : {false, true}) {
+    const std::string rule = std::string("optimizer=sgd\nmomentum=0.5\nrate_behind_momentum=1\n") +
+                             "schedule=pushed\nnesterov=" + (nesterov ? "1" : "0");
+    Store store = store_of(rule, kDense);
+    EXPECT_TRUE(store.needs_rate(0));
+    const std::vector<float> gradient(kElements, 2);
+    float moment = 0, value = 0;
+    for (const float rate : {0.5F, 0.25F, 2.F}) {
+      store.update(0, store.begin_update(0, rate), 0, bytes_of(gradient), rate);
+      moment = moment * 0.5F + 2;
+      value -= nesterov ? 2 * rate + moment * 0.5F * rate : moment * rate;
+    }
+    EXPECT_EQ(values_of(store), std::vector<float>(kElements, value));
+  }
+}
+
+TEST(Store, takes_an_optimizer_for_each_declaration_and_one_list_of_variables) {
+  const std::string rule = "optimizer=sgd\ninitial_learning_rate=0.5\n";
+  Store store = store_of(rule, kDense);
+  EXPECT_FALSE(store.needs_rate(0));
+  EXPECT_TRUE(store.declare(rule, 0, {&kDense, 1}).ok());
+  const Status other = store.declare("optimizer=sgd\n", 0, {&kDense, 1});
   EXPECT_EQ(other.code(), Code::mismatch);
-  EXPECT_THAT(other.message(), testing::HasSubstr("initial_learning_rate=0.25"));
-  EXPECT_TRUE(store.declare(0, kDense).ok());
-  const Status rows = store.declare(0, kByRows);
+  EXPECT_EQ(other.message(),
+            "workers have different optimizers for variable w: the servers go by\n" + rule +
+                "and this worker has\noptimizer=sgd\nGive all workers the same one.");
+  const Status rows = store.declare(rule, 0, {&kByRows, 1});
   EXPECT_EQ(rows.code(), Code::mismatch);
   EXPECT_THAT(
       rows.message(),
       testing::HasSubstr("the servers know w (float32, shape (9, 5), 45 elements here), and "
                          "this worker has w (float32, shape (9, 5), 45 elements here, by "
                          "rows) in its place"));
+  EXPECT_THAT(store.declare("", 1, {&kByRows, 1}).message(),
+              testing::HasSubstr("comes without an optimizer"));
+  ASSERT_TRUE(store.declare("optimizer=adam\n", 1, {&kByRows, 1}).ok());
+  EXPECT_EQ(store.slots(0), 0U);
+  EXPECT_EQ(store.slots(1), 2U);
 }
 
 TEST(Store, says_what_it_has_no_memory_for) {
   constexpr uint64_t kWithSlots = 3 * kElements * sizeof(float);
+  const std::string rule = "optimizer=adam\n";
   Store store(2 * kWithSlots - 1);
-  ASSERT_TRUE(store.set_rule("optimizer=adam\n").ok());
-  EXPECT_TRUE(store.declare(0, kDense).ok());
-  EXPECT_EQ(store.declare(1, kDense).message(),
+  EXPECT_TRUE(store.declare(rule, 0, {&kDense, 1}).ok());
+  EXPECT_EQ(store.declare(rule, 1, {&kDense, 1}).message(),
             "this server has no memory for variable w: 540 B beside 540 B that it stores. Use more "
             "servers, or a machine with more memory.");
-  EXPECT_FALSE(store.declare(1, {"huge", Dtype::float64, true, kVariableElementsMax, 0}).ok());
+  const StoredSpec huge{"huge", Dtype::float64, true, kVariableElementsMax, 0};
+  EXPECT_FALSE(store.declare(rule, 1, {&huge, 1}).ok());
   EXPECT_EQ(store.variables(), 1U);
   EXPECT_EQ(store.bytes(), kWithSlots);
-  EXPECT_EQ(store_of("optimizer=adam\n", kByRows).bytes(), kWithSlots + kRows * sizeof(uint64_t));
+  EXPECT_EQ(store_of(rule, kByRows).bytes(), kWithSlots + kRows * sizeof(uint64_t));
   EXPECT_GT(Store::physical_memory_bytes(), uint64_t{1} << 26);
 }
 

@@ -64,9 +64,9 @@ def recording() -> Iterator[Recording]:
     seen = Recording()
     exchange = ps.exchange
 
-    def exchanged(gradients: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> Any:
+    def exchanged(gradients: Mapping[str, Any], *others: Any, **named: Any) -> Any:
         seen.see(list(gradients.items()))
-        return exchange(gradients, out)
+        return exchange(gradients, *others, **named)
 
     with contextlib.ExitStack() as replaced:
         replaced.enter_context(mock.patch.object(ps, "exchange", exchanged))
@@ -83,9 +83,9 @@ def recording() -> Iterator[Recording]:
                 seen.see(list(zip(names, gradients)))
                 return reduce(self, gradients, variables)
 
-            def stepped(gradients: Sequence[Any], names: Sequence[str]) -> list[Any]:
+            def stepped(gradients: Sequence[Any], names: Sequence[str], *others: Any) -> list[Any]:
                 seen.see(list(zip(names, gradients)))
-                return step(gradients, names)
+                return step(gradients, names, *others)
 
             replaced.enter_context(mock.patch.object(GradientReducer, "__call__", reduced))
             replaced.enter_context(mock.patch.object(servers, "exchange_undeclared", stepped))
