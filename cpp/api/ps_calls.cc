@@ -261,6 +261,8 @@ void ps_leave(rc_ps* ps, const char* cause) { ps->session->leave(cause); }
 
 char* ps_stats(rc_ps* ps) { return copy_text(ps->session->stats()); }
 
+int ps_failure(rc_ps* ps, char** error) { return report(ps->session->failure(), error); }
+
 char* ps_losses(rc_ps* ps) { return copy_text(ps->session->losses()); }
 
 int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,

@@ -32,6 +32,7 @@ int ps_submit(rc_ps* ps, const rc_ps_request* request, char** error);
 void ps_end(rc_ps* ps);
 char* ps_stats(rc_ps* ps);
 char* ps_losses(rc_ps* ps);
+int ps_failure(rc_ps* ps, char** error);
 void ps_leave(rc_ps* ps, const char* cause);
 int ps_exchange(rc_ps* ps, int32_t n_variables, const int32_t* variables,
                 const void* const* gradients, void* const* values, const double* learning_rate,

@@ -83,6 +83,7 @@ void PsSession::end() {
   ring(bell_);
   std::unique_lock hold(mutex_);
   client_->fail({Code::shutdown, "this worker has left the parameter servers."});
+  client_->stop_saying_why();
   step();
   call_back(hold);
 }
@@ -139,7 +140,13 @@ Nanoseconds PsSession::deadline_in(Nanoseconds timeout) const {
 bool PsSession::step() {
   if (server_) return server_->turn();
   notice_gap();
-  return client_->turn();
+  const bool moved = client_->turn();
+  if (client_->is_saying_why()) {
+    const Nanoseconds now = clock_.now();
+    last_words_until_ = std::min(last_words_until_, now + kLastWords);
+    if (now >= last_words_until_) client_->stop_saying_why();
+  }
+  return moved;
 }
 
 // Servers that had waited for this process have hung up.
@@ -159,6 +166,7 @@ Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
   for (;;) {
     const bool moved = step();
     if (client_ && !client_->failure().ok()) return client_->failure();
+    if (server_ && !server_->failure().ok()) return server_->failure();
     // A worker that never comes is one that is lost.
     if (server_ && server_->is_done()) return {};
     if (std::all_of(peers.begin(), peers.end(),
@@ -179,6 +187,7 @@ Status PsSession::serve(Nanoseconds timeout) {
   for (;;) {
     const bool moved = step();
     const Nanoseconds now = clock_.now();
+    if (!server_->failure().ok()) return server_->failure();
     if (server_->is_done() && fabric_->flushed()) return {};
     if (now >= deadline) return Status::busy();
     if (moved) {
@@ -208,13 +217,14 @@ std::string PsSession::stats() {
 
 std::string PsSession::losses() {
   const std::lock_guard hold(mutex_);
-  std::vector<std::string> losses, quoted;
-  if (server_) losses = server_->take_losses();
-  if (client_ && client_->failure().code() == Code::rank_failed) {
-    losses.push_back(client_->failure().message());
-  }
-  for (const std::string& loss : losses) quoted.push_back(json_quote(loss));
+  std::vector<std::string> quoted;
+  for (const std::string& loss : server_->take_losses()) quoted.push_back(json_quote(loss));
   return cat("[", join(quoted, ", "), "]");
+}
+
+Status PsSession::failure() {
+  const std::lock_guard hold(mutex_);
+  return client_->failure();
 }
 
 // Until something arrives, the bell rings, or it is `until`. Others may ask and wait meanwhile.

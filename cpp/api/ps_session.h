@@ -49,10 +49,11 @@ class PsSession {
   void leave(const std::string& cause);
   // On a server, what it has done: as Server::stats_json().
   std::string stats();
-  // What Server::take_losses() gives; on a worker the failure of a server, which has ended it. A
-  // list in JSON.
+  // On a server, what Server::take_losses() gives: a list in JSON.
   std::string losses();
 
+  // On a worker: what has ended it, ok() while there is nothing.
+  Status failure();
   // On a worker. `ask` runs while nobody else steps the client. Then until all is done; busy() when
   // `timeout` is over before.
   template <typename Ask>
@@ -111,6 +112,7 @@ class PsSession {
   std::condition_variable moved_;
   Gap gap_;
   Nanoseconds stopped_for_ = 0;
+  Nanoseconds last_words_until_ = kNever;  // of the client, once it has failed
   int waiting_ = 0;
   Patience patience_{kSpin};
   int sleeping_ = 0;       // in poll(), and not hearing of anything but the bell

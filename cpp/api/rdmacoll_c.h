@@ -462,9 +462,13 @@ typedef struct rc_api {
    * `otherwise` returns is returned. Set Python's own functions first. */
   void (*set_python)(const rc_python* python);
   void* (*prepared_call)(void* self, void* nothing);
-  /* A list in JSON. On a server: sentences about workers that were lost since the last call. On a
-   * worker: the failure of a server by which all has ended, or nothing. */
+  /* On a server: sentences about workers that were lost since the last call, a list in JSON. */
   char* (*ps_losses)(rc_ps* ps);
+  /* On a worker: 0 while no error has ended it. */
+  int (*ps_failure)(rc_ps* ps, char** error);
+  /* Another connection of this process has lost this rank: so the engine's world has failed, unless
+   * it has before, and everybody hears of it. 1: the world's failure is that rank's. */
+  int (*engine_blame)(rc_engine* engine, int32_t rank, const char* sentence, const char* cause);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

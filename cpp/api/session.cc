@@ -314,6 +314,14 @@ Status Session::serve(Nanoseconds timeout, std::string& left) {
   return {};
 }
 
+bool Session::blame(int rank, const std::string& sentence, const std::string& cause) {
+  if (!usable().ok() || rank < 0 || rank >= world_.size()) return false;
+  return driver_->look([&](Engine& engine) {
+    engine.blame(world_.blaming(rank, sentence, cause));
+    return engine.failure().detail().rank == rank;
+  });
+}
+
 void Session::close(const std::string& cause) {
   if (closed_ || is_forked_child()) return;
   closed_ = true;

@@ -33,6 +33,8 @@ class Session {
   // by rank, as a JSON object: "" is a clean end.
   Status serve(Nanoseconds timeout, std::string& left);
   void close(const std::string& cause);
+  // As engine_blame in rdmacoll_c.h.
+  bool blame(int rank, const std::string& sentence, const std::string& cause);
 
   // NotInitializedError before start(), and in a forked child.
   Status usable() const;

@@ -66,6 +66,13 @@ Crowd World::crowd(int allowed) const {
   return {.ranks = sharing, .cpus = static_cast<int>(together.size())};
 }
 
+int World::rank_of(int called) const {
+  for (int which = 0; which < size(); ++which) {
+    if (number(which) == called) return which;
+  }
+  return -1;
+}
+
 int World::number(int which) const {
   return members[which].number < 0 ? which : members[which].number;
 }

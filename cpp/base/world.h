@@ -54,7 +54,8 @@ struct World {
   // About this rank. Where one of its machine does not say what it may use all of them count, and
   // the `allowed` CPUs of this one.
   Crowd crowd(int allowed) const;
-  int number(int rank) const;  // what sentences call it
+  int number(int rank) const;     // what sentences call it
+  int rank_of(int number) const;  // the first that they call so, or -1
   // "rank 3 (node7, pid 4711)", "server 1 (rank 5, node7, pid 4712)"
   std::string describe(int rank) const;
   // A sentence about a rank, which is to blame for what failed.

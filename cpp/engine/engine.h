@@ -99,6 +99,8 @@ class Engine final : public Sink, private SetHost {
   bool may_end() const;
   void end();  // lets every peer go, fails what is pending
 
+  // A rank has failed, as somebody else in this process knows, whose sentence this is.
+  void blame(const Status& failure);
   // Why the world cannot come to stand: a rank has failed, or has left already; ok() while it can.
   Status start_failure() const;
   // Of a parameter server: every worker has left, and has had its answers. Why each of them did, by

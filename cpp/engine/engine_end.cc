@@ -87,6 +87,12 @@ void Engine::fail(int rank, Status status) {
   }
 }
 
+void Engine::blame(const Status& failure) {
+  const int rank = failure.detail().rank;
+  const bool has_left = !now_.departed.ok() && now_.departed.detail().rank == rank;
+  if (!has_left) fail(rank, failure);  // else everybody knows it from that rank
+}
+
 // Asynchronous servers do, and the workers with them.
 bool Engine::goes_on_without(int rank) const {
   return world_.servers > 0 && world_.members[world_.workers()].stores && rank != world_.rank &&

@@ -194,9 +194,10 @@ CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
 }
 
 bool Client::turn() {
-  if (!failure_.ok()) return end_all();
+  if (!failure_.ok() && !says_why_) return end_all();
   bool moved = transport_.poll(*this);
-  if (!failure_.ok()) return end_all();
+  if (says_why_) say_why();
+  if (!failure_.ok()) return says_why_ || end_all();
   for (Server& server : servers_) {
     for (std::size_t i = 0; i < std::min(kUnderWay, server.asked.size()); ++i) {
       const Pending& pending = server.asked[i];
@@ -267,7 +268,11 @@ void Client::control(int peer, std::span<const std::byte> message) {
   if (server == servers_.end()) return;
   Answer answer;
   const bool is_one = decode(message, answer);
-  if (is_one && answer.kind == Answer::Kind::leaving) return fail(departure(peer, answer.text));
+  if (is_one && answer.kind == Answer::Kind::leaving) {
+    server->is_lost = true;
+    return lose(departure(peer, answer.text));
+  }
+  if (!failure_.ok()) return;  // nobody asks any more
   const auto place = server->asked.empty() ? 0 : answer.id - server->asked.front().request.id;
   if (!is_one || place >= server->asked.size() || !server->asked[place].is_said) {
     return fail(
@@ -306,17 +311,16 @@ Status Client::refusal(Answer& answer) const {
 // Of a server that ends before its workers. One that ends for another rank's sake, of which it has
 // heard first, says that one's sentence.
 Status Client::departure(int peer, const std::string& cause) const {
-  constexpr std::string_view kHeard = "RankFailedError: rank ";
+  constexpr std::string_view kHeard = "RankFailedError: ", kRank = "rank ";
   int blamed = peer;
   std::string sentence =
       cat(world_.describe(peer), " has left the job (", cause, ")", world_.loss(peer));
-  if (cause.starts_with(kHeard)) {
-    const int number = std::atoi(cause.c_str() + kHeard.size());
-    for (int rank = 0; rank < world_.size(); ++rank) {
-      if (world_.number(rank) != number) continue;
+  const auto named = cause.find(kRank);
+  if (cause.starts_with(kHeard) && named != std::string::npos) {
+    const int rank = world_.rank_of(std::atoi(cause.c_str() + named + kRank.size()));
+    if (rank >= 0) {
       blamed = rank;
-      sentence = cause.substr(cause.find("rank "));
-      break;
+      sentence = cause.substr(kHeard.size());
     }
   }
   return world_.blaming(blamed, std::move(sentence), cat("left the job: ", cause));
@@ -342,10 +346,34 @@ void Client::end_one(const CallRef& call) {
 }
 
 void Client::peer_failed(int peer, const std::string& cause) {
-  for (const Server& server : servers_) {
+  for (Server& server : servers_) {
     if (server.rank != peer || server.has_left) continue;
-    fail(stopped_.ok() ? world_.failed(peer, cause) : stopped_);
+    server.is_lost = true;
+    if (!stopped_.ok()) return fail(stopped_);
+    lose(world_.failed(peer, cause));
   }
+}
+
+void Client::lose(Status failure) {
+  says_why_ = says_why_ || failure_.ok();
+  fail(std::move(failure));
+}
+
+// Nobody has an answer meanwhile, since servers that are left may still be at callers' memory.
+void Client::say_why() {
+  bool is_over = true;
+  for (Server& server : servers_) {
+    if (server.is_lost || server.has_left) continue;
+    if (!server.has_heard_why) {
+      const auto number = static_cast<uint64_t>(failure_.detail().rank);
+      Request why{.id = server.ids, .ask = Ask::leave, .step = number};
+      why.chunk_bytes = kChunkBytesLeast;
+      why.text = failure_.message();
+      server.has_heard_why = transport_.post_control(server.rank, encode(why)).ok();
+    }
+    is_over = is_over && server.has_heard_why;
+  }
+  says_why_ = !is_over || !transport_.flushed();
 }
 
 void Client::fail(Status failure) {

@@ -103,10 +103,15 @@ class Client final : public Sink {
   std::vector<CallRef> take_ended() { return std::exchange(ended_, {}); }
   // Servers that are lost until this is called with ok() are lost since this process was stopped.
   void was_stopped(Status status) { stopped_ = std::move(status); }
-  // Nobody talks to a server any more: all that is open ends with this at the next turn.
+  // Nobody talks to a server any more: all that is open ends with this at the next turn, unless a
+  // server is lost already.
   void fail(Status failure);
-  // A server is lost, and with it all that is open and all that will be asked.
+  // A server is lost, and with it all that is open and all that will be asked. First the other
+  // servers hear it from here, for as long as `is_saying_why`: they would take this worker's end
+  // for the cause.
   const Status& failure() const { return failure_; }
+  bool is_saying_why() const { return !failure_.ok() && says_why_; }
+  void stop_saying_why() { says_why_ = false; }
 
   void connected(int) override {}
   void sent(uint64_t cookie) override;
@@ -144,6 +149,8 @@ class Client final : public Sink {
     uint64_t sequence_there = 0, sequence_back = 0;  // of the next request
     std::deque<Pending> asked;  // answered in this order; the first few are under way
     bool has_left = false;      // it has answered our goodbye, and may end
+    bool is_lost = false;
+    bool has_heard_why = false;  // has been sent why this worker ends
   };
 
   CallRef ask_all(Ask ask, const std::string& text = {}, uint64_t step = 0);
@@ -164,10 +171,12 @@ class Client final : public Sink {
   bool accepted(const Status& status);
   Status refusal(Answer& answer) const;
   Status departure(int peer, const std::string& cause) const;
+  void lose(Status failure);
   void end_requests(Server& server);
   void forget(std::size_t known, Sharding before);
   void end_one(const CallRef& call);
   bool end_all();
+  void say_why();
   Pending* find_pending(uint64_t cookie);
 
   Transport& transport_;
@@ -185,6 +194,7 @@ class Client final : public Sink {
   std::vector<Server> servers_;
   Status failure_;
   Status stopped_;
+  bool says_why_ = false;      // since it is a server that is lost
   bool has_given_up_ = false;  // nobody talks to a server any more
 };
 

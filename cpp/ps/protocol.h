@@ -28,7 +28,7 @@ enum class Ask : uint8_t {
   saved,      // the answer's text is the number of the save that this file is of
   restore,    // from it, into the variables that are declared
   stats,      // the answer's text is JSON
-  leave,      // this worker needs nothing any more
+  leave,      // this worker needs nothing any more; with a text: since a server is lost
 };
 
 // Of a variable: its share on the server, or so many rows of it.
@@ -41,7 +41,7 @@ struct Request {
   uint64_t id = 0;  // counts at each worker and server
   Ask ask = Ask::leave;
   // Updates that this worker has made before; of init: that were made; of save: its number, the
-  // same at all servers.
+  // same at all servers; of leave with a text: the lost server, as the world numbers it.
   uint64_t step = 0;
   uint32_t slot = 0;         // init, pull: 0: of the values; else of the optimizer's slot slot - 1
   uint32_t chunk_bytes = 0;  // of the largest transfer

@@ -262,7 +262,9 @@ void Server::control(int peer, std::span<const std::byte> message) {
                                    [peer](const Worker& one) { return one.rank == peer; });
   if (worker == workers_.end() || !worker->is_there) return;
   Request request;
-  if (decode(message, request) && worker->asked.size() < kRequestsMax) {
+  const bool is_one = decode(message, request);
+  if (is_one && request.ask == Ask::leave && !request.text.empty()) return hear_why(request);
+  if (is_one && worker->asked.size() < kRequestsMax) {
     worker->asked.push_back(std::move(request));
     return;
   }

@@ -50,9 +50,10 @@ class Server final : public Sink {
   // Tells the workers why this server ends before them. Nothing of it is used then but `has_told`.
   void leave(const std::string& cause);
   bool has_told() const;
-  // Sentences about workers that were lost since the last call. Another server's end may be the
-  // cause, which the engine hears of a moment later.
+  // Sentences about workers that were lost since the last call.
   std::vector<std::string> take_losses();
+  // A worker has lost another server, which ends all of them.
+  const Status& failure() const { return failure_; }
   // {"updates", "bytes_received", "bytes_sent", "stored_bytes", "variables", "workers": that are
   // there, "waiting": for slower ones or for initial values, "lost"}
   std::string stats_json() const;
@@ -125,6 +126,7 @@ class Server final : public Sink {
   bool say(Worker& worker);
   void answer(Worker& worker, uint64_t id, Answer::Kind kind, std::string text = {},
               Code code = Code::ok);
+  void hear_why(const Request& leave);
   void hang_up(std::size_t index, const std::string& cause);
   void lose(std::size_t index, const std::string& cause);
   void give_back(Worker& worker, Buffer& buffer);
@@ -140,6 +142,7 @@ class Server final : public Sink {
   Pace pace_;
   std::vector<Worker> workers_;
   std::vector<std::string> losses_;
+  Status failure_;
   std::optional<std::size_t> saving_;  // the worker whose checkpoint is under way
   uint64_t left_ = 0;  // elements that may still be caught up in this turn, for this worker
   uint64_t updates_ = 0, bytes_received_ = 0, bytes_sent_ = 0, lost_ = 0;

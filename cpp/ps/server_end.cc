@@ -1,5 +1,6 @@
 // How workers go, and what is told of a server.
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "base/text.h"
@@ -12,6 +13,12 @@ void Server::peer_failed(int peer, const std::string& cause) {
     if (workers_[i].rank == peer && workers_[i].is_there) lose(i, cause);
     if (workers_[i].rank == peer) release(workers_[i]);
   }
+}
+
+// Before what this worker has asked, which will not end.
+void Server::hear_why(const Request& leave) {
+  const int lost = leave.step > INT_MAX ? -1 : world_.rank_of(static_cast<int>(leave.step));
+  if (failure_.ok() && lost >= 0) failure_ = world_.blaming(lost, leave.text, leave.text);
 }
 
 void Server::hang_up(std::size_t index, const std::string& cause) {

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from_json
+from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError, error_from_json
 
 ABI_VERSION = 10
 
@@ -352,6 +352,11 @@ class _Api(ctypes.Structure):
         ("set_python", ctypes.CFUNCTYPE(None, ctypes.POINTER(_Python))),
         ("prepared_call", _VOID),
         ("ps_losses", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("ps_failure", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _TEXT)),
+        (
+            "engine_blame",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_char_p, ctypes.c_char_p),
+        ),
     ]
 
 
@@ -499,6 +504,12 @@ class Library:
     def engine_close(self, engine: int, cause: str | None) -> None:
         """Says goodbye and fails what is pending; bounded, idempotent."""
         self._api.engine_close(engine, None if cause is None else cause.encode())
+
+    def engine_blame(self, engine: int, error: RankFailedError) -> bool:
+        """The rank that `error` names has failed, as another connection of this process knows: everybody
+        hears of it. Whether the world's failure is that rank's now, and no earlier one."""
+        words = str(error).encode(), error.cause.encode()
+        return bool(self._api.engine_blame(engine, error.rank, *words))
 
     def engine_free(self, engine: int) -> None:
         """The last call about this engine."""
@@ -767,10 +778,14 @@ class Library:
         return fields
 
     def ps_losses(self, ps: int) -> list[str]:
-        """On a server, about workers that were lost since the last call; on a worker the loss of a server
-        that has ended it, or nothing."""
+        """On a server, about workers that were lost since the last call."""
         sentences: list[str] = json.loads(self.take_text(self._api.ps_losses(ps)))
         return sentences
+
+    def ps_failure(self, ps: int) -> RdmacollError | None:
+        """On a worker: what has ended it."""
+        error = _VOID()
+        return self.error(error) if self._api.ps_failure(ps, ctypes.byref(error)) else None
 
     def ps_leave(self, ps: int, cause: str) -> None:
         """A server that ends before its workers tells them why; `ps_free` comes next."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Callable
 
 from rdmacoll.engine.carrier import Carrier, no_watch
-from rdmacoll.engine.ending import is_harmless
+from rdmacoll.engine.ending import is_harmless, phrase_of
 from rdmacoll.engine.errors import RankFailedError, RdmacollError
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.library import Library
@@ -24,8 +24,6 @@ from rdmacoll.engine.starting import agree
 # Calls come back to Python this often: for signals, and where a process has two parts, for the other one.
 _SLICE_MS = 100
 _TURN_MS = 5
-# How long the engine may take to hear why a worker has ended.
-_HEARSAY_MS = 500
 
 
 class _Stall:
@@ -49,37 +47,6 @@ class _Stall:
                 f"{stats['waiting']} of {stats['workers']} workers have waited for {self._warning_s:g} s for "
                 f"{whom}: they go on when it pushes, or leaves by rdmacoll.shutdown()."
             )
-
-
-class _Losses:
-    """Of a server: workers that are lost. Where another server's end is the cause, which ends all and which
-    the engine hears of a moment later, nothing is said of them."""
-
-    def __init__(self, library: Library, engine: int, workers: int, warn: Callable[[str], None]) -> None:
-        self._library, self._engine, self._workers, self._warn = library, engine, workers, warn
-        self._waiting: list[tuple[float, str]] = []  # when to tell, and what
-
-    def look(self, sentences: Iterable[str]) -> None:
-        """At what the server says of them, now and then."""
-        now = time.monotonic()
-        self._waiting += [(now + _HEARSAY_MS / 1000, sentence) for sentence in sentences]
-        if self._waiting and self._waiting[0][0] <= now:
-            self._tell(now, 0)
-
-    def end(self) -> None:
-        """Tells what is left, once the engine has had its time."""
-        if self._waiting:
-            self._tell(float("inf"), _HEARSAY_MS)
-
-    def _tell(self, now: float, patience_ms: int) -> None:
-        try:
-            if self._engine:
-                self._library.engine_serve(self._engine, patience_ms)
-        except RankFailedError as error:
-            if error.rank >= self._workers:
-                self._waiting.clear()
-        while self._waiting and self._waiting[0][0] <= now:
-            self._warn(self._waiting.pop(0)[1])
 
 
 class VariableServers:
@@ -154,28 +121,35 @@ class VariableServers:
         return self
 
     def serve(self, engine: int, look: Callable[[], None] = no_watch) -> None:
-        """The work of a server, until all workers have left or are lost; `look` is called meanwhile.
-        `engine`: what hears of the other servers, or 0."""
-        ((rank, ps),) = self._parts.items()
-        losses = _Losses(self._library, engine, self.workers, self.warn)
-        is_done = False
+        """The work of a server, until all workers have left or are lost; `look` is called meanwhile. Raises
+        RankFailedError where another server is lost, as a worker says, which `engine` says in turn."""
         try:
-            while not is_done and not self._ends_by:
-                is_done = self._library.ps_serve(ps, _SLICE_MS)
-                self.stats = self._library.ps_stats(ps)
-                if rank == self.workers:  # the first of the servers, where all see the same
-                    self._stall.look(self.stats)
-                losses.look(self._library.ps_losses(ps))
-                look()
-            losses.end()
-        except RdmacollError as error:
-            self.warn(f"the parameter server of this rank ends: {error}")
+            self._serve(look)
+        except RankFailedError as error:
+            if not self._library.engine_blame(engine, error):
+                Log(rank=self._me).error(str(error))
+            raise
+
+    def _serve(self, look: Callable[[], None]) -> None:
+        ((rank, ps),) = self._parts.items()
+        is_done = False
+        while not is_done and not self._ends_by:
+            is_done = self._library.ps_serve(ps, _SLICE_MS)
+            self.stats = self._library.ps_stats(ps)
+            if rank == self.workers:  # the first of the servers, where all see the same
+                self._stall.look(self.stats)
+            for sentence in self._library.ps_losses(ps):
+                self.warn(sentence)
+            look()
 
     def _serve_beside(self) -> None:
+        cause = ""
         try:
-            self.serve(0)  # its workers' ends are said by them
+            self._serve(no_watch)  # what ends its workers is said by them
+        except RdmacollError as error:
+            cause = phrase_of(error)
         finally:
-            self.free(self._ends_by)
+            self.free(self._ends_by or cause)
 
     def warn(self, text: str) -> None:
         """Says what concerns the servers, which go on."""
@@ -186,19 +160,12 @@ class VariableServers:
         if self.session is not None:
             self.session.end()
 
-    def hear(self, engine: int) -> None:
-        """Where this worker ends since it has lost a server: its engine has a moment to hear the same and to
-        tell the others, who would take this worker's end for the cause. `engine` 0 has ended."""
-        if engine == 0 or self.session is None or not self._library.ps_losses(self.session.address):
-            return
-        deadline = time.monotonic() + _HEARSAY_MS / 1000
-        while time.monotonic() < deadline:
-            try:
-                self._library.engine_start(engine, [0] * self._ranks, 0)
-            except RankFailedError as error:
-                if error.rank >= self.workers or self.workers == self._ranks:
-                    return  # colocated, a server is known by its worker's rank
-            time.sleep(0.01)
+    def blame(self, engine: int) -> None:
+        """Where this worker ends since it has lost a server, the others hear of that first; `engine` 0 has
+        ended."""
+        failure = self.session and self._library.ps_failure(self.session.address)
+        if engine and isinstance(failure, RankFailedError) and failure.rank != self._me:
+            self._library.engine_blame(engine, failure)
 
     def close(self, engine: int, cause: str | None) -> bool:
         """The worker leaves, for this `cause`. Its colocated server stays until the others have left too, if

@@ -273,7 +273,7 @@ def _end(cause: str | None) -> None:
         servers = engine.variable_servers
         try:
             if servers is not None:
-                servers.hear(engine.address if engine.is_open else 0)
+                servers.blame(engine.address if engine.is_open else 0)
                 if not is_harmless(cause or ""):
                     engine.close(cause)  # first: a colocated server ends with this process, others with that
                 if not servers.close(engine.address if engine.is_open else 0, cause):

@@ -177,14 +177,14 @@ TEST_P(ParameterServer, that_leaves_by_an_error_says_why_to_its_workers) {
 TEST_P(ParameterServer, that_leaves_for_anothers_sake_names_that_one) {
   open(2, 2);
   begin(kSpecs, values_of_specs(0));
-  servers[1]->leave("RankFailedError: rank 2 (there, pid 7) has left the job (ValueError: nan).");
+  const std::string said = "server 0 (rank 2, there, pid 7) has left the job (ValueError: nan).";
+  servers[1]->leave("RankFailedError: " + said);
   auto memory = values_of_specs(0);
   for (auto& client : clients) {
     ASSERT_TRUE(run_until([&] { return !client->failure().ok(); }));
     const CallRef pushed = client->push_pull(tensors(memory));
     EXPECT_EQ(pushed->status.detail().rank, 2);
-    EXPECT_EQ(pushed->status.message(),
-              "rank 2 (there, pid 7) has left the job (ValueError: nan).");
+    EXPECT_EQ(pushed->status.message(), said);
   }
 }
 
@@ -202,6 +202,50 @@ TEST_P(ParameterServer, that_dies_is_named_by_the_workers) {
   const CallRef later = clients[0]->pull(tensors(memory));
   EXPECT_TRUE(later->is_done());
   EXPECT_EQ(later->status.code(), Code::rank_failed);
+}
+
+// The others are told by whoever has lost it, also where a worker was lost before.
+TEST_P(ParameterServer, that_dies_ends_the_others_with_its_name) {
+  open(3, 3);
+  begin(kSpecs, values_of_specs(0));
+  clients[2].reset();
+  fleet->transports[2].reset();
+  auto memory = values_of_specs(0), more = values_of_specs(0);
+  run(clients[0]->push_pull(tensors(memory)));
+  const std::vector<CallRef> calls = {clients[0]->push_pull(tensors(memory)),
+                                      clients[1]->push_pull(tensors(more))};
+  servers[1].reset();
+  fleet->transports[4].reset();
+  for (const CallRef& call : calls) EXPECT_EQ(wait(call).detail().rank, 4);
+  for (const std::size_t left : {0, 2}) {
+    ASSERT_TRUE(run_until([&] { return !servers[left]->failure().ok(); }));
+    const Status& failure = servers[left]->failure();
+    EXPECT_EQ(failure.code(), Code::rank_failed);
+    EXPECT_EQ(failure.detail().rank, 4);
+    EXPECT_THAT(failure.message(), testing::StartsWith("server 1 (rank 4, here, pid"));
+    const std::vector<std::string> losses = servers[left]->take_losses();
+    ASSERT_GE(losses.size(), 1U);
+    EXPECT_THAT(losses[0], testing::HasSubstr("rank 2 (here"));
+    for (std::size_t i = 1; i < losses.size(); ++i) {
+      EXPECT_THAT(losses[i], testing::Not(testing::HasSubstr("rank 4")))
+          << "no worker's loss is its";
+    }
+  }
+}
+
+// Who was stopped blames no server: these go on without it.
+TEST_P(ParameterServer, goes_on_without_a_worker_that_was_stopped) {
+  open(2, 2);
+  begin(kSpecs, values_of_specs(0));
+  auto memory = values_of_specs(0);
+  clients[1]->was_stopped(worlds[1].was_stopped(9 * kSecond, kSecond));
+  fleet->transports[2]->fail(1);
+  const CallRef call = clients[1]->push_pull(tensors(memory));
+  EXPECT_EQ(wait(call).detail().rank, 1);
+  EXPECT_FALSE(clients[1]->is_saying_why());
+  for (int i = 0; i < 50; ++i) turn();
+  for (const auto& server : servers) EXPECT_TRUE(server->failure().ok());
+  run(clients[0]->push_pull(tensors(memory)));
 }
 
 TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {

@@ -347,7 +347,7 @@ def without_tensorflow(monkeypatch):
 
 @pytest.mark.usefixtures("without_tensorflow")
 def test_exchanges_with_servers_are_recorded(monkeypatch):
-    monkeypatch.setattr(ps, "exchange", lambda gradients, out: out or gradients)
+    monkeypatch.setattr(ps, "exchange", lambda gradients, out=None: out or gradients)
     with record.recording() as seen:
         ps.exchange({"small": np.zeros(1)})
         ps.exchange({"a": np.zeros((2, 3), np.float32), "b": np.zeros(5)})
@@ -386,7 +386,7 @@ def test_a_program_without_gradients_is_said(tmp_path):
 
 @pytest.mark.usefixtures("without_tensorflow")
 def test_what_a_program_that_fails_has_shown_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(ps, "exchange", lambda gradients, out: out or gradients)
+    monkeypatch.setattr(ps, "exchange", lambda gradients, out=None: out or gradients)
     program, sizes = tmp_path / "fails.py", tmp_path / "x"
     program.write_text(
         "import numpy, sys\nfrom rdmacoll import ps\nps.exchange({'a': numpy.ones(2)})\nsys.exit(3)\n"

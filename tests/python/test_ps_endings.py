@@ -201,6 +201,23 @@ def test_the_other_server_says_nothing_but_which_server_has_died(killed):
     assert f" error: server {killed - 2} (rank {killed}, " in line
 
 
+@pytest.mark.parametrize(("transport", "killed"), [("shm", 3), ("tcp", 4)])
+def test_a_server_that_dies_after_a_worker_ends_the_other_one_too(transport, killed):
+    env = {"RDMACOLL_NUM_SERVERS": "2", "RDMACOLL_TRANSPORT": transport}
+    with Run(PUSHING, 5, env=env) as started:
+        started.wait_for_reports([0, 1, 2])
+        os.kill(started.pid(0), signal.SIGKILL)
+        time.sleep(1)
+        os.kill(started.pid(killed), signal.SIGKILL)
+        outcome = started.finish(60)
+    left = outcome.ranks[7 - killed]
+    assert [rank.code for rank in (*outcome.ranks[1:3], left)] == [1, 1, 1], outcome.text()
+    worker, server = left.output.splitlines()
+    assert " warning: rank 0 (" in worker
+    assert "The server goes on with 2 workers" in worker
+    assert f" error: server {killed - 3} (rank {killed}, " in server
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_server_that_dies_in_the_middle_of_large_pushes_is_named(transport):
     program = """
