@@ -1,9 +1,10 @@
 """The small training by TensorFlow's own parameter server over gRPC, without rdmacoll; reports the weights.
 
-Arguments: this process's number, "graph" (as of TensorFlow 1: variables on the server, a copy of the network
-on each worker, the mean of their gradients) or "strategy" (ParameterServerStrategy, whose workers take steps
-of the whole batch, one at a time), how many servers there are, and the addresses of the servers and of the
-workers. These serve; one more, the last, is the client that trains.
+Arguments: this process's number, the kind, how many servers there are, and the addresses of the servers and
+of the workers. "sessions": as of TensorFlow 1; each worker has a graph and a session of its own, gradients
+are gathered on the servers, which have the variables, and the first worker applies their mean. The last
+worker reports. "strategy": ParameterServerStrategy, whose workers compute gradients of their shares at once;
+one more process, the last, is the client, which applies their mean and reports.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ranks import report
 NUMBER, KIND, SERVERS, *ADDRESSES = sys.argv[1:]
 CLUSTER = {"ps": ADDRESSES[: int(SERVERS)], "worker": ADDRESSES[int(SERVERS) :]}
 WORKERS = len(CLUSTER["worker"])
-IS_TRAINED = Path(os.environ["RANKS_FOLDER"]) / "trained"
+FOLDER = Path(os.environ["RANKS_FOLDER"])  # with a file for each process that has trained
 v1 = tf.compat.v1
 
 
@@ -34,30 +35,38 @@ def loss_of(weights: Sequence[Any], x: Any, y: Any) -> Any:
     return tf.reduce_mean(tf.square(tf.matmul(hidden, weights[4]) + weights[5] - y))
 
 
-def train_in_a_graph() -> list[Any]:
+def train_in_a_session(worker: int, target: str) -> list[Any]:
     initial = network().get_weights()
-    with tf.Graph().as_default():
-        with v1.device(v1.train.replica_device_setter(len(CLUSTER["ps"]))):
-            # In turn on the servers.
-            weights = [v1.get_variable(f"w{i}", initializer=value) for i, value in enumerate(initial)]
-        places, shares = [], []
-        for worker in range(WORKERS):
-            with tf.device(f"/job:worker/task:{worker}"):
-                x, y = v1.placeholder(tf.float32, (None, 6)), v1.placeholder(tf.float32, (None, 1))
-                places.append((x, y))
-                shares.append(tf.gradients(loss_of(weights, x, y), weights))
-        means = [tf.add_n(parts) / WORKERS for parts in zip(*shares)]
-        step = v1.train.MomentumOptimizer(RATE, MOMENTUM).apply_gradients(zip(means, weights))
-        rows = [rows_of(worker, WORKERS) for worker in range(WORKERS)]
+    setter = v1.train.replica_device_setter(cluster=CLUSTER, worker_device=f"/job:worker/task:{worker}")
+    with tf.Graph().as_default(), v1.device(setter):
+        # In turn on the servers.
+        weights = [v1.get_variable(f"w{i}", initializer=one) for i, one in enumerate(initial)]
+        x, y = v1.placeholder(tf.float32, (None, 6)), v1.placeholder(tf.float32, (None, 1))
+        number = v1.placeholder(tf.int64, ())
+        gathered, pushes, tokens = [], [], []
+        for i, (weight, gradient) in enumerate(zip(weights, tf.gradients(loss_of(weights, x, y), weights))):
+            with v1.device(weight.device):
+                gathered.append(v1.ConditionalAccumulator(tf.float32, weight.shape, f"gradients{i}"))
+                pushes.append(gathered[-1].apply_grad(gradient, number))
+        with v1.device("/job:ps/task:0"):
+            for one in range(WORKERS):
+                tokens.append(v1.FIFOQueue(1, [tf.bool], shared_name=f"tokens{one}"))
+        work = [*pushes, tokens[worker].dequeue()]
+        if worker == 0:
+            means = [one.take_grad(WORKERS) for one in gathered]
+            applied = v1.train.MomentumOptimizer(RATE, MOMENTUM).apply_gradients(zip(means, weights))
+            with tf.control_dependencies([applied]):
+                work += [one.enqueue(True) for one in tokens]
+        inputs, targets = rows_of(worker, WORKERS)
         each = BATCH // WORKERS
-        with v1.Session(f"grpc://{CLUSTER['worker'][0]}") as session:
-            session.run(v1.global_variables_initializer())
-            for number in range(EPOCHS * STEPS):
-                batch = slice(number % STEPS * each, (number % STEPS + 1) * each)
-                fed = {}
-                for (x, y), (inputs, targets) in zip(places, rows):
-                    fed.update({x: inputs[batch], y: targets[batch]})
-                session.run(step, fed)
+        with v1.Session(target) as session:
+            if worker == 0:
+                session.run(v1.global_variables_initializer())
+            while session.run(v1.report_uninitialized_variables(weights)).size:
+                time.sleep(0.1)
+            for step in range(EPOCHS * STEPS):
+                batch = slice(step % STEPS * each, (step % STEPS + 1) * each)
+                session.run(work, {x: inputs[batch], y: targets[batch], number: step})
             return list(session.run(weights))
 
 
@@ -72,31 +81,43 @@ def train_by_a_strategy() -> list[Any]:
         speeds = [tf.Variable(tf.zeros_like(weight)) for weight in weights]
 
     @tf.function
-    def step(x: Any, y: Any) -> None:
+    def gradients(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = loss_of(weights, x, y)
-        for weight, speed, gradient in zip(weights, speeds, tape.gradient(loss, weights)):
-            weight.assign_add(speed.assign(MOMENTUM * speed - RATE * gradient))  # as Keras' SGD
+        return tape.gradient(loss, weights)
 
-    x, y = (tf.constant(values) for values in rows_of(0, 1))
+    shares = [[tf.constant(one) for one in rows_of(worker, WORKERS)] for worker in range(WORKERS)]
+    each = BATCH // WORKERS
     for number in range(EPOCHS * STEPS):
-        batch = slice(number % STEPS * BATCH, (number % STEPS + 1) * BATCH)
-        coordinator.schedule(step, args=(x[batch], y[batch]))
-        coordinator.join()
+        batch = slice(number % STEPS * each, (number % STEPS + 1) * each)
+        parts = [coordinator.schedule(gradients, args=(x[batch], y[batch])) for x, y in shares]
+        found = [part.fetch() for part in parts]
+        for weight, speed, *one_each in zip(weights, speeds, *found):
+            mean = tf.add_n(one_each) / WORKERS
+            weight.assign_add(speed.assign(MOMENTUM * speed - RATE * mean))  # as Keras' SGD
     return [weight.numpy() for weight in weights]
 
 
-if int(NUMBER) < len(ADDRESSES):
-    index = int(NUMBER) - len(CLUSTER["ps"])
-    job, index = ("ps", int(NUMBER)) if index < 0 else ("worker", index)
+def has_trained(number: int) -> Path:
+    return FOLDER / f"trained-{number}"
+
+
+LAST = len(ADDRESSES) - (KIND == "sessions")  # the process that reports
+TRAINING = range(int(SERVERS), LAST + 1) if KIND == "sessions" else [LAST]
+me = int(NUMBER)
+server = None
+if me < len(ADDRESSES):
+    worker = me - len(CLUSTER["ps"])
+    job, index = ("ps", me) if worker < 0 else ("worker", worker)
     server = tf.distribute.Server(CLUSTER, job_name=job, task_index=index, protocol="grpc")
-    while not IS_TRAINED.exists():
-        time.sleep(0.1)
-else:
+if me in TRAINING:
     try:
-        trained = train_in_a_graph() if KIND == "graph" else train_by_a_strategy()
-        report(np.concatenate([weight.ravel() for weight in trained]).tolist(), int(NUMBER))
+        trained = train_by_a_strategy() if server is None else train_in_a_session(worker, server.target)
+        if me == LAST:
+            report(np.concatenate([weight.ravel() for weight in trained]).tolist(), me)
     finally:
-        IS_TRAINED.touch()
+        has_trained(me).touch()
+while not all(has_trained(one).exists() for one in TRAINING):
+    time.sleep(0.1)
 sys.stdout.flush()
-os._exit(0 if IS_TRAINED.exists() else 1)  # servers of TensorFlow do not end
+os._exit(0)  # servers of TensorFlow do not end

@@ -18,7 +18,7 @@ def by_tensorflow(kind: str, servers: int) -> Any:
     """The final weights."""
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(servers + WORKERS)]
     program: Path = ROOT / "tests" / "multiprocess" / "ps_tensorflow.py"
-    processes = len(addresses) + 1
+    processes = len(addresses) + (kind == "strategy")
     arguments = {number: [str(number), kind, str(servers), *addresses] for number in range(processes)}
     outcome = run(program, processes, launcher="hand", arguments_of=arguments, deadline_s=300)
     return outcome.succeeded()[-1]
@@ -26,7 +26,7 @@ def by_tensorflow(kind: str, servers: int) -> Any:
 
 # The order of sums differs, and TensorFlow's graph optimizer fuses what Keras computes one by one.
 @pytest.mark.parametrize(
-    ("kind", "servers"), [slow("graph", 1), slow("strategy", 1), slow("graph", 2), slow("strategy", 2)]
+    ("kind", "servers"), [slow("sessions", 1), slow("strategy", 1), slow("sessions", 2), slow("strategy", 2)]
 )
 def test_a_training_ends_where_tensorflows_own_servers_end(kind, servers):
     theirs = np.array(by_tensorflow(kind, servers))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -299,19 +300,17 @@ def steps(pause_s):
     return count
 
 rounds = []
-is_kept = np.zeros(1)
-while not is_kept[0] and len(rounds) < 12:
+for _ in range(7):
     usual = steps(0)
     slowed = steps(10 * 0.4 / usual if rdmacoll.rank() == 1 else 0)
     rounds.append([usual, slowed])
-    # The same for both: what else runs on this machine takes its time from all, now and then.
-    mine = np.array([rdmacoll.rank() == 0 and slowed > 0.9 * usual], float)
-    is_kept = rdmacoll.engine.allreduce(mine, rdmacoll.Max)
 report(rounds)
 """
 
 
 def test_a_worker_that_is_slowed_tenfold_holds_nobody_back():
-    fast, slow_one, _ = run(PACE, 3, deadline_s=60).succeeded()
-    assert max(slowed / usual for usual, slowed in fast) > 0.9, (fast, slow_one)
-    assert all(slowed < usual / 4 for usual, slowed in slow_one), (fast, slow_one)
+    fast, slow_one, another, _ = run(PACE, 4, deadline_s=60).succeeded()
+    for kept in (fast, another):
+        # In the middle one: what else runs on this machine takes its time from all, now and then.
+        assert statistics.median(slowed / usual for usual, slowed in kept) > 0.9, (fast, another)
+    assert all(slowed < usual / 4 for usual, slowed in slow_one), slow_one
