@@ -51,7 +51,7 @@ def test_turned_off_rdma_is_said(tmp_path):
     assert {path["transport"] for path in found["paths"]} == {"TCP"}
 
 
-@pytest.mark.skipif(HAS_DEVICES, reason="for machines without RDMA devices")
+@pytest.mark.skipif(HAS_DEVICES, reason="needs no RDMA device")
 def test_a_job_that_would_not_start_without_rdma_is_a_problem(tmp_path):
     code, found, output = command_line(tmp_path, "doctor", "--pair", ranks=2, env={"TF_RDMA_ENABLED": "yes"})
     assert (code, found["ok"]) == (1, False), output

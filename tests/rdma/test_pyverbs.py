@@ -20,7 +20,7 @@ def pyverbs() -> Path:
         return pyverbs_package.folder()
     except GuestError as error:
         if REAL_DEVICES:
-            pytest.skip(str(error))
+            pytest.skip(f"needs Debian's pyverbs: {error}")
         raise
 
 
