@@ -47,6 +47,7 @@ Status tensors_from(const Client& client, int32_t count, const int32_t* variable
 }  // namespace rdmacoll::ps
 
 using rdmacoll::cat;
+using rdmacoll::Code;
 using rdmacoll::copy_text;
 using rdmacoll::Dtype;
 using rdmacoll::join;
@@ -59,6 +60,7 @@ using rdmacoll::ps::answer;
 using rdmacoll::ps::CallRef;
 using rdmacoll::ps::check_number;
 using rdmacoll::ps::Client;
+using rdmacoll::ps::LearningRate;
 using rdmacoll::ps::PsSession;
 using rdmacoll::ps::rate_from;
 using rdmacoll::ps::rule_from;
@@ -85,12 +87,18 @@ int ps_update(const rc_update* update, char** error) {
   if (!status.ok()) return report(status, error);
   RC_ASSERT(update->size == sizeof(rc_update) &&
             static_cast<std::size_t>(update->n_slots) == rule.slots().size());
+  const std::optional<double> rate = rate_from(update->learning_rate);
+  if (!rate && rule.learning_rate.schedule == LearningRate::Schedule::pushed) {
+    return report({Code::invalid,
+                   "this rule has no learning rate, since each push brings one: give "
+                   "it one (learning_rate=0.1)."},
+                  error);
+  }
   std::vector<std::byte*> slots;
   for (int32_t i = 0; i < update->n_slots; ++i) {
     slots.push_back(static_cast<std::byte*>(update->slots[i]));
   }
-  Update(rule, static_cast<Dtype>(update->dtype), update->step, update->decays != 0,
-         rate_from(update->learning_rate))
+  Update(rule, static_cast<Dtype>(update->dtype), update->step, update->decays != 0, rate)
       .apply(static_cast<std::byte*>(update->values), slots,
              static_cast<const std::byte*>(update->gradient), update->count);
   return kDone;

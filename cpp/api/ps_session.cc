@@ -83,7 +83,7 @@ void PsSession::end() {
   ring(bell_);
   std::unique_lock hold(mutex_);
   client_->fail({Code::shutdown, "this worker has left the parameter servers."});
-  client_->stop_saying_why();
+  while (client_->is_saying_why()) step();
   step();
   call_back(hold);
 }
@@ -144,7 +144,8 @@ bool PsSession::step() {
   if (client_->is_saying_why()) {
     const Nanoseconds now = clock_.now();
     last_words_until_ = std::min(last_words_until_, now + kLastWords);
-    if (now >= last_words_until_) client_->stop_saying_why();
+    notice_gap();  // it may have been within this turn
+    if (now >= last_words_until_ || stopped_for_ > 0) client_->stop_saying_why();
   }
   return moved;
 }
@@ -224,13 +225,14 @@ std::string PsSession::stats() {
 std::string PsSession::losses() {
   const std::lock_guard hold(mutex_);
   std::vector<std::string> quoted;
+  RC_ASSERT(server_ != nullptr, "a worker has no losses");
   for (const std::string& loss : server_->take_losses()) quoted.push_back(json_quote(loss));
   return cat("[", join(quoted, ", "), "]");
 }
 
 Status PsSession::failure() {
   const std::lock_guard hold(mutex_);
-  return client_->failure();
+  return client_ ? client_->failure() : Status();
 }
 
 // Until something arrives, the bell rings, or it is `until`. Others may ask and wait meanwhile.

@@ -14,6 +14,8 @@ namespace {
 constexpr std::size_t kUnderWay = 8;
 // What both ends still have in their caches when they come to it again.
 constexpr std::size_t kPackedBytesMost = std::size_t{256} << 10;
+// What is said of a lost server, which may have said anything itself.
+constexpr std::size_t kWhyBytesMax = 2000;
 
 }  // namespace
 
@@ -195,9 +197,12 @@ CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
 
 bool Client::turn() {
   if (!failure_.ok() && !says_why_) return end_all();
+  const bool knew = !failure_.ok();  // whoever steps this may know better why, and stop it
   bool moved = transport_.poll(*this);
-  if (says_why_) say_why();
-  if (!failure_.ok()) return says_why_ || end_all();
+  if (!failure_.ok()) {
+    if (knew) say_why();
+    return true;
+  }
   for (Server& server : servers_) {
     for (std::size_t i = 0; i < std::min(kUnderWay, server.asked.size()); ++i) {
       const Pending& pending = server.asked[i];
@@ -368,7 +373,7 @@ void Client::say_why() {
       const auto number = static_cast<uint64_t>(failure_.detail().rank);
       Request why{.id = server.ids, .ask = Ask::leave, .step = number};
       why.chunk_bytes = kChunkBytesLeast;
-      why.text = failure_.message();
+      why.text = failure_.message().substr(0, kWhyBytesMax);
       server.has_heard_why = transport_.post_control(server.rank, encode(why)).ok();
     }
     is_over = is_over && server.has_heard_why;

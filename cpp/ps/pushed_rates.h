@@ -11,8 +11,8 @@ namespace rdmacoll::ps {
 
 class PushedRates {
  public:
-  // More than are kept: of a row that has missed so many updates, the oldest of them go by the
-  // oldest rate that is known. By then a moment has faded away.
+  // Of a row that has missed more, the oldest updates go by the oldest rate that is kept. Moments
+  // have faded away by then; weight decay is off by what the rate has changed.
   static constexpr std::size_t kChangesMax = 1u << 16;
 
   // Of update number `update`, which comes after all that were noted; none: the rule's.

@@ -1,6 +1,7 @@
 #include "ps/server.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -45,7 +46,20 @@ bool Server::step_checkpoint(Worker& worker) {
   if (stepped.is_busy()) return true;
   job.refusal = stepped;
   job.checkpoint.reset();
+  if (stepped.ok() && job.request.ask == Ask::restore) overtake_jobs();
   return end_job(worker);
+}
+
+// Requests that had begun before variables were restored: their numbers are of other updates.
+void Server::overtake_jobs() {
+  for (Worker& worker : workers_) {
+    if (!worker.job) continue;
+    Job& job = *worker.job;
+    job.is_overtaken = makes_update(job.request.ask);
+    for (std::size_t i = 0; i < job.steps.size(); ++i) {
+      job.steps[i] = store_.updates(job.request.items[i].variable);
+    }
+  }
 }
 
 bool Server::serve(std::size_t index) {
@@ -187,13 +201,7 @@ Status Server::prepare(Job& job) {
                              ? " has its initial values already: push gradients to change it."
                              : " has no values yet: the first worker gives them, others wait.")};
     }
-    if (makes_update(request.ask) && !request.learning_rate && store_.needs_rate(variable) &&
-        job.refusal.ok()) {
-      job.refusal = {Code::invalid,
-                     cat("variable ", spec.name,
-                         " goes by the learning rate that comes with each push, and this push has "
-                         "none: give it one (learning_rate=0.1).")};
-    }
+    if (makes_update(request.ask) && job.refusal.ok()) job.refusal = check_rate(request, variable);
   }
   if (!job.refusal.ok()) return {};
   for (const Item& item : request.items) {
@@ -202,6 +210,18 @@ Status Server::prepare(Job& job) {
                             : store_.updates(item.variable));
   }
   return {};
+}
+
+Status Server::check_rate(const Request& push, uint32_t variable) const {
+  const std::string& name = store_.spec(variable).name;
+  if (push.learning_rate && !std::isfinite(*push.learning_rate)) {
+    return {Code::invalid, cat("the learning rate of a push of variable ", name, " is ",
+                               *push.learning_rate, ": give a finite number.")};
+  }
+  if (push.learning_rate || !store_.needs_rate(variable)) return {};
+  return {Code::invalid, cat("variable ", name,
+                             " goes by the learning rate that comes with each push, and this push "
+                             "has none: give it one (learning_rate=0.1).")};
 }
 
 // Rows that are asked for by their numbers catch up one by one, later.

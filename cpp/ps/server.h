@@ -90,6 +90,7 @@ class Server final : public Sink {
     // Items whose rows have what was before that, and how many rows of the next item.
     std::size_t caught_up = 0;
     uint64_t rows_caught_up = 0;
+    bool is_overtaken = false;  // by a restore: what is pushed was for other values, and is dropped
     std::size_t begun = 0, ended = 0;  // chunks
     // Nobody else is served while it is under way.
     std::unique_ptr<Checkpoint> checkpoint;
@@ -111,9 +112,11 @@ class Server final : public Sink {
   bool may_begin(std::size_t index);
   Status begin(std::size_t index, Job& job);
   Status prepare(Job& job);
+  Status check_rate(const Request& push, uint32_t variable) const;
   Status declare(const Request& request, std::string& text);
   bool is_all_initialized() const;
   bool step_checkpoint(Worker& worker);
+  void overtake_jobs();
   bool catch_up(Job& job);
   bool begin_chunks(std::size_t index);
   Status begin_transfer(std::size_t index, Buffer& buffer, const Chunk& chunk);

@@ -79,7 +79,7 @@ Status Server::work_on(Worker& worker, Buffer& buffer) {
     if (job.request.ask == Ask::init) {
       store_.write(variable, job.request.slot, chunk.first, given);
     }
-    if (makes_update(job.request.ask)) {
+    if (makes_update(job.request.ask) && !job.is_overtaken) {
       store_.update(variable, job.steps[chunk.item], chunk.first, given, job.request.learning_rate);
     }
     if (chunk.bytes_back > 0) {
@@ -111,6 +111,7 @@ Status Server::work_on_rows(const Job& job, const Chunk& chunk, Buffer& buffer) 
       }
     }
   }
+  if (job.is_overtaken) return {};
   const std::span<const int64_t> rows = std::span(buffer.rows).subspan(buffer.rows_done);
   const std::size_t at = buffer.rows_done * spec.row_bytes();
   buffer.rows_done +=

@@ -137,7 +137,7 @@ Status read_line(std::string_view key, std::string_view value, UpdateRule& rule)
 std::vector<std::string_view> UpdateRule::slots() const {
   switch (optimizer) {
     case Optimizer::sgd:
-      if (momentum != 0) return {"momentum"};
+      if (momentum != 0) return {rate_behind_momentum != 0 ? "gradient_momentum" : "momentum"};
       return {};
     case Optimizer::adam:
       if (amsgrad != 0) return {"momentum", "velocity", "velocity_hat"};

@@ -148,6 +148,8 @@ class VariableServers:
             self._serve(no_watch)  # what ends its workers is said by them
         except RdmacollError as error:
             cause = phrase_of(error)
+            if not isinstance(error, RankFailedError):
+                self.warn(f"the parameter server of this rank ends: {error}")
         finally:
             self.free(self._ends_by or cause)
 

@@ -115,6 +115,8 @@ def _rate(learning_rate: Any) -> Any:
     """As the ops take it: a scalar, or no element."""
     if learning_rate is None:
         return tf.zeros((0,), tf.float64)
+    if isinstance(learning_rate, (int, float)):
+        return tf.constant(learning_rate, tf.float64)
     return tf.cast(tf.reshape(learning_rate, ()), tf.float64)
 
 

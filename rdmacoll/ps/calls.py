@@ -71,7 +71,7 @@ def declare(
 def push(tensor: Any, name: str, *, learning_rate: float | None = None) -> None:
     """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype.
     learning_rate: of this update alone, in the place of the optimizer's rate or schedule."""
-    current().move(abi.PS_PUSH, {name: _fitting(tensor, name)}, rate=learning_rate)
+    current().move(abi.PS_PUSH, {name: _fitting(tensor, name)}, rate=_rate(learning_rate))
 
 
 def pull(name: str, out: Array | None = None) -> Array:
@@ -103,7 +103,7 @@ def exchange(
     for name in places:
         if any(np.may_share_memory(values[name], gradient) for gradient in given.values()):
             raise ConfigError(f"out of {name!r} is memory of a gradient, which is still read: give another.")
-    current().exchange(given, values, learning_rate)
+    current().exchange(given, values, _rate(learning_rate))
     return values
 
 
@@ -113,7 +113,7 @@ def push_rows(rows: Any, gradients: Any, name: str, *, learning_rate: float | No
     learning_rate: as of `push`."""
     session = current()
     shape = (np.size(rows), *session.variable(name).shape[1:])
-    session.move_rows(abi.PS_PUSH, name, rows, _fitting(gradients, name, shape), learning_rate)
+    session.move_rows(abi.PS_PUSH, name, rows, _fitting(gradients, name, shape), _rate(learning_rate))
 
 
 def pull_rows(rows: Any, name: str) -> Array:
@@ -162,6 +162,13 @@ def sharding() -> str:
         "summed, cut between multiples of 64 bytes\n"
         for number, rank in enumerate(ranks)
     )
+
+
+def _rate(learning_rate: Any) -> float | None:
+    try:
+        return None if learning_rate is None else float(learning_rate)
+    except (TypeError, ValueError):
+        raise ConfigError(f"learning_rate={learning_rate!r} of a push: give a number.") from None
 
 
 def _taking(name: str, out: Array | None) -> Array:

@@ -60,7 +60,7 @@ _REFUSED = {
 }
 _CLIPPING = ("clipnorm", "global_clipnorm")
 _CAN = (
-    f"Servers apply Keras' {', '.join(_OPTIMIZERS)}, and no legacy ones; learning rates are constant or "
+    f"Servers apply Keras' {', '.join(_OPTIMIZERS)}, and no legacy ones; learning rates are numbers or "
     f"{', '.join(_SCHEDULES)}"
 )
 

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdio>
+#include <numeric>
 #include <set>
 
 #include "conformance/ps_fleet.h"
@@ -78,6 +81,56 @@ TEST_P(ParameterServerState, takes_gradients_that_lie_apart_and_tells_whoever_do
   EXPECT_EQ(wait(lost).code(), Code::shutdown);
   for (const CallRef& ended : clients[0]->take_ended()) ended->done(ended->status);
   EXPECT_EQ(told, 11);
+}
+
+// What had begun before was for values that are not there any more, at rates that nobody keeps.
+TEST_P(ParameterServerState, drops_what_a_restore_has_overtaken) {
+  const std::string path = testing::TempDir() + "overtaken_" + GetParam().name;
+  open(3, 1);
+  constexpr std::size_t kRows = 3000, kColumns = 4;
+  const std::vector<float> start(kRows * kColumns, 1);
+  begin({floats("words", {kRows, kColumns}, true), floats("whole", {kRows, kColumns})},
+        {start, start}, "optimizer=adam\nschedule=pushed\n");
+  std::vector<int64_t> rows(kRows);
+  std::iota(rows.begin(), rows.end(), 0);
+  std::vector<std::vector<float>> gradients(2, std::vector<float>(kRows * kColumns, 1));
+  const std::vector<Tensor> both = tensors(gradients);
+  const auto push_rows = [&](std::size_t worker) {
+    CallRef call;
+    const auto* data = reinterpret_cast<const std::byte*>(gradients[0].data());
+    EXPECT_TRUE(clients[worker]->push_rows(0, rows, data, call, 0.1).ok());
+    return call;
+  };
+  run(push_rows(0));
+  run(clients[0]->push({&both[1], 1}, 0.1));
+  run(clients[0]->save(path));
+  std::vector<std::vector<float>> saved(2, start), found = saved;
+  run(clients[0]->pull(tensors(saved)));
+  for (int before = 0; before < 40; ++before) {
+    for (int i = 0; i < 3; ++i) run(push_rows(0));
+    const CallRef pushed = push_rows(1);
+    std::vector<std::vector<float>> moved(2, start);
+    const std::vector<Tensor> whole = tensors(moved);
+    const CallRef exchanged = clients[2]->push_pull({&whole[1], 1}, 0.1);
+    for (int i = 0; i < before; ++i) turn();
+    const CallRef restored = clients[0]->restore(path);
+    for (const CallRef& call : {pushed, exchanged, restored}) run(call);
+    ASSERT_FALSE(hangs) << before;
+  }
+  run(clients[0]->restore(path));
+  run(clients[0]->pull(tensors(found)));
+  EXPECT_EQ(found, saved);
+  std::remove(ps::checkpoint_path(path, 0, 1).c_str());
+}
+
+TEST_P(ParameterServerState, refuses_a_rate_that_is_no_number) {
+  open(1, 1);
+  begin({floats("w", {3})}, {{1, 2, 3}});
+  std::vector<std::vector<float>> gradient = {{1, 1, 1}};
+  EXPECT_EQ(wait(clients[0]->push(tensors(gradient), NAN)).message(),
+            "the learning rate of a push of variable w is nan: give a finite number.");
+  run(clients[0]->push_pull(tensors(gradient), -1));
+  EXPECT_EQ(gradient[0], (std::vector<float>{2, 3, 4}));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ParameterServerState, testing::ValuesIn(backends()), test_name);

@@ -140,6 +140,8 @@ def a_push_may_bring_its_learning_rate():
         now["double"] -= 0.25
         now["words"][[7, 9]] -= np.float32(0.25)
         assert np.array_equal(fresh[0], now["double"])
+        servers.push(tf.ones(7, tf.float64), "double", 0.1)
+        now["double"] -= 0.1  # every digit
         assert np.array_equal(fresh[1].values, now["words"][[7, 9]])
     for name in ("w", "double", "words"):
         assert np.array_equal(rdmacoll.pull(name), now[name]), name

@@ -60,7 +60,7 @@ if rdmacoll.rank() == 0:
     told.append(float(ps.exchange({"w": ones}, learning_rate=1)["w"][0, 0]))
     ps.push_rows([7, 39], ones[:2], "w", learning_rate=4)
     told += [float(one) for one in ps.pull("w")[[0, 7, 39], 1]]
-    for arguments in ({}, {"learning_rate": 0.5}):
+    for arguments in ({}, {"learning_rate": "x"}, {"learning_rate": 0.5}):
         try:
             ps.push(np.ones(9), "v", **arguments)
         except rdmacoll.ConfigError as error:
@@ -76,7 +76,8 @@ def test_a_push_brings_its_learning_rate_or_goes_by_that_of_its_optimizer() -> N
     assert told[:5] == [-0.5, -0.75, -0.75, 1.25, 0.25]
     assert told[5:8] == [0.25, -3.75, -3.75]
     assert "variable v goes by the learning rate that comes with each push" in told[8]
-    assert told[9:] == [-0.5]
+    assert told[9] == "learning_rate='x' of a push: give a number."
+    assert told[10:] == [-0.5]
 
 
 def test_values_come_into_arrays_that_are_given_or_into_new_ones() -> None:

@@ -143,6 +143,15 @@ def test_a_constraint_of_a_variable_is_refused():
         ps.rule_of(optimizers.SGD(0.1), layer.trainable_variables)
 
 
+def test_a_rule_without_a_learning_rate_needs_one():
+    rule = ps.Rule("optimizer=sgd\nschedule=pushed\n")
+    values = np.zeros(3, np.float32)
+    with pytest.raises(ConfigError, match="this rule has no learning rate"):
+        rule.apply(values, {}, np.ones(3, np.float32), step=0)
+    rule.apply(values, {}, np.ones(3, np.float32), step=0, learning_rate=0.5)
+    np.testing.assert_array_equal(values, -0.5)
+
+
 def test_arrays_that_do_not_fit_are_refused():
     rule = ps.rule_of(optimizers.SGD(0.1))
     values = np.zeros(3, np.float32)

@@ -152,6 +152,14 @@ TEST_F(Checkpoints, are_refused_with_what_is_different) {
   EXPECT_THAT(run(Checkpoint::Way::restore, path, other).message(),
               testing::HasSubstr("the optimizer of its variable w is another one:\n" + kAdam +
                                  "and here it is\noptimizer=sgd\n"));
+  // Its momentum is of steps, that of TensorFlow 1 of gradients.
+  const std::string momentum = "optimizer=sgd\nmomentum=0.5\n";
+  Store of_steps = store_after(1, momentum);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, of_steps).ok());
+  Store of_gradients = store_after(0, momentum + "rate_behind_momentum=1\n");
+  EXPECT_THAT(run(Checkpoint::Way::restore, path, of_gradients).message(),
+              testing::HasSubstr("the optimizer of its variable w is another one"));
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
   // Other numbers of the same optimizer are fine: a rate that is lowered, for instance.
   Store slower = store_after(0, "optimizer=adam\ninitial_learning_rate=0.01\n");
   EXPECT_TRUE(run(Checkpoint::Way::restore, path, slower).ok());
