@@ -58,8 +58,8 @@ class Served(Copied):
         if self._rdmacoll_reduce.is_declared and callable(value):
             raise ConfigError(
                 "an optimizer that asynchronous parameter servers apply gets another learning-rate schedule "
-                "after its first step: they count by what they have. Give it the schedule before, or a number "
-                "there, and set numbers later."
+                "after its first step: they count by what they have. Give it the schedule before, or begin "
+                "with a number and set numbers."
             )
         super(Served, type(self)).learning_rate.fset(self, value)  # type: ignore[misc]
 
