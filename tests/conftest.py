@@ -35,6 +35,8 @@ def pytest_configure() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    # A shell that starts us in the background has it ignored, and so would all that we start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 BUILDS: pytest.StashKey[Builds] = pytest.StashKey()
