@@ -67,13 +67,18 @@ def controls():
     found = []
     for number in os.listdir("/proc/self/fd"):
         try:
-            one = socket.socket(fileno=os.dup(int(number)))
+            one = socket.socket(fileno=int(number))
+        except OSError:
+            continue  # no socket, or closed by now
+        try:
             one.getpeername()
             if one.family in (socket.AF_INET, socket.AF_INET6):
                 control = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
                 found.append(control.rstrip(b"\\0").decode())
         except OSError:
             pass
+        finally:
+            one.detach()  # it is not ours
     return sorted(found)
 
 end = time.monotonic() + 30

@@ -1,0 +1,85 @@
+// How a worker ends where it has lost a server: what it says of that, and to whom.
+#include <cstdlib>
+#include <utility>
+
+#include "base/text.h"
+#include "ps/client.h"
+
+namespace rdmacoll::ps {
+namespace {
+
+// What is said of a lost server, which may have said anything itself.
+constexpr std::size_t kWhyBytesMax = 2000;
+
+}  // namespace
+
+// Of a server that ends before its workers. One that ends for another rank's sake, of which it has
+// heard first, says that one's sentence.
+Status Client::departure(int peer, const std::string& cause) const {
+  constexpr std::string_view kHeard = "RankFailedError: ", kRank = "rank ";
+  int blamed = peer;
+  std::string sentence =
+      cat(world_.describe(peer), " has left the job (", cause, ")", world_.loss(peer));
+  const auto named = cause.find(kRank);
+  if (cause.starts_with(kHeard) && named != std::string::npos) {
+    const int rank = world_.rank_of(std::atoi(cause.c_str() + named + kRank.size()));
+    if (rank >= 0) {
+      blamed = rank;
+      sentence = cause.substr(kHeard.size());
+    }
+  }
+  return world_.blaming(blamed, std::move(sentence), cat("left the job: ", cause));
+}
+
+void Client::peer_failed(int peer, const std::string& cause) {
+  for (Server& server : servers_) {
+    if (server.rank != peer || server.has_left) continue;
+    server.is_lost = true;
+    if (!stopped_.ok()) return fail(stopped_);
+    lose(world_.failed(peer, cause));
+  }
+}
+
+void Client::lose(Status failure) {
+  says_why_ = says_why_ || failure_.ok();
+  fail(std::move(failure));
+}
+
+// Nobody has an answer meanwhile, since servers that are left may still be at callers' memory.
+void Client::say_why() {
+  bool is_over = true;
+  for (Server& server : servers_) {
+    if (server.is_lost || server.has_left) continue;
+    if (!server.has_heard_why) {
+      const auto number = static_cast<uint64_t>(failure_.detail().rank);
+      Request why{.id = server.ids, .ask = Ask::leave, .step = number};
+      why.chunk_bytes = kChunkBytesLeast;
+      why.text = failure_.message().substr(0, kWhyBytesMax);
+      server.has_heard_why = transport_.post_control(server.rank, encode(why)).ok();
+    }
+    is_over = is_over && server.has_heard_why;
+  }
+  says_why_ = !is_over || !transport_.flushed();
+}
+
+void Client::fail(Status failure) {
+  if (failure_.ok()) failure_ = std::move(failure);
+}
+
+// After the failure: nobody talks to a server any more, so nothing touches callers' memory.
+bool Client::end_all() {
+  bool moved = !std::exchange(has_given_up_, true);
+  for (Server& server : servers_) {
+    if (moved) transport_.fail(server.rank);
+  }
+  for (Server& server : servers_) {
+    for (Pending& pending : std::exchange(server.asked, {})) {
+      if (pending.call->status.ok()) pending.call->status = failure_;
+      end_one(pending.call);
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+}  // namespace rdmacoll::ps
