@@ -60,7 +60,6 @@ using rdmacoll::ps::answer;
 using rdmacoll::ps::CallRef;
 using rdmacoll::ps::check_number;
 using rdmacoll::ps::Client;
-using rdmacoll::ps::LearningRate;
 using rdmacoll::ps::PsSession;
 using rdmacoll::ps::rate_from;
 using rdmacoll::ps::rule_from;
@@ -88,7 +87,7 @@ int ps_update(const rc_update* update, char** error) {
   RC_ASSERT(update->size == sizeof(rc_update) &&
             static_cast<std::size_t>(update->n_slots) == rule.slots().size());
   const std::optional<double> rate = rate_from(update->learning_rate);
-  if (!rate && rule.learning_rate.schedule == LearningRate::Schedule::pushed) {
+  if (!rate && rule.needs_rate()) {
     return report({Code::invalid,
                    "this rule has no learning rate, since each push brings one: give "
                    "it one (learning_rate=0.1)."},

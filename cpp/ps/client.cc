@@ -194,7 +194,7 @@ CallRef Client::move(const Request& like, std::span<const Tensor> tensors) {
 
 bool Client::turn() {
   if (!failure_.ok() && !says_why_) return end_all();
-  const bool knew = !failure_.ok();  // whoever steps this may know better why, and stop it
+  const bool knew = says_why_;  // whoever steps this may know better why, and stop it
   bool moved = transport_.poll(*this);
   if (!failure_.ok()) {
     if (knew) say_why();

@@ -110,7 +110,7 @@ class Client final : public Sink {
   // servers hear it from here, for as long as `is_saying_why`: they would take this worker's end
   // for the cause.
   const Status& failure() const { return failure_; }
-  bool is_saying_why() const { return !failure_.ok() && says_why_; }
+  bool is_saying_why() const { return says_why_; }
   void stop_saying_why() { says_why_ = false; }
 
   void connected(int) override {}

@@ -47,16 +47,14 @@ void Client::lose(Status failure) {
 
 // Nobody has an answer meanwhile, since servers that are left may still be at callers' memory.
 void Client::say_why() {
+  Request why = make(Ask::leave).request;
+  why.step = static_cast<uint64_t>(failure_.detail().rank);
+  why.text = failure_.message().substr(0, kWhyBytesMax);
   bool is_over = true;
   for (Server& server : servers_) {
     if (server.is_lost || server.has_left) continue;
-    if (!server.has_heard_why) {
-      const auto number = static_cast<uint64_t>(failure_.detail().rank);
-      Request why{.id = server.ids, .ask = Ask::leave, .step = number};
-      why.chunk_bytes = kChunkBytesLeast;
-      why.text = failure_.message().substr(0, kWhyBytesMax);
-      server.has_heard_why = transport_.post_control(server.rank, encode(why)).ok();
-    }
+    server.has_heard_why =
+        server.has_heard_why || transport_.post_control(server.rank, encode(why)).ok();
     is_over = is_over && server.has_heard_why;
   }
   says_why_ = !is_over || !transport_.flushed();

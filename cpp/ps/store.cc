@@ -151,11 +151,6 @@ void Store::begin_at(Variable& variable, uint64_t updates) {
   variable.rates.clear();
 }
 
-bool Store::needs_rate(std::size_t variable) const {
-  const LearningRate& rate = variables_[variable].rule->update.learning_rate;
-  return rate.schedule == LearningRate::Schedule::pushed;
-}
-
 uint64_t Store::begin_update(std::size_t variable, std::optional<double> rate) {
   Variable& of = variables_[variable];
   if (!of.row_updates.empty()) of.rates.note(of.updates, rate);

@@ -70,7 +70,9 @@ class Store {
   bool is_initialized(std::size_t variable) const { return variables_[variable].is_initialized; }
 
   // Whether each of its updates has to bring a learning rate, since the rule has none.
-  bool needs_rate(std::size_t variable) const;
+  bool needs_rate(std::size_t variable) const {
+    return variables_[variable].rule->update.needs_rate();
+  }
   // The number of the update that begins now. Each variable counts its own. `rate`: the learning
   // rate that it brings, also below.
   uint64_t begin_update(std::size_t variable, std::optional<double> rate = {});

@@ -40,6 +40,8 @@ struct UpdateRule {
   double initial_value_of_slots() const;
   // Whether a gradient of zeros changes nothing: then rows without one can be left alone.
   bool rests_without_gradient() const;
+  // Whether each update has to bring a learning rate.
+  bool needs_rate() const { return learning_rate.schedule == LearningRate::Schedule::pushed; }
 };
 
 // Lines of "key=value" or "key=value,value,...": "optimizer" and "schedule" are names, all else
