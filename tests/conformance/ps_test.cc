@@ -211,6 +211,9 @@ TEST_P(ParameterServer, that_dies_ends_the_others_with_its_name) {
   clients[2].reset();
   fleet->transports[2].reset();
   auto memory = values_of_specs(0), more = values_of_specs(0);
+  for (const auto& server : servers) {
+    ASSERT_TRUE(run_until([&] { return server->stats_json().ends_with("\"lost\": 1}"); }));
+  }
   run(clients[0]->push_pull(tensors(memory)));
   const std::vector<CallRef> calls = {clients[0]->push_pull(tensors(memory)),
                                       clients[1]->push_pull(tensors(more))};
@@ -289,8 +292,7 @@ TEST_P(ParameterServer, refuses_what_does_not_fit_and_goes_on) {
   // Each declaration may have its own; a rate may have to come with each push.
   ASSERT_TRUE(clients[0]->declare({&v, 1}, {&decays, 1}, "schedule=pushed\n", call).ok());
   run(call);
-  const std::array<float, 3> some = {1, 2, 3};
-  std::array<float, 3> moved = some;
+  std::array<float, 3> moved = {1, 2, 3};
   const Tensor of_v{1, reinterpret_cast<std::byte*>(moved.data())};
   run(clients[0]->init({&of_v, 1}));
   EXPECT_THAT(wait(clients[0]->push({&of_v, 1})).message(),
