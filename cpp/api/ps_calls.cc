@@ -189,11 +189,8 @@ int ps_move_rows(rc_ps* ps, int32_t move, int32_t variable, const int64_t* rows,
 }
 
 int ps_ask(rc_ps* ps, int32_t ask, rc_ps_call** call, char** error) {
-  CallRef made = ps->session->ask([ask](Client& client) {
-    return ask == RC_PS_WAIT    ? client.wait_for_values()
-           : ask == RC_PS_STATS ? client.stats()
-                                : client.leave();
-  });
+  CallRef made = ps->session->ask(
+      [ask](Client& client) { return ask == RC_PS_STATS ? client.stats() : client.leave(); });
   return answer({}, std::move(made), call, error);
 }
 

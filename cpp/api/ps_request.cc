@@ -24,21 +24,17 @@ Status fit(const rc_ps_request& request, const rc_ps_tensor& tensor, const Clien
                              " bytes of ", name_of(spec.dtype), ": give it that shape and dtype.")};
 }
 
-// One after the other: requests of a worker are answered in their order.
 Status ask_for_rows(const rc_ps_request& request, const Tensor& tensor, Client& client,
                     CallRef& call) {
   const std::span<const int64_t> rows(request.rows, static_cast<std::size_t>(request.n_rows));
   if (request.move == RC_PS_PULL) {
     return client.pull_rows(tensor.variable, rows, tensor.data, call);
   }
-  CallRef pushed;
-  RC_RETURN_IF_ERROR(client.push_rows(tensor.variable, rows, tensor.gradient, pushed,
-                                      rate_from(request.learning_rate)));
+  const std::optional<double> rate = rate_from(request.learning_rate);
   if (request.move == RC_PS_PUSH) {
-    call = pushed;
-    return {};
+    return client.push_rows(tensor.variable, rows, tensor.gradient, call, rate);
   }
-  return client.pull_rows(tensor.variable, rows, tensor.data, call);
+  return client.exchange_rows(tensor.variable, rows, tensor, call, rate);
 }
 
 }  // namespace

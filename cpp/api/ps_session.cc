@@ -22,6 +22,8 @@ namespace {
 constexpr uint32_t kEpoch = 1;
 // After a caller has left, the thread leaves the client to the next one for so long.
 constexpr std::chrono::milliseconds kStandBack{2};
+// A colocated server's, which is served nearly always: a part of what heartbeats may be late.
+constexpr std::chrono::milliseconds kStandBackOfServers{100};
 // How long the news that a server ends may take to leave this process.
 constexpr Nanoseconds kLastWords = 200 * kMillisecond;
 // What every transport carries at once, also shared memory without one-copy reads.
@@ -90,6 +92,7 @@ void PsSession::end() {
 
 // Others may ask meanwhile: whoever is called may want more of the servers.
 void PsSession::call_back(std::unique_lock<std::mutex>& hold) {
+  if (!client_) return;
   const std::vector<CallRef> ended = client_->take_ended();
   if (ended.empty()) return;
   hold.unlock();
@@ -183,13 +186,21 @@ Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
   if (by_kernel && world_.crowd(cores_allowed()).is_crowded()) {
     patience_ = Patience(kSpinWhereTheKernelWorks);
   }
-  if (client_) thread_ = std::thread([this] { run(); });
+  if (client_ || world_.number(rank_) != rank_) thread_ = std::thread([this] { run(); });
   return {};
 }
 
 Status PsSession::serve(Nanoseconds timeout) {
   const Nanoseconds deadline = deadline_in(timeout);
   std::unique_lock hold(mutex_);
+  ++waiting_;
+  const Status status = serve_until(hold, deadline);
+  --waiting_;
+  has_been_ = true;
+  return status;
+}
+
+Status PsSession::serve_until(std::unique_lock<std::mutex>& hold, Nanoseconds deadline) {
   Wait wait(patience_, clock_.now());
   for (;;) {
     const bool moved = step();
@@ -258,7 +269,7 @@ void PsSession::run() {
     // Callers that come and go drive the client themselves: woken after each, the thread would
     // fight the next one for it.
     if (waiting_ > 0 || std::exchange(has_been_, false)) {
-      moved_.wait_for(hold, kStandBack);
+      moved_.wait_for(hold, server_ ? kStandBackOfServers : kStandBack);
       continue;
     }
     if (!step()) sleep(hold, kNever);

@@ -93,11 +93,12 @@ class PsSession {
   std::vector<int> ranks(int first, int end) const;
   Status take_up(const std::vector<int>& leaders);
   Nanoseconds deadline_in(Nanoseconds timeout) const;
+  Status serve_until(std::unique_lock<std::mutex>& hold, Nanoseconds deadline);
   bool step();
   void notice_gap();
   void sleep(std::unique_lock<std::mutex>& hold, Nanoseconds until);
   void call_back(std::unique_lock<std::mutex>& hold);
-  void run();  // the worker's thread: heartbeats, and what nobody waits for
+  void run();  // the thread of worker and colocated server: heartbeats, what nobody waits for
 
   SteadyClock clock_;
   int rank_ = 0, size_ = 1, servers_ = 1;
@@ -109,7 +110,8 @@ class PsSession {
   std::unique_ptr<Server> server_;
   std::unique_ptr<Client> client_;
 
-  // On a worker: whoever holds the mutex steps the client: those who wait, else the thread.
+  // Whoever holds the mutex steps client or server: those who wait, else the thread. A colocated
+  // server has one too: whoever calls serve() may be kept from it by what the worker does.
   std::mutex mutex_;
   std::condition_variable moved_;
   Gap gap_;

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 10
+#define RC_ABI_VERSION 11
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -145,7 +145,7 @@ typedef struct rc_variable {
  * gradients go, and fresh values come into the same memory. */
 enum rc_ps_move { RC_PS_INIT = 0, RC_PS_PUSH = 1, RC_PS_PULL = 2, RC_PS_PUSH_PULL = 3 };
 /* wait: for the values that the first worker gives; leave: this worker needs nothing any more. */
-enum rc_ps_ask { RC_PS_WAIT = 0, RC_PS_STATS = 1, RC_PS_LEAVE = 2 };
+enum rc_ps_ask { RC_PS_STATS = 0, RC_PS_LEAVE = 1 };
 /* saved: says of which save each server's file is: numbers, which are equal where one save wrote
  * all of them. */
 enum rc_ps_way { RC_PS_SAVE = 0, RC_PS_SAVED = 1, RC_PS_RESTORE = 2 };

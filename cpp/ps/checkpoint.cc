@@ -17,7 +17,7 @@
 namespace rdmacoll::ps {
 namespace {
 
-constexpr uint64_t kMagic = 0x34'73'70'6c'6c'6f'63'72;  // "rcollps4"
+constexpr uint64_t kMagic = 0x35'73'70'6c'6c'6f'63'72;  // "rcollps5"
 constexpr std::size_t kSliceBytes = std::size_t{4} << 20;
 constexpr std::size_t kHeaderBytesMax = std::size_t{1} << 30;
 
@@ -137,7 +137,9 @@ Status Checkpoint::transfer(std::byte* data, std::size_t bytes, bool writes) {
 }
 
 Status Checkpoint::open_to_save() {
-  for (uint64_t left = kElementsAtOnce; variable_ < store_.variables(); ++variable_, row_ = 0) {
+  uint64_t left = kElementsAtOnce;
+  if (!store_.fill(left)) return Status::busy();
+  for (; variable_ < store_.variables(); ++variable_, row_ = 0) {
     if (!store_.catch_up(variable_, store_.updates(variable_), row_, left)) return Status::busy();
   }
   file_ = Fd(::open(cat(path_, ".part").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));

@@ -40,7 +40,8 @@ StoredSpec Client::stored(uint32_t variable, int server) const {
           decays_[variable],
           sharding_.elements_on(variable, server),
           spec.by_rows && spec.elements() > 0 ? spec.row_elements() : 0,
-          spec.dims};
+          spec.dims,
+          sharding_.mark_of(variable, server)};
 }
 
 CallRef Client::new_call() const {
@@ -85,7 +86,6 @@ CallRef Client::save(const std::string& path) {
   return ask_all(Ask::save, path, uint64_t{random()} << 32 | random());
 }
 
-CallRef Client::wait_for_values() { return ask_all(Ask::wait); }
 CallRef Client::stats() { return ask_all(Ask::stats); }
 CallRef Client::leave() { return ask_all(Ask::leave); }
 

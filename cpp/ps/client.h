@@ -65,11 +65,11 @@ class Client final : public Sink {
 
   // Variables get the next numbers. All workers declare the same in the same order. A text of the
   // call that is "needs values": a server was not restored, nor was another worker here before.
+  // The first worker gives them their values, `init`; what others ask of them waits for that.
   // Where servers refuse them, they are as if they had not been declared here; so whoever declares
   // more waits for the end of this. All of them go by one rule.
   Status declare(std::span<const VariableSpec> specs, std::span<const bool> decays,
                  const std::string& rule, CallRef& call);
-  CallRef wait_for_values();
   // slot 0: the values, which have had so many `updates` elsewhere; they come last. From 1 on: what
   // the optimizer keeps beside them.
   CallRef init(std::span<const Tensor> values, uint32_t slot = 0, uint64_t updates = 0);
@@ -85,6 +85,8 @@ class Client final : public Sink {
                    CallRef& call, std::optional<double> rate = {});
   Status pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
                    CallRef& call);
+  Status exchange_rows(uint32_t variable, std::span<const int64_t> rows, const Tensor& tensor,
+                       CallRef& call, std::optional<double> rate = {});
   // To a file of each server's machine, whose name begins with `path`; each at a moment of its own.
   CallRef save(const std::string& path);
   // Its texts are the numbers of the saves that the servers' files are of.
@@ -162,6 +164,10 @@ class Client final : public Sink {
   StoredSpec stored(uint32_t variable, int server) const;
   Status check_row(const VariableSpec& spec) const;  // whether one fits into a transfer
   Status check_rows(uint32_t variable, std::span<const int64_t> rows) const;
+  void give_rows(uint32_t variable, std::span<const int64_t> rows, const std::byte* gradients,
+                 std::optional<double> rate, const CallRef& call);
+  void take_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
+                 const CallRef& call);
   uint64_t steps_of(std::span<const Tensor> tensors) const;
   bool post(Server& server, Pending& pending);
   Status give(Server& server, const Pending& pending);

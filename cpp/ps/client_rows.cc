@@ -76,8 +76,30 @@ Status Client::push_rows(uint32_t variable, std::span<const int64_t> rows,
                          const std::byte* gradients, CallRef& call, std::optional<double> rate) {
   RC_RETURN_IF_ERROR(check_rows(variable, rows));
   call = new_call();
+  give_rows(variable, rows, gradients, rate, call);
+  return {};
+}
+
+Status Client::pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
+                         CallRef& call) {
+  RC_RETURN_IF_ERROR(check_rows(variable, rows));
+  call = new_call();
+  take_rows(variable, rows, values, call);
+  return {};
+}
+
+// One request after the other: those of a worker are answered in their order.
+Status Client::exchange_rows(uint32_t variable, std::span<const int64_t> rows, const Tensor& tensor,
+                             CallRef& call, std::optional<double> rate) {
+  RC_RETURN_IF_ERROR(push_rows(variable, rows, tensor.gradient, call, rate));
+  take_rows(variable, rows, tensor.data, call);
+  return {};
+}
+
+void Client::give_rows(uint32_t variable, std::span<const int64_t> rows, const std::byte* gradients,
+                       std::optional<double> rate, const CallRef& call) {
   const VariableSpec& spec = specs_[variable];
-  if (!failure_.ok() || spec.elements() == 0) return {};
+  if (!failure_.ok() || spec.elements() == 0) return;
   const std::size_t row_bytes = spec.row_elements() * size_of(spec.dtype);
   // In the order of the rows, so that sums do not depend on how they are spread.
   std::vector<std::size_t> order(rows.size());
@@ -118,15 +140,12 @@ Status Client::push_rows(uint32_t variable, std::span<const int64_t> rows,
     ask(i, std::move(pending), call);
   }
   ++pushes_[variable];
-  return {};
 }
 
-Status Client::pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
-                         CallRef& call) {
-  RC_RETURN_IF_ERROR(check_rows(variable, rows));
-  call = new_call();
+void Client::take_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
+                       const CallRef& call) {
   const VariableSpec& spec = specs_[variable];
-  if (!failure_.ok() || spec.elements() == 0 || rows.empty()) return {};
+  if (!failure_.ok() || spec.elements() == 0 || rows.empty()) return;
   const std::size_t row_bytes = spec.row_elements() * size_of(spec.dtype);
   struct Arrived {
     std::vector<int64_t> rows;
@@ -166,7 +185,6 @@ Status Client::pull_rows(uint32_t variable, std::span<const int64_t> rows, std::
       }
     }
   };
-  return {};
 }
 
 }  // namespace rdmacoll::ps

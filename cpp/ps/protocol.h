@@ -16,7 +16,6 @@ namespace rdmacoll::ps {
 
 enum class Ask : uint8_t {
   declare,    // variables, and the rule in `text`; the answer says whether there are values already
-  wait,       // is answered when all that is declared has values
   init,       // data: values
   push,       // data: gradients
   pull,       // data back: values

@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kRequestsMax = 64;
 
 bool needs_values(Ask ask) { return ask >= Ask::push && ask <= Ask::updates; }
+bool is_checkpoint(Ask ask) { return ask == Ask::save || ask == Ask::restore; }
 
 }  // namespace
 
@@ -35,7 +36,12 @@ bool Server::turn() {
   bool moved = transport_.poll(*this);
   if (saving_ && !workers_[*saving_].job) saving_.reset();
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    moved |= saving_.value_or(i) == i ? serve(i) : say(workers_[i]);
+    if (saving_.value_or(i) == i) {
+      moved |= serve(i);
+    } else {
+      workers_[i].is_waiting = !workers_[i].asked.empty();
+      moved |= say(workers_[i]);
+    }
   }
   return moved;
 }
@@ -83,6 +89,10 @@ bool Server::serve(std::size_t index) {
   left_ = kElementsAtOnce;
   if (worker.job && worker.job->checkpoint) {
     moved |= step_checkpoint(worker);
+  } else if (worker.job && worker.job->request.ask == Ask::declare) {
+    store_.fill(left_);
+    moved = true;
+    end_job(worker);
   } else if (worker.job && !catch_up(*worker.job)) {
     moved = true;
   } else if (worker.job) {
@@ -93,11 +103,14 @@ bool Server::serve(std::size_t index) {
   return say(worker) || moved;
 }
 
-bool Server::is_all_initialized() const {
-  for (std::size_t i = 0; i < store_.variables(); ++i) {
-    if (!store_.is_initialized(i)) return false;
+const StoredSpec* Server::first_without_values(const Request& request) const {
+  if (!needs_values(request.ask)) return nullptr;
+  for (const Item& item : request.items) {
+    if (item.variable < store_.variables() && !store_.is_initialized(item.variable)) {
+      return &store_.spec(item.variable);
+    }
   }
-  return true;
+  return nullptr;
 }
 
 // What may not begin yet stays first in its worker's queue.
@@ -107,8 +120,8 @@ bool Server::may_begin(std::size_t index) {
   // Who hears no answers gets no more of them.
   if (worker.asked.empty() || worker.unsaid.size() >= kRequestsMax) return false;
   const Request& request = worker.asked.front();
-  if (request.ask == Ask::wait && index != 0 && workers_[0].is_there) {
-    worker.is_waiting = !is_all_initialized();
+  if (index != 0 && workers_[0].is_there && first_without_values(request) != nullptr) {
+    worker.is_waiting = true;
   } else if (needs_values(request.ask)) {
     worker.is_waiting = !pace_.may_go(request.step);
   }
@@ -125,18 +138,7 @@ Status Server::begin(std::size_t index, Job& job) {
   }
   if (request.ask == Ask::declare) {
     job.refusal = declare(request, text);
-  } else if (request.ask == Ask::wait && !is_all_initialized()) {
-    if (index == 0) {
-      job.refusal = {Code::failed,
-                     "this worker gives the variables their initial values: it cannot wait for "
-                     "them."};
-    } else {
-      job.refusal = {Code::rank_failed,
-                     cat("rank ", world_.number(workers_[0].rank),
-                         " has left before it gave the variables their initial values: what it "
-                         "printed last may say why. Start again.")};
-    }
-  } else if (request.ask == Ask::save || request.ask == Ask::restore) {
+  } else if (is_checkpoint(request.ask)) {
     const auto way = request.ask == Ask::save ? Checkpoint::Way::save : Checkpoint::Way::restore;
     job.checkpoint = std::make_unique<Checkpoint>(
         way, checkpoint_path(request.text, options_.number, options_.servers), store_,
@@ -195,11 +197,7 @@ Status Server::prepare(Job& job) {
     }
     append_chunks(request, i, spec, job.chunks);
     if (needs_values(request.ask) != store_.is_initialized(variable) && job.refusal.ok()) {
-      job.refusal = {Code::invalid,
-                     cat("variable ", spec.name,
-                         request.ask == Ask::init
-                             ? " has its initial values already: push gradients to change it."
-                             : " has no values yet: the first worker gives them, others wait.")};
+      job.refusal = refuse_values(spec, request.ask);
     }
     if (makes_update(request.ask) && job.refusal.ok()) job.refusal = check_rate(request, variable);
   }
@@ -210,6 +208,21 @@ Status Server::prepare(Job& job) {
                             : store_.updates(item.variable));
   }
   return {};
+}
+
+// Whoever asks too early is the first worker, which gives the values; or that one has left.
+Status Server::refuse_values(const StoredSpec& spec, Ask ask) const {
+  if (ask == Ask::init) {
+    return {Code::invalid, cat("variable ", spec.name,
+                               " has its initial values already: push gradients to change it.")};
+  }
+  if (workers_[0].is_there) {
+    return {Code::invalid, cat("variable ", spec.name,
+                               " has no values yet, which this worker gives: declare it first.")};
+  }
+  return {Code::rank_failed,
+          cat("rank ", world_.number(workers_[0].rank), " has left before it gave variable ",
+              spec.name, " its initial values: what it printed last may say why. Start again.")};
 }
 
 Status Server::check_rate(const Request& push, uint32_t variable) const {
@@ -239,6 +252,7 @@ bool Server::catch_up(Job& job) {
 bool Server::end_job(Worker& worker) {
   Job& job = *worker.job;
   if (job.checkpoint || job.ended < job.chunks.size()) return false;
+  if (job.request.ask == Ask::declare && job.refusal.ok() && !store_.is_filled()) return false;
   const Request& request = job.request;
   for (const Item& item : request.items) {
     if (request.ask != Ask::init || request.slot > 0 || !job.refusal.ok()) break;

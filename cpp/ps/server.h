@@ -55,7 +55,7 @@ class Server final : public Sink {
   // A worker has lost another server, which ends all of them.
   const Status& failure() const { return failure_; }
   // {"updates", "bytes_received", "bytes_sent", "stored_bytes", "variables", "workers": that are
-  // there, "waiting": for slower ones or for initial values, "lost"}
+  // there, "waiting": of them, "waiting_for": what the first of these waits for, "lost"}
   std::string stats_json() const;
 
   void connected(int) override {}
@@ -98,7 +98,7 @@ class Server final : public Sink {
   struct Worker {
     int rank = 0;
     bool is_there = true;
-    bool is_waiting = false;
+    bool is_waiting = false;  // what it has asked first may not begin yet
     bool talks_nonsense = false;
     std::deque<Request> asked;
     std::optional<Job> job;
@@ -112,9 +112,11 @@ class Server final : public Sink {
   bool may_begin(std::size_t index);
   Status begin(std::size_t index, Job& job);
   Status prepare(Job& job);
+  Status refuse_values(const StoredSpec& spec, Ask ask) const;
   Status check_rate(const Request& push, uint32_t variable) const;
   Status declare(const Request& request, std::string& text);
-  bool is_all_initialized() const;
+  const StoredSpec* first_without_values(const Request& request) const;
+  std::string what_waits() const;
   bool step_checkpoint(Worker& worker);
   void overtake_jobs();
   bool catch_up(Job& job);

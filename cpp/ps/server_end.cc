@@ -74,6 +74,21 @@ bool Server::has_told() const {
 
 std::vector<std::string> Server::take_losses() { return std::exchange(losses_, {}); }
 
+// "values NAME", "checkpoint PATH", or "pace", which the first server alone says: all see the same.
+std::string Server::what_waits() const {
+  for (const Worker& worker : workers_) {
+    if (!worker.is_waiting || worker.asked.empty()) continue;
+    if (saving_ && workers_[*saving_].job) {
+      return cat("checkpoint ", workers_[*saving_].job->request.text);
+    }
+    if (const StoredSpec* const spec = first_without_values(worker.asked.front())) {
+      return cat("values ", spec->name);
+    }
+    if (options_.number == 0) return "pace";
+  }
+  return "";
+}
+
 std::string Server::stats_json() const {
   std::size_t there = 0, waiting = 0;
   for (const Worker& worker : workers_) {
@@ -83,7 +98,8 @@ std::string Server::stats_json() const {
   return cat("{\"updates\": ", updates_, ", \"bytes_received\": ", bytes_received_,
              ", \"bytes_sent\": ", bytes_sent_, ", \"stored_bytes\": ", store_.bytes(),
              ", \"variables\": ", store_.variables(), ", \"workers\": ", there,
-             ", \"waiting\": ", waiting, ", \"lost\": ", lost_, "}");
+             ", \"waiting\": ", waiting, ", \"waiting_for\": ", json_quote(what_waits()),
+             ", \"lost\": ", lost_, "}");
 }
 
 }  // namespace rdmacoll::ps

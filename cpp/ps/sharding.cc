@@ -127,6 +127,15 @@ uint64_t Sharding::elements_on(std::size_t variable, int server) const {
   return elements;
 }
 
+uint64_t Sharding::mark_of(std::size_t variable, int server) const {
+  uint64_t mark = 14695981039346656037u;
+  for (const Share& share : shares(variable)) {
+    if (share.server != server) continue;
+    for (const uint64_t word : {share.first, share.elements}) mark = (mark ^ word) * 1099511628211u;
+  }
+  return mark;
+}
+
 std::string Sharding::text() const {
   std::string lines;
   for (int server = 0; server < servers(); ++server) {

@@ -50,6 +50,8 @@ class Sharding {
   // In the order of their elements; none for a variable without elements.
   const std::vector<Share>& shares(std::size_t variable) const;
   uint64_t elements_on(std::size_t variable, int server) const;
+  // A number that is another one where the elements there are others (FNV-1a: Fowler, Noll, Vo).
+  uint64_t mark_of(std::size_t variable, int server) const;
   uint64_t bytes_on(int server) const { return bytes_[static_cast<std::size_t>(server)]; }
   // For a person: a line for each server.
   std::string text() const;

@@ -5,21 +5,18 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/text.h"
 
 namespace rdmacoll::ps {
 namespace {
 
-void fill(std::vector<std::byte>& memory, Dtype dtype, double value) {
-  const auto narrow = static_cast<float>(value);
-  const std::size_t bytes = size_of(dtype);
-  for (std::size_t at = 0; at < memory.size(); at += bytes) {
-    if (dtype == Dtype::float32) {
-      std::memcpy(memory.data() + at, &narrow, bytes);
-    } else {
-      std::memcpy(memory.data() + at, &value, bytes);
-    }
+void fill_elements(std::byte* first, uint64_t count, Dtype dtype, double value) {
+  if (dtype == Dtype::float32) {
+    std::fill_n(reinterpret_cast<float*>(first), count, static_cast<float>(value));
+  } else {
+    std::fill_n(reinterpret_cast<double*>(first), count, value);
   }
 }
 
@@ -50,14 +47,23 @@ Status Store::find_rule(const std::string& text, RuleRef& rule) const {
 
 Status Store::check_same(const Variable& known, const StoredSpec& spec, const Rule& rule) {
   if (known.spec != spec) {
+    StoredSpec moved = spec;
+    moved.shares = known.spec.shares;
+    if (moved == known.spec) {
+      return {
+          Code::mismatch,
+          cat("this worker has another part of variable ", text_of(spec),
+              " here than the servers know: declare the same variables in the same calls on all "
+              "workers.")};
+    }
     return {Code::mismatch, cat("workers have different variables: the servers know ",
                                 text_of(known.spec), ", and this worker has ", text_of(spec),
                                 " in its place. Build the same model on all workers.")};
   }
   if (known.rule->text == rule.text) return {};
-  return {Code::mismatch, cat("workers have different optimizers for variable ", spec.name,
-                              ": the servers go by\n", known.rule->text, "and this worker has\n",
-                              rule.text, "Give all workers the same one.")};
+  return {Code::mismatch,
+          cat("workers have different optimizers for variable ", spec.name, ": the servers go by ",
+              difference(known.rule->text, rule.text), ". Give all workers the same one.")};
 }
 
 uint64_t Store::noted_bytes(const StoredSpec& spec, const UpdateRule& rule) {
@@ -82,7 +88,7 @@ Status Store::declare_one(std::size_t index, const StoredSpec& spec, const RuleR
     if (has_memory) {
       variable.values.resize(spec.bytes());
       variable.slots.resize(update.slots().size());
-      for (std::vector<std::byte>& slot : variable.slots) slot.resize(spec.bytes());
+      for (Zeroed<std::byte>& slot : variable.slots) slot.resize(spec.bytes());
       variable.row_updates.resize(noted_bytes(spec, update) / sizeof(uint64_t));
     }
   } catch (const std::bad_alloc&) {
@@ -93,11 +99,6 @@ Status Store::declare_one(std::size_t index, const StoredSpec& spec, const RuleR
                               bytes_text(needed), " beside ", bytes_text(bytes_),
                               " that it stores. Use more servers, or a machine "
                               "with more memory.")};
-  }
-  if (update.initial_value_of_slots() != 0) {
-    for (std::vector<std::byte>& slot : variable.slots) {
-      fill(slot, spec.dtype, update.initial_value_of_slots());
-    }
   }
   bytes_ += needed;
   variables_.push_back(std::move(variable));
@@ -124,24 +125,43 @@ Status Store::declare(const std::string& text, std::size_t first,
   return {};
 }
 
+bool Store::fill(uint64_t& left) {
+  for (; filled_ < variables_.size(); ++filled_, filled_part_ = 0) {
+    Variable& variable = variables_[filled_];
+    const double value = variable.rule->update.initial_value_of_slots();
+    const uint64_t elements = variable.spec.elements;
+    while (value != 0 && filled_part_ < elements * variable.slots.size()) {
+      if (left == 0) return false;
+      const uint64_t first = filled_part_ % elements;
+      const uint64_t count = std::min(left, elements - first);
+      fill_elements(
+          variable.slots[filled_part_ / elements].data() + first * size_of(variable.spec.dtype),
+          count, variable.spec.dtype, value);
+      filled_part_ += count;
+      left -= count;
+    }
+  }
+  return true;
+}
+
 void Store::write(std::size_t variable, std::size_t slot, uint64_t first,
                   std::span<const std::byte> data) {
   Variable& to = variables_[variable];
-  std::vector<std::byte>& memory = slot == 0 ? to.values : to.slots[slot - 1];
+  Zeroed<std::byte>& memory = slot == 0 ? to.values : to.slots[slot - 1];
   std::memcpy(memory.data() + first * size_of(to.spec.dtype), data.data(), data.size());
 }
 
 std::span<const std::byte> Store::stored(std::size_t variable, std::size_t slot, uint64_t first,
                                          std::size_t bytes) const {
   const Variable& of = variables_[variable];
-  const std::vector<std::byte>& memory = slot == 0 ? of.values : of.slots[slot - 1];
+  const Zeroed<std::byte>& memory = slot == 0 ? of.values : of.slots[slot - 1];
   return std::span(memory).subspan(first * size_of(of.spec.dtype), bytes);
 }
 
 void Store::set_initialized(std::size_t variable, uint64_t updates) {
   Variable& of = variables_[variable];
   of.is_initialized = true;
-  begin_at(of, updates);
+  if (updates > 0) begin_at(of, updates);  // none: as it has begun
 }
 
 // As if it had had so many, and no row had missed one.
@@ -149,6 +169,7 @@ void Store::begin_at(Variable& variable, uint64_t updates) {
   variable.updates = updates;
   std::fill(variable.row_updates.begin(), variable.row_updates.end(), updates);
   variable.rates.clear();
+  variable.late_row = kNoRow;
 }
 
 uint64_t Store::begin_update(std::size_t variable, std::optional<double> rate) {
@@ -159,7 +180,7 @@ uint64_t Store::begin_update(std::size_t variable, std::optional<double> rate) {
 
 std::span<std::byte* const> Store::slots_at(Variable& variable, uint64_t first) {
   slot_addresses_.clear();
-  for (std::vector<std::byte>& slot : variable.slots) {
+  for (Zeroed<std::byte>& slot : variable.slots) {
     slot_addresses_.push_back(slot.data() + first * size_of(variable.spec.dtype));
   }
   return slot_addresses_;
@@ -173,6 +194,7 @@ void Store::update(std::size_t variable, uint64_t step, uint64_t first,
   Update(of.rule->update, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays, rate)
       .apply(of.values.data() + first * bytes, slots_at(of, first), gradient.data(), end - first);
   if (of.row_updates.empty()) return;
+  of.late_row = kNoRow;                         // it may be one that has had a gradient now
   const uint64_t width = of.spec.row_elements;  // rows that begin here are counted here
   for (uint64_t row = (first + width - 1) / width; row * width < end; ++row) ++of.row_updates[row];
 }
@@ -190,14 +212,24 @@ bool Store::catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uin
     has_had = updates;
     left -= std::min(left, elements);
   }
-  for (; has_had < updates && left > 0; ++has_had) {
-    Update(variable.rule->update, variable.spec.dtype, static_cast<int64_t>(has_had),
-           variable.spec.decays, variable.rates.at(has_had))
-        .apply(variable.values.data() + first * size_of(variable.spec.dtype), slots, nullptr,
-               elements);
-    left -= std::min(left, elements);
+  const UpdateRule& rule = variable.rule->update;
+  const uint64_t settles = decays ? UpdateRule::kNeverSettles : rule.settles_after();
+  if (std::exchange(variable.late_row, row) != row) variable.late_since = has_had;
+  for (; has_had < updates && left > 0; left -= std::min(left, elements)) {
+    if (has_had - variable.late_since >= settles) {
+      fade(rule, variable.spec.dtype, slots, updates - has_had, elements);
+      has_had = updates;
+    } else {
+      Update(rule, variable.spec.dtype, static_cast<int64_t>(has_had), variable.spec.decays,
+             variable.rates.at(has_had))
+          .apply(variable.values.data() + first * size_of(variable.spec.dtype), slots, nullptr,
+                 elements);
+      ++has_had;
+    }
   }
-  return has_had == updates;
+  if (has_had < updates) return false;
+  variable.late_row = kNoRow;
+  return true;
 }
 
 bool Store::catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left) {

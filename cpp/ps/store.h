@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "base/wire.h"
+#include "base/zeroed.h"
 #include "ps/pushed_rates.h"
 #include "ps/update.h"
 
@@ -26,6 +27,7 @@ struct StoredSpec {
   uint64_t elements = 0;      // here
   uint64_t row_elements = 0;  // of a variable that is pushed and pulled by rows; else 0
   std::vector<int64_t> dims;  // of the whole variable
+  uint64_t shares = 0;        // which parts of it they are: equal where these are the same
 
   uint64_t bytes() const { return elements * size_of(dtype); }
   uint64_t rows() const { return row_elements == 0 ? 0 : elements / row_elements; }
@@ -55,6 +57,10 @@ class Store {
   Status declare(const std::string& rule, std::size_t first, std::span<const StoredSpec> specs);
 
   std::size_t variables() const { return variables_.size(); }
+  // Slots that do not begin as zeros are filled, as long as elements are `left`. Whether all are:
+  // before that nobody uses what was declared.
+  bool fill(uint64_t& left);
+  bool is_filled() const { return filled_ == variables_.size(); }
   const StoredSpec& spec(std::size_t variable) const { return variables_[variable].spec; }
   uint64_t bytes() const { return bytes_; }  // of values, slots and what is noted of rows
 
@@ -98,6 +104,7 @@ class Store {
   void take_header(Reader& reader);  // one that fits
 
  private:
+  static constexpr uint64_t kNoRow = ~uint64_t{0};
   struct Rule {
     std::string text;
     UpdateRule update;
@@ -108,13 +115,15 @@ class Store {
     RuleRef rule;
     bool is_initialized = false;
     uint64_t updates = 0;  // begun
-    std::vector<std::byte> values;
-    std::vector<std::vector<std::byte>> slots;
+    Zeroed<std::byte> values;
+    std::vector<Zeroed<std::byte>> slots;
     // Of a variable by rows, where rows without a gradient change as well: the updates that each
     // has had. It gets the others, with gradients of zero, when somebody wants it; so nobody
     // touches more rows than a push names, and yet all is as Keras has it.
-    std::vector<uint64_t> row_updates;
+    Zeroed<uint64_t> row_updates;
     PushedRates rates;  // of the updates that rows may have missed
+    // The row that catches up, and the updates that it had had before; kNoRow: none.
+    uint64_t late_row = kNoRow, late_since = 0;
   };
   // Without memory.
   static bool read_header(Reader& reader, std::vector<Variable>& saved);
@@ -130,6 +139,8 @@ class Store {
   std::vector<Variable> variables_;
   const uint64_t bytes_max_;
   uint64_t bytes_ = 0;
+  std::size_t filled_ = 0;                  // variables whose slots are
+  uint64_t filled_part_ = 0;                // elements, over all slots of the next one
   std::vector<std::byte*> slot_addresses_;  // of slots_at()
 };
 

@@ -6,6 +6,14 @@
 #include "ps/store.h"
 
 namespace rdmacoll::ps {
+namespace {
+
+std::string slots_of(const UpdateRule& rule) {
+  const std::string names = join(rule.slots(), ", ");
+  return names.empty() ? "nothing" : names;
+}
+
+}  // namespace
 
 std::string text_of(const StoredSpec& spec) {
   return cat(spec.name, " (", name_of(spec.dtype), ", shape (", join(spec.dims, ", "), "), ",
@@ -17,6 +25,7 @@ void write(const StoredSpec& spec, Writer& writer) {
   writer.put_text(spec.name).put(spec.dtype).put(static_cast<uint8_t>(spec.decays));
   writer.put(spec.elements).put(spec.row_elements).put(static_cast<uint8_t>(spec.dims.size()));
   for (const int64_t dim : spec.dims) writer.put(dim);
+  writer.put(spec.shares);
 }
 
 StoredSpec read_spec(Reader& reader) {
@@ -29,6 +38,7 @@ StoredSpec read_spec(Reader& reader) {
   const auto dims = reader.get<uint8_t>();
   if (dims > kVariableDimsMax) reader.fail();
   for (uint8_t i = 0; i < dims && reader.ok(); ++i) spec.dims.push_back(reader.get<int64_t>());
+  spec.shares = reader.get<uint64_t>();
   const bool is_float = spec.dtype == Dtype::float32 || spec.dtype == Dtype::float64;
   const bool has_rows = spec.row_elements == 0 || spec.elements % spec.row_elements == 0;
   const bool fits = std::max(spec.elements, spec.row_elements) <= kVariableElementsMax;
@@ -103,9 +113,9 @@ bool Store::fits(Reader& reader, std::string& why) const {
       why = cat("its variable ", i, " is ", text_of(theirs.spec), ", and here it is ",
                 text_of(ours.spec), ". Use the same model, and as many servers.");
     } else if (theirs.rule->update.slots() != ours.rule->update.slots()) {
-      why = cat("the optimizer of its variable ", ours.spec.name, " is another one:\n",
-                theirs.rule->text, "and here it is\n", ours.rule->text,
-                "Restore it with the optimizer that it was saved with.");
+      why = cat("the optimizer of its variable ", ours.spec.name, " keeps ",
+                slots_of(theirs.rule->update), ", and here it keeps ", slots_of(ours.rule->update),
+                ". Restore it with the optimizer that it was saved with.");
     }
   }
   return why.empty();

@@ -127,7 +127,26 @@ void adagrad(const Operands<T>& on, const UpdateRule& rule, T rate) {
   }
 }
 
+template <typename T>
+void multiply(std::byte* slot, double factor, std::size_t count) {
+  auto* const elements = reinterpret_cast<T*>(slot);
+  for (std::size_t i = 0; i < count; ++i) elements[i] = static_cast<T>(elements[i] * factor);
+}
+
 }  // namespace
+
+void fade(const UpdateRule& rule, Dtype dtype, std::span<std::byte* const> slots, uint64_t updates,
+          std::size_t count) {
+  const std::array<double, kSlotsMax> fading = rule.fading();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const double factor = std::pow(fading[i], static_cast<double>(updates));
+    if (dtype == Dtype::float32) {
+      multiply<float>(slots[i], factor, count);
+    } else {
+      multiply<double>(slots[i], factor, count);
+    }
+  }
+}
 
 Update::Update(const UpdateRule& rule, Dtype dtype, int64_t step, bool decays,
                std::optional<double> rate)

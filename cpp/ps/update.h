@@ -15,8 +15,6 @@
 
 namespace rdmacoll::ps {
 
-inline constexpr std::size_t kSlotsMax = 3;
-
 class Update {
  public:
   // Number `step` of this variable, from 0 on. `decays`: whether the rule's weight decay is for
@@ -42,5 +40,9 @@ class Update {
   double decay_ = 0;      // weight decay; 0: none
   double adam_rate_ = 0;  // the rate with both corrections of the bias
 };
+
+// What so many updates without a gradient make of the slots of values that have settled.
+void fade(const UpdateRule& rule, Dtype dtype, std::span<std::byte* const> slots, uint64_t updates,
+          std::size_t count);
 
 }  // namespace rdmacoll::ps

@@ -1,5 +1,6 @@
 #include "ps/update_rule.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -163,6 +164,42 @@ bool UpdateRule::rests_without_gradient() const {
   const bool has_no_memory =
       optimizer == Optimizer::adagrad || (optimizer == Optimizer::sgd && momentum == 0);
   return has_no_memory && weight_decay == 0;
+}
+
+uint64_t UpdateRule::settles_after() const {
+  // By what an update without a gradient moves values less than the one before.
+  double factor = momentum;
+  if (optimizer == Optimizer::adam) factor = amsgrad != 0 ? beta_1 : beta_1 / std::sqrt(beta_2);
+  if (factor >= 1) return kNeverSettles;
+  const double updates = factor > 0 ? std::ceil(-40 * std::log(2) / std::log(factor)) : 0;
+  return std::max(kSettlesLeast, static_cast<uint64_t>(updates));
+}
+
+std::array<double, kSlotsMax> UpdateRule::fading() const {
+  if (optimizer == Optimizer::adam) return {beta_1, beta_2, 1};
+  if (optimizer != Optimizer::rmsprop)
+    return {optimizer == Optimizer::adagrad ? 1 : momentum, 1, 1};
+  return {rho, momentum > 0 ? momentum : rho, rho};
+}
+
+std::string difference(std::string_view known, std::string_view given) {
+  const auto lines = [](std::string_view text) {
+    std::vector<std::string> split;
+    std::istringstream stream{std::string(text)};
+    for (std::string line; std::getline(stream, line);) split.push_back(line);
+    return split;
+  };
+  const auto beside = [](const std::vector<std::string>& those,
+                         const std::vector<std::string>& these) {
+    std::vector<std::string> found;
+    for (const std::string& line : those) {
+      const bool is_there = std::find(these.begin(), these.end(), line) != these.end();
+      if (!is_there) found.push_back(line);
+    }
+    return found.empty() ? "nothing of that" : join(found, ", ");
+  };
+  const auto theirs = lines(known), ours = lines(given);
+  return cat(beside(theirs, ours), ", and this worker has ", beside(ours, theirs));
 }
 
 Status rule_from(std::string_view text, UpdateRule& rule) {

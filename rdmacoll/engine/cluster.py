@@ -75,8 +75,9 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
             continue
         name = (flag[2:] if flag.startswith("--") else flag[1:]).replace("-", "_")
         if name in _FLAGS and not equals:
-            if name == "cross_replica_sync":  # a switch: it takes no word of its own
-                value = "true"
+            if name == "cross_replica_sync":  # a switch, which may have a word behind it
+                is_word = bool(rest) and rest[0].lower() in (*_TRUE, *_FALSE)
+                value = rest.pop(0) if is_word else "true"
             elif not rest or rest[0].startswith("--"):
                 raise ConfigError(f"{flag} has no value: give {flag}=VALUE.")
             else:

@@ -12,12 +12,12 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError, error_from_json
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
 PS_INIT, PS_PUSH, PS_PULL = range(3)  # rc_ps_move
-PS_WAIT, PS_STATS, PS_LEAVE = range(3)  # rc_ps_ask
+PS_STATS, PS_LEAVE = range(2)  # rc_ps_ask
 PS_SAVE, PS_SAVED, PS_RESTORE = range(3)  # rc_ps_way
 LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
 
@@ -772,9 +772,9 @@ class Library:
         """What is open, and what will be asked, ends with ShutdownError."""
         self._api.ps_end(ps)
 
-    def ps_stats(self, ps: int) -> dict[str, int]:
+    def ps_stats(self, ps: int) -> dict[str, Any]:
         """What this server has done, and how many workers wait."""
-        fields: dict[str, int] = json.loads(self.take_text(self._api.ps_stats(ps)))
+        fields: dict[str, Any] = json.loads(self.take_text(self._api.ps_stats(ps)))
         return fields
 
     def ps_losses(self, ps: int) -> list[str]:
@@ -798,7 +798,7 @@ class Library:
         return self._ps_call(self._api.ps_move_rows, ps, move, variable, rows, count, data, _rate(rate))
 
     def ps_ask(self, ps: int, ask: int) -> int:
-        """A call: PS_WAIT, PS_STATS or PS_LEAVE."""
+        """A call: PS_STATS or PS_LEAVE."""
         return self._ps_call(self._api.ps_ask, ps, ask)
 
     def ps_checkpoint(self, ps: int, path: str, way: int) -> int:

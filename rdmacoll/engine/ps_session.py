@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rdmacoll.engine import library as abi
-from rdmacoll.engine.arguments import address_of
+from rdmacoll.engine.arguments import address_of, name as checked_name
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
 from rdmacoll.engine.operators import CODES
 
@@ -104,7 +104,7 @@ class Session:
             self._library.ps_free(self._address)
             if call:
                 self._library.ps_call_free(call)
-            for left in self._calls.values():
+            for left in list(self._calls.values()):
                 left.free(self._library)
 
     def wait(self, begin: Callable[[], int], memory: object) -> list[str]:
@@ -123,14 +123,14 @@ class Session:
                 if self._is_closed:
                     raise _not_initialized()
                 said = self._library.ps_wait(self._address, call.number, _SLICE_MS)
+            self._forget(call)
+            return said
         except RdmacollError as error:
             if not isinstance(error, NotInitializedError):
                 self._forget(call)
             raise
-        finally:
+        finally:  # last: `close` frees what is there once nobody is in a call
             self._threads.discard(threading.get_ident())
-        self._forget(call)
-        return said
 
     def _forget(self, call: _Call) -> None:
         self._calls.pop(id(call), None)
@@ -151,7 +151,7 @@ class Session:
         return name in self._variables
 
     def ask(self, what: int) -> list[str]:
-        """PS_WAIT or PS_STATS."""
+        """PS_STATS."""
         return self.wait(lambda: self._library.ps_ask(self._address, what), None)
 
     def sharding(self) -> str:
@@ -164,12 +164,15 @@ class Session:
 
     def restore(self, path: str) -> None:
         """Of what `save` wrote: at once, or where nothing has been declared with the next declaration."""
+        if self.rank == 0:
+            self._check_saved(path)
         if not self._variables:
             self._restored = path
         elif self.rank == 0:
-            self._restore(path)
+            self._checkpoint(path, abi.PS_RESTORE)
 
-    def _restore(self, path: str) -> None:
+    def _check_saved(self, path: str) -> None:
+        """Before anything is changed by it: a run may begin without a checkpoint where there is none."""
         numbers = self._checkpoint(path, abi.PS_SAVED)
         if len(set(numbers)) > 1:
             files = ", ".join(f"server {server}: {number}" for server, number in enumerate(numbers))
@@ -177,7 +180,6 @@ class Session:
                 f"the checkpoint {path} is of several saves, which do not fit together (their numbers are "
                 f"{files}): take files that one rdmacoll.ps.save has written."
             )
-        self._checkpoint(path, abi.PS_RESTORE)
 
     def _checkpoint(self, path: str, way: int) -> list[str]:
         return self.wait(lambda: self._library.ps_checkpoint(self._address, path, way), None)
@@ -193,28 +195,27 @@ class Session:
     ) -> None:
         """All workers, with the same names in the same order. state: of the first worker's optimizer.
         Names that servers refuse, since another worker has declared otherwise, may be declared anew."""
+        _check_names(arrays, rows, spared)
+        if not arrays:
+            return None
         with self._declaring:
+            if restored is not None and self.rank == 0:
+                self._check_saved(restored)
             said = self._name_variables(arrays, rule, rows, spared)
             restored, self._restored = restored or self._restored, None
         if self.rank == 0 and restored is not None:
-            self._restore(restored)
+            self._checkpoint(restored, abi.PS_RESTORE)
         elif self.rank == 0 and "needs values" in said:
             updates, slots = state or State()
             for slot, kept in enumerate(slots, 1):
                 self.move(abi.PS_INIT, kept, slot=slot)
             return self.move(abi.PS_INIT, arrays, updates=updates)
-        self.ask(abi.PS_WAIT)
-        self.move(abi.PS_PULL, arrays)
+        self.move(abi.PS_PULL, arrays)  # which waits for values
         return None
 
     def _name_variables(
         self, arrays: Mapping[str, Array], rule: str, rows: Collection[str], spared: Collection[str]
     ) -> list[str]:
-        for name in [*rows, *spared]:
-            if name not in arrays:
-                raise ConfigError(
-                    f"{name!r} is not among the variables that are declared: {', '.join(arrays)}."
-                )
         for name, array in arrays.items():
             if name in self._variables:
                 raise ConfigError(f"variable {name!r} has been declared already: give each its own name.")
@@ -302,13 +303,30 @@ class Session:
         self.wait(lambda: self._library.ps_move_rows(self._address, *which), (numbers, values))
 
 
+def _check_names(arrays: Any, rows: Collection[str], spared: Collection[str]) -> None:
+    if not isinstance(arrays, Mapping):
+        raise ConfigError(f"variables are a {type(arrays).__name__}: give a dict of arrays by their names.")
+    for name in arrays:
+        checked_name(name)
+    for name in [*rows, *spared]:
+        if name not in arrays:
+            raise ConfigError(
+                f"{name!r} is not among the variables that are declared ({', '.join(arrays) or 'none'}): "
+                "name one of these."
+            )
+
+
 def _check(name: str, array: Array, *, writable: bool) -> None:
     if not isinstance(array, np.ndarray) or array.dtype not in DTYPES:
         what = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise ConfigError(f"variable {name!r} is {what}: servers update arrays of float32 and float64.")
+        raise ConfigError(
+            f"variable {name!r} is {what}: give an array of float32 or float64, which servers update."
+        )
     if not array.flags.c_contiguous or (writable and not array.flags.writeable):
         raise ConfigError(f"variable {name!r} is not contiguous or not writable: declare a copy of it.")
 
 
 def _not_initialized() -> NotInitializedError:
-    return NotInitializedError("this process has left the parameter servers: call rdmacoll.init() first.")
+    return NotInitializedError(
+        "this process has left the parameter servers by rdmacoll.shutdown(): ask before that."
+    )

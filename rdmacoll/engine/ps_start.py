@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from typing import Callable
+from typing import Any, Callable
 
 from rdmacoll.engine.carrier import Carrier, no_watch
 from rdmacoll.engine.ending import is_harmless, phrase_of
@@ -27,25 +27,31 @@ _TURN_MS = 5
 
 
 class _Stall:
-    """Of a server: while its workers wait and nobody pushes, says so once."""
+    """Of a server: while its workers wait for one and the same, says so once."""
 
     def __init__(self, staleness: int, warning_s: float, warn: Callable[[str], None]) -> None:
         self._staleness, self._warning_s, self._warn = staleness, warning_s, warn
-        self._updates, self._since, self._is_said = -1, 0.0, False
+        self._what, self._since, self._is_said = ("", 0), 0.0, False
 
-    def look(self, stats: Mapping[str, int]) -> None:
+    def look(self, stats: Mapping[str, Any]) -> None:
         """At what the server counts, now and then."""
         now = time.monotonic()
-        if stats["waiting"] == 0 or stats["updates"] != self._updates:
-            self._updates, self._since, self._is_said = stats["updates"], now, False
+        kind, _, name = stats["waiting_for"].partition(" ")
+        # Whoever pushes moves the pace, and not what else is waited for.
+        what = (stats["waiting_for"], stats["updates"] if kind == "pace" else 0)
+        if what != self._what or not kind:
+            self._what, self._since, self._is_said = what, now, False
         elif not self._is_said and now - self._since > self._warning_s:
             self._is_said = True
-            whom = "worker 0 to give variables their first values"
-            if self._staleness >= 0 and self._updates > 0:
-                whom = f"one that is more than {self._staleness} updates behind (staleness)"
+            for_what = {
+                "values": f"worker 0 to give variable {name} its first values: it declares what all declare.",
+                "checkpoint": f"the checkpoint {name}: they go on when it is done.",
+                "pace": f"one that is more than {self._staleness} updates behind (staleness): they go on "
+                "when it pushes, or leaves by rdmacoll.shutdown().",
+            }[kind]
             self._warn(
                 f"{stats['waiting']} of {stats['workers']} workers have waited for {self._warning_s:g} s for "
-                f"{whom}: they go on when it pushes, or leaves by rdmacoll.shutdown()."
+                f"{for_what}"
             )
 
 
@@ -68,7 +74,7 @@ class VariableServers:
         self.session: Session | None = None
         self._thread: threading.Thread | None = None
         self._ends_by = ""  # the error that ends this process, which the colocated server goes by
-        self.stats: dict[str, int] = {}  # of a server, at the last look
+        self.stats: dict[str, Any] = {}  # of a server, at the last look
 
     def meet(
         self, engine: int, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
@@ -131,13 +137,12 @@ class VariableServers:
             raise
 
     def _serve(self, look: Callable[[], None]) -> None:
-        ((rank, ps),) = self._parts.items()
+        (ps,) = self._parts.values()
         is_done = False
         while not is_done and not self._ends_by:
             is_done = self._library.ps_serve(ps, _SLICE_MS)
             self.stats = self._library.ps_stats(ps)
-            if rank == self.workers:  # the first of the servers, where all see the same
-                self._stall.look(self.stats)
+            self._stall.look(self.stats)
             for sentence in self._library.ps_losses(ps):
                 self.warn(sentence)
             look()
@@ -168,6 +173,10 @@ class VariableServers:
         failure = self.session and self._library.ps_failure(self.session.address)
         if engine and isinstance(failure, RankFailedError) and failure.rank != self._me:
             self._library.engine_blame(engine, failure)
+
+    def has_lost_all(self) -> bool:
+        """Of a server: whether no worker has left well."""
+        return bool(self.stats.get("lost") == self.workers)
 
     def close(self, engine: int, cause: str | None) -> bool:
         """The worker leaves, for this `cause`. Its colocated server stays until the others have left too, if

@@ -33,7 +33,7 @@ def serve(
 
     Sums what they push, and raises RankFailedError when the world fails meanwhile, or when a worker has left
     with an error. Asynchronous `servers` apply what is pushed, and the engine's own thread sums: these go on
-    without a worker that fails, and raise the error when another server does.
+    without a worker that fails, and raise the error when another server does, or all workers have.
     """
     cause = ""
     try:
@@ -63,7 +63,7 @@ def _serve(library: Library, engine: int, servers: VariableServers | None, look:
     try:
         left = _serve_sums(library, engine, look)
     except RankFailedError as error:
-        if servers is None or error.rank >= servers.workers:
+        if servers is None or error.rank >= servers.workers or servers.has_lost_all():
             raise
         return False  # it has been said when the worker was lost
     for rank, cause in left.items():

@@ -29,6 +29,8 @@ _GRACE_OF_HANDLERS_S = 0.7
 _RETURN_S = 2.0  # for TensorFlow to come back, once nothing is pending
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+_python_waits: set[int] = set()  # threads
+
 
 class Watch:
     """Listens to Python's own wake-up descriptor while a world stands. Made once for the op library."""
@@ -83,7 +85,8 @@ class Watch:
         place = _place()
         self._kernels.rc_tf_start_round()
         time.sleep(_GRACE_S if is_plain else _GRACE_OF_HANDLERS_S)
-        if place is None or _place() != place or self._kernels.rc_tf_waiting() == 0:
+        is_waiting = self._kernels.rc_tf_waiting() > 0 or _python_waits
+        if place is None or _place() != place or not is_waiting:
             return
         if not world.is_initialized():
             return
@@ -95,6 +98,18 @@ class Watch:
             deadline = time.monotonic() + _RETURN_S
             while _place() == place and time.monotonic() < deadline:
                 time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Around Python that TensorFlow calls in a thread of its own, while it waits for other ranks: as a kernel
+    that waits."""
+    thread = threading.get_ident()
+    _python_waits.add(thread)
+    try:
+        yield
+    finally:
+        _python_waits.discard(thread)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from rdmacoll.engine import library as abi
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
 from rdmacoll.engine.ps_session import DTYPES, Array, State
 from rdmacoll.ops import servers
+from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._library import not_converted, op_scope
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.subclass import subclass
@@ -85,7 +86,8 @@ class Exchange:
 
         def begin_in_python(*values: Array) -> list[Any]:
             try:
-                return self._begin(names, rows, values)
+                with waiting():
+                    return self._begin(names, rows, values)
             except RdmacollError as error:
                 raise RuntimeError(_text_of(error)) from None
 
@@ -211,7 +213,8 @@ def wrap(optimizer: Any, name: str) -> None:
 def _check(variable: Any, name: str) -> None:
     if np.dtype(variable.dtype.base_dtype.as_numpy_dtype) not in DTYPES:
         raise ConfigError(
-            f"variable {name!r} is {variable.dtype.base_dtype.name}: servers update float32 and float64."
+            f"variable {name!r} is {variable.dtype.base_dtype.name}, and servers update float32 and float64: "
+            "keep it in one of these."
         )
     if getattr(variable, "constraint", None) is not None:
         raise ConfigError(

@@ -100,6 +100,8 @@ def exchange(
             "give arrays for variables that are."
         )
     values = {name: _taking(name, places.get(name)) for name in given}
+    if len({id(array) for array in places.values()}) < len(places):
+        raise ConfigError("out has one array for two variables: give each its own.")
     for name in places:
         if any(np.may_share_memory(values[name], gradient) for gradient in given.values()):
             raise ConfigError(f"out of {name!r} is memory of a gradient, which is still read: give another.")
@@ -140,14 +142,17 @@ def restore(path: str | os.PathLike[str]) -> None:
 
     Where nothing has been declared (behind `init()`), the next declaration begins with it, by `declare` or by
     the first step of a `DistributedOptimizer`. Where variables are declared one after the other, call it
-    behind the last one: it is done when the call is over, and workers pull. Raises ConfigError, or lets the
-    declaration do that."""
+    behind the last one: it is done when the call is over, and workers pull. Raises ConfigError where there is
+    no such checkpoint, which changes nothing: the program may go on without. Whether it fits to what is
+    declared, the declaration says."""
     current().restore(os.fspath(path))
 
 
-def stats() -> list[dict[str, int]]:
+def stats() -> list[dict[str, Any]]:
     """What each server has done and stores: updates, bytes_received, bytes_sent, stored_bytes, variables,
-    workers (those that are there), waiting (of them), lost."""
+    workers (those that are there), waiting (of them), lost; and a text, waiting_for, of what the first of
+    these waits for: "values NAME", "checkpoint PATH" that is written or read, "pace" (staleness; at the first
+    server), or ""."""
     return [json.loads(text) for text in current().ask(abi.PS_STATS)]
 
 
@@ -181,7 +186,7 @@ def _taking(name: str, out: Array | None) -> Array:
             f"out of shape {list(out.shape)}: give a contiguous, writable {list(variable.shape)}."
         )
     if out.dtype != variable.dtype:
-        raise ConfigError(f"out is {out.dtype}, and variable {name!r} is {variable.dtype}.")
+        raise ConfigError(f"out is {out.dtype}, and variable {name!r} is {variable.dtype}: give that dtype.")
     return out
 
 
@@ -192,6 +197,6 @@ def _fitting(tensor: Any, name: str, shape: tuple[int, ...] | None = None) -> Ar
     if array.shape != wanted or array.dtype != variable.dtype:
         raise ConfigError(
             f"a gradient of {array.dtype}{list(array.shape)} for variable {name!r}, which takes "
-            f"{variable.dtype}{list(wanted)}."
+            f"{variable.dtype}{list(wanted)}: give it that shape and dtype."
         )
     return array

@@ -97,13 +97,16 @@ class PsFleet : public testing::TestWithParam<Backend> {
       for (const std::string& text : declared->texts) EXPECT_EQ(text, "needs values");
     }
     std::vector<CallRef> waits;
+    auto given = std::vector(clients.size(), values);
     for (std::size_t i = 1; i < clients.size(); ++i) {
-      waits.push_back(clients[i]->wait_for_values());
+      for (auto& one : given[i]) std::fill(one.begin(), one.end(), -1.F);
+      waits.push_back(clients[i]->pull(tensors(given[i])));
     }
     for (int i = 0; i < 20; ++i) turn();
     for (const CallRef& one : waits) EXPECT_FALSE(one->is_done());
     run(clients[0]->init(tensors(values)));
     for (const CallRef& one : waits) run(one);
+    for (const auto& one : given) EXPECT_EQ(one, values);
   }
 
   static std::vector<Tensor> tensors(std::vector<std::vector<float>>& values) {

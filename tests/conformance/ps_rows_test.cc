@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -40,6 +41,22 @@ TEST_P(ParameterServerRows, moves_only_the_rows_that_are_named) {
   EXPECT_EQ(all[0][200 * kColumns], 200.F * kColumns + 1);
   EXPECT_EQ(clients[0]->push_rows(0, std::vector<int64_t>{400}, nullptr, call).message(),
             "row 400 of variable words: it has rows 0 to 399.");
+}
+
+TEST_P(ParameterServerRows, say_where_the_push_of_an_exchange_was_refused) {
+  open(1, 2);
+  begin({floats("words", {10, 2}, true)}, {counted(20, 0)});
+  const std::vector<int64_t> rows = {9, 0};
+  std::vector<float> gradients(4, 1), values(4, -1);
+  const Tensor tensor{0, reinterpret_cast<std::byte*>(values.data()),
+                      reinterpret_cast<const std::byte*>(gradients.data())};
+  CallRef call;
+  ASSERT_TRUE(clients[0]->exchange_rows(0, rows, tensor, call, INFINITY).ok());
+  EXPECT_THAT(wait(call).message(),
+              testing::HasSubstr("learning rate of a push of variable words"));
+  ASSERT_TRUE(clients[0]->exchange_rows(0, rows, tensor, call).ok());
+  run(call);
+  EXPECT_EQ(values, (std::vector<float>{17, 18, -1, 0}));
 }
 
 // Rows that nobody names as well as a whole variable whose gradients are zero there.

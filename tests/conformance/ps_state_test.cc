@@ -28,7 +28,7 @@ TEST_P(ParameterServerState, takes_over_what_an_optimizer_has_and_gives_it_back)
     run(declared);
   }
   run(clients[0]->init(tensors(slots), 1));
-  EXPECT_EQ(wait(clients[1]->pull(tensors(values))).code(), Code::invalid) << "no values yet";
+  EXPECT_EQ(wait(clients[0]->pull(tensors(values))).code(), Code::invalid) << "no values yet";
   run(clients[0]->init(tensors(values), 0, 7));
   std::vector<std::vector<float>> found = {counted(5050, 0), counted(80, 0)};
   run(clients[1]->pull(tensors(found), 1));
