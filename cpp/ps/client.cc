@@ -289,7 +289,10 @@ void Client::control(int peer, std::span<const std::byte> message) {
       pending.is_accepted = true;
       pending.sequence_back = server->sequence_back;
       server->sequence_back += pending.back;
-      if (!answer.text.empty()) call.texts.push_back(std::move(answer.text));
+      if (!answer.text.empty()) {
+        keep_text(call, static_cast<std::size_t>(server - servers_.begin()),
+                  std::move(answer.text));
+      }
       break;
     case Answer::Kind::refused:
       pending.back = 0;
@@ -302,6 +305,14 @@ void Client::control(int peer, std::span<const std::byte> message) {
     case Answer::Kind::leaving:
       break;  // is of no request
   }
+}
+
+// Servers answer in any order.
+void Client::keep_text(Call& call, std::size_t server, std::string text) {
+  auto& from = call.text_servers;
+  const auto place = std::upper_bound(from.begin(), from.end(), server) - from.begin();
+  from.insert(from.begin() + place, server);
+  call.texts.insert(call.texts.begin() + place, std::move(text));
 }
 
 // The only rank that a refusal may be about is the first worker.

@@ -28,7 +28,8 @@ namespace rdmacoll::ps {
 struct Call {
   std::size_t open = 0;                     // requests that have not ended
   Status status;                            // the first that went wrong
-  std::vector<std::string> texts;           // of each server that was asked
+  std::vector<std::string> texts;           // of each server that was asked, in their order
+  std::vector<std::size_t> text_servers;    // whose these are
   std::function<void()> at_end;             // when all went well
   std::function<void()> at_refusal;         // when not
   std::function<void(const Status&)> done;  // of whoever does not wait
@@ -181,6 +182,7 @@ class Client final : public Sink {
   void end_requests(Server& server);
   void forget(std::size_t known, Sharding before);
   void end_one(const CallRef& call);
+  static void keep_text(Call& call, std::size_t server, std::string text);
   bool end_all();
   void say_why();
   Pending* find_pending(uint64_t cookie);

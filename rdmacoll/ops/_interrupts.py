@@ -121,13 +121,14 @@ def _exceptions_made_without_python(text: str) -> Iterator[None]:
     """
     code = tf.errors.ABORTED
     fields: dict[Any, dict[str, Any]] = {
-        tf.errors.AbortedError: {
+        cls: {
             "_node_def": None,
             "_op": None,
             "_message": text,
-            "_error_code": code,
+            "_error_code": number,
             "_experimental_payloads": {},
-        },
+        }  # of a kernel, and of Python that TensorFlow has called
+        for cls, number in ((tf.errors.AbortedError, code), (tf.errors.UnknownError, tf.errors.UNKNOWN))
     }
     # What eager calls raise first. TensorFlow's own affair: where it is gone, the handler's exception
     # may arrive as a RuntimeError, and nothing else changes.

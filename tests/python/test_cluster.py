@@ -71,6 +71,7 @@ def test_arguments_come_before_flags():
         ("--job_name=ps --job_name=worker", {"job_name": "worker"}),
         ("--model=resnet50 --batch_size 64 --task_index 1 data", {"task_index": "1"}),
         ("--nocross_replica_sync", {"cross_replica_sync": "false"}),
+        ("--cross_replica_sync false --task_index=0", {"cross_replica_sync": "false", "task_index": "0"}),
         ("--cross_replica_sync --task_index=0", {"cross_replica_sync": "true", "task_index": "0"}),
         ("--task_index=1 -- --task_index=2", {"task_index": "1"}),
         ("--job-name ps --task-index=1", {"job_name": "ps", "task_index": "1"}),

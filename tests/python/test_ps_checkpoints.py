@@ -74,8 +74,11 @@ def say(call, *given, **named):
         said.append(str(error))
 rule = ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n")
 say(ps.declare, variables, rule, restore_from=sys.argv[1])
+say(ps.restore, sys.argv[1])
 say(ps.save, sys.argv[1] + "/not_there/model")
-report(said, 0)
+ps.declare(variables, rule)  # from the beginning, since there is nothing to go on from
+ps.push(np.ones(5000, np.float32), "w")
+report([*said, float(ps.pull("w")[4999])], 0)
 """
 
 
@@ -87,7 +90,10 @@ def test_files_that_do_not_fit_together_are_refused_with_the_cure(tmp_path):
 
     def said(name: str, servers: int) -> list[str]:
         found = run(REFUSED, 1 + servers, arguments=[str(tmp_path / name), str(servers)]).succeeded()
-        return found[0]
+        restored, restored_later, *others, value = found[0]
+        assert all("the checkpoint " in one for one in (restored, restored_later))
+        assert value == -1
+        return [restored, *others]
 
     several, no_folder = said("mixed", 2)
     assert f"the checkpoint {tmp_path}/mixed is of several saves" in several
