@@ -174,6 +174,33 @@ TEST(Store, rows_catch_up_in_slices) {
                                      testing::Le(2 + kMissed * kColumns / kSlice)));
 }
 
+// A gradient that comes while a row catches up moves it as any other.
+TEST(Store, rows_settle_anew_behind_a_gradient) {
+  const std::string rule = "optimizer=sgd\nmomentum=0.9\ninitial_learning_rate=0.1\n";
+  Store sparse = store_of(rule, kByRows), dense = store_of(rule, kDense);
+  const std::vector<float> gradient(kElements, 1), zeros(kElements, 0);
+  const auto rest = [&](int updates) {
+    for (int i = 0; i < updates; ++i) dense.update(0, dense.begin_update(0), 0, bytes_of(zeros));
+  };
+  const auto push = [&](Store& store) {
+    store.update(0, store.begin_update(0), 0, bytes_of(gradient));
+  };
+  push(sparse);
+  push(dense);
+  constexpr int kDone = 260, kMissed = kDone + 5;  // it would settle with the next ones
+  for (int i = 0; i < kMissed; ++i) sparse.begin_update(0);
+  uint64_t row = 0, left = kDone * kColumns;
+  EXPECT_FALSE(sparse.catch_up(0, sparse.updates(0), row, left));
+  EXPECT_EQ(row, 0U);
+  push(sparse);
+  for (int i = 0; i < 100; ++i) sparse.begin_update(0);
+  rest(kDone);
+  push(dense);
+  rest(kMissed - kDone + 100);
+  const std::vector<float> expected = values_of(dense), reached = values_of(sparse);
+  for (std::size_t i = 0; i < kColumns; ++i) EXPECT_EQ(reached[i], expected[i]) << i;
+}
+
 uint64_t resident_bytes() {
   std::ifstream stat("/proc/self/statm");
   uint64_t all = 0, resident = 0;
