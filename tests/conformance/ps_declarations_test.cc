@@ -15,8 +15,8 @@ class ParameterServerDeclarations : public PsFleet {};
 
 TEST_P(ParameterServerDeclarations, lets_nobody_wait_for_values_that_others_want) {
   open(3, 2);
-  begin({floats("w", {30})}, {counted(30, 0)});
-  const VariableSpec extra = floats("extra", {1});  // on one server
+  begin({floats("w", {3000})}, {counted(3000, 0)});  // on both servers
+  const VariableSpec extra = floats("extra", {1});   // on one server
   const bool decays = true;
   CallRef call;
   ASSERT_TRUE(clients[1]->declare({&extra, 1}, {&decays, 1}, kSgd, call).ok());
@@ -25,7 +25,7 @@ TEST_P(ParameterServerDeclarations, lets_nobody_wait_for_values_that_others_want
   const auto number = uint32_t{1};
   const Tensor wanted{number, reinterpret_cast<std::byte*>(&value)};
   const CallRef waits = clients[1]->pull({&wanted, 1});
-  std::vector<std::vector<float>> values = {counted(30, 0)};
+  std::vector<std::vector<float>> values = {counted(3000, 0)};
   run(clients[2]->push_pull(tensors(values)));
   EXPECT_FALSE(waits->is_done());
   const auto said = [&](const std::string& text) {
