@@ -1,49 +1,17 @@
 // What a server owns, and how it changes.
+#include "unit/ps_store.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <array>
-#include <cmath>
 #include <cstring>
-#include <fstream>
 #include <functional>
-#include <numeric>
 #include <random>
 
 #include "ps/sharding.h"
-#include "ps/store.h"
 
 namespace rdmacoll::ps {
 namespace {
-
-constexpr uint64_t kRows = 9, kColumns = 5, kElements = kRows * kColumns;
-constexpr uint64_t kPlenty = 1u << 20;
-
-template <typename T>
-std::span<const std::byte> bytes_of(const std::vector<T>& values) {
-  return std::as_bytes(std::span(values));
-}
-
-Store store_of(const std::string& rule, const StoredSpec& spec) {
-  Store store;
-  EXPECT_TRUE(store.declare(rule, 0, {&spec, 1}).ok());
-  uint64_t left = kPlenty;
-  EXPECT_TRUE(store.fill(left));
-  return store;
-}
-
-std::vector<float> values_of(Store& store) {
-  std::vector<float> values(kElements);
-  uint64_t row = 0, left = kPlenty;
-  EXPECT_TRUE(store.catch_up(0, store.updates(0), row, left));
-  const auto stored = store.stored(0, 0, 0, kElements * sizeof(float));
-  std::memcpy(values.data(), stored.data(), stored.size());
-  return values;
-}
-
-const StoredSpec kDense{"w", Dtype::float32, true, kElements, 0, {9, 5}};
-const StoredSpec kByRows{"w", Dtype::float32, true, kElements, kColumns, {9, 5}};
 
 TEST(Store, updates_in_portions_as_in_one) {
   const std::string rule = "optimizer=adam\ninitial_learning_rate=0.1\n";
@@ -173,123 +141,6 @@ TEST(Store, rows_catch_up_in_slices) {
   EXPECT_THAT(slices, testing::AllOf(testing::Ge(kMissed * kColumns / kSlice),
                                      testing::Le(2 + kMissed * kColumns / kSlice)));
 }
-
-// A gradient that comes while a row catches up moves it as any other.
-TEST(Store, rows_settle_anew_behind_a_gradient) {
-  const std::string rule = "optimizer=sgd\nmomentum=0.9\ninitial_learning_rate=0.1\n";
-  Store sparse = store_of(rule, kByRows), dense = store_of(rule, kDense);
-  const std::vector<float> gradient(kElements, 1), zeros(kElements, 0);
-  const auto rest = [&](int updates) {
-    for (int i = 0; i < updates; ++i) dense.update(0, dense.begin_update(0), 0, bytes_of(zeros));
-  };
-  const auto push = [&](Store& store) {
-    store.update(0, store.begin_update(0), 0, bytes_of(gradient));
-  };
-  push(sparse);
-  push(dense);
-  constexpr int kDone = 260, kMissed = kDone + 5;  // it would settle with the next ones
-  for (int i = 0; i < kMissed; ++i) sparse.begin_update(0);
-  uint64_t row = 0, left = kDone * kColumns;
-  EXPECT_FALSE(sparse.catch_up(0, sparse.updates(0), row, left));
-  EXPECT_EQ(row, 0U);
-  push(sparse);
-  for (int i = 0; i < 100; ++i) sparse.begin_update(0);
-  rest(kDone);
-  push(dense);
-  rest(kMissed - kDone + 100);
-  const std::vector<float> expected = values_of(dense), reached = values_of(sparse);
-  for (std::size_t i = 0; i < kColumns; ++i) EXPECT_EQ(reached[i], expected[i]) << i;
-}
-
-uint64_t resident_bytes() {
-  std::ifstream stat("/proc/self/statm");
-  uint64_t all = 0, resident = 0;
-  stat >> all >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-// Else a server would be silent for so long that its workers take it for dead.
-TEST(Store, declares_what_is_large_without_touching_it) {
-  constexpr uint64_t kLarge = uint64_t{1} << 26;
-  const StoredSpec large{"w", Dtype::float32, true, kLarge, 4, {1 << 24, 4}};
-  const uint64_t before = resident_bytes();
-  Store store = store_of("optimizer=adam\n", large);
-  store.set_initialized(0);
-  EXPECT_GE(store.bytes(), 3 * kLarge * sizeof(float));
-  EXPECT_LT(resident_bytes() - before, kLarge);
-}
-
-TEST(Store, fills_slots_in_slices) {
-  Store store;
-  const std::array<StoredSpec, 2> specs = {kDense, kByRows};
-  ASSERT_TRUE(store.declare("optimizer=adagrad\n", 0, specs).ok());
-  const StoredSpec wide{"x", Dtype::float64, true, 7, 0, {7}};
-  ASSERT_TRUE(
-      store.declare("optimizer=adagrad\ninitial_accumulator_value=3\n", 2, {&wide, 1}).ok());
-  EXPECT_FALSE(store.is_filled());
-  int slices = 0;
-  for (bool is_done = false; !is_done; ++slices) {
-    uint64_t left = 10;
-    is_done = store.fill(left);
-    EXPECT_TRUE(is_done || left == 0);
-  }
-  EXPECT_EQ(slices, 1 + (2 * static_cast<int>(kElements) + 7) / 10);
-  EXPECT_TRUE(store.is_filled());
-  for (const std::size_t variable : {0, 1}) {
-    const auto slot = store.stored(variable, 1, 0, kElements * sizeof(float));
-    const auto* first = reinterpret_cast<const float*>(slot.data());
-    EXPECT_EQ(std::vector<float>(first, first + kElements), std::vector<float>(kElements, 0.1F));
-  }
-  const auto* third = reinterpret_cast<const double*>(store.stored(2, 1, 0, 56).data());
-  EXPECT_EQ(std::vector<double>(third, third + 7), std::vector<double>(7, 3));
-}
-
-// Rows that rest for long are as after all those updates, for the work of a few of them.
-class StoreRest : public testing::TestWithParam<const char*> {};
-
-TEST_P(StoreRest, takes_no_longer_than_until_values_settle) {
-  constexpr uint64_t kMissed = 20000, kWorkMost = 3000;
-  const std::string rule = std::string("initial_learning_rate=0.01\n") + GetParam();
-  Store dense = store_of(rule, kDense), sparse = store_of(rule, kByRows);
-  std::mt19937 random(11);
-  std::vector<float> gradient(kElements);
-  for (float& one : gradient) one = std::normal_distribution<float>()(random);
-  std::vector<int64_t> rows(kRows);
-  std::iota(rows.begin(), rows.end(), 0);
-  const auto push = [&] {
-    uint64_t left = kPlenty;
-    dense.update(0, dense.begin_update(0), 0, bytes_of(gradient));
-    ASSERT_EQ(sparse.update_rows(0, sparse.begin_update(0), rows,
-                                 reinterpret_cast<const std::byte*>(gradient.data()), left),
-              kRows);
-  };
-  for (int i = 0; i < 5; ++i) push();
-  const std::vector<float> zeros(kElements, 0);
-  for (uint64_t i = 0; i < kMissed; ++i) {
-    dense.update(0, dense.begin_update(0), 0, bytes_of(zeros));
-    sparse.begin_update(0);
-  }
-  uint64_t row = 0, work = 0;
-  for (bool is_done = false; !is_done;) {
-    uint64_t left = 7;
-    is_done = sparse.catch_up(0, sparse.updates(0), row, left);
-    work += 7 - left;
-  }
-  EXPECT_LT(work / kElements, kWorkMost);
-  push();  // by slots that have faded alike
-  const std::vector<float> expected = values_of(dense), reached = values_of(sparse);
-  for (std::size_t i = 0; i < kElements; ++i) {
-    EXPECT_NEAR(reached[i], expected[i], 1e-4 * std::abs(expected[i]) + 1e-6) << i;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Rules, StoreRest,
-                         testing::Values("optimizer=sgd\nmomentum=0.9",
-                                         "optimizer=sgd\nmomentum=0.99\nnesterov=1",
-                                         "optimizer=adam", "optimizer=adam\namsgrad=1",
-                                         "optimizer=adam\nbeta_1=0", "optimizer=rmsprop",
-                                         "optimizer=rmsprop\ncentered=1",
-                                         "optimizer=rmsprop\nmomentum=0.5\ncentered=1"));
 
 // As the rows above, each update with a rate of its own: those that rows make up for, too.
 TEST_P(StoreRows, make_up_for_updates_at_the_rates_that_came_with_them) {
