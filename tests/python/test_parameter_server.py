@@ -193,8 +193,9 @@ def distance(one: Any, other: Any) -> float:
     )
 
 
-def test_a_training_is_that_of_one_process_and_of_allreduce():
-    workers = 2
+# Sums of three depend on their order, those of two do not.
+@pytest.mark.parametrize("workers", [slow(2), 3])
+def test_a_training_is_that_of_one_process_and_of_allreduce(workers: int) -> None:
     (alone,) = train(workers, 1)
     among_workers = train(workers, workers)
     assert distance(alone, among_workers[0]) < TOLERANCE

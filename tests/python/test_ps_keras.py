@@ -134,6 +134,40 @@ def test_what_servers_cannot_do_is_said_when_it_is_asked_for():
         assert part in text
 
 
+FILES = """
+import sys
+import keras, numpy as np, rdmacoll
+from ranks import report
+mode, file = sys.argv[1:]
+rdmacoll.init(**({"mode": "ps", "sync": False, "num_servers": 2} if mode == "ps" else {}))
+inputs = np.random.default_rng(3).normal(size=(64, 8)).astype(np.float32)
+targets = inputs.sum(axis=1)
+if mode == "ps":
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+    model.compile(optimizer=rdmacoll.DistributedOptimizer(keras.optimizers.Adam(0.01)), loss="mse")
+else:
+    model = keras.models.load_model(file)
+    model.compile(optimizer=rdmacoll.DistributedOptimizer(model.optimizer), loss="mse")
+begin, steps = [weight.ravel().tolist() for weight in model.get_weights()], int(model.optimizer.iterations)
+model.fit(inputs, targets, batch_size=16, verbose=0)
+rdmacoll.engine.barrier()
+if rdmacoll.rank() == 0 and mode == "ps":
+    model.save(file)
+    steps = int(keras.models.load_model(file).optimizer.iterations)
+end = [weight.ravel().tolist() for weight in model.get_weights()]
+report({"begin": begin, "end": end, "steps": steps}, 0)
+"""
+
+
+def test_a_file_of_a_run_with_servers_goes_on_in_allreduce_mode(tmp_path):
+    file = str(tmp_path / "model.keras")
+    saved = run(FILES, 4, arguments=["ps", file], warm=True, deadline_s=200).succeeded()[0]
+    found = run(FILES, 2, arguments=["allreduce", file], warm=True, deadline_s=200).succeeded()[0]
+    assert found["begin"] == saved["end"]
+    assert found["steps"] == saved["steps"] == 2 * 4  # the servers', of both workers
+    assert found["end"] != found["begin"]
+
+
 def test_keras_trains_on_without_a_worker_that_dies():
     outcome = keras(3, 1, "mishap", "worker")
     assert [rank.code for rank in outcome.ranks] == [0, 7, 0, 0], outcome.text()
