@@ -197,6 +197,7 @@ Status PsSession::serve(Nanoseconds timeout) {
   const Status status = serve_until(hold, deadline);
   --waiting_;
   has_been_ = true;
+  if (sleeping_ > 0) ring(bell_);  // what this one has disarmed would not wake it
   return status;
 }
 

@@ -141,10 +141,11 @@ typedef struct rc_variable {
   int32_t decays;  /* whether the rule's weight decay is for it */
 } rc_variable;
 
-/* Of whole variables. init: their first values; push: gradients; pull: values come; push_pull:
+/* Of whole variables. init: their first values; push: gradients; pull: values come, once the
+ * first worker has given them; push_pull:
  * gradients go, and fresh values come into the same memory. */
 enum rc_ps_move { RC_PS_INIT = 0, RC_PS_PUSH = 1, RC_PS_PULL = 2, RC_PS_PUSH_PULL = 3 };
-/* wait: for the values that the first worker gives; leave: this worker needs nothing any more. */
+/* leave: this worker needs nothing any more. */
 enum rc_ps_ask { RC_PS_STATS = 0, RC_PS_LEAVE = 1 };
 /* saved: says of which save each server's file is: numbers, which are equal where one save wrote
  * all of them. */

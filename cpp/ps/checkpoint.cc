@@ -108,8 +108,10 @@ Checkpoint::~Checkpoint() {
 }
 
 Status Checkpoint::step() {
+  uint64_t left = kElementsAtOnce;
   switch (stage_) {
     case Stage::open:
+      if (!store_.fill(left)) return Status::busy();  // what is restored would be filled later
       RC_RETURN_IF_ERROR(way_ == Way::save ? open_to_save() : open_to_restore());
       return Status::busy();
     case Stage::check:
@@ -137,9 +139,7 @@ Status Checkpoint::transfer(std::byte* data, std::size_t bytes, bool writes) {
 }
 
 Status Checkpoint::open_to_save() {
-  uint64_t left = kElementsAtOnce;
-  if (!store_.fill(left)) return Status::busy();
-  for (; variable_ < store_.variables(); ++variable_, row_ = 0) {
+  for (uint64_t left = kElementsAtOnce; variable_ < store_.variables(); ++variable_, row_ = 0) {
     if (!store_.catch_up(variable_, store_.updates(variable_), row_, left)) return Status::busy();
   }
   file_ = Fd(::open(cat(path_, ".part").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));

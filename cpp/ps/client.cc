@@ -40,8 +40,7 @@ StoredSpec Client::stored(uint32_t variable, int server) const {
           decays_[variable],
           sharding_.elements_on(variable, server),
           spec.by_rows && spec.elements() > 0 ? spec.row_elements() : 0,
-          spec.dims,
-          sharding_.mark_of(variable, server)};
+          spec.dims};
 }
 
 CallRef Client::new_call() const {
@@ -116,6 +115,7 @@ Status Client::declare(std::span<const VariableSpec> specs, std::span<const bool
       pending.request.first_spec = at;
       for (auto j = at; j < std::min<std::size_t>(specs_.size(), at + kSpecsMax); ++j) {
         pending.request.specs.push_back(stored(j, static_cast<int>(i)));
+        pending.request.specs.back().shares = sharding_.mark_of(j, static_cast<int>(i));
       }
       ask(i, std::move(pending), call);
     }

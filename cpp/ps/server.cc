@@ -39,7 +39,7 @@ bool Server::turn() {
     if (saving_.value_or(i) == i) {
       moved |= serve(i);
     } else {
-      workers_[i].is_waiting = !workers_[i].asked.empty();
+      workers_[i].is_waiting = !workers_[i].asked.empty() && !workers_[i].job;
       moved |= say(workers_[i]);
     }
   }
@@ -113,6 +113,14 @@ const StoredSpec* Server::first_without_values(const Request& request) const {
   return nullptr;
 }
 
+// It would take the values away from whoever restores it.
+const StoredSpec* Server::first_unsaved(Ask ask) const {
+  for (std::size_t i = 0; ask == Ask::save && i < store_.variables(); ++i) {
+    if (!store_.is_initialized(i)) return &store_.spec(i);
+  }
+  return nullptr;
+}
+
 // What may not begin yet stays first in its worker's queue.
 bool Server::may_begin(std::size_t index) {
   Worker& worker = workers_[index];
@@ -138,6 +146,9 @@ Status Server::begin(std::size_t index, Job& job) {
   }
   if (request.ask == Ask::declare) {
     job.refusal = declare(request, text);
+  } else if (const StoredSpec* const bare = first_unsaved(request.ask)) {
+    job.refusal = {Code::invalid, cat("variable ", bare->name,
+                                      " has no values yet: save once worker 0 has declared it.")};
   } else if (is_checkpoint(request.ask)) {
     const auto way = request.ask == Ask::save ? Checkpoint::Way::save : Checkpoint::Way::restore;
     job.checkpoint = std::make_unique<Checkpoint>(

@@ -116,6 +116,7 @@ class Server final : public Sink {
   Status check_rate(const Request& push, uint32_t variable) const;
   Status declare(const Request& request, std::string& text);
   const StoredSpec* first_without_values(const Request& request) const;
+  const StoredSpec* first_unsaved(Ask ask) const;
   std::string what_waits() const;
   bool step_checkpoint(Worker& worker);
   void overtake_jobs();

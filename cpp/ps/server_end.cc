@@ -74,19 +74,21 @@ bool Server::has_told() const {
 
 std::vector<std::string> Server::take_losses() { return std::exchange(losses_, {}); }
 
-// "values NAME", "checkpoint PATH", or "pace", which the first server alone says: all see the same.
+// "checkpoint PATH", or "values NAME", which may be why others are held back; or "pace", which the
+// first server alone says: all see the same.
 std::string Server::what_waits() const {
+  bool waits = false;
   for (const Worker& worker : workers_) {
     if (!worker.is_waiting || worker.asked.empty()) continue;
+    waits = true;
     if (saving_ && workers_[*saving_].job) {
       return cat("checkpoint ", workers_[*saving_].job->request.text);
     }
     if (const StoredSpec* const spec = first_without_values(worker.asked.front())) {
       return cat("values ", spec->name);
     }
-    if (options_.number == 0) return "pace";
   }
-  return "";
+  return waits && options_.number == 0 ? "pace" : "";
 }
 
 std::string Server::stats_json() const {

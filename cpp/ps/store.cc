@@ -39,23 +39,19 @@ Status Store::find_rule(const std::string& text, RuleRef& rule) const {
     rule = variable.rule;
     return {};
   }
-  Rule made{text, {}};
-  RC_RETURN_IF_ERROR(rule_from(text, made.update));
-  rule = std::make_shared<const Rule>(std::move(made));
+  UpdateRule made;
+  RC_RETURN_IF_ERROR(rule_from(text, made));
+  rule = std::make_shared<const Rule>(Rule{text, std::move(made)});
   return {};
 }
 
 Status Store::check_same(const Variable& known, const StoredSpec& spec, const Rule& rule) {
+  if (are_other_parts(known.spec, spec)) {
+    return {Code::mismatch, cat("this worker has other parts of variable ", text_of(spec),
+                                " than the servers know: declare the same variables in the same "
+                                "calls on all workers.")};
+  }
   if (known.spec != spec) {
-    StoredSpec moved = spec;
-    moved.shares = known.spec.shares;
-    if (moved == known.spec) {
-      return {
-          Code::mismatch,
-          cat("this worker has another part of variable ", text_of(spec),
-              " here than the servers know: declare the same variables in the same calls on all "
-              "workers.")};
-    }
     return {Code::mismatch, cat("workers have different variables: the servers know ",
                                 text_of(known.spec), ", and this worker has ", text_of(spec),
                                 " in its place. Build the same model on all workers.")};
@@ -169,7 +165,7 @@ void Store::begin_at(Variable& variable, uint64_t updates) {
   variable.updates = updates;
   std::fill(variable.row_updates.begin(), variable.row_updates.end(), updates);
   variable.rates.clear();
-  variable.late_row = kNoRow;
+  variable.late.clear();
 }
 
 uint64_t Store::begin_update(std::size_t variable, std::optional<double> rate) {
@@ -194,7 +190,7 @@ void Store::update(std::size_t variable, uint64_t step, uint64_t first,
   Update(of.rule->update, of.spec.dtype, static_cast<int64_t>(step), of.spec.decays, rate)
       .apply(of.values.data() + first * bytes, slots_at(of, first), gradient.data(), end - first);
   if (of.row_updates.empty()) return;
-  of.late_row = kNoRow;                         // it may be one that has had a gradient now
+  of.late.clear();                              // some have had a gradient now
   const uint64_t width = of.spec.row_elements;  // rows that begin here are counted here
   for (uint64_t row = (first + width - 1) / width; row * width < end; ++row) ++of.row_updates[row];
 }
@@ -203,33 +199,45 @@ void Store::update(std::size_t variable, uint64_t step, uint64_t first,
 bool Store::catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uint64_t& left) {
   if (variable.row_updates.empty() || variable.row_updates[row] >= updates) return true;
   if (left == 0) return false;
+  const auto late = std::find_if(variable.late.begin(), variable.late.end(),
+                                 [row](const LateRow& one) { return one.row == row; });
+  const bool is_known = late != variable.late.end();
+  const uint64_t since = is_known ? late->since : variable.row_updates[row];
+  make_up(variable, row, since, updates, slots_at(variable, row * variable.spec.row_elements),
+          left);
+  const bool is_done = variable.row_updates[row] == updates;
+  if (is_done && is_known) variable.late.erase(late);
+  if (!is_done && !is_known) variable.late.push_back({row, since});
+  return is_done;
+}
+
+// As many updates without a gradient as there are elements `left` for.
+void Store::make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t updates,
+                    std::span<std::byte* const> slots, uint64_t& left) {
+  const UpdateRule& rule = variable.rule->update;
+  const StoredSpec& spec = variable.spec;
+  const uint64_t elements = spec.row_elements;
   uint64_t& has_had = variable.row_updates[row];
-  const uint64_t elements = variable.spec.row_elements, first = row * elements;
-  const auto slots = slots_at(variable, first);
-  const bool decays = variable.spec.decays && variable.rule->update.weight_decay != 0;
+  const bool decays = spec.decays && rule.weight_decay != 0;
   // A row that has never had a gradient has nothing that would move it.
-  if (!decays && is_zero(slots, variable.spec.row_bytes())) {
+  if (!decays && is_zero(slots, spec.row_bytes())) {
     has_had = updates;
     left -= std::min(left, elements);
+    return;
   }
-  const UpdateRule& rule = variable.rule->update;
-  const uint64_t settles = decays ? UpdateRule::kNeverSettles : rule.settles_after();
-  if (std::exchange(variable.late_row, row) != row) variable.late_since = has_had;
-  for (; has_had < updates && left > 0; left -= std::min(left, elements)) {
-    if (has_had - variable.late_since >= settles) {
-      fade(rule, variable.spec.dtype, slots, updates - has_had, elements);
+  const uint64_t settles = decays ? UpdateRule::kNeverSettles : variable.rule->settles_after;
+  while (has_had < updates && left > 0) {
+    if (has_had - since >= settles) {
+      fade(rule, spec.dtype, slots, updates - has_had, elements);
       has_had = updates;
     } else {
-      Update(rule, variable.spec.dtype, static_cast<int64_t>(has_had), variable.spec.decays,
+      Update(rule, spec.dtype, static_cast<int64_t>(has_had), spec.decays,
              variable.rates.at(has_had))
-          .apply(variable.values.data() + first * size_of(variable.spec.dtype), slots, nullptr,
-                 elements);
+          .apply(variable.values.data() + row * spec.row_bytes(), slots, nullptr, elements);
       ++has_had;
     }
+    left -= std::min(left, elements);
   }
-  if (has_had < updates) return false;
-  variable.late_row = kNoRow;
-  return true;
 }
 
 bool Store::catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left) {
@@ -251,6 +259,7 @@ std::size_t Store::update_rows(std::size_t variable, uint64_t step, std::span<co
     // Where another's data overtook this one's, the row has had an update without a gradient
     // instead of this: it gets one less later.
     if (!of.row_updates.empty()) ++of.row_updates[row];
+    std::erase_if(of.late, [row](const LateRow& one) { return one.row == row; });
     const uint64_t first = row * of.spec.row_elements;
     one.apply(of.values.data() + first * size_of(of.spec.dtype), slots_at(of, first),
               gradients + done * of.spec.row_bytes(), of.spec.row_elements);

@@ -1,5 +1,5 @@
 // What one server owns: its shares of the variables, with what the optimizer keeps beside them.
-// One thread calls, so there are no locks.
+// One thread calls at a time, so there are no locks.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +37,8 @@ struct StoredSpec {
 
 // For sentences: "w (float32, shape (9, 5), 45 elements here, by rows)".
 std::string text_of(const StoredSpec& spec);
+// Of one variable, as many elements, which are others.
+bool are_other_parts(const StoredSpec& one, StoredSpec other);
 void write(const StoredSpec& spec, Writer& writer);
 StoredSpec read_spec(Reader& reader);  // the reader fails where it is none
 
@@ -104,10 +106,14 @@ class Store {
   void take_header(Reader& reader);  // one that fits
 
  private:
-  static constexpr uint64_t kNoRow = ~uint64_t{0};
+  struct LateRow {
+    uint64_t row = 0;
+    uint64_t since = 0;  // the updates that it had had when it began to
+  };
   struct Rule {
     std::string text;
     UpdateRule update;
+    uint64_t settles_after = update.settles_after();
   };
   using RuleRef = std::shared_ptr<const Rule>;
   struct Variable {
@@ -122,8 +128,8 @@ class Store {
     // touches more rows than a push names, and yet all is as Keras has it.
     Zeroed<uint64_t> row_updates;
     PushedRates rates;  // of the updates that rows may have missed
-    // The row that catches up, and the updates that it had had before; kNoRow: none.
-    uint64_t late_row = kNoRow, late_since = 0;
+    // Rows that have caught up by a part. No gradient has come to them meanwhile.
+    std::vector<LateRow> late;
   };
   // Without memory.
   static bool read_header(Reader& reader, std::vector<Variable>& saved);
@@ -134,6 +140,8 @@ class Store {
   Status find_rule(const std::string& text, RuleRef& rule) const;
   Status declare_one(std::size_t index, const StoredSpec& spec, const RuleRef& rule);
   std::span<std::byte* const> slots_at(Variable& variable, uint64_t first);
+  static void make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t updates,
+                      std::span<std::byte* const> slots, uint64_t& left);
   bool catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uint64_t& left);
 
   std::vector<Variable> variables_;

@@ -21,6 +21,12 @@ std::string text_of(const StoredSpec& spec) {
              spec.decays ? "" : ", not decayed", ")");
 }
 
+bool are_other_parts(const StoredSpec& one, StoredSpec other) {
+  if (one.shares == other.shares) return false;
+  other.shares = one.shares;
+  return one == other;
+}
+
 void write(const StoredSpec& spec, Writer& writer) {
   writer.put_text(spec.name).put(spec.dtype).put(static_cast<uint8_t>(spec.decays));
   writer.put(spec.elements).put(spec.row_elements).put(static_cast<uint8_t>(spec.dims.size()));
@@ -79,9 +85,10 @@ bool Store::read_header(Reader& reader, std::vector<Variable>& saved) {
   std::vector<RuleRef> rules;
   const auto rule_count = reader.get<uint32_t>();
   for (uint32_t i = 0; i < rule_count && reader.ok(); ++i) {
-    Rule rule{reader.get_text(kRuleBytesMax), {}};
-    if (!rule_from(rule.text, rule.update).ok()) reader.fail();
-    rules.push_back(std::make_shared<const Rule>(std::move(rule)));
+    std::string text = reader.get_text(kRuleBytesMax);
+    UpdateRule rule;
+    if (!rule_from(text, rule).ok()) reader.fail();
+    rules.push_back(std::make_shared<const Rule>(Rule{std::move(text), std::move(rule)}));
   }
   const auto count = reader.get<uint32_t>();
   for (uint32_t i = 0; i < count && reader.ok(); ++i) {
@@ -109,7 +116,11 @@ bool Store::fits(Reader& reader, std::string& why) const {
   }
   for (std::size_t i = 0; i < variables_.size() && why.empty(); ++i) {
     const Variable &theirs = saved[i], &ours = variables_[i];
-    if (theirs.spec != ours.spec) {
+    if (are_other_parts(theirs.spec, ours.spec)) {
+      why = cat("it has other parts of variable ", text_of(ours.spec),
+                " than this server. Declare the same variables in the same calls as then, with the "
+                "same RDMACOLL_CHUNK_SIZE.");
+    } else if (theirs.spec != ours.spec) {
       why = cat("its variable ", i, " is ", text_of(theirs.spec), ", and here it is ",
                 text_of(ours.spec), ". Use the same model, and as many servers.");
     } else if (theirs.rule->update.slots() != ours.rule->update.slots()) {

@@ -130,7 +130,8 @@ void adagrad(const Operands<T>& on, const UpdateRule& rule, T rate) {
 template <typename T>
 void multiply(std::byte* slot, double factor, std::size_t count) {
   auto* const elements = reinterpret_cast<T*>(slot);
-  for (std::size_t i = 0; i < count; ++i) elements[i] = static_cast<T>(elements[i] * factor);
+  // Plus zero: what is negative and too small for T is to be zero in all its bits.
+  for (std::size_t i = 0; i < count; ++i) elements[i] = static_cast<T>(elements[i] * factor) + T{0};
 }
 
 }  // namespace

@@ -175,11 +175,19 @@ uint64_t UpdateRule::settles_after() const {
   return std::max(kSettlesLeast, static_cast<uint64_t>(updates));
 }
 
+// In the order of slots().
 std::array<double, kSlotsMax> UpdateRule::fading() const {
-  if (optimizer == Optimizer::adam) return {beta_1, beta_2, 1};
-  if (optimizer != Optimizer::rmsprop)
-    return {optimizer == Optimizer::adagrad ? 1 : momentum, 1, 1};
-  return {rho, momentum > 0 ? momentum : rho, rho};
+  switch (optimizer) {
+    case Optimizer::sgd:
+      return {momentum, 1, 1};
+    case Optimizer::adam:
+      return {beta_1, beta_2, 1};
+    case Optimizer::rmsprop:
+      return {rho, momentum > 0 ? momentum : rho, rho};
+    case Optimizer::adagrad:
+      break;
+  }
+  return {1, 1, 1};
 }
 
 std::string difference(std::string_view known, std::string_view given) {
@@ -199,6 +207,10 @@ std::string difference(std::string_view known, std::string_view given) {
     return found.empty() ? "nothing of that" : join(found, ", ");
   };
   const auto theirs = lines(known), ours = lines(given);
+  if (theirs.size() == ours.size() &&
+      std::is_permutation(theirs.begin(), theirs.end(), ours.begin())) {
+    return "the same numbers in another order";
+  }
   return cat(beside(theirs, ours), ", and this worker has ", beside(ours, theirs));
 }
 

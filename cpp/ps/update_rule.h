@@ -43,10 +43,11 @@ struct UpdateRule {
   double initial_value_of_slots() const;
   // Whether a gradient of zeros changes nothing: then rows without one can be left alone.
   bool rests_without_gradient() const;
-  // Of rules without weight decay: how many updates without a gradient move the values at all. What
-  // later ones would add is below 2^-40 of what the first has, so all that they do is to fade the
-  // slots: each is multiplied by the number here, in each. The least: a rest that is short ends in
-  // the bits of updates made one by one, whatever the rule. kNeverSettles: they move them for good.
+  // Of rules without weight decay: how many updates without a gradient move the values at all. Each
+  // later one would move them by less than 2^-40 of what the first has, so all that they do is to
+  // fade the slots: each is multiplied by the number here, in each. The least: a rest that is short
+  // ends in the bits of updates made one by one, whatever the rule. kNeverSettles: they move them
+  // for good.
   static constexpr uint64_t kNeverSettles = ~uint64_t{0};
   static constexpr uint64_t kSettlesLeast = 64;
   uint64_t settles_after() const;

@@ -65,6 +65,8 @@ class Session:
         self._variables: dict[str, _Variable] = {}
         self._declaring = threading.Lock()  # numbers follow the order of declarations
         self._restored: str | None = None  # what the next one begins with
+        # Declared with this rule, and without values, since their restore was refused.
+        self._bare: tuple[list[str], str] = ([], "")
         # Calls that have not ended, also those that nobody waits for any more, and the memory they use.
         self._calls: dict[int, _Call] = {}
         self._inside = threading.RLock()  # a signal's handler may come back in
@@ -147,8 +149,8 @@ class Session:
             ) from None
 
     def has(self, name: str) -> bool:
-        """Whether a variable of this name has been declared."""
-        return name in self._variables
+        """Whether a variable of this name has been declared, and may be used."""
+        return name in self._variables and name not in self._bare[0]
 
     def ask(self, what: int) -> list[str]:
         """PS_STATS."""
@@ -204,7 +206,9 @@ class Session:
             said = self._name_variables(arrays, rule, rows, spared)
             restored, self._restored = restored or self._restored, None
         if self.rank == 0 and restored is not None:
+            self._bare = (list(arrays), rule)  # where it is refused they may be declared without it
             self._checkpoint(restored, abi.PS_RESTORE)
+            self._bare = ([], "")
         elif self.rank == 0 and "needs values" in said:
             updates, slots = state or State()
             for slot, kept in enumerate(slots, 1):
@@ -216,6 +220,11 @@ class Session:
     def _name_variables(
         self, arrays: Mapping[str, Array], rule: str, rows: Collection[str], spared: Collection[str]
     ) -> list[str]:
+        if arrays and (list(arrays), rule) == self._bare:
+            for name, array in arrays.items():
+                self._number(name, array)
+            self._bare = ([], "")
+            return ["needs values"]
         for name, array in arrays.items():
             if name in self._variables:
                 raise ConfigError(f"variable {name!r} has been declared already: give each its own name.")

@@ -175,7 +175,7 @@ class VariableServers:
             self._library.engine_blame(engine, failure)
 
     def has_lost_all(self) -> bool:
-        """Of a server: whether no worker has left well."""
+        """Of a server: whether every worker is lost."""
         return bool(self.stats.get("lost") == self.workers)
 
     def close(self, engine: int, cause: str | None) -> bool:

@@ -85,7 +85,7 @@ class Watch:
         place = _place()
         self._kernels.rc_tf_start_round()
         time.sleep(_GRACE_S if is_plain else _GRACE_OF_HANDLERS_S)
-        is_waiting = self._kernels.rc_tf_waiting() > 0 or _python_waits
+        is_waiting = self._kernels.rc_tf_waiting() > 0 or bool(_python_waits)
         if place is None or _place() != place or not is_waiting:
             return
         if not world.is_initialized():

@@ -100,7 +100,8 @@ def exchange(
             "give arrays for variables that are."
         )
     values = {name: _taking(name, places.get(name)) for name in given}
-    if len({id(array) for array in places.values()}) < len(places):
+    given_places = [id(array) for array in places.values() if array is not None]
+    if len(set(given_places)) < len(given_places):
         raise ConfigError("out has one array for two variables: give each its own.")
     for name in places:
         if any(np.may_share_memory(values[name], gradient) for gradient in given.values()):
@@ -142,17 +143,16 @@ def restore(path: str | os.PathLike[str]) -> None:
 
     Where nothing has been declared (behind `init()`), the next declaration begins with it, by `declare` or by
     the first step of a `DistributedOptimizer`. Where variables are declared one after the other, call it
-    behind the last one: it is done when the call is over, and workers pull. Raises ConfigError where there is
-    no such checkpoint, which changes nothing: the program may go on without. Whether it fits to what is
-    declared, the declaration says."""
+    behind the last one: it is done when the call is over, and workers pull. Raises ConfigError on the first
+    worker where there is no such checkpoint, or it does not fit to what is declared, which the declaration
+    says. Either changes nothing: the program may go on without, and declare (anew)."""
     current().restore(os.fspath(path))
 
 
 def stats() -> list[dict[str, Any]]:
     """What each server has done and stores: updates, bytes_received, bytes_sent, stored_bytes, variables,
     workers (those that are there), waiting (of them), lost; and a text, waiting_for, of what the first of
-    these waits for: "values NAME", "checkpoint PATH" that is written or read, "pace" (staleness; at the first
-    server), or ""."""
+    these waits for: "values NAME" of worker 0, "pace" (staleness; at the first server), or ""."""
     return [json.loads(text) for text in current().ask(abi.PS_STATS)]
 
 

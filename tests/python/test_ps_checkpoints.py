@@ -150,5 +150,39 @@ report([float(ps.pull(name)[7]) for name in ("a", "b")], 0)
 """
 
 
+REFUSED_LATER = """
+import sys
+import numpy as np, rdmacoll
+from ranks import report
+from rdmacoll import ps
+path, is_first = sys.argv[1], sys.argv[2] == "first"
+rdmacoll.init(mode="ps", sync=False, num_servers=2)
+rule = ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n")
+w = np.full(5000 if is_first else 6000, 3, np.float32)
+said = ""
+if not is_first:
+    ps.restore(path)
+try:
+    ps.declare({"w": w}, rule)
+except rdmacoll.ConfigError as error:
+    said = str(error)
+    ps.declare({"w": w}, rule)
+if is_first:
+    ps.save(path)
+ps.push(np.ones(w.size, np.float32), "w")
+rdmacoll.engine.barrier()
+report([said, float(ps.pull("w")[7])])
+"""
+
+
+def test_a_run_begins_anew_where_what_was_saved_does_not_fit(tmp_path):
+    path = str(tmp_path / "saved")
+    run(REFUSED_LATER, 3, arguments=[path, "first"]).succeeded()
+    (said, value), (nothing, other) = run(REFUSED_LATER, 4, arguments=[path, "second"]).succeeded()[:2]
+    assert "cannot be restored: its variable 0 is w (float32, shape (5000), " in said
+    assert nothing == ""
+    assert value == other == 1
+
+
 def test_what_is_declared_in_parts_is_restored_behind_the_last(tmp_path):
     assert _lives(SEVERAL, tmp_path) == [[0, -1], [0, -1]]

@@ -162,7 +162,8 @@ print("worker", rdmacoll.rank(), "has", float(ps.pull("w")[0]), flush=True)
     assert done.returncode == 0, done.stdout + done.stderr
     values = re.findall(r"worker [02] has -(\d+)\.0", done.stdout)
     assert len(values) == 2, done.stdout + done.stderr
-    assert all(650 <= int(value) <= 651 for value in values), values
+    # 300 of each and 51 of the one that died, as the last one finds them.
+    assert max(map(int, values)) == 651, values
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

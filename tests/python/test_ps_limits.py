@@ -19,7 +19,6 @@ ps.push_rows(np.arange(256), w, "w")
 ps.pull_rows(np.arange(256), "w")
 report(ps.stats()[0]["stored_bytes"])
 time.sleep(1000)
-time.sleep(1000)
 """
 
 

@@ -42,6 +42,36 @@ if rank == 0:
     assert sum(server.output.count(said) for server in outcome.ranks[3:]) == 1, outcome.text()
 
 
+def test_whoever_is_held_back_by_one_that_waits_for_values_hears_of_these():
+    program = """
+import time
+import numpy as np, rdmacoll
+from ranks import report
+from rdmacoll import ps
+rdmacoll.init(mode="ps", sync=False, staleness=2)
+rule = ps.Rule("optimizer=sgd\\ninitial_learning_rate=1\\n")
+w = np.zeros(10, np.float32)
+ps.declare({"w": w}, rule)
+if rdmacoll.rank() == 0:
+    for step in range(10):
+        if step == 2:
+            time.sleep(4)
+            ps.declare({"extra": np.ones(1, np.float32)}, rule)
+        ps.push(w, "w")
+elif rdmacoll.rank() == 1:
+    for _ in range(10):
+        ps.push(w, "w")
+else:
+    time.sleep(0.5)
+    ps.declare({"extra": np.zeros(1, np.float32)}, rule)
+    for _ in range(10):
+        ps.push(w, "w")
+"""
+    outcome = run(program, 4, env={"RDMACOLL_STALL_WARNING_S": "1"}, deadline_s=60)
+    outcome.succeeded()
+    assert "for worker 0 to give variable extra its first values" in outcome.ranks[3].output, outcome.text()
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_colocated_server_answers_while_its_worker_lets_python_do_nothing(transport):
     program = """

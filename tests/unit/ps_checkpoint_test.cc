@@ -147,6 +147,18 @@ TEST_F(Checkpoints, are_refused_when_a_byte_is_wrong_and_change_nothing) {
   EXPECT_TRUE(run(Checkpoint::Way::restore, path, store).ok());
 }
 
+// What fills slots would else go over what was restored.
+TEST_F(Checkpoints, begin_when_slots_are_filled) {
+  const std::string rule = "optimizer=adagrad\n";
+  Store saved = store_after(3, rule);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  Store restored = store_after(0, rule);
+  EXPECT_FALSE(restored.is_filled());
+  ASSERT_TRUE(run(Checkpoint::Way::restore, path, restored).ok());
+  EXPECT_TRUE(restored.is_filled());
+  EXPECT_EQ(all(restored), all(saved));
+}
+
 TEST_F(Checkpoints, are_refused_with_what_is_different) {
   Store saved = store_after(1);
   ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
@@ -183,6 +195,12 @@ TEST_F(Checkpoints, are_refused_with_what_is_different) {
   ASSERT_TRUE(transposed.declare(kAdam, 0, turned).ok());
   EXPECT_THAT(run(Checkpoint::Way::restore, path, transposed).message(),
               testing::HasSubstr("and here it is w (float32, shape (4, 10), "));
+  Store elsewhere;
+  turned = {saved.spec(0), saved.spec(1)};
+  turned[1].shares = 1;
+  ASSERT_TRUE(elsewhere.declare(kAdam, 0, turned).ok());
+  EXPECT_THAT(run(Checkpoint::Way::restore, path, elsewhere).message(),
+              testing::HasSubstr("it has other parts of variable words (float64, "));
   write("something else, long enough to be one");
   EXPECT_THAT(run(Checkpoint::Way::restore, path, saved).message(),
               testing::HasSubstr("is none of this version of rdmacoll"));

@@ -222,7 +222,7 @@ TEST(Store, takes_an_optimizer_for_each_declaration_and_one_list_of_variables) {
   elsewhere.shares = 1;
   const Status moved = store.declare(rule, 0, {&elsewhere, 1});
   EXPECT_EQ(moved.code(), Code::mismatch);
-  EXPECT_THAT(moved.message(), testing::HasSubstr("another part of variable w (float32, "));
+  EXPECT_THAT(moved.message(), testing::HasSubstr("other parts of variable w (float32, "));
   const Status rows = store.declare(rule, 0, {&kByRows, 1});
   EXPECT_EQ(rows.code(), Code::mismatch);
   EXPECT_THAT(
