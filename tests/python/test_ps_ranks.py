@@ -205,6 +205,7 @@ for _ in range(3):
         assert value.shape == mine[name].shape and value.dtype == np.float32
         sums.append(sorted(set(value.ravel().tolist())))
 rdmacoll.push(mine["w"], "left")  # which nobody pulls
+rdmacoll.engine.barrier()  # all have pushed
 rdmacoll.shutdown()
 rdmacoll.init()
 late = refusal(rdmacoll.pull, "left")
