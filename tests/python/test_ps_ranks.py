@@ -184,6 +184,7 @@ report([*said, ps.sharding()])
 @pytest.mark.parametrize("servers", ["2", ""])
 def test_where_servers_sum_a_push_is_the_first_half_of_a_push_pull(servers):
     program = """
+import time
 import numpy as np, rdmacoll
 from ranks import report
 rdmacoll.init()
@@ -205,7 +206,8 @@ for _ in range(3):
         assert value.shape == mine[name].shape and value.dtype == np.float32
         sums.append(sorted(set(value.ravel().tolist())))
 rdmacoll.push(mine["w"], "left")  # which nobody pulls
-rdmacoll.engine.barrier()  # all have pushed
+rdmacoll.engine.barrier()  # all have pushed, and the sum is done a moment later: in flight it would be
+time.sleep(1)  # an error of others that this rank leaves
 rdmacoll.shutdown()
 rdmacoll.init()
 late = refusal(rdmacoll.pull, "left")
