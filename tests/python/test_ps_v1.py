@@ -84,7 +84,7 @@ def test_what_servers_cannot_do_is_said():
         "ConfigError: Own changes _apply_dense of MomentumOptimizer: a server cannot know how",
         "MomentumOptimizer has a momentum of class function, which servers cannot compute: give a number.",
         "ConfigError: DistributedOptimizer(op=Sum) with asynchronous",
-        "ConfigError: variable 'v' is float16: servers update float32 and float64",
+        "ConfigError: variable 'v' is float16, and servers update float32 and float64: keep it",
         "ConfigError: variable 'v' has a constraint",
         "ConfigError: variable 'v' is at the servers already",
     ]
