@@ -142,8 +142,8 @@ typedef struct rc_variable {
 } rc_variable;
 
 /* Of whole variables. init: their first values; push: gradients; pull: values come, once the
- * first worker has given them; push_pull:
- * gradients go, and fresh values come into the same memory. */
+ * first worker has given them; push_pull: gradients go, and fresh values come into the same
+ * memory. */
 enum rc_ps_move { RC_PS_INIT = 0, RC_PS_PUSH = 1, RC_PS_PULL = 2, RC_PS_PUSH_PULL = 3 };
 /* leave: this worker needs nothing any more. */
 enum rc_ps_ask { RC_PS_STATS = 0, RC_PS_LEAVE = 1 };

@@ -133,7 +133,7 @@ def test_servers_whose_workers_have_all_died_have_failed():
 
 
 # What the page says: Open MPI ends a job with its first process, unless it is told otherwise.
-@pytest.mark.skipif("Open MPI) 4" not in launcher_version(), reason="its option is of Open MPI 4")
+@pytest.mark.skipif("Open MPI) 4" not in launcher_version(), reason="needs Open MPI 4")
 def test_a_death_is_survived_under_a_launcher_that_allows_it(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
