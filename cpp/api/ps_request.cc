@@ -34,7 +34,7 @@ Status ask_for_rows(const rc_ps_request& request, const Tensor& tensor, Client& 
   if (request.move == RC_PS_PUSH) {
     return client.push_rows(tensor.variable, rows, tensor.gradient, call, rate);
   }
-  return client.exchange_rows(tensor.variable, rows, tensor, call, rate);
+  return client.exchange_rows(tensor, rows, call, rate);
 }
 
 }  // namespace

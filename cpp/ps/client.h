@@ -86,8 +86,9 @@ class Client final : public Sink {
                    CallRef& call, std::optional<double> rate = {});
   Status pull_rows(uint32_t variable, std::span<const int64_t> rows, std::byte* values,
                    CallRef& call);
-  Status exchange_rows(uint32_t variable, std::span<const int64_t> rows, const Tensor& tensor,
-                       CallRef& call, std::optional<double> rate = {});
+  // Gradients of `rows` there, their fresh values back.
+  Status exchange_rows(const Tensor& tensor, std::span<const int64_t> rows, CallRef& call,
+                       std::optional<double> rate = {});
   // To a file of each server's machine, whose name begins with `path`; each at a moment of its own.
   CallRef save(const std::string& path);
   // Its texts are the numbers of the saves that the servers' files are of.

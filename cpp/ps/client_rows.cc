@@ -89,10 +89,10 @@ Status Client::pull_rows(uint32_t variable, std::span<const int64_t> rows, std::
 }
 
 // One request after the other: those of a worker are answered in their order.
-Status Client::exchange_rows(uint32_t variable, std::span<const int64_t> rows, const Tensor& tensor,
-                             CallRef& call, std::optional<double> rate) {
-  RC_RETURN_IF_ERROR(push_rows(variable, rows, tensor.gradient, call, rate));
-  take_rows(variable, rows, tensor.data, call);
+Status Client::exchange_rows(const Tensor& tensor, std::span<const int64_t> rows, CallRef& call,
+                             std::optional<double> rate) {
+  RC_RETURN_IF_ERROR(push_rows(tensor.variable, rows, tensor.gradient, call, rate));
+  take_rows(tensor.variable, rows, tensor.data, call);
   return {};
 }
 

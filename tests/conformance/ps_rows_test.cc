@@ -51,10 +51,10 @@ TEST_P(ParameterServerRows, say_where_the_push_of_an_exchange_was_refused) {
   const Tensor tensor{0, reinterpret_cast<std::byte*>(values.data()),
                       reinterpret_cast<const std::byte*>(gradients.data())};
   CallRef call;
-  ASSERT_TRUE(clients[0]->exchange_rows(0, rows, tensor, call, INFINITY).ok());
+  ASSERT_TRUE(clients[0]->exchange_rows(tensor, rows, call, INFINITY).ok());
   EXPECT_THAT(wait(call).message(),
               testing::HasSubstr("learning rate of a push of variable words"));
-  ASSERT_TRUE(clients[0]->exchange_rows(0, rows, tensor, call).ok());
+  ASSERT_TRUE(clients[0]->exchange_rows(tensor, rows, call).ok());
   run(call);
   EXPECT_EQ(values, (std::vector<float>{17, 18, -1, 0}));
 }
