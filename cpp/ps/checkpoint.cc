@@ -124,12 +124,11 @@ Status Checkpoint::step() {
   return {};
 }
 
-// FNV-1a (Fowler, Noll, Vo) over words of 8 bytes: against accidents, not against enemies.
 void Checkpoint::mix(std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
     uint64_t word = 0;
     std::memcpy(&word, bytes.data() + at, std::min(sizeof word, bytes.size() - at));
-    checksum_ = (checksum_ ^ word) * 1099511628211u;
+    checksum_ = fnv_with(checksum_, word);
     checksum_ ^= checksum_ >> 29;
   }
 }

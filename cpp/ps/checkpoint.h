@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "ps/fnv.h"
 #include "ps/store.h"
 
 namespace rdmacoll::ps {
@@ -56,7 +57,7 @@ class Checkpoint {
   std::vector<std::span<std::byte>> memory_;  // the header's, when it is saved, and the store's
   std::size_t part_ = 0, done_ = 0;           // of memory_
   uint64_t data_bytes_ = 0;
-  uint64_t checksum_ = 14695981039346656037u;
+  uint64_t checksum_ = kFnvBasis;
 };
 
 }  // namespace rdmacoll::ps

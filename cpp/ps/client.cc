@@ -200,7 +200,10 @@ bool Client::turn() {
     if (knew) say_why();
     return true;
   }
-  for (Server& server : servers_) {
+  // Each worker begins with another server, so that none is hit by all.
+  const auto begin = static_cast<std::size_t>(world_.rank);
+  for (std::size_t nth = 0; nth < servers_.size(); ++nth) {
+    Server& server = servers_[(begin + nth) % servers_.size()];
     for (std::size_t i = 0; i < std::min(kUnderWay, server.asked.size()); ++i) {
       const Pending& pending = server.asked[i];
       moved |= post(server, server.asked[i]);

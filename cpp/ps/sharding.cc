@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "ps/fnv.h"
 
 namespace rdmacoll::ps {
 namespace {
@@ -128,10 +129,10 @@ uint64_t Sharding::elements_on(std::size_t variable, int server) const {
 }
 
 uint64_t Sharding::mark_of(std::size_t variable, int server) const {
-  uint64_t mark = 14695981039346656037u;
+  uint64_t mark = kFnvBasis;
   for (const Share& share : shares(variable)) {
     if (share.server != server) continue;
-    for (const uint64_t word : {share.first, share.elements}) mark = (mark ^ word) * 1099511628211u;
+    for (const uint64_t word : {share.first, share.elements}) mark = fnv_with(mark, word);
   }
   return mark;
 }

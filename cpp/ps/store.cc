@@ -162,8 +162,10 @@ void Store::set_initialized(std::size_t variable, uint64_t updates) {
 
 // As if it had had so many, and no row had missed one.
 void Store::begin_at(Variable& variable, uint64_t updates) {
-  variable.updates = updates;
-  std::fill(variable.row_updates.begin(), variable.row_updates.end(), updates);
+  variable.updates = variable.begun_at = updates;
+  const std::size_t rows = variable.row_updates.size();
+  variable.row_updates = Zeroed<uint64_t>();  // before the other: there may be many
+  variable.row_updates.resize(rows);
   variable.rates.clear();
   variable.late.clear();
 }
@@ -197,15 +199,15 @@ void Store::update(std::size_t variable, uint64_t step, uint64_t first,
 
 // Up to its update number `updates`, exclusive.
 bool Store::catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uint64_t& left) {
-  if (variable.row_updates.empty() || variable.row_updates[row] >= updates) return true;
+  if (variable.row_updates.empty() || variable.updates_of(row) >= updates) return true;
   if (left == 0) return false;
   const auto late = std::find_if(variable.late.begin(), variable.late.end(),
                                  [row](const LateRow& one) { return one.row == row; });
   const bool is_known = late != variable.late.end();
-  const uint64_t since = is_known ? late->since : variable.row_updates[row];
+  const uint64_t since = is_known ? late->since : variable.updates_of(row);
   make_up(variable, row, since, updates, slots_at(variable, row * variable.spec.row_elements),
           left);
-  const bool is_done = variable.row_updates[row] == updates;
+  const bool is_done = variable.updates_of(row) == updates;
   if (is_done && is_known) variable.late.erase(late);
   if (!is_done && !is_known) variable.late.push_back({row, since});
   return is_done;
@@ -217,13 +219,14 @@ void Store::make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t u
   const UpdateRule& rule = variable.rule->update;
   const StoredSpec& spec = variable.spec;
   const uint64_t elements = spec.row_elements;
-  uint64_t& has_had = variable.row_updates[row];
+  uint64_t has_had = variable.updates_of(row);
+  const auto note = [&] { variable.row_updates[row] = has_had - variable.begun_at; };
   const bool decays = spec.decays && rule.weight_decay != 0;
   // A row that has never had a gradient has nothing that would move it.
   if (!decays && is_zero(slots, spec.row_bytes())) {
     has_had = updates;
     left -= std::min(left, elements);
-    return;
+    return note();
   }
   const uint64_t settles = decays ? UpdateRule::kNeverSettles : variable.rule->settles_after;
   while (has_had < updates && left > 0) {
@@ -238,11 +241,15 @@ void Store::make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t u
     }
     left -= std::min(left, elements);
   }
+  note();
 }
 
 bool Store::catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left) {
   Variable& of = variables_[variable];
-  while (row < of.row_updates.size() && catch_up_row(of, row, updates, left)) ++row;
+  for (; row < of.row_updates.size() && catch_up_row(of, row, updates, left); ++row) {
+    if (left == 0) return false;
+    --left;  // to look at a row is work, too
+  }
   return row >= of.row_updates.size();
 }
 

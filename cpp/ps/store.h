@@ -124,9 +124,12 @@ class Store {
     Zeroed<std::byte> values;
     std::vector<Zeroed<std::byte>> slots;
     // Of a variable by rows, where rows without a gradient change as well: the updates that each
-    // has had. It gets the others, with gradients of zero, when somebody wants it; so nobody
-    // touches more rows than a push names, and yet all is as Keras has it.
+    // has had since the variable had so many. It gets the others, with gradients of zero, when
+    // somebody wants it; so nobody touches more rows than a push names, and yet all is as Keras
+    // has it.
+    uint64_t begun_at = 0;
     Zeroed<uint64_t> row_updates;
+    uint64_t updates_of(uint64_t row) const { return begun_at + row_updates[row]; }
     PushedRates rates;  // of the updates that rows may have missed
     // Rows that have caught up by a part. No gradient has come to them meanwhile.
     std::vector<LateRow> late;
