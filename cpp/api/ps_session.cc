@@ -180,12 +180,6 @@ Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
     if (clock_.now() >= deadline) return Status::busy();
     if (!moved) sleep(hold, deadline);
   }
-  const bool by_kernel = std::all_of(peers.begin(), peers.end(), [this](int peer) {
-    return fabric_->reach(peer).transport == "tcp";
-  });
-  if (by_kernel && world_.crowd(cores_allowed()).is_crowded()) {
-    patience_ = Patience(kSpinWhereTheKernelWorks);
-  }
   if (client_ || world_.number(rank_) != rank_) thread_ = std::thread([this] { run(); });
   return {};
 }

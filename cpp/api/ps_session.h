@@ -84,10 +84,8 @@ class PsSession {
   void end();
 
  private:
-  // A little more than an answer takes within a node; then the processor is for others. Where these
-  // share it and the kernel moves the data (TCP on one machine), whoever polls keeps it from that.
+  // A little more than an answer takes within a node; then the processor is for others.
   static constexpr Nanoseconds kSpin = 200 * kMicrosecond;
-  static constexpr Nanoseconds kSpinWhereTheKernelWorks = 60 * kMicrosecond;
 
   PsSession() = default;
   std::vector<int> ranks(int first, int end) const;

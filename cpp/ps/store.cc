@@ -163,9 +163,11 @@ void Store::set_initialized(std::size_t variable, uint64_t updates) {
 // As if it had had so many, and no row had missed one.
 void Store::begin_at(Variable& variable, uint64_t updates) {
   variable.updates = variable.begun_at = updates;
-  const std::size_t rows = variable.row_updates.size();
-  variable.row_updates = Zeroed<uint64_t>();  // before the other: there may be many
-  variable.row_updates.resize(rows);
+  try {
+    variable.row_updates = Zeroed<uint64_t>(variable.row_updates.size());
+  } catch (const std::bad_alloc&) {  // there is no room for both
+    std::fill(variable.row_updates.begin(), variable.row_updates.end(), 0);
+  }
   variable.rates.clear();
   variable.late.clear();
 }

@@ -87,7 +87,8 @@ class Store {
   uint64_t updates(std::size_t variable) const { return variables_[variable].updates; }
   // Before a whole variable is updated or read: its rows from `row` on get the updates before
   // number `updates` that they have missed. That may be a lot of work, as in the two below: all
-  // stop when no element is `left` to be updated, and go on in the next call. Whether it is done.
+  // stop when no element is `left` to be updated, and go on in the next call. Here a row that is
+  // looked at counts as one, too. Whether it is done.
   bool catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left);
   void update(std::size_t variable, uint64_t step, uint64_t first,
               std::span<const std::byte> gradient, std::optional<double> rate = {});

@@ -92,12 +92,23 @@ TEST(Store, declares_what_is_large_without_touching_it) {
   const StoredSpec large{"w", Dtype::float32, true, kLarge, 4, {1 << 24, 4}};
   const uint64_t before = resident_bytes();
   Store store = store_of("optimizer=adam\n", large);
-  store.set_initialized(0);
+  store.set_initialized(0, 7);
   EXPECT_GE(store.bytes(), 3 * kLarge * sizeof(float));
   EXPECT_LT(resident_bytes() - before, kLarge);
 }
 
 #endif
+
+TEST(Store, looks_at_rows_in_slices) {
+  Store store = store_of("optimizer=adam\n", kByRows);
+  store.set_initialized(0, 7);
+  uint64_t row = 0, left = 4;
+  EXPECT_FALSE(store.catch_up(0, 7, row, left));
+  EXPECT_EQ(row, 4U);
+  EXPECT_EQ(left, 0U);
+  left = kRows;
+  EXPECT_TRUE(store.catch_up(0, 7, row, left));
+}
 
 TEST(Store, fills_slots_in_slices) {
   Store store;
