@@ -152,7 +152,8 @@ try:
     rdmacoll.engine.barrier()
 except rdmacoll.RankFailedError:
     pass
-print("worker", rdmacoll.rank(), "has", float(ps.pull("w")[0]), flush=True)
+line = f"worker {rdmacoll.rank()} has {float(ps.pull('w')[0])}\\n"
+os.write(1, line.encode())  # at once: the other's may come between the parts of it
 """
     )
     command = [*mpirun_command(4), "--enable-recovery", sys.executable, str(program)]
