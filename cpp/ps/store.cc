@@ -207,28 +207,28 @@ bool Store::catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uin
                                  [row](const LateRow& one) { return one.row == row; });
   const bool is_known = late != variable.late.end();
   const uint64_t since = is_known ? late->since : variable.updates_of(row);
-  make_up(variable, row, since, updates, slots_at(variable, row * variable.spec.row_elements),
-          left);
-  const bool is_done = variable.updates_of(row) == updates;
+  const uint64_t has_had = make_up(variable, row, since, updates,
+                                   slots_at(variable, row * variable.spec.row_elements), left);
+  variable.row_updates[row] = has_had - variable.begun_at;
+  const bool is_done = has_had == updates;
   if (is_done && is_known) variable.late.erase(late);
   if (!is_done && !is_known) variable.late.push_back({row, since});
   return is_done;
 }
 
-// As many updates without a gradient as there are elements `left` for.
-void Store::make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t updates,
-                    std::span<std::byte* const> slots, uint64_t& left) {
+// As many updates without a gradient as there are elements `left` for. How many the row has had
+// then.
+uint64_t Store::make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t updates,
+                        std::span<std::byte* const> slots, uint64_t& left) {
   const UpdateRule& rule = variable.rule->update;
   const StoredSpec& spec = variable.spec;
   const uint64_t elements = spec.row_elements;
   uint64_t has_had = variable.updates_of(row);
-  const auto note = [&] { variable.row_updates[row] = has_had - variable.begun_at; };
   const bool decays = spec.decays && rule.weight_decay != 0;
   // A row that has never had a gradient has nothing that would move it.
   if (!decays && is_zero(slots, spec.row_bytes())) {
-    has_had = updates;
     left -= std::min(left, elements);
-    return note();
+    return updates;
   }
   const uint64_t settles = decays ? UpdateRule::kNeverSettles : variable.rule->settles_after;
   while (has_had < updates && left > 0) {
@@ -243,7 +243,7 @@ void Store::make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t u
     }
     left -= std::min(left, elements);
   }
-  note();
+  return has_had;
 }
 
 bool Store::catch_up(std::size_t variable, uint64_t updates, uint64_t& row, uint64_t& left) {

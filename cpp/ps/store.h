@@ -144,8 +144,8 @@ class Store {
   Status find_rule(const std::string& text, RuleRef& rule) const;
   Status declare_one(std::size_t index, const StoredSpec& spec, const RuleRef& rule);
   std::span<std::byte* const> slots_at(Variable& variable, uint64_t first);
-  static void make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t updates,
-                      std::span<std::byte* const> slots, uint64_t& left);
+  static uint64_t make_up(Variable& variable, uint64_t row, uint64_t since, uint64_t updates,
+                          std::span<std::byte* const> slots, uint64_t& left);
   bool catch_up_row(Variable& variable, uint64_t row, uint64_t updates, uint64_t& left);
 
   std::vector<Variable> variables_;

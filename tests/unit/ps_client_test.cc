@@ -75,8 +75,9 @@ TEST(PsClient, begins_with_a_server_of_its_own) {
     client.turn();
     EXPECT_EQ(notes.asked, order);
     ASSERT_EQ(notes.given.size(), kServers * kChunks);
-    for (std::size_t i = 0; i < notes.given.size(); ++i)
+    for (std::size_t i = 0; i < notes.given.size(); ++i) {
       EXPECT_EQ(notes.given[i], order[i / kChunks]);
+    }
   }
 }
 
