@@ -1,0 +1,120 @@
+"""A GPU and its driver as they tell of themselves, and as they behave."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+from driver import (
+    ATTRIBUTES,
+    BUFFER_ID,
+    IPC_CAPABLE,
+    MEMORY_TYPE,
+    MI,
+    POINTER,
+    RDMA_CAPABLE,
+    Cuda,
+    DriverError,
+)
+
+
+def describe(cuda: Cuda, _: Any) -> dict[str, Any]:
+    """The GPU, as the driver and NVML tell it, and its place in the PCIe tree."""
+    name, total, version = ctypes.create_string_buffer(96), ctypes.c_size_t(), ctypes.c_int()
+    address = ctypes.create_string_buffer(32)
+    cuda("cuDeviceGetName", name, 96, cuda.device)
+    cuda("cuDeviceTotalMem_v2", ctypes.byref(total), cuda.device)
+    cuda("cuDriverGetVersion", ctypes.byref(version))
+    cuda("cuDeviceGetPCIBusId", address, 32, cuda.device)
+    place = Path("/sys/bus/pci/devices") / address.value.decode().lower()
+    facts: dict[str, Any] = {"name": name.value.decode(), "bytes": total.value, "cuda": version.value}
+    facts |= {key: cuda.attribute(number) for key, number in ATTRIBUTES.items()}
+    facts["pci"] = address.value.decode()
+    facts["sys_path"] = str(place.resolve()) if place.exists() else "no /sys entry"
+    for file in ("numa_node", "max_link_speed", "max_link_width", "current_link_speed", "class"):
+        if (place / file).exists():
+            facts[f"sys_{file}"] = (place / file).read_text().strip()
+    facts["peer_memory_module"] = Path("/sys/module/nvidia_peermem").exists()
+    facts["bar1_bytes"], facts["driver"] = _nvml(cuda)
+    return facts
+
+
+def _nvml(cuda: Cuda) -> tuple[list[int] | str, str]:
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        return str(error), "?"
+    nvml.nvmlInit_v2()
+    uuid, handle = ctypes.create_string_buffer(16), ctypes.c_void_p()
+    cuda("cuDeviceGetUuid", uuid, cuda.device)
+    digits = uuid.raw.hex()
+    text = "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    if nvml.nvmlDeviceGetHandleByUUID(text.encode(), ctypes.byref(handle)) != 0:
+        return f"NVML knows no {text}", "?"
+    bar1, version = (ctypes.c_ulonglong * 3)(), ctypes.create_string_buffer(96)
+    refused = nvml.nvmlDeviceGetBAR1MemoryInfo(handle, bar1)
+    nvml.nvmlSystemGetDriverVersion(version, 96)
+    return ([*bar1] if not refused else f"refused ({refused})"), version.value.decode()
+
+
+def behaviour(cuda: Cuda, _: Any) -> dict[str, Any]:
+    """Facts of the driver that the engine relies on, each as it was seen."""
+    seen: dict[str, Any] = {}
+    stream, event = cuda.stream(), cuda.event()
+    seen["an event that was never recorded"] = cuda.code("cuEventQuery", event)
+    cuda.launch("spin", stream, 1, 1, ctypes.c_longlong(20_000_000))
+    cuda("cuEventRecord", event, stream)
+    seen["an event behind a running kernel (600: not ready)"] = cuda.code("cuEventQuery", event)
+    cuda("cuStreamSynchronize", stream)
+    seen["the same event after the kernel"] = cuda.code("cuEventQuery", event)
+    host = ctypes.create_string_buffer(4096)
+    seen["memory type of plain host memory"] = cuda.pointer_attribute(MEMORY_TYPE, ctypes.addressof(host))
+    seen["memory type of pinned host memory"] = cuda.pointer_attribute(MEMORY_TYPE, cuda.pinned(4096))
+    first = cuda.allocate(64 * MI)
+    number = cuda.pointer_attribute(BUFFER_ID, first)
+    seen["memory type of device memory"] = cuda.pointer_attribute(MEMORY_TYPE, first + 4096)
+    seen["buffer id is the allocation's, at any offset"] = number == cuda.pointer_attribute(
+        BUFFER_ID, first + MI
+    )
+    for label, attribute in (("IPC", IPC_CAPABLE), ("GPUDirect RDMA", RDMA_CAPABLE)):
+        seen[f"device memory is {label} capable"] = cuda.pointer_attribute(attribute, first)
+    seen["a dma-buf descriptor of it"] = _dma_buf(cuda, first, 64 * MI)
+    seen["a dma-buf descriptor of 4 KiB at an offset of 4 KiB"] = _dma_buf(cuda, first + 4096, 4096)
+    cuda.free(first)
+    second = cuda.allocate(64 * MI)
+    seen["freed memory comes again at the same address"] = first == second
+    seen["and has another buffer id"] = number != cuda.pointer_attribute(BUFFER_ID, second)
+    cuda.free(second)
+    pooled = POINTER()
+    if cuda.code("cuMemAllocAsync", ctypes.byref(pooled), ctypes.c_size_t(MI), stream) == 0:
+        cuda("cuStreamSynchronize", stream)
+        for label, attribute in (("IPC", IPC_CAPABLE), ("GPUDirect RDMA", RDMA_CAPABLE)):
+            seen[f"pooled memory is {label} capable"] = cuda.pointer_attribute(attribute, pooled.value)
+        seen["a dma-buf descriptor of pooled memory"] = _dma_buf(cuda, pooled.value, MI)
+        cuda("cuMemFreeAsync", pooled, stream)
+    cuda("cuStreamBeginCapture_v2", stream, 0)
+    state = ctypes.c_int()
+    cuda("cuStreamIsCapturing", stream, ctypes.byref(state))
+    seen["a stream that is captured says so (1)"] = state.value
+    graph = ctypes.c_void_p()
+    cuda("cuStreamEndCapture", stream, ctypes.byref(graph))
+    return seen
+
+
+def _dma_buf(cuda: Cuda, address: int, size: int) -> str:
+    descriptor = ctypes.c_int(-1)
+    try:
+        cuda(
+            "cuMemGetHandleForAddressRange",
+            ctypes.byref(descriptor),
+            POINTER(address),
+            ctypes.c_size_t(size),
+            1,
+            ctypes.c_ulonglong(0),
+        )
+    except (DriverError, AttributeError) as error:
+        return str(error)
+    os.close(descriptor.value)
+    return "yes"
