@@ -3,7 +3,7 @@
 Order of precedence: arguments of `init()`, RDMACOLL_RANK and its like, MPI, Slurm, torchrun, and with
 parameter servers TF_CONFIG; without any of them a world of one. A launcher of one process hides none of
 several, and a launcher that says N while MPI says 1 is an error: N worlds of one would train N models without
-a word.
+a word. The same holds for variables of launchers that do not describe this process completely.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rdmacoll.engine import cluster as cluster_rules, launch as launch_rules, patience
+from rdmacoll.engine.alone import check_alone
 from rdmacoll.engine.carrier import Carrier, MpiCarrier, SoloCarrier
 from rdmacoll.engine.cluster import Told
 from rdmacoll.engine.errors import ConfigError, RdmacollError
@@ -279,6 +280,8 @@ def find_start(
         world = sys.modules["mpi4py.MPI"].COMM_WORLD
         found.insert(0, Launch("MPI", world.Get_rank(), world.Get_size(), is_mpi=True))
     timeout_s = values.given_number("RDMACOLL_START_TIMEOUT_S") if values else None
+    if all(told.size == 1 for told in found):
+        check_alone(environ, is_launched=bool(found))
     for told in found:
         start = _start_with_mpi(told, environ, timeout_s) if told.is_mpi else Start(told)
         if start is not None:

@@ -39,6 +39,7 @@ class Launch:
     is_mpi: bool = False  # MPI carries the texts, where this process has that MPI
     hosts: tuple[str, ...] = ()  # host:port of every rank, where lists say who takes part
     servers: int = 0  # how many of them, the last ones, are parameter servers
+    job: str = ""  # the launcher's name for this start, the same on all of its ranks; empty: it has none
 
     def name(self, rank: int) -> str:
         """What sentences call a rank: "rank 3", and where lists name it "worker 1" or "ps 0"."""
@@ -155,6 +156,8 @@ def by_hand(
     if not merged:
         return None
     by = "arguments of init()" if as_argument else "RDMACOLL_RANK and RDMACOLL_SIZE"
+    if set(merged) == {"RDMACOLL_SIZE"} and merged["RDMACOLL_SIZE"].strip() == "1":
+        merged["RDMACOLL_RANK"] = "0"
     missing = [name for name in ("RDMACOLL_RANK", "RDMACOLL_SIZE") if name not in merged]
     if missing:
         raise ConfigError(
@@ -183,10 +186,10 @@ def by_mpi(environ: Mapping[str, str]) -> Launch | None:
     """What an MPI launcher says about this process, whether or not this process has that MPI."""
     for by, size, rank in _MPI_VARIABLES:
         if size in environ and rank in environ:
-            told = Launch(
-                by, _number(environ, rank), _number(environ, size), variables=(rank, size), is_mpi=True
-            )
-            return checked(told)
+            numbers = _number(environ, rank), _number(environ, size)
+            namespace = environ.get("PMIX_NAMESPACE", "")
+            job = f"PMIX_NAMESPACE={namespace}" if namespace else ""
+            return checked(Launch(by, *numbers, variables=(rank, size), is_mpi=True, job=job))
     return None
 
 
@@ -232,7 +235,17 @@ def by_slurm(environ: Mapping[str, str]) -> Launch | None:
         )
     job = int(re.sub(r"\D", "", environ.get("SLURM_JOB_ID", "")) or 0)
     step = int(re.sub(r"\D", "", environ.get("SLURM_STEP_ID", "")) or 0)
-    return replace(launch, rendezvous=_join_address(host, _PORT_FIRST + (job * 101 + step) % _PORTS))
+    address = _join_address(host, _PORT_FIRST + (job * 101 + step) % _PORTS)
+    return replace(launch, rendezvous=address, job=_slurm_job(environ))
+
+
+def _slurm_job(environ: Mapping[str, str]) -> str:
+    """A requeued job repeats its number and those of its steps: the count of restarts tells them apart."""
+    job = next((environ[name] for name in ("SLURM_HET_JOB_ID", "SLURM_JOB_ID") if environ.get(name)), "")
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
+    restarts = environ.get("SLURM_RESTART_COUNT") or "0"
+    again = f", restart {restarts}" if restarts != "0" else ""
+    return f"Slurm job {job} step {step}{again}" if job and step else ""
 
 
 def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
@@ -260,7 +273,17 @@ def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
     # The launcher itself may serve MASTER_PORT for the whole job.
     if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
         port += 1 if port < 65535 else -1
-    return replace(launch, rendezvous=_join_address(environ["MASTER_ADDR"], port))
+    address = _join_address(environ["MASTER_ADDR"], port)
+    return replace(launch, rendezvous=address, job=_torchrun_job(environ))
+
+
+def _torchrun_job(environ: Mapping[str, str]) -> str:
+    """Each node's agent counts the restarts of its own workers alone: the count is the same on all ranks
+    where there is one agent."""
+    run = environ.get("TORCHELASTIC_RUN_ID", "none")
+    restarts = environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
+    again = f", restart {restarts}" if restarts != "0" and environ.get("GROUP_WORLD_SIZE") == "1" else ""
+    return "" if run in ("", "none") else f"torchrun {run}{again}"
 
 
 def by_launchers(environ: Mapping[str, str]) -> list[Launch]:

@@ -1,0 +1,101 @@
+"""Refuses a world of one where variables say that the job has more processes. Pure: the variables come as a
+mapping."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from rdmacoll.engine.errors import ConfigError
+
+# The launcher, the variable with the number of its processes, and the one with the rank.
+_LAUNCHERS = (
+    ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("MVAPICH's launcher", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    ("a PMI launcher", "PMI_SIZE", "PMI_RANK"),
+    ("a PMIx launcher", "PMIX_SIZE", "PMIX_RANK"),
+    ("a PMIx launcher", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
+    ("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+    ("Hydra", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+    ("torchrun", "WORLD_SIZE", "RANK"),
+)
+# The settings of a Slurm job that ask for several tasks; one that asks for several nodes has one on each.
+_SLURM_COUNTS = (
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NNODES",
+)
+_ALLOW = "For one process alone, set RDMACOLL_SIZE=1."
+_BY_HAND = "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS (host:port of rank 0)"
+
+
+def check_alone(environ: Mapping[str, str], *, is_launched: bool) -> None:
+    """Raises ConfigError where the process of a world of one is one of several: each would train a model of
+    its own. `is_launched`: a launcher says that it has started one process, which may have started others by
+    Horovod's variables alone."""
+    looks = (_horovod,) if is_launched else (_horovod, _slurm, _launchers, _tf_config)
+    for look in looks:
+        if refusal := look(environ):
+            raise ConfigError(f"{refusal} {_ALLOW}")
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    found = re.match(r"\s*(\d{1,9})", environ.get(name, ""))
+    return int(found.group(1)) if found else 0
+
+
+def _horovod(environ: Mapping[str, str]) -> str:
+    size, rank = _number(environ, "HOROVOD_SIZE"), _number(environ, "HOROVOD_RANK")
+    if size <= 1 and rank == 0:
+        return ""
+    told = [f"{name}={environ[name]}" for name in ("HOROVOD_RANK", "HOROVOD_SIZE") if name in environ]
+    return (
+        f"{' and '.join(told)} come from a launcher of Horovod (horovodrun, Ray or Spark), which names no "
+        "address of rank 0: each process would be a world of its own. Start with mpirun, srun or torchrun, "
+        "or set RDMACOLL_RANK=$HOROVOD_RANK, RDMACOLL_SIZE=$HOROVOD_SIZE and RDMACOLL_RENDEZVOUS=host:port "
+        "of rank 0."
+    )
+
+
+def _slurm(environ: Mapping[str, str]) -> str:
+    if not environ.get("SLURM_JOB_ID"):
+        return ""
+    name = next((name for name in _SLURM_COUNTS if _number(environ, name) > 1), None)
+    if name is None:
+        return ""
+    return (
+        f"{name}={environ[name]} says that Slurm's job {environ['SLURM_JOB_ID']} has several tasks, but srun "
+        "has not started this process: it would be a world of its own. Start it with srun or mpirun (srun "
+        f"python train.py), or give {_BY_HAND}."
+    )
+
+
+def _launchers(environ: Mapping[str, str]) -> str:
+    for by, size, rank in _LAUNCHERS:
+        name = next((name for name, least in ((size, 2), (rank, 1)) if _number(environ, name) >= least), None)
+        if name is not None:
+            other = rank if name == size else size
+            return (
+                f"{name}={environ[name]} says that {by} has started several processes, but {other} is "
+                f"{environ.get(other) or 'not set'}: each would be a world of its own. Start with mpirun, "
+                f"srun or torchrun, or give {_BY_HAND}."
+            )
+    return ""
+
+
+def _tf_config(environ: Mapping[str, str]) -> str:
+    try:
+        told = json.loads(environ.get("TF_CONFIG") or "{}")
+        cluster = dict(told.get("cluster") or {})
+        tasks = sum(len(cluster.get(job) or ()) for job in ("chief", "master", "worker"))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return ""  # broken: nobody asks for it here, and parameter servers refuse it
+    if tasks <= 1:
+        return ""
+    return (
+        f'TF_CONFIG names {tasks} workers, but it starts worlds with parameter servers alone (mode="ps"): '
+        f"each process would be a world of its own. Start with mpirun, srun or torchrun, or give {_BY_HAND}."
+    )
