@@ -67,9 +67,9 @@ def _slurm(variables: Mapping[str, str]) -> str:
     if name is None:
         return ""
     return (
-        f"{name}={variables[name]} says that Slurm's job {variables['SLURM_JOB_ID']} has several tasks, but srun "
-        "has not started this process: it would be a world of its own. Start it with srun or mpirun (srun "
-        f"python train.py), or give {_BY_HAND}."
+        f"{name}={variables[name]} says that Slurm's job {variables['SLURM_JOB_ID']} has several tasks, but "
+        "srun has not started this process: it would be a world of its own. Start it with srun or mpirun "
+        f"(srun python train.py), or give {_BY_HAND}."
     )
 
 
