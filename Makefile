@@ -128,8 +128,9 @@ $(RELEASE_STAMP): release/requirements.txt | $(REQUIREMENTS_STAMP)
 # The source archive, and from it, so that nothing of the tree can help, the wheel for old clusters.
 wheel: system $(RELEASE_STAMP)
 	@rm -rf dist
+	@echo "packing the sources, then compiling them with zig: some minutes of two processors"
 	$(PYTHON) -m build --no-isolation --sdist --outdir dist .
-	$(PYTHON) -m pip wheel --no-build-isolation --no-deps --config-settings=--build-option=--release \
+	$(PYTHON) -m pip wheel --verbose --no-build-isolation --no-deps --config-settings=--build-option=--release \
 	  -w dist dist/rdmacoll-*.tar.gz
 
 check-wheel: $(RELEASE_STAMP)

@@ -106,10 +106,9 @@ bool parse_text(const Setting& setting, std::string_view text, ParsedValue& valu
 }
 
 bool is_automatic(const Setting& setting) {
-  // The device's documented default is another system's; ours is to look for an active port. Those
-  // without a default come from the launcher.
+  // Settings without a default come from the launcher.
   return setting.default_value.empty() || setting.default_value == "auto" ||
-         setting.default_value == "automatic" || setting.name == "RDMACOLL_DEVICE";
+         setting.default_value == "automatic";
 }
 
 bool parse(const Setting& setting, std::string_view text, ParsedValue& value) {

@@ -111,7 +111,7 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_RDMA", "TF_RDMA_ENABLED", "true", Unit::flag, Scope::world, "true or false",
      "false: TCP where RDMA could be used. Set to true: unusable RDMA is an error.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_enabled = value.flag; }},
-    {"RDMACOLL_DEVICE", "TF_RDMA_DEV_NAME RDMA_DEVICE", "mlx5_0", Unit::text, Scope::rank,
+    {"RDMACOLL_DEVICE", "TF_RDMA_DEV_NAME RDMA_DEVICE", "automatic", Unit::text, Scope::rank,
      "a device (mlx5_0), a port of it (mlx5_0:2), or several, comma separated",
      "The RDMA device, several as rails; when unset, the first one with an active port.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.rdma_device = value.text; }},

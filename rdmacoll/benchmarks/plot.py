@@ -14,14 +14,16 @@ _TICK_LABELS = ["8", "1K", "64K", "1M", "16M", "256M"]
 
 
 def draw(found: Mapping[str, Any]) -> Any:
-    """A column for each part: times above, and below how many times as fast as each peer we are."""
+    """A row for each part: times on the left; on the right how many times as fast as each peer we are. It is
+    as wide as a page, so that it can be read there."""
     from matplotlib.figure import Figure
 
     parts = found["parts"]
-    figure = Figure(figsize=(5.5 * max(1, len(parts)), 8), layout="constrained")
-    for column, part in enumerate(parts, 1):
-        times = figure.add_subplot(2, len(parts), column)
-        ratios = figure.add_subplot(2, len(parts), len(parts) + column)
+    figure = Figure(figsize=(10, 0.8 + 3 * max(1, len(parts))), layout="constrained")
+    lines: dict[str, Any] = {}  # by library, for one legend
+    for row, part in enumerate(parts):
+        times = figure.add_subplot(len(parts), 2, 2 * row + 1)
+        ratios = figure.add_subplot(len(parts), 2, 2 * row + 2)
         for name in LIBRARIES:
             _curve(times, part, name, lambda row, name=name: row["time_us"].get(name, {}).get("median"))
             if name not in OURS.values():
@@ -29,12 +31,15 @@ def draw(found: Mapping[str, Any]) -> Any:
         times.set(title=title_of(part["ranks"], part["link"]), yscale="log", ylabel="µs")
         ratios.axhline(1.0, color="black", linewidth=1)
         ratios.set(yscale="log", ylabel="time of the peer / ours", xlabel="bytes")
+        ratios.yaxis.set_major_formatter("{x:g}")
+        ratios.yaxis.set_minor_formatter("{x:g}")
         for axes in (times, ratios):
             axes.set_xscale("log", base=2)
             axes.set_xticks(_TICKS, _TICK_LABELS)
             axes.grid(alpha=0.3)
-            axes.legend(fontsize="small")
+            lines |= dict(zip(*axes.get_legend_handles_labels()[::-1]))
     figure.suptitle(f"allreduce, float32, {found['cores']} cores, {found['processor']}")
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4, fontsize="small")
     return figure
 
 

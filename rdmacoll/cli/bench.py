@@ -15,7 +15,7 @@ from rdmacoll import engine
 from rdmacoll.benchmarks import judge
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench_kinds import KINDS, Kind
-from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say
+from rdmacoll.cli.report import Findings, bytes_text, command, counted, note_world_of_one, parse_bytes, say
 from rdmacoll.engine import world
 
 _PEER_TURNS_MIN = 7
@@ -132,6 +132,7 @@ def _measured(kind: Kind, options: _Options) -> Findings:
         )
     world.init()
     ranks = world.size()
+    note_world_of_one(f"rdmacoll bench {kind.name}")
     contestants: list[measure.Contestant] = [measure.OwnContestant()]
     contestants += [measure.MpiContestant(name, "Open MPI") for name in peer_names]
     transport = world.describe().get("transport")

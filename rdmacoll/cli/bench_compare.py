@@ -26,7 +26,7 @@ from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
 from rdmacoll.benchmarks.rpc.libraries import PEERS as RPC_PEERS, libraries
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.report import Findings, command, counted, say
+from rdmacoll.cli.report import Findings, command, counted, say, say_rows
 from rdmacoll.cli.turn_options import takes_rules
 from rdmacoll.engine import bootstrap
 
@@ -136,9 +136,9 @@ def compare(
 
 def _show(part: dict[str, Any]) -> None:
     say(f"\n{title_of(part['ranks'], part['link'])}{cable_of(part)}")
-    say("\n".join(judge.table(part["rows"])))
+    say_rows(judge.table(part["rows"]))
     if part["link"] != MACHINE:
-        say("\n".join(judge.cores_table(part["rows"])))
+        say_rows(judge.cores_table(part["rows"]))
     for sentence in _missed(part):
         say(f"- {sentence}")
 

@@ -14,7 +14,7 @@ from rdmacoll.benchmarks import judge
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench import sizes_from
 from rdmacoll.cli.bench_kinds import KINDS, Array, Kind, Run
-from rdmacoll.cli.report import Findings, bytes_text, command, counted, say
+from rdmacoll.cli.report import Findings, bytes_text, command, counted, note_world_of_one, say
 from rdmacoll.engine import world
 from rdmacoll.engine.operators import Sum
 
@@ -64,6 +64,7 @@ def consistency(*, minimum: str, maximum: str, turns: int, burst: float) -> Find
     tensors one by one, and twice the bytes 0.95 to 2.2 times the time. Times are medians; what is found
     is printed, and the exit code is 0 all the same."""
     world.init()
+    note_world_of_one("rdmacoll bench consistency")
     # Of all cases: cut among the ranks, and in pieces.
     each = PIECES * world.size()
     counts = dict.fromkeys(max(1, size // 4 // each) * each for size in sizes_from(minimum, maximum, 2))

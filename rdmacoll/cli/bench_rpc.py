@@ -17,7 +17,7 @@ from rdmacoll.benchmarks.rpc.measure import Measurement, Wish
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone, links_of, names_of
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say
+from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say, say_rows
 from rdmacoll.cli.turn_options import takes_rules
 from rdmacoll.engine import bootstrap
 
@@ -149,7 +149,10 @@ def measured(what: str, wish: Wish, plot: str | None) -> Findings:
         say(f"\n{part['title']}{cable_of(part)}")
         for name, facts in part["libraries"].items():
             say(f"{name}: {facts['version']}")
-        say("\n".join(["", *judge.table(what, part["rows"]), "", *judge.costs(part["rows"]), ""]))
+        for lines in (judge.table(what, part["rows"]), judge.costs(part["rows"])):
+            say()
+            say_rows(lines)
+        say()
         for sentence in missed(part):
             say(f"- {sentence}")
 

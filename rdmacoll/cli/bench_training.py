@@ -15,7 +15,7 @@ from rdmacoll.benchmarks.training.measure import Measurement, Training, Wish
 from rdmacoll.benchmarks.training.models import CLASSES, MODELS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone, links_of, names_of
-from rdmacoll.cli.report import Findings, command, counted, say
+from rdmacoll.cli.report import Findings, command, counted, say, say_rows
 from rdmacoll.cli.turn_options import takes_rules
 from rdmacoll.engine import bootstrap
 
@@ -139,7 +139,7 @@ def _show(part: dict[str, Any]) -> None:
         say(f"{name}: {', '.join(f'{what} {value}' for what, value in facts.items())}")
     for row in part["rows"]:
         say("\n".join(["", f"{row['title']}, {row['variables_bytes'] / 1e6:.1f} MB", ""]))
-        say("\n".join(judge.table(row)))
+        say_rows(judge.table(row))
     say()
     for sentence in _missed(part):
         say(f"- {sentence}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rdmacoll.cli.report import Findings, command, say, say_table
+from rdmacoll.cli.report import Findings, bytes_text, command, say, say_prose, say_table
 from rdmacoll.engine.asked import ask
 from rdmacoll.engine.library import load
 
@@ -19,12 +19,12 @@ def config(*, everything: bool) -> Findings:
     rows = _rows()
     if everything:
         for row in rows:
-            say(_block(row))
+            _print_block(row)
     else:
         _print_table(rows)
     for row in rows:
         if row.get("note"):
-            say(f"note: {row['note']}")
+            say_prose(f"note: {row['note']}")
     return {"ok": True, "settings": rows}
 
 
@@ -43,16 +43,29 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _shown(row: dict[str, Any], key: str) -> str:
-    """A value for people: an empty one is chosen at the start."""
-    return str(row[key]) or "automatic"
+    """A value for people, with its unit; an empty one is chosen at the start.
+
+    >>> [_shown({"value": value, "unit": "bytes"}, "value") for value in ("26214400", "1000", "")]
+    ['25 MiB', '1000 B', 'automatic']
+    """
+    text = str(row[key])
+    if row["unit"] == "bytes" and text.isdigit():
+        short = bytes_text(int(text))
+        return f"{text} B" if short == text else f"{short[:-1]} {short[-1]}iB"
+    if row["unit"] == "seconds" and text:
+        return f"{text} s"
+    return text or "automatic"
 
 
-def _block(row: dict[str, Any]) -> str:
+def _print_block(row: dict[str, Any]) -> None:
     aliases = row["aliases"]
     alias = f" ({'alias' if len(aliases) == 1 else 'aliases'} {', '.join(aliases)})" if aliases else ""
     values = f"value {_shown(row, 'value')} ({row['source']}), default {_shown(row, 'default')}"
     rules = f"Allowed: {row['allowed']}. Scope: {row['scope']}."
-    return f"{row['name']}{alias}\n    {values}\n    {row['help']}\n    {rules}\n"
+    say_prose(f"{row['name']}{alias}", hanging=" " * 8)
+    for text in (values, row["help"], rules):
+        say_prose(text, " " * 4)
+    say()
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

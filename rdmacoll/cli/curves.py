@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 420, 300, 60, 40, 30, 130
-_COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
+_ABREAST = 2
+_COLOURS = ("#6baed6", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 Curve = Sequence[tuple[float, float]]
 
 
 def panel(title: str, curves: Mapping[str, Curve], *, at: int = 0, unit: str = "ms") -> str:
-    """One diagram, the number `at` in a row of them: curves by name, of (ranks, value) pairs.
+    """One diagram, the number `at` of a picture: curves by name, of (ranks, value) pairs.
 
     >>> panel("a sum", {"ring": [(2, 1.0), (4, 10.0)]}).count("<circle")
     2
@@ -30,7 +31,8 @@ def panel(title: str, curves: Mapping[str, Curve], *, at: int = 0, unit: str = "
     def up(y: float) -> float:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * _share(y, bottom, top)
 
-    parts = [_text(_LEFT, _TOP - 12, f"{title} ({unit}) by ranks")]
+    parts = [_text(_LEFT, _TOP - 12, f"{title} ({unit})")]
+    parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, "ranks", "middle"))
     for x in sorted({x for x, _ in points}):
         parts.append(_text(across(x), _HEIGHT - _BOTTOM + 16, f"{x:g}", "middle"))
     decade = bottom
@@ -41,16 +43,22 @@ def panel(title: str, curves: Mapping[str, Curve], *, at: int = 0, unit: str = "
     for number, (name, curve) in enumerate(curves.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         places = [(across(x), up(y)) for x, y in curve]
-        parts.append(_line(places, colour))
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
+        # The first curve may lie on others: it is wider, and they are drawn on it.
+        wide = number == 0 and len(curves) > 1
+        parts.append(_line(places, colour, 6 if wide else 1))
+        radius = 6 if wide else 3
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"/>' for x, y in places]
         parts.append(_text(_WIDTH - _RIGHT + 12, _TOP + 18 * number + 10, name, colour=colour))
-    return f'<g transform="translate({at * _WIDTH} 0)">{"".join(parts)}</g>'
+    return (
+        f'<g transform="translate({at % _ABREAST * _WIDTH} {at // _ABREAST * _HEIGHT})">{"".join(parts)}</g>'
+    )
 
 
 def picture(panels: Sequence[str]) -> str:
-    """An SVG file of these diagrams, side by side."""
+    """An SVG file of these diagrams, two in a row."""
+    width, height = _WIDTH * min(_ABREAST, len(panels)), _HEIGHT * -(-len(panels) // _ABREAST)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH * len(panels)}" height="{_HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
         f"{''.join(panels)}</svg>\n"
     )
@@ -64,6 +72,6 @@ def _text(x: float, y: float, text: str, anchor: str = "start", colour: str = "b
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
 
 
-def _line(points: Curve, colour: str) -> str:
+def _line(points: Curve, colour: str, width: float = 1) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{path}" fill="none" stroke="{colour}"/>'
+    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"/>'

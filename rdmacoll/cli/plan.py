@@ -16,6 +16,7 @@ from rdmacoll.cli.report import (
     is_speaker,
     parse_bytes,
     say,
+    say_prose,
     say_table,
 )
 from rdmacoll.engine.library import load
@@ -115,17 +116,17 @@ def _print(what: str, count: int, ranks: int, rank: int, network: str, found: di
         if servers == 0
         else f"{counted(ranks, 'worker')}, {counted(servers, 'server')}"
     )
-    say(f"{what}, {who} {where}")
-    say(f"{found['algorithm']} is chosen. {found['reason'][:1].upper()}{found['reason'][1:]}.")
+    say_prose(f"{what}, {who} {where}")
+    say_prose(f"{found['algorithm']} is chosen. {found['reason'][:1].upper()}{found['reason'][1:]}.")
     if found["why_not_cheapest"]:
         costs = {row["algorithm"]: float(row["time_us"]) for row in found["costs"]}
         less = 1 - costs[found["cheapest"]] / costs[found["algorithm"]]
         if less >= 0.01:
-            say(f"In the model {found['cheapest']} takes {less:.0%} less: {found['why_not_cheapest']}.")
+            say_prose(f"In the model {found['cheapest']} takes {less:.0%} less: {found['why_not_cheapest']}.")
     say()
     _print_costs(count, found)
     say()
-    say(f"What rank {rank} does in each segment of {found['shown']}, as the algorithm says it:")
+    say_prose(f"What rank {rank} does in each segment of {found['shown']}, as the algorithm says it:")
     _print_steps(found["schedule"])
     if found["lowered"] != found["schedule"]:
         say()
@@ -145,7 +146,7 @@ def _adds(found: dict[str, Any]) -> bool:
 def _print_costs(count: int, found: dict[str, Any]) -> None:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("algorithm", no_wrap=True)
     for title in ("model", "GB/s", "messages", "network", "cut"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -156,17 +157,32 @@ def _print_costs(count: int, found: dict[str, Any]) -> None:
         chosen = row["algorithm"] == found["algorithm"]
         table.add_row(
             f"{row['algorithm']}{' *' if chosen else ''}",
-            f"{row['time_us']:.1f} us",
+            time_text(row["time_us"]),
             f"{count / row['time_us'] / 1e3:.2f}",
             str(row["messages"]),
-            f"{row['network_bytes'] / 1024:.0f} KiB",
+            _binary(row["network_bytes"]),
             f"{row['segments']} x {row['parts']}",
-            *(["canonical" if row["canonical"] else "its own"] if is_sum else []),
+            *(["canonical" if row["canonical"] else "own"] if is_sum else []),
         )
     say_table(table)
-    say("* is chosen. Messages that the busiest rank sends, what the busiest node sends to others;")
-    order = " Order: canonical, or one of the algorithm's own." if is_sum else ""
-    say(f"cut: segments x parts.{order}")
+    order = " order: canonical, or the algorithm's own." if is_sum else ""
+    say_prose(
+        "* is chosen. messages: of the rank that sends most. network: sent to other nodes by the node that "
+        f"sends most. cut: segments x parts.{order}"
+    )
+
+
+def time_text(time_us: float) -> str:
+    """A time with its unit.
+
+    >>> time_text(269.1), time_text(39410.8)
+    ('269.1 us', '39.4 ms')
+    """
+    return f"{time_us:.1f} us" if time_us < 10_000 else f"{time_us / 1e3:.1f} ms"
+
+
+def _binary(count: int) -> str:
+    return f"{count / 1024:.0f} KiB" if count < 10 << 20 else f"{count / (1 << 20):.0f} MiB"
 
 
 def _steps_of(schedule: str) -> list[str]:
@@ -176,4 +192,4 @@ def _steps_of(schedule: str) -> list[str]:
 def _print_steps(schedule: str) -> None:
     for line in _steps_of(schedule):
         number, rest = line.split(" ", 1)
-        say(f"  {number:>3} {rest}")
+        say_prose(f"{number:>3} {rest}", "  ", " " * 8)

@@ -7,8 +7,10 @@ import errno
 import functools
 import json
 import os
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -74,6 +76,42 @@ def say_table(table: Table) -> None:
     with console.capture() as captured:  # which ends the process where nobody reads, if it prints itself
         console.print(table)
     say(captured.get().removesuffix("\n"))
+
+
+def say_prose(text: str, indent: str = "", hanging: str | None = None) -> None:
+    """Prints a text at rank 0, folded at the width of the terminal. hanging: the indent of further lines."""
+    say(
+        textwrap.fill(
+            text,
+            shutil.get_terminal_size().columns,
+            initial_indent=indent,
+            subsequent_indent=indent if hanging is None else hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def say_rows(lines: Sequence[str]) -> None:
+    """Prints a table that is given in Markdown (titles, alignments, rows) at rank 0, in columns."""
+    from rich.table import Table
+
+    titles, alignments, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    table = Table(box=None, pad_edge=False)
+    for title, alignment in zip(titles, alignments):
+        table.add_column(title, justify="right" if alignment.endswith(":") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    say_table(table)
+
+
+def note_world_of_one(name: str) -> None:
+    """Says that a command that is meant for several ranks has one."""
+    if world.size() == 1:
+        say_prose(
+            "note: this is a world of one rank, in which nothing travels. Start it by a launcher: "
+            f"mpirun -np 2 {name}"
+        )
 
 
 def _draft(target: Path) -> Path:

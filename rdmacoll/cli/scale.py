@@ -14,7 +14,16 @@ import click
 
 from rdmacoll.benchmarks import gradients
 from rdmacoll.cli import curves
-from rdmacoll.cli.report import Findings, bytes_text, command, is_speaker, parse_bytes, parse_range, say
+from rdmacoll.cli.report import (
+    Findings,
+    bytes_text,
+    command,
+    is_speaker,
+    parse_bytes,
+    parse_range,
+    say,
+    say_prose,
+)
 from rdmacoll.engine import scale as simulated
 from rdmacoll.optimizer import buckets
 
@@ -173,8 +182,9 @@ def scale(
         try:
             for what, operations in steps.items():
                 is_training = what == training
-                say(_title(what, is_training, forward_ms, backward_ms, operations))
-                say(_line(["ranks", *names, *(["scaling"] if is_training else [])]))
+                say_prose(_title(what, is_training, forward_ms, backward_ms, operations))
+                for line in _titles(["ranks", *names, *(["scaling"] if is_training else [])]):
+                    say(line)
                 compute_us = (forward_ms + backward_ms) * 1e3 if is_training else 0.0
                 mine: list[dict[str, Any]] = []
                 for world, cells in zip(worlds, asked[what]):
@@ -191,9 +201,11 @@ def scale(
             raise
     if plot is not None and is_speaker():
         Path(plot).write_text(_picture(rows, names), encoding="utf-8")
-    say(
-        "Milliseconds. auto: what the engine chooses, behind it. >: more transfers than --transfers allows, "
-        "so at least that, by what smaller worlds take."
+    say_prose(
+        "Milliseconds. auto: the engine's choice; * marks the algorithms that it chooses. >: more transfers "
+        "than --transfers allows, so at least that, by what smaller worlds take. ~: bytes had a size and no "
+        "content. scaling: time of the "
+        f"computation / time of the step, of {_AUTO if _AUTO in names else 'the fastest algorithm'}."
     )
     return {"ok": True, "rows": rows, "model": asdict(links), "per_node": per_node}
 
@@ -211,8 +223,10 @@ def _row_of(
     if _AUTO in found:
         row["chosen"] = sorted(set(found[_AUTO]["algorithms"]))
     if compute_us > 0:
-        known = [time for time in times.values() if time is not None]
-        row["scaling"] = compute_us / min(known) if known else None
+        # An algorithm that was too large to be simulated might be the fastest.
+        judged = [times[_AUTO]] if _AUTO in times else list(times.values())
+        known = [time for time in judged if time is not None]
+        row["scaling"] = compute_us / min(known) if known and len(known) == len(judged) else None
     return row
 
 
@@ -239,17 +253,34 @@ def _title(
     )
 
 
-def _line(cells: list[str]) -> str:
-    return " ".join(f"{cell:>18}" if at else f"{cell:>6}" for at, cell in enumerate(cells))
+def _line(cells: Sequence[str]) -> str:
+    return " ".join(f"{cell:>9}" if at else f"{cell:>5}" for at, cell in enumerate(cells))
+
+
+def _titles(names: Sequence[str]) -> list[str]:
+    """The heads of columns, in two lines where a name is long.
+
+    >>> _titles(["ranks", "ring", "recursive_doubling"])
+    ['                recursive', 'ranks      ring _doubling']
+    """
+    parts = [name.rpartition("_") if len(name) > 9 else ("", "", name) for name in names]
+    lines = [[first for first, _, _ in parts], [mark + last for _, mark, last in parts]]
+    return [_line(cells) for cells in lines if any(cells)]
 
 
 def _text(row: dict[str, Any], names: list[str]) -> str:
-    cells = [str(row["ranks"])]
+    cells = [f"{'' if row['moved'] else '~'}{row['ranks']}"]
+    chosen = row.get("chosen", [])
     for name in names:
         time, least = row["time_us"][name], row["at_least_us"][name]
         known = f"> {least / 1e3:.0f}" if least is not None else "-"
-        cells.append(known if time is None else f"{time / 1e3:.3f}")
+        mark = "*" if name in chosen else ""
+        cells.append((known if time is None else _milliseconds(time)) + mark)
     if "scaling" in row:
         cells.append("-" if row["scaling"] is None else f"{100 * row['scaling']:.1f} %")
-    chosen = ", ".join(row.get("chosen", []))
-    return f"{_line(cells)}  {chosen}{'' if row['moved'] else ' (sizes alone)'}".rstrip()
+    others = ", ".join(name for name in chosen if name not in names)
+    return f"{_line(cells)} {others}".rstrip()
+
+
+def _milliseconds(time_us: float) -> str:
+    return f"{time_us / 1e3:.3f}" if time_us < 1e6 else f"{time_us / 1e3:.0f}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from rdmacoll import engine
 from rdmacoll.cli import references, selftest_sets
-from rdmacoll.cli.report import Findings, command, counted, say
+from rdmacoll.cli.report import Findings, command, counted, note_world_of_one, say
 from rdmacoll.cli.selftest_results import Results, everywhere
 from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError, RdmacollError
@@ -184,6 +184,9 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
             "RDMACOLL_MODE."
         )
     results = Results()
+    note_world_of_one("rdmacoll selftest")
+    # The first world has said how it was started: the others need not.
+    log = {} if world.current().values.is_given("RDMACOLL_LOG") else {"log": "error"}
     is_speaker = world.rank() == 0
     count, nodes = world.size(), world.cross_size()
     for transport in transports:
@@ -200,6 +203,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
                     "transport": transport,
                     "allreduce_algorithm": algorithm,
                     "order": order,
+                    **log,
                 }
 
                 def body(label: str = label, order: str = order) -> None:
@@ -218,7 +222,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
                 _parts(f"{transport} {order}", seed, results, order == "canonical")
                 selftest_sets.run(f"{transport} {order}", seed, results, order == "canonical")
 
-            _in_world(transport, {"transport": transport, "order": order}, results, moves)
+            _in_world(transport, {"transport": transport, "order": order, **log}, results, moves)
     failed = len(results.failures)
     if is_speaker:
         counts = f"{results.cases} cases, {failed} failed, {len(results.skipped)} skipped"

@@ -45,9 +45,14 @@ def DistributedOptimizer(
     """Makes `optimizer` reduce gradients over all ranks before it clips and applies them; returns the
     same object.
 
+        rdmacoll.init()
+        optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.Adam(1e-3 * rdmacoll.size()))
+        model.compile(optimizer, loss="mse")
+        model.fit(x, y, callbacks=[rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)])
+
     optimizer: of Keras 3, of Keras 2 (TensorFlow 2.15, `tf_keras`; new or legacy), or of
     `tf.compat.v1.train`, whose `compute_gradients` then returns the reduced gradients. All ranks wrap their
-    optimizers in the same order. op: Average, Sum, Min, Max or Product; gradients are multiplied by
+    optimizers in the same order. op: rdmacoll.Average, Sum, Min, Max or Product; gradients are multiplied by
     `prescale_factor` before and `postscale_factor` after. compression: `Compression.fp16` or `bf16` lets them
     travel as 16 bits; under dynamic loss scaling the scale falls until they fit. sparse_as_dense: False
     gathers the rows of `tf.IndexedSlices`; True makes them dense; "auto" gathers the rows, or sums those of

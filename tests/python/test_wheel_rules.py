@@ -161,7 +161,7 @@ def test_libraries_that_are_missing_or_foreign_are_named() -> None:
 METADATA = """Metadata-Version: 2.1
 Name: rdmacoll
 Version: 0.1.0
-License: Apache-2.0
+License-Expression: Apache-2.0
 Requires-Python: >=3.9
 Description-Content-Type: text/markdown
 Requires-Dist: numpy
@@ -185,7 +185,7 @@ TOLD = "Root-Is-Purelib: false\nTag: py3-none-manylinux_2_17_x86_64\nTag: py3-no
         (">=3.9", ">=3.10", "Requires-Python"),
         ("Requires-Dist: rich\n", "Requires-Dist: rich\nRequires-Dist: tensorflow\n", "tensorflow"),
         ("Provides-Extra: plot\n", "", "extras"),
-        ("License: Apache-2.0\n", "", "license"),
+        ("License-Expression: Apache-2.0\n", "", "license"),
         ("text/markdown", "text/plain", "Markdown"),
         ("\n# rdmacoll\n", "", "description"),
         ("py3-none-manylinux2014", "cp311-none-manylinux2014", "cp311"),

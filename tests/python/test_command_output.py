@@ -1,0 +1,80 @@
+"""What commands print fits a terminal of 80 columns, has units, and is said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ranks import command_line
+
+from rdmacoll.cli import report
+from rdmacoll.cli.curves import panel, picture
+
+COMMANDS = [
+    ("config",),
+    ("config", "--all"),
+    *(
+        ("plan", "--op", operation, "--ranks", "24", "--nodes", "8", "--bytes", "64M")
+        for operation in ("allreduce", "alltoall")
+    ),
+    ("sim", "scale", "--ranks", "2:8", "--bytes", "64K"),
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_command_fits_a_terminal_of_80_columns(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    code, _, output = command_line(tmp_path, *arguments, env={"COLUMNS": "80"})
+    assert code == 0, output
+    assert [line for line in output.splitlines() if len(line) > 80] == []
+    assert "…" not in output, "a cell is cut short"
+
+
+def test_settings_have_units(tmp_path: Path) -> None:
+    _, _, output = command_line(tmp_path, "config", env={"RDMACOLL_CHUNK_SIZE": "1000"})
+    rows = {line.split()[0]: line for line in output.splitlines()}
+    assert "25 MiB" in rows["RDMACOLL_BUCKET_BYTES"]
+    assert "1000 B" in rows["RDMACOLL_CHUNK_SIZE"]
+    assert "600 s" in rows["RDMACOLL_STALL_ERROR_S"]
+    assert rows["RDMACOLL_DEVICE"].split()[1:] == ["automatic"] * 3
+
+
+@pytest.mark.parametrize("arguments", [("bench", "allreduce", "--max", "8", "--turns", "1")], ids=" ".join)
+def test_a_benchmark_of_one_rank_says_so(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    code, _, output = command_line(tmp_path, *arguments)
+    assert code == 0, output
+    assert "world of one rank" in output
+    assert "mpirun -np 2 rdmacoll bench allreduce" in output
+    _, _, output = command_line(tmp_path, *arguments, ranks=2)
+    assert "world of one rank" not in output
+
+
+def test_the_selftest_says_once_how_it_was_started(tmp_path: Path) -> None:
+    arguments = ("selftest", "--transport", "tcp", "--algorithm", "ring")
+    code, _, output = command_line(tmp_path, *arguments, ranks=2)
+    assert code == 0, output
+    assert output.count("started by") == 1
+
+
+def test_scaling_is_not_that_of_the_one_algorithm_that_could_be_simulated(tmp_path: Path) -> None:
+    cells = ("--ranks", "8", "--bytes", "", "--algorithms", "recursive_doubling,ring")
+    code, found, output = command_line(tmp_path, "sim", "scale", *cells, "--transfers", "1000")
+    assert code == 0, output
+    (row,) = found["rows"]
+    assert row["time_us"]["ring"] is None
+    assert row["time_us"]["recursive_doubling"] is not None
+    assert row["scaling"] is None
+
+
+def test_markdown_is_printed_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    report.say_rows(["| | bytes | ours |", "|---|---:|---:|", "| push | 8 | 1.25 |"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["bytes", "ours"], ["push", "8", "1.25"]]
+    assert lines[0].index("ours") == lines[1].index("1.25")
+
+
+def test_no_curve_hides_another_and_the_axis_is_named() -> None:
+    same = [(2.0, 1.0), (4.0, 2.0)]
+    drawn = panel("a sum", {"auto": same, "ring": same})
+    assert drawn.index('stroke-width="6"') < drawn.index('stroke-width="1"/>', drawn.index("auto"))
+    assert ">ranks</text>" in drawn
+    assert 'width="840" height="600"' in picture([drawn] * 3)
