@@ -64,7 +64,8 @@ def DistributedOptimizer(
 
     With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
     (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and
-    pickles of the optimizer are wrapped too; ranks make them in the same order. Files that Keras saves hold
+    pickles of the optimizer are wrapped too, and what `from_config` of its class makes; each has a state of
+    its own. Ranks make them in the same order. Files that Keras saves hold
     the plain optimizer, and so do copies and pickles of what is around it (a model, Keras's loss scaling),
     which are such files: what `load_model` returns has to be wrapped again. Raises ConfigError for an
     optimizer that is wrapped already.

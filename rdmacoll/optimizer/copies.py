@@ -1,12 +1,21 @@
-"""Copies and pickles of a wrapped optimizer are wrapped too: each rank would otherwise train with such a
-copy for itself, and nobody would say so."""
+"""Copies of a wrapped optimizer, its pickles, and instances that its class makes are wrapped too: each rank
+would otherwise train with such an optimizer for itself, and nobody would say so.
+
+Each wrapped optimizer has a class of its own, which holds its state: no two share a name, buckets or sums.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable
+
+from rdmacoll.engine.errors import ConfigError
 
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
+
+_OWN = "_rdmacoll_"  # what begins so in an instance is not copied
 
 
 class Copied:
@@ -14,18 +23,60 @@ class Copied:
 
     _rdmacoll_reduce: GradientReducer
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """`from_config` comes through here, and a program that calls the class."""
+        super().__init__(*args, **kwargs)
+        made_by = type(self)
+        if "_rdmacoll_reduce" not in vars(made_by):
+            raise ConfigError(
+                f"class {made_by.__name__} is derived from the class of one wrapped optimizer, which holds "
+                "that optimizer's state: derive it from the plain class, and wrap each instance."
+            )
+        object.__setattr__(self, "__class__", made_by.__bases__[1])
+        _wrapped_as(made_by._rdmacoll_reduce.options(), self)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        distributed = type(self)
-        # Nobody finds the dynamic class by its name; Keras may write it down as well.
-        object.__setattr__(self, "__class__", distributed.__bases__[1])
-        try:
+        with _plain(self):
             make, arguments, *state = self.__reduce_ex__(protocol)
-        finally:
-            object.__setattr__(self, "__class__", distributed)
+        if state and isinstance(state[0], dict):
+            state[0] = {name: one for name, one in state[0].items() if not name.startswith(_OWN)}
         return (_made_and_wrapped, (make, arguments, self._rdmacoll_reduce.options()), *state)
 
 
+def copying(plain: type) -> dict[str, Any]:
+    """The methods of a subclass of `plain` that make copies, where `plain` has such: Keras 2's legacy
+    optimizers would share the class."""
+    return {name: _method(name) for name in ("__copy__", "__deepcopy__") if hasattr(plain, name)}
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def copied(self: Any, *args: Any) -> Any:
+        with _plain(self):
+            made = getattr(self, name)(*args)
+        for attribute in [one for one in vars(made) if one.startswith(_OWN)]:
+            delattr(made, attribute)
+        return _wrapped_as(self._rdmacoll_reduce.options(), made)
+
+    return copied
+
+
+@contextlib.contextmanager
+def _plain(optimizer: Any) -> Iterator[None]:
+    """Meanwhile it is of the plain class: no program finds the dynamic one by its name, and Keras may write
+    it down."""
+    distributed = type(optimizer)
+    object.__setattr__(optimizer, "__class__", distributed.__bases__[1])
+    try:
+        yield
+    finally:
+        object.__setattr__(optimizer, "__class__", distributed)
+
+
 def _made_and_wrapped(make: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    return _wrapped_as(options, make(*arguments))
+
+
+def _wrapped_as(options: dict[str, Any], optimizer: Any) -> Any:
     from rdmacoll.optimizer import wrapped
 
-    return wrapped(make(*arguments), f"copy_of_{options.pop('name')}", **options)
+    return wrapped(optimizer, f"copy_of_{options.pop('name')}", **options)

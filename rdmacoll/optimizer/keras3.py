@@ -51,16 +51,22 @@ def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
     passes = reducer.backward_passes_per_step
     if passes == 1:
         return
+    if not reducer.average_aggregated_gradients:
+        reducer.sums_means_of = passes
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     cure = f"create it with gradient_accumulation_steps={passes}, and leave backward_passes_per_step out"
     if hasattr(optimizer, "_inner_optimizers"):
         cure = f"create its optimizers with gradient_accumulation_steps={passes}"
         raise ConfigError(f"backward_passes_per_step={passes} of a {type(optimizer).__name__}: {cure}.")
-    if optimizer.gradient_accumulation_steps:
+    # A copy has them already, or gets them with the rest of its state.
+    own = getattr(optimizer, "gradient_accumulation_steps", passes)
+    if own == passes:
+        return
+    if own:
         raise ConfigError(
-            f"backward_passes_per_step={passes} of an optimizer that has gradient_accumulation_steps="
-            f"{optimizer.gradient_accumulation_steps} already: leave one of them out."
+            f"backward_passes_per_step={passes} of an optimizer that has gradient_accumulation_steps={own} "
+            "already: leave one of them out."
         )
     if optimizer.built:
         raise ConfigError(
@@ -68,9 +74,6 @@ def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
             f"it before its first step, or {cure}."
         )
     optimizer.gradient_accumulation_steps = passes
-    if not reducer.average_aggregated_gradients:
-        reducer.postscale_factor *= passes
-    reducer.backward_passes_per_step = 1  # a copy has Keras's
 
 
 def _check_parts(optimizer: Any, variables: Any) -> None:

@@ -67,6 +67,7 @@ class GradientReducer:
         self.bucket_bytes = bucket_bytes
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.average_aggregated_gradients = average_aggregated_gradients
+        self.sums_means_of = 1  # passes, where the optimizer's own accumulation has taken their mean
         self.buckets: list[Bucket] = []  # of the last list that was reduced
 
     def options(self) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class GradientReducer:
             op=self.op,
             name=name,
             prescale_factor=self.prescale_factor,
-            postscale_factor=self.postscale_factor,
+            postscale_factor=self.postscale_factor * self.sums_means_of,
             compression=self.compression,
             labels=[labels[index] for index in indices],
             manifest=checked,
@@ -140,7 +141,7 @@ class GradientReducer:
             op=self.op,
             name=name,
             prescale_factor=self.prescale_factor,
-            postscale_factor=self.postscale_factor,
+            postscale_factor=self.postscale_factor * self.sums_means_of,
             compression=self.compression,
             label=label,
             may_sum=self.sparse_as_dense == "auto",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rdmacoll.optimizer.copies import copying
 from rdmacoll.optimizer.reduce import GradientReducer
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> t
             "__qualname__": plain.__qualname__,
             "__doc__": plain.__doc__,
             "_rdmacoll_reduce": reducer,
+            **copying(plain),
             **names,
         },
     )

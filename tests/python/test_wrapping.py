@@ -76,9 +76,18 @@ for pair in ([1.0, 2.0], [3.0, 4.0]):
     for gradient in pair:
         optimizer.apply([tf.fill((3,), gradient)], [variable])
 found["sum"] = np.asarray(variable).tolist()
-import copy
-again = copy.deepcopy(optimizer)
-found["copy"] = [again.gradient_accumulation_steps, type(again)._rdmacoll_reduce.postscale_factor]
+again = type(optimizer).from_config(optimizer.get_config())
+variable = keras.Variable(np.zeros(3), dtype="float32")
+for gradient in (1.0, 2.0):
+    again.apply([tf.fill((3,), gradient)], [variable])
+found["copy"] = [again.gradient_accumulation_steps, np.asarray(variable).tolist()]
+
+
+class Derived(type(wrap(SGD(1.0)))):
+    pass
+
+
+found["derived"] = said(Derived)
 report(found)
 rdmacoll.shutdown()
 """
@@ -95,4 +104,5 @@ def test_what_cannot_be_wrapped_is_said() -> None:
     assert found["no_number"] == "backward_passes_per_step=0: a whole number from 1."
     assert found["of_a_tape"].startswith("backward_passes_per_step=4 of a tape, which lives for one pass")
     assert found["sum"] == [-10.0] * 3
-    assert found["copy"] == [2, 2.0]
+    assert found["copy"] == [2, [-3.0] * 3]
+    assert "class Derived is derived from the class of one wrapped optimizer" in found["derived"]
