@@ -13,6 +13,7 @@
 
 #include "base/rank_lists.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace rdmacoll {
 namespace {
@@ -95,6 +96,7 @@ bool parse_choice(const Setting& setting, std::string_view text, ParsedValue& va
 }
 
 bool parse_text(const Setting& setting, std::string_view text, ParsedValue& value) {
+  if (!is_utf8(text)) return false;  // Python would read another text
   value.text = text;
   if (setting.name != "RDMACOLL_RENDEZVOUS") return true;
   const auto colon = text.rfind(':');
@@ -134,11 +136,20 @@ bool parse(const Setting& setting, std::string_view text, ParsedValue& value) {
   return false;
 }
 
+// A sentence with a value of many lines would not be read.
+constexpr std::size_t kShownMax = 120;
+
+std::string shown(std::string_view text) {
+  if (text.size() <= kShownMax) return std::string(text);
+  return cat(text.substr(0, kShownMax), "... (", text.size(), " bytes)");
+}
+
 Status wrong_value(const Setting& setting, std::string_view name, std::string_view text) {
   std::string units;
   if (setting.unit == Unit::bytes) units = "; a number, with K, M, G, KiB, MiB or GiB if you like";
-  return Status(Code::invalid,
-                cat(name, "=", text, " is not allowed: it takes ", setting.allowed, units, "."));
+  if (setting.unit == Unit::text) units = "; in UTF-8";
+  return Status(Code::invalid, cat(name, "=", shown(text), " is not allowed: it takes ",
+                                   setting.allowed, units, "."));
 }
 
 struct Nearest {

@@ -64,9 +64,47 @@ Status transfer(const Fd& file, std::byte* data, std::size_t bytes, bool writes,
   return {};
 }
 
+// Until the checkpoint is complete, its bytes are in this file.
+std::string draft_of(const std::string& path) { return cat(path, ".part"); }
+
+// A new file, which no other process has opened: neither a symbolic link nor a FIFO is followed
+// that somebody has put there. What a server that was killed has left behind is removed.
+Status create_draft(const std::string& path, Fd& file) {
+  const std::string draft = draft_of(path);
+  if (::unlink(draft.c_str()) != 0 && errno != ENOENT) return not_written(path, errno);
+  file = Fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  return file ? Status{} : not_written(path, errno);
+}
+
+bool is_draft(const Fd& file, const std::string& path) {
+  struct stat own {
+  }, there{};
+  return ::fstat(file.get(), &own) == 0 && ::lstat(draft_of(path).c_str(), &there) == 0 &&
+         own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
+
+// Without this, a machine that loses its power may forget the new name.
+Status sync_folder(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const Fd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems have no such call for folders.
+  if (!opened || (::fsync(opened.get()) != 0 && errno != EINVAL && errno != ENOTSUP)) {
+    return not_written(path, errno);
+  }
+  return {};
+}
+
 Status open_file(const std::string& path, Fd& file, Prefix& prefix) {
-  file = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Opening a FIFO would wait for somebody who writes.
+  file = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return not_read(path, errno);
+  struct stat found {};
+  if (::fstat(file.get(), &found) != 0) return not_read(path, errno);
+  if (!S_ISREG(found.st_mode)) {
+    return refuse(path, cat("it is ", S_ISDIR(found.st_mode) ? "a folder" : "no regular file",
+                            ". Give the path that rdmacoll.ps.save was given."));
+  }
   std::array<std::byte, sizeof prefix> start;
   RC_RETURN_IF_ERROR(transfer(file, start.data(), start.size(), false, path));
   std::memcpy(&prefix, start.data(), sizeof prefix);
@@ -104,7 +142,8 @@ Checkpoint::Checkpoint(Way way, std::string path, Store& store, uint64_t number)
     : way_(way), path_(std::move(path)), store_(store), number_(number) {}
 
 Checkpoint::~Checkpoint() {
-  if (way_ == Way::save && stage_ != Stage::end && file_) ::unlink(cat(path_, ".part").c_str());
+  if (way_ != Way::save || stage_ == Stage::end || !file_ || !is_draft(file_, path_)) return;
+  ::unlink(draft_of(path_).c_str());
 }
 
 Status Checkpoint::step() {
@@ -141,8 +180,7 @@ Status Checkpoint::open_to_save() {
   for (uint64_t left = kElementsAtOnce; variable_ < store_.variables(); ++variable_, row_ = 0) {
     if (!store_.catch_up(variable_, store_.updates(variable_), row_, left)) return Status::busy();
   }
-  file_ = Fd(::open(cat(path_, ".part").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file_) return not_written(path_, errno);
+  RC_RETURN_IF_ERROR(create_draft(path_, file_));
   Writer writer;
   writer.put(kMagic).put(number_).put(uint64_t{0});
   store_.write_header(writer);
@@ -182,12 +220,15 @@ Status Checkpoint::finish_saving() {
   std::array<std::byte, sizeof checksum_> end;
   std::memcpy(end.data(), &checksum_, end.size());
   RC_RETURN_IF_ERROR(transfer(end.data(), end.size(), true));
-  if (::fdatasync(file_.get()) != 0 ||
-      std::rename(cat(path_, ".part").c_str(), path_.c_str()) != 0) {
-    return not_written(path_, errno);
+  if (::fsync(file_.get()) != 0) return not_written(path_, errno);
+  if (!is_draft(file_, path_)) {
+    return {Code::invalid,
+            cat("the checkpoint ", path_, " cannot be written: another process has taken ",
+                draft_of(path_), " meanwhile. Give each job a path of its own.")};
   }
+  if (std::rename(draft_of(path_).c_str(), path_.c_str()) != 0) return not_written(path_, errno);
   stage_ = Stage::end;
-  return {};
+  return sync_folder(path_);
 }
 
 Status Checkpoint::open_to_restore() {

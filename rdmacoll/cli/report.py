@@ -7,6 +7,7 @@ import errno
 import functools
 import json
 import os
+import secrets
 import shutil
 import sys
 import textwrap
@@ -115,7 +116,12 @@ def note_world_of_one(name: str) -> None:
 
 
 def _draft(target: Path) -> Path:
-    return target.with_name(target.name + ".part")
+    """A new empty file in the target's folder, under a name that no file there has."""
+    while True:
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        with contextlib.suppress(FileExistsError):
+            draft.touch(exist_ok=False)
+            return draft
 
 
 def _is_special(target: Path) -> bool:
@@ -137,10 +143,10 @@ def check_json(path: str, option: str = "--json") -> None:
             if not os.access(target, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
-        _draft(target).touch()
-        _draft(target).unlink(missing_ok=True)  # another process may look at the same time
-    except OSError as error:
-        raise click.UsageError(f"{option} {path} cannot be written: {error.strerror}.") from None
+        _draft(target).unlink()
+    except (OSError, ValueError) as error:  # the latter for a NUL
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise click.UsageError(f"{option} {path!r} cannot be written: {reason}.") from None
 
 
 def write_json(path: str | None, fields: Mapping[str, Any]) -> None:
@@ -160,8 +166,12 @@ def _write(path: str, fields: Mapping[str, Any]) -> None:
         target.write_text(text, encoding="utf-8")
         return
     draft = _draft(target)
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(target)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -76,7 +76,8 @@ def ask(
 
     by_hand: comm, rank, size and rendezvous, as given. lists: job_name and so on, as of `init`.
     """
-    told = cluster.told_by(cluster.flags_of(sys.argv if argv is True else argv or ()), **lists)
+    words = sys.argv if argv is True else () if argv is False or argv is None else argv
+    told = cluster.told_by(cluster.flags_of(words), **lists)
     asked = read(library, process_sets, settings)
     is_told_otherwise = any(value is not None for value in by_hand.values())
     listed = find_lists(told, asked.values, is_told_otherwise=is_told_otherwise)

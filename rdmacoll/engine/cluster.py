@@ -6,13 +6,13 @@ Workers are the first ranks, in the order of their list, and servers the last.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.launch import Launch, parse_address
+from rdmacoll.engine.outside import json_of, shown, text_of, whole_of
 from rdmacoll.engine.settings import Values
 
 _LISTS = ("job_name", "task_index", "ps_hosts", "worker_hosts")
@@ -62,8 +62,9 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
     >>> flags_of(["train.py", "--job_name=ps", "--lr", "0.1", "-task_index", "1", "--", "--ps_hosts=x"])
     {'job_name': 'ps', 'task_index': '1'}
     """
-    if isinstance(arguments, str):
-        raise ConfigError(f"argv={arguments!r} is one text: give argv=True, or a list of words.")
+    is_list = isinstance(arguments, Sequence) and not isinstance(arguments, (str, bytes))
+    if not is_list or not all(isinstance(word, str) for word in arguments):
+        raise ConfigError(f"argv={shown(arguments)} is no list of words: give argv=True, or a list of words.")
     found: dict[str, str] = {}
     rest = list(arguments)
     while rest:
@@ -83,7 +84,7 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
             else:
                 value = rest.pop(0)
         if name in _FLAGS:
-            found[name] = value.strip()
+            found[name] = text_of(name, value.strip(), f"give {flag}=VALUE")
         elif name in ("nocross_replica_sync", "no_cross_replica_sync"):
             found["cross_replica_sync"] = "false"
     return found
@@ -95,31 +96,28 @@ def hosts_of(value: str | Sequence[str] | None, name: str) -> tuple[str, ...]:
     >>> hosts_of("node1:2222, node2:2222", "ps_hosts"), hosts_of(None, "ps_hosts")
     (('node1:2222', 'node2:2222'), ())
     """
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value):
         return ()
-    if isinstance(value, Mapping) or not isinstance(value, (str, Sequence)):
+    if not isinstance(value, (str, Sequence)):
         raise ConfigError(
-            f"{name} is {type(value).__name__}: give a list of host:port, or one text with commas."
+            f"{name}={shown(value)} is a {type(value).__name__}: give a list of host:port, or one text with "
+            "commas."
         )
-    hosts = tuple(str(item).strip() for item in (value.split(",") if isinstance(value, str) else value))
+    items = value.split(",") if isinstance(value, str) else value
+    hosts = tuple(text_of(name, item, "give a list of host:port").strip() for item in items)
     for host in hosts:
         if parse_address(host) is None:
             raise ConfigError(
-                f"{name} names {host!r}, which is not host:port (a port from 1 to 65535; an IPv6 address in "
-                "brackets)."
+                f"{name} names {shown(host)}, which is not host:port (a port from 1 to 65535; an IPv6 "
+                "address in brackets)."
             )
     return hosts
 
 
 def _index_of(value: object) -> int | None:
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value):
         return None
-    try:
-        return int(str(value))
-    except ValueError:
-        raise ConfigError(
-            f"task_index={str(value)!r} is not a whole number: tasks are counted from 0."
-        ) from None
+    return whole_of("task_index", value, "tasks are counted from 0")
 
 
 def told_by(
@@ -143,11 +141,11 @@ def told_by(
     merged: dict[str, Any] = {**flags, **{name: value for name, value in given.items() if value is not None}}
     return Told(
         "arguments of init()" if is_argument else "the command line",
-        str(merged.get("job_name", "")),
+        text_of("job_name", merged.get("job_name", ""), "give ps or worker"),
         _index_of(merged.get("task_index")),
         hosts_of(merged.get("ps_hosts"), "ps_hosts"),
         hosts_of(merged.get("worker_hosts"), "worker_hosts"),
-        _checked_protocol(str(merged.get("server_protocol", ""))),
+        _checked_protocol(text_of("server_protocol", merged.get("server_protocol", ""))),
         str(merged.get("num_servers", "")),
         str(merged.get("variable_update", "")),
         _flag_of(merged.get("cross_replica_sync", "")),
@@ -157,16 +155,13 @@ def told_by(
 def _flag_of(value: str) -> bool | None:
     word = value.lower()
     if word not in ("", *_TRUE, *_FALSE):
-        raise ConfigError(f"cross_replica_sync={value!r} is neither true nor false.")
+        raise ConfigError(f"cross_replica_sync={shown(value)} is neither true nor false.")
     return word in _TRUE if word else None
 
 
 def told_by_tf_config(text: str) -> Told | None:
     """What TF_CONFIG says; None where it names no cluster. Raises ConfigError."""
-    try:
-        told = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"TF_CONFIG is not JSON ({error}): put it right, or unset it.") from None
+    told = json_of("TF_CONFIG", text, "put it right, or unset it")
     cluster = told.get("cluster") if isinstance(told, dict) else None
     if not cluster:
         return None
@@ -178,13 +173,14 @@ def told_by_tf_config(text: str) -> Told | None:
         )
     unknown = sorted(set(cluster) - {"ps", "worker", "evaluator", *_CHIEFS})
     if unknown:
-        raise ConfigError(f"TF_CONFIG names the job {unknown[0]!r}: there are chief, worker and ps.")
+        raise ConfigError(f"TF_CONFIG names the job {shown(unknown[0])}: there are chief, worker and ps.")
     chiefs = [host for job in _CHIEFS for host in hosts_of(cluster.get(job), f"TF_CONFIG's {job}")]
     if len(chiefs) > 1:
         raise ConfigError(
             f"TF_CONFIG names {len(chiefs)} chiefs ({', '.join(chiefs)}): there is one at most."
         )
-    kind, index = str(task.get("type", "")), _index_of(task.get("index"))
+    kind = text_of("TF_CONFIG's task type", task.get("type", ""), "give chief, worker or ps")
+    index = _index_of(task.get("index"))
     if kind in _CHIEFS and chiefs:
         if index:
             raise ConfigError(f"TF_CONFIG's task is {kind} {index}: there is one chief, with the index 0.")
@@ -197,7 +193,9 @@ def told_by_tf_config(text: str) -> Told | None:
 
 def _checked_protocol(protocol: str) -> str:
     if protocol and protocol not in _PROTOCOLS:
-        raise ConfigError(f"server_protocol={protocol!r} is unknown: give {', '.join(_PROTOCOLS)}, or none.")
+        raise ConfigError(
+            f"server_protocol={shown(protocol)} is unknown: give {', '.join(_PROTOCOLS)}, or none."
+        )
     return protocol
 
 
@@ -206,7 +204,7 @@ def launch_of(told: Told, *, is_colocated: bool) -> Launch:
     if told.job_name in _JOBS_MISSING_HERE:
         raise ConfigError(f"job_name={told.job_name}: {_JOBS_MISSING_HERE[told.job_name]}.")
     if told.job_name not in ("", "ps", "worker"):
-        raise ConfigError(f"job_name={told.job_name!r} is unknown ({told.by}): give ps or worker.")
+        raise ConfigError(f"job_name={shown(told.job_name)} is unknown ({told.by}): give ps or worker.")
     if told.variable_update and told.variable_update not in _UPDATES:
         raise ConfigError(
             f"variable_update={told.variable_update} has no parameter servers: start workers with mpirun, "

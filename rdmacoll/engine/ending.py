@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Callable, NoReturn
 
@@ -30,7 +33,38 @@ def phrase_of(error: BaseException) -> str:
     >>> phrase_of(ValueError("nan")), phrase_of(KeyboardInterrupt())
     ('ValueError: nan', 'KeyboardInterrupt')
     """
+    if isinstance(error, Terminated):
+        return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+class Terminated(SystemExit):
+    """SIGTERM has come, from a batch system, a container's manager or a person. The exit status is that of a
+    shell's child that the signal has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("SIGTERM")
+        self.code = 128 + signal.SIGTERM
+
+
+@contextlib.contextmanager
+def told_of_sigterm() -> Iterator[None]:
+    """SIGTERM raises Terminated inside the block, so that other ranks hear the reason. A handler that the
+    program has installed itself stays; signals reach Python's main thread only."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(_number: int, _frame: Any) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Ending:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.outside import shown, text_of, whole_of
 
 OPEN_MPI = "Open MPI"
 # Who sets them, size, rank. PMIX has no size of its own: OMPI's or Slurm's is beside it.
@@ -89,11 +90,7 @@ class Launch:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
-    text = environ[name]
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r} is not a whole number.") from None
+    return whole_of(name, environ[name], "start with a launcher that sets it, or unset it")
 
 
 def checked(launch: Launch) -> Launch:
@@ -116,7 +113,7 @@ def split_address(address: str) -> tuple[str, int]:
     found = parse_address(address)
     if found is None:
         raise ConfigError(
-            f"RDMACOLL_RENDEZVOUS={address!r} is not host:port (rank 0's host, and a free port there "
+            f"RDMACOLL_RENDEZVOUS={shown(address)} is not host:port (rank 0's host, and a free port there "
             "from 1 to 65535; an IPv6 address in brackets)."
         )
     return found
@@ -129,8 +126,17 @@ def parse_address(address: str) -> tuple[str, int] | None:
         host = host[1:-1]
     elif ":" in host:
         host = ""
-    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    return (host, int(port)) if colon and host and is_port else None
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
+    return (host, int(port)) if colon and is_port and _is_host(host) else None
+
+
+def _is_host(host: str) -> bool:
+    """Whether it could be a name or an address. The resolver raises UnicodeError for others."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return bool(host) and host.isprintable() and not any(letter.isspace() for letter in host)
 
 
 def _join_address(host: str, port: int) -> str:
@@ -151,7 +157,7 @@ def by_hand(
         "RDMACOLL_RENDEZVOUS": rendezvous,
     }
     as_argument = any(value is not None for value in given.values())
-    merged = {name: str(value) for name, value in given.items() if value is not None}
+    merged = {name: text_of(name, value) for name, value in given.items() if value is not None}
     merged.update({name: environ[name] for name in given if name not in merged and name in environ})
     if not merged:
         return None
@@ -233,8 +239,7 @@ def by_slurm(environ: Mapping[str, str]) -> Launch | None:
             f"srun started {launch.size} tasks, but no SLURM_JOB_NODELIST says where task 0 is. Set "
             "RDMACOLL_RENDEZVOUS, RDMACOLL_RANK and RDMACOLL_SIZE."
         )
-    job = int(re.sub(r"\D", "", environ.get("SLURM_JOB_ID", "")) or 0)
-    step = int(re.sub(r"\D", "", environ.get("SLURM_STEP_ID", "")) or 0)
+    job, step = (_digits(environ.get(name, "")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     address = _join_address(host, _PORT_FIRST + (job * 101 + step) % _PORTS)
     return replace(launch, rendezvous=address, job=_slurm_job(environ))
 
@@ -246,6 +251,11 @@ def _slurm_job(environ: Mapping[str, str]) -> str:
     restarts = environ.get("SLURM_RESTART_COUNT") or "0"
     again = f", restart {restarts}" if restarts != "0" else ""
     return f"Slurm job {job} step {step}{again}" if job and step else ""
+
+
+def _digits(text: str) -> int:
+    """The number that a text's first digits make; a step may be "12.batch"."""
+    return int(re.sub(r"[^0-9]", "", text)[:18] or 0)
 
 
 def by_torchrun(environ: Mapping[str, str]) -> Launch | None:

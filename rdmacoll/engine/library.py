@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -503,12 +504,12 @@ class Library:
 
     def engine_close(self, engine: int, cause: str | None) -> None:
         """Says goodbye and fails what is pending; bounded, idempotent."""
-        self._api.engine_close(engine, None if cause is None else cause.encode())
+        self._api.engine_close(engine, None if cause is None else cause.encode(errors="backslashreplace"))
 
     def engine_blame(self, engine: int, error: RankFailedError) -> bool:
         """The rank that `error` names has failed, as another connection of this process knows: everybody
         hears of it. Whether the world's failure is that rank's now, and no earlier one."""
-        words = str(error).encode(), error.cause.encode()
+        words = str(error).encode(errors="backslashreplace"), error.cause.encode(errors="backslashreplace")
         return bool(self._api.engine_blame(engine, error.rank, *words))
 
     def engine_free(self, engine: int) -> None:
@@ -789,7 +790,7 @@ class Library:
 
     def ps_leave(self, ps: int, cause: str) -> None:
         """A server that ends before its workers tells them why; `ps_free` comes next."""
-        self._api.ps_leave(ps, cause.encode())
+        self._api.ps_leave(ps, cause.encode(errors="backslashreplace"))
 
     def ps_move_rows(
         self, ps: int, move: int, variable: int, rows: int, count: int, data: int, rate: float | None
@@ -804,7 +805,7 @@ class Library:
     def ps_checkpoint(self, ps: int, path: str, way: int) -> int:
         """A call: each server saves to, or restores from, a file whose name begins with `path`, or says of
         which save that is."""
-        return self._ps_call(self._api.ps_checkpoint, ps, path.encode(), way)
+        return self._ps_call(self._api.ps_checkpoint, ps, os.fsencode(path), way)
 
     def ps_wait(self, ps: int, call: int, timeout_ms: int) -> list[str] | None:
         """What the servers said; None when the time is over before. Raises what went wrong."""

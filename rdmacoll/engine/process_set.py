@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
+from rdmacoll.engine.outside import shown
 
 _SETTING = "RDMACOLL_PROCESS_SETS"
 
@@ -129,7 +130,7 @@ def _checked(ranks: Iterable[int]) -> tuple[int, ...]:
     except TypeError:
         numbers = []
     if not numbers or numbers[0] < 0 or len(set(numbers)) < len(numbers):
-        raise ConfigError(f"ProcessSet({ranks!r}): name each rank once, and at least one.")
+        raise ConfigError(f"ProcessSet({shown(ranks)}): name each rank once, and at least one.")
     return tuple(numbers)
 
 
@@ -142,13 +143,14 @@ def setting_of(process_sets: Sequence[ProcessSet | Iterable[int]] | str | None) 
     >>> setting_of([ProcessSet([2, 0]), [1, 3]])
     '0,2;1,3'
     """
-    if process_sets is None or process_sets == "dynamic":  # sets can always be added later
-        return None
-    if isinstance(process_sets, str):
+    if process_sets is None or (isinstance(process_sets, str) and process_sets == "dynamic"):
+        return None  # sets can always be added later
+    if isinstance(process_sets, str) or not isinstance(process_sets, Sequence):
         raise ConfigError(
-            f"process_sets={process_sets!r}: give a list of ProcessSet, or nothing and add them later."
+            f"process_sets={shown(process_sets)}: give a list of ProcessSet, or nothing and add them later."
         )
-    sets = [as_set(one) for one in process_sets]
+    given: Sequence[Any] = process_sets
+    sets = [as_set(one) for one in given]
     return ";".join(",".join(map(str, one.ranks)) for one in sets) or None
 
 

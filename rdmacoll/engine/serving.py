@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Callable
 
 from rdmacoll.engine.carrier import no_watch
-from rdmacoll.engine.ending import Ending, is_harmless, phrase_of
+from rdmacoll.engine.ending import Ending, Terminated, is_harmless, phrase_of, told_of_sigterm
 from rdmacoll.engine.errors import RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library
 from rdmacoll.engine.log import Log
@@ -37,12 +37,16 @@ def serve(
     """
     cause = ""
     try:
-        return _serve(library, engine, servers, look or no_watch)
+        with told_of_sigterm():
+            return _serve(library, engine, servers, look or no_watch)
     except BaseException as error:
         cause = phrase_of(error)
         leave(cause)
-        if look is None:
-            _say(error, ending, Log(rank=library.engine_topology(engine)[0]))
+        log = Log(rank=library.engine_topology(engine)[0])
+        if isinstance(error, Terminated):
+            log.error(f"{cause}: this server was ended from outside, and its workers end with it.")
+        elif look is None:
+            _say(error, ending, log)
         raise
     finally:
         if servers is not None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.outside import text_of
 
 PREFIX = "RDMACOLL_"
 
@@ -27,26 +28,23 @@ def argument_name(name: str, known: Sequence[str]) -> str:
     raise ConfigError(f"init() has no setting {name!r}.{hint}")
 
 
-def argument_text(value: object) -> str:
-    """How a Python value is written in a variable.
+def argument_text(name: str, value: object) -> str:
+    """How a Python value is written in a variable. Raises ConfigError.
 
-    >>> [argument_text(v) for v in (True, 4096, 0.5, ["shm", "tcp"])]
+    >>> [argument_text("a", v) for v in (True, 4096, 0.5, ["shm", "tcp"])]
     ['true', '4096', '0.5', 'shm,tcp']
     """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return ",".join(argument_text(item) for item in value)
-    text = str(value)
-    if "\n" in text:
-        raise ConfigError(f"a setting cannot hold a line break: {text!r}.")
-    return text
+        return ",".join(text_of(name, item) for item in value)
+    return text_of(name, value, "`rdmacoll config` says what it takes")
 
 
 def arguments_text(settings: Mapping[str, object], known: Sequence[str]) -> str:
     """The lines "NAME=value" that the library reads; None means: not given."""
     return "".join(
-        f"{argument_name(name, known)}={argument_text(value)}\n"
+        f"{argument_name(name, known)}={argument_text(name, value)}\n"
         for name, value in settings.items()
         if value is not None
     )

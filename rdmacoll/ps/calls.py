@@ -17,6 +17,7 @@ import numpy as np
 from rdmacoll.engine import library as abi, world
 from rdmacoll.engine.arguments import source
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
+from rdmacoll.engine.outside import path_of
 from rdmacoll.engine.ps_session import Array, Session
 from rdmacoll.ps.rules import Rule, rule_of
 
@@ -64,7 +65,7 @@ def declare(
     not_decayed: names that the optimizer's weight decay is not for. restore_from: as a `restore` of it
     behind this declaration. Raises ConfigError, and MismatchError where workers differ."""
     rule = optimizer if isinstance(optimizer, Rule) else rule_of(optimizer)
-    restored = None if restore_from is None else os.fspath(restore_from)
+    restored = None if restore_from is None else path_of("restore_from", restore_from)
     current().declare(variables, rule.text, by_rows, not_decayed, restored)
 
 
@@ -133,7 +134,7 @@ def save(path: str | os.PathLike[str]) -> None:
     may be in it by halves. A file is there when it is complete, and replaces an older one; where the run ends
     between two servers' files, those of one `path` are of two saves, which are not restored: save to two
     paths in turn. Raises ConfigError, RdmacollError."""
-    current().save(os.fspath(path))
+    current().save(path_of("path", path))
 
 
 def restore(path: str | os.PathLike[str]) -> None:
@@ -146,7 +147,7 @@ def restore(path: str | os.PathLike[str]) -> None:
     behind the last one: it is done when the call is over, and workers pull. Raises ConfigError on the first
     worker where there is no such checkpoint, or it does not fit to what is declared, which the declaration
     says. Either changes nothing: the program may go on without, and declare (anew)."""
-    current().restore(os.fspath(path))
+    current().restore(path_of("path", path))
 
 
 def stats() -> list[dict[str, Any]]:

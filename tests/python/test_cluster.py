@@ -88,7 +88,7 @@ def test_flags_are_found_among_others(words, found):
 
 
 def test_a_command_line_is_a_list_of_words():
-    with pytest.raises(ConfigError, match="argv='--job_name=ps' is one text: give argv=True"):
+    with pytest.raises(ConfigError, match="argv='--job_name=ps' is no list of words: give argv=True"):
         flags_of("--job_name=ps")
 
 
@@ -128,8 +128,8 @@ def test_no_flags_are_no_lists():
         ({"job_name": "ps", "task_index": 0, "ps_hosts": "a"}, "ps_hosts names 'a', which is not host:port"),
         ({"job_name": "ps", "task_index": 0, "ps_hosts": "a:0"}, "'a:0', which is not host:port"),
         ({"job_name": "ps", "task_index": 0, "ps_hosts": "a:1,"}, "ps_hosts names '', which is"),
-        ({"job_name": "ps", "task_index": 0, "ps_hosts": 7}, "ps_hosts is int: give a list of host:port"),
-        ({"job_name": "ps", "task_index": 0, "ps_hosts": {0: "a:1"}}, "ps_hosts is dict: give a list"),
+        ({"job_name": "ps", "task_index": 0, "ps_hosts": 7}, "is a int: give a list of host:port"),
+        ({"job_name": "ps", "task_index": 0, "ps_hosts": {0: "a:1"}}, "is a dict: give a list"),
         ({"job_name": "worker", "task_index": 0, "ps_hosts": ""}, "ps_hosts is missing"),
         ({"job_name": "worker", "ps_hosts": "", "worker_hosts": []}, "worker_hosts and ps_hosts are missing"),
         (
@@ -270,7 +270,7 @@ def test_tf_config_comes_last():
 @pytest.mark.parametrize(
     ("environ", "said"),
     [
-        ({"TF_CONFIG": "{"}, "TF_CONFIG is not JSON"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG='{' is not JSON"),
         ({"TF_CONFIG": '{"cluster": [1]}'}, "TF_CONFIG is not like"),
         (tf_config("worker", 2), "task_index=2 (TF_CONFIG) is out of range: worker_hosts names 2"),
         (tf_config("worker", -1, chief=["e:1"]), "task_index=-1 (TF_CONFIG) is out of range"),

@@ -209,6 +209,15 @@ def test_json_takes_the_place_of_no_pipe_and_no_link(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link", "there"}
 
 
+def test_json_leaves_other_files_of_its_folder_alone(tmp_path):
+    others = {"result.json.part", ".result.json.part"}
+    for name in others:
+        (tmp_path / name).write_text("of somebody else")
+    assert run_in(tmp_path, "config", "--json", "result.json").returncode == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"result.json", *others}
+    assert {(tmp_path / name).read_text() for name in others} == {"of somebody else"}
+
+
 def test_a_command_that_breaks_leaves_its_json(tmp_path):
     path = tmp_path / "result.json"
     program = (

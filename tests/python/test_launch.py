@@ -217,4 +217,4 @@ def test_unknown_arguments_are_refused_with_the_nearest_name():
     with pytest.raises(ConfigError, match="rdmacoll config"):
         argument_name("zzzz", NAMES)
     with pytest.raises(ConfigError, match="line break"):
-        argument_text("a\nRDMACOLL_ORDER=canonical")
+        argument_text("device", "a\nRDMACOLL_ORDER=canonical")

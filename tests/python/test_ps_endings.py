@@ -78,6 +78,29 @@ def test_a_server_that_is_interrupted_ends_all_processes_by_its_name(interrupted
             assert f"pid {pid}) has left the job (KeyboardInterrupt)" in line
 
 
+@pytest.mark.parametrize("is_asynchronous", [False, True])
+def test_a_server_that_gets_sigterm_says_so_on_all_processes(is_asynchronous):
+    summing = """
+import os
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init(mode="ps")
+report({"pid": os.getpid()})
+while True:
+    rdmacoll.push_pull(np.ones(1000, np.float32), rdmacoll.Sum)
+"""
+    env = {"RDMACOLL_NUM_SERVERS": "2"}
+    with Run(PUSHING if is_asynchronous else summing, 4, env=env) as started:
+        started.wait_for_reports([0, 1])
+        os.kill(started.pid(3), signal.SIGTERM)
+        outcome = started.finish(60)
+    assert [rank.code for rank in outcome.ranks] == [1, 1, 1, 128 + signal.SIGTERM], outcome.text()
+    for rank in outcome.ranks[:3]:
+        assert "has left the job (SIGTERM)" in rank.output, outcome.text()
+    assert "SIGTERM: this server was ended from outside" in outcome.ranks[3].output
+    assert "Traceback" not in outcome.ranks[3].output
+
+
 @pytest.mark.parametrize("mishap", ["raises", "is killed"])
 def test_servers_end_with_a_sentence_when_a_worker_of_a_synchronous_run_does_not(mishap):
     program = """

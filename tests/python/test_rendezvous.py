@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import socket
 import threading
 import time
@@ -277,6 +279,58 @@ def test_a_short_or_unreadable_secret_is_refused(tmp_path):
         read_secret(str(blocker / "secret"))
     with pytest.raises(ConfigError, match=r"RDMACOLL_SECRET_FILE=.*: Is a directory"):
         read_secret(str(tmp_path))
+
+
+def _refused_secret(path: Path, secret: bytes) -> str:
+    path.write_bytes(secret)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError) as caught:
+        read_secret(str(path))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("secret", "what"),
+    [
+        (b"a" * 16, "has 1 different bytes"),
+        (bytes(64), "has 1 different bytes"),
+        (b"secret" * 6, "repeats or counts up"),
+        (b"0123456789abcdef", "repeats or counts up"),
+        (b"zyxwvutsrqponmlkjihgfedcba", "repeats or counts up"),
+        (b"x" * 5000, "more than 4096 bytes"),
+        (b"   \n", "0 bytes"),
+    ],
+)
+def test_a_secret_that_can_be_guessed_is_refused(tmp_path, secret, what):
+    refusal = _refused_secret(tmp_path / "secret", secret)
+    assert what in refusal
+    assert "Remove the file, and the next start makes a good one." in refusal
+
+
+def test_secrets_that_people_and_openssl_make_are_taken(tmp_path):
+    path = tmp_path / "secret"
+    draws = random.Random(5)
+    for secret in (
+        b"correct horse battery staple",
+        *(draws.randbytes(16).hex().encode() for _ in range(999)),
+    ):
+        path.write_bytes(secret + b"\n")
+        path.chmod(0o600)
+        assert read_secret(str(path)) == secret
+
+
+def test_a_secret_from_a_fifo_or_a_device_is_refused_at_once(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo, 0o600)
+    for location in (str(fifo), "/dev/zero", "/dev/null"):
+        with pytest.raises(ConfigError, match=r"is no regular file.*: name a file"):
+            read_secret(location)
+
+
+@pytest.mark.parametrize("location", ["a\0b", "~nobody_of_this_name/secret", "x" * 5000, "\ud800/secret"])
+def test_a_secrets_path_that_cannot_be_one_is_refused(location):
+    with pytest.raises(ConfigError, match=r"RDMACOLL_SECRET_FILE=.*Name a file"):
+        read_secret(location)
 
 
 def test_nothing_is_said_where_stderr_is_closed(monkeypatch):

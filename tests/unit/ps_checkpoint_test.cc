@@ -1,6 +1,8 @@
 // What a server saves, and what it refuses to restore.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -219,6 +221,66 @@ TEST_F(Checkpoints, that_end_early_leave_the_older_one) {
   EXPECT_FALSE(std::ifstream(path + ".part").good());
   EXPECT_THAT(run(Checkpoint::Way::save, "/no/such/folder/file", saved).message(),
               testing::HasSubstr("/no/such/folder/file"));
+}
+
+TEST_F(Checkpoints, follow_no_link_and_no_fifo_under_the_drafts_name) {
+  Store saved = store_after(1);
+  const std::string draft = path + ".part", target = path + ".of_others";
+  std::ofstream(target) << "of others";
+  ASSERT_EQ(::symlink(target.c_str(), draft.c_str()), 0);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  ASSERT_TRUE(run(Checkpoint::Way::restore, path, saved).ok());
+  std::string kept;
+  std::ifstream(target) >> kept;
+  EXPECT_EQ(kept, "of");
+  struct stat found {};
+  ASSERT_EQ(::lstat(path.c_str(), &found), 0);
+  EXPECT_TRUE(S_ISREG(found.st_mode));
+  ASSERT_EQ(::mkfifo(draft.c_str(), 0600), 0);
+  EXPECT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  std::remove(target.c_str());
+  ASSERT_EQ(::mkdir(draft.c_str(), 0700), 0);
+  EXPECT_THAT(run(Checkpoint::Way::save, path, saved).message(),
+              testing::HasSubstr("cannot be written: is a directory"));
+  ::rmdir(draft.c_str());
+}
+
+// Two jobs with one path: neither puts the other's half file in place.
+TEST_F(Checkpoints, whose_draft_another_process_has_taken_say_so) {
+  Store saved = store_after(1);
+  ASSERT_TRUE(run(Checkpoint::Way::save, path, saved).ok());
+  const std::string before = contents();
+  Checkpoint first(Checkpoint::Way::save, path, saved);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(first.step().is_busy());
+  Store other = store_after(3);
+  Checkpoint second(Checkpoint::Way::save, path, other);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(second.step().is_busy());
+  Status status = Status::busy();
+  while (status.is_busy()) status = first.step();
+  EXPECT_THAT(status.message(), testing::AllOf(testing::HasSubstr("another process has taken"),
+                                               testing::HasSubstr("a path of its own")));
+  EXPECT_EQ(contents(), before);
+  status = Status::busy();
+  while (status.is_busy()) status = second.step();
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(run(Checkpoint::Way::restore, path, saved).ok());
+}
+
+TEST_F(Checkpoints, are_not_restored_from_a_fifo_a_folder_or_a_device) {
+  Store store = store_after(1);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const std::string begins = path.substr(0, path.find(".server-"));
+  uint64_t number = 0;
+  for (const Status& status :
+       {run(Checkpoint::Way::restore, path, store), read_number(begins, 1, 2, number)}) {
+    EXPECT_THAT(status.message(), testing::HasSubstr("it is no regular file. Give the path that"));
+  }
+  std::remove(path.c_str());
+  ASSERT_EQ(::symlink("/dev/zero", path.c_str()), 0);
+  EXPECT_THAT(run(Checkpoint::Way::restore, path, store).message(),
+              testing::HasSubstr("it is no regular file"));
+  EXPECT_THAT(run(Checkpoint::Way::restore, testing::TempDir(), store).message(),
+              testing::HasSubstr("it is a folder"));
 }
 
 TEST_F(Checkpoints, say_of_which_save_they_are) {

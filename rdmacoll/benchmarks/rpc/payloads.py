@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.outside import file_text, json_of, whole_of
 
 KINDS = ("uniform", "random", "skewed")
 _ITEM = 4
 SMALL, MEDIUM, LARGE = 10, 10 << 10, 1 << 20
 # Of the buffers, in percent: many large ones, few small ones.
 _SKEWED = (10, 30, 60)
+_CURE = "give uniform, random, skewed, or a file that rdmacoll bench record has written"
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,11 @@ def of_kind(kind: str, recipe: Recipe) -> Payload:
 def recorded(path: Path) -> Payload:
     """The tensors of one step, as `rdmacoll bench record` has written them. Raises ConfigError."""
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        sizes = [int(tensor["bytes"]) for tensor in found["tensors"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = json_of(str(path), file_text(path, _CURE), _CURE)
+        sizes = [whole_of("bytes", tensor["bytes"]) for tensor in found["tensors"]]
+    except (KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path} has no recorded sizes ({type(error).__name__}: {error}): give uniform, random, skewed, "
-            "or a file that rdmacoll bench record has written."
+            f"{path} has no recorded sizes ({type(error).__name__}: {error}): {_CURE}."
         ) from None
     if not sizes or min(sizes) < 1:
         raise ConfigError(f"{path} has no tensors, or empty ones: record a training that has gradients.")
