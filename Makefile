@@ -34,7 +34,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 REQUIREMENTS_STAMP := $(VENV)/.requirements-$(shell cat requirements.txt | cksum | cut -d' ' -f1)
 RELEASE_STAMP := $(VENV)/.release-$(shell cat release/requirements.txt | cksum | cut -d' ' -f1)
-INSTALL_STAMP := $(VENV)/.install-$(shell cat setup.py pyproject.toml rdmacoll/engine/version.py | cksum | cut -d' ' -f1)
+INSTALL_STAMP := $(VENV)/.install-$(shell cat Makefile setup.py pyproject.toml rdmacoll/engine/version.py | cksum | cut -d' ' -f1)
 
 # pip needs one processor and the compilers need none of what it installs, so both run at once.
 setup: system
@@ -97,9 +97,11 @@ native: | system
 	fi
 	@cmake --build $(BUILD) --parallel $(JOBS) --target rdmacoll rdmacoll_tf
 
-# A development install: Python from this tree, libraries in rdmacoll/lib.
+# A development install: Python from this tree, libraries in rdmacoll/lib. The tree is an entry of Python's path: a
+# finder behind the path would lose against any folder that is called rdmacoll beside a program.
 $(INSTALL_STAMP): | native $(REQUIREMENTS_STAMP)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	  --config-settings editable_mode=compat -e .
 	@rm -f $(VENV)/.install-* && touch $@
 
 # Found when it is used: setup may install it. Each MPI has its own flags.

@@ -59,10 +59,6 @@ struct rc_pair {
 
 namespace {
 
-#ifndef RDMACOLL_VERSION
-#define RDMACOLL_VERSION "0"
-#endif
-
 Status operation_from(rc_engine* engine, const rc_request* request, OperationRef& operation) {
   RC_RETURN_IF_ERROR(engine->session->usable());
   Request wanted;

@@ -24,7 +24,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
             cure="make setup in the source tree, or pip install --force-reinstall rdmacoll",
             check=f"ls -l {found.path}; rdmacoll config",
         )
-    elif found.version not in (machine.package, "0"):  # 0: a development build, which is told no version
+    elif found.version != machine.package:
         yield problem(
             "librdmacoll",
             f"{found.path} is version {found.version}, the Python package {machine.package}",
@@ -33,10 +33,9 @@ def engine(machine: Machine) -> Iterator[Finding]:
             check="rdmacoll --version; rdmacoll selftest",
         )
     else:
-        version = "a development build" if found.version == "0" else found.version
         yield ok(
             "librdmacoll",
-            f"{version}, C interface {found.abi}, {found.path}",
+            f"{found.version}, C interface {found.abi}, {found.path}",
             why="it and the Python package are made for each other",
             check="rdmacoll --version; rdmacoll selftest",
         )

@@ -93,7 +93,7 @@ STATES: list[tuple[Machine, str, str, list[str]]] = [
     (PLAIN, "librdmacoll", "ok", [__version__]),
     (replace(PLAIN, engine=Engine("l", problem="l is missing")), "librdmacoll", "problem", ["l is missing"]),
     (replace(PLAIN, engine=Engine("l", "9.9", 1)), "librdmacoll", "problem", ["9.9", __version__]),
-    (replace(PLAIN, engine=Engine("l", "0", 1)), "librdmacoll", "ok", ["development"]),
+    (replace(PLAIN, engine=Engine("l", "0", 1)), "librdmacoll", "problem", ["version 0", __version__]),
     (PLAIN, "settings", "ok", ["defaults"]),
     (replace(PLAIN, settings=settings(RDMACOLL_LOG="info")), "settings", "ok", ["RDMACOLL_LOG=info"]),
     (replace(PLAIN, settings=Settings(problem="X=7 is wrong")), "settings", "problem", ["X=7 is wrong"]),

@@ -105,3 +105,19 @@ def test_only_rc_names_are_exported():
     names = {line.split()[-1].split("@")[0] for line in exported.splitlines()}
     foreign = {name for name in names if not name.startswith("rc_")}
     assert not foreign, sorted(foreign)[:20]
+
+
+def test_the_library_knows_the_version_of_the_package():
+    program = (
+        "from rdmacoll.engine import library, version; "
+        "assert library.load().version == version.__version__, library.load().version"
+    )
+    command(sys.executable, "-c", program)
+
+
+def test_a_folder_that_is_called_like_the_package_hides_nothing(tmp_path):
+    """A program that lies beside a clone: Python would take the clone's folder for a namespace package."""
+    (tmp_path / "rdmacoll" / "rdmacoll").mkdir(parents=True)
+    program = tmp_path / "train.py"
+    program.write_text("import rdmacoll\nrdmacoll.init()\nprint(rdmacoll.size())\n")
+    assert command(sys.executable, program, cwd=tmp_path, PYTHONPATH="").strip() == "1"
