@@ -38,7 +38,8 @@ class _TraceCounters:
 _COUNTERS = _TraceCounters()
 
 
-def _outermost(graph: Any) -> Any:
+def outermost(graph: Any) -> Any:
+    """The graph of the outermost function that is being traced, or the graph itself."""
     while True:
         outer = getattr(graph, "outer_graph", None)
         if outer is None or not getattr(outer, "building_function", False):
@@ -50,7 +51,7 @@ def next_in_trace(key: str) -> int:
     """How often this was asked for `key` while the outermost function is being traced; 0 if eager."""
     if tf.executing_eagerly():
         return 0
-    return _COUNTERS.next(_outermost(tf.compat.v1.get_default_graph()), key)
+    return _COUNTERS.next(outermost(tf.compat.v1.get_default_graph()), key)
 
 
 def op_name(name: str | None) -> str:
@@ -63,7 +64,7 @@ def op_name(name: str | None) -> str:
         return checked_name(name)
     if tf.executing_eagerly():
         return ""
-    graph = _outermost(tf.compat.v1.get_default_graph())
+    graph = outermost(tf.compat.v1.get_default_graph())
     title = getattr(graph, "name", None) or "graph"
     decorated = _DECORATED.match(title)
     if decorated is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.optimizer import once
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.subclass import subclass
@@ -16,19 +17,31 @@ class Distributed(Copied):
 
     _rdmacoll_reduce: GradientReducer
     _rdmacoll_is_reduced = False  # while the loss scaling around us has reduced already
+    _rdmacoll_applied: tuple[Any, ...] = ()  # variables of the gradients that are being clipped
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """`apply_gradients` and `fit` come through here. Reduces before clipping, so that the norm is
         that of the whole batch."""
+        plain = super().apply  # type: ignore[misc]
         _check_parts(self, trainable_variables)
-        if not self._rdmacoll_is_reduced and not self._accumulates():
-            grads = self._rdmacoll_reduce(grads, _variables_of(self, trainable_variables))
-        return super().apply(grads, trainable_variables)  # type: ignore[misc]
+        if self._rdmacoll_is_reduced:
+            return plain(grads, trainable_variables)
+        variables = _variables_of(self, trainable_variables, len(grads))
+        if not self._accumulates():
+            grads = once.reduced(self._rdmacoll_reduce, grads, variables)
+        done = plain(grads, trainable_variables)
+        once.forget(variables, self._rdmacoll_reduce.process_set)
+        return done
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        object.__setattr__(self, "_rdmacoll_applied", tuple(trainable_variables))
+        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Any) -> Any:
         # With accumulation this is reached once for each update, with the accumulated gradients.
         if not self._rdmacoll_is_reduced and self._accumulates():
-            grads = self._rdmacoll_reduce(grads, _variables_of(self, None))
+            variables = _variables_of(self, self._rdmacoll_applied or None, len(grads))
+            grads = once.reduced(self._rdmacoll_reduce, grads, variables)
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def _accumulates(self) -> bool:
@@ -90,10 +103,10 @@ def _check_parts(optimizer: Any, variables: Any) -> None:
             )
 
 
-def _variables_of(optimizer: Any, given: Any) -> list[Any] | None:
-    if given is not None:
-        return list(given)
-    return list(getattr(optimizer, "_trainable_variables", [])) or None
+def _variables_of(optimizer: Any, given: Any, count: int) -> list[Any]:
+    """The variables of so many gradients: those that a call gives, or else all of the optimizer."""
+    found = list(getattr(optimizer, "_trainable_variables", []) if given is None else given)
+    return (found + [None] * count)[:count]  # Keras says what is wrong with another number
 
 
 def save_as(plain: type, distributed: type) -> None:
@@ -120,12 +133,14 @@ def _patch_loss_scaling() -> None:
         inner = self.inner_optimizer
         if not isinstance(inner, Distributed):
             return plain(self, grads, trainable_variables)
-        grads = inner._rdmacoll_reduce(grads, _variables_of(inner, trainable_variables))
+        variables = _variables_of(self, trainable_variables, len(grads))
+        grads = once.reduced(inner._rdmacoll_reduce, grads, variables)
         inner._rdmacoll_is_reduced = True
         try:
             return plain(self, grads, trainable_variables)
         finally:
             inner._rdmacoll_is_reduced = False
+            once.forget(variables, inner._rdmacoll_reduce.process_set)
 
     apply.is_rdmacoll = True  # type: ignore[attr-defined]
     LossScaleOptimizer.apply = apply

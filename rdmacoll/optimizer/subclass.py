@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rdmacoll.optimizer import once
 from rdmacoll.optimizer.copies import copying
 from rdmacoll.optimizer.reduce import GradientReducer
 
@@ -31,8 +32,15 @@ def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> t
     )
 
 
-def reduced_pairs(reducer: GradientReducer, grads_and_vars: Any) -> list[tuple[Any, Any]]:
-    """(gradient, variable) pairs, the gradients reduced."""
+def reduced_pairs(reducer: GradientReducer, grads_and_vars: Any, *, is_early: bool) -> list[tuple[Any, Any]]:
+    """(gradient, variable) pairs, the gradients reduced, once in all. is_early: by `compute_gradients`."""
+    gradients, variables = split(grads_and_vars)
+    gradients = once.reduced(reducer, gradients, variables)
+    once.note(gradients, variables, reducer.process_set, is_early=is_early)
+    return list(zip(gradients, variables))
+
+
+def split(grads_and_vars: Any) -> tuple[list[Any], list[Any]]:
+    """Gradients and variables of pairs."""
     pairs = list(grads_and_vars)
-    variables = [variable for _, variable in pairs]
-    return list(zip(reducer([gradient for gradient, _ in pairs], variables), variables))
+    return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

@@ -10,6 +10,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
+from rdmacoll.optimizer import once
 from rdmacoll.optimizer.accumulation import checked_passes
 from rdmacoll.optimizer.reduce import GradientReducer, refuse_servers
 
@@ -27,8 +28,9 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
     ) -> Any:
         """As `tf.GradientTape.gradient`, reduced over all ranks; the structure of `sources`."""
         mine = super().gradient(target, sources, output_gradients, unconnected_gradients)
-        flat = tf.nest.flatten(mine)
-        reduced = self._rdmacoll_reduce(flat, tf.nest.flatten(sources))
+        reducer, variables = self._rdmacoll_reduce, tf.nest.flatten(sources)
+        reduced = reducer(tf.nest.flatten(mine), variables)
+        once.note(reduced, variables, reducer.process_set, is_early=True)
         return tf.nest.pack_sequence_as(mine, reduced)
 
 
@@ -47,8 +49,9 @@ def DistributedGradientTape(
 ) -> Any:
     """Makes `tape.gradient()` return gradients that are reduced over all ranks; returns the same tape.
 
-    tape: a `tf.GradientTape`, recording or not. Options as for `DistributedOptimizer`; use one of the
-    two. Raises ConfigError for a tape that is wrapped already, for several backward passes to a step (a tape
+    tape: a `tf.GradientTape`, recording or not. Options as for `DistributedOptimizer`. One of the two is
+    enough: a wrapped optimizer does not reduce again what a wrapped tape has reduced for the same process
+    set. Raises ConfigError for a tape that is wrapped already, for several backward passes to a step (a tape
     lives for one), and with asynchronous parameter servers, which reduce nothing.
     """
     refuse_servers()

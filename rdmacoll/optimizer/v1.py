@@ -12,10 +12,11 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.optimizer import once
 from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
-from rdmacoll.optimizer.subclass import reduced_pairs, subclass
+from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
 
 
 class Distributed(Copied):
@@ -37,28 +38,43 @@ class Distributed(Copied):
         if is_graph or self._rdmacoll_accumulation is None:
             self._rdmacoll_accumulation = reducer.accumulation()
         if self._rdmacoll_accumulation is None:
-            return reduced_pairs(reducer, pairs)
+            return reduced_pairs(reducer, pairs, is_early=True)
         pairs, is_last = self._rdmacoll_accumulation.add(pairs)
         self._rdmacoll_is_last = is_last
         present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         sums = [gradient for gradient, _ in present]
-        reduced = tf.cond(is_last, lambda: [g for g, _ in reduced_pairs(reducer, present)], lambda: sums)
+        reduced = tf.cond(
+            is_last, lambda: [g for g, _ in reduced_pairs(reducer, present, is_early=True)], lambda: sums
+        )
         found = iter([reduced] if len(present) == 1 and tf.is_tensor(reduced) else reduced)
         return [(None if gradient is None else next(found), variable) for gradient, variable in pairs]
 
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the plain optimizer, for gradients of `compute_gradients`."""
-        if not self._rdmacoll_has_computed:
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """As of the plain optimizer, for gradients that `compute_gradients` or a wrapped tape has reduced."""
+        pairs = list(grads_and_vars)
+        states = once.states(*split(pairs), self._rdmacoll_reduce.process_set)
+        has_passes = self._rdmacoll_reduce.backward_passes_per_step > 1
+        if not self._rdmacoll_has_computed and (has_passes or False in states):
             raise ConfigError(
                 f"apply_gradients of a wrapped {type(self).__name__} whose compute_gradients was never "
                 "called: each rank would apply its own gradients. Call minimize or compute_gradients of this "
-                "optimizer, or leave it unwrapped and take the gradients from a DistributedGradientTape."
+                "optimizer, or take the gradients from a DistributedGradientTape."
             )
-        plain = super().apply_gradients  # type: ignore[misc]
         if self._rdmacoll_accumulation is None:
-            return plain(*args, **kwargs)
-        step = self._rdmacoll_accumulation.when(self._rdmacoll_is_last, lambda: plain(*args, **kwargs))
+            return self._rdmacoll_apply(pairs, args, kwargs)
+        step = self._rdmacoll_accumulation.when(
+            self._rdmacoll_is_last, lambda: self._rdmacoll_apply(pairs, args, kwargs)
+        )
         return None if tf.executing_eagerly() else step.op
+
+    def _rdmacoll_apply(self, pairs: Any, args: Any, kwargs: Any) -> Any:
+        reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)
+        call = f"apply_gradients of a wrapped {type(self).__name__}"
+        cure = "take them from its compute_gradients, or from a DistributedGradientTape"
+        gradients = once.required(reducer, gradients, variables, call, cure)
+        done = super().apply_gradients(list(zip(gradients, variables)), *args, **kwargs)  # type: ignore[misc]
+        once.forget(variables, reducer.process_set)
+        return done
 
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:

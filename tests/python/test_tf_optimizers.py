@@ -178,3 +178,8 @@ def test_the_table_comes_true_in_tensorflow_2_15(old_python: Path) -> None:
     come_true(cells(row for row in ROWS if row[2] != "Keras 3"), python=old_python)
     for done in run_there(old_python, "tf_v1.py", 2):
         assert len(done) == 6
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_gradient_is_reduced_once(tf_keras: Path, ranks: int) -> None:
+    run_checks("tf_once.py", ranks, arguments=[str(tf_keras)])

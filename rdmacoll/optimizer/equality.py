@@ -1,0 +1,59 @@
+"""Compares gradients of the ranks by a few numbers of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.ops._names import next_in_trace
+from rdmacoll.ops._process_sets import within
+from rdmacoll.ops.allreduce import reduce_group
+
+# Of a norm: processors of different kinds round differently what they compute from equal gradients.
+_TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-6, 3e-2
+
+
+def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet) -> Any:
+    """Whether each gradient is the same on all ranks: a tensor of bools, the same on all ranks. One small
+    allreduce, named after `name`. Dense gradients and `tf.IndexedSlices`, equally many on all ranks."""
+    values = [part for gradient in gradients for part in _summary(gradient)]
+    mine = tf.stack(values)
+    place = f"{name}/equality"
+    with within(process_set):
+        both = reduce_group(
+            [tf.concat([mine, -mine], axis=0)], op=ReduceOp.MAX, name=f"{place}_{next_in_trace(place)}"
+        )[0]
+    highest, lowest = both[: len(values)], -both[len(values) :]
+    spread = tf.reshape(highest - lowest, (len(gradients), -1))
+    norms = tf.reshape(highest, (len(gradients), -1))[:, 1]
+    tolerances = tf.constant(
+        [_TOLERANCE_OF_16_BITS if gradient.dtype.size == 2 else _TOLERANCE for gradient in gradients],
+        tf.float64,
+    )
+    is_close = spread[:, :2] <= (tolerances * norms)[:, None]
+    return tf.logical_and(
+        tf.reduce_all(is_close, axis=1), tf.reduce_all(tf.equal(spread[:, 2:], 0.0), axis=1)
+    )
+
+
+def _summary(gradient: Any) -> list[Any]:
+    """A projection and the norm of the finite elements, how many are not finite, and the same of the rows'
+    indices."""
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    projection, norm, others = _numbers(gradient.values if is_sparse else gradient)
+    if not is_sparse:
+        return [projection, norm, others, tf.zeros((), tf.float64)]
+    return [projection, norm, others, _numbers(gradient.indices)[0]]
+
+
+def _numbers(tensor: Any) -> tuple[Any, Any, Any]:
+    flat = tf.reshape(tf.cast(tensor, tf.float64), [-1])
+    is_finite = tf.math.is_finite(flat)
+    flat = tf.where(is_finite, flat, tf.zeros_like(flat))
+    places = tf.cast(tf.range(tf.size(flat)), tf.float64)
+    others = tf.reduce_sum(tf.cast(tf.logical_not(is_finite), tf.float64))
+    return tf.reduce_sum(flat * tf.cos(places)), tf.norm(flat), others
