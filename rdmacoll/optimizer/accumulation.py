@@ -3,6 +3,7 @@ rank, and reduced and applied with the last pass of each step."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Callable
 
@@ -25,9 +26,14 @@ class Accumulation:
 
     def __init__(self, passes: int, *, is_mean: bool) -> None:
         self.passes = passes
+        self.is_mean = is_mean
         self._divisor = passes if is_mean else 1
         self._sums: dict[Any, Any] = {}  # by variable
         self._count: Any = None
+
+    def fresh(self) -> Accumulation:
+        """Another one, with zeros."""
+        return Accumulation(self.passes, is_mean=self.is_mean)
 
     def add(self, pairs: Sequence[Pair]) -> tuple[list[Pair], Any]:
         """Adds the gradients of one pass. Returns the pairs with the sums (or means) so far, None where
@@ -71,11 +77,16 @@ def _key(variable: Any) -> Any:
 
 
 def _local(initial: Any, name: str) -> Any:
-    """In a graph of TensorFlow 1 it is initialised with the local variables."""
-    return tf.compat.v1.Variable(
+    """In a graph of TensorFlow 1 it is initialised with the local variables, or by the session of Keras 2."""
+    variable = tf.compat.v1.Variable(
         initial,
         trainable=False,
         name=f"rdmacoll_{name}",
         collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
         use_resource=True,
     )
+    for package in ("tf_keras", "keras"):
+        track = getattr(sys.modules.get(f"{package}.src.backend"), "track_variable", None)
+        if track is not None:
+            track(variable)
+    return variable

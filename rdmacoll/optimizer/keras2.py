@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
+from rdmacoll.engine.errors import ConfigError
 from rdmacoll.optimizer import once
 from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.copies import Copied
@@ -38,9 +41,12 @@ class Distributed(Copied):
         pairs, accumulation = list(grads_and_vars), self._rdmacoll_accumulation
         if accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
+        is_graph = not tf.compat.v1.executing_eagerly_outside_functions()
+        if is_graph:  # where each call is a step of its own, and of its own graph
+            accumulation = accumulation.fresh()
         sums, is_last = accumulation.add(pairs)
-        accumulation.when(is_last, lambda: self._rdmacoll_apply(sums, args, kwargs))
-        return self.iterations  # type: ignore[attr-defined]
+        step = accumulation.when(is_last, lambda: self._rdmacoll_apply(sums, args, kwargs))
+        return step.op if is_graph else self.iterations  # type: ignore[attr-defined]
 
     def _rdmacoll_apply(self, pairs: Any, args: Any, kwargs: Any) -> Any:
         reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)
@@ -58,7 +64,7 @@ class Distributed(Copied):
 
     def _rdmacoll_skips(self, args: Any, kwargs: Any) -> str | None:
         """The argument by which a program says that gradients are aggregated already."""
-        is_new = hasattr(self, "_create_iteration_variable")
+        is_new = not is_legacy(self)
         third = args[1] if len(args) > 1 else not is_new
         if kwargs.get("skip_gradients_aggregation", third if is_new else False):
             return "skip_gradients_aggregation=True"
@@ -75,12 +81,48 @@ class Distributed(Copied):
         return reduced_pairs(self._rdmacoll_reduce, grads_and_vars, is_early=False)
 
 
+class DistributedNew(Distributed):
+    """The optimizers that are not legacy know no graph of TensorFlow 1: what they return there does not run
+    the update."""
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the plain optimizer, outside of such graphs."""
+        refuse_graphs(self)
+        return super().apply_gradients(*args, **kwargs)
+
+    def get_updates(self, loss: Any, params: Any) -> Any:
+        """Keras calls it in such a graph. Raises ConfigError."""
+        raise _not_in_graphs(self)
+
+
+def is_legacy(optimizer: Any) -> bool:
+    """Whether it is one of `keras.optimizers.legacy`."""
+    return not hasattr(optimizer, "_create_iteration_variable")
+
+
+def refuse_graphs(optimizer: Any) -> None:
+    """Raises ConfigError in a graph of TensorFlow 1. optimizer: one that is not legacy."""
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise _not_in_graphs(optimizer)
+
+
+def _not_in_graphs(optimizer: Any) -> ConfigError:
+    return ConfigError(
+        f"the {type(optimizer).__name__} of Keras 2 cannot train without eager execution "
+        "(tf.compat.v1.disable_eager_execution(), or a graph of TensorFlow 1): take an optimizer of "
+        "keras.optimizers.legacy, or leave eager execution on."
+    )
+
+
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     """Swaps the class of `optimizer`, or of what Keras's loss scaling has inside: that is what it asks to
     aggregate."""
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
-    distributed = subclass(type(optimizer), Distributed, reducer)
+    is_new = not is_legacy(optimizer)
+    if is_new:
+        refuse_graphs(optimizer)
+    distributed = subclass(type(optimizer), DistributedNew if is_new else Distributed, reducer)
     # Of the class, since Keras tracks what an optimizer has.
     distributed._rdmacoll_accumulation = reducer.accumulation()  # type: ignore[attr-defined]
     optimizer.__class__ = distributed

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.optimizer import once
 from rdmacoll.optimizer.copies import Copied
@@ -49,8 +51,14 @@ class Distributed(Copied):
 
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
-    """Swaps the class of `optimizer`."""
+    """Swaps the class of `optimizer`. Raises ConfigError where Keras 3 does not train."""
     plain = type(optimizer)
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        raise ConfigError(
+            f"the {plain.__name__} of Keras 3 cannot train without eager execution "
+            "(tf.compat.v1.disable_eager_execution(), or a graph of TensorFlow 1): leave eager execution on, "
+            "or take Keras 2 (tf_keras) with an optimizer of keras.optimizers.legacy."
+        )
     distributed = subclass(plain, Distributed, reducer)
     save_as(plain, distributed)
     _patch_loss_scaling()

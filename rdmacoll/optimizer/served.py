@@ -15,7 +15,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import global_process_set
 from rdmacoll.ops.compression import Compression
-from rdmacoll.optimizer import keras3, served_v1, v1
+from rdmacoll.optimizer import keras2, keras3, served_v1, v1
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.exchange import Exchange, worker_rule
 from rdmacoll.optimizer.subclass import subclass
@@ -114,6 +114,8 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     worker_rule(optimizer)
+    if family is keras2:
+        keras2.refuse_graphs(optimizer)
     plain = type(optimizer)
     served = subclass(plain, Served3 if family is keras3 else Served2, Exchange(name))
     if family is keras3:

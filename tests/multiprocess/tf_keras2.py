@@ -171,6 +171,19 @@ def check_loss_scaling_can_be_inside_and_outside() -> None:
             raised(rdmacoll.ConfigError, lambda o=optimizer: rdmacoll.DistributedOptimizer(o.inner_optimizer))
 
 
+def check_a_graph_of_tensorflow_1_is_for_legacy_optimizers() -> None:
+    """In one beside eager execution, too, where the others would train nothing."""
+    optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1))
+    with tf.Graph().as_default():
+        model = network()
+        model.compile(optimizer, "mse")
+        error = raised(rdmacoll.ConfigError, lambda: model.fit(*dataset(RANK), verbose=0))
+        assert "cannot train without eager execution" in str(error)
+        raised(rdmacoll.ConfigError, lambda: optimizer.apply_gradients([]))
+        raised(rdmacoll.ConfigError, lambda: rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+        rdmacoll.DistributedOptimizer(keras.optimizers.legacy.SGD(0.1))
+
+
 def check_files_hold_the_plain_optimizer() -> None:
     for make in (keras.optimizers.Adam, keras.optimizers.legacy.Adam):
         plain, ours = make(0.125), rdmacoll.DistributedOptimizer(make(0.125))
