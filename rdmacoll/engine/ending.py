@@ -12,6 +12,8 @@ from typing import Any, Callable, NoReturn
 
 # Before 3.12 Python tells nobody of a SystemExit that did not come through sys.exit.
 _UNKNOWN = "its program ended: its data ended, or it raised SystemExit"
+_LEFT = "it left after "
+_REMARKS: list[str] = []  # at most one
 
 
 # Of sys.monitoring: the numbers that are nobody's.
@@ -24,7 +26,18 @@ def is_harmless(cause: str) -> bool:
     >>> is_harmless("SystemExit: 0"), is_harmless("ValueError: nan")
     (True, False)
     """
-    return cause in ("", _UNKNOWN, "SystemExit: 0")
+    return cause in ("", _UNKNOWN, "SystemExit: 0") or cause.startswith(_LEFT)
+
+
+def remark(text: str) -> None:
+    """What this process has done, which other ranks hear if it leaves in peace while they wait for it; ""
+    takes it back."""
+    _REMARKS[:] = [text] if text else []
+
+
+def farewell() -> str:
+    """The remark in a phrase; "" where there is none."""
+    return f"{_LEFT}{_REMARKS[0]}" if _REMARKS else ""
 
 
 def phrase_of(error: BaseException) -> str:
@@ -79,6 +92,7 @@ class Ending:
     def forget(self) -> None:
         """A new world: what was caught before it is not its end."""
         self._cause = ""
+        remark("")
         self.is_failure = self.is_exception = False
 
     def is_told(self, error: BaseException) -> None:
@@ -87,7 +101,7 @@ class Ending:
 
     def cause(self) -> str:
         """One phrase, with the exception's class where it is known."""
-        return self._cause or _UNKNOWN
+        return self._cause or farewell() or _UNKNOWN
 
     def watch(self, on_failure: Callable[[], None]) -> None:
         """Hooks into sys.excepthook and sys.exit. `on_failure` is called at the end of a program that

@@ -13,7 +13,7 @@ from typing import Any, Callable
 from rdmacoll.engine.asked import ask
 from rdmacoll.engine.bootstrap import Start, find_start
 from rdmacoll.engine.carrier import gave_up
-from rdmacoll.engine.ending import Ending, is_harmless
+from rdmacoll.engine.ending import Ending, farewell, is_harmless
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
 from rdmacoll.engine.library import Library, load
 from rdmacoll.engine.process_set import ProcessSet, bind_static, unbind
@@ -286,7 +286,7 @@ def _end(cause: str | None) -> None:
 def shutdown() -> None:
     """Leaves the world. Pending operations fail with ShutdownError; `init()` may follow. Bounded."""
     if not _PROCESS.is_forked:
-        _end(None)
+        _end(farewell() or None)
 
 
 def leave(cause: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.optimizer import registry
 from rdmacoll.ps.calls import has_servers
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
     """The same optimizer, wrapped; `label` and a number become the name of what it reduces."""
     from rdmacoll.optimizer.reduce import GradientReducer
 
-    parts = _with_inner(optimizer)
+    parts = with_inner(optimizer)
     for part in parts:
         if hasattr(type(part), "_rdmacoll_reduce") or getattr(part, "_rdmacoll_is_inside", False):
             raise ConfigError(
@@ -107,10 +108,11 @@ def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
         family.wrap(optimizer, GradientReducer(name=f"{label}_{number}", **options))
     for part in parts[1:]:
         part._rdmacoll_is_inside = True
+    registry.note_wrapped(optimizer, f"{label}_{number}")
     return optimizer
 
 
-def _with_inner(optimizer: Any) -> list[Any]:
+def with_inner(optimizer: Any) -> list[Any]:
     """The optimizer, and what loss scaling (of Keras, and of TensorFlow 1) or a MultiOptimizer has inside."""
     parts = [optimizer]
     for outer in parts:  # which grows
@@ -122,7 +124,7 @@ def _with_inner(optimizer: Any) -> list[Any]:
 
 def bucket_count(optimizer: Any) -> int:
     """How many buckets the gradients of a wrapped optimizer were cut into when they were last traced."""
-    for part in _with_inner(optimizer):
+    for part in with_inner(optimizer):
         reducer: GradientReducer | None = getattr(type(part), "_rdmacoll_reduce", None)
         if reducer is not None:
             return len(reducer.buckets)

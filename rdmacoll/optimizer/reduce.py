@@ -20,6 +20,7 @@ from rdmacoll.ops._process_sets import within
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import compressor
 from rdmacoll.ops.sparse import reduce_slices
+from rdmacoll.optimizer import registry
 from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
 from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
 from rdmacoll.ps.calls import has_servers
@@ -39,6 +40,8 @@ def refuse_servers() -> None:
 class GradientReducer:
     """Called with the gradients of one step. Keys are indices: `name`, the step's place in the trace
     and the bucket's number; the variables' names only label messages."""
+
+    is_of_tape = False
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class GradientReducer:
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         """The reduced gradients; None stays None."""
         refuse_servers()
+        registry.note_reduction(self, variables or ())
         with within(self.process_set):
             return self._reduced(gradients, variables)
 

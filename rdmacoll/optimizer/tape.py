@@ -75,5 +75,6 @@ def DistributedGradientTape(
         bucket_bytes=bucket_bytes,
         process_set=process_set,
     )
+    tape._rdmacoll_reduce.is_of_tape = True
     tape.__class__ = _DistributedTape
     return tape

@@ -75,7 +75,7 @@ def train(
     optimizer = make()
     if wrap:
         assert rdmacoll.DistributedOptimizer(optimizer) is optimizer
-    callbacks = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
+    callbacks = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0, allow_unwrapped=not wrap)]
     fit(model, optimizer, dataset(RANK), BATCH, callbacks=callbacks, **options)
     return model
 

@@ -58,16 +58,6 @@ def check_mismatches_are_errors_on_every_rank() -> None:
     close(allreduce(mine((3,))), expected(rdmacoll.Average, (3,), "float32"))
 
 
-def check_metrics_that_differ_between_ranks_are_named() -> None:
-    if SIZE == 1:
-        return
-    logs = {"loss": 1.0, "val_loss": 2.0} if RANK == 0 else {"loss": 1.0}
-    callback = rdmacoll.keras.callbacks.MetricAverageCallback()
-    text = str(raised(rdmacoll.MismatchError, lambda: callback.on_epoch_end(0, logs)))
-    for word in ("metrics of epoch 1", "loss", "validation data"):
-        assert word in text
-
-
 def check_the_lists_of_gradients_must_agree() -> None:
     if SIZE == 1:
         return

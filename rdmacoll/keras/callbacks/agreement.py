@@ -1,0 +1,109 @@
+"""Ranks agree, before variables are sent, on where `fit` begins and which variables there are.
+
+Pure: descriptions of all ranks in, decisions or one error for all of them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rdmacoll.engine.errors import ConfigError, MismatchError
+
+# For each group of variables: what its optimizer is built for, and each variable's shape and dtype.
+Groups = Mapping[str, tuple[Any, Mapping[str, str]]]
+
+
+def check_begin(epochs: Mapping[int, Any]) -> None:
+    """epochs: by rank, the first one of this `fit`; None if there is none. Raises ConfigError."""
+    if len(set(epochs.values())) < 2:
+        return
+    told = " and ".join(
+        f"{'has no epoch left' if epoch is None else f'begins at epoch {epoch}'} on {in_words(ranks)}"
+        for epoch, ranks in _by_value(epochs).items()
+    )
+    raise ConfigError(
+        f"fit {told}: a callback of some ranks has restored it, or initial_epoch differs. Give fit the same "
+        "initial_epoch on every rank (rdmacoll.engine.broadcast(np.array(epoch), 0) gives them rank 0's), or "
+        "restore on every rank."
+    )
+
+
+def check_wrapped(names: Mapping[int, list[str]]) -> None:
+    """names: by rank, those of the wrapped optimizers. Raises MismatchError."""
+    plain = {rank: ", ".join(mine) for rank, mine in names.items()}
+    if len(set(plain.values())) < 2:
+        return
+    told = " and ".join(f"{one or 'none'} on {in_words(ranks)}" for one, ranks in _by_value(plain).items())
+    raise MismatchError(
+        f"ranks train with different wrapped optimizers: {told}. Call rdmacoll.DistributedOptimizer on every "
+        "rank, in the same order, also for the optimizer of a loaded model."
+    )
+
+
+def check_problems(problems: Mapping[int, str]) -> None:
+    """problems: by rank, what went wrong while it built slots. Raises ConfigError."""
+    for rank, problem in problems.items():
+        if problem:
+            raise ConfigError(f"rank {rank} cannot make what other ranks have restored: {problem}")
+
+
+def slots_to_build(groups: Mapping[int, Groups]) -> dict[str, list[str]]:
+    """For each optimizer that some ranks alone have built: the variables that it is built for there."""
+    wanted: dict[str, list[str]] = {}
+    for key in _union(groups.values()):
+        lists = [one[key][0] if key in one else None for one in groups.values()]
+        if any(one != lists[0] for one in lists):
+            wanted[key] = _union(one or () for one in lists)
+    return wanted
+
+
+def check_equal(groups: Mapping[int, Groups], labels: Mapping[int, Mapping[str, str]]) -> None:
+    """labels: by rank, the names of its variables for people. Raises MismatchError, which names the first
+    variable that ranks do not all have alike."""
+    for key in _union(groups.values()):
+        for name in _union(one[key][1] if key in one else () for one in groups.values()):
+            kinds = {rank: one[key][1].get(name) if key in one else None for rank, one in groups.items()}
+            if len(set(kinds.values())) > 1:
+                place = f"{key}: {name}"
+                label = next((one[place] for one in labels.values() if place in one), name)
+                told = " and ".join(
+                    f"{'missing' if kind is None else kind} on {in_words(ranks)}"
+                    for kind, ranks in _by_value(kinds).items()
+                )
+                raise MismatchError(
+                    f"ranks cannot be made equal: variable {label} ({place}) is {told}. Build the same model "
+                    "on every rank before fit (model.build(input_shape), or call it on a batch), with the "
+                    "same optimizers."
+                )
+        built = {rank: str(one[key][0]) if key in one else "" for rank, one in groups.items()}
+        if len(set(built.values())) > 1:
+            raise MismatchError(
+                f"ranks cannot be made equal: {key} is built for other variables on "
+                f"{in_words(list(_by_value(built).values())[-1])} than on the others. Build it for the same "
+                "variables on every rank, in the same order."
+            )
+
+
+def _union(lists: Iterable[Iterable[str]]) -> list[str]:
+    """Every item once, in the order of the first list that has it."""
+    return list(dict.fromkeys(item for one in lists for item in one))
+
+
+def _by_value(values: Mapping[int, Any]) -> dict[Any, list[int]]:
+    result: dict[Any, list[int]] = {}
+    for rank, value in values.items():
+        result.setdefault(value, []).append(rank)
+    return result
+
+
+def in_words(ranks: list[int]) -> str:
+    """Ranks as people write them.
+
+    >>> in_words([0]), in_words([1, 2, 3]), in_words(list(range(9)))
+    ('rank 0', 'ranks 1, 2, 3', 'ranks 0, 1, 2, 3 and 5 more')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    rest = f" and {len(ranks) - 4} more" if len(ranks) > 5 else ""
+    return f"ranks {', '.join(map(str, ranks[:4] if rest else ranks))}{rest}"

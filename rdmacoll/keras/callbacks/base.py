@@ -1,0 +1,49 @@
+"""What our callbacks have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine import world
+from rdmacoll.engine.log import Log
+from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.keras.callbacks.stopping import note_begin, note_end
+
+
+class Callback(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Serves every Keras, also `tf_keras` beside Keras 3: Keras 2 asks its callbacks for more methods than
+    those of Keras 3 have."""
+
+    def __init__(self, process_set: ProcessSet = global_process_set) -> None:
+        super().__init__()
+        if process_set is not global_process_set:
+            number_of(world.current(), process_set)
+        self.process_set = process_set
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Forgets what an earlier `fit` has left."""
+        note_begin()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Remembers which callback has ended `fit`, for the message that other ranks may see."""
+        note_end(self, self.model)
+
+    def _is_alone(self) -> bool:
+        """Whether this rank has nobody to agree with in the process set."""
+        return not self.process_set.included() or self.process_set.size() == 1
+
+    def _warn(self, text: str) -> None:
+        """One line, at the first rank of the set."""
+        if self.process_set.rank() == 0:
+            Log(world.current().values.text("RDMACOLL_LOG"), world.rank()).warning(text)
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False

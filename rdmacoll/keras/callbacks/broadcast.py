@@ -1,0 +1,123 @@
+"""Makes all ranks equal when `fit` begins."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.keras.callbacks.base import Callback
+from rdmacoll.keras.callbacks.equalizer import Begin, Equalizer
+from rdmacoll.keras.callbacks.unreduced import check_reduced
+from rdmacoll.ops._arguments import check_root
+from rdmacoll.optimizer import registry
+from rdmacoll.ps.calls import has_servers
+
+
+class BroadcastGlobalVariablesCallback(Callback):
+    """Gives all ranks the variables of rank `root_rank`, at the first batch's begin of each `fit`.
+
+    At that time every callback has had its `on_train_begin`, so only the root needs the files that a training
+    goes on from: `BackupAndRestore` and loaders of your own may be in the list of rank `root_rank` alone. All
+    variables are sent: weights, statistics of batch normalisation, states of seed generators, variables of
+    models, layers and lists that are attributes of the model, and the optimizers' variables. Slots that only
+    some ranks have are made on the others. Variables that the first batch makes follow after it. Metrics and
+    half-filled sums of gradients stay each rank's own.
+
+    process_set: whose ranks train together; nothing happens on other ranks. allow_unwrapped: without it, a
+    first batch that reduces no gradient of the model is a ConfigError, since ranks would train apart. Raises
+    ConfigError when ranks begin at different epochs, and MismatchError with the first variable that ranks do
+    not all have.
+    """
+
+    def __init__(
+        self,
+        root_rank: int = 0,
+        *,
+        allow_unwrapped: bool = False,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        super().__init__(process_set)
+        self.root_rank = check_root(root_rank)
+        if self.root_rank not in process_set.ranks:
+            raise ConfigError(f"root_rank={root_rank} is not in {process_set!r}: name a rank of the set.")
+        self.allow_unwrapped = allow_unwrapped
+        self._forget()
+
+    def _forget(self) -> None:
+        self._epoch: int | None = None
+        self._thread = 0
+        self._reductions = 0  # before the first batch
+        self._equalizer: Equalizer | None = None
+        self._is_done = False
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Callbacks behind this one may still restore something."""
+        super().on_train_begin(logs)
+        self._forget()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """The first one tells where `fit` begins."""
+        if self._epoch is None:
+            self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Before the first batch: sends everything that exists."""
+        if self._equalizer is None:
+            self._thread = threading.get_ident()
+            self._reductions = registry.reductions()
+            self._begin(has_batch=True)
+        else:
+            self._end_first_batch()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """After the first batch: sends what it has made."""
+        # Keras 3 calls this from another thread, beside the next batch, where `callbacks` is no list.
+        if threading.get_ident() == self._thread:
+            self._end_first_batch()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """The first batch may be the only one of its epoch."""
+        self._end_first_batch()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """As on_test_begin."""
+        self._end_first_batch()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """A rank without data, or without an epoch, tells the others, which wait for it."""
+        if self._equalizer is None:
+            self._begin(has_batch=False)
+            self._is_done = True
+        super().on_train_end(logs)
+
+    def _begin(self, *, has_batch: bool) -> None:
+        self._equalizer = Equalizer(self.model, self.root_rank, self.process_set)
+        if self._is_alone():
+            self._is_done = True
+            return
+        begin = Begin(self._epoch, has_batch, _steps_per_execution(self.model))
+        self._equalizer.begin(begin)
+
+    def _end_first_batch(self) -> None:
+        if self._is_done or self._equalizer is None:
+            return
+        self._is_done = True
+        # Before the ranks meet again: a rank that reduces would wait for this one.
+        if not self.allow_unwrapped and not has_servers():
+            check_reduced(self.model, since=self._reductions)
+        self._equalizer.send_what_is_new()
+
+
+def _steps_per_execution(model: Any) -> int:
+    steps = getattr(model, "steps_per_execution", None)
+    if isinstance(steps, tf.Variable):  # Keras 2
+        steps = steps.numpy() if tf.executing_eagerly() else 1
+    return int(np.asarray(steps or 1))

@@ -1,0 +1,186 @@
+"""Sends the root's variables to all ranks, after they have agreed on which ones there are."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.keras.callbacks import agreement, optimizers
+from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
+from rdmacoll.keras.callbacks.state import MODEL, Group, groups_of, wrapped_names
+from rdmacoll.ops._library import typed_errors
+from rdmacoll.ops.broadcast import broadcast_
+from rdmacoll.optimizer.registry import note_broadcast, note_nothing_follows
+from rdmacoll.ps.calls import has_servers
+
+
+@dataclass(frozen=True)
+class Begin:
+    """This rank's part. epoch: the first one of this `fit`; None if it has none. has_batch: whether there is
+    a first batch."""
+
+    epoch: int | None
+    has_batch: bool
+    steps_per_execution: int
+
+
+class Equalizer:
+    """Of one `fit`. All ranks of the set call the same methods in the same order, for the same program."""
+
+    def __init__(self, model: Any, root_rank: int, process_set: ProcessSet) -> None:
+        self._model = model
+        self._root = root_rank
+        self._set = process_set
+        self._sent: set[tuple[str, str]] = set()
+        self._may_follow = False
+
+    def begin(self, begin: Begin) -> None:
+        """Before the first batch. Raises ConfigError when ranks begin at different epochs, and MismatchError
+        when they have different variables that nobody can make."""
+        _build(self._model)
+        groups, with_sums, said = self._agree(vars(begin))
+        # In other cases ranks do not all come to the end of their first batch at the same step.
+        is_even = said is None or all(
+            one["has_batch"] and one["steps_per_execution"] == begin.steps_per_execution
+            for one in said.values()
+        )
+        self._may_follow = begin.has_batch and is_even and not has_servers()
+        is_whole = getattr(self._model, "built", True) and not any(
+            optimizers.can_be_built(group.owner) for key, group in groups.items() if key != MODEL
+        )
+        self._send(groups, with_sums, follows=self._may_follow and not is_whole)
+
+    def send_what_is_new(self) -> None:
+        """After the first batch. If it has made variables, everything is sent: ranks may have begun with
+        different values of those."""
+        if not self._may_follow:
+            return
+        groups, with_sums, _ = self._agree({})
+        if _keys_of(groups) - self._sent:
+            self._send(groups, with_sums, follows=False)
+        else:
+            note_nothing_follows(_optimizers_in(groups))
+
+    def _agree(self, begin: Mapping[str, Any]) -> tuple[dict[str, Group], set[str], dict[int, Any] | None]:
+        """The groups, equal on all ranks; the keys of those whose sums of gradients are sent; and all ranks'
+        descriptions, None where these are equal."""
+        groups = groups_of(self._model)
+        heard = self._exchange({**begin, "problem": ""}, groups)
+        if heard is None:
+            return groups, set(), None
+        said = {rank: mine for rank, (mine, _) in heard.items()}
+        agreement.check_wrapped({rank: one["wrapped"] for rank, one in said.items()})
+        agreement.check_begin({rank: one.get("epoch") for rank, one in said.items()})
+        wanted = agreement.slots_to_build({rank: one["groups"] for rank, one in said.items()})
+        if wanted:
+            also = frozenset(wanted)
+            problem = _build_slots(groups_of(self._model, also), wanted)
+            groups = groups_of(self._model, also)
+            heard = self._exchange({**begin, "problem": problem}, groups)
+        if heard is not None:
+            last = {rank: mine for rank, (mine, _) in heard.items()}
+            agreement.check_problems({rank: one["problem"] for rank, one in last.items()})
+            agreement.check_equal(
+                {rank: one["groups"] for rank, one in last.items()},
+                {rank: labels for rank, (_, labels) in heard.items()},
+            )
+            said = last
+        counts = [one["counts"] for one in said.values()]
+        return groups, {key for key in groups if len({one.get(key) for one in counts}) > 1}, said
+
+    def _exchange(
+        self, mine: Mapping[str, Any], groups: Mapping[str, Group]
+    ) -> dict[int, tuple[Any, Any]] | None:
+        description = {
+            **mine,
+            "wrapped": wrapped_names(groups),
+            "groups": {
+                key: [group.built_for, {name: _kind(one) for name, one in sorted(group.variables.items())}]
+                for key, group in sorted(groups.items())
+            },
+            "counts": {
+                key: int(group.owner.iterations.numpy())
+                for key, group in groups.items()
+                if group.accumulators
+            },
+        }
+        labels = {
+            f"{key}: {name}": str(getattr(one, "path", None) or getattr(one, "name", name))
+            for key, group in groups.items()
+            for name, one in group.variables.items()
+        }
+        return gathered_unless_equal(description, labels, self._name(groups), self._set)
+
+    def _name(self, groups: Mapping[str, Group]) -> str:
+        """Trainings in several threads are told apart by their optimizers."""
+        is_main = threading.current_thread() is threading.main_thread()
+        return " of ".join(["BroadcastGlobalVariablesCallback", *([] if is_main else wrapped_names(groups))])
+
+    def _send(self, groups: Mapping[str, Group], with_sums: set[str], *, follows: bool) -> None:
+        variables = [
+            variable
+            for key, group in sorted(groups.items())
+            for name, variable in sorted(group.variables.items())
+            # Half a step's gradients stay here, unless the root goes on from another step.
+            if name not in group.accumulators or key in with_sums
+        ]
+        name = f"{self._name(groups)}: variables"
+        with typed_errors():
+            sent = broadcast_(variables, self._root, name, process_set=self._set)
+            if not tf.executing_eagerly():
+                _session_of(self._model).run(sent)
+        self._sent = _keys_of(groups)
+        note_broadcast(self._model, _optimizers_in(groups), follows=follows)
+
+
+def _build(model: Any) -> None:
+    """Keras would build the model's optimizer in the first batch: slots are sent before it."""
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or not getattr(model, "built", False) or not model.trainable_variables:
+        return
+    if optimizers.can_be_built(optimizer):
+        optimizers.build(optimizer, model.trainable_variables)
+
+
+def _build_slots(groups: Mapping[str, Group], wanted: Mapping[str, list[str]]) -> str:
+    """Makes slots that other ranks have. Returns what went wrong, for all ranks to hear."""
+    variables = groups[MODEL].variables
+    for key, names in wanted.items():
+        group = groups.get(key)
+        if group is None or not (
+            group.built_for is None or optimizers.is_legacy(optimizers.parts_of(group.owner)[-1])
+        ):
+            continue
+        if not set(names) <= set(variables):
+            continue  # the next exchange shows what is missing here
+        try:
+            optimizers.build(group.owner, [variables[name] for name in names])
+        except Exception as error:  # all ranks hear of it
+            return f"{type(group.owner).__name__}.build: {type(error).__name__}: {error}"
+    return ""
+
+
+def _optimizers_in(groups: Mapping[str, Group]) -> list[Any]:
+    owners = [group.owner for key, group in groups.items() if key != MODEL]
+    return [part for owner in owners for part in optimizers.parts_of(owner)]
+
+
+def _keys_of(groups: Mapping[str, Group]) -> set[tuple[str, str]]:
+    return {(key, name) for key, group in groups.items() for name in group.variables}
+
+
+def _kind(variable: Any) -> str:
+    return f"{tf.as_dtype(variable.dtype).base_dtype.name} {tuple(variable.shape)}"
+
+
+def _session_of(model: Any) -> Any:
+    """Keras 2 in a graph of TensorFlow 1: where its variables have their values."""
+    packages = [base.__module__.partition(".")[0] for base in type(model).__mro__]
+    package = next(name for name in packages if name in ("tf_keras", "keras"))
+    return sys.modules[f"{package}.src.backend"].get_session()

@@ -1,0 +1,87 @@
+"""Averages metrics over the ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rdmacoll.engine import world
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.keras.callbacks.agreement import in_words
+from rdmacoll.keras.callbacks.base import Callback
+from rdmacoll.keras.callbacks.exchange import gathered
+
+Logs = Mapping[str, float]
+_COUNTER = re.compile(r"_(\d+)$")
+
+
+class MetricAverageCallback(Callback):
+    """Averages the metrics of each epoch over all ranks, for the callbacks that come after this one
+    (schedules, early stopping, checkpoints: their decisions then agree).
+
+    Metrics are matched by name, without the counter that Keras puts behind it: `auc_1` of one rank and
+    `auc_9` of another are one metric. Several metrics that differ in the counter alone are matched in its
+    order. A metric that some ranks do not have keeps each rank's own value, and is named once in a warning.
+    process_set: whose ranks train together; nothing happens on other ranks.
+    """
+
+    def __init__(self, *, process_set: ProcessSet = global_process_set) -> None:
+        super().__init__(process_set)
+        self._named: set[str] = set()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Replaces the numbers in `logs`."""
+        if self._is_alone():
+            return
+        logs = {} if logs is None else logs
+        mine = {name: float(value) for name, value in logs.items() if np.ndim(value) == 0}
+        everybody = gathered(mine, "MetricAverageCallback", self.process_set)
+        means, missing = averages(everybody)
+        logs.update(means[world.rank()])
+        new = [name for name in missing if name not in self._named]
+        if new:
+            self._named.update(new)
+            self._warn(
+                f"MetricAverageCallback does not average {', '.join(missing[name] for name in new)}. Give "
+                "all ranks the same metrics, in the same order, and validation data on all ranks or on none."
+            )
+
+
+def averages(logs: Mapping[int, Logs]) -> tuple[dict[int, Logs], dict[str, str]]:
+    """logs: each rank's metrics. Returns the means of those that all ranks have, by rank and the
+    rank's own name; and those that some lack: their names without counters, and a phrase for people.
+
+    >>> averages({0: {"loss": 1.0, "auc": 0.5}, 1: {"loss": 3.0, "auc_9": 0.7}})
+    ({0: {'loss': 2.0, 'auc': 0.6}, 1: {'loss': 2.0, 'auc_9': 0.6}}, {})
+    >>> averages({0: {"loss": 1.0, "val_loss": 2.0}, 1: {"loss": 3.0}})
+    ({0: {'loss': 2.0}, 1: {'loss': 2.0}}, {'val_loss': 'val_loss (missing on rank 1)'})
+    """
+    names = {rank: _by_base(mine) for rank, mine in logs.items()}
+    means: dict[int, dict[str, float]] = {rank: {} for rank in logs}
+    missing: dict[str, str] = {}
+    for base in dict.fromkeys(base for mine in names.values() for base in mine):
+        lists = {rank: mine.get(base, []) for rank, mine in names.items()}
+        most = max(map(len, lists.values()))
+        lacking = [rank for rank, one in lists.items() if len(one) < most]
+        if lacking:
+            missing[base] = f"{base} ({'fewer' if most > 1 else 'missing'} on {in_words(lacking)})"
+            continue
+        for matched in zip(*([(rank, name) for name in one] for rank, one in lists.items())):
+            mean = sum(logs[rank][name] for rank, name in matched) / len(matched)
+            for rank, name in matched:
+                means[rank][name] = mean
+    return dict(means), missing
+
+
+def _by_base(names: Iterable[str]) -> dict[str, list[str]]:
+    """By the name without Keras' counter, in the counters' order, which is that of the program: Keras sorts
+    `auc_10` before `auc_9`."""
+    result: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        counter = _COUNTER.search(name)
+        base, number = (name, 0) if counter is None else (name[: counter.start()], int(counter[1]))
+        result.setdefault(base, []).append((number, name))
+    return {base: [name for _, name in sorted(found)] for base, found in result.items()}

@@ -1,0 +1,130 @@
+"""Reads and builds the variables of optimizers: of Keras 3, of Keras 2 (new and legacy), of TensorFlow 1."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.optimizer import with_inner
+from rdmacoll.optimizer.registry import plain_variable
+
+OTHER = "other/"
+
+
+def parts_of(optimizer: Any) -> list[Any]:
+    """The optimizer, and the ones inside of loss scaling or a MultiOptimizer."""
+    return with_inner(optimizer)
+
+
+def variables_of(optimizer: Any, model: Mapping[str, Any]) -> dict[str, Any]:
+    """All variables by keys that are the same on all ranks. model: the model's variables by theirs.
+
+    A legacy optimizer makes its counter and hyperparameters here: a rank that has loaded a file has them as
+    variables already, others only from the first step on.
+    """
+    found: dict[str, Any] = {}
+    for number, part in enumerate(parts_of(optimizer)):
+        prefix = f"{number}/"
+        if is_legacy(part):
+            found.update((prefix + key, value) for key, value in _of_legacy(part, model).items())
+        else:
+            plain = getattr(part, "variables", [])
+            listed = list(plain() if callable(plain) else plain)  # a method in TensorFlow 1
+            found.update((f"{prefix}{position}", value) for position, value in enumerate(listed))
+        # Beside the list: Keras 2's learning rate and loss scale.
+        for name in ("_learning_rate", "_current_learning_rate"):
+            found[prefix + name] = getattr(part, name, None)
+        scale = getattr(part, "_loss_scale", None)
+        for (name, *_), value in getattr(scale, "_weights", {}).items():
+            found[prefix + name] = value
+    return _once(found)
+
+
+def _once(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Without repetitions, and what is no variable."""
+    result: dict[str, Any] = {}
+    seen: set[int] = set()
+    for key, value in found.items():
+        if hasattr(value, "assign") and id(plain_variable(value)) not in seen:
+            seen.add(id(plain_variable(value)))
+            result[key] = value
+    return result
+
+
+def is_legacy(optimizer: Any) -> bool:
+    """Whether it is a legacy one of Keras 2, which makes slots for more variables at any time."""
+    return hasattr(type(optimizer), "_create_hypers") and not hasattr(optimizer, "_optimizer")
+
+
+def can_be_built(optimizer: Any) -> bool:
+    """Whether it will have slots that it has not yet. A legacy optimizer does not tell."""
+    outer, inner = parts_of(optimizer)[0], parts_of(optimizer)[-1]
+    if hasattr(outer, "_trainable_variables_indices"):  # Keras 3
+        return not outer.built
+    return hasattr(inner, "_create_iteration_variable") and not hasattr(inner, "_index_dict")
+
+
+def _of_legacy(part: Any, model: Mapping[str, Any]) -> dict[str, Any]:
+    with tf.init_scope():
+        part._create_hypers()
+        found = {"iterations": part.iterations}
+    found.update(part._hyper)
+    # By variable and slot, since the list of a restored optimizer has the order of its file.
+    for variable, slots in zip(_named(part, part._slots, model), part._slots.values()):
+        found.update((f"{slot}/{variable}", value) for slot, value in slots.items())
+    return found
+
+
+def _named(part: Any, known: Iterable[Any], model: Mapping[str, Any]) -> list[str]:
+    """The model's keys for the keys by which an optimizer knows variables."""
+    key_of = _key_function(part)
+    names = {}
+    for key, variable in model.items():
+        with contextlib.suppress(AttributeError):  # a variable of another Keras
+            names[key_of(variable)] = key
+    return [names.get(one, f"{OTHER}{number}") for number, one in enumerate(known)]
+
+
+def _key_function(part: Any) -> Callable[[Any], Any]:
+    """Keras' own: a method, and a function beside the class of legacy optimizers."""
+    own: Callable[[Any], Any] | None = getattr(part, "_var_key", None)
+    if own is not None:
+        return own
+    modules = [sys.modules[base.__module__] for base in type(part).__mro__]
+    found: Callable[[Any], Any] = next(one._var_key for one in modules if hasattr(one, "_var_key"))
+    return found
+
+
+def accumulators_of(optimizer: Any) -> set[int]:
+    """The identities of Keras 3's sums of gradients since the last update."""
+    return {
+        id(plain_variable(variable))
+        for part in parts_of(optimizer)
+        for variable in getattr(part, "_accumulated_gradients", None) or ()
+    }
+
+
+def built_for(optimizer: Any, model: Mapping[str, Any]) -> list[str] | None:
+    """The keys of the model's variables that it has slots for, in its order; the key of a variable outside of
+    the model begins with OTHER. None: it is not built, or an optimizer of TensorFlow 1."""
+    outer, inner = parts_of(optimizer)[0], parts_of(optimizer)[-1]
+    if is_legacy(inner):
+        return sorted(_named(inner, inner._slots, model)) or None  # their order means nothing
+    if getattr(outer, "_trainable_variables_indices", None) is not None:  # Keras 3
+        return _named(outer, outer._trainable_variables_indices, model) if outer.built else None
+    indices = getattr(inner, "_index_dict", None)  # Keras 2
+    return None if indices is None else _named(inner, indices, model)
+
+
+def build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Makes the slots for these variables of the model, outside of what is traced."""
+    inner = parts_of(optimizer)[-1]
+    with tf.init_scope():
+        if is_legacy(inner):
+            inner._create_all_weights(list(variables))
+        else:
+            optimizer.build(list(variables))

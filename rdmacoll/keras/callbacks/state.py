@@ -1,0 +1,141 @@
+"""Finds the variables that a training has: those of the model, of everything that is an attribute of it, and
+of the optimizers that train it.
+
+Ranks match variables by keys. A key is a place in the model (attribute names and positions), never a name
+that Keras has made with a counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine.operators import CODES
+from rdmacoll.keras.callbacks import optimizers
+from rdmacoll.optimizer.registry import name_of_wrapped, plain_variable, wrapped_optimizers
+
+MODEL = "model"
+
+
+@dataclass
+class Group:
+    """The variables of one owner: the model with its attributes, or one optimizer.
+
+    variables: by key. built_for: the keys of the model's variables that an optimizer has slots for; None for
+    the model, and for an optimizer that is not built.
+    """
+
+    owner: Any
+    variables: dict[str, Any]
+    built_for: list[str] | None = None
+    accumulators: frozenset[str] = field(default_factory=frozenset)
+
+
+class _Walk:
+    """Goes through a model, its attributes, and theirs. A variable gets the key of the first way to it."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Any] = {}
+        self.optimizers: dict[str, Any] = {}
+        self._seen: set[int] = set()
+        self._kept: list[Any] = []  # what is seen stays alive: another object could get its id
+
+    def visit(self, value: Any, path: str) -> None:
+        if is_variable(value):
+            self._add(path, value)
+        elif isinstance(value, Mapping):
+            if self._is_new(value):
+                for key in sorted((key for key in value if isinstance(key, (str, int))), key=str):
+                    self.visit(value[key], f"{path}/{key}")
+        elif isinstance(value, (list, tuple)):
+            if self._is_new(value):
+                for position, item in enumerate(value):
+                    self.visit(item, f"{path}/{position}")
+        elif hasattr(type(value), "apply_gradients"):
+            if self._is_new(value):
+                self.optimizers[path] = value
+        elif _owns_variables(value) and self._is_new(value):
+            for position, variable in enumerate(_variables_of(value)):
+                self._add(f"{path}/{position}", variable)
+            for name in sorted(set(vars(value)) - _ignored(value)):
+                self.visit(vars(value)[name], f"{path}/{name}")
+
+    def _add(self, key: str, variable: Any) -> None:
+        # Strings and resources stay where they are.
+        if self._is_new(plain_variable(variable)) and tf.as_dtype(variable.dtype).base_dtype.name in CODES:
+            self.variables[key] = variable
+
+    def _is_new(self, value: Any) -> bool:
+        if id(value) in self._seen:
+            return False
+        self._seen.add(id(value))
+        self._kept.append(value)
+        return True
+
+
+def groups_of(model: Any, also: frozenset[str] = frozenset()) -> dict[str, Group]:
+    """The model's group, and one for each optimizer that is an attribute of the model, or is wrapped and has
+    slots for variables of the model. also: names of wrapped optimizers that other ranks have found."""
+    walk = _Walk()
+    walk.visit(getattr(model, "optimizer", None), "optimizer")
+    walk.visit(model, MODEL)
+    groups = {MODEL: Group(model, walk.variables)}
+    parts: set[int] = set()
+    for key, optimizer in walk.optimizers.items():
+        if id(optimizer) not in parts:  # the inside of loss scaling belongs to its outside
+            parts.update(id(part) for part in optimizers.parts_of(optimizer))
+            groups[key] = _group_of(optimizer, walk.variables)
+    for name, optimizer in wrapped_optimizers().items():
+        if parts.isdisjoint(id(part) for part in optimizers.parts_of(optimizer)):
+            group = _group_of(optimizer, walk.variables)
+            owns = any(not key.startswith(optimizers.OTHER) for key in group.built_for or ())
+            if owns or name in also:
+                groups[name] = group
+    return groups
+
+
+def wrapped_names(groups: Mapping[str, Group]) -> list[str]:
+    """The names of the wrapped optimizers: the same on all ranks of one training."""
+    owners = [group.owner for key, group in groups.items() if key != MODEL]
+    names = [name_of_wrapped(part) for owner in owners for part in optimizers.parts_of(owner)]
+    return sorted(name for name in names if name is not None)
+
+
+def is_variable(value: Any) -> bool:
+    """Of TensorFlow, or of Keras 3."""
+    if isinstance(value, tf.Variable):
+        return True
+    return hasattr(type(value), "assign") and hasattr(type(value), "trainable")
+
+
+def _group_of(optimizer: Any, model: Mapping[str, Any]) -> Group:
+    found = optimizers.variables_of(optimizer, model)
+    accumulated = optimizers.accumulators_of(optimizer)
+    local = frozenset(key for key, variable in found.items() if id(plain_variable(variable)) in accumulated)
+    return Group(optimizer, found, optimizers.built_for(optimizer, model), local)
+
+
+def _owns_variables(value: Any) -> bool:
+    """Models, layers and tf.Modules. Metrics are left out: each rank counts its own data."""
+    kind = type(value)
+    if hasattr(kind, "update_state") and hasattr(kind, "result"):
+        return False
+    return isinstance(value, tf.Module) or (
+        hasattr(kind, "trainable_variables") and hasattr(value, "__dict__")
+    )
+
+
+def _variables_of(owner: Any) -> list[Any]:
+    try:
+        return list(owner.variables)
+    except ValueError:  # Keras 2: a model that is not built; its layers may be
+        return []
+
+
+def _ignored(owner: Any) -> set[str]:
+    """TensorFlow's own list of attributes that are no part of a module: Keras' step counters, for one."""
+    ignored = set(tf.Module._TF_MODULE_IGNORED_PROPERTIES)
+    return ignored | set(getattr(type(owner), "_TF_MODULE_IGNORED_PROPERTIES", ()))

@@ -1,0 +1,54 @@
+"""Remembers which callback has ended `fit`, for the ranks that go on and miss this one."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from rdmacoll.engine.ending import remark
+
+
+def note_begin() -> None:
+    """Call it when a `fit` begins."""
+    remark("")
+
+
+def note_end(callback: Any, model: Any) -> None:
+    """Call it when `fit` ends, from the callback's on_train_end."""
+    if not getattr(model, "stop_training", False):
+        return
+    callbacks = _beside(callback)
+    epochs = [one.epoch for one in callbacks if type(one).__name__ == "History" and one.epoch]
+    after = f" after epoch {epochs[0][-1] + 1}" if epochs else ""
+    names = _stoppers(callbacks)
+    remark(f"{' or '.join(names)} had stopped fit{after}: {_cure(names)}")
+
+
+def _beside(callback: Any) -> list[Any]:
+    """All callbacks of this `fit`. Keras gives them to nobody, so they come from the list that calls us."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        found = getattr(frame.f_locals.get("self"), "callbacks", None)
+        if isinstance(found, list) and any(one is callback for one in found):
+            return found
+        frame = frame.f_back
+    return []
+
+
+def _stoppers(callbacks: list[Any]) -> list[str]:
+    """The class of the callback that has ended `fit`, or of those that may have."""
+    known = [one for one in callbacks if getattr(one, "stopped_epoch", 0)]
+    foreign = [one for one in callbacks if type(one).__module__.partition(".")[0] not in _OURS]
+    found = known or [one for one in callbacks if type(one).__name__ == "TerminateOnNaN"] or foreign
+    return list(dict.fromkeys(type(one).__name__ for one in found)) or ["a callback"]
+
+
+# Packages whose other callbacks never end `fit`.
+_OURS = ("keras", "tf_keras", "rdmacoll")
+
+
+def _cure(names: list[str]) -> str:
+    if names == ["TerminateOnNaN"]:
+        return "it sees its own rank's loss alone, so stop by averaged metrics at an epoch's end"
+    which = "it" if len(names) == 1 else "them"
+    return f"put MetricAverageCallback before {which}, so that all ranks stop together"

@@ -1,0 +1,48 @@
+"""Notices a model that nobody has wrapped: each rank would train it alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.keras.callbacks.optimizers import parts_of
+from rdmacoll.keras.callbacks.state import MODEL, groups_of
+from rdmacoll.optimizer.registry import reduction_of
+
+
+def check_reduced(model: Any, *, since: int) -> None:
+    """Call it after the first batch. since: a number of `registry.reductions()` from before it. Raises
+    ConfigError when no gradient of this model has been reduced.
+
+    A train function that was traced earlier reduces without being built again. So a reduction from before
+    counts if it is that of a tape, or of an optimizer that the model still has.
+    """
+    groups = groups_of(model)
+    trainable = [one for one in groups[MODEL].variables.values() if getattr(one, "trainable", True)]
+    optimizers = [part for key, group in groups.items() if key != MODEL for part in parts_of(group.owner)]
+    reducers = [getattr(type(part), "_rdmacoll_reduce", None) for part in optimizers]
+    if not trainable or any(_accumulates(*pair) for pair in zip(optimizers, reducers)):
+        return
+    for variable in trainable:
+        last = reduction_of(variable)
+        if last is None:
+            continue
+        if last.number > since or last.is_of_tape or any(last.reducer() is one for one in reducers if one):
+            return
+    optimizer = getattr(model, "optimizer", None)
+    name = "" if optimizer is None else f" ({type(optimizer).__name__})"
+    raise ConfigError(
+        f"the first batch of fit has reduced no gradient of model {getattr(model, 'name', '')!r}: its "
+        f"optimizer{name} is not wrapped, as after load_model, and ranks would train apart. Call "
+        "rdmacoll.DistributedOptimizer(model.optimizer) before fit, or pass allow_unwrapped=True to "
+        "BroadcastGlobalVariablesCallback if gradients are reduced in another way."
+    )
+
+
+def _accumulates(optimizer: Any, reducer: Any) -> bool:
+    """Whether a wrapped optimizer need not reduce in the first batch."""
+    if reducer is None:
+        return False
+    return (
+        bool(getattr(optimizer, "gradient_accumulation_steps", None)) or reducer.backward_passes_per_step > 1
+    )

@@ -1,0 +1,131 @@
+"""Keeps in mind which optimizers are wrapped, whose gradients were reduced, and what a callback has sent.
+
+All of it is kept beside the objects, by identity, and is forgotten with them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from rdmacoll.optimizer.reduce import GradientReducer
+
+_V = TypeVar("_V")
+
+
+class _ByObject(Generic[_V]):
+    """A value for each object, whose hash may be missing (variables) or cost something."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], _V]] = {}
+        self._lock = threading.Lock()
+
+    def __setitem__(self, key: Any, value: _V) -> None:
+        number = id(key)
+        with self._lock:
+            self._entries[number] = (weakref.ref(key, lambda _: self._entries.pop(number, None)), value)
+
+    def get(self, key: Any) -> _V | None:
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
+
+    def living(self) -> list[Any]:
+        with self._lock:
+            references = [reference for reference, _ in self._entries.values()]
+        return [key for key in (reference() for reference in references) if key is not None]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The last reduction of a variable's gradient. number: its place among all of this process."""
+
+    reducer: weakref.ref[GradientReducer]
+    is_of_tape: bool
+    number: int
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """A callback has made an optimizer and its model equal on all ranks. number: its place among all of this
+    process. follows: weights or slots are still missing, which the first batch makes; until they are sent,
+    ranks may differ."""
+
+    model: weakref.ref[Any]
+    number: int
+    follows: bool
+
+
+_WRAPPED: _ByObject[str] = _ByObject()
+_REDUCTIONS: _ByObject[Reduction] = _ByObject()
+_BROADCASTS: _ByObject[Broadcast] = _ByObject()
+_REDUCTION_NUMBERS = itertools.count(1)
+_BROADCAST_NUMBERS = itertools.count(1)
+
+
+def note_wrapped(optimizer: Any, name: str) -> None:
+    """`name` is the same on all ranks, which wrap their optimizers in the same order."""
+    _WRAPPED[optimizer] = name
+
+
+def wrapped_optimizers() -> dict[str, Any]:
+    """All wrapped optimizers that still exist, by their names."""
+    return {str(_WRAPPED.get(optimizer)): optimizer for optimizer in _WRAPPED.living()}
+
+
+def name_of_wrapped(optimizer: Any) -> str | None:
+    """The name by which ranks know this optimizer; None for a plain one."""
+    return _WRAPPED.get(optimizer)
+
+
+def note_reduction(reducer: GradientReducer, variables: Iterable[Any]) -> None:
+    """Call it whenever gradients of `variables` are reduced, or a graph is built that does it."""
+    reduction = Reduction(weakref.ref(reducer), reducer.is_of_tape, next(_REDUCTION_NUMBERS))
+    for variable in variables:
+        if hasattr(variable, "assign"):
+            _REDUCTIONS[plain_variable(variable)] = reduction
+
+
+def reduction_of(variable: Any) -> Reduction | None:
+    """The last reduction of this variable's gradient."""
+    return _REDUCTIONS.get(plain_variable(variable))
+
+
+def reductions() -> int:
+    """A number that all later reductions exceed."""
+    return next(_REDUCTION_NUMBERS)
+
+
+def note_broadcast(model: Any, optimizers: Iterable[Any], *, follows: bool) -> None:
+    """Call it when a callback has made these optimizers and their model equal on all ranks."""
+    sent = Broadcast(weakref.ref(model), next(_BROADCAST_NUMBERS), follows)
+    for optimizer in optimizers:
+        _BROADCASTS[optimizer] = sent
+
+
+def note_nothing_follows(optimizers: Iterable[Any]) -> None:
+    """Call it when the first batch has made nothing that was to be sent."""
+    for optimizer in optimizers:
+        sent = _BROADCASTS.get(optimizer)
+        if sent is not None:
+            _BROADCASTS[optimizer] = replace(sent, follows=False)
+
+
+def broadcast_of(optimizer: Any) -> Broadcast | None:
+    """The last broadcast of a callback that this optimizer, or a part of it, took part in."""
+    return _BROADCASTS.get(optimizer)
+
+
+def plain_variable(variable: Any) -> Any:
+    """TensorFlow's variable inside of one of Keras 3, and of one that mixed precision casts."""
+    while True:
+        inner = getattr(variable, "_variable", None)  # Keras 2's AutoCastVariable
+        if inner is None:
+            inner = getattr(variable, "_value", None)  # Keras 3
+        if inner is None or inner is variable or not hasattr(inner, "assign"):
+            return variable
+        variable = inner

@@ -1,0 +1,364 @@
+"""The callbacks on real ranks, with every Keras. Argument: 3, or a folder with `tf_keras`.
+
+Where weights are compared with one process on the joined batches, rank 0 computes that too. The tolerance is
+for rounding; ranks that begin apart differ by 1e-2 and more.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_common import SEED, equal_on_all_ranks, raised, run_all
+from tf_trained import (
+    BATCH,
+    IS_KERAS_3,
+    STEPS,
+    close,
+    dataset,
+    fit,
+    fit_alone,
+    keras,
+    kinds,
+    network,
+    state_of,
+    weights_of,
+)
+
+import rdmacoll
+from rdmacoll.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from rdmacoll.optimizer.registry import broadcast_of
+
+rdmacoll.init()
+RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
+keras.utils.set_random_seed(SEED + RANK)
+
+
+class Gan(keras.Model):
+    """As in Keras' own guide: two networks, two optimizers, no `call`, so Keras never calls it built."""
+
+    def __init__(self, seed: int, rate: float, wrap: Callable[[Any], Any]) -> None:
+        super().__init__()
+        keras.utils.set_random_seed(seed)
+        self.generator = network()
+        self.others = {"discriminator": [network()]}
+        self.temperature = tf.Variable(0.5 + 0.1 * seed % 1, trainable=False)
+        self.optimizers_by_name = {name: wrap(kinds()[-1](rate)) for name in ("d", "g")}
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        noise, real = data
+        discriminator = self.others["discriminator"][0]
+        for name, trained, sign in (("d", discriminator, 1.0), ("g", self.generator, -1.0)):
+            with tf.GradientTape() as tape:
+                fake = discriminator(tf.concat([self.generator(noise)] * 3, 1)) * self.temperature
+                true = discriminator(tf.concat([real] * 3, 1))
+                loss = sign * tf.reduce_mean(tf.nn.softplus(fake) + tf.nn.softplus(-true))
+            variables = trained.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            self.optimizers_by_name[name].apply_gradients(zip(gradients, variables))
+        return {"loss": loss}
+
+
+def check_a_model_that_is_never_built_trains_as_in_one_process() -> None:
+    for seed in (3, 4):  # a GAN that is made alike on all ranks would hide the broadcast
+        gan = Gan(seed + RANK, 0.01 * (1 + RANK), rdmacoll.DistributedOptimizer)
+        gan.compile()
+        fit(gan, BroadcastGlobalVariablesCallback(SIZE - 1))
+        networks = [gan.generator, gan.others["discriminator"][0]]
+        found = [array for one in networks for array in weights_of(one)] + [gan.temperature.numpy()]
+        assert equal_on_all_ranks(found), seed
+        slots = [array for one in gan.optimizers_by_name.values() for array in state_of(one)]
+        assert equal_on_all_ranks(slots)
+        alone = Gan(seed + SIZE - 1, 0.01 * SIZE, lambda optimizer: optimizer)
+        alone.compile()
+        fit_alone(alone)
+        close(
+            found[:-1],
+            [
+                array
+                for one in (alone.generator, alone.others["discriminator"][0])
+                for array in weights_of(one)
+            ],
+        )
+
+
+class Restore(keras.callbacks.Callback):
+    """What BackupAndRestore does, on rank 0 alone."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if RANK == 0:
+            self.model.set_weights([np.full_like(one, 0.25) for one in self.model.get_weights()])
+
+
+def check_a_callback_behind_ours_restores_on_one_rank_alone() -> None:
+    for callbacks in (
+        [BroadcastGlobalVariablesCallback(0), Restore()],
+        [Restore(), BroadcastGlobalVariablesCallback(0)],
+    ):
+        model, alone = network(), network()
+        model.compile(rdmacoll.DistributedOptimizer(kinds()[-1](0.01)), "mse")
+        fit(model, *callbacks)
+        alone.compile(kinds()[-1](0.01), "mse")
+        alone.set_weights([np.full_like(one, 0.25) for one in alone.get_weights()])
+        fit_alone(alone)
+        close(weights_of(model), weights_of(alone))
+        assert equal_on_all_ranks(weights_of(model))
+
+
+def check_ranks_that_begin_at_different_epochs_are_told() -> None:
+    model = network()
+    model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    for first, said in ((1, "begins at epoch 1 on rank 0 and "), (4, "has no epoch left on rank 0 and ")):
+        options = {"initial_epoch": first if RANK == 0 else 0, "epochs": 4}
+        call = lambda options=options: fit(model, BroadcastGlobalVariablesCallback(0), **options)  # noqa: E731
+        text = str(raised(rdmacoll.ConfigError, call))
+        others = "rank 1" if SIZE == 2 else "ranks 1, 2"
+        assert f"fit {said}begins at epoch 0 on {others}: " in text, text
+        assert "initial_epoch" in text
+    history = fit(model, BroadcastGlobalVariablesCallback(0), initial_epoch=2, epochs=4)
+    assert history.epoch == [2, 3]
+
+
+def saved(kind: type, folder: pathlib.Path, way: str) -> pathlib.Path:
+    """A file of a training that one process has made some steps of."""
+    model = network()
+    model.compile(kind(0.02), "mse")
+    fit(model, data=dataset(7))
+    path = folder / f"model.{way}"
+    if way == "checkpoint":
+        return pathlib.Path(tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(path)))
+    model.save(path)
+    return path
+
+
+def loaded(kind: type, path: pathlib.Path, way: str) -> Any:
+    """That training, to go on with."""
+    if way != "checkpoint":
+        return keras.models.load_model(path)
+    model = network()
+    model.compile(kind(0.02), "mse")
+    tf.train.Checkpoint(model=model, optimizer=model.optimizer).restore(str(path))
+    return model
+
+
+def ways() -> Iterator[tuple[type, str]]:
+    for kind in kinds():
+        yield kind, "checkpoint"
+        if not IS_KERAS_3:  # which cannot train on with the optimizer of such a file
+            yield kind, "h5"
+        if "legacy" not in kind.__module__:
+            yield kind, "keras"
+
+
+def check_rank_0_alone_loads_a_training() -> None:
+    for kind, way in ways():
+        with tempfile.TemporaryDirectory() as folder:
+            path = saved(kind, pathlib.Path(folder), way)
+            if RANK == 0:
+                model, alone = loaded(kind, path, way), loaded(kind, path, way)
+                rdmacoll.DistributedOptimizer(model.optimizer)
+            else:
+                model = network()
+                model.compile(rdmacoll.DistributedOptimizer(kind(0.5)), "mse")
+            fit(model, BroadcastGlobalVariablesCallback(0))
+            assert equal_on_all_ranks(weights_of(model)), (kind, way)
+            assert int(model.optimizer.iterations.numpy()) == 2 * STEPS, (kind, way)
+            rate = float(model.optimizer.learning_rate.numpy())
+            assert abs(rate - 0.02) < 1e-6, (kind, way, rate)
+            if RANK == 0:
+                fit_alone(alone)
+                close(weights_of(model), weights_of(alone))
+
+
+def check_a_model_without_reductions_is_an_error() -> None:
+    for kind in kinds():
+        model = network(name="lonely")
+        model.compile(kind(0.01), "mse")
+        text = str(
+            raised(rdmacoll.ConfigError, lambda model=model: fit(model, BroadcastGlobalVariablesCallback(0)))
+        )
+        for word in (
+            "'lonely'",
+            "(Adam)",
+            "rdmacoll.DistributedOptimizer(model.optimizer)",
+            "allow_unwrapped=True",
+        ):
+            assert word in text, text
+        fit(model, BroadcastGlobalVariablesCallback(0, allow_unwrapped=True))
+        # Wrapped, and compiled again with a plain optimizer.
+        model = network()
+        model.compile(rdmacoll.DistributedOptimizer(kind(0.01)), "mse")
+        for _ in range(2):  # the second time nothing is traced
+            fit(model, BroadcastGlobalVariablesCallback(0))
+        model.compile(kind(0.01), "mse")
+        raised(rdmacoll.ConfigError, lambda model=model: fit(model, BroadcastGlobalVariablesCallback(0)))
+
+
+class Taped(keras.Model):
+    """A train step of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
+
+    def call(self, x: Any) -> Any:
+        return self.network(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        variables = self.trainable_variables
+        gradients = rdmacoll.DistributedGradientTape(tape).gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(gradients, variables))
+        return {"loss": loss}
+
+
+def check_a_tape_with_a_plain_optimizer_is_legal() -> None:
+    for kind in kinds():
+        model = Taped()
+        model.compile(kind(0.01))
+        for _ in range(2):
+            fit(model, BroadcastGlobalVariablesCallback(0))
+        assert equal_on_all_ranks(weights_of(model))
+
+
+def check_a_rank_with_a_plain_optimizer_is_told_before_it_trains() -> None:
+    model = network()
+    optimizer = keras.optimizers.SGD(0.01)
+    others = keras.optimizers.SGD(0.01)
+    rdmacoll.DistributedOptimizer(optimizer if RANK == 0 else others)
+    model.compile(optimizer, "mse")
+    text = str(raised(rdmacoll.MismatchError, lambda: fit(model, BroadcastGlobalVariablesCallback(0))))
+    assert "different wrapped optimizers: DistributedOptimizer_" in text, text
+    assert " on rank 0 and none on rank" in text
+    assert int(optimizer.iterations.numpy()) == 0
+
+
+def check_several_passes_are_reduced_later() -> None:
+    for is_eager in (False, True):
+        model = network()
+        optimizer = rdmacoll.DistributedOptimizer(kinds()[-1](0.01), backward_passes_per_step=3)
+        model.compile(optimizer, "mse", run_eagerly=is_eager)
+        fit(model, BroadcastGlobalVariablesCallback(0))
+        assert equal_on_all_ranks(weights_of(model))
+
+
+def check_half_filled_sums_stay_with_their_rank() -> None:
+    if not IS_KERAS_3:
+        return
+    model, alone = network(), network()
+    initial = [rdmacoll.engine.broadcast(w, 0) for w in weights_of(model)]
+    alone.set_weights(initial)
+    passes = {"gradient_accumulation_steps": 3}
+    model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1, **passes)), "mse")
+    alone.compile(keras.optimizers.SGD(0.1, **passes), "mse")
+    for _ in range(3):  # of 4 steps: each leaves one or two passes for the next
+        fit(model, BroadcastGlobalVariablesCallback(0))
+        fit_alone(alone)
+        if RANK == 0:
+            close(weights_of(model), weights_of(alone))
+
+
+def check_what_the_first_batch_makes_follows() -> None:
+    class Late(keras.Model):
+        """Keras 2 builds it in the first batch."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.head(x)
+
+    for kind in kinds():
+        model, optimizer = Late(), rdmacoll.DistributedOptimizer(kind(0.01))
+        model.compile(optimizer, "mse")
+        fit(model, BroadcastGlobalVariablesCallback(SIZE - 1))
+        assert equal_on_all_ranks(weights_of(model))
+        assert equal_on_all_ranks(state_of(optimizer))
+        sent = broadcast_of(optimizer)
+        assert sent is not None
+        assert sent.model() is model
+        assert not sent.follows
+
+
+def check_a_model_that_one_rank_alone_has_built_is_named() -> None:
+    if IS_KERAS_3:  # which builds models before `fit` begins
+        return
+    model = keras.Sequential([keras.layers.Dense(2, name="early"), keras.layers.Dense(1)], name="built")
+    if RANK == 0:
+        model.build((None, 3))
+    model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    text = str(raised(rdmacoll.MismatchError, lambda: fit(model, BroadcastGlobalVariablesCallback(0))))
+    assert (
+        "variable early/kernel:0 (model: model/0) is float32 (3, 2) on rank 0 and missing on rank" in text
+    ), text
+    assert "model.build(input_shape)" in text
+
+
+def check_a_learning_rate_of_one_rank_is_that_of_all() -> None:
+    for kind in kinds():
+        model, optimizer = network(), rdmacoll.DistributedOptimizer(kind(0.01 * (1 + RANK)))
+        model.compile(optimizer, "mse")
+        fit(model, BroadcastGlobalVariablesCallback(SIZE - 1))
+        assert abs(float(optimizer.learning_rate.numpy()) - 0.01 * SIZE) < 1e-6
+        assert equal_on_all_ranks(weights_of(model))
+
+
+def check_steps_per_execution_and_one_callback_alone() -> None:
+    model = network()
+    model.compile(rdmacoll.DistributedOptimizer(kinds()[-1](0.01)), "mse", steps_per_execution=2)
+    callback = BroadcastGlobalVariablesCallback(0)
+    # Without a list Keras 3 calls `on_train_batch_end` from another thread.
+    model.fit(*dataset(RANK), batch_size=BATCH, verbose=0, callbacks=callback, validation_data=dataset(RANK))
+    assert equal_on_all_ranks(weights_of(model))
+
+
+def check_a_process_set_trains_for_itself() -> None:
+    if SIZE < 3:
+        return
+    ours = rdmacoll.add_process_set([1, 2])
+    model = network()
+    initial = weights_of(model)
+    optimizer = kinds()[-1](0.01)
+    if RANK > 0:
+        rdmacoll.DistributedOptimizer(optimizer, process_set=ours)
+    model.compile(optimizer, "mse")
+    metric = MetricAverageCallback(process_set=ours)
+    text = str(raised(rdmacoll.ConfigError, lambda: BroadcastGlobalVariablesCallback(0, process_set=ours)))
+    assert "root_rank=0 is not in ProcessSet([1, 2])" in text
+    history = fit(model, BroadcastGlobalVariablesCallback(2, process_set=ours), metric, epochs=2)
+    losses = rdmacoll.engine.allgather(np.float64([history.history["loss"][-1]]))
+    kernels = rdmacoll.engine.allgather(np.array(model.get_weights()[0])[None])
+    assert losses[1] == losses[2] != losses[0]
+    assert np.array_equal(kernels[1], kernels[2])
+    assert not np.array_equal(kernels[0], kernels[1])
+    assert not np.array_equal(initial[0], model.get_weights()[0])
+    rdmacoll.remove_process_set(ours)
+
+
+def check_metrics_are_matched_by_name() -> None:
+    callback = MetricAverageCallback()
+    counters = (3, 11) if RANK == 0 else (0, 1)
+    names = [f"auc_{number}" if number else "auc" for number in counters]
+    logs: dict[str, Any] = {name: 10.0 * position + RANK for position, name in enumerate(names)}
+    logs = dict(sorted(logs.items()))  # as Keras 3 has them
+    logs.update({"loss": np.float32(RANK), "list": [1, 2], ("rare" if RANK == 0 else "other"): 5.0 + RANK})
+    callback.on_epoch_end(0, logs)
+    mean = (SIZE - 1) / 2
+    assert [logs[name] for name in names] == [mean, 10.0 + mean]
+    assert (logs["loss"], logs["list"]) == (mean, [1, 2])
+    assert logs["rare" if RANK == 0 else "other"] == 5.0 + RANK
+    empty: dict[str, Any] = {} if RANK == 0 else {"loss": 1.5}
+    callback.on_epoch_end(1, empty)
+    assert empty == ({} if RANK == 0 else {"loss": 1.5})
+
+
+if __name__ == "__main__":
+    run_all(globals())
+    rdmacoll.shutdown()

@@ -1,0 +1,100 @@
+"""Callbacks of `fit`: their decisions, and real ranks in every Keras."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ranks import run
+from test_tf_optimizers import tf_keras  # noqa: F401
+from test_tf_ranks import run_checks
+
+from rdmacoll.engine.errors import ConfigError, MismatchError
+from rdmacoll.keras.callbacks import agreement
+from rdmacoll.keras.callbacks.metrics import averages
+
+
+def test_keras_3_begins_equal_on_three_ranks() -> None:
+    run_checks("tf_callbacks.py", 3, arguments=["3"])
+
+
+def test_keras_2_begins_equal_on_two_ranks(tf_keras: Path) -> None:  # noqa: F811
+    run_checks("tf_callbacks.py", 2, arguments=[str(tf_keras)])
+
+
+STOPPING = """
+import os
+import numpy as np, keras, rdmacoll
+from ranks import report
+from rdmacoll.keras.callbacks import BroadcastGlobalVariablesCallback
+rdmacoll.init()
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+stop = keras.callbacks.EarlyStopping("loss", patience=2 if rdmacoll.rank() == 1 else 99)
+data = np.ones((8, 3), np.float32), np.ones((8, 1), np.float32)
+try:
+    model.fit(*data, 4, 50, 0, callbacks=[BroadcastGlobalVariablesCallback(0), stop])
+except Exception as error:
+    report(str(rdmacoll.error_from(error)))
+else:
+    report("left")
+    END
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "rdmacoll.shutdown()"])
+def test_a_rank_that_a_callback_stops_is_named_with_the_cure(end: str) -> None:
+    outcome = run(STOPPING.replace("END", end), 2, deadline_s=200, warm=True)
+    assert outcome.reports[1] == "left", outcome.text()
+    said = "it left after EarlyStopping had stopped fit after epoch 3: put MetricAverageCallback before it"
+    assert said in outcome.reports[0], outcome.text()
+
+
+def test_means_are_those_of_one_metric() -> None:
+    assert averages({0: {"top_5": 1.0, "top_10": 2.0}, 1: {"top_10": 4.0, "top_5": 3.0}})[0] == {
+        0: {"top_5": 2.0, "top_10": 3.0},
+        1: {"top_5": 2.0, "top_10": 3.0},
+    }
+    means, missing = averages({0: {"auc": 1.0, "auc_1": 2.0}, 1: {"auc_1": 5.0}, 4: {"auc": 5.0}})
+    assert means == {0: {}, 1: {}, 4: {}}
+    assert missing == {"auc": "auc (fewer on ranks 1, 4)"}
+
+
+KERNEL, BIAS = {"model/0": "float32 (2, 3)"}, {"model/1": "float32 (3,)"}
+
+
+def test_slots_are_built_for_what_another_rank_has() -> None:
+    built = {"model": [None, {}], "optimizer": [["model/0", "model/1"], {}]}
+    plain = {"model": [None, {}], "optimizer": [None, {}]}
+    assert agreement.slots_to_build({0: built, 1: plain}) == {"optimizer": ["model/0", "model/1"]}
+    assert agreement.slots_to_build({0: plain, 1: built, 2: {"model": [None, {}]}}) == {
+        "optimizer": ["model/0", "model/1"]
+    }
+    assert agreement.slots_to_build({0: built, 1: built}) == {}
+
+
+def test_the_first_variable_that_differs_is_named() -> None:
+    here, there = {"model": [None, {**KERNEL, **BIAS}]}, {"model": [None, KERNEL]}
+    labels = {0: {"model: model/0": "net/kernel", "model: model/1": "net/bias"}, 1: {}, 2: {}}
+    with pytest.raises(
+        MismatchError, match=r"net/bias \(model: model/1\) is float32 \(3,\) on rank 0 and missing"
+    ):
+        agreement.check_equal({0: here, 1: there, 2: there}, labels)
+    other = {"model": [None, {"model/0": "float32 (2, 4)"}]}
+    with pytest.raises(
+        MismatchError, match=r"net/kernel .* is float32 \(2, 4\) on ranks 0, 2 and float32 \(2, 3\)"
+    ):
+        agreement.check_equal({0: other, 1: there, 2: other}, labels)
+    agreement.check_equal({0: here, 1: here}, labels)
+    order = {"optimizer": [["model/0", "model/1"], {}]}, {"optimizer": [["model/1", "model/0"], {}]}
+    with pytest.raises(MismatchError, match="optimizer is built for other variables on rank 1"):
+        agreement.check_equal(dict(enumerate(order)), {0: {}, 1: {}})
+
+
+def test_where_fit_begins_is_agreed_on() -> None:
+    agreement.check_begin({0: 3, 1: 3})
+    agreement.check_begin({0: None, 1: None})
+    with pytest.raises(ConfigError, match="begins at epoch 2 on rank 0 and begins at epoch 0 on ranks 1, 2:"):
+        agreement.check_begin({0: 2, 1: 0, 2: 0})
+    with pytest.raises(ConfigError, match="rank 2 cannot make what other ranks have restored: Adam"):
+        agreement.check_problems({0: "", 2: "Adam.build: x"})
