@@ -11,6 +11,7 @@
 #include "api/pair_session.h"
 #include "api/prepared.h"
 #include "api/ps_calls.h"
+#include "api/refusals.h"
 #include "api/requests.h"
 #include "base/system_error.h"
 #include "base/text.h"
@@ -33,6 +34,7 @@ using rdmacoll::OperationRef;
 using rdmacoll::PairSession;
 using rdmacoll::PlanQuestion;
 using rdmacoll::read_config;
+using rdmacoll::refused;
 using rdmacoll::report;
 using rdmacoll::Request;
 using rdmacoll::request_from;
@@ -151,14 +153,14 @@ int submit(rc_engine* engine, const rc_request* request, rc_handle** handle, cha
   if (status.ok() && handle != nullptr) {
     *handle = new rc_handle{&engine->session->driver(), std::move(operation)};
   }
-  return report(status, error);
+  return report(refused(*engine->session, *request, std::move(status)), error);
 }
 
 int submit_and_drive(rc_engine* engine, const rc_request* request, char** error) {
   OperationRef operation;
   Status status = operation_from(engine, request, operation);
   if (status.ok()) status = engine->session->driver().submit_and_drive(operation);
-  return report(status, error);
+  return report(refused(*engine->session, *request, std::move(status)), error);
 }
 
 int run(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_handle** handle,
@@ -168,7 +170,7 @@ int run(rc_engine* engine, const rc_request* request, int64_t timeout_ms, rc_han
   Status status = operation_from(engine, request, operation);
   Driver* driver = status.ok() ? &engine->session->driver() : nullptr;
   if (status.ok()) status = driver->submit_and_wait(operation, nanoseconds(timeout_ms));
-  if (!status.ok()) return report(status, error, kRefused);
+  if (!status.ok()) return report(refused(*engine->session, *request, status), error, kRefused);
   const bool done = operation->done();
   *handle = new rc_handle{driver, std::move(operation)};
   return outcome(*(*handle)->operation, done, error);
@@ -207,7 +209,7 @@ int prepare(rc_engine* engine, const rc_request* request, int64_t timeout_ms,
   if (status.ok()) {
     *prepared = new rc_prepared{{*engine->session, operation, nanoseconds(timeout_ms), error}};
   }
-  return report(status, error);
+  return report(refused(*engine->session, *request, std::move(status)), error);
 }
 
 int prepared_run(rc_prepared* prepared) { return prepared->prepared.run({}); }
@@ -383,8 +385,8 @@ const rc_api kApi{
     submit_and_drive, prepared_result_at, result_free, ps_rule_slots, ps_update, engine_serve,
     ps_open, ps_node, ps_start, ps_free, ps_serve, ps_declare, ps_move, ps_move_rows, ps_ask,
     ps_wait, ps_call_free, ps_sharding, ps_checkpoint, ps_move_slot, ps_updates, ps_submit,
-    ps_end, ps_stats, set_lock_hooks, prepared_run_locked, ps_leave,
-    ps_exchange, set_python, prepared_call, ps_losses, ps_failure, engine_blame};
+    ps_end, ps_stats, set_lock_hooks, prepared_run_locked, ps_leave, ps_exchange,
+    set_python, prepared_call, ps_losses, ps_failure, engine_blame, rdmacoll::refuse};
 // clang-format on
 
 }  // namespace

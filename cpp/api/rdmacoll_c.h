@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 11
+#define RC_ABI_VERSION 12
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -470,6 +470,12 @@ typedef struct rc_api {
   /* Another connection of this process has lost this rank: so the engine's world has failed, unless
    * it has before, and everybody hears of it. 1: the world's failure is that rank's. */
   int (*engine_blame)(rc_engine* engine, int32_t rank, const char* sentence, const char* cause);
+  /* A request that this rank's caller was refused, by checks before submit(): of it only kind,
+   * name, iteration and process_set count. An unnamed one takes its number, so what follows stays
+   * matched, and ranks that have submitted it get a MismatchError with the reason. submit(),
+   * submit_and_drive(), run() and prepare() do it themselves for what they refuse. Nothing happens
+   * on ranks outside the set, nor while an operation of that name is in flight. */
+  void (*refuse)(rc_engine* engine, const rc_request* request, const char* reason);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

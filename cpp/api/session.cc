@@ -259,6 +259,12 @@ Status Session::place(Request& request) const {
   return {};
 }
 
+void Session::refuse(Request request) {
+  if (!is_known(request.kind) || request.kind == Kind::join) return;
+  // It is not submitted where this rank takes no part: its caller knows why.
+  (void)driver_->submit(std::make_shared<Operation>(std::move(request)));
+}
+
 Status Session::add_set(const std::vector<int>& ranks, uint32_t& number) {
   return driver_->look([&](Engine& engine) { return engine.add_set(ranks, number); });
 }

@@ -43,6 +43,8 @@ class Session {
   // wishes.
   Status place(Request& request) const;
   Status check(const Request& request) const { return engine_->check(request); }
+  // As refuse() in rdmacoll_c.h.
+  void refuse(Request request);
   // Process sets, as in rdmacoll_c.h.
   Status add_set(const std::vector<int>& ranks, uint32_t& number);
   Status remove_set(uint32_t number, Nanoseconds timeout);

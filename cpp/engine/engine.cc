@@ -71,7 +71,8 @@ Status Engine::check(const Request& request) const {
 }
 
 Status Engine::submit(const OperationRef& operation) {
-  if (!operation->is_prepared) RC_RETURN_IF_ERROR(check(operation->request));
+  const bool is_checked = operation->is_prepared || !operation->request.refusal.empty();
+  if (!is_checked) RC_RETURN_IF_ERROR(check(operation->request));
   return submissions_.add(operation);
 }
 
@@ -134,11 +135,16 @@ bool Engine::finish_operations() {
   return true;
 }
 
-void Engine::begin(const OperationRef&) {
+void Engine::begin(const OperationRef& operation) {
+  if (!operation->request.refusal.empty()) return;  // its caller does not wait for it
   if (in_flight_++ == 0) busy_since_ = now_.turned_at;
 }
 
 void Engine::end(const OperationRef& operation, const Status& status) {
+  if (!operation->request.refusal.empty()) {
+    submissions_.forget(*operation);
+    return operation->complete(status);
+  }
   if (--in_flight_ == 0) busy_ += now_.turned_at - busy_since_;
   if (!operation->stands_in) {
     ++operations_;

@@ -259,6 +259,8 @@ std::string encode_descriptor(const Request& request) {
   }
   writer.put_text(request.manifest);
   writer.put(request.shares_results);
+  writer.put_text(shortened(request.refusal, kNameBytesMax));
+  writer.put(!request.refusal.empty());
   const auto bytes = writer.bytes();
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -282,9 +284,15 @@ bool decode_descriptor(std::string_view bytes, Descriptor& descriptor) {
   }
   descriptor.manifest = reader.get_text(kNameBytesMax);
   descriptor.shares_results = reader.get<uint8_t>() != 0;
+  descriptor.refusal = reader.get_text(kNameBytesMax);
+  if ((reader.get<uint8_t>() != 0) == descriptor.refusal.empty()) return false;
   return reader.done() && is_known(descriptor.kind) &&
          static_cast<int>(descriptor.dtype) < kDtypes &&
          static_cast<int>(descriptor.op) < kReduceOps;
+}
+
+bool is_refusal(std::string_view descriptor) {
+  return !descriptor.empty() && descriptor.back() != 0;
 }
 
 uint64_t Descriptor::bytes() const {
@@ -327,9 +335,18 @@ std::string describe_manifest(std::string_view bytes) {
   return cat(d.manifest, describe_treatment(d));
 }
 
+std::string describe_refusal(std::string_view bytes) {
+  Descriptor d;
+  if (!decode_descriptor(bytes, d)) return "refused an operation";
+  std::string_view reason = d.refusal;
+  if (reason.ends_with('.')) reason.remove_suffix(1);
+  return cat("refused its ", name_of(d.kind), ": ", reason);
+}
+
 std::string describe_descriptor(std::string_view bytes) {
   Descriptor d;
   if (!decode_descriptor(bytes, d)) return "unreadable";
+  if (!d.refusal.empty()) return cat(name_of(d.kind), ", refused: ", d.refusal);
   if (d.kind == Kind::barrier || d.kind == Kind::join) return std::string(name_of(d.kind));
   constexpr std::size_t kShapesShown = 4;
   std::vector<std::string> shapes;

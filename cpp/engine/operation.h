@@ -50,6 +50,9 @@ struct Request {
   std::function<void(std::size_t tensor, std::byte* memory, const std::shared_ptr<void>& hold)>
       placed;
   std::function<void(const Status&)> done;
+  // Not empty: this rank's caller was refused, for this reason. The request has its place in the
+  // order, and no data: all ranks that submitted it hear the reason.
+  std::string refusal;
 
   uint64_t bytes() const;                      // of this rank's inputs
   std::vector<uint64_t> result_bytes() const;  // of each result that has its input's shape
@@ -144,9 +147,14 @@ struct Descriptor {
   std::vector<std::vector<int64_t>> shapes;
   std::string manifest;
   bool shares_results = false;
+  std::string refusal;
 
   uint64_t bytes() const;
 };
 bool decode_descriptor(std::string_view bytes, Descriptor& descriptor);
+// Whether it is that of a refused request, which never runs.
+bool is_refusal(std::string_view descriptor);
+// "refused its allreduce: ..."
+std::string describe_refusal(std::string_view descriptor);
 
 }  // namespace rdmacoll

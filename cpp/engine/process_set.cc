@@ -99,6 +99,7 @@ bool ProcessSet::has_to_agree() const {
 
 void ProcessSet::take(const OperationRef& operation) {
   if (in_flight_++ == 0) plan_moved_at_ = now_.turned_at;
+  refusals_in_flight_ += operation->request.refusal.empty() ? 0 : 1;
   if (!starts_at_once(operation)) await_decision(operation);
 }
 
@@ -117,7 +118,8 @@ void ProcessSet::announce(const OperationRef& operation) {
       table_.refer(operation->descriptor), request.iteration, world_.rank, is_leaf(), {}};
   if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
   record.age = now_.turned_at - operation->taken_at;
-  std::vector<int64_t> rows = own_rows(request, world_.rank, world_.size());
+  std::vector<int64_t> rows;  // a refusal has none
+  if (request.refusal.empty()) rows = own_rows(request, world_.rank, world_.size());
   if (!rows.empty()) record.rows.emplace_back(world_.rank, std::move(rows));
   announce(std::move(record));
 }
@@ -357,6 +359,7 @@ void ProcessSet::complete(const OperationRef& operation, const Status& status) {
   } else if (!again_.empty()) {
     again_.erase({operation->request.name, operation->request.iteration});
   }
+  refusals_in_flight_ -= operation->request.refusal.empty() ? 0 : 1;
   --in_flight_;
   host_.end(operation, status);
 }

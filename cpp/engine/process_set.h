@@ -162,7 +162,8 @@ class ProcessSet {
 
   // ---- telling ----
   const std::set<int>& asked() const { return planner_.asked(); }
-  std::size_t in_flight() const { return in_flight_ - stand_ins_in_flight_; }  // of the caller
+  // Those that a caller waits for.
+  std::size_t in_flight() const { return in_flight_ - stand_ins_in_flight_ - refusals_in_flight_; }
   SetTotals totals() const {
     return {(plan_.era() + 1) / 2u, plan_.era() / 2u, caught_up_, anew_,
             planner_.programs(),    shared_};
@@ -289,6 +290,7 @@ class ProcessSet {
   uint64_t shared_ = 0;
   std::size_t in_flight_ = 0;
   std::size_t stand_ins_in_flight_ = 0;  // of those
+  std::size_t refusals_in_flight_ = 0;   // of those, too
   bool told_of_pool_ = false;
 };
 

@@ -59,7 +59,8 @@ void ProcessSet::apply(const VerdictMessage& verdict) {
   if (found == undecided_.end()) return;
   const OperationRef operation = std::move(found->second);
   undecided_.erase(found);
-  if (is_root()) log_.error(verdict.status.message());  // the others raise it; once is enough here
+  // The others raise it, and once is enough here. A refused caller has heard it already.
+  if (is_root() && operation->request.refusal.empty()) log_.error(verdict.status.message());
   complete(operation, verdict.status);
 }
 

@@ -94,6 +94,8 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
     }
   } else if (pending.variants.size() > 1) {
     if (pending.verdict.ok()) judge(key, pending, mismatch(key, pending));
+  } else if (is_refusal(pending.variants.front())) {  // by all ranks, for one reason
+    if (pending.verdict.ok()) judge(key, pending, mismatch(key, pending));
   } else if (pending.verdict.ok()) {
     ReadyUnit unit{key, pending.variants.front(), {}};
     if (!pending.rows.empty()) unit.rows.resize(world_.size());
@@ -265,10 +267,14 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
       for (int rank : ranks_of(contribution.origin, contribution.subtree)) ranks.push_back(rank);
     }
     std::sort(ranks.begin(), ranks.end());
-    values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(numbers(ranks), ", "),
-                         ranks.size() == 1 ? " has " : " have ",
-                         lists_differ ? describe_manifest(pending.variants[variant])
-                                      : describe_descriptor(pending.variants[variant])));
+    const std::string& descriptor = pending.variants[variant];
+    const std::string_view verb = is_refusal(descriptor) ? " "
+                                  : ranks.size() == 1    ? " has "
+                                                         : " have ";
+    values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(numbers(ranks), ", "), verb,
+                         is_refusal(descriptor) ? describe_refusal(descriptor)
+                         : lists_differ         ? describe_manifest(descriptor)
+                                                : describe_descriptor(descriptor)));
   }
   const std::vector<int> absent = missing(pending);
   if (!absent.empty()) {

@@ -22,7 +22,12 @@ void Submissions::open(uint32_t set, int rank, std::vector<int> ranks) {
 
 void Submissions::close(uint32_t set) {
   const std::lock_guard lock(mutex_);
-  doors_.erase(set);
+  const auto door = doors_.find(set);
+  if (door == doors_.end()) return;
+  for (auto& [key, next] : door->second.refused) {
+    if (next != nullptr) queue(std::move(next));
+  }
+  doors_.erase(door);
 }
 
 Status Submissions::find_door(const Request& request, Door*& door) const {
@@ -58,47 +63,69 @@ int Submissions::rank_in(uint32_t set, int rank) const {
 
 Status Submissions::add(const OperationRef& operation) {
   const std::lock_guard lock(mutex_);
-  RC_RETURN_IF_ERROR(number(*operation));
-  queue_.push_back(operation);
-  waiting_.store(true, std::memory_order_seq_cst);
+  bool waits = false;
+  RC_RETURN_IF_ERROR(number(operation, waits));
+  if (!waits) queue(operation);
   return {};
 }
 
 Status Submissions::add_behind(const OperationRef& operation,
                                std::vector<OperationRef>& operations) {
   const std::lock_guard lock(mutex_);
-  RC_RETURN_IF_ERROR(number(*operation));
+  bool waits = false;
+  RC_RETURN_IF_ERROR(number(operation, waits));
   if (!queue_.empty()) move_to(operations);
-  operations.push_back(operation);
+  if (!waits) operations.push_back(operation);
   return {};
 }
 
-Status Submissions::number(Operation& operation) {
+void Submissions::queue(OperationRef operation) {
+  queue_.push_back(std::move(operation));
+  waiting_.store(true, std::memory_order_seq_cst);
+}
+
+Status Submissions::number(const OperationRef& operation, bool& waits) {
   if (!closed_.ok()) return closed_;
-  Request& request = operation.request;
+  Request& request = operation->request;
   Door* door = nullptr;
   RC_RETURN_IF_ERROR(find_door(request, door));
   if (door->has_joined) {
     return {Code::invalid,
             cat("this rank has joined", request.set == 0 ? "" : cat(" process set ", request.set),
-                " and cannot submit ", operation.label(),
+                " and cannot submit ", operation->label(),
                 ": join() says that it has no data left. Wait for join() to return first.")};
   }
   if (request.kind == Kind::join) {
     door->has_joined = true;
     request.iteration = kJoinIteration;
-    operation.next_number = door->unnamed;
+    operation->next_number = door->unnamed;
   } else if (request.name.empty()) {
     request.iteration = door->unnamed++;
-  } else if (!door->names.emplace(request.name, request.iteration).second) {
-    ErrorDetail detail;
-    detail.tensor = request.name;
-    return {Code::duplicate,
-            "the name '" + request.name +
-                "' is in flight already. Wait for the first operation, or give another name.",
-            detail};
+  } else {
+    return claim_name(*door, operation, waits);
   }
   return {};
+}
+
+Status Submissions::claim_name(Door& door, const OperationRef& operation, bool& waits) {
+  const Request& request = operation->request;
+  const std::pair key(request.name, request.iteration);
+  if (door.names.insert(key).second) {
+    if (!request.refusal.empty()) door.refused[key] = nullptr;
+    return {};
+  }
+  const auto refusal = door.refused.find(key);
+  waits = refusal != door.refused.end() && refusal->second == nullptr && request.refusal.empty();
+  if (waits) {
+    refusal->second = operation;
+    return {};
+  }
+  ErrorDetail detail;
+  detail.tensor = request.name;
+  return {Code::duplicate,
+          "the name '" + request.name +
+              "' is in flight already. Wait for the first operation, or give another name.",
+          detail};
 }
 
 void Submissions::number_from(uint32_t set, int64_t number) {
@@ -115,7 +142,13 @@ void Submissions::forget(const Operation& operation) {
   const auto door = doors_.find(request.set);
   if (door == doors_.end()) return;
   if (request.kind == Kind::join) door->second.has_joined = false;
-  door->second.names.erase({request.name, request.iteration});
+  const std::pair key(request.name, request.iteration);
+  door->second.names.erase(key);
+  if (request.refusal.empty()) return;
+  auto next = door->second.refused.extract(key);
+  if (next.empty() || next.mapped() == nullptr) return;
+  door->second.names.insert(key);
+  queue(std::move(next.mapped()));
 }
 
 }  // namespace rdmacoll

@@ -46,7 +46,8 @@ class Submissions {
   bool waiting() const { return waiting_.load(std::memory_order_seq_cst); }
 
   // The name may be used again, or who had joined may submit again. Before complete(), since the
-  // caller may submit it at once.
+  // caller may submit it at once. Where it was a refusal, what its rank has submitted since under
+  // its name is queued.
   void forget(const Operation& operation);
 
   // All ranks of the set have joined: its unnamed operations go on with this number.
@@ -63,11 +64,16 @@ class Submissions {
     int rank = -1;
     std::vector<int> ranks;
     std::set<std::pair<std::string, int64_t>> names;  // in flight
+    // Of those: refusals, each with the operation that waits for its end, or null.
+    std::map<std::pair<std::string, int64_t>, OperationRef> refused;
     int64_t unnamed = 0;
     bool has_joined = false;
   };
   Status find_door(const Request& request, Door*& door) const;
-  Status number(Operation& operation);
+  // Gives it its number. `waits`: it comes behind a refusal of its name.
+  Status number(const OperationRef& operation, bool& waits);
+  Status claim_name(Door& door, const OperationRef& operation, bool& waits);
+  void queue(OperationRef operation);
   void move_to(std::vector<OperationRef>& operations) {
     waiting_.store(false, std::memory_order_relaxed);
     operations.insert(operations.end(), std::make_move_iterator(queue_.begin()),

@@ -9,8 +9,8 @@ Attachment& Attachment::instance() {
 }
 
 bool Attachment::attach(const rc_api* api, rc_engine* engine) {
-  // Everything up to and including ps_submit() is used here; a longer table is fine.
-  constexpr uint32_t kSizeMin = offsetof(rc_api, ps_submit) + sizeof(rc_api::ps_submit);
+  // Everything up to and including refuse() is used here; a longer table is fine.
+  constexpr uint32_t kSizeMin = offsetof(rc_api, refuse) + sizeof(rc_api::refuse);
   if (api != nullptr && (api->abi_version != RC_ABI_VERSION || api->size < kSizeMin)) return false;
   const std::unique_lock<std::shared_mutex> lock(mutex_);
   api_ = engine == nullptr ? nullptr : api;

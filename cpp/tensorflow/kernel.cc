@@ -1,6 +1,8 @@
 #include "tensorflow/kernel.h"
 
+#include <algorithm>
 #include <bit>
+#include <string_view>
 #include <utility>
 
 #include "tensorflow/attachment.h"
@@ -20,6 +22,17 @@ constexpr std::size_t kPlacedBytesMin = 256 << 10;
 // The thread that submits as much as this drives the engine itself: what a small collective costs
 // is to wake the engine's thread, and then one of TensorFlow's.
 constexpr std::size_t kDrivenBytesMax = 64 << 10;
+
+// The sentence of a status, without what set_error() puts around it. `kind`: its class.
+std::string reason_of(TF_Status* status, std::string_view& kind) {
+  constexpr std::string_view kClass = "ConfigError: ";
+  std::string text = TF_Message(status);
+  const bool is_ours = text.starts_with(kClass);
+  kind = is_ours ? "ConfigError" : "RdmacollError";
+  if (!is_ours) return text;
+  text.resize(std::min(text.size(), text.find(" [rdmacoll ")));
+  return text.substr(kClass.size());
+}
 
 }  // namespace
 
@@ -89,6 +102,8 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
   pending->context = context;
   Pending* submitted = nullptr;
   std::string error;
+  std::string refusal;
+  std::string_view kind;
   {
     const Attachment::Use use = Attachment::instance().use();
     pending->api = use.api;
@@ -99,11 +114,14 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
       submitted = pending.release();
       submitted->round = Waiting::instance().begin();
       error = kernel->submit(*submitted);
+    } else {
+      refusal = reason_of(status.get(), kind);
+      if (pending->api != nullptr) kernel->refuse(*pending, refusal);
     }
   }
   if (submitted == nullptr) {
     kernel->recycle(std::move(pending));
-    TF_OpKernelContext_Failure(context, status.get());
+    fail(context, error_json(kind, refusal));
     return finish.run();
   }
   if (!error.empty()) on_done(submitted, error.c_str());
@@ -233,6 +251,16 @@ std::string Kernel::submit(Pending& pending) {
       error != nullptr ? error : error_json("RdmacollError", "the engine refused the operation");
   if (error != nullptr) api.text_free(error);
   return text;
+}
+
+// This rank takes no part, and the others hear it: what follows stays matched.
+void Kernel::refuse(const Pending& pending, const std::string& reason) {
+  rc_request request{};
+  request.size = sizeof(request);
+  request.kind = kind_;
+  request.process_set = process_set_;
+  if (!name_the_unit(pending.context, request).empty()) return;
+  pending.api->refuse(pending.engine, &request, reason.c_str());
 }
 
 void Kernel::on_done(void* context, const char* error) {

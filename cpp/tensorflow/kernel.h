@@ -81,6 +81,7 @@ class Kernel {
                       std::size_t bytes, TF_Status* status);
   std::string name_the_unit(TF_OpKernelContext* context, rc_request& request);
   std::string submit(Pending& pending);
+  void refuse(const Pending& pending, const std::string& reason);
 
   std::unique_ptr<Pending> take_pending();
   void recycle(std::unique_ptr<Pending> pending);

@@ -15,15 +15,17 @@ from typing import Any
 
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.calls import reduction_call
-from rdmacoll.engine.groups import placed_handle
+from rdmacoll.engine.groups import Group, placed_handle
 from rdmacoll.engine.operators import DTYPES, Average
-from rdmacoll.engine.prepared import PreparedAllreduce, PreparedCall, prepared_into
+from rdmacoll.engine.prepared import PreparedAllreduce, PreparedCall, check_kept, prepared_into
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.engine.refusals import announce
 from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start, perform, performed
 from rdmacoll.engine.world import Engine, current
 
 
 def _allreduce_call(
+    engine: Engine,
     array: Any,
     op: int,
     name: str | None,
@@ -31,11 +33,15 @@ def _allreduce_call(
     factors: tuple[float, float],
     process_set: int,
 ) -> Call:
-    if out is not None and out is array and arguments.is_plain(array):
-        source = target = out
-    else:
-        source, target = arguments.placed(array, out)
-    return reduction_call(abi.ALLREDUCE, (source,), (target,), op, name, factors, process_set)
+    try:
+        if out is not None and out is array and arguments.is_plain(array):
+            source = target = out
+        else:
+            source, target = arguments.placed(array, out)
+        return reduction_call(abi.ALLREDUCE, (source,), (target,), op, name, factors, process_set)
+    except Exception as error:
+        announce(engine, abi.ALLREDUCE, (name,), process_set, error)
+        raise
 
 
 def allreduce(
@@ -59,7 +65,7 @@ def allreduce(
     """
     engine = current()
     number = number_of(engine, process_set)
-    call = _allreduce_call(array, op, name, out, (prescale_factor, postscale_factor), number)
+    call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number)
     perform(engine, call)
     return arguments.deliver(call.outputs[0], out)
 
@@ -77,7 +83,7 @@ def allreduce_async(
     """Like `allreduce`, but returns at once: `wait()` gives the result."""
     engine = current()
     number = number_of(engine, process_set)
-    call = _allreduce_call(array, op, name, out, (prescale_factor, postscale_factor), number)
+    call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number)
     return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
 
 
@@ -95,7 +101,7 @@ def _grouped_allreduce(
     def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
         return reduction_call(abi.ALLREDUCE, sources, targets, op, name, factors, number)
 
-    return placed_handle(arrays, out, name, call, start)
+    return placed_handle(arrays, out, Group(abi.ALLREDUCE, name, number, start), call)
 
 
 def grouped_allreduce_async(
@@ -140,7 +146,7 @@ def _broadcast_call(
     root_rank: int,
     name: str | None,
     engine: Engine,
-    process_set: ProcessSet,
+    process_set: int,
 ) -> Call:
     return Call(
         abi.BROADCAST,
@@ -149,8 +155,20 @@ def _broadcast_call(
         dtype=DTYPES.moved(sources[0].dtype),
         root=arguments.root(root_rank, engine.topology[1]),
         name=name,
-        process_set=number_of(engine, process_set),
+        process_set=process_set,
     )
+
+
+def _one_broadcast_call(
+    engine: Engine, array: Any, root_rank: int, name: str | None, out: Array | None, process_set: ProcessSet
+) -> Call:
+    number = number_of(engine, process_set)
+    try:
+        source, target = arguments.placed(array, out)
+        return _broadcast_call((source,), (target,), root_rank, name, engine, number)
+    except Exception as error:
+        announce(engine, abi.BROADCAST, (name,), number, error)
+        raise
 
 
 def broadcast(
@@ -167,9 +185,9 @@ def broadcast(
     out: where the result goes, which may be `array` itself; without it a new array.
     """
     engine = current()
-    source, target = arguments.placed(array, out)
-    perform(engine, _broadcast_call((source,), (target,), root_rank, name, engine, process_set))
-    return arguments.deliver(target, out)
+    call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
+    perform(engine, call)
+    return arguments.deliver(call.outputs[0], out)
 
 
 def broadcast_async(
@@ -182,9 +200,8 @@ def broadcast_async(
 ) -> Handle:
     """Like `broadcast`, but returns at once: `wait()` gives the result."""
     engine = current()
-    source, target = arguments.placed(array, out)
-    call = _broadcast_call((source,), (target,), root_rank, name, engine, process_set)
-    return Handle([Operation(engine, call)], lambda: arguments.deliver(target, out))
+    call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
+    return Handle([Operation(engine, call)], lambda: arguments.deliver(call.outputs[0], out))
 
 
 def _grouped_broadcast(
@@ -196,11 +213,12 @@ def _grouped_broadcast(
     process_set: ProcessSet,
 ) -> Handle:
     engine = current()
+    number = number_of(engine, process_set)
 
     def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
-        return _broadcast_call(sources, targets, root_rank, name, engine, process_set)
+        return _broadcast_call(sources, targets, root_rank, name, engine, number)
 
-    return placed_handle(arrays, out, name, call, start)
+    return placed_handle(arrays, out, Group(abi.BROADCAST, name, number, start), call)
 
 
 def grouped_broadcast_async(
@@ -262,10 +280,10 @@ def prepare_allreduce(
     array, out: C-contiguous numpy arrays, kept; without `out` the result goes to a new array. The object
     may not be called from two threads at once. Otherwise as `allreduce`.
     """
-    arguments.check_kept("prepare_allreduce", array=array, out=out)
     engine = current()
+    check_kept(engine, abi.ALLREDUCE, name, process_set, "prepare_allreduce", array=array, out=out)
     number = number_of(engine, process_set)
-    call = _allreduce_call(array, op, name, out, (prescale_factor, postscale_factor), number)
+    call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number)
     return prepared_into(engine, call, out)
 
 
@@ -279,10 +297,9 @@ def prepare_broadcast(
 ) -> PreparedCall:
     """A broadcast to be called many times on the same memory, as with `prepare_allreduce`; `out=array` is in
     place. Otherwise as `broadcast`."""
-    arguments.check_kept("prepare_broadcast", array=array, out=out)
     engine = current()
-    source, target = arguments.placed(array, out)
-    call = _broadcast_call((source,), (target,), root_rank, name, engine, process_set)
+    check_kept(engine, abi.BROADCAST, name, process_set, "prepare_broadcast", array=array, out=out)
+    call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
     return prepared_into(engine, call, out)
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import Array
-from rdmacoll.engine.groups import grouped_handle
+from rdmacoll.engine.groups import Group, grouped_handle
 from rdmacoll.engine.operators import DTYPES
-from rdmacoll.engine.prepared import PreparedCall, prepared_result
+from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_result
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.engine.refusals import announce
 from rdmacoll.engine.results import KeptResults, Results, made_handle, results_of
 from rdmacoll.engine.submission import Call, Handle, Operation, Start, performed
 from rdmacoll.engine.world import Engine, current
@@ -24,17 +25,18 @@ def _with_rows(array: Any) -> Array:
     return source.reshape(1) if source.ndim == 0 else source
 
 
-def _allgather_call(
-    engine: Engine, sources: Sequence[Array], name: str | None, process_set: ProcessSet
-) -> Call:
-    return Call(
-        abi.ALLGATHER,
-        sources,
-        sources,
-        dtype=DTYPES.moved(sources[0].dtype),
-        name=name,
-        process_set=number_of(engine, process_set),
-    )
+def _allgather_call(engine: Engine, array: Any, name: str | None, process_set: ProcessSet) -> Call:
+    number = number_of(engine, process_set)
+    try:
+        return _gathering_call((_with_rows(array),), name, number)
+    except Exception as error:
+        announce(engine, abi.ALLGATHER, (name,), number, error)
+        raise
+
+
+def _gathering_call(sources: Sequence[Array], name: str | None, process_set: int) -> Call:
+    dtype = DTYPES.moved(sources[0].dtype)
+    return Call(abi.ALLGATHER, sources, sources, dtype=dtype, name=name, process_set=process_set)
 
 
 def allgather_async(
@@ -42,7 +44,7 @@ def allgather_async(
 ) -> Handle:
     """Like `allgather`, but returns at once: `wait()` gives the result."""
     engine = current()
-    return made_handle(engine, _allgather_call(engine, (_with_rows(array),), name, process_set), Operation)
+    return made_handle(engine, _allgather_call(engine, array, name, process_set), Operation)
 
 
 def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Array:
@@ -52,7 +54,7 @@ def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = 
     give an array of shape (size,). Of two ranks, allgather([1]) and allgather([2, 3]) give [1, 2, 3].
     """
     engine = current()
-    call = _allgather_call(engine, (_with_rows(array),), name, process_set)
+    call = _allgather_call(engine, array, name, process_set)
     result: Array = made_handle(engine, call, performed).wait()
     return result
 
@@ -66,20 +68,20 @@ def prepare_allgather(
     when another rank gives another number of rows. The object may not be called from two threads at once.
     Otherwise as `allgather`.
     """
-    arguments.check_kept("prepare_allgather", array=array)
     engine = current()
-    return prepared_result(engine, _allgather_call(engine, (_with_rows(array),), name, process_set))
+    check_kept(engine, abi.ALLGATHER, name, process_set, "prepare_allgather", array=array)
+    return prepared_result(engine, _allgather_call(engine, array, name, process_set))
 
 
 def _grouped_allgather(
     start: Start, arrays: Sequence[Any], name: str | None, process_set: ProcessSet
 ) -> Handle:
-    engine = current()
+    number = number_of(current(), process_set)
 
     def call(sources: list[Array], name: str | None) -> Call:
-        return _allgather_call(engine, sources, name, process_set)
+        return _gathering_call(sources, name, number)
 
-    return grouped_handle([_with_rows(array) for array in arrays], name, call, start)
+    return grouped_handle(arrays, _with_rows, Group(abi.ALLGATHER, name, number, start), call)
 
 
 def grouped_allgather_async(
@@ -100,16 +102,21 @@ def grouped_allgather(
 def _gather_call(
     engine: Engine, array: Any, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> Call:
-    source = _with_rows(array)
-    return Call(
-        abi.GATHER,
-        (source,),
-        (source,),
-        dtype=DTYPES.moved(source.dtype),
-        root=arguments.root(root_rank, engine.topology[1]),
-        name=name,
-        process_set=number_of(engine, process_set),
-    )
+    number = number_of(engine, process_set)
+    try:
+        source = _with_rows(array)
+        return Call(
+            abi.GATHER,
+            (source,),
+            (source,),
+            dtype=DTYPES.moved(source.dtype),
+            root=arguments.root(root_rank, engine.topology[1]),
+            name=name,
+            process_set=number,
+        )
+    except Exception as error:
+        announce(engine, abi.GATHER, (name,), number, error)
+        raise
 
 
 def _gathered(engine: Engine, call: Call, results: Results | KeptResults) -> Array | None:
@@ -147,8 +154,8 @@ def prepare_gather(
 ) -> PreparedCall:
     """A gather to be called many times on the same memory, as with `prepare_allgather`; elsewhere than at the
     root a run returns None. Otherwise as `gather`."""
-    arguments.check_kept("prepare_gather", array=array)
     engine = current()
+    check_kept(engine, abi.GATHER, name, process_set, "prepare_gather", array=array)
     call = _gather_call(engine, array, root_rank, name, process_set)
     return PreparedCall(engine, call, results=lambda kept: _gathered(engine, call, kept))
 
@@ -161,20 +168,25 @@ def _scatter_call(
     name: str | None,
     process_set: ProcessSet,
 ) -> Call:
-    source = arguments.source(array)
-    arguments.check_has_rows(source, "scatter")
-    root = arguments.root(root_rank, engine.topology[1])
-    is_cut_here = splits is not None and engine.topology[0] == root
-    return Call(
-        abi.SCATTER,
-        (source,),
-        (source,),
-        dtype=DTYPES.moved(source.dtype),
-        root=root,
-        name=name,
-        splits=arguments.splits(splits, process_set.size()) if is_cut_here else None,
-        process_set=number_of(engine, process_set),
-    )
+    number = number_of(engine, process_set)
+    try:
+        source = arguments.source(array)
+        arguments.check_has_rows(source, "scatter")
+        root = arguments.root(root_rank, engine.topology[1])
+        is_cut_here = splits is not None and engine.topology[0] == root
+        return Call(
+            abi.SCATTER,
+            (source,),
+            (source,),
+            dtype=DTYPES.moved(source.dtype),
+            root=root,
+            name=name,
+            splits=arguments.splits(splits, process_set.size()) if is_cut_here else None,
+            process_set=number,
+        )
+    except Exception as error:
+        announce(engine, abi.SCATTER, (name,), number, error)
+        raise
 
 
 def scatter_async(
@@ -222,8 +234,8 @@ def prepare_scatter(
 ) -> PreparedCall:
     """A scatter to be called many times on the same memory, as with `prepare_allgather`. Otherwise as
     `scatter`."""
-    arguments.check_kept("prepare_scatter", array=array)
     engine = current()
+    check_kept(engine, abi.SCATTER, name, process_set, "prepare_scatter", array=array)
     return prepared_result(engine, _scatter_call(engine, array, root_rank, splits, name, process_set))
 
 
@@ -234,17 +246,22 @@ def _alltoall_call(
     name: str | None,
     process_set: ProcessSet,
 ) -> Call:
-    source = arguments.source(array)
-    arguments.check_has_rows(source, "alltoall")
-    return Call(
-        abi.ALLTOALL,
-        (source,),
-        (source,),
-        dtype=DTYPES.moved(source.dtype),
-        name=name,
-        splits=None if splits is None else arguments.splits(splits, process_set.size()),
-        process_set=number_of(engine, process_set),
-    )
+    number = number_of(engine, process_set)
+    try:
+        source = arguments.source(array)
+        arguments.check_has_rows(source, "alltoall")
+        return Call(
+            abi.ALLTOALL,
+            (source,),
+            (source,),
+            dtype=DTYPES.moved(source.dtype),
+            name=name,
+            splits=None if splits is None else arguments.splits(splits, process_set.size()),
+            process_set=number,
+        )
+    except Exception as error:
+        announce(engine, abi.ALLTOALL, (name,), number, error)
+        raise
 
 
 def _exchanged(call: Call, results: Results | KeptResults) -> Array | tuple[Array, Array]:
@@ -303,8 +320,8 @@ def prepare_alltoall(
 ) -> PreparedCall:
     """An alltoall to be called many times on the same memory, as with `prepare_allgather`; with splits, which
     are kept, a run returns the same pair of arrays. Otherwise as `alltoall`."""
-    arguments.check_kept("prepare_alltoall", array=array)
     engine = current()
+    check_kept(engine, abi.ALLTOALL, name, process_set, "prepare_alltoall", array=array)
     call = _alltoall_call(engine, array, splits, name, process_set)
     return PreparedCall(engine, call, results=lambda kept: _exchanged(call, kept))
 

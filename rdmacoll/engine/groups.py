@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
 from rdmacoll.engine import arguments
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.refusals import announce, mark_announced, names_of_group
 from rdmacoll.engine.results import results_of
 from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start
 from rdmacoll.engine.world import Engine, current
@@ -29,23 +30,49 @@ def _at(arrays: Sequence[Array], places: Sequence[int]) -> list[Array]:
     return [arrays[place] for place in places]
 
 
-def _started(engine: Engine, calls: Sequence[Call], start: Start) -> list[Operation]:
-    """Several go on together: ranks may have their dtypes in another order."""
-    return [(start if len(calls) == 1 else Operation)(engine, call) for call in calls]
+class Group(NamedTuple):
+    """What the operations of one grouped call have in common."""
+
+    kind: int
+    name: str | None
+    process_set: int
+    start: Start
+
+
+def _started(engine: Engine, calls: Sequence[Call], group: Group) -> list[Operation]:
+    """Several go on together: ranks may have their dtypes in another order. Where one is refused, those
+    behind it are, too."""
+    operations: list[Operation] = []
+    try:
+        for call in calls:
+            operations.append((group.start if len(calls) == 1 else Operation)(engine, call))
+    except Exception as error:
+        behind = [call.name for call in calls[len(operations) + 1 :]]
+        announce(engine, group.kind, behind, group.process_set, error)
+        mark_announced(error)
+        raise
+    return operations
 
 
 def grouped_handle(
-    sources: Sequence[Array],
-    name: str | None,
+    arrays: Iterable[Any],
+    source_of: Callable[[Any], Array],
+    group: Group,
     call_of: Callable[[list[Array], str | None], Call],
-    start: Start,
 ) -> Handle:
-    """Starts `call_of(the arrays of a dtype, the operation's name)` for each dtype. The handle's result is
-    the list of the engine's results, in the order of `sources`."""
+    """Starts `call_of(the sources of a dtype, the operation's name)` for each dtype. The handle's result is
+    the list of the engine's results, in the order of `arrays`."""
     engine = current()
-    groups = list(_by_dtype(sources, name))
-    calls = [call_of(_at(sources, places), title) for title, places in groups]
-    operations = _started(engine, calls, start)
+    given: Sequence[Any] = ()
+    try:
+        given = list(arrays)
+        sources = [source_of(array) for array in given]
+        groups = list(_by_dtype(sources, group.name))
+        calls = [call_of(_at(sources, places), title) for title, places in groups]
+        operations = _started(engine, calls, group)
+    except Exception as error:
+        announce(engine, group.kind, names_of_group(given, group.name), group.process_set, error)
+        raise
 
     def results() -> list[Array]:
         found: dict[int, Array] = {}
@@ -62,12 +89,27 @@ def grouped_handle(
 def placed_handle(
     arrays: Iterable[Any],
     out: Sequence[Array] | None,
-    name: str | None,
+    group: Group,
     call_of: Callable[[list[Array], list[Array], str | None], Call],
-    start: Start,
 ) -> Handle:
     """The same with `call_of(sources, targets, name)`, whose results go to `out` or to new arrays."""
-    arrays = list(arrays)
+    engine = current()
+    given: list[Any] = []
+    try:
+        given = list(arrays)
+        return _placed(engine, given, out, group, call_of)
+    except Exception as error:
+        announce(engine, group.kind, names_of_group(given, group.name), group.process_set, error)
+        raise
+
+
+def _placed(
+    engine: Engine,
+    arrays: list[Any],
+    out: Sequence[Array] | None,
+    group: Group,
+    call_of: Callable[[list[Array], list[Array], str | None], Call],
+) -> Handle:
     if out is not None:
         out = list(out)
         if len(out) != len(arrays):
@@ -78,10 +120,9 @@ def placed_handle(
     sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     calls = [
         call_of(_at(sources, places), _at(targets, places), title)
-        for title, places in _by_dtype(sources, name)
+        for title, places in _by_dtype(sources, group.name)
     ]
-    engine = current()
     return Handle(
-        _started(engine, calls, start),
+        _started(engine, calls, group),
         lambda: [arguments.deliver(target, where) for target, where in zip(targets, outs)],
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError, error_from_json
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 
 ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
@@ -358,6 +358,7 @@ class _Api(ctypes.Structure):
             "engine_blame",
             ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_char_p, ctypes.c_char_p),
         ),
+        ("refuse", ctypes.CFUNCTYPE(None, _VOID, _VOID, ctypes.c_char_p)),
     ]
 
 
@@ -410,6 +411,7 @@ class Library:
         self.prepared_call: int = api.prepared_call
         self.prepared_free = api.prepared_free
         self.result_free = api.result_free
+        self.refuse = api.refuse
         self.memory_allocate = api.memory_allocate
         self.memory_free = api.memory_free
 

@@ -6,9 +6,11 @@ import ctypes
 import weakref
 from typing import Any, Callable
 
-from rdmacoll.engine import library as abi
+from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.builtin import function_at
 from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.engine.process_set import ProcessSet, number_of
+from rdmacoll.engine.refusals import announce
 from rdmacoll.engine.results import KeptResults
 from rdmacoll.engine.submission import SLICE_MS, Array, Call, failure
 from rdmacoll.engine.world import Engine, refusal
@@ -128,10 +130,24 @@ class PreparedCall:
 PreparedAllreduce = PreparedCall
 
 
+def check_kept(
+    engine: Engine, kind: int, name: str | None, process_set: ProcessSet, operation: str, **arrays: Any
+) -> None:
+    """`arguments.check_kept`, of whose ConfigError the other ranks are told: a refused call takes the number
+    of its first run."""
+    try:
+        arguments.check_kept(operation, **arrays)
+    except ConfigError as error:
+        announce(engine, kind, (name,), number_of(engine, process_set), error)
+        raise
+
+
 def prepared_into(engine: Engine, call: Call, out: Array | None) -> PreparedCall:
     """A call whose result goes to `out`, or to the call's own array. Raises ConfigError where it cannot."""
     if out is not None and call.outputs[0] is not out:
-        raise ConfigError("array and out overlap without being the same memory.")
+        error = ConfigError("array and out overlap without being the same memory.")
+        announce(engine, call.kind, (call.name,), call.process_set, error)
+        raise error
     return PreparedCall(engine, call, call.outputs[0])
 
 

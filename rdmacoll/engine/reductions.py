@@ -11,10 +11,11 @@ from typing import Any, Callable
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import Array
 from rdmacoll.engine.calls import reduction_call
-from rdmacoll.engine.groups import grouped_handle
+from rdmacoll.engine.groups import Group, grouped_handle
 from rdmacoll.engine.operators import Average
-from rdmacoll.engine.prepared import PreparedCall, prepared_into, prepared_result
+from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_into, prepared_result
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
+from rdmacoll.engine.refusals import announce
 from rdmacoll.engine.results import made_handle
 from rdmacoll.engine.submission import Call, Handle, Operation, Start, perform, performed
 from rdmacoll.engine.world import Engine, current
@@ -39,7 +40,7 @@ def _grouped_reducescatter(
     def call(sources: list[Array], name: str | None) -> Call:
         return reduction_call(abi.REDUCESCATTER, sources, sources, op, name, factors, number)
 
-    return grouped_handle([_cut_by_rows(array) for array in arrays], name, call, start)
+    return grouped_handle(arrays, _cut_by_rows, Group(abi.REDUCESCATTER, name, number, start), call)
 
 
 def grouped_reducescatter_async(
@@ -79,9 +80,13 @@ def _reducescatter_call(
     factors: tuple[float, float],
     process_set: ProcessSet,
 ) -> Call:
-    source = _cut_by_rows(array)
     number = number_of(engine, process_set)
-    return reduction_call(abi.REDUCESCATTER, (source,), (source,), op, name, factors, number)
+    try:
+        source = _cut_by_rows(array)
+        return reduction_call(abi.REDUCESCATTER, (source,), (source,), op, name, factors, number)
+    except Exception as error:
+        announce(engine, abi.REDUCESCATTER, (name,), number, error)
+        raise
 
 
 def reducescatter_async(
@@ -133,8 +138,8 @@ def prepare_reducescatter(
 ) -> PreparedCall:
     """A reducescatter to be called many times on the same memory, as with `prepare_allreduce`; its result is
     one array, which each run writes anew. Otherwise as `reducescatter`."""
-    arguments.check_kept("prepare_reducescatter", array=array)
     engine = current()
+    check_kept(engine, abi.REDUCESCATTER, name, process_set, "prepare_reducescatter", array=array)
     factors = prescale_factor, postscale_factor
     return prepared_result(engine, _reducescatter_call(engine, array, op, name, factors, process_set))
 
@@ -151,12 +156,16 @@ def _reduce_call(
 ) -> tuple[Call, Callable[[], Array | None]]:
     """And what gives the result, once it is done."""
     rank, size = engine.topology[:2]
-    root = arguments.root(root_rank, size)
     number = number_of(engine, process_set)
-    source = target = arguments.source(array)
-    if rank == root:
-        source, target = arguments.placed(array, out)
-    call = reduction_call(abi.REDUCE, (source,), (target,), op, name, factors, number, root=root)
+    try:
+        root = arguments.root(root_rank, size)
+        source = target = arguments.source(array)
+        if rank == root:
+            source, target = arguments.placed(array, out)
+        call = reduction_call(abi.REDUCE, (source,), (target,), op, name, factors, number, root=root)
+    except Exception as error:
+        announce(engine, abi.REDUCE, (name,), number, error)
+        raise
     return call, lambda: arguments.deliver(target, out) if rank == root else None
 
 
@@ -214,8 +223,8 @@ def prepare_reduce(
 ) -> PreparedCall:
     """A reduce to be called many times on the same memory, as with `prepare_allreduce`; elsewhere than at the
     root a run returns None. Otherwise as `reduce`."""
-    arguments.check_kept("prepare_reduce", array=array, out=out)
     engine = current()
+    check_kept(engine, abi.REDUCE, name, process_set, "prepare_reduce", array=array, out=out)
     factors = prescale_factor, postscale_factor
     call, _ = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set)
     if engine.topology[0] != root_rank:

@@ -14,7 +14,8 @@ import numpy as np
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import address_of
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
-from rdmacoll.engine.world import Engine, note_failure, refusal
+from rdmacoll.engine.refusals import announce
+from rdmacoll.engine.world import Engine, current, note_failure, refusal
 
 Array = np.ndarray[Any, Any]
 _T = TypeVar("_T")
@@ -113,6 +114,12 @@ class Call:
         self.splits = splits  # int64, C-contiguous
         self.process_set = process_set
 
+    def _refused(self, reason: str) -> ConfigError:
+        """The error, of which the other ranks are told."""
+        error = ConfigError(reason)
+        announce(current(), self.kind, (self.name,), self.process_set, error)
+        return error
+
     def fill(self) -> _Scratch:
         """Writes the structs; valid until this thread's next call."""
         scratch = _LOCAL.scratch
@@ -123,7 +130,7 @@ class Call:
         for source, target in zip(self.inputs, self.outputs):
             shape = source.shape
             if len(shape) > abi.DIMS_MAX:
-                raise ConfigError(f"an array of {len(shape)} dimensions; at most {abi.DIMS_MAX}.")
+                raise self._refused(f"an array of {len(shape)} dimensions; at most {abi.DIMS_MAX}.")
             origin = address_of(source)
             abi.TENSOR.pack_into(
                 scratch.tensors,

@@ -12,6 +12,7 @@ from rdmacoll.engine import operators, world
 from rdmacoll.engine.arguments import root, scales as scales
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import CODES, ReduceOp, reduction as reduction
+from rdmacoll.ops._refusals import note_group, taken
 
 
 def bits(value: float) -> int:
@@ -69,9 +70,15 @@ def in_groups(
     """The results of `call(the tensors of a dtype, the op's name)`, in the order of `tensors`."""
     outputs: list[Any] = [None] * len(tensors)
     groups = by_dtype(tensors)
-    for dtype, indices in groups.items():
-        group_name = name if name is None or len(groups) == 1 else f"{name}.{dtype.name}"
-        results = call([tensors[index] for index in indices], group_name)
+    titles = [name if name is None or len(groups) == 1 else f"{name}.{dtype.name}" for dtype in groups]
+    for position, indices in enumerate(groups.values()):
+        before = taken()
+        try:
+            results = call([tensors[index] for index in indices], titles[position])
+        except Exception as error:
+            behind = titles[position + 1 :]
+            note_group(error, titles[position : position + 1] if taken() == before else (), behind)
+            raise
         for index, result in zip(indices, results):
             outputs[index] = result
     return outputs

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.arguments import name as checked_name
 from rdmacoll.ops._process_sets import set_number
+from rdmacoll.ops._refusals import note_taken
 
 # What TensorFlow puts around the name of a Python function for its forward and backward halves.
 _DECORATED = re.compile(r"^__(?:inference|forward|backward)_(.*)_\d+$")
@@ -61,9 +62,9 @@ def op_name(name: str | None) -> str:
     program's.
     """
     if name is not None:
-        return checked_name(name)
+        return note_taken(checked_name(name))
     if tf.executing_eagerly():
-        return ""
+        return note_taken("")
     graph = outermost(tf.compat.v1.get_default_graph())
     title = getattr(graph, "name", None) or "graph"
     decorated = _DECORATED.match(title)
@@ -73,4 +74,4 @@ def op_name(name: str | None) -> str:
     # set: what a rank does in another one is no business of this one's.
     number = set_number()
     kind = f"set_{number}_collective" if number else "collective"
-    return f"{title}/{kind}_{_COUNTERS.next(graph, kind)}"
+    return note_taken(f"{title}/{kind}_{_COUNTERS.next(graph, kind)}")

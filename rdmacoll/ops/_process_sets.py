@@ -12,6 +12,7 @@ from typing import Any, Callable
 from rdmacoll.engine import world
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.process_sets import process_sets
+from rdmacoll.ops._refusals import taken, tell
 
 _CURRENT: ContextVar[ProcessSet] = ContextVar("rdmacoll process set", default=global_process_set)
 
@@ -44,14 +45,22 @@ def set_number() -> int:
 
 def takes_process_set(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the argument `process_set`: whose ranks take part. A root_rank is a rank of the world all the
-    same."""
+    same. These ranks are told what the function refuses."""
 
     @functools.wraps(function)
     def built_within(*args: Any, process_set: ProcessSet = global_process_set, **kwargs: Any) -> Any:
         if process_set is global_process_set:
-            return function(*args, **kwargs)
+            return run(args, kwargs)
         with within(process_set):
+            return run(args, kwargs)
+
+    def run(args: Any, kwargs: Any) -> Any:
+        before = taken()
+        try:
             return function(*args, **kwargs)
+        except Exception as error:
+            tell(function, before, error, args, kwargs)
+            raise
 
     signature = inspect.signature(function)
     option = inspect.Parameter(

@@ -122,10 +122,12 @@ def main(seed: int) -> None:
             lambda: engine.allreduce(np.ones(3), process_set=stranger), "this rank is not in", "included()"
         )
         refused(lambda: stranger.rank(), "not in")
-    member = next((one for one in sets if one.included() and one.size() < size), None)
-    if member is not None:
+    for member in sets:
+        if not member.included() or member.size() == size:
+            continue
         outside = next(rank for rank in range(size) if rank not in member.ranks)
-        refused(lambda: engine.broadcast(np.ones(3), outside, process_set=member), "root_rank", "one of its")
+        ones = np.ones(3)
+        refused(partial(engine.broadcast, ones, outside, process_set=member), "root_rank", "one of its")
     refused(lambda: rdmacoll.add_process_set(range(size)), "global_process_set")
     refused(lambda: rdmacoll.add_process_set([size]), "no rank of this world")
     refused(lambda: rdmacoll.add_process_set(sets[0].ranks), "exists already")

@@ -252,7 +252,8 @@ def main() -> None:
     eager(mine, value)
     in_a_function(mine, value)
     every_kind(mine)
-    roots_are_members(mine[0])
+    for one in mine:  # all ranks of a set refuse alike, or the next operation would be a mismatch
+        roots_are_members(one)
     gradients(mine, value)
     optimizer(low, value)
     rdmacoll.engine.barrier()

@@ -178,3 +178,8 @@ def test_stalls_name_the_gradients_also_when_the_root_is_missing(missing: int) -
     assert len(warnings) == 1, outcome.text()
     assert start in warnings[0]
     assert f"not by rank {missing} (" in warnings[0]
+
+
+@pytest.mark.parametrize("ranks", [3])
+def test_what_one_rank_refuses_shifts_nothing(ranks: int) -> None:
+    run_checks("shifts.py", ranks)

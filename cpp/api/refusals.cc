@@ -1,0 +1,35 @@
+#include "api/refusals.h"
+
+#include <string>
+#include <utility>
+
+namespace rdmacoll {
+namespace {
+
+// What remains of the request: its place in the order, and the reason.
+Request remains_of(const rc_request& from, const std::string& reason) {
+  Request request;
+  request.set = static_cast<uint32_t>(from.process_set);
+  request.kind = static_cast<Kind>(from.kind);
+  if (from.name != nullptr) request.name = from.name;
+  request.iteration = from.iteration;
+  request.refusal = reason.empty() ? "no reason was given" : reason;
+  return request;
+}
+
+void announce(Session& session, const rc_request& request, const std::string& reason) {
+  if (request.size == sizeof(rc_request)) session.refuse(remains_of(request, reason));
+}
+
+}  // namespace
+
+void refuse(rc_engine* engine, const rc_request* request, const char* reason) {
+  if (engine->session->usable().ok()) announce(*engine->session, *request, reason);
+}
+
+Status refused(Session& session, const rc_request& request, Status status) {
+  if (status.code() == Code::invalid) announce(session, request, status.message());
+  return status;
+}
+
+}  // namespace rdmacoll
