@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--library", default="libcuda.so.1", help="the driver's library")
     parser.add_argument("--gpu", type=int, default=0, help="which GPU, as CUDA counts them")
     parser.add_argument("--ptx", default=str(HERE / "kernels.ptx"), help="the kernels")
+    parser.add_argument("--only", default="", help="parts with this in their name")
     parser.add_argument("--shared-bytes", type=int, default=1_600_000_000, help="for two processes")
     options = parser.parse_args()
     try:
@@ -47,8 +48,13 @@ def main() -> int:
     except (OSError, DriverError) as error:
         print(f"no GPU can be measured here: {error}", file=sys.stderr)
         return 1
-    results: dict[str, Any] = {"ok": True, "module load, ms": cuda.module_load_ms}
+    start = {"primary context": cuda.context_ms, "kernels loaded and compiled": cuda.module_load_ms}
+    results: dict[str, Any] = {"ok": True, "start, ms": start}
+    print("start, ms")
+    _show(start, "  ")
     for name, part in PARTS.items():
+        if options.only not in name:
+            continue
         try:
             results[name] = part(cuda, options)
         except Exception as error:  # a part of the table, not its end

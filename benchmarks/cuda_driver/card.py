@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
+import select
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +62,7 @@ def _nvml(cuda: Cuda) -> tuple[list[int] | str, str]:
     return ([*bar1] if not refused else f"refused ({refused})"), version.value.decode()
 
 
-def behaviour(cuda: Cuda, _: Any) -> dict[str, Any]:
+def behaviour(cuda: Cuda, options: Any) -> dict[str, Any]:
     """Facts of the driver that the engine relies on, each as it was seen."""
     seen: dict[str, Any] = {}
     stream, event = cuda.stream(), cuda.event()
@@ -100,7 +103,51 @@ def behaviour(cuda: Cuda, _: Any) -> dict[str, Any]:
     seen["a stream that is captured says so (1)"] = state.value
     graph = ctypes.c_void_p()
     cuda("cuStreamEndCapture", stream, ctypes.byref(graph))
+    seen |= _in_a_process_of_its_own(options)
     return seen
+
+
+def _in_a_process_of_its_own(options: Any) -> dict[str, Any]:
+    """Behaviour that costs the process its context, or its life."""
+    context = multiprocessing.get_context("spawn")
+    found: dict[str, Any] = {}
+    for label, target in (
+        ("the CPU reads device memory: exit code (-11: SIGSEGV)", _read_device_memory),
+        ("after a kernel's illegal access", _break_context),
+    ):
+        mine, theirs = context.Pipe()
+        process = context.Process(target=target, args=(theirs, options), daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            found[label] = mine.recv() if mine.poll(30) else "silent"
+        except EOFError:
+            process.join()
+            found[label] = process.exitcode
+        process.kill()
+        process.join()
+    return found
+
+
+def _read_device_memory(end: Connection, options: Any) -> None:
+    cuda = Cuda(options.library, options.gpu, options.ptx)
+    end.send(ctypes.c_char.from_address(cuda.allocate(4096)).value)
+
+
+def _break_context(end: Connection, options: Any) -> None:
+    """A word is written to an address that nobody has; then comes what an engine would ask."""
+    cuda = Cuda(options.library, options.gpu, options.ptx)
+    stream, event = cuda.stream(), cuda.event()
+    cuda.launch("write_word", stream, 1, 1, POINTER(8), ctypes.c_uint(1))
+    read, write = os.pipe()
+    close = ctypes.cast(ctypes.CDLL(None).close, ctypes.c_void_p)
+    told = {"host function launched": cuda.code("cuLaunchHostFunc", stream, close, ctypes.c_void_p(write))}
+    told["event recorded"] = cuda.code("cuEventRecord", event, stream)
+    told["host function called within 1 s"] = bool(select.select([read], [], [], 1.0)[0])
+    told["event queried"] = cuda.code("cuEventQuery", event)
+    told["stream synchronised"] = cuda.code("cuStreamSynchronize", stream)
+    told["memory allocated"] = cuda.code("cuMemAlloc_v2", ctypes.byref(POINTER()), ctypes.c_size_t(8))
+    end.send(str(told))
 
 
 def _dma_buf(cuda: Cuda, address: int, size: int) -> str:

@@ -59,12 +59,20 @@ def calls(cuda: Cuda, _: Any) -> dict[str, float]:
         while flag.value == 0:
             pass
 
+    def stream_writes_word() -> None:
+        flag.value = 0
+        cuda("cuStreamWriteValue32_v2", stream, POINTER(pinned), ctypes.c_uint32(1), 0)
+        while flag.value == 0:
+            pass
+
     host, on_device = ctypes.c_void_p(pinned), POINTER(device)
     times["8 B to the device, waited for"] = host_us(
         lambda: copy("cuMemcpyHtoDAsync_v2", on_device, host), 500
     )
     times["8 B to the host, waited for"] = host_us(lambda: copy("cuMemcpyDtoHAsync_v2", host, on_device), 500)
     times["a word that a kernel writes to pinned memory, polled for"] = host_us(write_word, 500)
+    if cuda.code("cuStreamWriteValue32_v2", stream, POINTER(pinned), ctypes.c_uint32(0), 0) == 0:
+        times["a word that the stream writes there, polled for"] = host_us(stream_writes_word, 500)
     times["a host function that wakes a sleeping thread"] = _host_function_us(cuda, stream)
     return times
 

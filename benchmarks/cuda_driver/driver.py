@@ -51,9 +51,11 @@ class Cuda:
         self("cuDeviceGet", ctypes.byref(device), index)
         self.device = device.value
         context = ctypes.c_void_p()
+        begin = time.perf_counter()
         self("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
         self("cuCtxSetCurrent", context)
         self.context = context
+        self.context_ms = 1e3 * (time.perf_counter() - begin)
         begin = time.perf_counter()
         self.module = ctypes.c_void_p()
         self("cuModuleLoadData", ctypes.byref(self.module), Path(ptx).read_bytes() + b"\0")
