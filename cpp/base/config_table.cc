@@ -42,7 +42,8 @@ constexpr Setting kSettings[] = {
        config.port = static_cast<uint16_t>(value.integer);
      }},
     {"RDMACOLL_START_TIMEOUT_S", "", "60", Unit::seconds, Scope::rank, "0.001 to 1e9",
-     "How long the start waits for all ranks. By hand, and in MPI_Init: without limit unless set.",
+     "How long the start waits for all ranks. By hand, by lists of hosts and for serve, unless set: "
+     "1800, since the last arrival; in MPI_Init: without limit.",
      0.001, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.start_timeout_s = value.seconds; }},
     {"RDMACOLL_TRANSPORT", "", "auto", Unit::choice, Scope::world,

@@ -14,7 +14,7 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.library import Library
 from rdmacoll.engine.process_set import ProcessSet, setting_of
-from rdmacoll.engine.rendezvous_door import data_settings
+from rdmacoll.engine.rendezvous_place import data_settings
 from rdmacoll.engine.settings import Values, arguments_text
 
 # What the library says where RDMA cannot be used.

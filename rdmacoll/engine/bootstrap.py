@@ -34,7 +34,7 @@ from rdmacoll.engine.settings import Values
 
 # An MPI that runs out of descriptors while it starts may crash; Open MPI 4 takes a dozen.
 _MPI_DESCRIPTORS = 32
-_RENDEZVOUS_DESCRIPTORS = 8  # sockets, what waits for them, and the secret's file
+_RENDEZVOUS_DESCRIPTORS = 12  # sockets, what waits for them, and the secret's file
 _BY_HAND = ("arguments of init()", "RDMACOLL_RANK and RDMACOLL_SIZE")
 
 
@@ -92,12 +92,27 @@ class Start:
             return MpiCarrier(self.comm, name, secret, timeout_s)
         if self.launch.size == 1:
             return SoloCarrier(name, secret)
-        by_hand = self.launch.by in _BY_HAND or self.launch.hosts
-        patient = by_hand and not values.is_given("RDMACOLL_START_TIMEOUT_S")
+        is_by_hand = self.launch.by in _BY_HAND or bool(self.launch.hosts)
+        if is_by_hand and not values.is_given("RDMACOLL_START_TIMEOUT_S"):
+            timeout_s = patience.BY_HAND_S
         # Rank 0 has a connection from each of the others.
         load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
         file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
-        return TcpCarrier(self.launch, file_secret, None if patient else timeout_s, log)
+        name = values.text("RDMACOLL_JOB_ID") if values.is_given("RDMACOLL_JOB_ID") else self.launch.job
+        return TcpCarrier(
+            replace(self.launch, job=name),
+            file_secret,
+            timeout_s,
+            log,
+            is_by_hand=is_by_hand,
+            silence_s=values.number("RDMACOLL_PEER_TIMEOUT_S"),
+            shares_port=self._shares_port(values),
+        )
+
+    def _shares_port(self, values: Values) -> bool:
+        """Whether the engine is to listen where the ranks meet: the one port that a firewall lets through."""
+        _, port = launch_rules.split_address(self.launch.rendezvous)
+        return values.is_given("RDMACOLL_PORT") and int(values.number("RDMACOLL_PORT")) == port
 
 
 def _import_mpi() -> tuple[Any, bool]:

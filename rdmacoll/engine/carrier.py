@@ -29,6 +29,16 @@ def left(rank: int, host: str, who: str, cause: str, name: str = "") -> RankFail
     return RankFailedError(text, rank=rank, host=host, cause=cause)
 
 
+class Keeper(Protocol):
+    """Has rank 0's address while a world stands."""
+
+    def close(self) -> None:
+        """Frees the address; idempotent."""
+
+    def forget_in_child(self) -> None:
+        """In a forked child: frees its copies."""
+
+
 class Carrier(Protocol):
     """What the start of an engine asks of a launcher's channel."""
 
@@ -49,8 +59,12 @@ class Carrier(Protocol):
     def renew(self, timeout_s: float, source: str) -> None:
         """From now on `timeout_s` counts, which `source` sets: for what comes after a start."""
 
+    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
+        """The world stands: who keeps rank 0's address for it, on rank 0 of a start without MPI. `is_over`:
+        whether the world has failed or ended; `blame`: ends it on all ranks, with a sentence."""
+
     def close(self) -> None:
-        """Frees what the carrier holds; afterwards it cannot be used."""
+        """Frees what the carrier holds, but for what is kept; afterwards it cannot be used."""
 
 
 class SoloCarrier:
@@ -75,6 +89,10 @@ class SoloCarrier:
 
     def renew(self, timeout_s: float, source: str) -> None:
         """Nobody is waited for."""
+
+    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
+        """It has no address."""
+        return None
 
     def close(self) -> None:
         """Nothing to free."""
@@ -146,6 +164,10 @@ class MpiCarrier:
         """From now on `timeout_s` counts, which `source` sets."""
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
         self._what, self._source = "go on", source
+
+    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
+        """MPI has no address that another job could come to."""
+        return None
 
     def close(self) -> None:
         """The communicator stays the caller's."""

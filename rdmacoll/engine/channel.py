@@ -14,11 +14,14 @@ import secrets
 import struct
 from typing import Any
 
-MAGIC = b"rdmacol1"
+MAGIC = b"rdmacol2"
+# The caller's first bytes, at once: a silent connection is told from a rank's, and a listener that serves
+# both knows what is wanted.
+CALL = b"rdmacol?"
 NONCE_BYTES = 32
 MAC_BYTES = 32
 GREETING_BYTES = len(MAGIC) + NONCE_BYTES  # listener -> caller
-PROOF_BYTES = NONCE_BYTES + MAC_BYTES  # caller -> listener
+PROOF_BYTES = NONCE_BYTES + MAC_BYTES  # caller -> listener, behind CALL
 REFUSED = bytes(MAC_BYTES)  # instead of the listener's proof
 
 _LENGTH = struct.Struct(">I")

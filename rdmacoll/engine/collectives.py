@@ -20,8 +20,9 @@ from rdmacoll.engine.operators import DTYPES, Average
 from rdmacoll.engine.prepared import PreparedAllreduce, PreparedCall, check_kept, prepared_into
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.refusals import announce
+from rdmacoll.engine.running import Engine
 from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start, perform, performed
-from rdmacoll.engine.world import Engine, current
+from rdmacoll.engine.world import current
 
 
 def _allreduce_call(

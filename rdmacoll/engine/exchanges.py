@@ -16,8 +16,9 @@ from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_result
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.refusals import announce
 from rdmacoll.engine.results import KeptResults, Results, made_handle, results_of
+from rdmacoll.engine.running import Engine
 from rdmacoll.engine.submission import Call, Handle, Operation, Start, performed
-from rdmacoll.engine.world import Engine, current
+from rdmacoll.engine.world import current
 
 
 def _with_rows(array: Any) -> Array:

@@ -11,8 +11,9 @@ from rdmacoll.engine import arguments
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.refusals import announce, mark_announced, names_of_group
 from rdmacoll.engine.results import results_of
+from rdmacoll.engine.running import Engine
 from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start
-from rdmacoll.engine.world import Engine, current
+from rdmacoll.engine.world import current
 
 
 def _by_dtype(sources: Sequence[Array], name: str | None) -> Iterator[tuple[str | None, list[int]]]:

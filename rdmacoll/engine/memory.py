@@ -11,7 +11,8 @@ import numpy as np
 from rdmacoll.engine import arguments
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.log import Log
-from rdmacoll.engine.world import Engine, current
+from rdmacoll.engine.running import Engine
+from rdmacoll.engine.world import current
 
 _BYTES_MAX = (1 << 63) - 1
 

@@ -7,52 +7,80 @@ import time
 from rdmacoll.engine.log import Log
 
 REPORT_EVERY_S = 10.0
+BY_HAND_S = 1800.0  # the limit of starts by hand where none is set: people start ranks minutes apart
 _SLICE_S = 0.25
 _GRACE_S = 5.0
+_HURRY_S = 30.0
 
 
 class Patience:
-    """A deadline (or none), and a line every ten seconds that says who is missing."""
+    """A deadline (or none), and a line every ten seconds that says who is missing. By hand the deadline
+    counts from the last arrival."""
 
-    def __init__(self, timeout_s: float | None, log: Log) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, timeout_s: float | None, log: Log, *, is_by_hand: bool = False) -> None:
+        self.timeout_s, self.is_by_hand = timeout_s, is_by_hand
+        self.arrivals = 0
         self._log = log
-        self._begin = time.monotonic()
+        self._begin = self._counts_from = time.monotonic()
         self._report_at = self._begin + REPORT_EVERY_S
         self._source = "RDMACOLL_START_TIMEOUT_S"
+        self._hurry_until, self._hurry_cause = float("inf"), ""
 
     def renew(self, timeout_s: float, source: str) -> None:
         """From now on `timeout_s` counts, which `source` sets."""
         self.timeout_s, self._source = timeout_s, source
-        self._begin = time.monotonic()
+        self._begin = self._counts_from = time.monotonic()
         self._report_at = self._begin + REPORT_EVERY_S
+        self._hurry_until = float("inf")
+
+    def arrived(self, count: int | None = None) -> None:
+        """One more rank is there, or so many are, as rank 0 says."""
+        before, self.arrivals = self.arrivals, self.arrivals + 1 if count is None else count
+        if self.is_by_hand and self.arrivals != before:
+            self._counts_from = time.monotonic()
+
+    def hurry(self, cause: str) -> None:
+        """There is a `cause` why the missing ranks may never come: they have half a minute more."""
+        if not self._hurry_cause:
+            self._hurry_until, self._hurry_cause = time.monotonic() + _HURRY_S, cause
 
     def is_over(self) -> bool:
         """Whether the deadline has passed."""
-        return self.timeout_s is not None and time.monotonic() - self._begin > self.timeout_s
+        now = time.monotonic()
+        return now > self._hurry_until or (
+            self.timeout_s is not None and now - self._counts_from > self.timeout_s
+        )
 
     def grace_is_over(self) -> bool:
         """Whether a guest has also waited for what rank 0, whose deadline is the same, has to say."""
-        assert self.timeout_s is not None
-        return time.monotonic() - self._begin > self.timeout_s + _GRACE_S
+        return self.timeout_s is not None and time.monotonic() - self._counts_from > self.timeout_s + _GRACE_S
 
     def slice_s(self) -> float:
         """How long one blocking call may last, so that reports and the deadline stay punctual."""
         return _SLICE_S
 
-    def report(self, text: str) -> bool:
-        """Writes `text` when ten seconds have passed since the last line, and says whether it has."""
-        now = time.monotonic()
-        is_due = now >= self._report_at
-        if is_due:
-            self._report_at = now + REPORT_EVERY_S
-            self.tell(text)
-        return is_due
+    def is_due(self) -> bool:
+        """Whether ten seconds have passed since the last line."""
+        return time.monotonic() >= self._report_at
 
-    def tell(self, text: str) -> None:
-        """Writes `text` now."""
-        self._log.warning(f"{text} (for {time.monotonic() - self._begin:.0f} s)")
+    def report(self, text: str) -> None:
+        """Writes `text` when ten seconds have passed since the last line."""
+        if self.is_due():
+            self.tell(text)
+
+    def tell(self, text: str) -> str:
+        """Writes `text` now, and returns it."""
+        now = time.monotonic()
+        self._report_at = now + REPORT_EVERY_S
+        self._log.warning(f"{text} (for {now - self._begin:.0f} s)")
+        return text
 
     def limit(self) -> str:
         """The deadline in words, for messages."""
-        return f"within {self.timeout_s:g} s ({self._source})"
+        if time.monotonic() > self._hurry_until:
+            return (
+                f"within {_HURRY_S:g} s after {self._hurry_cause}: the file of RDMACOLL_SECRET_FILE must "
+                "have the same content on every host"
+            )
+        since = " of the last arrival" if self.is_by_hand and self.arrivals else ""
+        return f"within {self.timeout_s:g} s{since} ({self._source})"

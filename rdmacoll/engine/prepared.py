@@ -12,8 +12,9 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.engine.refusals import announce
 from rdmacoll.engine.results import KeptResults
+from rdmacoll.engine.running import Engine
 from rdmacoll.engine.submission import SLICE_MS, Array, Call, failure
-from rdmacoll.engine.world import Engine, refusal
+from rdmacoll.engine.world import refusal
 
 # Of all ranks together: what takes so little time that the interpreter's lock is kept meanwhile.
 LOCKED_BYTES_MAX = 64 << 10

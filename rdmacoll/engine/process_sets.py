@@ -16,8 +16,9 @@ from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.engine.operators import DTYPES
 from rdmacoll.engine.process_set import ProcessSet, as_set, global_process_set
 from rdmacoll.engine.results import results_of
+from rdmacoll.engine.running import Engine
 from rdmacoll.engine.submission import SLICE_MS, Array, Call, Operation
-from rdmacoll.engine.world import Engine, current
+from rdmacoll.engine.world import current
 
 _NAME = "rdmacoll.process_sets"
 _ADD, _REMOVE = 1, 2

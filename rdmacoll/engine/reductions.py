@@ -17,8 +17,9 @@ from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_into, pr
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.refusals import announce
 from rdmacoll.engine.results import made_handle
+from rdmacoll.engine.running import Engine
 from rdmacoll.engine.submission import Call, Handle, Operation, Start, perform, performed
-from rdmacoll.engine.world import Engine, current
+from rdmacoll.engine.world import current
 
 
 def _cut_by_rows(array: Any) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
-from rdmacoll.engine.world import Engine
+from rdmacoll.engine.running import Engine
 
 _MARK = "_rdmacoll_is_announced"
 

@@ -2,246 +2,91 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import hmac
 import json
 import os
 import secrets
 import socket
-import struct
 import time
 from typing import Any, Callable
 
-from rdmacoll.engine import channel
-from rdmacoll.engine.carrier import left, no_watch
-from rdmacoll.engine.errors import (
-    ConfigError,
-    RankFailedError,
-    RdmacollError,
-    error_from_json,
-    error_to_fields,
-)
-from rdmacoll.engine.launch import Launch, split_address
+from rdmacoll.engine.carrier import Keeper, left, no_watch
+from rdmacoll.engine.errors import ConfigError, error_from_json
+from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.log import Log
 from rdmacoll.engine.patience import Patience
-from rdmacoll.engine.rendezvous_door import Porter, hello_of
+from rdmacoll.engine.rendezvous_door import PROCESS, Self
+from rdmacoll.engine.rendezvous_guest import Call, EarlyError, RendezvousGuest
 from rdmacoll.engine.rendezvous_host import RendezvousHost
+from rdmacoll.engine.rendezvous_place import AddressTakenError
 
-_RETRY_S = 0.05
-_ANSWER_S = 5.0
-_TELL_S = 2.0  # how long rank 0 is looked for by who only has to tell it of an error
-# As an engine does, which expects callers to speak first.
-_SILENCE = "who is there says nothing, so a run has begun without this process, or it is another program"
-_ANSWER_BYTES_MAX = 64 << 20
-
-
-class _EarlyError(Exception):
-    """The connection ended before anybody proved anything: come again."""
-
-
-class RendezvousGuest:
-    """The side of every rank but 0."""
-
-    def __init__(self, launch: Launch, secret: bytes, patience: Patience, who: str, log: Log) -> None:
-        self._launch = launch
-        self._secret = secret
-        self._patience = patience
-        # Lists give this rank an address, too: it holds that until the others are here.
-        self._porter = Porter(launch, secret, who, log) if launch.hosts else None
-        self._connection: socket.socket | None = None
-        self._reader: channel.FrameReader | None = None
-        self._writer: channel.FrameWriter | None = None
-        self._end: RdmacollError | None = None  # why no further round will come
-        # What this rank's own door has found before rank 0 was met, and how long it is kept for rank 0.
-        self._found: ConfigError | None = None
-        self._tell_until = 0.0
-
-    def join(self, host: str, pid: int) -> None:
-        """Comes to rank 0, however late rank 0 is, and says who this is."""
-        where = split_address(self._launch.rendezvous)
-        reason = "nobody answers"
-        while self._writer is None:
-            try:
-                self._meet(where)
-            except (_EarlyError, OSError) as error:
-                self._hang_up()
-                reason = str(getattr(error, "strerror", None) or error)
-                self._look_at_the_door(_RETRY_S)
-            if self._writer is None and self._found is not None and time.monotonic() > self._tell_until:
-                raise self._found
-            if self._writer is None:
-                self._patience.report(f"waiting for {self._launch.place(0)}: {reason}")
-            if self._writer is None and self._patience.is_over():
-                raise ConfigError(
-                    f"{self._launch.name(self._launch.rank)} cannot reach {self._launch.place(0)} "
-                    f"{self._patience.limit()}: {reason}. Is {self._launch.name(0)} started there, and does "
-                    "a firewall let the port through?"
-                )
-        self._say(hello_of(self._launch, host, pid))
-        if self._found is not None:
-            self._say({"error": error_to_fields(self._found)})
-            raise self._found
-
-    def _look_at_the_door(self, within_s: float) -> None:
-        if self._porter is None:
-            time.sleep(within_s)
-            return
-        try:
-            self._porter.look(within_s)
-        except ConfigError as error:
-            if self._writer is not None:
-                self._say({"error": error_to_fields(error)})
-                raise
-            # Rank 0, which would wait for this rank in vain, is to hear of it, too.
-            if self._found is None:
-                self._found, self._tell_until = error, time.monotonic() + _TELL_S
-
-    def _meet(self, where: tuple[str, int]) -> None:
-        connection = socket.create_connection(where, timeout=_ANSWER_S)
-        self._connection = connection
-        if connection.getsockname() == connection.getpeername():
-            # While nobody listens there, the system may choose the very same port for a caller of that host,
-            # who then has met itself, and keeps the port from rank 0: off at once, without TIME_WAIT.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            raise _EarlyError("nobody answers")
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        greeting = self._exactly(connection, channel.GREETING_BYTES)
-        if not greeting.startswith(channel.MAGIC):
-            raise ConfigError(
-                f"{self._launch.rendezvous} is not {self._launch.name(0)} of an rdmacoll job: another "
-                f"program listens there. Choose another port in {self._launch.address_source(0)}."
-            )
-        proof = channel.caller_proof(self._secret, greeting)
-        connection.settimeout(_ANSWER_S)
-        connection.sendall(proof)
-        answer = self._exactly(connection, channel.MAC_BYTES)
-        if not hmac.compare_digest(answer, channel.listener_proof(self._secret, greeting, proof)):
-            refused = "refused our secret" if answer == channel.REFUSED else "does not know our secret"
-            raise ConfigError(
-                f"{self._launch.place(0)} {refused}: the file of RDMACOLL_SECRET_FILE must "
-                "have the same content on every host. Copy rank 0's, or put it in a shared home."
-            )
-        key = channel.session_key(self._secret, greeting, proof)
-        self._reader = channel.FrameReader(key, b"down", _ANSWER_BYTES_MAX)
-        self._writer = channel.FrameWriter(key, b"up")
-
-    def _exactly(self, connection: socket.socket, count: int) -> bytes:
-        data = bytearray()
-        deadline = time.monotonic() + _ANSWER_S
-        while len(data) < count:
-            connection.settimeout(_RETRY_S)
-            try:
-                more = connection.recv(count - len(data))
-            except socket.timeout:  # TimeoutError itself only from Python 3.10 on
-                if time.monotonic() > deadline:
-                    raise _EarlyError(_SILENCE) from None
-                self._look_at_the_door(0)  # two who were given different lists may call each other
-                continue
-            if not more:
-                raise _EarlyError("it closed the connection")
-            data += more
-        return bytes(data)
-
-    def _say(self, value: Any) -> None:
-        assert self._connection is not None
-        assert self._writer is not None
-        try:
-            self._connection.settimeout(None)
-            self._connection.sendall(self._writer.frame(value))
-        except OSError:
-            pass  # what rank 0 said before it left is more telling: exchange() reads it
-
-    def exchange(self, text: str, watch: Callable[[], None]) -> list[str]:
-        """One round: everybody's text, by rank."""
-        if self._end is not None:
-            raise copy.copy(self._end)
-        self._say({"text": text})
-        answer = self._hear(self._patience.slice_s())
-        while answer is None:
-            watch()
-            self._look_at_the_door(0)
-            # Rank 0 gives up first and says who is missing.
-            if self._patience.is_over() and self._patience.grace_is_over():
-                raise ConfigError(
-                    f"{self._launch.place(0)} did not go on with the start {self._patience.limit()}."
-                )
-            answer = self._hear(self._patience.slice_s())
-        texts = answer.get("texts") if isinstance(answer, dict) else None
-        if not isinstance(texts, list) or len(texts) != self._launch.size:
-            raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
-        self.free_address()
-        return [str(item) for item in texts]
-
-    def _hear(self, within_s: float) -> Any:
-        """What rank 0 says next, or None. Raises what ends the start."""
-        assert self._connection is not None
-        assert self._reader is not None
-        self._connection.settimeout(within_s)
-        try:
-            while (answer := self._reader.take()) is None:
-                data = self._connection.recv(1 << 16)
-                if not data:
-                    raise ConnectionResetError("it closed the connection")
-                self._reader.add(data)
-        except (socket.timeout, BlockingIOError):  # TimeoutError itself only from Python 3.10 on
-            return None
-        except (OSError, channel.ProtocolError) as error:
-            host = split_address(self._launch.rendezvous)[0]
-            self._end = left(0, host, self._launch.rendezvous, str(error), self._launch.name(0))
-            raise self._end from None
-        if isinstance(answer, dict) and isinstance(answer.get("waiting"), str):
-            self._patience.tell(answer["waiting"])
-            return None
-        if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
-            self._end = error_from_json(json.dumps(answer["error"]))
-            raise self._end
-        return answer
-
-    def check(self) -> None:
-        """Raises what rank 0 has said meanwhile, or that it is gone."""
-        if self._end is None and self._hear(0.0) is not None:
-            raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
-
-    def leave(self, error: RankFailedError) -> None:
-        """Says so to rank 0, which tells the others."""
-        if self._writer is not None:
-            self._say({"error": error_to_fields(error)})
-
-    def free_address(self) -> None:
-        """All ranks are here: the engine may have the address that this one was listed with."""
-        if self._porter is not None:
-            self._porter.close()
-            self._porter = None
-
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def close(self) -> None:
-        """Closes every socket; idempotent."""
-        self._hang_up()
-        self.free_address()
+# Signs of life come once a second, by a thread that Python may keep waiting.
+SILENCE_S_MIN = 5.0
+_PREVIOUS_S = 5.0  # a world that is about to end frees the address within this time
+_RETRY_S = 0.1
+_OWNER_S = 1.0  # a rank 0 answers by a thread of its own, another program perhaps never
 
 
 class TcpCarrier:
-    """Carries texts over the rendezvous, and agrees on the job's name and secret."""
+    """Carries texts over the rendezvous, and agrees on the job's name and secret. Raises ConfigError and
+    RankFailedError."""
 
-    def __init__(self, launch: Launch, file_secret: bytes, timeout_s: float | None, log: Log) -> None:
-        self._file_secret = file_secret
-        self._patience = patience = Patience(timeout_s, log)
-        self._launch, self._host = launch, socket.gethostname()
-        self._who = who = f"{self._host}, pid {os.getpid()}"
+    def __init__(
+        self,
+        launch: Launch,
+        file_secret: bytes,
+        timeout_s: float | None,
+        log: Log,
+        *,
+        is_by_hand: bool = False,
+        silence_s: float = SILENCE_S_MIN,
+        shares_port: bool = False,
+        process: str = PROCESS,
+    ) -> None:
+        """timeout_s: of the whole start, by hand since the last rank has come. silence_s: a rank without a
+        sign of life for so long is gone. shares_port: the engine will listen at rank 0's address. process:
+        what tells this process from others."""
+        self._file_secret, self._launch = file_secret, launch
+        self._patience = Patience(timeout_s, log, is_by_hand=is_by_hand)
+        self._me = Self(launch, socket.gethostname(), os.getpid(), process)
+        self._is_kept = False
         self._side: RendezvousHost | RendezvousGuest
+        silence_s = max(SILENCE_S_MIN, silence_s)
         if launch.rank == 0:
-            host = RendezvousHost(launch, file_secret, patience, log)
+            host = self._host(log, silence_s, shares_port)
             self._side = host
-            self._guarded(lambda: host.gather(who))
+            self._guarded(host.gather)
         else:
-            guest = RendezvousGuest(launch, file_secret, patience, who, log)
+            guest = RendezvousGuest(self._me, file_secret, self._patience, log, silence_s)
             self._side = guest
-            self._guarded(lambda: guest.join(self._host, os.getpid()))
+            self._guarded(guest.join)
+
+    def _host(self, log: Log, silence_s: float, shares_port: bool) -> RendezvousHost:
+        until = time.monotonic() + _PREVIOUS_S
+        while True:
+            try:
+                return RendezvousHost(
+                    self._me, self._file_secret, self._patience, log, silence_s, shares_port=shares_port
+                )
+            except AddressTakenError as error:
+                if not self._report_to_its_owner() or time.monotonic() > until:
+                    raise ConfigError(str(error)) from None
+            time.sleep(_RETRY_S)
+
+    def _report_to_its_owner(self) -> bool:
+        """Another socket has the address. If that is rank 0 of a job, it hears that there is a second one,
+        and its answer is raised. Whether it is about to end."""
+        call = Call(self._launch, self._file_secret, answer_s=_OWNER_S)
+        try:
+            answer = call.say(self._me.hello())
+        except (EarlyError, ConfigError):
+            return False  # another program, or a job with another secret
+        finally:
+            call.close()
+        if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
+            raise error_from_json(json.dumps(answer["error"]))
+        return True
 
     def _guarded(self, step: Any) -> None:
         try:
@@ -263,7 +108,7 @@ class TcpCarrier:
     def leave(self, cause: str) -> None:
         """Everybody's error names this rank and `cause`."""
         me = self._launch.rank
-        self._side.leave(left(me, self._host, self._who, cause, self._launch.name(me)))
+        self._side.leave(left(me, self._me.host, self._me.who, cause, self._launch.name(me)))
 
     def job(self) -> tuple[str, bytes]:
         """Rank 0's random name, and a secret derived from the file's: that one opens no job itself."""
@@ -274,6 +119,17 @@ class TcpCarrier:
         """From now on `timeout_s` counts, which `source` sets."""
         self._patience.renew(timeout_s, source)
 
+    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
+        """As `RendezvousHost.keep`: the owner of the address closes it at the end of the world. None on other
+        ranks."""
+        if not isinstance(self._side, RendezvousHost):
+            self._side.part()
+            return None
+        self._side.keep(is_over, blame)
+        self._is_kept = True
+        return self._side
+
     def close(self) -> None:
-        """Closes every socket; idempotent."""
-        self._side.close()
+        """Closes every socket, but for a kept address; idempotent."""
+        if not self._is_kept:
+            self._side.close()

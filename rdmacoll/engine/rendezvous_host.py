@@ -1,9 +1,13 @@
-"""Rank 0's side of the rendezvous: one thread, one selector, every guest a small state machine."""
+"""Rank 0's side of the rendezvous. A thread of its own serves every connection, so that signs of life come
+and go while the steps of the start take long; the start itself waits for what that thread has found."""
 
 from __future__ import annotations
 
 import copy
 import json
+import selectors
+import socket
+import threading
 import time
 from typing import Any, Callable
 
@@ -15,206 +19,369 @@ from rdmacoll.engine.errors import (
     error_from_json,
     error_to_fields,
 )
-from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.log import Log
 from rdmacoll.engine.patience import Patience
-from rdmacoll.engine.rendezvous_door import Door, Guest, difference, hello_of
+from rdmacoll.engine.rendezvous_claims import Verdict, judge, judge_late
+from rdmacoll.engine.rendezvous_door import Door, Guest, Self
 from rdmacoll.engine.rendezvous_lookout import Lookout
+from rdmacoll.engine.rendezvous_place import bridge_of
 
-_TELL_S = 2.0  # how long those who are on their way still hear why there is no start
+_TICK_S = 0.25
+_DISMISSED_S = 2.0  # a caller that was refused has read it by then
+_NAMES_SHOWN = 16
+_WAKE = object()  # in the selector: the start has something to say
 
 
 class RendezvousHost:
-    """Gathers all other ranks, then one text of each per round."""
+    """Gathers all other ranks, then one text of each per round. Raises AddressTakenError, ConfigError."""
 
-    def __init__(self, launch: Launch, secret: bytes, patience: Patience, log: Log) -> None:
-        self._launch = launch
-        self._patience = patience
+    def __init__(
+        self,
+        me: Self,
+        secret: bytes,
+        patience: Patience,
+        log: Log,
+        silence_s: float,
+        *,
+        shares_port: bool = False,
+    ) -> None:
+        self._me, self._launch, self._log = me, me.launch, log
+        self._patience, self._silence_s, self._shares_port = patience, silence_s, shares_port
         self._guests: dict[int, Guest] = {}
-        self._own_name = ""
+        self._dismissed: dict[Guest, float] = {}  # until when
+        self._changed = threading.Condition()  # guards everything here
         self._end: RdmacollError | None = None  # why no further round will come
-        self._door = Door(launch, secret, log)
+        self._text: str | None = None  # this rank's, of the round that is not over yet
+        self._answer: list[str] = []
+        self._is_gathered = self._is_closed = False
+        self._stands_at: float | None = None
+        self._members: dict[int, tuple[str, str]] = {}
+        self._is_over: Callable[[], bool] = lambda: False
+        self._blame: Callable[[str], None] = lambda _: None
+        self._looked_at = time.monotonic()
+        self._door = Door(self._launch, secret, log)
         self._selector = self._door.selector
-        self._lookout = Lookout(launch, secret, self._selector)
+        self._lookout = Lookout(self._launch, secret, self._selector)
+        self._bell, self._ring = socket.socketpair()
+        self._selector.register(self._bell, selectors.EVENT_READ, _WAKE)
+        self._thread = threading.Thread(target=self._run, name="rdmacoll-rendezvous", daemon=True)
+        self._thread.start()
 
-    def gather(self, who: str) -> None:
+    # What the start asks for, on its own thread.
+
+    def gather(self) -> None:
         """Returns when every rank is here and has proved the secret."""
-        self._own_name = who
-        host, _, pid = who.partition(", pid ")
-        hello = hello_of(self._launch, host, int(pid))
-        try:
-            while len(self._guests) < self._launch.size - 1:
-                self._lookout.look(hello)
-                for key, _ in self._selector.select(self._patience.slice_s()):
-                    if key.data is self._lookout:
-                        self._lookout.hear()
-                    else:
-                        self._serve(key.data)
-                self._door.drop_slow_strangers()
-                if self._patience.report(f"waiting for {self._missing()}"):
-                    self._tell_waiting()
-                if self._patience.is_over():
-                    raise ConfigError(
-                        f"{self._missing()} did not come to the rendezvous "
-                        f"{self._patience.limit()}. Are they started, and is the address reachable?"
-                    )
-        except RdmacollError as error:
-            self._tell_all(error)
-            self._lookout.close()
-            if not self._patience.is_over():
-                self._tell_late_ones(error)
-            raise
-        self._lookout.close()
-        self._door.close()
+        bridge = bridge_of(self._door.place[0])
+        there = (
+            f" (other hosts have no way to it: {self._door.place[0]} is the bridge {bridge})"
+            if bridge
+            else ""
+        )
 
-    def _serve(self, guest: Guest | None) -> None:
-        if guest is not None and guest.rank >= 0:  # early with its first text: kept for exchange()
-            guest.overhear()
-            return
-        came = self._door.look(guest)
-        if came is not None:
-            self._admit(*came)
+        def describe() -> str:
+            other = self._door.other_secret
+            came = f"; a process at {other} came with another secret" if other else ""
+            return f"waiting for {self._missing(set(self._guests))}{there}{came}"
 
-    def _tell_waiting(self) -> None:
-        """Where each process has a terminal of its own, somebody may look at any of them."""
-        for guest in self._guests.values() if self._launch.hosts else ():
-            try:
-                guest.say({"waiting": f"waiting for {self._missing()}"})
-            except OSError:
-                continue  # its end is seen by the next look at it
-
-    def _missing(self, present: set[int] | None = None) -> str:
-        here = set(self._guests) if present is None else present
-        missing = [rank for rank in range(1, self._launch.size) if rank not in here]
-        if self._launch.hosts:
-            names = [self._launch.place(rank) for rank in missing[:16]]
-            return ", ".join(names) + (", ..." if len(missing) > 16 else "")
-        shown = ", ".join(map(str, missing[:16])) + (", ..." if len(missing) > 16 else "")
-        plural = "s" if len(missing) != 1 else ""
-        return f"rank{plural} {shown} of {self._launch.size} at {self._launch.rendezvous}"
-
-    def _admit(self, guest: Guest, hello: dict[str, Any]) -> None:
-        rank, size = hello.get("rank"), hello.get("size")
-        if not isinstance(rank, int) or not isinstance(size, int):
-            raise ConfigError(f"a rank at {guest.origin} ({guest.who}) gave no rank or size.")
-        called = self._launch.name(rank)
-        error = difference(self._launch, self._own_name, hello, f"a process ({guest.who})")
-        if error is not None:
-            pass
-        elif size != self._launch.size:
-            error = (
-                f"rank 0 ({self._own_name}) was told a size of {self._launch.size}, rank {rank} "
-                f"({guest.who}) {size}: start all ranks with the same size."
+        def expire() -> str:
+            return (
+                f"{self._missing(set(self._guests))} did not come to the rendezvous {self._patience.limit()}"
+                f"{there}. Are they started, and is the address reachable?"
             )
-        elif rank in self._guests or rank == 0:
-            first = self._own_name if rank == 0 else self._guests[rank].who
-            error = f"two processes are {called}: {first}, and {guest.who}."
-        elif not 0 < rank < size:
-            error = f"{guest.who} says it is rank {rank} of {size}; ranks are 0 to {size - 1}."
-        if error is not None:
-            self._guests.setdefault(-1 - len(self._guests), guest)  # told with the others
-            raise ConfigError(error)
-        guest.rank, guest.name = rank, called
-        self._guests[rank] = guest
 
-    def _tell_all(self, error: RdmacollError) -> None:
-        self._end = error
-        for guest in self._guests.values():
-            try:
-                guest.say({"error": error_to_fields(error)})
-            except OSError:
-                continue
-
-    def _tell_late_ones(self, error: RdmacollError) -> None:
-        """Whoever comes a moment after the error would look for this rank until its own time is over."""
-        for guest in self._guests.values():
-            self._selector.unregister(guest.connection)
-        until = time.monotonic() + _TELL_S
-        missing = self._launch.size - 1 - len(self._guests)
-        while missing > 0 and (left_s := until - time.monotonic()) > 0:
-            for key, _ in self._selector.select(left_s):
-                try:
-                    came = self._door.look(key.data)
-                    if came is None:
-                        continue
-                    late = came[0]
-                    self._selector.unregister(late.connection)
-                    self._guests[-1 - len(self._guests)] = late
-                    late.say({"error": error_to_fields(error)})
-                except (OSError, ConfigError):
-                    pass  # it is gone, or cannot be let in: it finds that out itself
-                missing -= 1
+        self._wait(lambda: self._is_gathered, describe, expire)
+        with self._changed:
+            self._lookout.close()
+            if self._shares_port:  # the engine listens there
+                self._door.close()
 
     def exchange(self, text: str, watch: Callable[[], None]) -> list[str]:
         """One round: everybody's text, by rank, which everybody gets."""
-        if self._end is not None:
-            raise copy.copy(self._end)
-        texts: dict[int, str] = {0: text}
-        try:
-            self._hear_all(texts, watch)
-        except RdmacollError as error:
-            self._tell_all(error)
-            raise
-        answer = [texts[rank] for rank in range(self._launch.size)]
-        for guest in self._guests.values():
+        with self._changed:
+            self._text = text
+            self._answer.clear()
+            self._complete()
+
+        def late() -> str:
+            with self._changed:
+                here = {rank for rank, guest in self._guests.items() if guest.text is not None}
+            return self._missing(here)
+
+        self._wait(
+            lambda: bool(self._answer),
+            lambda: f"waiting for {late()}",
+            lambda: f"{late()} did not go on with the start {self._patience.limit()}.",
+            watch,
+        )
+        return list(self._answer)
+
+    def _wait(
+        self,
+        is_done: Callable[[], bool],
+        describe: Callable[[], str],
+        expire: Callable[[], str],
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: is_done() or self._has_ended(), _TICK_S)
+                if is_done():
+                    return
+                self._raise_end()
             try:
-                guest.say({"texts": answer})
-            except OSError as error:
-                lost = guest.lost(error)
-                self._tell_all(lost)
-                raise lost from None
-        return answer
+                watch()
+                if self._patience.is_due():
+                    self._tell_waiting(self._patience.tell(describe()))
+                if self._patience.is_over():
+                    raise ConfigError(expire())
+            except RdmacollError as error:
+                with self._changed:
+                    self._finish(error)
+                raise
 
     def check(self) -> None:
-        """Raises what a guest has said to end the start, or that one is gone; the others are told."""
+        """Raises what a guest has said to end the start, or that one is gone; the others have heard it."""
+        with self._changed:
+            self._raise_end()
+
+    def _has_ended(self) -> bool:
+        return self._end is not None
+
+    def _raise_end(self) -> None:
         if self._end is not None:
-            return
-        try:
-            for key, _ in self._selector.select(0):
-                key.data.overhear()
-        except RdmacollError as error:
-            self._tell_all(error)
-            raise
+            raise copy.copy(self._end)
 
     def leave(self, error: RankFailedError) -> None:
         """Says so to everybody who is here."""
-        self._tell_all(error)
+        with self._changed:
+            self._finish(error)
 
-    def _hear_all(self, texts: dict[int, str], watch: Callable[[], None]) -> None:
-        for guest in self._guests.values():
-            self._collect(guest, texts)  # may have come together with an earlier frame
-        while len(texts) < self._launch.size:
-            for key, _ in self._selector.select(self._patience.slice_s()):
-                if key.data.rank not in texts:
-                    self._collect(key.data, texts)
-                else:
-                    key.data.overhear()
-            if len(texts) == self._launch.size:
-                return
-            watch()
-            self._patience.report(f"waiting for {self._missing(set(texts))}")
-            if self._patience.is_over():
-                raise ConfigError(
-                    f"{self._missing(set(texts))} did not go on with the start {self._patience.limit()}."
-                )
-
-    def _collect(self, guest: Guest, texts: dict[int, str]) -> None:
-        try:
-            heard = guest.hear()
-        except (OSError, channel.ProtocolError) as error:
-            raise guest.lost(error) from None
-        if heard is None:
-            return
-        if isinstance(heard, dict) and isinstance(heard.get("error"), dict):
-            raise error_from_json(json.dumps(heard["error"]))
-        if not isinstance(heard, dict) or not isinstance(heard.get("text"), str):
-            raise ConfigError(f"{guest.name} ({guest.who}) spoke out of turn.")
-        texts[guest.rank] = heard["text"]
+    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
+        """The world stands, and the address stays this job's, so that ranks of another one find that out.
+        `is_over`: whether the world has failed or ended; `blame`: ends it for all. A thread of this object
+        calls both."""
+        with self._changed:
+            self._is_over, self._blame = is_over, blame
+            self._members = {rank: (guest.who, guest.process) for rank, guest in self._guests.items()}
+            self._members[0] = (self._me.who, self._me.process)
+            self._stands_at = time.monotonic()
+            for guest in self._guests.values():
+                self._drop(guest)
+            self._guests = {}
 
     def close(self) -> None:
         """Closes every socket; idempotent."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._ring.send(b"x")
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
         self._lookout.close()
         self._door.close()
-        for guest in self._guests.values():
-            guest.connection.close()
+        for guest in [*self._guests.values(), *self._dismissed]:
+            guest.close()
         self._selector.close()
+        self._bell.close()
+        self._ring.close()
+
+    def forget_in_child(self) -> None:
+        """A forked child holds nothing of this, else the address would outlive its parent."""
+        self._is_closed = True
+        self._door.forget_in_child()
+        for one in [*self._guests.values(), *self._dismissed]:
+            one.connection.close()
+        self._bell.close()
+        self._ring.close()
+
+    # The thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                idle = self._stands_at is not None and not self._dismissed and not self._door.has_strangers()
+            events = self._selector.select(None if idle else _TICK_S)
+            with self._changed:
+                if self._is_closed:
+                    return
+                try:
+                    for key, mask in events:
+                        self._serve(key.data, mask)
+                    self._care()
+                except RdmacollError as error:
+                    self._finish(error)
+
+    def _serve(self, data: Any, mask: int) -> None:
+        if data is _WAKE:
+            self._bell.recv(64)
+        elif data is self._lookout:
+            self._lookout.hear()
+        elif data is not None and data.connection.fileno() < 0:
+            return  # closed since the selector has seen it
+        elif data in self._dismissed:
+            self._discard(data)
+        elif data is not None and data.rank >= 0:
+            if mask & selectors.EVENT_WRITE:
+                data.flush()
+                self._watch_output(data)
+            if mask & selectors.EVENT_READ:
+                self._hear(data)
+        else:
+            came = self._door.look(data)
+            if came is not None:
+                self._admit(*came)
+
+    def _hear(self, guest: Guest) -> None:
+        try:
+            guest.absorb()
+            while (heard := guest.take()) is not None:
+                if isinstance(heard, dict) and isinstance(heard.get("error"), dict):
+                    raise error_from_json(json.dumps(heard["error"]))
+                if isinstance(heard, dict) and heard.get("bye"):
+                    self._drop(guest)
+                    return
+                is_text = isinstance(heard, dict) and isinstance(heard.get("text"), str)
+                if not is_text or guest.text is not None:
+                    raise ConfigError(f"{guest.name} ({guest.who}) spoke out of turn.")
+                guest.text = heard["text"]
+        except (OSError, channel.ProtocolError) as error:
+            if self._is_watched(guest):
+                self._selector.unregister(guest.connection)
+            if fault := guest.path_fault(*self._ends(guest), has_ended=True):
+                raise ConfigError(fault) from None
+            raise guest.lost(error) from None
+        self._watch_output(guest)
+        self._complete()
+
+    def _complete(self) -> None:
+        """Ends the round when everybody's text is there."""
+        if not self._is_gathered:
+            here = len(self._guests) == self._launch.size - 1
+            self._is_gathered = here and all(guest.is_path_open() for guest in self._guests.values())
+            if self._is_gathered:
+                self._changed.notify_all()
+        texts = {rank: guest.text for rank, guest in self._guests.items()}
+        if self._text is None or len(texts) < self._launch.size - 1:
+            return
+        texts[0] = self._text
+        answer = [text for _, text in sorted(texts.items()) if text is not None]
+        if len(answer) < self._launch.size:
+            return
+        self._text = None
+        self._answer.extend(answer)
+        for guest in self._guests.values():
+            guest.text = None
+            self._say(guest, {"texts": answer})
+        self._changed.notify_all()
+
+    def _admit(self, guest: Guest, hello: dict[str, Any]) -> None:
+        if self._stands_at is not None:
+            members, stood_s = self._members, time.monotonic() - self._stands_at
+            verdict = judge_late(
+                self._me, members, hello, guest.who, stood_s=stood_s, is_over=self._is_over()
+            )
+            self._dismiss(guest, verdict)
+            return
+        if self._end is not None:
+            self._dismissed[guest] = time.monotonic() + _DISMISSED_S
+            guest.say({"error": error_to_fields(self._end)})
+            return
+        present = {0: self._me.who, **{rank: one.who for rank, one in self._guests.items()}}
+        verdict = judge(self._me, present, hello, guest.who, guest.origin)
+        if verdict.error:
+            self._dismiss(guest, verdict)
+            return
+        guest.rank, guest.name = hello["rank"], self._launch.name(hello["rank"])
+        self._guests[guest.rank] = guest
+        self._patience.arrived()
+        guest.say({"welcome": True})
+        guest.try_path()
+        self._hear(guest)  # what came with the hello
+
+    def _dismiss(self, guest: Guest, verdict: Verdict) -> None:
+        self._dismissed[guest] = time.monotonic() + _DISMISSED_S
+        if verdict.is_early:
+            guest.say({"early": True})
+            return
+        error = ConfigError(verdict.error)
+        guest.say({"error": error_to_fields(error)})
+        if not verdict.is_for_all:
+            self._log.warning(f"refused {guest.who}: {error}")
+        elif self._stands_at is None:
+            raise error
+        else:
+            self._log.error(str(error))
+            self._blame(str(error))
+
+    def _discard(self, guest: Guest) -> None:
+        try:
+            guest.receive()
+        except OSError:
+            self._dismissed[guest] = 0.0
+
+    def _care(self) -> None:
+        now = time.monotonic()
+        absent = max(0.0, now - self._looked_at - 4 * _TICK_S)  # this process was stopped, or did not run
+        self._looked_at = now
+        self._door.drop_slow_strangers()
+        for guest in [one for one, until in self._dismissed.items() if now > until]:
+            del self._dismissed[guest]
+            self._drop(guest)
+        if self._stands_at is not None or self._end is not None:
+            return
+        if self._door.other_secret:
+            self._patience.hurry(f"a process at {self._door.other_secret} had come with another secret")
+        if not self._is_gathered:
+            self._lookout.look(self._me.hello())
+        for guest in [one for one in self._guests.values() if self._is_watched(one)]:
+            guest.excuse(absent)
+            guest.beats(self._patience.arrivals)
+            self._watch_output(guest)
+            if fault := guest.path_fault(*self._ends(guest)):
+                raise ConfigError(fault)
+            if guest.is_path_open() and guest.is_silent(self._silence_s):
+                raise guest.lost(TimeoutError(f"no sign of life for {self._silence_s:g} s"))
+
+    def _ends(self, guest: Guest) -> tuple[str, str]:
+        return f"{self._launch.name(0)} ({self._me.who})", f"{guest.name} ({guest.who})"
+
+    def _finish(self, error: RdmacollError) -> None:
+        if self._end is None:
+            self._end = error
+            for guest in self._guests.values():
+                guest.say({"error": error_to_fields(error)})
+            self._changed.notify_all()
+
+    def _say(self, guest: Guest, value: Any) -> None:
+        guest.say(value)
+        self._watch_output(guest)
+
+    def _watch_output(self, guest: Guest) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if guest.has_output() else 0)
+        if self._is_watched(guest) and self._selector.get_key(guest.connection).events != events:
+            self._selector.modify(guest.connection, events, guest)
+
+    def _is_watched(self, guest: Guest) -> bool:
+        descriptor = guest.connection.fileno()
+        return descriptor >= 0 and descriptor in self._selector.get_map()
+
+    def _drop(self, guest: Guest) -> None:
+        if self._is_watched(guest):
+            self._selector.unregister(guest.connection)
+        guest.close()
+
+    def _tell_waiting(self, text: str) -> None:
+        """Started by hand each process has a terminal of its own, and somebody may look at any of them."""
+        with self._changed:
+            for guest in self._guests.values() if self._patience.is_by_hand else ():
+                self._say(guest, {"waiting": text})
+
+    def _missing(self, here: set[int]) -> str:
+        missing = [rank for rank in range(1, self._launch.size) if rank not in here]
+        more = ", ..." if len(missing) > _NAMES_SHOWN else ""
+        if self._launch.hosts:
+            return ", ".join(self._launch.place(rank) for rank in missing[:_NAMES_SHOWN]) + more
+        shown = ", ".join(map(str, missing[:_NAMES_SHOWN])) + more
+        plural = "s" if len(missing) != 1 else ""
+        return f"rank{plural} {shown} of {self._launch.size} at {self._launch.rendezvous}"

@@ -125,6 +125,7 @@ class Lookout:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raise ConnectionRefusedError
         self._is_connected = True
+        connection.sendall(channel.CALL)
         self._selector.modify(connection, selectors.EVENT_READ, self)
 
     def _absorb(self, connection: socket.socket, data: bytes) -> None:

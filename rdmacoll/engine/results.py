@@ -9,8 +9,8 @@ import numpy as np
 
 from rdmacoll.engine.library import Library
 from rdmacoll.engine.memory import Block, array_over
+from rdmacoll.engine.running import Engine
 from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start
-from rdmacoll.engine.world import Engine
 
 
 class Results:

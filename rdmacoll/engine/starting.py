@@ -112,8 +112,8 @@ def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] =
     try:
         mine: dict[str, Any] = {"ok": step()}
     except Exception as error:
-        failure = error
-        mine = {"error": error_to_fields(error)}
+        failure = _first_cause(carrier, error)
+        mine = {"error": error_to_fields(failure)}
     try:
         answers = [json.loads(text) for text in carrier.allgather(json.dumps(mine), watch)]
     except RdmacollError:
@@ -128,6 +128,16 @@ def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] =
         if "error" in answer:
             raise _failed_there(other, answer["error"])
     return [answer["ok"] for answer in answers]
+
+
+def _first_cause(carrier: Carrier, error: Exception) -> Exception:
+    """A rank that has left since the start failed may be seen before what made it leave."""
+    try:
+        if isinstance(error, RankFailedError):
+            carrier.check()
+    except RdmacollError as told:
+        return told
+    return error
 
 
 def _failed_there(other: int, fields: dict[str, Any]) -> RdmacollError:

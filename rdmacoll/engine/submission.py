@@ -15,7 +15,8 @@ from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.arguments import address_of
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 from rdmacoll.engine.refusals import announce
-from rdmacoll.engine.world import Engine, current, note_failure, refusal
+from rdmacoll.engine.running import Engine
+from rdmacoll.engine.world import current, note_failure, refusal
 
 Array = np.ndarray[Any, Any]
 _T = TypeVar("_T")

@@ -6,107 +6,21 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 from rdmacoll.engine.asked import ask
 from rdmacoll.engine.bootstrap import Start, find_start
 from rdmacoll.engine.carrier import gave_up
 from rdmacoll.engine.ending import Ending, farewell, is_harmless
-from rdmacoll.engine.errors import ConfigError, NotInitializedError, RankFailedError, RdmacollError
-from rdmacoll.engine.library import Library, load
+from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.engine.library import load
 from rdmacoll.engine.process_set import ProcessSet, bind_static, unbind
-from rdmacoll.engine.ps_start import VariableServers, variable_servers
+from rdmacoll.engine.ps_start import variable_servers
+from rdmacoll.engine.running import Engine, refusal_of
 from rdmacoll.engine.serving import serve
-from rdmacoll.engine.settings import Values
 from rdmacoll.engine.standard import fill_standard_descriptors
 from rdmacoll.engine.starting import start_engine
-
-
-class Engine:
-    """One running engine, and who still holds something of it.
-
-    The library wants every handle and every block of memory freed before the engine is. Garbage collection
-    promises no order, so holders are counted: the last one to let go, after the end, frees the engine.
-    """
-
-    def __init__(self, library: Library, address: int, values: Values) -> None:
-        self.library = library
-        self.address = address
-        self.values = values
-        self.is_open = True
-        self.is_forked = False  # this is a child's copy: nothing of it may be touched
-        self.topology = library.engine_topology(address)
-        told = library.engine_describe(address)
-        self.servers, self.is_server = int(told["servers"]), bool(told["is_server"])
-        self.variable_servers: VariableServers | None = None  # asynchronous ones
-        self.process_sets: dict[int, ProcessSet] = {}  # by number; beside that of all ranks
-        # Arrays of operations that nobody waits for any more, until the engine is done with them; the same of
-        # prepared runs that an exception ended, of which nobody can ask whether they are done.
-        self.unfinished: list[tuple[int, object]] = []
-        self.interrupted: list[tuple[int, object]] = []
-        self._holders: set[int] = set()
-        self._unfreed = [address]
-
-    def hold(self, holder: int) -> None:
-        """Keeps the engine's memory until `let_go(holder)`. Raises NotInitializedError after the end.
-
-        Adding before looking, here, and closing before looking, in `close`, cannot miss each other.
-        """
-        self._holders.add(holder)
-        if not self.is_open:
-            self.let_go(holder)
-            raise refusal()
-
-    def share(self, holder: int) -> None:
-        """A further holder of an engine that is held already: never refused."""
-        self._holders.add(holder)
-
-    def let_go(self, holder: int) -> None:
-        """The end of a `hold`."""
-        self._holders.discard(holder)
-        self._free_if_unused()
-
-    def _free_if_unused(self) -> None:
-        if self.is_open or self.is_forked or self._holders:
-            return
-        try:
-            address = self._unfreed.pop()
-        except IndexError:
-            return  # another thread was faster
-        self.library.engine_free(address)
-
-    def close(self, cause: str | None) -> None:
-        """Says goodbye; pending operations fail with ShutdownError. Bounded, idempotent."""
-        if not self.is_open:
-            return
-        # Whoever this wakes lets go in another thread: the engine must not go before this has returned.
-        self.share(id(self))
-        self.is_open = False
-        self.library.engine_close(self.address, cause)
-        while self.unfinished:
-            self.library.handle_free(self.unfinished.pop()[0])
-        while self.interrupted:
-            self.library.prepared_free(self.interrupted.pop()[0])
-        self.let_go(id(self))
-
-    def sweep(self) -> None:
-        """Lets go of arrays whose operations have ended meanwhile."""
-        for entry in list(self.unfinished):
-            if self.library.handle_done(entry[0]):
-                self.unfinished.remove(entry)
-                self.library.handle_free(entry[0])
-
-    @contextmanager
-    def held(self) -> Iterator[int]:
-        """The address, valid inside the block."""
-        holder = object()
-        self.hold(id(holder))
-        try:
-            yield self.address
-        finally:
-            self.let_go(id(holder))
 
 
 class _Process:
@@ -141,12 +55,7 @@ def current() -> Engine:
 
 def refusal() -> RdmacollError:
     """Why there is no engine here."""
-    if _PROCESS.is_forked:
-        return NotInitializedError(
-            f"process {os.getpid()} was forked from a rank of rdmacoll, and is no rank itself: its "
-            "parent owns the engine. Fork before init(), or start workers with the spawn method."
-        )
-    return NotInitializedError("rdmacoll is not initialised: call rdmacoll.init() first.")
+    return refusal_of(is_forked=_PROCESS.is_forked)
 
 
 def on_change(listener: Callable[[int], None]) -> None:
@@ -226,10 +135,12 @@ def init(
             if isinstance(error, RankFailedError) or not isinstance(error, Exception):
                 note_failure()
             raise
+        else:
+            engine = _PROCESS.engine = Engine(library, address, asked.values)
+            engine.keep_address(carrier)
         finally:
             carrier.close()
         _PROCESS.ending.forget()
-        engine = _PROCESS.engine = Engine(library, address, asked.values)
         _PROCESS.had_servers = engine.servers > 0 or servers is not None
         engine.variable_servers = servers and servers.begun()
         bind_static(engine, process_sets)
@@ -314,8 +225,7 @@ def _hook() -> None:
 def _after_fork() -> None:
     if _PROCESS.engine is not None:
         # The parent's engine is kept, never closed or freed: its thread does not exist here.
-        _PROCESS.engine.is_open = False
-        _PROCESS.engine.is_forked = True
+        _PROCESS.engine.forget_in_child()
         _PROCESS.engine = None
     # After shutdown() too: MPI is the parent's, and would wait for ever to be finalised here.
     _PROCESS.is_forked = True

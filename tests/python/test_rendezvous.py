@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ranks import free_port
 
-from rdmacoll.engine import channel, rendezvous
+from rdmacoll.engine import channel, rendezvous_guest
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.log import Log
@@ -31,18 +31,31 @@ class Meeting:
         self.threads: list[threading.Thread] = []
 
     def start(
-        self, key, *, rank, size, body=None, secret=SECRET, timeout_s: float | None = 20.0, lists=None
+        self,
+        key,
+        *,
+        rank,
+        size,
+        body=None,
+        secret=SECRET,
+        timeout_s: float | None = 20.0,
+        lists=None,
+        job="",
+        is_by_hand=False,
+        silence_s=5.0,
+        log="error",
     ) -> None:
-        """lists: the addresses of workers, and of servers."""
-        launch = Launch("a test", rank, size, self.address)
+        """lists: the addresses of workers, and of servers. A key stands for a process."""
+        launch = Launch("a test", rank, size, self.address, job=job)
         if lists is not None:
             launch = Launch(
                 "a test", rank, size, lists[0][0], hosts=(*lists[0], *lists[1]), servers=len(lists[1])
             )
+        options = {"is_by_hand": is_by_hand, "silence_s": silence_s, "process": str(key)}
 
         def work() -> None:
             try:
-                carrier = TcpCarrier(launch, secret, timeout_s, Log("error"))
+                carrier = TcpCarrier(launch, secret, timeout_s, Log(log), **options)
                 try:
                     self.results[key] = (body or (lambda c: c.allgather(f"text {rank}")))(carrier)
                 finally:
@@ -178,7 +191,7 @@ def test_a_port_that_is_taken_is_an_error():
 
 
 def test_a_run_that_has_begun_already_is_told_from_one_that_has_not(monkeypatch):
-    monkeypatch.setattr("rdmacoll.engine.rendezvous._ANSWER_S", 0.1)
+    monkeypatch.setattr("rdmacoll.engine.rendezvous_guest._ANSWER_S", 0.1)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -205,15 +218,20 @@ def test_another_program_at_the_address_is_an_error():
         thread.join(5)
 
 
-def test_who_comes_after_the_error_hears_of_it_too():
+def test_a_start_that_fails_ends_at_once_and_a_late_rank_finds_nobody():
     meeting = Meeting()
     meeting.start(0, rank=0, size=3)
+    begin = time.monotonic()
     meeting.start(1, rank=1, size=2)
-    meeting.threads[1].join(20)
-    meeting.start(2, rank=2, size=3)
-    for error in meeting.finish().values():
-        assert isinstance(error, ConfigError)
-        assert "start all ranks with the same size" in str(error)
+    for thread in meeting.threads:
+        thread.join(20)
+    assert time.monotonic() - begin < 2, "rank 0's error waits for somebody"
+    meeting.start(2, rank=2, size=3, timeout_s=0.5)
+    results = meeting.finish()
+    for rank in (0, 1):
+        assert "start all ranks with the same size" in str(results[rank])
+    assert "within 0.5 s" in str(results[2])
+    assert "Nobody serves this address" in str(results[2])
 
 
 def test_frames_that_were_changed_repeated_or_too_long_are_refused():
@@ -350,8 +368,8 @@ def test_who_has_met_itself_leaves_the_port_to_rank_0(monkeypatch):
         itself.connect(where)
         return itself
 
-    monkeypatch.setattr(rendezvous.socket, "create_connection", connection)
-    monkeypatch.setattr(rendezvous, "_ANSWER_S", 1000.0)
+    monkeypatch.setattr(rendezvous_guest.socket, "create_connection", connection)
+    monkeypatch.setattr(rendezvous_guest, "_ANSWER_S", 1000.0)
     meeting = Meeting()
     meeting.start("guest", rank=1, size=2)
     end = time.monotonic() + 15
