@@ -221,7 +221,7 @@ except rdmacoll.ConfigError as error:
 
 def test_a_wrong_secret_ends_the_stranger_and_not_the_job(tmp_path):
     for name in ("one", "two"):
-        (tmp_path / name).write_text(name * 20)
+        (tmp_path / name).write_text(f"{name}: 0123456789abcdef")
         (tmp_path / name).chmod(0o600)
     entry_program = """
 import rdmacoll, os
