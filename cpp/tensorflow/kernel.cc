@@ -50,6 +50,10 @@ void* Kernel::create_kernel(TF_OpKernelConstruction* construction, rc_kind kind)
 
 void Kernel::destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
+Kernel::~Kernel() {
+  if (copies_ != nullptr) copies_->withdraw(node_);
+}
+
 void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* status) {
   name_ = attribute_string(construction, "tensor_name", status);
   process_set_ = static_cast<int32_t>(attribute_int(construction, "process_set", status));
@@ -77,13 +81,15 @@ void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* s
 void Kernel::find_place(TF_OpKernelConstruction* construction) {
   if (name_.empty()) return;
   const TF_StringView node = TF_OpKernelConstruction_GetName(construction);
-  place_ = place_of({node.data, node.len});
-  name_at_place_ = place_.calls.empty() ? name_ : place_.calls + "/" + name_;
-  // Sets are apart: what is there once in each is not there several times.
-  const std::string set =
-      process_set_ == 0 ? "" : " of process set " + std::to_string(process_set_);
-  places_ = &Places::of(name_ + set);
-  visits_ = places_->add(place_.calls);
+  node_.assign(node.data, node.len);
+  place_ = place_of(node_);
+  copies_ = Places::of(name_, process_set_).add(node_, place_.calls);
+}
+
+// The name that tells this copy from others, from its first run on.
+void Kernel::find_name() {
+  name_at_place_ = copies_->name_at(place_.calls);
+  visits_ = &Places::of(name_, process_set_).visits(name_at_place_);
 }
 
 void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
@@ -91,8 +97,7 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
   Done finish(done);
   const OwnedStatus status(TF_NewStatus());
   if (is_evaluated_while_optimizing(context)) {
-    if (kernel->places_ != nullptr) kernel->places_->withdraw(kernel->place_.calls);
-    kernel->places_ = nullptr;
+    if (kernel->copies_ != nullptr) kernel->copies_->withdraw(kernel->node_);
     TF_SetStatus(status.get(), TF_UNIMPLEMENTED,
                  "a collective has no value before the program runs");
     TF_OpKernelContext_Failure(context, status.get());
@@ -190,7 +195,8 @@ bool Kernel::collect_input(TF_OpKernelContext* context, int index, Pending& pend
 // for no other run of the step. Returns "" or the error as JSON.
 std::string Kernel::name_the_unit(TF_OpKernelContext* context, rc_request& request) {
   if (name_.empty()) return "";
-  request.name = (places_ != nullptr && places_->are_several() ? name_at_place_ : name_).c_str();
+  std::call_once(has_name_, &Kernel::find_name, this);
+  request.name = name_at_place_.c_str();
   const uint64_t frame = TF_GetFrameId(context);
   if (frame == kNoFrame) return "";
   if (frame != kRootFrame) {

@@ -19,6 +19,10 @@ namespace rdmacoll::tensorflow {
 // Runs from any of TensorFlow's threads, several at once (loop iterations overlap).
 class Kernel {
  public:
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
   // The three entry points that TensorFlow calls; `kind` is known by the op's name.
   template <rc_kind kKind>
   static void* create(TF_OpKernelConstruction* construction) {
@@ -61,6 +65,7 @@ class Kernel {
   static void* create_kernel(TF_OpKernelConstruction* construction, rc_kind kind);
   void read_attributes(TF_OpKernelConstruction* construction, TF_Status* status);
   void find_place(TF_OpKernelConstruction* construction);
+  void find_name();
   bool collect(TF_OpKernelContext* context, Pending& pending, TF_Status* status);
   bool collect_splits(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
   bool collect_input(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
@@ -103,11 +108,13 @@ class Kernel {
   double prescale_ = 1.0;
   double postscale_ = 1.0;
   std::string name_;  // "" = unnamed
+  std::string node_;
   Place place_;
-  Places* places_ = nullptr;   // of name_; null when unnamed
-  Visits* visits_ = nullptr;   // of place_
-  std::string name_at_place_;  // where there are several
-  std::string manifest_;       // "" = none
+  std::shared_ptr<Copies> copies_;  // of its graph; null when unnamed
+  std::once_flag has_name_;
+  std::string name_at_place_;
+  Visits* visits_ = nullptr;  // of that name
+  std::string manifest_;      // "" = none
   std::vector<std::string> labels_;
 
   std::mutex mutex_;

@@ -28,7 +28,34 @@ bool is_copy_number(std::string_view part) {
   return part.starts_with('_') && is_number(part.substr(1));
 }
 
+// "while_10" is {"while", 10}, "while" is {"while", 0}.
+std::pair<std::string_view, uint64_t> parts_of(std::string_view part) {
+  constexpr std::size_t kDigitsMax = 18;
+  const std::size_t last = part.rfind('_');
+  if (last == std::string_view::npos) return {part, 0};
+  const std::string_view digits = part.substr(last + 1);
+  if (!is_number(digits) || digits.size() > kDigitsMax) return {part, 0};
+  uint64_t number = 0;
+  for (char digit : digits) number = number * 10 + static_cast<uint64_t>(digit - '0');
+  return {part.substr(0, last), number};
+}
+
+std::string_view first_part(std::string_view calls) { return calls.substr(0, calls.find('/')); }
+
 }  // namespace
+
+bool comes_before(std::string_view calls, std::string_view other) {
+  while (!calls.empty() && !other.empty()) {
+    const std::string_view mine = first_part(calls), theirs = first_part(other);
+    if (mine != theirs) {
+      const auto own = parts_of(mine), others = parts_of(theirs);
+      return own != others ? own < others : mine < theirs;
+    }
+    calls.remove_prefix(std::min(calls.size(), mine.size() + 1));
+    other.remove_prefix(std::min(other.size(), theirs.size() + 1));
+  }
+  return calls.empty() && !other.empty();
+}
 
 Place place_of(std::string_view node) {
   Place place;
@@ -62,31 +89,48 @@ bool Visits::note(int64_t step, uint64_t frame, bool is_in_nested_loops) {
   return frame != kRootFrame && is_same_frame;
 }
 
-Places& Places::of(const std::string& tensor_name) {
+bool Copies::add(const std::string& node, const std::string& calls) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return !has_run_ && calls_.emplace(node, calls).second;
+}
+
+void Copies::withdraw(const std::string& node) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!has_run_) calls_.erase(node);
+}
+
+std::string Copies::name_at(const std::string& calls) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!std::exchange(has_run_, true)) {
+    for (const auto& [node, place] : calls_) places_.push_back(place);
+    std::sort(places_.begin(), places_.end(), comes_before);
+    places_.erase(std::unique(places_.begin(), places_.end()), places_.end());
+  }
+  if (places_.size() < 2) return tensor_name_;
+  const auto place = std::find(places_.begin(), places_.end(), calls);
+  return tensor_name_ + "/call_" + std::to_string(place - places_.begin());
+}
+
+Places& Places::of(const std::string& tensor_name, int32_t process_set) {
   static std::mutex mutex;
-  static auto* const all = new std::map<std::string, Places>;  // kernels outlive static objects
+  // Kernels outlive static objects.
+  static auto* const all = new std::map<std::pair<std::string, int32_t>, Places>;
   const std::lock_guard<std::mutex> lock(mutex);
-  return (*all)[tensor_name];
+  return all->try_emplace({tensor_name, process_set}, tensor_name).first->second;
 }
 
-Visits* Places::add(const std::string& calls) {
+std::shared_ptr<Copies> Places::add(const std::string& node, const std::string& calls) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  Entry& entry = entries_[calls];
-  ++entry.kernels;
-  count();
-  return &entry.visits;
+  if (latest_ == nullptr || !latest_->add(node, calls)) {
+    latest_ = std::make_shared<Copies>(tensor_name_);
+    latest_->add(node, calls);
+  }
+  return latest_;
 }
 
-void Places::withdraw(const std::string& calls) {
+Visits& Places::visits(const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  --entries_[calls].kernels;
-  count();
-}
-
-void Places::count() {
-  const auto used = std::count_if(entries_.begin(), entries_.end(),
-                                  [](const auto& entry) { return entry.second.kernels > 0; });
-  are_several_.store(used > 1, std::memory_order_relaxed);
+  return visits_[name];
 }
 
 }  // namespace rdmacoll::tensorflow

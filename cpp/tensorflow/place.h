@@ -3,12 +3,14 @@
 // must not be taken for each other by ranks that see another order.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace rdmacoll::tensorflow {
 
@@ -17,9 +19,9 @@ inline constexpr uint64_t kNoFrame = ~uint64_t{0};
 inline constexpr uint64_t kRootFrame = 0;
 
 struct Place {
-  // The calls and loops that the node was copied through, the same on all ranks that have traced
-  // the same program: "PartitionedCall_1", "map/while/body/PartitionedCall". "" in the function
-  // that is run itself.
+  // The calls and loops that the node was copied through: "PartitionedCall_1",
+  // "map/while/body/PartitionedCall". "" in the function that is run itself. TensorFlow's counters
+  // in it differ between ranks that differ elsewhere in their graphs; the order of places does not.
   std::string calls;
   // The iteration of the innermost loop alone does not tell its runs apart.
   bool is_in_nested_loops = false;
@@ -28,7 +30,11 @@ struct Place {
 // Of a kernel, by the name of its node.
 Place place_of(std::string_view node);
 
-// What all kernels of one tensor_name at one place have seen.
+// The order in which TensorFlow has numbered what they consist of: "while_9/body" comes before
+// "while_10/body".
+bool comes_before(std::string_view calls, std::string_view other);
+
+// What all kernels of one name have seen.
 class Visits {
  public:
   // Notes one run of the collective. False when it cannot be told from another one of this step.
@@ -40,30 +46,46 @@ class Visits {
   uint64_t frame_ = 0;
 };
 
-// All places of one tensor_name in this process. Only a name with several needs them in its key:
-// the counters in names of calls may differ between ranks that differ elsewhere.
+// The copies of one collective in one graph. TensorFlow makes the kernels of a whole graph before
+// it runs any of them; so the copies that are made until one runs belong together.
+class Copies {
+ public:
+  explicit Copies(std::string tensor_name) : tensor_name_(std::move(tensor_name)) {}
+
+  // False: one with this node's name is there, or one has run. Then the node is in another graph.
+  bool add(const std::string& node, const std::string& calls);
+  // It was made to optimize a graph, not to run in it, or it is gone.
+  void withdraw(const std::string& node);
+  // What ranks call the copy at `calls`: the tensor's name, with the number of its place where
+  // there are several. From the first call on no copy is added.
+  std::string name_at(const std::string& calls);
+
+ private:
+  const std::string tensor_name_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> calls_;  // by the node's name
+  std::vector<std::string> places_;           // in their order, once one has run
+  bool has_run_ = false;
+};
+
+// All copies of one tensor_name in one process set of this process.
 class Places {
  public:
   // Lives as long as the process.
-  static Places& of(const std::string& tensor_name);
+  static Places& of(const std::string& tensor_name, int32_t process_set);
 
-  // While kernels are made, which TensorFlow does for a whole graph before it runs any of them.
-  Visits* add(const std::string& calls);
-  // That kernel was made to optimize a graph, not to run in it.
-  void withdraw(const std::string& calls);
+  explicit Places(std::string tensor_name) : tensor_name_(std::move(tensor_name)) {}
 
-  bool are_several() const { return are_several_.load(std::memory_order_relaxed); }
+  // While kernels are made.
+  std::shared_ptr<Copies> add(const std::string& node, const std::string& calls);
+  // Of what runs under this name.
+  Visits& visits(const std::string& name);
 
  private:
-  struct Entry {
-    int kernels = 0;  // that were made
-    Visits visits;
-  };
-  void count();
-
+  const std::string tensor_name_;
   std::mutex mutex_;
-  std::map<std::string, Entry> entries_;  // by place
-  std::atomic<bool> are_several_{false};
+  std::shared_ptr<Copies> latest_;
+  std::map<std::string, Visits> visits_;
 };
 
 }  // namespace rdmacoll::tensorflow

@@ -191,7 +191,7 @@ def _end(cause: str | None) -> None:
                     note_failure()
         finally:
             engine.close(cause)
-        engine.let_go(id(engine))  # what `leave` holds
+        engine.let_go(id(_PROCESS))  # what `leave` holds
 
 
 def shutdown() -> None:
@@ -206,7 +206,7 @@ def leave(cause: str) -> None:
         engine = _PROCESS.engine
         if engine is not None and engine.is_open:
             note_failure()
-            engine.hold(id(engine))
+            engine.hold(id(_PROCESS))  # ops know it until the end
             if engine.variable_servers is not None:
                 engine.variable_servers.end()
             engine.close(cause)

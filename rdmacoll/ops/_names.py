@@ -2,13 +2,14 @@
 
 Data ops are not stateful (TensorFlow would chain them, and ranks with another order would hang), so
 in a graph each needs a name of its own, the same on all ranks. The counters of TensorFlow's own names
-may differ between ranks after one of them has retraced, so these names are made from the outermost
-function's name and an index within its trace. A function that is called twice is traced once: its two
-copies are told apart by their kernels (cpp/tensorflow/place.h).
+differ between ranks that differ elsewhere in their graphs. So these names are made from the outermost
+function's name, or from a graph of TensorFlow 1, and an index within its trace. A function that is called
+twice is traced once: its two copies are told apart by their kernels (cpp/tensorflow/place.h).
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import weakref
 from collections import Counter
@@ -17,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.arguments import name as checked_name
+from rdmacoll.ops._owners import Owners, refuse, threads_text
 from rdmacoll.ops._process_sets import set_number
 from rdmacoll.ops._refusals import note_taken
 
@@ -37,39 +39,74 @@ class _TraceCounters:
 
 
 _COUNTERS = _TraceCounters()
+_OWNERS = Owners()
+# Sessions may run several graphs of TensorFlow 1 at once, so each has a number.
+_GRAPHS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_GRAPH_NUMBERS = itertools.count()
 
 
 def outermost(graph: Any) -> Any:
-    """The graph of the outermost function that is being traced, or the graph itself."""
-    while True:
+    """The function that is traced, or the graph of TensorFlow 1 that it is traced for, as are branches and
+    bodies of loops."""
+    while getattr(graph, "building_function", False):
         outer = getattr(graph, "outer_graph", None)
-        if outer is None or not getattr(outer, "building_function", False):
-            return graph
+        if outer is None:
+            break
+        # Eagerly, TensorFlow has a graph around a function that nothing runs in.
+        if not outer.building_function and tf.compat.v1.executing_eagerly_outside_functions():
+            break
         graph = outer
+    return graph
 
 
-def next_in_trace(key: str) -> int:
-    """How often this was asked for `key` while the outermost function is being traced; 0 if eager."""
+def _title(graph: Any) -> str:
+    """The same on all ranks, and another one for each function and each graph that runs by itself."""
+    if not getattr(graph, "building_function", False):
+        other = _OWNERS.claim("a graph of TensorFlow 1", [graph])
+        if other is not None:
+            refuse(
+                f"{threads_text(other)} build collectives in graphs of TensorFlow 1, and each rank could "
+                "take one graph's for the other's. Build both graphs in one thread; sessions may then run "
+                "them in several."
+            )
+        number = _GRAPHS.setdefault(graph, -1)
+        if number < 0:
+            number = _GRAPHS[graph] = next(_GRAPH_NUMBERS)
+        return f"graph_{number}" if number else "graph"
+    title = getattr(graph, "name", None) or "graph"
+    decorated = _DECORATED.match(title)
+    return decorated.group(1) if decorated is not None else title
+
+
+def place_in_trace(name: str) -> str:
+    """`name`, and how often it was used while the outermost function is being traced: "name/step_0"."""
     if tf.executing_eagerly():
-        return 0
-    return _COUNTERS.next(outermost(tf.compat.v1.get_default_graph()), key)
+        return f"{name}/step_0"
+    graph = outermost(tf.compat.v1.get_default_graph())
+    step = f"{name}/step_{_COUNTERS.next(graph, name)}"
+    return step if graph.building_function else f"{_title(graph)}/{step}"
 
 
 def op_name(name: str | None) -> str:
     """The `tensor_name` of an op that is built now.
 
     "" is an unnamed op, counted by the engine when it runs; only eager ops run in an order that is the
-    program's.
+    program's. Raises ConfigError for functions of one name, or graphs of TensorFlow 1, of two threads.
     """
     if name is not None:
         return note_taken(checked_name(name))
     if tf.executing_eagerly():
         return note_taken("")
     graph = outermost(tf.compat.v1.get_default_graph())
-    title = getattr(graph, "name", None) or "graph"
-    decorated = _DECORATED.match(title)
-    if decorated is not None:
-        title = decorated.group(1)
+    title = _title(graph)
+    if graph.building_function:
+        other = _OWNERS.claim(f"function {title}", [graph])
+        if other is not None:
+            refuse(
+                f"{threads_text(other)} build collectives in functions named {title!r}, and each rank could "
+                "take one function's for the other's. Give the functions different names, or each "
+                "collective a name of its own (name=...)."
+            )
     # One index for all kinds: an allreduce that meets a broadcast is a mismatch, not a stall. One for each
     # set: what a rank does in another one is no business of this one's.
     number = set_number()

@@ -6,6 +6,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rdmacoll.engine.arguments import name as checked_name
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
@@ -42,6 +43,7 @@ def DistributedOptimizer(
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
+    name: str | None = None,
 ) -> Any:
     """Makes `optimizer` reduce gradients over all ranks before it clips and applies them; returns the
     same object.
@@ -62,6 +64,9 @@ def DistributedOptimizer(
     step: gradients are summed on each rank, then reduced and applied with the last call; with
     `average_aggregated_gradients` their mean is. In a graph of TensorFlow 1 the sums are local variables.
     process_set: whose ranks train together; those wrap their optimizers of that set in the same order.
+    name: equal on all ranks, instead of a number by that order: for threads that wrap optimizers at the same
+    time. Without it those of other threads than the main one are told apart by the names and shapes of their
+    variables; where these are equal, too, it is an error, which ends the world.
 
     With `gradient_accumulation_steps` ranks communicate once for each update; under loss scaling
     (mixed_float16) at every step, since all ranks must agree whether its gradients are finite. Copies and
@@ -74,6 +79,7 @@ def DistributedOptimizer(
     return wrapped(
         optimizer,
         "DistributedOptimizer",
+        name=name,
         op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
@@ -86,8 +92,9 @@ def DistributedOptimizer(
     )
 
 
-def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
-    """The same optimizer, wrapped; `label` and a number become the name of what it reduces."""
+def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: Any) -> Any:
+    """The same optimizer, wrapped; `name`, or `label` and a number, become the name of what it reduces."""
+    from rdmacoll.optimizer.identity import is_main_thread, name_in_thread
     from rdmacoll.optimizer.reduce import GradientReducer
 
     parts = with_inner(optimizer)
@@ -99,16 +106,21 @@ def wrapped(optimizer: Any, label: str, **options: Any) -> Any:
             )
     family = _family(optimizer)
     one = options.get("process_set", global_process_set)
-    number = next(_NUMBERS.setdefault(f"{label} of {one!r}", itertools.count()))
+    if name is not None:
+        label = checked_name(name)
+    elif is_main_thread():
+        label += f"_{next(_NUMBERS.setdefault(f'{label} of {one!r}', itertools.count()))}"
+    else:
+        options["naming"] = name_in_thread
     if has_servers():
         from rdmacoll.optimizer import served
 
-        served.wrap(optimizer, family, f"{label}_{number}", options)
+        served.wrap(optimizer, family, label, options)
     else:
-        family.wrap(optimizer, GradientReducer(name=f"{label}_{number}", **options))
+        family.wrap(optimizer, GradientReducer(name=label, **options))
     for part in parts[1:]:
         part._rdmacoll_is_inside = True
-    registry.note_wrapped(optimizer, f"{label}_{number}")
+    registry.note_wrapped(optimizer, label)
     return optimizer
 
 

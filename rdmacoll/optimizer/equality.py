@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet
-from rdmacoll.ops._names import next_in_trace
+from rdmacoll.ops._names import place_in_trace
 from rdmacoll.ops._process_sets import within
 from rdmacoll.ops.allreduce import reduce_group
 
@@ -22,10 +22,9 @@ def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet)
     allreduce, named after `name`. Dense gradients and `tf.IndexedSlices`, equally many on all ranks."""
     values = [part for gradient in gradients for part in _summary(gradient)]
     mine = tf.stack(values)
-    place = f"{name}/equality"
     with within(process_set):
         both = reduce_group(
-            [tf.concat([mine, -mine], axis=0)], op=ReduceOp.MAX, name=f"{place}_{next_in_trace(place)}"
+            [tf.concat([mine, -mine], axis=0)], op=ReduceOp.MAX, name=place_in_trace(f"{name}/equality")
         )[0]
     highest, lowest = both[: len(values)], -both[len(values) :]
     spread = tf.reshape(highest - lowest, (len(gradients), -1))

@@ -88,7 +88,7 @@ def reduced(reducer: GradientReducer, gradients: Sequence[Any], variables: Seque
 def _reduced_unless_equal(reducer: GradientReducer, gradients: list[Any], variables: list[Any]) -> list[Any]:
     if reducer.sparse_as_dense is True:
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-    are_equal = equal_on_ranks(gradients, reducer.name, reducer.process_set)
+    are_equal = equal_on_ranks(gradients, reducer.name_for(variables), reducer.process_set)
     kept = [parts(_summed(reducer, gradient)) for gradient in gradients]
 
     def some_reduced() -> list[Any]:
@@ -116,7 +116,8 @@ def required(
     asked = [index for index, state in enumerate(known) if state is not True]
     if not asked:
         return list(gradients)
-    are_equal = equal_on_ranks([gradients[index] for index in asked], reducer.name, reducer.process_set)
+    name = reducer.name_for(variables)
+    are_equal = equal_on_ranks([gradients[index] for index in asked], name, reducer.process_set)
     names = [str(getattr(variables[index], "path", None) or variables[index].name) for index in asked]
     text = (
         f"{call} got gradients that differ between ranks, for one or more of {', '.join(names[:3])}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.ops._arguments import reduction, sparse_as_dense as checked_sparse_as_dense
 from rdmacoll.ops._library import not_converted
-from rdmacoll.ops._names import next_in_trace
+from rdmacoll.ops._names import place_in_trace
 from rdmacoll.ops._process_sets import within
 from rdmacoll.ops.allreduce import reduce_group
 from rdmacoll.ops.compression import compressor
@@ -23,7 +23,11 @@ from rdmacoll.ops.sparse import reduce_slices
 from rdmacoll.optimizer import registry
 from rdmacoll.optimizer.accumulation import Accumulation, checked_passes
 from rdmacoll.optimizer.buckets import Bucket, Entry, cut, manifest
+from rdmacoll.optimizer.identity import own_name
 from rdmacoll.ps.calls import has_servers
+
+# (the reducer's name, variables, the reducer) -> what ranks match the operations by.
+Naming = Callable[[str, Sequence[Any], Any], str]
 
 
 def refuse_servers() -> None:
@@ -56,11 +60,14 @@ class GradientReducer:
         backward_passes_per_step: int = 1,
         average_aggregated_gradients: bool = False,
         process_set: ProcessSet = global_process_set,
+        naming: Naming = own_name,
     ) -> None:
+        """naming: tells models of one `name` apart."""
         if bucket_bytes is not None and (type(bucket_bytes) is not int or bucket_bytes < 1):
             raise ConfigError(f"bucket_bytes={bucket_bytes!r}: a whole number of bytes, at least 1.")
         number = number_of(world.current(), process_set) if process_set is not global_process_set else 0
         self.name = name if number == 0 else f"{name}_of_process_set_{number}"
+        self.naming = naming
         self.process_set = process_set
         self.op = reduction(op)
         self.prescale_factor = scale(prescale_factor, "prescale_factor")
@@ -85,6 +92,10 @@ class GradientReducer:
             return None
         return Accumulation(self.backward_passes_per_step, is_mean=self.average_aggregated_gradients)
 
+    def name_for(self, variables: Sequence[Any]) -> str:
+        """What ranks match its operations by. Raises ConfigError where two threads have one name."""
+        return self.naming(self.name, variables, self)
+
     @not_converted
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
         """The reduced gradients; None stays None."""
@@ -104,7 +115,7 @@ class GradientReducer:
             else:
                 result[index] = tf.convert_to_tensor(result[index])
                 dense.append(index)
-        prefix = f"{self.name}/step_{next_in_trace(self.name)}"
+        prefix = place_in_trace(self.name_for(result if variables is None else variables))
         entries = {index: self._entry(result[index]) for index in dense}
         self.buckets = cut(list(entries.values()), bucket_bytes=self._bucket_bytes())
         parts = [[dense[position] for position in bucket.indices] for bucket in self.buckets]

@@ -6,12 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdmacoll.engine.arguments import name as checked_name
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import once
 from rdmacoll.optimizer.accumulation import checked_passes
+from rdmacoll.optimizer.identity import name_of_named_tape, name_of_tape
 from rdmacoll.optimizer.reduce import GradientReducer, refuse_servers
 
 
@@ -46,13 +48,17 @@ def DistributedGradientTape(
     bucket_bytes: int | None = None,
     backward_passes_per_step: int = 1,
     process_set: ProcessSet = global_process_set,
+    name: str | None = None,
 ) -> Any:
     """Makes `tape.gradient()` return gradients that are reduced over all ranks; returns the same tape.
 
     tape: a `tf.GradientTape`, recording or not. Options as for `DistributedOptimizer`. One of the two is
     enough: a wrapped optimizer does not reduce again what a wrapped tape has reduced for the same process
-    set. Raises ConfigError for a tape that is wrapped already, for several backward passes to a step (a tape
-    lives for one), and with asynchronous parameter servers, which reduce nothing.
+    set. name: equal on all ranks, for models that several threads train at the same time; without it tapes
+    of other threads than the main one are told apart by their sources' names and shapes. Raises ConfigError
+    for a tape that is wrapped already, for several backward passes to a step (a tape lives for one), and with
+    asynchronous parameter servers, which reduce nothing. Tapes of two threads that nothing tells apart are
+    an error as well, which ends the world.
     """
     refuse_servers()
     if checked_passes(backward_passes_per_step) != 1:
@@ -66,7 +72,8 @@ def DistributedGradientTape(
     if type(tape) is not tf.GradientTape:
         raise ConfigError(f"{type(tape).__name__} is no tf.GradientTape.")
     tape._rdmacoll_reduce = GradientReducer(
-        name="DistributedGradientTape",
+        name="DistributedGradientTape" if name is None else checked_name(name),
+        naming=name_of_tape if name is None else name_of_named_tape,
         op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,

@@ -1,0 +1,117 @@
+"""Names of models that train at the same time: the same on all ranks, others for each model.
+
+The main thread runs one program on all ranks, so there models are numbered as they come. Other threads come
+in any order, so their models are told apart by the names and shapes of their variables.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import weakref
+import zlib
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from rdmacoll.ops._owners import Owners, refuse, threads_text
+
+# Keras and TensorFlow number what has no name of its own: dense_5/kernel:0.
+_COUNTERS = re.compile(r"_\d+(?=[_/:.]|$)|:\d+$")
+
+_OWNERS = Owners()
+
+
+def is_main_thread() -> bool:
+    """Whether this is the thread that runs the program."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def label_of(variable: Any) -> str:
+    """What a variable is called; "" for tensors, whose names TensorFlow counts."""
+    if not hasattr(variable, "assign"):
+        return ""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", ""))
+
+
+def without_counters(label: str) -> str:
+    """A label without what differs between processes that have made other models before.
+
+    >>> without_counters("sequential_1/dense_5/kernel:0"), without_counters("adam/dense_12_bias_momentum")
+    ('sequential/dense/kernel', 'adam/dense_bias_momentum')
+    """
+    return _COUNTERS.sub("", label)
+
+
+def content_of(variables: Sequence[Any]) -> str:
+    """A digest of names and shapes that does not depend on the order: ranks that list the same variables in
+    another order have to meet, to be told."""
+    shapes = (str(getattr(variable, "shape", "")) for variable in variables)
+    dtypes = (str(getattr(variable, "dtype", "")) for variable in variables)
+    words = sorted(zip((without_counters(label_of(one)) for one in variables), shapes, dtypes))
+    return f"{zlib.crc32(repr(words).encode()):08x}"
+
+
+class Numbers:
+    """The main thread's models, by their variables."""
+
+    def __init__(self) -> None:
+        self._next = itertools.count()
+        self._known: dict[Any, tuple[int, list[weakref.ref[Any]]]] = {}
+
+    def number(self, variables: Sequence[Any]) -> int:
+        """As many as came before with other variables. Tensors, which are new at each step, count by their
+        shapes."""
+        are_variables = all(hasattr(variable, "assign") for variable in variables)
+        key: Any = tuple(map(id, variables)) if are_variables else content_of(variables)
+        number, references = self._known.get(key, (-1, []))
+        if number < 0 or any(reference() is None for reference in references):
+            number = next(self._next)
+            references = [weakref.ref(variable) for variable in variables] if are_variables else []
+            self._known[key] = number, references
+        return number
+
+
+_TAPES: dict[str, Numbers] = {}
+
+
+def own_name(name: str, variables: Sequence[Any], reducer: Any) -> str:
+    """Of an optimizer that has a name or a number. Raises ConfigError as `check_alone`."""
+    return check_alone(name, variables, [reducer])
+
+
+def name_in_thread(name: str, variables: Sequence[Any], reducer: Any) -> str:
+    """Of an optimizer that no main thread has wrapped. Raises ConfigError as `check_alone`."""
+    return check_alone(f"{name}_of_{content_of(variables)}", variables, [reducer])
+
+
+def name_of_tape(name: str, variables: Sequence[Any], _: Any) -> str:
+    """Of a tape without a name, which is new at each step. Raises ConfigError as `check_alone`."""
+    if not is_main_thread():
+        return check_alone(f"{name}_of_{content_of(variables)}", variables, variables)
+    number = _TAPES.setdefault(name, Numbers()).number(variables)
+    return f"{name}_{number}" if number else name
+
+
+def name_of_named_tape(name: str, variables: Sequence[Any], _: Any) -> str:
+    """Of a tape with a name. Raises ConfigError as `check_alone`."""
+    return check_alone(name, variables, variables)
+
+
+def check_alone(name: str, variables: Sequence[Any], things: Sequence[Any]) -> str:
+    """The name. Raises ConfigError where another thread that is alive reduces gradients of other things under
+    it, and ends the world with that."""
+    other = _OWNERS.claim(name, things)
+    if other is not None:
+        _refuse(other, name, variables)
+    return name
+
+
+def _refuse(other: str, name: str, variables: Sequence[Any]) -> NoReturn:
+    labels = [label for label in map(label_of, variables[:3]) if label]
+    inside = f" ({', '.join(labels)}{', ...' if len(variables) > 3 else ''})" if labels else ""
+    refuse(
+        f"{threads_text(other)} reduce gradients of different models as {name!r}{inside}, and ranks could "
+        "take one model's for the other's. Give each of them a name of its own, the same on all ranks: "
+        'DistributedGradientTape(tape, name="actor"), or DistributedOptimizer(optimizer, name="actor").'
+    )

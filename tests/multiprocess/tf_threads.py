@@ -1,0 +1,236 @@
+"""Two models at once, each trained by a thread of its own, in another order on each rank."""
+
+from __future__ import annotations
+
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tf_common import SEED, run_all
+
+import rdmacoll
+
+rdmacoll.init(stall_warning_s=5, stall_error_s=20)
+RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
+STEPS = 12
+# The gradient of model m is (r + 1) * FACTORS[m] on rank r.
+FACTORS = (1.0, 100.0)
+MEANS = [factor * (SIZE + 1) / 2 for factor in FACTORS]
+Step = Callable[[], Any]
+
+
+def run_in_threads(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each returns, or the exception that it raises."""
+    results: list[Any] = [None] * len(works)
+
+    def run(number: int) -> None:
+        try:
+            results[number] = works[number]()
+        except Exception as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90)
+        assert not thread.is_alive()
+    return results
+
+
+def variables(names: Sequence[str] = ("a", "b")) -> list[Any]:
+    return [tf.Variable(tf.zeros(3), name=name) for name in names]
+
+
+def gradient_of(model: int, variable: Any, **options: Any) -> Step:
+    """The gradient of that model, reduced."""
+
+    def step() -> Any:
+        with rdmacoll.DistributedGradientTape(tf.GradientTape(), **options) as tape:
+            loss = tf.reduce_sum(variable * (RANK + 1.0) * FACTORS[model])
+        return tape.gradient(loss, [variable])[0]
+
+    return step
+
+
+def repeated(
+    make: Callable[[], Step], model: int, *, is_last_first: bool = False
+) -> Callable[[], set[float]]:
+    """Makes the step in its thread and runs it often, at times of its own. Its results."""
+
+    def work() -> set[float]:
+        clock = random.Random(SEED + 2 * RANK + model)
+        if is_last_first == (model == RANK % 2):
+            time.sleep(0.5)
+        step, seen = make(), set()
+        for _ in range(STEPS):
+            time.sleep(clock.random() * 0.01)
+            seen.add(float(step()[0]))
+        return seen
+
+    return work
+
+
+def are_means(results: Sequence[Any]) -> None:
+    assert results == [{mean} for mean in MEANS], results
+
+
+def are_refused(results: Sequence[Any], *words: str) -> None:
+    """On every rank one thread has the error, which ends the world; the other one may have been quicker.
+    Then a new world begins."""
+    errors = [str(error) for error in results if isinstance(error, Exception)]
+    told = [error for error in errors if "two threads" in error]
+    assert told, results
+    assert all(word in error for word in words for error in told), (words, told)
+    rdmacoll.shutdown()
+    rdmacoll.init(stall_warning_s=5, stall_error_s=20)
+
+
+def tapes(own: Sequence[Any], *, is_traced: bool, prefix: str = "") -> list[Callable[[], Step]]:
+    """What makes the step of each model."""
+
+    def make(model: int) -> Step:
+        options = {"name": f"{prefix}{model}"} if prefix else {}
+        step = gradient_of(model, own[model], **options)
+        return tf.function(step) if is_traced else step
+
+    return [functools.partial(make, model) for model in range(2)]
+
+
+def all_repeated(makes: Sequence[Callable[[], Step]], **options: bool) -> list[Callable[[], Any]]:
+    return [repeated(make, model, **options) for model, make in enumerate(makes)]
+
+
+def check_tapes_are_told_apart_by_their_sources() -> None:
+    for is_traced in (False, True):
+        are_means(run_in_threads(all_repeated(tapes(variables(), is_traced=is_traced))))
+
+
+def check_tapes_are_told_apart_by_their_names() -> None:
+    for is_traced in (False, True):
+        makes = tapes(variables(("same", "same")), is_traced=is_traced, prefix="model_")
+        are_means(run_in_threads(all_repeated(makes)))
+
+
+def check_the_main_thread_and_another_are_told_apart() -> None:
+    own = variables(("same", "same"))
+    results: list[Any] = [None, None]
+    other = threading.Thread(
+        target=lambda: results.__setitem__(1, repeated(lambda: gradient_of(1, own[1]), 1)())
+    )
+    other.start()
+    results[0] = repeated(lambda: gradient_of(0, own[0]), 0)()
+    other.join(90)
+    are_means(results)
+
+
+def check_functions_that_the_main_thread_has_traced_are_told_apart() -> None:
+    steps = [make() for make in tapes(variables(("same", "same")), is_traced=True)]
+    for step in steps:
+        step()
+    are_means(run_in_threads(all_repeated([lambda: steps[0], lambda: steps[1]])))
+
+
+def check_tapes_that_nothing_tells_apart_are_an_error() -> None:
+    for is_traced in (False, True):
+        for is_last_first in (False, True):
+            makes = tapes(variables(("same", "same")), is_traced=is_traced)
+            results = run_in_threads(all_repeated(makes, is_last_first=is_last_first))
+            are_refused(results, 'name="actor"', "same")
+
+
+def check_one_name_for_two_models_is_an_error() -> None:
+    own = variables()
+    makes = [functools.partial(gradient_of, model, own[model], name="both") for model in range(2)]
+    are_refused(run_in_threads(all_repeated(makes)), "'both'", 'name="actor"')
+
+
+def optimizer_step(model: int, variable: Any, **options: Any) -> Step:
+    optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(1.0), **options)
+
+    def step() -> Any:
+        before = variable.numpy()
+        gradient = tf.fill((3,), (RANK + 1.0) * FACTORS[model])
+        optimizer.apply_gradients([(gradient, variable)])
+        return np.round(before - variable.numpy(), 2)
+
+    return step
+
+
+def check_optimizers_that_threads_wrap_are_told_apart() -> None:
+    named, own = variables(("same", "same")), variables()
+    for makes in (
+        [functools.partial(optimizer_step, model, own[model]) for model in range(2)],
+        [functools.partial(optimizer_step, model, named[model], name=f"own_{model}") for model in range(2)],
+    ):
+        are_means(run_in_threads(all_repeated(makes, is_last_first=True)))
+
+
+def check_optimizers_that_nothing_tells_apart_are_an_error() -> None:
+    own = variables(("same", "same"))
+    makes = [functools.partial(optimizer_step, model, own[model]) for model in range(2)]
+    are_refused(run_in_threads(all_repeated(makes, is_last_first=True)), 'name="actor"')
+
+
+def function_step(model: int, **options: Any) -> Step:
+    @tf.function
+    def step() -> Any:
+        return rdmacoll.allreduce(tf.fill((3,), (RANK + 1.0) * FACTORS[model]), **options)
+
+    return step
+
+
+def check_functions_of_one_name_are_an_error() -> None:
+    makes = [functools.partial(function_step, model) for model in range(2)]
+    are_refused(run_in_threads(all_repeated(makes, is_last_first=True)), "'step'", "name=")
+    makes = [functools.partial(function_step, model, name=f"mean_{model}") for model in range(2)]
+    are_means(run_in_threads(all_repeated(makes)))
+
+
+def graph_step(model: int) -> Step:
+    with tf.Graph().as_default() as graph:
+        variable = tf.compat.v1.get_variable("v", initializer=tf.zeros(3))
+        optimizer = rdmacoll.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0))
+        loss = tf.reduce_sum(variable * (RANK + 1.0) * FACTORS[model])
+        (gradient, _), *_ = optimizer.compute_gradients(loss, [variable])
+        both = tf.stack([gradient, rdmacoll.allreduce(tf.fill((3,), (RANK + 1.0) * FACTORS[model]))])
+        start = tf.compat.v1.global_variables_initializer()
+    session = tf.compat.v1.Session(graph=graph)
+    session.run(start)
+
+    def step() -> Any:
+        reduced, mean = session.run(both)
+        assert np.array_equal(reduced, mean)
+        return mean
+
+    return step
+
+
+def check_graphs_run_by_two_threads() -> None:
+    steps = [graph_step(model) for model in range(2)]
+    are_means(run_in_threads(all_repeated([lambda: steps[0], lambda: steps[1]])))
+    makes = [functools.partial(graph_step, model) for model in range(2)]
+    are_refused(run_in_threads(all_repeated(makes, is_last_first=True)))
+
+
+def check_one_model_may_go_from_thread_to_thread() -> None:
+    own, handed_over, ended = variables(), threading.Event(), threading.Event()
+    step = gradient_of(0, own[0])
+    keeper = threading.Thread(target=lambda: (step(), handed_over.set(), ended.wait(90)))
+    keeper.start()  # and is alive while another one goes on
+    assert handed_over.wait(90)
+    results = run_in_threads([repeated(lambda: step, 0)])
+    ended.set()
+    keeper.join(90)
+    assert results == [{MEANS[0]}], results
+
+
+if __name__ == "__main__":
+    run_all(globals())
+    rdmacoll.shutdown()

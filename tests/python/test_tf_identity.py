@@ -1,0 +1,101 @@
+"""Which operations of two ranks are one: names of models, threads and places in a program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from test_tf_ranks import run_checks
+
+from rdmacoll.ops._owners import Owners
+from rdmacoll.optimizer.identity import Numbers, content_of, without_counters
+
+
+@pytest.mark.parametrize("ranks", [2])
+def test_models_of_several_threads_are_kept_apart(ranks: int) -> None:
+    run_checks("tf_threads.py", ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_places_in_a_program_are_told_without_counters(ranks: int) -> None:
+    run_checks("tf_places.py", ranks)
+
+
+class Thing:
+    """What can be referred to."""
+
+
+def in_thread(owners: Owners, things: Sequence[Any], *, after: threading.Event | None = None) -> Any:
+    """What the claim says, and the thread, which may wait before it."""
+    said: list[Any] = []
+
+    def work() -> None:
+        if after is not None:
+            after.wait(30)
+        said.append(owners.claim("name", things))
+
+    thread = threading.Thread(target=work, name="other")
+    thread.start()
+    if after is None:
+        thread.join()
+    return said, thread
+
+
+def test_a_name_is_one_threads_while_others_are_there() -> None:
+    owners, go, first, second = Owners(), threading.Event(), Thing(), Thing()
+    said, waiting = in_thread(owners, [second], after=go)
+    assert in_thread(owners, [first])[0] == [None]
+    # It has ended, but the other one was there before: other ranks may have run that first.
+    go.set()
+    waiting.join()
+    assert said == ["other"]
+
+
+def test_a_thread_that_begins_after_the_end_of_another_is_no_other() -> None:
+    owners, first, second = Owners(), Thing(), Thing()
+    assert in_thread(owners, [first])[0] == [None]
+    assert in_thread(owners, [second])[0] == [None]
+    assert owners.claim("name", [first]) is None
+
+
+def test_one_thing_may_have_two_threads() -> None:
+    owners, thing, go = Owners(), Thing(), threading.Event()
+    said, waiting = in_thread(owners, [thing], after=go)
+    assert owners.claim("name", [thing]) is None
+    go.set()
+    waiting.join()
+    assert said == [None]
+    assert owners.claim("name", [Thing()]) is None  # that thread has ended, and was not the main one's
+
+
+def test_labels_lose_what_processes_count() -> None:
+    cases = {
+        "dense_5/kernel": "dense/kernel",
+        "Adam/m/dense_12/kernel:0": "Adam/m/dense/kernel",
+        "adam/dense_5_kernel_momentum": "adam/dense_kernel_momentum",
+        "block1_conv2/kernel": "block1_conv2/kernel",
+        "v2": "v2",
+        "Variable:0": "Variable",
+    }
+    assert {label: without_counters(label) for label in cases} == cases
+
+
+def test_content_is_that_of_names_and_shapes_in_any_order() -> None:
+    def variable(name: str, *shape: int, dtype: Any = tf.float32) -> Any:
+        return tf.Variable(tf.zeros(shape, dtype), name=name)
+
+    a, b = variable("a", 2), variable("b", 3)
+    assert content_of([a, b]) == content_of([b, a]) == content_of([variable("b", 3), variable("a_7", 2)])
+    others = [[a], [a, variable("b", 2)], [a, variable("c", 3)], [a, variable("b", 3, dtype=tf.float64)]]
+    assert len({content_of(one) for one in [[a, b], *others]}) == 5
+
+
+def test_models_are_numbered_as_they_come() -> None:
+    numbers, models = Numbers(), [[tf.Variable(0.0, name="same")] for _ in range(3)]
+    assert [numbers.number(models[index]) for index in (0, 1, 0, 2, 1)] == [0, 1, 0, 2, 1]
+    assert numbers.number([tf.constant(1.0)]) == numbers.number([tf.constant(2.0)]) == 3
+    del models[0]
+    assert numbers.number([tf.Variable(0.0, name="same")]) == 4
