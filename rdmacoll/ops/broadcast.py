@@ -86,6 +86,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int = 0) -> Any:
     return tf.group(*values)
 
 
+@takes_process_set
 def broadcast_global_variables(root_rank: int = 0) -> Any:
     """In a graph of TensorFlow 1: an op that gives rank `root_rank`'s values to all global variables there
     are now. Run it in a session, after the initialisation; `BroadcastGlobalVariablesHook` does that in a

@@ -244,6 +244,15 @@ def optimizer(one: rdmacoll.ProcessSet, value: float) -> None:
     assert np.allclose(v, one.ranks[1] + 1)
 
 
+def hook(one: rdmacoll.ProcessSet, value: float) -> None:
+    with tf.Graph().as_default():
+        v = tf.compat.v1.get_variable("v", initializer=value)
+        first = rdmacoll.BroadcastGlobalVariablesHook(one.ranks[1], process_set=one)
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=[first]) as session:
+            found = session.run(v)
+    assert found == (one.ranks[1] + 1.0 if one.included() else value), (found, value)
+
+
 def main() -> None:
     evens, low = rdmacoll.ProcessSet([0, 2]), rdmacoll.ProcessSet([0, 1])
     rdmacoll.init(process_sets=[evens, low])
@@ -256,6 +265,7 @@ def main() -> None:
         roots_are_members(one)
     gradients(mine, value)
     optimizer(low, value)
+    hook(low, value)
     rdmacoll.engine.barrier()
     report(True)
 

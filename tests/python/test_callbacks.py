@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ranks import run
+from marks import slow
+from ranks import ROOT, run
 from test_tf_optimizers import tf_keras  # noqa: F401
 from test_tf_ranks import run_checks
 
@@ -14,12 +16,31 @@ from rdmacoll.keras.callbacks import agreement
 from rdmacoll.keras.callbacks.metrics import averages
 
 
+@pytest.mark.slow
 def test_keras_3_begins_equal_on_three_ranks() -> None:
     run_checks("tf_callbacks.py", 3, arguments=["3"])
 
 
+@pytest.mark.slow
 def test_keras_2_begins_equal_on_two_ranks(tf_keras: Path) -> None:  # noqa: F811
     run_checks("tf_callbacks.py", 2, arguments=[str(tf_keras)])
+
+
+# Each check costs seconds: these are tried in each run, all of them in the slow one.
+FIRST = [
+    "check_a_model_that_is_never_built_trains_as_in_one_process",
+    "check_a_callback_behind_ours_restores_on_one_rank_alone",
+    "check_rank_0_alone_loads_a_training",
+    "check_a_model_without_reductions_is_an_error",
+]
+
+
+@pytest.mark.parametrize(("library", "checks"), [("3", FIRST), ("2", FIRST[2:])])
+def test_ranks_begin_equal(tf_keras: Path, library: str, checks: list[str]) -> None:  # noqa: F811
+    first = "3" if library == "3" else str(tf_keras)
+    program = ROOT / "tests" / "multiprocess" / "tf_callbacks.py"
+    outcome = run(program, 2, arguments=[first, *checks], deadline_s=900, warm=True)
+    assert [report["done"] for report in outcome.succeeded()] == [checks] * 2
 
 
 STOPPING = """
@@ -42,7 +63,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("end", ["pass", "rdmacoll.shutdown()"])
+@pytest.mark.parametrize("end", ["pass", slow("rdmacoll.shutdown()")])
 def test_a_rank_that_a_callback_stops_is_named_with_the_cure(end: str) -> None:
     outcome = run(STOPPING.replace("END", end), 2, deadline_s=200, warm=True)
     assert outcome.reports[1] == "left", outcome.text()
@@ -61,34 +82,44 @@ def test_means_are_those_of_one_metric() -> None:
 
 
 KERNEL, BIAS = {"model/0": "float32 (2, 3)"}, {"model/1": "float32 (3,)"}
+Group = tuple[Any, dict[str, str], dict[str, str]]
+
+
+def group(variables: Any = None, built_for: Any = None, **settings: str) -> Group:
+    return built_for, variables or {}, settings
 
 
 def test_slots_are_built_for_what_another_rank_has() -> None:
-    built = {"model": [None, {}], "optimizer": [["model/0", "model/1"], {}]}
-    plain = {"model": [None, {}], "optimizer": [None, {}]}
-    assert agreement.slots_to_build({0: built, 1: plain}) == {"optimizer": ["model/0", "model/1"]}
-    assert agreement.slots_to_build({0: plain, 1: built, 2: {"model": [None, {}]}}) == {
-        "optimizer": ["model/0", "model/1"]
-    }
+    built = {"model": group(), "optimizer": group(built_for=["model/0", "model/1"])}
+    plain = {"model": group(), "optimizer": group()}
+    wanted = {"optimizer": ["model/0", "model/1"]}
+    assert agreement.slots_to_build({0: built, 1: plain}) == wanted
+    assert agreement.slots_to_build({0: plain, 1: built, 2: {"model": group()}}) == wanted
     assert agreement.slots_to_build({0: built, 1: built}) == {}
 
 
 def test_the_first_variable_that_differs_is_named() -> None:
-    here, there = {"model": [None, {**KERNEL, **BIAS}]}, {"model": [None, KERNEL]}
+    here, there = {"model": group({**KERNEL, **BIAS})}, {"model": group(KERNEL)}
     labels = {0: {"model: model/0": "net/kernel", "model: model/1": "net/bias"}, 1: {}, 2: {}}
-    with pytest.raises(
-        MismatchError, match=r"net/bias \(model: model/1\) is float32 \(3,\) on rank 0 and missing"
-    ):
+    said = r"net/bias \(model: model/1\) is float32 \(3,\) on rank 0 and missing on ranks 1, 2"
+    with pytest.raises(MismatchError, match=said):
         agreement.check_equal({0: here, 1: there, 2: there}, labels)
-    other = {"model": [None, {"model/0": "float32 (2, 4)"}]}
-    with pytest.raises(
-        MismatchError, match=r"net/kernel .* is float32 \(2, 4\) on ranks 0, 2 and float32 \(2, 3\)"
-    ):
+    other = {"model": group({"model/0": "float32 (2, 4)"})}
+    said = r"net/kernel .* is float32 \(2, 4\) on ranks 0, 2 and float32 \(2, 3\) on rank 1"
+    with pytest.raises(MismatchError, match=said):
         agreement.check_equal({0: other, 1: there, 2: other}, labels)
     agreement.check_equal({0: here, 1: here}, labels)
-    order = {"optimizer": [["model/0", "model/1"], {}]}, {"optimizer": [["model/1", "model/0"], {}]}
+
+
+def test_an_optimizer_that_differs_is_named() -> None:
+    first, second = {"optimizer": group(beta="0.8")}, {"optimizer": group(beta="0.9")}
+    with pytest.raises(
+        MismatchError, match=r"beta \(optimizer\) is 0.8 on rank 0 and 0.9 on ranks 1, 2, and"
+    ):
+        agreement.check_equal({0: first, 1: second, 2: second}, {})
+    first, second = ({"optimizer": group(built_for=order)} for order in (["model/0"], ["model/1"]))
     with pytest.raises(MismatchError, match="optimizer is built for other variables on rank 1"):
-        agreement.check_equal(dict(enumerate(order)), {0: {}, 1: {}})
+        agreement.check_equal({0: first, 1: second}, {})
 
 
 def test_where_fit_begins_is_agreed_on() -> None:

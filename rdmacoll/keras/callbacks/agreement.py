@@ -10,8 +10,9 @@ from typing import Any
 
 from rdmacoll.engine.errors import ConfigError, MismatchError
 
-# For each group of variables: what its optimizer is built for, and each variable's shape and dtype.
-Groups = Mapping[str, tuple[Any, Mapping[str, str]]]
+# For each group: what its optimizer is built for, each variable's dtype and shape, and the hyperparameters.
+Groups = Mapping[str, tuple[Any, Mapping[str, str], Mapping[str, str]]]
+_NOTHING: tuple[Any, Mapping[str, str], Mapping[str, str]] = (None, {}, {})
 
 
 def check_begin(epochs: Mapping[int, Any]) -> None:
@@ -60,29 +61,44 @@ def slots_to_build(groups: Mapping[int, Groups]) -> dict[str, list[str]]:
 
 def check_equal(groups: Mapping[int, Groups], labels: Mapping[int, Mapping[str, str]]) -> None:
     """labels: by rank, the names of its variables for people. Raises MismatchError, which names the first
-    variable that ranks do not all have alike."""
+    variable or hyperparameter that ranks do not all have alike."""
     for key in _union(groups.values()):
-        for name in _union(one[key][1] if key in one else () for one in groups.values()):
-            kinds = {rank: one[key][1].get(name) if key in one else None for rank, one in groups.items()}
-            if len(set(kinds.values())) > 1:
-                place = f"{key}: {name}"
-                label = next((one[place] for one in labels.values() if place in one), name)
-                told = " and ".join(
-                    f"{'missing' if kind is None else kind} on {in_words(ranks)}"
-                    for kind, ranks in _by_value(kinds).items()
-                )
-                raise MismatchError(
-                    f"ranks cannot be made equal: variable {label} ({place}) is {told}. Build the same model "
-                    "on every rank before fit (model.build(input_shape), or call it on a batch), with the "
-                    "same optimizers."
-                )
-        built = {rank: str(one[key][0]) if key in one else "" for rank, one in groups.items()}
+        found = {rank: one.get(key, _NOTHING) for rank, one in groups.items()}
+        differing = _first_difference({rank: one[2] for rank, one in found.items()})
+        if differing is not None:
+            raise MismatchError(
+                f"ranks cannot be made equal: {differing[0]} ({key}) is {differing[1]}, and it is no "
+                "variable. Give all ranks' optimizers the same arguments, or load the file on all ranks."
+            )
+        differing = _first_difference({rank: one[1] for rank, one in found.items()})
+        if differing is not None:
+            name, told = differing
+            place = f"{key}: {name}"
+            label = next((one[place] for one in labels.values() if place in one), name)
+            raise MismatchError(
+                f"ranks cannot be made equal: variable {label} ({place}) is {told}. Build the same model on "
+                "every rank before fit (model.build(input_shape), or call it on a batch), with the same "
+                "optimizers."
+            )
+        built = {rank: str(one[0]) for rank, one in found.items()}
         if len(set(built.values())) > 1:
             raise MismatchError(
                 f"ranks cannot be made equal: {key} is built for other variables on "
                 f"{in_words(list(_by_value(built).values())[-1])} than on the others. Build it for the same "
                 "variables on every rank, in the same order."
             )
+
+
+def _first_difference(values: Mapping[int, Mapping[str, str]]) -> tuple[str, str] | None:
+    """The first name that does not have the same value on all ranks, and what it is on each."""
+    for name in _union(values.values()):
+        mine = {rank: one.get(name) for rank, one in values.items()}
+        if len(set(mine.values())) > 1:
+            return name, " and ".join(
+                f"{'missing' if one is None else one} on {in_words(ranks)}"
+                for one, ranks in _by_value(mine).items()
+            )
+    return None
 
 
 def _union(lists: Iterable[Iterable[str]]) -> list[str]:

@@ -75,7 +75,6 @@ class Equalizer:
         if heard is None:
             return groups, set(), None
         said = {rank: mine for rank, (mine, _) in heard.items()}
-        agreement.check_wrapped({rank: one["wrapped"] for rank, one in said.items()})
         agreement.check_begin({rank: one.get("epoch") for rank, one in said.items()})
         wanted = agreement.slots_to_build({rank: one["groups"] for rank, one in said.items()})
         if wanted:
@@ -85,6 +84,7 @@ class Equalizer:
             heard = self._exchange({**begin, "problem": problem}, groups)
         if heard is not None:
             last = {rank: mine for rank, (mine, _) in heard.items()}
+            agreement.check_wrapped({rank: one["wrapped"] for rank, one in last.items()})
             agreement.check_problems({rank: one["problem"] for rank, one in last.items()})
             agreement.check_equal(
                 {rank: one["groups"] for rank, one in last.items()},
@@ -101,7 +101,11 @@ class Equalizer:
             **mine,
             "wrapped": wrapped_names(groups),
             "groups": {
-                key: [group.built_for, {name: _kind(one) for name, one in sorted(group.variables.items())}]
+                key: [
+                    group.built_for,
+                    {name: _kind(one) for name, one in sorted(group.variables.items())},
+                    {} if key == MODEL else optimizers.settings_of(group.owner),
+                ]
                 for key, group in sorted(groups.items())
             },
             "counts": {
@@ -145,7 +149,7 @@ def _build(model: Any) -> None:
     if optimizer is None or not getattr(model, "built", False) or not model.trainable_variables:
         return
     if optimizers.can_be_built(optimizer):
-        optimizers.build(optimizer, model.trainable_variables)
+        optimizers.build(optimizer, model.trainable_variables, model)
 
 
 def _build_slots(groups: Mapping[str, Group], wanted: Mapping[str, list[str]]) -> str:
@@ -160,7 +164,7 @@ def _build_slots(groups: Mapping[str, Group], wanted: Mapping[str, list[str]]) -
         if not set(names) <= set(variables):
             continue  # the next exchange shows what is missing here
         try:
-            optimizers.build(group.owner, [variables[name] for name in names])
+            optimizers.build(group.owner, [variables[name] for name in names], groups[MODEL].owner)
         except Exception as error:  # all ranks hear of it
             return f"{type(group.owner).__name__}.build: {type(error).__name__}: {error}"
     return ""

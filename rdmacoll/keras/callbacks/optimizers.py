@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from rdmacoll.optimizer import with_inner
 from rdmacoll.optimizer.registry import plain_variable
 
 OTHER = "other/"
+# A rank's own affair, and the rate, which is a variable.
+_OWN_OF_RANK = ("name", "learning_rate", "jit_compile", "is_legacy_optimizer")
 
 
 def parts_of(optimizer: Any) -> list[Any]:
@@ -120,10 +123,35 @@ def built_for(optimizer: Any, model: Mapping[str, Any]) -> list[str] | None:
     return None if indices is None else _named(inner, indices, model)
 
 
-def build(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Makes the slots for these variables of the model, outside of what is traced."""
+def settings_of(optimizer: Any) -> dict[str, str]:
+    """By name, classes, schedules, and hyperparameters that are no variables: they cannot be sent."""
+    found: dict[str, str] = {}
+    for part in parts_of(optimizer):
+        kind = type(part).__name__
+        found[f"the class {kind}"] = "used"
+        with contextlib.suppress(
+            AttributeError, NotImplementedError
+        ):  # TensorFlow 1, optimizers of one's own
+            for name, value in part.get_config().items():
+                told = _in_words(name, value, getattr(part, "_hyper", {}))
+                if told is not None:
+                    found[f"{name} of {kind}"] = told
+    return found
+
+
+def _in_words(name: str, value: Any, hyper: Mapping[str, Any]) -> str | None:
+    if name == "learning_rate" and isinstance(value, dict):  # a schedule
+        return json.dumps(value, sort_keys=True, default=lambda other: type(other).__name__)
+    if name in hyper or name in _OWN_OF_RANK or not isinstance(value, (bool, int, float, str, type(None))):
+        return None
+    return repr(value)
+
+
+def build(optimizer: Any, variables: Sequence[Any], model: Any) -> None:
+    """Makes the slots for these variables of the model, outside of what is traced, for all its replicas."""
     inner = parts_of(optimizer)[-1]
-    with tf.init_scope():
+    strategy = getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
+    with strategy.scope(), tf.init_scope():
         if is_legacy(inner):
             inner._create_all_weights(list(variables))
         else:

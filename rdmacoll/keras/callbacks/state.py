@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from rdmacoll.engine.operators import CODES
@@ -18,6 +19,7 @@ from rdmacoll.keras.callbacks import optimizers
 from rdmacoll.optimizer.registry import name_of_wrapped, plain_variable, wrapped_optimizers
 
 MODEL = "model"
+_PLAIN = (type(None), str, bytes, int, float, np.ndarray)  # an attribute may be a long list of these
 
 
 @dataclass
@@ -44,6 +46,8 @@ class _Walk:
         self._kept: list[Any] = []  # what is seen stays alive: another object could get its id
 
     def visit(self, value: Any, path: str) -> None:
+        if isinstance(value, _PLAIN):
+            return
         if is_variable(value):
             self._add(path, value)
         elif isinstance(value, Mapping):
