@@ -125,10 +125,13 @@ def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: A
 
 
 def with_inner(optimizer: Any) -> list[Any]:
-    """The optimizer, and what loss scaling (of Keras, and of TensorFlow 1) or a MultiOptimizer has inside."""
+    """The optimizer, and those inside of loss scaling (of Keras, and of TensorFlow 1), of a MultiOptimizer,
+    and of what Keras 2 puts around optimizers of TensorFlow 1."""
     parts = [optimizer]
     for outer in parts:  # which grows
         inner = getattr(outer, "inner_optimizer", None) or getattr(outer, "_optimizer", None)
+        if type(outer).__name__ == "TFOptimizer":
+            inner = outer.optimizer
         parts += [] if inner is None else [inner]
         parts += getattr(outer, "_inner_optimizers", [])
     return parts

@@ -4,7 +4,9 @@ TensorFlow 1, run in Keras' session. The argument: a folder with `tf_keras`, or 
 from __future__ import annotations
 
 import importlib
+import pathlib
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ import tensorflow as tf
 from tf_common import equal_on_all_ranks, raised, run_all, value
 
 import rdmacoll
+from rdmacoll.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
 
 tf.compat.v1.disable_eager_execution()
 if sys.argv[1]:
@@ -60,15 +63,17 @@ def close(model: Any, other: Any) -> None:
 
 
 def matches_one_process(make: Callable[[], Any], passes: int = 1, **options: Any) -> None:
+    """Ranks begin with other weights, and get those of rank 0."""
     keras.backend.clear_session()  # small graphs are faster
     model, alone = network(), network()
     initial = [rdmacoll.engine.broadcast(w, 0) for w in alone.get_weights()]
     alone.set_weights(initial)
-    model.set_weights(initial)
+    if RANK == 0:
+        model.set_weights(initial)
     optimizer = rdmacoll.DistributedOptimizer(
         make(), backward_passes_per_step=passes, average_aggregated_gradients=True
     )
-    fit(model, optimizer, dataset(RANK), BATCH, **options)
+    fit(model, optimizer, dataset(RANK), BATCH, [BroadcastGlobalVariablesCallback(0)], **options)
     assert equal_on_all_ranks(model.get_weights())
     fit(alone, make(), joined(passes), BATCH * SIZE * passes, **options)
     close(model, alone)
@@ -109,6 +114,91 @@ def check_batches_by_hand_and_evaluation() -> None:
     assert equal_on_all_ranks(models[0].get_weights())
 
 
+def check_one_rank_that_overflows_stops_the_step_of_all() -> None:
+    for passes in (1, 2):
+        keras.mixed_precision.set_global_policy("mixed_float16")
+        try:
+            model, optimizer = network(), legacy.Adam(1e-2)
+            x, y = dataset(RANK)
+            if RANK == SIZE - 1:
+                x[BATCH : 2 * BATCH] = 1e30
+            wrapped = rdmacoll.DistributedOptimizer(optimizer, backward_passes_per_step=passes)
+            begin = BroadcastGlobalVariablesCallback(0)
+            fit(model, wrapped, (x, y), BATCH, [begin], epochs=1, metrics=None)
+        finally:
+            keras.mixed_precision.set_global_policy("float32")
+        assert "LossScale" in type(model.optimizer).__name__
+        assert all(np.isfinite(w).all() for w in model.get_weights())
+        assert equal_on_all_ranks(model.get_weights())
+        scale = np.float32(keras.backend.get_value(model.optimizer.loss_scale))
+        assert scale < 2.0**15
+        assert equal_on_all_ranks([scale])
+
+
+def check_metrics_are_averaged_before_the_rate_is_chosen() -> None:
+    """By the mean of all ranks' losses, which falls; those of the last rank rise."""
+    keras.backend.clear_session()
+    model = network()
+    begin, means = BroadcastGlobalVariablesCallback(0), MetricAverageCallback()
+    plateau = keras.callbacks.ReduceLROnPlateau(monitor="loss", factor=0.5, patience=1, min_delta=0)
+    x, y = dataset(RANK)
+    optimizer = rdmacoll.DistributedOptimizer(legacy.SGD(0.05))
+    history = fit(model, optimizer, (x, y * (1 + RANK)), BATCH, [begin, means, plateau], epochs=4).history
+    assert equal_on_all_ranks([np.array(history[name]) for name in ("loss", "mae", "lr")])
+    assert equal_on_all_ranks(model.get_weights())
+
+
+def check_a_checkpoint_of_rank_0_is_all_that_a_training_needs() -> None:
+    """Weights, slots and the count go on, as in a training that was not interrupted."""
+    for make in (lambda: legacy.Adam(1e-2), lambda: legacy.SGD(0.1, momentum=0.9)):
+        keras.backend.clear_session()
+        whole, first = network(), network()
+        initial = [rdmacoll.engine.broadcast(w, 0) for w in first.get_weights()]
+        whole.set_weights(initial)
+        first.set_weights(initial)
+        fit(whole, make(), joined(), BATCH * SIZE, epochs=4)
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(pathlib.Path(folder) / "model.h5")
+            saves = [keras.callbacks.ModelCheckpoint(path)] if RANK == 0 else []
+            fit(first, rdmacoll.DistributedOptimizer(make()), dataset(RANK), BATCH, saves)
+            if RANK == 0:
+                model = keras.models.load_model(path)
+                optimizer = model.optimizer
+            else:
+                model, optimizer = network(), make()
+        begin = BroadcastGlobalVariablesCallback(0)
+        fit(model, rdmacoll.DistributedOptimizer(optimizer), dataset(RANK), BATCH, [begin])
+        assert equal_on_all_ranks(model.get_weights())
+        close(model, whole)
+
+
+def check_a_later_fit_leaves_the_graph_as_it_is() -> None:
+    keras.backend.clear_session()
+    model, data = network(), dataset(RANK)
+    fit(
+        model,
+        rdmacoll.DistributedOptimizer(legacy.Adam(1e-2)),
+        data,
+        BATCH,
+        [BroadcastGlobalVariablesCallback(0)],
+    )
+    counts = []
+    for _ in range(2):
+        model.fit(*data, batch_size=BATCH, verbose=0, callbacks=[BroadcastGlobalVariablesCallback(0)])
+        counts.append(len(tf.compat.v1.get_default_graph().get_operations()))
+    assert counts[0] == counts[1]
+    assert equal_on_all_ranks(model.get_weights())
+
+
+def check_a_model_that_is_not_wrapped_is_refused() -> None:
+    keras.backend.clear_session()
+    begin = BroadcastGlobalVariablesCallback(0)
+    error = raised(
+        rdmacoll.ConfigError, lambda: fit(network(), legacy.SGD(0.1), dataset(RANK), BATCH, [begin])
+    )
+    assert "has reduced no gradient" in str(error)
+
+
 def check_optimizers_that_know_no_graph_are_refused() -> None:
     refused = [keras.optimizers.SGD(), keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD())]
     refused += [tf.keras.optimizers.SGD()] if keras is not tf.keras else []  # of Keras 3
@@ -121,6 +211,21 @@ def check_optimizers_that_know_no_graph_are_refused() -> None:
 def check_the_optimizers_of_tensorflow_1() -> None:
     matches_one_process(lambda: tf.compat.v1.train.MomentumOptimizer(0.1, 0.9))
     matches_one_process(lambda: tf.compat.v1.train.AdamOptimizer(1e-2), passes=2)
+
+
+def check_slots_of_tensorflow_1_that_rank_0_has_restored() -> None:
+    keras.backend.clear_session()
+    model, optimizer = (
+        network(),
+        rdmacoll.DistributedOptimizer(tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)),
+    )
+    fit(model, optimizer, dataset(RANK), BATCH, [BroadcastGlobalVariablesCallback(0)])
+    if RANK == 0:
+        for slot in optimizer.variables():
+            keras.backend.set_value(slot, np.ones(slot.shape, np.float32))
+    model.fit(*dataset(RANK), batch_size=BATCH, verbose=0, callbacks=[BroadcastGlobalVariablesCallback(0)])
+    assert equal_on_all_ranks(model.get_weights())
+    assert equal_on_all_ranks(keras.backend.batch_get_value(optimizer.variables()))
 
 
 if __name__ == "__main__":

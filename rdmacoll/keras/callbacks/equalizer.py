@@ -10,7 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.process_set import ProcessSet
+from rdmacoll.engine import world
+from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.keras.callbacks import agreement, optimizers
 from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
 from rdmacoll.keras.callbacks.state import MODEL, Group, groups_of, wrapped_names
@@ -136,11 +137,23 @@ class Equalizer:
         ]
         name = f"{self._name(groups)}: variables"
         with typed_errors():
-            sent = broadcast_(variables, self._root, name, process_set=self._set)
-            if not tf.executing_eagerly():
-                _session_of(self._model).run(sent)
+            if tf.executing_eagerly():
+                broadcast_(variables, self._root, name, process_set=self._set)
+            else:
+                _session_of(self._model).run(self._op_of_graph(variables, name))
         self._sent = _keys_of(groups)
         note_broadcast(self._model, _optimizers_in(groups), follows=follows)
+
+    def _op_of_graph(self, variables: list[Any], name: str) -> Any:
+        """In a graph of TensorFlow 1, which grows once for all `fit`s that send the same."""
+        made = tf.compat.v1.get_default_graph().get_collection_ref("rdmacoll_broadcasts")
+        said = (self._root, name, number_of(world.current(), self._set))
+        for known, sent, op in made:
+            if known == said and list(map(id, sent)) == list(map(id, variables)):
+                return op
+        op = tf.group(*broadcast_(variables, self._root, name, process_set=self._set))
+        made.append((said, variables, op))
+        return op
 
 
 def _build(model: Any) -> None:

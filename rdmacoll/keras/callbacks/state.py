@@ -96,9 +96,17 @@ def groups_of(model: Any, also: frozenset[str] = frozenset()) -> dict[str, Group
         if parts.isdisjoint(id(part) for part in optimizers.parts_of(optimizer)):
             group = _group_of(optimizer, walk.variables)
             owns = any(not key.startswith(optimizers.OTHER) for key in group.built_for or ())
-            if owns or name in also:
+            if (owns or name in also) and not _is_of_another_graph(group):
                 groups[name] = group
     return groups
+
+
+def _is_of_another_graph(group: Group) -> bool:
+    """Graphs of TensorFlow 1 have variables of the same names, by which Keras 2 knows them there."""
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    return any(getattr(variable, "graph", None) is not graph for variable in group.variables.values())
 
 
 def wrapped_names(groups: Mapping[str, Group]) -> list[str]:
