@@ -14,8 +14,17 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+try:
+    importlib.import_module("numpy")
+except ImportError as error:
+    raise ImportError(
+        f"rdmacoll needs numpy, which cannot be imported: {(str(error).strip().splitlines() or ['?'])[0]}. "
+        "Install it anew: pip install --force-reinstall numpy"
+    ) from error
+
 from rdmacoll import engine, ps
 from rdmacoll.engine import errors
+from rdmacoll.engine.children import clean_environment
 from rdmacoll.engine.errors import (
     ConfigError,
     DuplicateNameError,
@@ -155,6 +164,7 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
+    "clean_environment",
     "cross_rank",
     "cross_size",
     "engine",

@@ -10,6 +10,7 @@ from typing import Callable
 import click
 
 from rdmacoll.cli import (
+    doctor_network as network,
     doctor_page,
     doctor_rdma as rdma,
     doctor_software as software,
@@ -48,8 +49,16 @@ CHECKS = (
     Check("Node", "one-copy reads", system.one_copy, ("one_copy", "settings")),
     Check("Node", "huge pages", system.huge_pages, ("memory",)),
     Check("Node", "open files", system.files, ("files",)),
-    Check("Node", "TCP", system.congestion, ("congestion", "settings")),
+    Check("Node", "memory", system.memory, ("memory", "settings")),
+    Check("Node", "threads", system.threads, ("threads", "cores")),
+    Check("Network", "loopback", network.loopback, ("network",)),
+    Check("Network", "host name", network.host_name, ("network", "start")),
+    Check("Network", "interfaces", network.interfaces, ("network", "settings")),
+    Check("Network", "TCP", system.congestion, ("congestion", "settings")),
     Check("Start", "start", software.start, ("start",)),
+    Check("Start", "TF_CONFIG", software.tf_config, ("variables",)),
+    Check("Start", "Horovod", software.horovod, ("variables",)),
+    Check("Start", "secret", software.secret, ("variables",)),
     Check("Start", "MPI", software.mpi, ("mpi", "start")),
     Check("TensorFlow", "TensorFlow", software.tensorflow, ("packages",)),
     Check("TensorFlow", "Keras", software.keras, ("packages",)),
@@ -68,7 +77,7 @@ def _broke(name: str, reason: str) -> Finding:
 
 
 def examine(machine: Machine) -> list[Finding]:
-    """All findings. A check that breaks is a finding itself."""
+    """All findings, the most urgent ones first. A check that breaks is a finding itself."""
     findings: list[Finding] = []
     told: set[str] = set()
     for check in CHECKS:
@@ -82,7 +91,7 @@ def examine(machine: Machine) -> list[Finding]:
             except Exception as error:
                 found = [_broke(check.name, f"{type(error).__name__}: {error}")]
         findings += [replace(finding, group=check.group) for finding in found]
-    return findings
+    return sorted(findings, key=lambda finding: finding.urgency)
 
 
 @click.command()

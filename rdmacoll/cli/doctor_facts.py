@@ -80,6 +80,8 @@ class Memory:
     huge_free: int = 0
     huge_page_bytes: int = 0
     transparent: str = ""  # always, madvise, never; empty: the kernel has none
+    group_limit: int | None = None  # of all processes of the control group; None: no limit
+    group_file: str = ""  # that says so
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,44 @@ class Cores:
     allowed: tuple[int, ...] = (0,)
     quota: float | None = None  # cores' worth of time; None: no limit
     quota_from: str = ""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface."""
+
+    name: str
+    address: str = ""  # its first one of IPv4
+    mtu: int = 0
+    is_up: bool = True
+    is_bridge: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """The interfaces, and what this host's name stands for."""
+
+    interfaces: tuple[Interface, ...] = ()
+    addresses: tuple[str, ...] = ()  # of the host's name
+    problem: str = ""  # why the name has none
+
+
+@dataclass(frozen=True)
+class Threads:
+    """How many threads there may be, and how many are asked for."""
+
+    asked: int | None = None  # OMP_NUM_THREADS
+    ranks: int = 1  # of this node, as the launcher says
+    limit: Limit = field(default_factory=Limit)  # RLIMIT_NPROC
+
+
+@dataclass(frozen=True)
+class Variables:
+    """Variables of other programs that say something about the job, and what is wrong with them."""
+
+    horovod: tuple[str, ...] = ()  # HOROVOD_... that are set
+    tf_config: str = ""  # the sentence why TF_CONFIG cannot be read
+    secret: str = ""  # the sentence why the file of the secret cannot be used
 
 
 @dataclass(frozen=True)
@@ -159,6 +199,9 @@ class Machine:
     files: Limit = field(default_factory=Limit)
     congestion: Congestion = field(default_factory=Congestion)
     cores: Cores = field(default_factory=Cores)
+    network: Network = field(default_factory=Network)
+    threads: Threads = field(default_factory=Threads)
+    variables: Variables = field(default_factory=Variables)
     mpi: Mpi = field(default_factory=Mpi)
     packages: Packages = field(default_factory=Packages)
     start: Start = field(default_factory=Start)

@@ -18,10 +18,16 @@ class Finding:
     cure: str = ""
     check: str = ""
     group: str = ""
+    is_standing: bool = False  # a note about the machine as it is, which comes behind those about faults
+
+    @property
+    def urgency(self) -> int:
+        """Findings are shown by it: problems, notes, standing notes, and what is well."""
+        return 3 if self.state == OK else 0 if self.state == PROBLEM else 2 if self.is_standing else 1
 
     def fields(self) -> dict[str, str]:
         """For JSON."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "is_standing"}
 
 
 def ok(name: str, seen: str, *, why: str, check: str) -> Finding:
@@ -29,9 +35,9 @@ def ok(name: str, seen: str, *, why: str, check: str) -> Finding:
     return Finding(name, OK, seen, why, check=check)
 
 
-def note(name: str, seen: str, *, why: str, cure: str, check: str) -> Finding:
+def note(name: str, seen: str, *, why: str, cure: str, check: str, is_standing: bool = False) -> Finding:
     """Worth knowing; a training runs."""
-    return Finding(name, NOTE, seen, why, cure, check)
+    return Finding(name, NOTE, seen, why, cure, check, is_standing=is_standing)
 
 
 def problem(name: str, seen: str, *, why: str, cure: str, check: str) -> Finding:

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Callable, TypeVar
 
 from rdmacoll.cli.doctor_facts import (
-    UNLIMITED,
     Congestion,
     Cores,
     Engine,
@@ -26,12 +26,18 @@ from rdmacoll.cli.doctor_facts import (
     Machine,
     Memory,
     Mpi,
+    Network,
     OneCopy,
     Packages,
     Settings,
     Start,
+    Threads,
+    Variables,
 )
+from rdmacoll.cli.doctor_gather_groups import cores, group_memory, read
+from rdmacoll.cli.doctor_gather_network import limit_of, network, threads, variables
 from rdmacoll.engine import bootstrap, device_views, devices, library
+from rdmacoll.engine.alone import check_alone
 from rdmacoll.engine.errors import RdmacollError
 
 _CHILD_TIMEOUT_S = 30
@@ -42,15 +48,10 @@ _MODULES = ("ib_core", "ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "mlx4_ib", "m
 _PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "intel-tensorflow")
 
+# "tensorflow.python.framework.errors_impl.NotFoundError: lib.so: undefined symbol: x"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): \S")
+
 _Part = TypeVar("_Part")
-
-
-def read(path: Path) -> str:
-    """A file of /proc or /sys, stripped; empty where it is not there or not for us."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _loaded() -> library.Library | None:
@@ -144,11 +145,6 @@ def _libibverbs() -> str:
     return ""
 
 
-def _limit(kind: int) -> Limit:
-    soft, hard = resource.getrlimit(kind)
-    return Limit(*(UNLIMITED if value == resource.RLIM_INFINITY else value for value in (soft, hard)))
-
-
 def memory(sys: Path, proc: Path, memlock: Limit) -> Memory:
     """Locked memory and huge pages, below these roots."""
     status = dict(line.partition(":\t")[::2] for line in read(proc / "self/status").splitlines())
@@ -169,6 +165,7 @@ def memory(sys: Path, proc: Path, memlock: Limit) -> Memory:
         number("HugePages_Free"),
         number("Hugepagesize") * 1024,
         rest.partition("]")[0],
+        *group_memory(sys, proc),
     )
 
 
@@ -220,7 +217,10 @@ def _child(arguments: list[str], timeout_s: float = _CHILD_TIMEOUT_S) -> subproc
 
 
 def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no output"])[-1].strip()
+    """The line of the exception that has ended a child; where there is none, its last line. Libraries may
+    print more behind it."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    return next((line for line in reversed(lines) if _EXCEPTION.match(line)), (lines or ["no output"])[-1])
 
 
 def read_by_child(proc: Path) -> OneCopy:
@@ -231,60 +231,6 @@ def read_by_child(proc: Path) -> OneCopy:
     problem = done.stdout.strip() if done.returncode == 0 else _last_line(done.stderr)
     scope = read(proc / "sys/kernel/yama/ptrace_scope")
     return OneCopy(problem, int(scope) if scope else None)
-
-
-def cores(sys: Path, proc: Path, allowed: tuple[int, ...]) -> Cores:
-    """The quota of this process's control group, version 1 or 2, below these roots."""
-    quotas = [
-        *_quotas(sys / "fs/cgroup", _cgroup(proc, ""), _quota_v2),
-        *_quotas(sys / "fs/cgroup/unified", _cgroup(proc, ""), _quota_v2),
-        *_quotas(sys / "fs/cgroup/cpu", _cgroup(proc, "cpu"), _quota_v1),
-    ]
-    online = _count(read(sys / "devices/system/cpu/online")) or len(allowed)
-    if not quotas:
-        return Cores(online, allowed)
-    quota, source = min(quotas)
-    return Cores(online, allowed, quota, source)
-
-
-def _count(ranges: str) -> int:
-    """How many numbers "0-3,8" holds."""
-    total = 0
-    for part in ranges.split(",") if ranges else ():
-        first, _, last = part.partition("-")
-        total += int(last or first) - int(first) + 1
-    return total
-
-
-def _cgroup(proc: Path, controller: str) -> str:
-    """This process's group: of the controller in version 1, or of version 2 with "".
-
-    >>> _cgroup(Path("/nowhere"), "cpu")
-    '/'
-    """
-    for line in read(proc / "self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return path
-    return "/"
-
-
-def _quotas(mount: Path, group: str, quota: Callable[[Path], float | None]) -> list[tuple[float, str]]:
-    """The limits of the group and of all above it: the narrowest counts. Inside a container the mount may
-    begin at the group itself, and its path is not below."""
-    parts = [part for part in group.split("/") if part not in ("", "..")]
-    folders = [mount.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
-    return [(value, str(path)) for path in folders if (value := quota(path)) is not None]
-
-
-def _quota_v2(folder: Path) -> float | None:
-    limit, _, period = read(folder / "cpu.max").partition(" ")  # "max 100000"
-    return int(limit) / int(period) if limit.isdigit() and period.isdigit() else None
-
-
-def _quota_v1(folder: Path) -> float | None:
-    limit, period = read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")
-    return int(limit) / int(period) if limit.isdigit() and period.isdigit() else None  # "-1": none
 
 
 # In a child: an MPI under another MPI's launcher may abort the process that loads it.
@@ -350,7 +296,10 @@ def _packages(load_tensorflow: bool) -> Packages:
 
 def _start() -> Start:
     try:
-        return Start(bootstrap.told_launch())
+        launch = bootstrap.told_launch()
+        if launch is None or launch.size == 1:
+            check_alone(bootstrap.variables(), is_launched=launch is not None)
+        return Start(launch)
     except RdmacollError as error:
         return Start(problem=str(error))
 
@@ -369,6 +318,7 @@ def gather(*, load_tensorflow: bool = False) -> Machine:
 
     settings = part("settings", _settings, Settings())
     chosen = settings.given("RDMACOLL_TCP_CONGESTION")
+    told, secret = bootstrap.variables(), settings.value("RDMACOLL_SECRET_FILE")
     return Machine(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
@@ -377,11 +327,14 @@ def gather(*, load_tensorflow: bool = False) -> Machine:
         engine=part("engine", _engine, Engine()),
         settings=settings,
         kernel=part("kernel", lambda: kernel(sys_root, proc, Path("/dev")), Kernel()),
-        memory=part("memory", lambda: memory(sys_root, proc, _limit(resource.RLIMIT_MEMLOCK)), Memory()),
+        memory=part("memory", lambda: memory(sys_root, proc, limit_of(resource.RLIMIT_MEMLOCK)), Memory()),
         one_copy=part("one_copy", lambda: read_by_child(proc), OneCopy()),
-        files=part("files", lambda: _limit(resource.RLIMIT_NOFILE), Limit()),
+        files=part("files", lambda: limit_of(resource.RLIMIT_NOFILE), Limit()),
         congestion=part("congestion", lambda: congestion(proc, chosen), Congestion()),
         cores=part("cores", lambda: cores(sys_root, proc, tuple(sorted(os.sched_getaffinity(0)))), Cores()),
+        network=part("network", lambda: network(sys_root, platform.node()), Network()),
+        threads=part("threads", lambda: threads(told, limit_of(resource.RLIMIT_NPROC)), Threads()),
+        variables=part("variables", lambda: variables(told, secret), Variables()),
         mpi=part("mpi", _mpi, Mpi()),
         packages=part("packages", lambda: _packages(load_tensorflow), Packages()),
         start=part("start", _start, Start()),

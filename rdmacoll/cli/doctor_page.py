@@ -13,23 +13,26 @@ from rdmacoll.cli.report import counted
 
 _COLOURS = {OK: "green", NOTE: "yellow", PROBLEM: "red"}
 _STATE_WIDTH = len(PROBLEM)
+# By urgency; what is well has the title of its group.
+_TITLES = {0: "Problems", 1: "Notes", 2: "Notes about the machine"}
 _WIDTH_MIN, _WIDTH_MAX = 50, 120  # longer lines are hard to read
 
 
 def lines(machine: Machine, findings: Sequence[Finding], width: int) -> Iterator[str]:
-    """The page: groups in their order, what is well in one line each."""
+    """The page: problems and notes, then what is well, by groups, in one line each."""
     yield f"rdmacoll {machine.package} on {machine.host} ({machine.system}, Python {machine.python})"
     yield from finding_lines(findings, width)
 
 
 def finding_lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
-    """Findings, under the titles of their groups, and the summary."""
+    """Findings, what is amiss before the groups of what is well, and the summary."""
     width = max(_WIDTH_MIN, min(width, _WIDTH_MAX))
     name_width = max((len(finding.name) for finding in findings), default=0)
     group = ""
-    for finding in findings:
-        if finding.group != group:
-            group = finding.group
+    for finding in sorted(findings, key=lambda finding: finding.urgency):
+        title = _TITLES.get(finding.urgency, finding.group)
+        if title != group:
+            group = title
             yield ""
             yield click.style(group, bold=True)
         yield from _block(finding, name_width, width)

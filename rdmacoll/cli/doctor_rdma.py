@@ -74,6 +74,7 @@ def devices(machine: Machine) -> Iterator[Finding]:
             cure="none is needed; where there should be an adapter: see that its driver is loaded and, in a "
             "container, that /dev/infiniband and /sys/class/infiniband are passed in",
             check="ls /sys/class/infiniband; lspci | grep -i -E 'mellanox|infiniband'",
+            is_standing=True,
         )
 
 

@@ -85,6 +85,44 @@ def start(machine: Machine) -> Iterator[Finding]:
         yield ok("start", seen, why="init() takes its rank from these variables", check=check)
 
 
+def tf_config(machine: Machine) -> Iterator[Finding]:
+    """Whether TF_CONFIG can be read, where it is set."""
+    if machine.variables.tf_config:
+        yield problem(
+            "TF_CONFIG",
+            machine.variables.tf_config,
+            why="parameter servers and TensorFlow read from it who takes part",
+            cure="write it as one line of JSON, or unset it",
+            check="python -c 'import json, os; json.loads(os.environ[\"TF_CONFIG\"])'",
+        )
+
+
+def horovod(machine: Machine) -> Iterator[Finding]:
+    """Variables of Horovod, which are not read here."""
+    found = machine.variables.horovod
+    if found:
+        yield note(
+            "Horovod",
+            f"{', '.join(found[:5])} {'is' if len(found) == 1 else 'are'} set, and not read here",
+            why="what they say has no effect",
+            cure="unset them; rdmacoll config lists the settings (HOROVOD_FUSION_THRESHOLD is "
+            "RDMACOLL_BUCKET_BYTES)",
+            check="env | grep HOROVOD; rdmacoll config --all",
+        )
+
+
+def secret(machine: Machine) -> Iterator[Finding]:
+    """Whether the file of the job's secret can be used, where there is one."""
+    if machine.variables.secret:
+        yield problem(
+            "secret",
+            machine.variables.secret,
+            why="ranks that no MPI starts prove by it that they belong together",
+            cure="as the sentence says; the file is the same on every host",
+            check="ls -ln ~/.rdmacoll/secret $RDMACOLL_SECRET_FILE",
+        )
+
+
 def flavour(text: str) -> tuple[str, str]:
     """(which MPI, its version) of what `mpirun --version` or MPI_Get_library_version says.
 
@@ -141,6 +179,7 @@ def mpi(machine: Machine) -> Iterator[Finding]:
             why="it is the usual way to start ranks; Slurm's srun and torchrun do as well",
             cure=f"install Open MPI or MPICH and mpi4py; {by_hand}",
             check="mpirun --version",
+            is_standing=True,
         )
     elif not launcher[0] or not library[0]:
         yield note(
@@ -192,6 +231,7 @@ def tensorflow(machine: Machine) -> Iterator[Finding]:
             why="rdmacoll.engine works with numpy alone; optimizers, tapes and callbacks need TensorFlow",
             cure="pip install 'rdmacoll[tensorflow]'",
             check="python -c 'import tensorflow'",
+            is_standing=True,
         )
         return
     version = f"{found.tensorflow_package} {found.tensorflow}"

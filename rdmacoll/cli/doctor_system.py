@@ -9,6 +9,7 @@ from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
 
 # Descriptors: the engine keeps some for each peer, Python and TensorFlow some hundred.
 _FILES_TIGHT, _FILES_FEW = 1024, 256
+_THREADS_FEW = 256  # processes and threads of a user
 
 
 def cores(machine: Machine) -> Iterator[Finding]:
@@ -67,6 +68,7 @@ def huge_pages(machine: Machine) -> Iterator[Finding]:
             why="large arrays then take a page fault for each 4 KiB, and an adapter an address for each",
             cure="echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
             check=check,
+            is_standing=True,
         )
     else:
         seen = f"{reserved}; transparent: {found.transparent or 'not in this kernel'}"
@@ -131,6 +133,55 @@ def congestion(machine: Machine) -> Iterator[Finding]:
         cure=cure,
         check=check,
     )
+
+
+def memory(machine: Machine) -> Iterator[Finding]:
+    """How much memory the control group grants."""
+    limit, given = machine.memory.group_limit, machine.settings.given("RDMACOLL_BUF_SIZE")
+    pool = int(machine.settings.value("RDMACOLL_BUF_SIZE") or 0)
+    check = f"cat {machine.memory.group_file or '/sys/fs/cgroup/memory.max'}"
+    if limit is None or limit >= pool:
+        seen = "no limit" if limit is None else f"{size_text(limit)} ({machine.memory.group_file})"
+        yield ok("memory", seen, why="the buffer pool and TensorFlow need room", check=check)
+        return
+    yield (problem if given else note)(
+        "memory",
+        f"the control group grants {size_text(limit)} ({machine.memory.group_file}), and the buffer pool of "
+        f"a rank has {size_text(pool)}",
+        why="the kernel ends a process that goes beyond it" if given else "the pool becomes smaller",
+        cure="give the container or job step more memory (docker --memory, Kubernetes limits.memory, srun "
+        f"--mem), or set RDMACOLL_BUF_SIZE={max(limit // 4, 16 << 20)}",
+        check=check,
+    )
+
+
+def threads(machine: Machine) -> Iterator[Finding]:
+    """Whether threads have room: cores, and the limit of their number."""
+    found, count = machine.threads, len(machine.cores.allowed)
+    soft = found.limit.soft
+    check = "ulimit -u; env | grep OMP_NUM_THREADS"
+    if soft != UNLIMITED and soft < _THREADS_FEW:
+        yield problem(
+            "threads",
+            f"this user may have {soft} processes and threads (RLIMIT_NPROC), {_THREADS_FEW} are advised",
+            why="the engine, TensorFlow and numpy start threads, and a start without them fails",
+            cure="ulimit -u unlimited in the script that starts the ranks; before that, as root: '* - nproc "
+            "65536' in /etc/security/limits.d/rdma.conf",
+            check=check,
+        )
+    elif found.asked is not None and found.ranks > 1 and found.asked * found.ranks > count:
+        yield note(
+            "threads",
+            f"OMP_NUM_THREADS={found.asked} for each of {found.ranks} ranks of this node makes "
+            f"{found.asked * found.ranks} threads, for {count} cores",
+            why="threads that wait for a core hold all ranks up",
+            cure=f"export OMP_NUM_THREADS={max(1, count // found.ranks)}",
+            check=check,
+        )
+    else:
+        asked = f", OMP_NUM_THREADS={found.asked}" if found.asked is not None else ""
+        seen = ("no limit" if soft == UNLIMITED else f"up to {soft}") + asked
+        yield ok("threads", seen, why="the engine, TensorFlow and numpy start threads", check=check)
 
 
 def files(machine: Machine) -> Iterator[Finding]:

@@ -17,6 +17,8 @@ _SLOW = 0.5  # of the median of its like
 _CUT_FACTOR = 4  # a cut in use that is so far from the measured one is worth a word
 # What the engine's sentences say (cpp/transport/rdma): nobody acknowledges, or the kernel finds no way.
 _NO_ANSWER, _NO_WAY = "no answer from the other end", "cannot be set up"
+# What the test of a path says (cpp/probe/pair_probe.cc) once its two ends have met.
+_IS_LATE, _LOSES = "was not done within", "the path loses what is sent"
 _UNREACHABLE = ("unreachable", "no route to host")
 
 
@@ -87,11 +89,31 @@ def _broken(found: Paths, path: Path, alone: int | None) -> Finding:
     every = f"no path of rank {alone} works. " if alone is not None else ""
     seen = f"{every}{low.text} and {high.text}: {path.causes()}"
     name = f"{path.transport} {low.rank}-{high.rank}"
-    why, cure, check = _tcp_cause(low, high) if path.transport == TCP else _rdma_cause(found, path)
+    is_tcp = path.transport == TCP
+    why, cure, check = _tcp_cause(low, high, path.causes()) if is_tcp else _rdma_cause(found, path)
     return problem(name, seen, why=why, cure=cure, check=check)
 
 
-def _tcp_cause(low: RankFacts, high: RankFacts) -> tuple[str, str, str]:
+def _tcp_cause(low: RankFacts, high: RankFacts, causes: str) -> tuple[str, str, str]:
+    if _IS_LATE in causes:
+        return (
+            "slow link: the two have met, so no port is blocked, but the data were not done in time",
+            f"{_load_of(low, high)}; for a path that is long: --timeout 300",
+            f"ping {high.host} on {low.host}; then {AGAIN}",
+        )
+    if _LOSES in causes:
+        return (
+            "the two have met, so no port is blocked, but large packets are lost on the way",
+            "give both ends, and what is between them, the same MTU (ip link set INTERFACE mtu 1500)",
+            f"ping -M do -s 1472 {high.host} on {low.host}; then {AGAIN}",
+        )
+    if low.host == high.host:
+        return (
+            "every job needs TCP between all ranks, with RDMA too: to meet, and to notice failures",
+            "see that lo is up (ip link set lo up), and that no firewall of this host closes its own ports; "
+            "or unset RDMACOLL_INTERFACE",
+            f"ip addr show lo; ss -ltnp; then {AGAIN}",
+        )
     return (
         "every job needs TCP between all ranks, with RDMA too: to meet, and to notice failures",
         "open the ports between the two hosts in the firewall, or name a network that both have with "
@@ -123,6 +145,14 @@ def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
             "add the route on both hosts (ip route get ADDRESS from ADDRESS shows the one in use), or name "
             "ports of one network with RDMACOLL_DEVICE",
             check,
+        )
+    if low.host == high.host and (_NO_WAY in path.causes() or _NO_ANSWER in path.causes()):
+        return (
+            f"{mine.text} and {theirs.text} are of one host, and the adapter does not carry packets back to "
+            "it: two of its ports lie in different networks, or the port is down",
+            "name one port for all ranks of the host (RDMACOLL_DEVICE), or let shared memory carry the data "
+            "there (leave RDMACOLL_TRANSPORT unset)",
+            f"ibv_devinfo on {low.host}; then {AGAIN}",
         )
     if _NO_WAY in path.causes():
         return (
@@ -211,10 +241,22 @@ def _slow(found: Paths, path: Path, usual: float) -> Finding:
         f"slow link: from {low.text} to {high.text} {path.forward:.3g} GB/s, and back {path.back:.3g}, where "
         f"{usual:.3g} GB/s are usual (the median of its like)",
         why="all ranks wait for the slowest path",
-        cure="compare width and speed of the links (ibstat, ethtool, lspci -vv), cables, the MTU, and what "
-        "else runs on both hosts",
+        cure=_load_of(low, high),
         check=f"mpirun -np 2 --host {low.host},{high.host} rdmacoll bench pair --transport "
         f"{path.transport.lower()}",
+    )
+
+
+def _load_of(low: RankFacts, high: RankFacts) -> str:
+    """What to look at where a path is slow."""
+    if low.host == high.host:
+        return (
+            "see what else runs on the host (top), and to which cores its ranks are bound (mpirun "
+            "--report-bindings)"
+        )
+    return (
+        "compare width and speed of the links (ibstat, ethtool, lspci -vv), cables, the MTU, and what else "
+        "runs on both hosts"
     )
 
 

@@ -25,6 +25,7 @@ from rdmacoll.engine.alone import check_alone
 from rdmacoll.engine.carrier import Carrier, MpiCarrier, SoloCarrier
 from rdmacoll.engine.cluster import Told
 from rdmacoll.engine.errors import ConfigError, RdmacollError
+from rdmacoll.engine.inherited import MARK, check_inherited, mark_of, without_launch
 from rdmacoll.engine.launch import OPEN_MPI, Launch
 from rdmacoll.engine.library import load
 from rdmacoll.engine.log import Log
@@ -287,6 +288,8 @@ def find_start(
         return Start(Launch("the given MPI communicator", comm.Get_rank(), comm.Get_size()), comm)
     if listed is not None:
         return Start(listed)
+    if rank is None and size is None:
+        check_inherited(environ)
     told = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
     if told is not None:
         return Start(told)
@@ -331,6 +334,7 @@ def find_lists(
         return None
     if any(launch.size > 1 for launch in launch_rules.by_launchers(environ)):
         return None
+    check_inherited(environ)
     variables = cluster_rules.told_by_tf_config(variable)
     return cluster_rules.launch_of(variables, is_colocated=is_colocated) if variables else None
 
@@ -340,6 +344,28 @@ def told_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
     environ = os.environ if environ is None else environ
     told = launch_rules.by_hand(environ)
     return told or next(iter(launch_rules.by_launchers(environ)), None)
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment for a program that it starts and that is no rank of this job: without the
+    variables of launchers, of TF_CONFIG and of starts by hand, and with `extra`. A program that calls
+    `init()` there is a world of its own.
+
+        subprocess.run([sys.executable, "evaluate.py"], env=rdmacoll.clean_environment())
+    """
+    return {**without_launch(os.environ), **(extra or {})}
+
+
+def variables() -> dict[str, str]:
+    """This process's environment, for those that only look at it."""
+    return dict(os.environ)
+
+
+def mark_children(rank: int | None) -> None:
+    """From now on programs that this process starts know that it is this rank; None: it is none any more."""
+    os.environ.pop(MARK, None)
+    if rank is not None:
+        os.environ[MARK] = mark_of(rank, os.environ)
 
 
 def cache_folder() -> Path:

@@ -165,7 +165,7 @@ class Places:
         name = self.values.draw.choice(self.settings)[len("RDMACOLL_") :].lower()
         value = self.values.object()
         if name == "process_sets":
-            return name, value, lambda: ask(value)
+            return "set", value, lambda: ask(value)  # a ProcessSet names itself
         return name, value, lambda: ask(**{name: value})
 
     def launcher(self) -> tuple[str, Any, Callable[[], object]]:

@@ -1,0 +1,98 @@
+"""Gathers what `rdmacoll doctor` knows of the network, of threads and of variables."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from rdmacoll.cli.doctor_facts import UNLIMITED, Interface, Limit, Network, Threads, Variables
+from rdmacoll.cli.doctor_gather_groups import read
+from rdmacoll.engine import cluster
+from rdmacoll.engine.errors import RdmacollError
+from rdmacoll.engine.secret import read_secret
+
+_SIOCGIFADDR = 0x8915  # of an interface, by its name: its first address of IPv4
+_IFF_UP = 1
+_RANKS_OF_A_NODE = (
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+)
+
+
+def _address(name: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            found = fcntl.ioctl(one, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            return ""  # it has none
+    return socket.inet_ntoa(found[20:24])
+
+
+def interfaces(sys: Path) -> tuple[Interface, ...]:
+    """Those that the kernel lists below this root, with this process's addresses."""
+    folder = sys / "class/net"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return tuple(
+        Interface(
+            name,
+            _address(name),
+            int(read(folder / name / "mtu") or 0),
+            bool(int(read(folder / name / "flags") or "0", 16) & _IFF_UP),
+            (folder / name / "bridge").is_dir(),
+        )
+        for name in names
+    )
+
+
+def network(sys: Path, name: str) -> Network:
+    """The interfaces, and the addresses of the host's name."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        return Network(interfaces(sys), problem=reason or str(error))
+    return Network(interfaces(sys), tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
+
+
+def _number(text: str) -> int | None:
+    digits = text.strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
+
+
+def threads(variables: Mapping[str, str], limit: Limit) -> Threads:
+    """By the variables of OpenMP and of launchers."""
+    ranks = (_number(variables.get(name, "")) for name in _RANKS_OF_A_NODE)
+    asked = variables.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return Threads(_number(asked), next((count for count in ranks if count), 1), limit)
+
+
+def limit_of(kind: int) -> Limit:
+    """A resource limit of this process."""
+    soft, hard = resource.getrlimit(kind)
+    return Limit(*(UNLIMITED if value == resource.RLIM_INFINITY else value for value in (soft, hard)))
+
+
+def variables(found: Mapping[str, str], secret_file: str) -> Variables:
+    """What is wrong with TF_CONFIG and with the secret. No file is made."""
+    tf_config = secret = ""
+    if found.get("TF_CONFIG", "").strip():
+        try:
+            cluster.told_by_tf_config(found["TF_CONFIG"])
+        except RdmacollError as error:
+            tf_config = str(error)
+    if secret_file and os.path.lexists(os.path.expanduser(secret_file)):
+        try:
+            read_secret(secret_file)
+        except RdmacollError as error:
+            secret = str(error)
+    # Those of its launchers are a finding of the start.
+    horovod = sorted(name for name in found if name.startswith("HOROVOD_"))
+    return Variables(tuple(horovod), tf_config, secret)
