@@ -44,7 +44,8 @@ Status PairSession::open(int place, std::array<int, 2> numbers, std::string job,
   std::unique_ptr<PairSession> opened(new PairSession(place));
   std::vector<SettingValue> settings;
   RC_RETURN_IF_ERROR(read_config(arguments, environment, opened->config_, settings));
-  RC_RETURN_IF_ERROR(MemoryPool::create(opened->config_.pool_bytes, opened->pool_));
+  std::string note;  // the engine of this rank has said it
+  RC_RETURN_IF_ERROR(create_pool(opened->config_, 2, opened->pool_, note));
   FabricOptions options{.rank = place,
                         .size = 2,
                         .numbers = {numbers.begin(), numbers.end()},

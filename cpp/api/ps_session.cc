@@ -15,6 +15,7 @@
 #include "base/event.h"
 #include "base/system_error.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 namespace rdmacoll::ps {
 namespace {
@@ -52,7 +53,8 @@ Status PsSession::open(Fabric& host, int rank, int size, int servers,
   opened->size_ = size;
   opened->servers_ = servers;
   opened->staleness_ = staleness;
-  RC_RETURN_IF_ERROR(MemoryPool::create(opened->config_.pool_bytes, opened->pool_));
+  std::string note;  // the engine of this rank has said it
+  RC_RETURN_IF_ERROR(create_pool(opened->config_, size, opened->pool_, note));
   FabricOptions options{.rank = rank,
                         .size = size,
                         .job = std::move(job),
@@ -180,8 +182,8 @@ Status PsSession::start(const std::vector<int>& leaders, Nanoseconds timeout) {
     if (clock_.now() >= deadline) return Status::busy();
     if (!moved) sleep(hold, deadline);
   }
-  if (client_ || world_.number(rank_) != rank_) thread_ = std::thread([this] { run(); });
-  return {};
+  if (!client_ && world_.number(rank_) == rank_) return {};
+  return start_thread(thread_, "the thread of parameter servers", [this] { run(); });
 }
 
 Status PsSession::serve(Nanoseconds timeout) {

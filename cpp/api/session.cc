@@ -18,6 +18,7 @@
 #include "bootstrap/numa.h"
 #include "compute/inline.h"
 #include "compute/workers.h"
+#include "memory/room.h"
 
 namespace rdmacoll {
 namespace {
@@ -90,6 +91,15 @@ Status check_servers(const Config& config, int size) {
 
 }  // namespace
 
+Status create_pool(Config& config, int ranks, std::unique_ptr<MemoryPool>& pool,
+                   std::string& note) {
+  // On this node there are at most as many ranks as processors, or the node is crowded.
+  const int ranks_here = std::min(ranks, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+  const PoolWish wish{config.pool_bytes, config.pool_is_given, ranks_here};
+  RC_RETURN_IF_ERROR(fit_pool(wish, memory_room(), config.pool_bytes, note));
+  return MemoryPool::create(config.pool_bytes, pool);
+}
+
 Status refuse_forked_child() {
   if (!is_forked_child()) return {};
   return {Code::uninitialized,
@@ -121,8 +131,10 @@ Status Session::open(int rank, int size, std::string job, std::vector<std::byte>
     }
   }
   std::unique_ptr<MemoryPool> pool;
-  RC_RETURN_IF_ERROR(MemoryPool::create(opened->config_.pool_bytes, pool));
+  std::string note;
+  RC_RETURN_IF_ERROR(create_pool(opened->config_, size, pool, note));
   opened->pool_ = std::move(pool);
+  if (!note.empty()) opened->log_.warning(note);
   FabricOptions options{.rank = rank,
                         .size = size,
                         .job = std::move(job),
@@ -151,8 +163,9 @@ Status Session::start(const std::vector<int>& leaders, Nanoseconds timeout) {
                               config_.start_timeout_s, " s:\n", state())};
   }
   RC_RETURN_IF_ERROR(status);
-  if (std::exchange(stands_, true)) return {};
-  driver_->start();
+  if (stands_) return {};
+  RC_RETURN_IF_ERROR(driver_->start());
+  stands_ = true;
   listen_for_state_signal(driver_.get());
   return {};
 }

@@ -93,6 +93,10 @@ class Session {
 bool is_forked_child();
 Status refuse_forked_child();
 
+// The pool that the settings ask for, or the default one as far as limits allow; `note` says what
+// is smaller. `ranks`: of the world. config.pool_bytes becomes the size.
+Status create_pool(Config& config, int ranks, std::unique_ptr<MemoryPool>& pool, std::string& note);
+
 // How many cores this process may use.
 int cores_allowed();
 

@@ -138,6 +138,7 @@ void scan(Scanner& scanner, Card& card) {
     if (!address || address->port() == 0) return scanner.fail();
     card.tcp.push_back(*address);
   });
+  card.pool_bytes = scanner.expect(",\"buffer\":").number<uint64_t>();
   card.rdma.obstacle = scanner.expect(",\"rdma\":{\"obstacle\":").text();
   card.rdma.has_devices = scanner.expect(",\"devices\":").flag();
   card.rdma.request = scanner.expect(",\"request\":").text();
@@ -159,14 +160,14 @@ std::string to_json(const Card& card) {
   for (const auto& [name, value] : card.settings) {
     settings.push_back(cat(json_quote(name), ":", json_quote(value)));
   }
-  return cat("{\"wire\":", card.wire, ",\"abi\":", card.abi, ",\"host\":", json_quote(card.host),
-             ",\"pid\":", card.pid, ",\"node\":", json_quote(card.node_key),
-             ",\"cpus\":", json_quote(card.cpus), ",\"numa\":", card.numa_node,
-             ",\"uid\":", card.uid, ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[",
-             join(addresses, ","), "],\"rdma\":{\"obstacle\":", json_quote(card.rdma.obstacle),
-             ",\"devices\":", int{card.rdma.has_devices},
-             ",\"request\":", json_quote(card.rdma.request), ",\"pool\":", card.rdma.pool_bytes,
-             "},\"settings\":{", join(settings, ","), "}}");
+  return cat(
+      "{\"wire\":", card.wire, ",\"abi\":", card.abi, ",\"host\":", json_quote(card.host),
+      ",\"pid\":", card.pid, ",\"node\":", json_quote(card.node_key),
+      ",\"cpus\":", json_quote(card.cpus), ",\"numa\":", card.numa_node, ",\"uid\":", card.uid,
+      ",\"unix\":", json_quote(card.unix_name), ",\"tcp\":[", join(addresses, ","),
+      "],\"buffer\":", card.pool_bytes, ",\"rdma\":{\"obstacle\":", json_quote(card.rdma.obstacle),
+      ",\"devices\":", int{card.rdma.has_devices}, ",\"request\":", json_quote(card.rdma.request),
+      ",\"pool\":", card.rdma.pool_bytes, "},\"settings\":{", join(settings, ","), "}}");
 }
 
 Status parse_card(std::string_view text, int rank, Card& card) {

@@ -14,7 +14,7 @@
 namespace rdmacoll {
 
 // Grows with every change of what is sent: frames, messages, handshake, this card.
-inline constexpr uint32_t kWireVersion = 24;
+inline constexpr uint32_t kWireVersion = 25;
 
 struct RdmaCard {
   std::string obstacle;  // why this rank cannot use it, and the cure; "" when it can
@@ -35,6 +35,7 @@ struct Card {
   uint32_t uid = 0;
   std::string unix_name;
   std::vector<SocketAddress> tcp;
+  uint64_t pool_bytes = 0;  // of the buffer pool that this rank has made
   RdmaCard rdma;
   std::map<std::string, std::string> settings;  // those that must be equal everywhere
 };

@@ -13,6 +13,7 @@
 #include "bootstrap/fabric.h"
 #include "bootstrap/fingerprint.h"
 #include "bootstrap/numa.h"
+#include "memory/room.h"
 #include "transport/shm/handshake.h"
 
 namespace rdmacoll {
@@ -104,6 +105,7 @@ Status Fabric::listen() {
            .uid = ::geteuid(),
            .unix_name = reception_->unix_name(),
            .tcp = lodges ? options_.host->card_.tcp : reception_->tcp(),
+           .pool_bytes = pool_.size(),
            .rdma = ability_.card,
            .settings = options_.settings};
   card_text_ = to_json(card_);
@@ -208,6 +210,14 @@ Status Fabric::begin(const World& world) {
 }
 
 Status Fabric::begin_parts() {
+  // Rank 0 decides for all how large batches are, so all have the pool of the one with the least.
+  pool_.shrink(std::min<std::size_t>(pool_.size(), agreement_.pool_bytes));
+  const auto is_mapped = [this](int peer) {
+    return peer != world_.rank && uses_shm(world_.rank, peer);
+  };
+  int mapped = 0;
+  for (int peer = 0; peer < world_.size(); ++peer) mapped += is_mapped(peer) ? 1 : 0;
+  RC_RETURN_IF_ERROR(check_mappings(pool_.size(), mapped, memory_room()));
   const std::string name = transport_name();
   const auto uses = [&](std::string_view part) { return name.find(part) != name.npos; };
   const Config& config = options_.config;
@@ -220,7 +230,6 @@ Status Fabric::begin_parts() {
     parts_.push_back(tcp_.get());
   }
   if (uses("rdma")) {
-    pool_.shrink(std::min<std::size_t>(pool_.size(), agreement_.pool_bytes));
     note_retries(config, ability_.rails, agreement_.notes);
     RC_RETURN_IF_ERROR(RdmaTransport::open(world_, pool_, clock_, *ability_.verbs, ability_.rails,
                                            peer_options(config, pool_.size(), world_.size()),

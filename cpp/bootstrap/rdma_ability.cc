@@ -179,6 +179,10 @@ Status agree_on_pool(std::span<const Card> cards, const Config& config,
 Status agree_on_rdma(std::span<const Card> cards, const Config& config,
                      const std::function<std::string(int)>& describe, RdmaAgreement& agreement) {
   agreement = {};
+  agreement.pool_bytes = cards.front().pool_bytes;
+  for (const Card& card : cards) {
+    agreement.pool_bytes = std::min(agreement.pool_bytes, card.pool_bytes);
+  }
   const auto unable = std::find_if(cards.begin(), cards.end(),
                                    [](const Card& card) { return !card.rdma.obstacle.empty(); });
   agreement.use = unable == cards.end();

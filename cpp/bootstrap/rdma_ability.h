@@ -38,11 +38,11 @@ void note_retries(const Config& config, std::span<const rdma::Rail> rails,
 struct RdmaAgreement {
   bool use = false;
   std::string warning;             // for one rank to say
-  uint64_t pool_bytes = 0;         // what all can pin
+  uint64_t pool_bytes = 0;         // what all have, and with `use` can pin
   std::vector<std::string> notes;  // for one rank to say
 };
 // One rank that cannot decides for all. ConfigError when somebody has asked for it. `describe`
-// names a rank. With `use` the pool is shrunk to `pool_bytes` by the caller: one rank decides how
+// names a rank. The pool is shrunk to `pool_bytes` by the caller: one rank decides how
 // large segments are, so none may have less than it.
 Status agree_on_rdma(std::span<const Card> cards, const Config& config,
                      const std::function<std::string(int)>& describe, RdmaAgreement& agreement);

@@ -14,6 +14,7 @@
 #include "base/futex.h"
 #include "base/system_error.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 namespace rdmacoll {
 namespace {
@@ -82,8 +83,8 @@ Status Driver::connect(Nanoseconds timeout) {
   return failure;
 }
 
-void Driver::start() {
-  thread_ = std::thread([this] { run(); });
+Status Driver::start() {
+  return start_thread(thread_, "the engine's thread", [this] { run(); });
 }
 
 Status Driver::serve(Nanoseconds timeout) {

@@ -40,7 +40,7 @@ class Driver {
   // Drives until the control tree stands; busy() when `timeout` is over before. It may be asked
   // again at any time, and says then whether a rank was lost meanwhile.
   Status connect(Nanoseconds timeout);
-  void start();  // the engine thread
+  Status start();  // the engine thread, which a limit may refuse
   // At a parameter server: drives until every worker has left. busy() when `timeout` is over
   // before; an error is that which has ended the world.
   Status serve(Nanoseconds timeout);

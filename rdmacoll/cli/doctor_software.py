@@ -93,7 +93,7 @@ def tf_config(machine: Machine) -> Iterator[Finding]:
             machine.variables.tf_config,
             why="parameter servers and TensorFlow read from it who takes part",
             cure="write it as one line of JSON, or unset it",
-            check="python -c 'import json, os; json.loads(os.environ[\"TF_CONFIG\"])'",
+            check='echo "$TF_CONFIG" | python -m json.tool',
         )
 
 

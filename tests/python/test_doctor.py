@@ -384,8 +384,7 @@ def test_rails_pin_the_pool_each() -> None:
 
 
 def test_the_table_knows_all_findings() -> None:
-    known = {(name, state) for _, name, state, _ in STATES if state}
-    known |= {(name, "ok") for name in ("memory", "threads")}  # test_doctor_planted.py has these
+    known = {("memory", "ok"), ("threads", "ok"), *((name, state) for _, name, state, _ in STATES if state)}
     seen = {(finding.name, finding.state) for machine, *_ in STATES for finding in doctor.examine(machine)}
     assert seen <= known, seen - known
 
