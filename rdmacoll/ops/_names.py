@@ -59,6 +59,25 @@ def outermost(graph: Any) -> Any:
     return graph
 
 
+def replica_count() -> int:
+    """How many replicas of a `tf.distribute` strategy build what is built now."""
+    context = tf.distribute.get_replica_context()
+    return 1 if context is None else int(context.num_replicas_in_sync)
+
+
+def replica_number() -> int:
+    """Which of them builds it, from 0."""
+    if replica_count() == 1:
+        return 0
+    found = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return int(tf.get_static_value(found) if tf.is_tensor(found) else found)
+
+
+def in_replica(name: str) -> str:
+    """A name that the replicas of this process do not share: they are in no order."""
+    return name if replica_count() == 1 else f"{name}/replica_{replica_number()}"
+
+
 def _title(graph: Any) -> str:
     """The same on all ranks, and another one for each function and each graph that runs by itself."""
     if not getattr(graph, "building_function", False):
@@ -94,7 +113,7 @@ def op_name(name: str | None) -> str:
     program's. Raises ConfigError for functions of one name, or graphs of TensorFlow 1, of two threads.
     """
     if name is not None:
-        return note_taken(checked_name(name))
+        return note_taken(in_replica(checked_name(name)))
     if tf.executing_eagerly():
         return note_taken("")
     graph = outermost(tf.compat.v1.get_default_graph())

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from rdmacoll.ops._names import in_replica
 from rdmacoll.ops._owners import Owners, refuse, threads_text
 
 # Keras and TensorFlow number what has no name of its own: dense_5/kernel:0.
@@ -101,7 +102,7 @@ def name_of_named_tape(name: str, variables: Sequence[Any], _: Any) -> str:
 def check_alone(name: str, variables: Sequence[Any], things: Sequence[Any]) -> str:
     """The name. Raises ConfigError where another thread that is alive reduces gradients of other things under
     it, and ends the world with that."""
-    other = _OWNERS.claim(name, things)
+    other = _OWNERS.claim(in_replica(name), things)
     if other is not None:
         _refuse(other, name, variables)
     return name

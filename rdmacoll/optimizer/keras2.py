@@ -7,10 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import once
 from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
 
 
@@ -22,8 +24,9 @@ class Distributed(Copied):
     _rdmacoll_accumulation: Accumulation | None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """The plain optimizer's pairs, reduced, so that a program clips gradients of all ranks. With several
-        passes to a step they are those of this rank: the last pass's `apply_gradients` reduces their sums."""
+        """The plain optimizer's pairs, reduced, so that a program clips gradients of all ranks. Where
+        `apply_gradients` adds up several passes, or the replicas of this process, it reduces those sums, and
+        these pairs are those of this rank."""
         return self._rdmacoll_computed(super().compute_gradients(*args, **kwargs))  # type: ignore[misc]
 
     def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
@@ -31,7 +34,7 @@ class Distributed(Copied):
         return self._rdmacoll_computed(super()._compute_gradients(*args, **kwargs))  # type: ignore[misc]
 
     def _rdmacoll_computed(self, pairs: Any) -> Any:
-        if self._rdmacoll_accumulation is not None:
+        if self._rdmacoll_accumulation is not None or replica_count() > 1:
             return pairs
         return reduced_pairs(self._rdmacoll_reduce, pairs, is_early=True)
 
@@ -41,6 +44,7 @@ class Distributed(Copied):
         pairs, accumulation = list(grads_and_vars), self._rdmacoll_accumulation
         if accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
+        refuse_accumulation(f"backward_passes_per_step={accumulation.passes}")
         is_graph = not tf.compat.v1.executing_eagerly_outside_functions()
         if is_graph:  # where each call is a step of its own, and of its own graph
             accumulation = accumulation.fresh()

@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.optimizer import once
+from rdmacoll.optimizer import once, replicas
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import subclass
 
 
@@ -18,7 +19,7 @@ class Distributed(Copied):
     """Mixed in before the optimizer's own class; `_rdmacoll_reduce` is set on the dynamic subclass."""
 
     _rdmacoll_reduce: GradientReducer
-    _rdmacoll_is_reduced = False  # while the loss scaling around us has reduced already
+    _rdmacoll_is_reduced = 0  # how many replicas are in loss scaling around us, which has reduced already
     _rdmacoll_applied: tuple[Any, ...] = ()  # variables of the gradients that are being clipped
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
@@ -30,8 +31,9 @@ class Distributed(Copied):
             return plain(grads, trainable_variables)
         variables = _variables_of(self, trainable_variables, len(grads))
         if not self._accumulates():
-            grads = once.reduced(self._rdmacoll_reduce, grads, variables)
-        done = plain(grads, trainable_variables)
+            grads = replicas.reduced(self._rdmacoll_reduce, grads, variables)
+        with replicas.summed(_parts(self)):
+            done = plain(grads, trainable_variables)
         once.forget(variables, self._rdmacoll_reduce.process_set)
         return done
 
@@ -47,7 +49,7 @@ class Distributed(Copied):
         return super()._clip_gradients(grads)  # type: ignore[misc]
 
     def _accumulates(self) -> bool:
-        return bool(getattr(self, "gradient_accumulation_steps", None))
+        return _accumulates(self)
 
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
@@ -97,6 +99,23 @@ def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
     optimizer.gradient_accumulation_steps = passes
 
 
+def _parts(optimizer: Any) -> list[Any]:
+    """The optimizer and those in it."""
+    parts = [optimizer]
+    for outer in parts:  # which grows
+        inner = getattr(outer, "inner_optimizer", None)
+        parts += [*([] if inner is None else [inner]), *getattr(outer, "_inner_optimizers", [])]
+    return parts
+
+
+def _accumulates(optimizer: Any) -> bool:
+    """Raises ConfigError where it cannot."""
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)
+    if steps:
+        refuse_accumulation(f"gradient_accumulation_steps={steps}")
+    return bool(steps)
+
+
 def _check_parts(optimizer: Any, variables: Any) -> None:
     """A MultiOptimizer may ask a function of the program for its parts, when it is built."""
     if not hasattr(optimizer, "_inner_optimizers"):
@@ -142,12 +161,14 @@ def _patch_loss_scaling() -> None:
         if not isinstance(inner, Distributed):
             return plain(self, grads, trainable_variables)
         variables = _variables_of(self, trainable_variables, len(grads))
-        grads = once.reduced(inner._rdmacoll_reduce, grads, variables)
-        inner._rdmacoll_is_reduced = True
+        _accumulates(inner)
+        grads = replicas.reduced(inner._rdmacoll_reduce, grads, variables)
+        inner._rdmacoll_is_reduced += 1
         try:
-            return plain(self, grads, trainable_variables)
+            with replicas.summed(_parts(inner)):
+                return plain(self, grads, trainable_variables)
         finally:
-            inner._rdmacoll_is_reduced = False
+            inner._rdmacoll_is_reduced -= 1
             once.forget(variables, inner._rdmacoll_reduce.process_set)
 
     apply.is_rdmacoll = True  # type: ignore[attr-defined]

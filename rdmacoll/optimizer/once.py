@@ -17,7 +17,7 @@ from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.ops._library import not_converted
-from rdmacoll.ops._names import outermost
+from rdmacoll.ops._names import outermost, replica_number
 from rdmacoll.optimizer.equality import equal_on_ranks
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 Key = tuple[int, Any]  # the process set's number, and the variable
 
-_TENSORS: dict[tuple[int, int], weakref.ref[Any]] = {}  # reduced gradients, by process set and id
-_TRACES: weakref.WeakKeyDictionary[Any, set[Key]] = weakref.WeakKeyDictionary()
+# Reduced gradients: by process set and id. Their variables: by trace and replica.
+_TENSORS: dict[tuple[int, int], weakref.ref[Any]] = {}
+_TRACES: weakref.WeakKeyDictionary[Any, dict[int, set[Key]]] = weakref.WeakKeyDictionary()
 _EARLY: set[Key] = set()  # variables whose gradients are reduced before an optimizer gets them
 
 
@@ -38,8 +39,7 @@ def note(
     keys = {(number, key) for key in map(_key, variables) if key is not None}
     if is_early:
         _EARLY.update(keys)
-    if not tf.executing_eagerly():
-        _TRACES.setdefault(_trace(), set()).update(keys)
+    _here().update(keys)
     for gradient in gradients:
         if gradient is not None:
             _note_tensor(_values(gradient), number)
@@ -47,15 +47,14 @@ def note(
 
 def forget(variables: Sequence[Any], process_set: ProcessSet) -> None:
     """An optimizer has applied the gradients. Later ones of these variables in the same trace are others."""
-    if not tf.executing_eagerly():
-        number = number_of(world.current(), process_set)
-        _TRACES.get(_trace(), set()).difference_update((number, _key(variable)) for variable in variables)
+    number = number_of(world.current(), process_set)
+    _here().difference_update((number, _key(variable)) for variable in variables)
 
 
 def states(gradients: Sequence[Any], variables: Sequence[Any], process_set: ProcessSet) -> list[bool | None]:
     """Whether each gradient is reduced. None: only a comparison of the ranks can tell."""
     number = number_of(world.current(), process_set)
-    here: set[Key] = set() if tf.executing_eagerly() else _TRACES.get(_trace(), set())
+    here = _here()
     found: list[bool | None] = []
     for gradient, variable in zip(gradients, variables):
         key = (number, _key(variable))
@@ -67,9 +66,17 @@ def states(gradients: Sequence[Any], variables: Sequence[Any], process_set: Proc
 
 
 @not_converted
-def reduced(reducer: GradientReducer, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The gradients, each of them reduced: here, or before by a tape or by `compute_gradients`."""
-    result, known = list(gradients), states(gradients, variables, reducer.process_set)
+def reduced(
+    reducer: GradientReducer,
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+    known: Sequence[bool | None] | None = None,
+) -> list[Any]:
+    """The gradients, each of them reduced: here, or before by a tape or by `compute_gradients`. known: their
+    `states`, where the caller knows them."""
+    result = list(gradients)
+    if known is None:
+        known = states(gradients, variables, reducer.process_set)
     result = [_summed(reducer, one) if state is True else one for one, state in zip(result, known)]
     if False in known or not any(gradient is not None for gradient in gradients):
         mine = [gradient if state is False else None for gradient, state in zip(result, known)]
@@ -83,6 +90,14 @@ def reduced(reducer: GradientReducer, gradients: Sequence[Any], variables: Seque
         for index, gradient in zip(unknown, found):
             result[index] = gradient
     return result
+
+
+@not_converted
+def reduced_early(reducer: GradientReducer, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """The same of gradients that come from a tape, wrapped or not, and are unchanged since."""
+    number = number_of(world.current(), reducer.process_set)
+    known = [one is None or _is_noted(_values(one), number) for one in gradients]
+    return reduced(reducer, gradients, variables, known)
 
 
 def _reduced_unless_equal(reducer: GradientReducer, gradients: list[Any], variables: list[Any]) -> list[Any]:
@@ -166,11 +181,13 @@ def _is_noted(tensor: Any, number: int) -> bool:
     return found is not None and found() is tensor
 
 
-def _trace() -> Any:
-    """The graph of the outermost function, or that of TensorFlow 1 around it."""
+def _here() -> set[Key]:
+    """What is noted of this replica in the outermost function's graph, or in that of TensorFlow 1 around it.
+    Nothing stays of eager code, which has no end."""
+    if tf.executing_eagerly():
+        return set()
     graph = outermost(tf.compat.v1.get_default_graph())
-    with tf.init_scope():
-        return graph if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    return _TRACES.setdefault(graph, {}).setdefault(replica_number(), set())
 
 
 def _key(variable: Any) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rdmacoll.optimizer import once
+from rdmacoll.optimizer import once, replicas
 from rdmacoll.optimizer.copies import copying
 from rdmacoll.optimizer.reduce import GradientReducer
 
@@ -33,9 +33,11 @@ def subclass(plain: type, mixin: type, reducer: GradientReducer | Exchange) -> t
 
 
 def reduced_pairs(reducer: GradientReducer, grads_and_vars: Any, *, is_early: bool) -> list[tuple[Any, Any]]:
-    """(gradient, variable) pairs, the gradients reduced, once in all. is_early: by `compute_gradients`."""
+    """(gradient, variable) pairs, the gradients reduced, once in all. is_early: by `compute_gradients`, which
+    leaves sums over the replicas of this process to `apply_gradients`."""
     gradients, variables = split(grads_and_vars)
-    gradients = once.reduced(reducer, gradients, variables)
+    reduced = once.reduced_early if is_early else replicas.reduced
+    gradients = reduced(reducer, gradients, variables)
     once.note(gradients, variables, reducer.process_set, is_early=is_early)
     return list(zip(gradients, variables))
 

@@ -16,6 +16,7 @@ from rdmacoll.optimizer import once
 from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
+from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
 
 
@@ -62,6 +63,7 @@ class Distributed(Copied):
             )
         if self._rdmacoll_accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
+        refuse_accumulation(f"backward_passes_per_step={self._rdmacoll_accumulation.passes}")
         step = self._rdmacoll_accumulation.when(
             self._rdmacoll_is_last, lambda: self._rdmacoll_apply(pairs, args, kwargs)
         )

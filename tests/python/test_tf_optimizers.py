@@ -180,6 +180,16 @@ def test_the_table_comes_true_in_tensorflow_2_15(old_python: Path) -> None:
         assert len(done) == 6
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_gradient_is_reduced_once(tf_keras: Path, ranks: int) -> None:
-    run_checks("tf_once.py", ranks, arguments=[str(tf_keras)])
+WHOLE = [pytest.param(2, (), id="few"), pytest.param(3, ("all",), id="all", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("ranks", "more"), WHOLE)
+def test_a_gradient_is_reduced_once(tf_keras: Path, ranks: int, more: tuple[str, ...]) -> None:
+    run_checks("tf_once.py", ranks, arguments=[str(tf_keras), *more])
+
+
+@pytest.mark.parametrize(("ranks", "more"), WHOLE)
+def test_replicas_of_a_process_train_as_one_process(
+    tf_keras: Path, ranks: int, more: tuple[str, ...]
+) -> None:
+    run_checks("tf_replicas.py", ranks, arguments=[str(tf_keras), *more])
