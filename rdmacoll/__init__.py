@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         scatter,
     )
     from rdmacoll.optimizer import DistributedGradientTape, DistributedOptimizer
+    from rdmacoll.weights_check import check_weights, declare_local
 
 # Name -> module, and whether the name is the module itself.
 _LAZY = {
@@ -102,6 +103,8 @@ _LAZY = {
     "scatter": "rdmacoll.ops",
     "DistributedGradientTape": "rdmacoll.optimizer",
     "DistributedOptimizer": "rdmacoll.optimizer",
+    "check_weights": "rdmacoll.weights_check",
+    "declare_local": "rdmacoll.weights_check",
 }
 _LAZY_MODULES = {
     "keras": "rdmacoll.keras",
@@ -164,9 +167,11 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
+    "check_weights",
     "clean_environment",
     "cross_rank",
     "cross_size",
+    "declare_local",
     "engine",
     "error_from",
     "errors",

@@ -85,7 +85,17 @@ bool parse_algorithms(std::string_view text, ParsedValue& value) {
   return true;
 }
 
+// One of the words, or a number of updates.
+bool parse_check(const Setting& setting, std::string_view text, ParsedValue& value) {
+  if (std::isdigit(static_cast<unsigned char>(text.front())) != 0) {
+    return parse_integer(setting, text, value);
+  }
+  value.text = lower(text);
+  return value.text == "first" || value.text == "epoch" || value.text == "off";
+}
+
 bool parse_choice(const Setting& setting, std::string_view text, ParsedValue& value) {
+  if (setting.name == "RDMACOLL_CHECK_WEIGHTS") return parse_check(setting, text, value);
   if (setting.name == "RDMACOLL_TRANSPORT") return parse_transports(text, value);
   if (setting.name == "RDMACOLL_ALLREDUCE_ALGORITHM") return parse_algorithms(text, value);
   if (setting.name == "RDMACOLL_PROCESS_SETS")
@@ -127,6 +137,7 @@ bool parse(const Setting& setting, std::string_view text, ParsedValue& value) {
     case Unit::count:
       return parse_integer(setting, text, value);
     case Unit::seconds:
+    case Unit::ratio:
       return parse_number(setting, text, value);
     case Unit::choice:
       return parse_choice(setting, text, value);
@@ -270,8 +281,8 @@ Status read_setting(const Setting& setting, const std::vector<Given>& given, Con
 }
 
 std::string_view name_of(Unit unit) {
-  constexpr std::array<std::string_view, 6> kNames = {"flag",  "text",  "choice",
-                                                      "bytes", "count", "seconds"};
+  constexpr std::array<std::string_view, 7> kNames = {"flag",  "text",    "choice", "bytes",
+                                                      "count", "seconds", "ratio"};
   return kNames[static_cast<std::size_t>(unit)];
 }
 

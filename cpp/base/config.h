@@ -15,7 +15,7 @@
 
 namespace rdmacoll {
 
-enum class Unit : uint8_t { flag, text, choice, bytes, count, seconds };
+enum class Unit : uint8_t { flag, text, choice, bytes, count, seconds, ratio };
 enum class Scope : uint8_t { world, rank };  // world: must be equal on all ranks (fingerprint)
 
 struct Config;
@@ -27,7 +27,7 @@ struct ParsedValue {
   bool automatic = false;  // "auto": as if unset
   bool flag = false;
   uint64_t integer = 0;  // bytes and count
-  double seconds = 0;    // in the unit of the name: _S or _US
+  double seconds = 0;    // in the unit of the name: _S or _US; of a ratio its value
   std::vector<AlgorithmRange> algorithms;
   std::vector<std::vector<int>> ranks;
   std::string note;  // what is not as it was written

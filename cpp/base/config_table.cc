@@ -85,6 +85,15 @@ constexpr Setting kSettings[] = {
      "none, or the ranks of each set, ascending, with semicolons between sets (0,2;1,3)",
      "Process sets that exist from the start, beside the world.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.process_sets = value.ranks; }},
+    {"RDMACOLL_CHECK_WEIGHTS", "", "epoch", Unit::choice, Scope::world,
+     "first, epoch, off, or a number of updates (100)",
+     "When ranks compare the weights, slots and learning rates of a wrapped optimizer: after its "
+     "first update, after each epoch too, or after each so many updates; off: never.",
+     1, 1e9, nullptr},
+    {"RDMACOLL_CHECK_WEIGHTS_TOLERANCE", "", "1e-05", Unit::ratio, Scope::world, "0 to 1e9",
+     "How far values of two ranks may be apart, by the largest one of the variable: processors of "
+     "different kinds round differently.",
+     0, 1e9, nullptr},
     {"RDMACOLL_MODE", "", "allreduce", Unit::choice, Scope::world, "allreduce or ps",
      "ps: parameter servers sum what the workers push, and the workers pull the sums.", 0, 0,
      [](Config& config, const ParsedValue& value) { config.has_servers = value.text == "ps"; }},

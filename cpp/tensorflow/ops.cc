@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "tensorflow/applied.h"
 #include "tensorflow/attachment.h"
 #include "tensorflow/done.h"
 #include "tensorflow/kernel.h"
@@ -100,6 +101,15 @@ constexpr OpDefinition kOps[] = {
      &Kernel::create<RC_ALLTOALL>,
      {kMovable, kName, kLabels, kSet}},
     {"RdmacollBarrier", {}, {}, true, &no_shapes, &Kernel::create<RC_BARRIER>, {kName, kSet}},
+    {"RdmacollApplied",
+     {},
+     {},
+     true,
+     &no_shapes,
+     &AppliedKernel::create,
+     {"optimizer: string"},
+     &AppliedKernel::compute,
+     &AppliedKernel::destroy},
     {"RdmacollPsPush",
      {"gradients: N * T", kRate},
      {},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Callable
 
 import numpy as np
 
@@ -12,6 +13,14 @@ from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_o
 from rdmacoll.engine.results import results_of
 from rdmacoll.engine.submission import Call, performed
 from rdmacoll.engine.world import current
+
+_listeners: list[Callable[[int], None]] = []
+
+
+def after_join(listener: Callable[[int], None]) -> None:
+    """Calls `listener` with the set's number whenever a join() of this process has ended: all its ranks begin
+    anew there, whatever they have done before."""
+    _listeners.append(listener)
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
@@ -36,7 +45,10 @@ def join(process_set: ProcessSet = global_process_set) -> int:
             "after the last step."
         )
     engine = current()
-    operation = performed(engine, Call(abi.JOIN, (), (), process_set=number_of(engine, process_set)))
+    number = number_of(engine, process_set)
+    operation = performed(engine, Call(abi.JOIN, (), (), process_set=number))
+    for listener in _listeners:
+        listener(number)
     return int(results_of(engine, operation).array(0, np.dtype(np.int64)))
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.ops import _baselines
 from rdmacoll.ops._arguments import check_movable, check_root, in_groups, tensor as as_tensor
 from rdmacoll.ops._gradients import filled, zeros_that_wait
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
@@ -68,6 +69,8 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
 
     copies = in_groups(values, name, send)
     assigned = [variable.assign(copy) for variable, copy in zip(targets, copies)]
+    if tf.executing_eagerly():
+        _baselines.note(targets)
     with tf.control_dependencies([] if tf.executing_eagerly() else [a for a in assigned if a is not None]):
         return [tf.identity(copy) for copy in copies]
 

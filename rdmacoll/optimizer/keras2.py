@@ -8,12 +8,13 @@ import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops._names import replica_count
-from rdmacoll.optimizer import once
+from rdmacoll.optimizer import fits, once
 from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
+from rdmacoll.optimizer.update_check import applied
 
 
 class Distributed(Copied):
@@ -64,6 +65,7 @@ class Distributed(Copied):
             gradients = once.required(reducer, gradients, variables, call, cure)
         done = super().apply_gradients(list(zip(gradients, variables)), *args, **kwargs)  # type: ignore[misc]
         once.forget(variables, reducer.process_set)
+        applied(self, variables)
         return done
 
     def _rdmacoll_skips(self, args: Any, kwargs: Any) -> str | None:
@@ -126,7 +128,13 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     is_new = not is_legacy(optimizer)
     if is_new:
         refuse_graphs(optimizer)
+    package = next(name for name in ("tf_keras", "keras") if _is_of(type(optimizer), name))
+    fits.watch(package, 2)
     distributed = subclass(type(optimizer), DistributedNew if is_new else Distributed, reducer)
     # Of the class, since Keras tracks what an optimizer has.
     distributed._rdmacoll_accumulation = reducer.accumulation()  # type: ignore[attr-defined]
     optimizer.__class__ = distributed
+
+
+def _is_of(kind: type, package: str) -> bool:
+    return any(base.__module__.partition(".")[0] == package for base in kind.__mro__)

@@ -8,11 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.optimizer import once, replicas
+from rdmacoll.optimizer import fits, once, replicas
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import subclass
+from rdmacoll.optimizer.update_check import applied
 
 
 class Distributed(Copied):
@@ -25,8 +26,14 @@ class Distributed(Copied):
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """`apply_gradients` and `fit` come through here. Reduces before clipping, so that the norm is
         that of the whole batch."""
-        plain = super().apply  # type: ignore[misc]
         _check_parts(self, trainable_variables)
+        done = self._rdmacoll_apply(grads, trainable_variables)
+        if not self._accumulates():
+            applied(self, self._trainable_variables)  # type: ignore[attr-defined]
+        return done
+
+    def _rdmacoll_apply(self, grads: Any, trainable_variables: Any) -> Any:
+        plain = super().apply  # type: ignore[misc]
         if self._rdmacoll_is_reduced:
             return plain(grads, trainable_variables)
         variables = _variables_of(self, trainable_variables, len(grads))
@@ -36,6 +43,11 @@ class Distributed(Copied):
             done = plain(grads, trainable_variables)
         once.forget(variables, self._rdmacoll_reduce.process_set)
         return done
+
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        super()._backend_update_step(grads, trainable_variables, learning_rate)  # type: ignore[misc]
+        if self._accumulates():  # here for each update, in `apply` for each pass
+            applied(self, self._trainable_variables)  # type: ignore[attr-defined]
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         object.__setattr__(self, "_rdmacoll_applied", tuple(trainable_variables))
@@ -62,6 +74,7 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
             "or take Keras 2 (tf_keras) with an optimizer of keras.optimizers.legacy."
         )
     distributed = subclass(plain, Distributed, reducer)
+    fits.watch("keras", 3)
     save_as(plain, distributed)
     _patch_loss_scaling()
     patch_jit()

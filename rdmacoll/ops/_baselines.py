@@ -1,0 +1,63 @@
+"""The values that variables had when a broadcast made them equal on all ranks, as fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from rdmacoll.engine.submission import Array
+from rdmacoll.ops._updates import fingerprint
+
+_NAME = "_rdmacoll_baseline"  # an attribute of the `tf.Variable`
+_NUMERIC = "biufcV"  # numpy's kinds; V: bfloat16 and its like
+UNCHANGED, CHANGED, UNKNOWN = 0, 1, 2
+
+
+def plain(variable: Any) -> Any:
+    """The `tf.Variable` of a Keras 3 variable; others as they are."""
+    value = getattr(variable, "value", None)
+    return variable if value is None or callable(value) else value
+
+
+def is_numeric(variable: Any) -> bool:
+    """Whether its values are numbers or booleans."""
+    return np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype).kind in _NUMERIC
+
+
+def read(variable: Any) -> Array:
+    """The value of a `tf.Variable`, without a copy where that is possible: nobody assigns meanwhile."""
+    tensor = variable.read_value()
+    # EagerTensor.numpy() copies what this gives.
+    alias = getattr(tensor, "_numpy", None)
+    return np.asarray(tensor.numpy() if alias is None else alias())
+
+
+def fingerprint_of(value: Array) -> int:
+    """A 64-bit number for the bytes of an array."""
+    return fingerprint(np.ascontiguousarray(value))
+
+
+def note(variables: Iterable[Any]) -> None:
+    """Keeps the values in mind that a broadcast has just given to these variables."""
+    for variable in variables:
+        one = plain(variable)
+        if hasattr(one, "read_value") and is_numeric(one):
+            setattr(one, _NAME, fingerprint_of(read(one)))
+
+
+def has_one(variable: Any) -> bool:
+    """Whether a broadcast has made it equal."""
+    return hasattr(plain(variable), _NAME)
+
+
+def change_of(variable: Any, now: int) -> int:
+    """Whether a `tf.Variable`, with the fingerprint `now`, has changed since its last broadcast; without one,
+    since the first call, which gives UNKNOWN."""
+    then = getattr(variable, _NAME, None)
+    if then is None:
+        setattr(variable, _NAME, now)
+        return UNKNOWN
+    return UNCHANGED if then == now else CHANGED

@@ -1,0 +1,119 @@
+"""The op that counts an optimizer's updates in graphs, and the other functions of the op library about them
+(cpp/tensorflow/applied.h)."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import weakref
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from rdmacoll.engine.arguments import address_of
+from rdmacoll.engine.errors import error_to_fields
+from rdmacoll.engine.submission import Array
+from rdmacoll.ops._interrupts import waiting
+from rdmacoll.ops._library import _load, library_path, op_scope, ops
+
+NEVER = 2**63 - 1  # the update after which nobody is called
+_LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
+_COMPARES: dict[str, Callable[[], None]] = {}  # by the optimizer's name
+# By graph and name of the op: the handles of the variables that are read when it calls.
+_HANDLES: weakref.WeakKeyDictionary[Any, dict[str, list[Any]]] = weakref.WeakKeyDictionary()
+
+
+@lru_cache(maxsize=1)
+def _shared() -> Any:
+    _load()
+    shared = ctypes.CDLL(str(library_path()))
+    shared.rc_tf_fail_update.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    shared.rc_tf_count_update.argtypes = [ctypes.c_char_p]
+    shared.rc_tf_updates.argtypes = [ctypes.c_char_p]
+    shared.rc_tf_updates.restype = ctypes.c_int64
+    shared.rc_tf_set_due.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    shared.rc_tf_set_updates.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    shared.rc_tf_fingerprint.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
+    shared.rc_tf_fingerprint.restype = ctypes.c_uint64
+    shared.rc_tf_listen_to_updates(_heard)
+    _order_after_assignments()
+    return shared
+
+
+@_LISTENER
+def _heard(name: bytes, run: int) -> None:
+    try:
+        with waiting():
+            _COMPARES[name.decode()]()
+    except BaseException as error:  # the kernel raises it
+        _shared().rc_tf_fail_update(run, json.dumps(error_to_fields(error)).encode())
+
+
+def listen(name: str, compare: Callable[[], None]) -> None:
+    """Calls `compare` after the updates of optimizer `name` that are due; what it raises fails the step."""
+    _COMPARES[name] = compare
+
+
+def start_counting(name: str, due: int) -> None:
+    """The next update of optimizer `name` is number 1."""
+    _shared().rc_tf_set_updates(name.encode(), 0)
+    _shared().rc_tf_set_due(name.encode(), due)
+
+
+def set_due(name: str, due: int) -> None:
+    """The update after which the comparison is called next."""
+    _shared().rc_tf_set_due(name.encode(), due)
+
+
+def updates(name: str) -> int:
+    """How many updates optimizer `name` has applied."""
+    return int(_shared().rc_tf_updates(name.encode()))
+
+
+def count_update(name: str, variables: Sequence[Any]) -> None:
+    """Counts an update that is applied here: now, or whenever the function runs that is being traced.
+    variables: of `tf.Variable`; the comparison comes after the assignments to them that are built before
+    this call, and before those that are built later."""
+    if tf.executing_eagerly():
+        if _shared().rc_tf_count_update(name.encode()):
+            with waiting():
+                _COMPARES[name]()
+        return
+    _shared()
+    graph = tf.compat.v1.get_default_graph()
+    handles = [graph.capture(one.handle) for one in variables if hasattr(one, "handle")]
+    with op_scope(), tf.device("CPU:0"):
+        op = ops().rdmacoll_applied(optimizer=name)
+    _HANDLES.setdefault(graph, {})[op.name] = handles
+
+
+def _order_after_assignments() -> None:
+    """The op has no handles as inputs, since TensorFlow would want it on the device of each of them. What
+    orders the ops of a function by the variables that they touch is told of them here."""
+    from tensorflow.python.framework import auto_control_deps
+
+    @auto_control_deps.register_acd_resource_resolver
+    def _rdmacoll_applied(op: Any, reads: Any, writes: Any) -> bool:
+        del writes
+        if op.type != "RdmacollApplied":
+            return False
+        handles = [_origin(handle) for handle in _HANDLES.get(op.graph, {}).get(op.name, [])]
+        unknown = [handle for handle in handles if handle not in reads]
+        reads.update(unknown)
+        return bool(unknown)
+
+
+def _origin(handle: Any) -> Any:
+    # TensorFlow replaces a handle behind an Identity by what is before it, and asks again.
+    while handle.op.type == "Identity":
+        handle = handle.op.inputs[0]
+    return handle
+
+
+def fingerprint(array: Array) -> int:
+    """A hash of the bytes of a contiguous array, of any dtype."""
+    if array.nbytes == 0:
+        return 0
+    return int(_shared().rc_tf_fingerprint(address_of(array), array.nbytes))

@@ -1,0 +1,179 @@
+"""The values that have to be equal on all ranks: which ones, in which order, and their fingerprints.
+
+Scalars of the optimizer come first (counts, learning rates), since a rate that differs is the cause of
+weights that differ. Then weights, then slots. Left out are gradient accumulators, states of seed generators,
+metrics, and variables that `declare_local` has named. Non-trainable variables are `states`: batch
+normalisation keeps other statistics on each rank.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.submission import Array
+from rdmacoll.ops._baselines import fingerprint_of, is_numeric, plain, read
+
+_LOCAL = "_rdmacoll_is_local"
+_SEED_STATES = ("StateVar", "seed_generator_state")
+
+
+class Entry(NamedTuple):
+    """One value: a `tf.Variable`, a number, or a schedule with the count it is asked for."""
+
+    label: str
+    source: Any
+    step: Any = None
+
+
+def declare_local(variables: Iterable[Any]) -> None:
+    """Says that these variables are each rank's own: `check_weights` and the checks of wrapped optimizers
+    leave them out. Gradients and broadcasts stay as they are.
+
+    variables: of `tf.Variable` or `keras.Variable`. Raises ConfigError for anything else."""
+    for variable in variables:
+        if not hasattr(variable, "assign"):
+            raise ConfigError(f"declare_local() takes variables, not a {type(variable).__name__}.")
+        setattr(plain(variable), _LOCAL, True)
+
+
+def weights_of(model: Any) -> list[Any]:
+    """The trainable variables of a model, of a `tf.Module`, or of a list of variables."""
+    for name in ("trainable_weights", "trainable_variables"):
+        found = _listed(model, name)
+        if found is not None:
+            return found
+    return list(model)
+
+
+def states_of(model: Any) -> list[Any]:
+    """The non-trainable variables of a model but metrics and seeds."""
+    metrics = {id(plain(one)) for metric in getattr(model, "metrics", []) for one in metric.variables}
+    found = _listed(model, "non_trainable_weights") or []
+    return [
+        one
+        for one in found
+        if id(plain(one)) not in metrics and not any(name in label_of(one) for name in _SEED_STATES)
+    ]
+
+
+def _listed(model: Any, name: str) -> list[Any] | None:
+    """None where the model has no such list. Keras 2 raises ValueError before a model is built."""
+    try:
+        found = getattr(model, name, None)
+    except ValueError:
+        layers = getattr(model, "layers", [])
+        return [one for layer in layers for one in _listed(layer, name) or []]
+    return None if found is None else list(found)
+
+
+def label_of(variable: Any) -> str:
+    """How messages call a variable."""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", "")).removesuffix(":0")
+
+
+def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
+    """What is compared of an optimizer (or None) and the variables that it trains."""
+    parts = _parts_of(optimizer)
+    accumulators = {
+        id(plain(one)) for part in parts for one in getattr(part, "_accumulated_gradients", None) or []
+    }
+    seen = {id(plain(one)) for one in weights} | accumulators
+    of_optimizer: list[Entry] = []
+    for part in parts:
+        for entry in [*_variables_of(part), *_rates_of(part)]:
+            if id(entry.source) not in seen:
+                seen.add(id(entry.source))
+                of_optimizer.append(entry)
+    scalars = [entry for entry in of_optimizer if _is_scalar(entry.source)]
+    slots = [entry for entry in of_optimizer if not _is_scalar(entry.source)]
+    return [*scalars, *variable_entries(weights), *[entry for entry in slots if _is_compared(entry.source)]]
+
+
+def variable_entries(variables: Iterable[Any]) -> list[Entry]:
+    """The same of a list of variables."""
+    found = [Entry(label_of(one), plain(one)) for one in variables]
+    return [entry for entry in found if _is_compared(entry.source)]
+
+
+def _parts_of(optimizer: Any) -> list[Any]:
+    from rdmacoll.optimizer import with_inner
+
+    return [] if optimizer is None else with_inner(optimizer)
+
+
+def _is_compared(variable: Any) -> bool:
+    return is_numeric(variable) and not getattr(variable, _LOCAL, False)
+
+
+def _is_scalar(source: Any) -> bool:
+    shape = getattr(source, "shape", None)
+    return shape is None or shape.rank == 0
+
+
+def _variables_of(part: Any) -> list[Entry]:
+    variables: Any = getattr(part, "variables", [])
+    # A method in the legacy optimizers of Keras 2.
+    found = list(variables() if callable(variables) and not isinstance(variables, list) else variables)
+    return [Entry(label_of(one), plain(one)) for one in found]
+
+
+def _rates_of(part: Any) -> list[Entry]:
+    """Learning rates that are no variables of the optimizer, and the other numbers of legacy optimizers."""
+    rates = {name: getattr(part, name, None) for name in ("_learning_rate", "_lr")}
+    rates |= getattr(part, "_hyper", None) or {}
+    found = []
+    for name, rate in rates.items():
+        label = f"{getattr(part, 'name', type(part).__name__)}/{name.lstrip('_')}"
+        if hasattr(rate, "assign"):
+            found.append(Entry(label, plain(rate)))
+        elif callable(rate):
+            found.append(Entry(label, rate, getattr(part, "iterations", None)))
+        elif isinstance(rate, numbers.Real):
+            found.append(Entry(label, rate))
+    return found
+
+
+def values_of(entries: Sequence[Entry], session: Any = None) -> list[Array]:
+    """The values, without copies where that is possible: nobody assigns meanwhile. session: of a graph of
+    TensorFlow 1."""
+    if session is not None:
+        fetched = session.run([entry.source for entry in entries if _is_variable(entry.source)])
+        found = iter(fetched)
+        return [
+            np.asarray(next(found) if _is_variable(entry.source) else _number(entry, session))
+            for entry in entries
+        ]
+    return [
+        read(entry.source) if _is_variable(entry.source) else np.asarray(_number(entry)) for entry in entries
+    ]
+
+
+def _is_variable(source: Any) -> bool:
+    return hasattr(source, "assign")
+
+
+def _number(entry: Entry, session: Any = None) -> Any:
+    if not callable(entry.source):
+        return np.float64(entry.source)
+    # A schedule of Keras is asked for a step; a function of the program is not.
+    rate = entry.source(entry.step) if hasattr(entry.source, "get_config") else entry.source()
+    if session is not None:
+        return session.run(rate) if tf.is_tensor(rate) else np.asarray(rate)
+    return rate.numpy() if hasattr(rate, "numpy") else np.asarray(rate)
+
+
+def fingerprints(values: Sequence[Array]) -> Array:
+    """One 64-bit number for the bytes of each array."""
+    return np.array([fingerprint_of(value) for value in values], np.uint64)
+
+
+def structure_of(values: Sequence[Array]) -> int:
+    """A number for the dtypes and shapes alone."""
+    text = ";".join(f"{value.dtype.name}{value.shape}" for value in values)
+    return fingerprint_of(np.frombuffer(text.encode() + b";", np.uint8))

@@ -1,0 +1,168 @@
+"""What a model's `fit` knows: where epochs end, the model of an optimizer, which variables it began with.
+
+`fit` of Keras gets one more callback, behind all others. It communicates nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable
+
+from rdmacoll.ops import _baselines
+from rdmacoll.ops._baselines import plain
+from rdmacoll.optimizer import compared
+
+_RUNNING: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by wrapped optimizer
+# The classes that have `fit`, by package and version of Keras.
+_PLACES = {3: ("backend.tensorflow.trainer", "TensorFlowTrainer"), 2: ("engine.training", "Model")}
+
+
+class Fit:
+    """One call of `fit` on one rank."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._began: dict[str, int] = {}  # by optimizer: its updates when the epoch began
+        self._lengths: dict[str, int] = {}  # and in the last epoch that ended
+        self._steps = 0  # batches of an epoch, where Keras knows them
+        self._known: set[int] = set()
+        self._is_first_epoch = True
+        self.optimizers: list[Any] = []
+
+    def begin(self, steps: int | None) -> None:
+        """After `on_train_begin` of all other callbacks."""
+        self._steps = steps or 0
+        self._known = {id(plain(one)) for one in _made(self._model)}
+        self.optimizers = wrapped_optimizers(self._model)
+        for optimizer in self.optimizers:
+            _RUNNING[optimizer] = self
+
+    def begin_epoch(self) -> None:
+        """The updates of an epoch count from here."""
+        self._began = dict(_counts(self.optimizers))
+
+    def end_epoch(self) -> None:
+        """Now its length is known."""
+        self._is_first_epoch = False
+        for name, count in _counts(self.optimizers):
+            self._lengths[name] = count - self._began.get(name, 0)
+
+    def remaining(self, name: str, count: int) -> int:
+        """How many updates from update number `count` of this optimizer on until this rank's epoch ends: at
+        least 1; 0 where that is unknown."""
+        length = self._lengths.get(name) or self._steps // _passes(self.optimizers)
+        return 0 if length < 1 else length - (count - self._began.get(name, 0)) % length
+
+    def waits_for_a_broadcast(self, weights: Iterable[Any]) -> bool:
+        """Whether some weights were made by the first batch of this `fit`, and no broadcast has made them
+        equal so far."""
+        return self._is_first_epoch and any(
+            id(plain(one)) not in self._known and not _baselines.has_one(one) for one in weights
+        )
+
+    def states(self) -> list[Any]:
+        """The model's non-trainable variables."""
+        return compared.states_of(self._model)
+
+
+def of(optimizer: Any) -> Fit | None:
+    """The `fit` that runs with this optimizer."""
+    return None if optimizer is None else _RUNNING.get(optimizer)
+
+
+def wrapped_optimizers(model: Any) -> list[Any]:
+    """The wrapped optimizers among the attributes of a model, and of what is around them."""
+    from rdmacoll.optimizer import with_inner
+
+    candidates = [getattr(model, "optimizer", None), *list(vars(model).values())]
+    found: list[Any] = []
+    for candidate in candidates:
+        if hasattr(candidate, "apply_gradients"):
+            parts = with_inner(candidate)
+            found += [one for one in parts if hasattr(type(one), "_rdmacoll_reduce") and one not in found]
+    return found
+
+
+def _made(model: Any) -> list[Any]:
+    weights = compared.weights_of(model) if hasattr(model, "trainable_weights") else []
+    return [*weights, *compared.states_of(model)]
+
+
+def _counts(optimizers: Iterable[Any]) -> list[tuple[str, int]]:
+    from rdmacoll.optimizer import update_check
+
+    found = [update_check.check_of(one) for one in optimizers]
+    return [(check.name, check.updates()) for check in found if check is not None]
+
+
+def _passes(optimizers: Iterable[Any]) -> int:
+    """How many batches make an update."""
+    for one in optimizers:
+        accumulation = getattr(one, "_rdmacoll_accumulation", None)
+        passes = getattr(one, "gradient_accumulation_steps", None) or getattr(accumulation, "passes", None)
+        if passes:
+            return int(passes)
+    return 1
+
+
+def watch(package: str, version: int) -> None:
+    """Every `fit` of this Keras is noticed from now on. package: "keras" or "tf_keras"."""
+    module, name = _PLACES[version]
+    place: Any = getattr(importlib.import_module(f"{package}.src.{module}"), name)
+    kept: Callable[..., Any] = place.fit
+    if getattr(kept, "is_rdmacoll", False):
+        return
+    callback_class = _callback_class(importlib.import_module(f"{package}.callbacks").Callback)
+    signature = inspect.signature(kept)
+
+    @functools.wraps(kept)
+    def fit(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        model = given.arguments["self"]
+        running = Fit(model)
+        given.arguments["callbacks"] = _with(given.arguments.get("callbacks"), callback_class(running))
+        outer: Mapping[Any, Fit] = {one: _RUNNING[one] for one in wrapped_optimizers(model) if of(one)}
+        try:
+            return kept(*given.args, **given.kwargs)
+        finally:
+            for optimizer in running.optimizers:
+                _RUNNING.pop(optimizer, None)
+            _RUNNING.update(outer)
+
+    fit.is_rdmacoll = True  # type: ignore[attr-defined]
+    place.fit = fit
+
+
+def _with(callbacks: Any, one: Any) -> Any:
+    if callbacks is None:
+        return [one]
+    if isinstance(callbacks, (list, tuple)):
+        return [*callbacks, one]
+    if hasattr(callbacks, "append"):  # a CallbackList
+        callbacks.append(one)
+        return callbacks
+    return [callbacks, one]
+
+
+def _callback_class(base: Any) -> Callable[[Fit], Any]:
+    class Noticed(base):  # type: ignore[misc]
+        """Tells a Fit when it begins, and when its epochs begin and end. No hooks for batches, which cost."""
+
+        def __init__(self, fit: Fit) -> None:
+            super().__init__()
+            self._fit = fit
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self._fit.begin((self.params or {}).get("steps"))
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self._fit.begin_epoch()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self._fit.end_epoch()
+
+    return Noticed

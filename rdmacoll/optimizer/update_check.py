@@ -1,0 +1,216 @@
+"""The comparison of ranks at the updates of a wrapped optimizer (RDMACOLL_CHECK_WEIGHTS).
+
+All ranks of the process set reduce gradients for each update, so they count the same updates, whatever their
+batches, epochs and accumulations are. The number of the next update to compare after follows from the table
+of the last comparison, which all ranks have. So no rank waits in a comparison that another one leaves out.
+Ranks that come back from join() have counted differently: there all of them begin anew.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine import joining, world
+from rdmacoll.engine.errors import ConfigError, MismatchError
+from rdmacoll.engine.log import Log
+from rdmacoll.engine.process_set import ProcessSet, number_of
+from rdmacoll.engine.submission import Array
+from rdmacoll.ops import _updates
+from rdmacoll.optimizer import compared, fits
+from rdmacoll.optimizer.comparison import Comparison, Difference
+
+MODE, TOLERANCE = "RDMACOLL_CHECK_WEIGHTS", "RDMACOLL_CHECK_WEIGHTS_TOLERANCE"
+# What each rank tells beside its fingerprints: in `fit`; has variables that are not broadcast yet; has
+# warned; updates until its epoch ends (0: unknown).
+_FITS, _HOLDS, _WARNED, _REMAINING = range(4)
+_CURE = (
+    "Give all ranks the same values before the first batch (BroadcastGlobalVariablesCallback, "
+    "broadcast_variables), let callbacks decide by the same numbers (MetricAverageCallback before them), or "
+    "allow it with {tolerance}={value:.3g} or {mode}=off."
+)
+
+_CHECKS: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()
+
+
+def applied(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Called where an optimizer that is wrapped has applied an update of `variables`, or is traced doing so.
+    Raises MismatchError when it is time to compare, and ranks differ."""
+    process_set = optimizer._rdmacoll_reduce.process_set
+    if process_set.size() == 1 or mode() == "off" or _is_elsewhere():
+        return
+    check = _CHECKS.get(optimizer)
+    if check is None:
+        check = _CHECKS[optimizer] = UpdateCheck(optimizer)
+    check.applied(variables)
+
+
+def check_of(optimizer: Any) -> UpdateCheck | None:
+    """None before the optimizer's first update, and where nothing is compared."""
+    return _CHECKS.get(optimizer)
+
+
+def _is_elsewhere() -> bool:
+    """In a graph of TensorFlow 1, whose variables Python cannot read meanwhile; and in all replicas of a
+    strategy but the first one."""
+    if not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function:
+        return True
+    replica = tf.distribute.get_replica_context()
+    number = 0 if replica is None else replica.replica_id_in_sync_group
+    if replica is None or replica.num_replicas_in_sync == 1:
+        return False
+    return (tf.get_static_value(number) if tf.is_tensor(number) else number) != 0
+
+
+def mode() -> str:
+    """The setting: first, epoch, off or a number."""
+    return world.current().values.text(MODE)
+
+
+def tolerance() -> float:
+    """How far values may be apart."""
+    return world.current().values.number(TOLERANCE)
+
+
+class UpdateCheck:
+    """The comparisons of one optimizer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.name: str = optimizer._rdmacoll_reduce.name
+        self._optimizer = weakref.ref(optimizer)
+        self._weights: dict[int, Any] = {}  # by identity, in the order of their first update
+        self._left_out: set[int] = set()  # positions of states that ranks have changed
+        self._has_warned = False
+        self._has_noted = False
+        self.restart()
+        _updates.listen(self.name, self.compare)
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """Whose ranks are compared."""
+        found: ProcessSet = self._optimizer()._rdmacoll_reduce.process_set  # type: ignore[union-attr]
+        return found
+
+    def is_of(self, number: int) -> bool:
+        """Whether it compares the ranks of this process set."""
+        try:
+            return number_of(world.current(), self.process_set) == number
+        except ConfigError:  # of a set that was removed
+            return False
+
+    def restart(self) -> None:
+        """The next update is the first one again."""
+        self._left_out.clear()
+        self._has_warned = False
+        _updates.start_counting(self.name, due=1)
+
+    def applied(self, variables: Sequence[Any]) -> None:
+        """An update that is applied or traced here."""
+        for variable in variables:
+            self._weights.setdefault(id(variable), variable)
+        entries, _ = self._entries()
+        sources = [entry.source for entry in entries]
+        _updates.count_update(self.name, sources)
+
+    def updates(self) -> int:
+        """How many there were."""
+        return _updates.updates(self.name)
+
+    def _entries(self) -> tuple[list[compared.Entry], list[compared.Entry]]:
+        fit = fits.of(self._optimizer())
+        states = [] if fit is None else compared.variable_entries(fit.states())
+        return compared.entries_of(list(self._weights.values()), self._optimizer()), states
+
+    def compare(self) -> None:
+        """After the update that was due."""
+        count = self.updates()
+        fit = fits.of(self._optimizer())
+        told = [0, 0, int(self._has_warned), 0]
+        if fit is not None:
+            told[_FITS] = 1
+            told[_HOLDS] = int(fit.waits_for_a_broadcast(self._weights.values()))
+            told[_REMAINING] = fit.remaining(self.name, count)
+        comparison = Comparison(f"check of {self.name}", self.process_set)
+        said = comparison.meet(self._entries, None, self._left_out, told)
+        action = _action(count, said)
+        is_judged = action != "nothing"
+        _updates.set_due(self.name, next_due(mode(), count, is_judged, int(said[0, _REMAINING])))
+        if not is_judged or comparison.is_equal():
+            return
+        found = comparison.difference(tolerance(), self._left_out)
+        if found is not None:
+            self._tell(found, count, is_error=action == "error", is_first=comparison.live[0])
+
+    def _tell(self, found: Difference, count: int, *, is_error: bool, is_first: int) -> None:
+        text = f"after update {count} of {self.name}, {found.sentence()}"
+        speaks = self.process_set.rank() == is_first
+        if not found.is_beyond:
+            if speaks and not self._has_noted:
+                Log(rank=world.rank()).say(f"{text}: {within(found)}")
+            self._has_noted = True
+            return
+        if is_error:
+            raise MismatchError(beyond(text, found))
+        self._has_warned = True
+        if speaks:
+            Log(rank=world.rank()).warning(beyond(text, found))
+
+
+def within(found: Difference) -> str:
+    """The end of a note."""
+    return f"{TOLERANCE}={tolerance():g} allows it, and this is said once."
+
+
+def beyond(text: str, found: Difference) -> str:
+    """The sentence of an error."""
+    cure = _CURE.format(tolerance=TOLERANCE, value=_allowing(found.relative), mode=MODE)
+    return f"ranks {found.reference} and {found.rank} train apart: {text}. {cure}"
+
+
+def _allowing(relative: float) -> float:
+    """A tolerance with which this difference passes."""
+    return min(relative * 1.1, 1e9)
+
+
+def _action(count: int, said: Array) -> str:
+    """The same on all ranks: "error" and "warning" where values differ, or "nothing"."""
+    if said[:, _HOLDS].any():
+        return "nothing"
+    if said[:, _FITS].all():
+        return "error"
+    # In a loop the program may broadcast after its first step.
+    if count == 1 or said[:, _WARNED].any():
+        return "nothing"
+    return "error" if mode().isdigit() else "warning"
+
+
+def next_due(setting: str, count: int, is_judged: bool, remaining: int) -> int:
+    """The update to compare after next. As long as nobody knows where the root's epoch ends, and until a
+    comparison counts, the numbers of updates double.
+
+    >>> next_due("epoch", 1, True, 9), next_due("epoch", 1, True, 0), next_due("epoch", 1, False, 9)
+    (10, 2, 2)
+    >>> next_due("5", 1, True, 0), next_due("5", 10, True, 0), next_due("first", 1, False, 0)
+    (5, 15, 2)
+    """
+    soon = _updates.NEVER if is_judged else 2 * count
+    if setting.isdigit():
+        every = int(setting)
+        return min(soon, (count // every + 1) * every)
+    if setting == "first":
+        return soon
+    return min(soon, count + remaining if remaining > 0 else 2 * count)
+
+
+def _restart_all(number: int | None = None) -> None:
+    """After a join of this process set, or at the begin of a world: of every set."""
+    for check in list(_CHECKS.values()):
+        if number is None or check.is_of(number):
+            check.restart()
+
+
+joining.after_join(_restart_all)
+world.on_change(lambda address: _restart_all() if address else None)

@@ -1,0 +1,97 @@
+"""`check_weights`, for training loops of one's own: whether all ranks train the same model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.engine import world
+from rdmacoll.engine.errors import ConfigError, MismatchError
+from rdmacoll.engine.log import Log
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.ops._library import not_converted
+from rdmacoll.optimizer import compared, update_check
+from rdmacoll.optimizer.compared import declare_local
+from rdmacoll.optimizer.comparison import Comparison
+from rdmacoll.ps.calls import has_servers
+
+__all__ = ["check_weights", "declare_local"]
+
+
+@not_converted
+def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet | None = None) -> None:
+    """Compares the weights of `model` and the slots, counts and learning rates of `optimizer` between all
+    ranks, which all call it at the same step. Call it between steps, from Python.
+
+    model: a Keras model, a `tf.Module`, or a list of variables. optimizer: of Keras or `tf.compat.v1.train`,
+    wrapped or not; None: that of the model, if it has one. process_set: whose ranks compare; None: those of
+    the wrapped optimizer, else all. Ranks that have joined take no part. In a graph of TensorFlow 1 it needs
+    a default session.
+
+    Left out: gradient accumulators, states of seed generators, metrics, variables of `declare_local`, and
+    non-trainable variables (statistics of batch normalisation) that a rank has changed since their last
+    broadcast, or since the first check without one.
+
+    Raises MismatchError on all ranks where a value differs by more than RDMACOLL_CHECK_WEIGHTS_TOLERANCE, by
+    the largest value of its variable; smaller differences are a note. Raises ConfigError with asynchronous
+    parameter servers, where each worker has other values, and inside a `tf.function`.
+    """
+    world.current()
+    if has_servers():
+        raise ConfigError(
+            "check_weights() with asynchronous parameter servers, where each worker has pulled its values at "
+            "another moment: there is nothing to compare. Leave it out, or use sync=True."
+        )
+    if tf.inside_function():
+        raise ConfigError(
+            "check_weights() inside a tf.function would be called once, while it is traced: call it from "
+            "Python, between steps."
+        )
+    optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+    one, title = _set_and_title(optimizer, process_set)
+    if one.size() == 1:
+        return
+    comparison = Comparison(title, one)
+    # States that one rank has changed are known again in each call, by the values at their broadcast.
+    left_out: set[int] = set()
+    comparison.meet(lambda: _entries(model, optimizer), _session(), left_out)
+    if comparison.is_equal():
+        return
+    found = comparison.difference(update_check.tolerance(), left_out)
+    if found is None:
+        return
+    text = f"in check_weights(), {found.sentence()}"
+    if found.is_beyond:
+        raise MismatchError(update_check.beyond(text, found))
+    if one.rank() == comparison.live[0]:
+        Log(rank=world.rank()).say(f"{text}: {update_check.within(found)}")
+
+
+def _entries(model: Any, optimizer: Any) -> tuple[list[compared.Entry], list[compared.Entry]]:
+    weights = compared.entries_of(compared.weights_of(model), optimizer)
+    return weights, compared.variable_entries(compared.states_of(model))
+
+
+def _set_and_title(optimizer: Any, process_set: ProcessSet | None) -> tuple[ProcessSet, str]:
+    from rdmacoll.optimizer import with_inner
+
+    parts = [] if optimizer is None else with_inner(optimizer)
+    reducers = [type(one)._rdmacoll_reduce for one in parts if hasattr(type(one), "_rdmacoll_reduce")]
+    title = f"check_weights of {reducers[0].name}" if reducers else "check_weights"
+    if process_set is not None:
+        return process_set, title
+    return (reducers[0].process_set if reducers else global_process_set), title
+
+
+def _session() -> Any:
+    """Of a graph of TensorFlow 1, whose variables have values only there; None elsewhere."""
+    if tf.executing_eagerly():
+        return None
+    session = tf.compat.v1.get_default_session()
+    if session is None:
+        raise ConfigError(
+            "check_weights() in a graph of TensorFlow 1 reads variables in a session: call it within "
+            "`with session.as_default():`."
+        )
+    return session
