@@ -72,12 +72,17 @@ def updates(name: str) -> int:
     return int(_shared().rc_tf_updates(name.encode()))
 
 
+def is_due_after_one_more(name: str) -> bool:
+    """Counts an update. Whether it is due."""
+    return bool(_shared().rc_tf_count_update(name.encode()))
+
+
 def count_update(name: str, variables: Sequence[Any]) -> None:
     """Counts an update that is applied here: now, or whenever the function runs that is being traced.
     variables: of `tf.Variable`; the comparison comes after the assignments to them that are built before
     this call, and before those that are built later."""
     if tf.executing_eagerly():
-        if _shared().rc_tf_count_update(name.encode()):
+        if is_due_after_one_more(name):
             with waiting():
                 _COMPARES[name]()
         return

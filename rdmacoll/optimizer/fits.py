@@ -12,13 +12,18 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
+import tensorflow as tf
+
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._baselines import plain
 from rdmacoll.optimizer import compared
 
 _RUNNING: weakref.WeakKeyDictionary[Any, Fit] = weakref.WeakKeyDictionary()  # by wrapped optimizer
 # The classes that have `fit`, by package and version of Keras.
-_PLACES = {3: ("backend.tensorflow.trainer", "TensorFlowTrainer"), 2: ("engine.training", "Model")}
+_PLACES = {
+    3: [("backend.tensorflow.trainer", "TensorFlowTrainer")],
+    2: [("engine.training", "Model"), ("engine.training_v1", "Model")],
+}
 
 
 class Fit:
@@ -50,6 +55,14 @@ class Fit:
         self._is_first_epoch = False
         for name, count in _counts(self.optimizers):
             self._lengths[name] = count - self._began.get(name, 0)
+
+    def end_batch(self, session: Any) -> None:
+        """In a graph of TensorFlow 1."""
+        from rdmacoll.optimizer import update_check
+
+        for optimizer in self.optimizers:
+            passes = _passes([optimizer])
+            update_check.applied_in_a_graph(optimizer, self._model.trainable_weights, passes, session)
 
     def remaining(self, name: str, count: int) -> int:
         """How many updates from update number `count` of this optimizer on until this rank's epoch ends: at
@@ -111,12 +124,15 @@ def _passes(optimizers: Iterable[Any]) -> int:
 
 def watch(package: str, version: int) -> None:
     """Every `fit` of this Keras is noticed from now on. package: "keras" or "tf_keras"."""
-    module, name = _PLACES[version]
-    place: Any = getattr(importlib.import_module(f"{package}.src.{module}"), name)
+    for module, name in _PLACES[version]:
+        _watch(package, getattr(importlib.import_module(f"{package}.src.{module}"), name))
+
+
+def _watch(package: str, place: Any) -> None:
     kept: Callable[..., Any] = place.fit
     if getattr(kept, "is_rdmacoll", False):
         return
-    callback_class = _callback_class(importlib.import_module(f"{package}.callbacks").Callback)
+    callback_class = _callback_class(importlib.import_module(package))
     signature = inspect.signature(kept)
 
     @functools.wraps(kept)
@@ -148,8 +164,8 @@ def _with(callbacks: Any, one: Any) -> Any:
     return [callbacks, one]
 
 
-def _callback_class(base: Any) -> Callable[[Fit], Any]:
-    class Noticed(base):  # type: ignore[misc]
+def _callback_class(keras: Any) -> Callable[[Fit], Any]:
+    class Noticed(keras.callbacks.Callback):  # type: ignore[misc]
         """Tells a Fit when it begins, and when its epochs begin and end. No hooks for batches, which cost."""
 
         def __init__(self, fit: Fit) -> None:
@@ -165,4 +181,12 @@ def _callback_class(base: Any) -> Callable[[Fit], Any]:
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             self._fit.end_epoch()
 
-    return Noticed
+    class NoticedInGraph(Noticed):
+        """Batches too."""
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self._fit.end_batch(importlib.import_module(f"{keras.__name__}.src.backend").get_session())
+
+    return lambda fit: (
+        Noticed(fit) if tf.compat.v1.executing_eagerly_outside_functions() else NoticedInGraph(fit)
+    )

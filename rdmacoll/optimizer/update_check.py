@@ -39,13 +39,30 @@ _CHECKS: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary
 def applied(optimizer: Any, variables: Sequence[Any]) -> None:
     """Called where an optimizer that is wrapped has applied an update of `variables`, or is traced doing so.
     Raises MismatchError when it is time to compare, and ranks differ."""
-    process_set = optimizer._rdmacoll_reduce.process_set
-    if process_set.size() == 1 or mode() == "off" or _is_elsewhere():
+    if not _is_needless(optimizer) and not _is_elsewhere():
+        _made(optimizer).applied(variables)
+
+
+def applied_in_a_graph(optimizer: Any, weights: Sequence[Any], passes: int, session: Any) -> None:
+    """The same after a batch of `fit` in a graph of TensorFlow 1, where each `passes` batches are an update:
+    Python reads variables between two runs of the session."""
+    if _is_needless(optimizer):
         return
+    check = _made(optimizer)
+    check.batches += 1
+    if check.batches % passes == 0:
+        check.applied_in_a_graph(weights, session)
+
+
+def _is_needless(optimizer: Any) -> bool:
+    return optimizer._rdmacoll_reduce.process_set.size() == 1 or mode() == "off"
+
+
+def _made(optimizer: Any) -> UpdateCheck:
     check = _CHECKS.get(optimizer)
     if check is None:
         check = _CHECKS[optimizer] = UpdateCheck(optimizer)
-    check.applied(variables)
+    return check
 
 
 def check_of(optimizer: Any) -> UpdateCheck | None:
@@ -85,6 +102,7 @@ class UpdateCheck:
         self._left_out: set[int] = set()  # positions of states that ranks have changed
         self._has_warned = False
         self._has_noted = False
+        self.batches = 0  # in a graph of TensorFlow 1
         self.restart()
         _updates.listen(self.name, self.compare)
 
@@ -115,6 +133,13 @@ class UpdateCheck:
         sources = [entry.source for entry in entries]
         _updates.count_update(self.name, sources)
 
+    def applied_in_a_graph(self, variables: Sequence[Any], session: Any) -> None:
+        """An update that the session has just run."""
+        for variable in variables:
+            self._weights.setdefault(id(variable), variable)
+        if _updates.is_due_after_one_more(self.name):
+            self.compare(session)
+
     def updates(self) -> int:
         """How many there were."""
         return _updates.updates(self.name)
@@ -124,8 +149,8 @@ class UpdateCheck:
         states = [] if fit is None else compared.variable_entries(fit.states())
         return compared.entries_of(list(self._weights.values()), self._optimizer()), states
 
-    def compare(self) -> None:
-        """After the update that was due."""
+    def compare(self, session: Any = None) -> None:
+        """After the update that was due. session: of a graph of TensorFlow 1."""
         count = self.updates()
         fit = fits.of(self._optimizer())
         told = [0, 0, int(self._has_warned), 0]
@@ -134,7 +159,7 @@ class UpdateCheck:
             told[_HOLDS] = int(fit.waits_for_a_broadcast(self._weights.values()))
             told[_REMAINING] = fit.remaining(self.name, count)
         comparison = Comparison(f"check of {self.name}", self.process_set)
-        said = comparison.meet(self._entries, None, self._left_out, told)
+        said = comparison.meet(self._entries, session, self._left_out, told)
         action = _action(count, said)
         is_judged = action != "nothing"
         _updates.set_due(self.name, next_due(mode(), count, is_judged, int(said[0, _REMAINING])))

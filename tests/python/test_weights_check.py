@@ -56,6 +56,12 @@ def test_ranks_that_come_apart_in_fit_are_found_with_keras_2(tf_keras: Path, kin
 
 
 @pytest.mark.slow
+def test_ranks_that_come_apart_are_found_without_eager_execution(tf_keras: Path) -> None:
+    for done in of_keras_2(tf_keras, "tf_weights_graph.py"):
+        assert len(done) == 4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["legacy", "2"])
 def test_ranks_that_come_apart_are_found_with_tensorflow_2_15(old_python: Path, kind: str) -> None:
     for done in run_there(old_python, "tf_weights.py", 3, kind):
