@@ -1,0 +1,60 @@
+"""Planted bugs of training, in Python: the test that a patch names sees each of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from suites import ROOT
+
+PATCHES = sorted((ROOT / "tests" / "mutations" / "training").glob("*.patch"))
+
+
+def finder_of(patch: Path) -> str:
+    """The second paragraph of a patch: "Found by tests/python/test_x.py::test_y."."""
+    found = re.search(r"^Found by (tests/\S+)\.$", patch.read_text(), re.MULTILINE)
+    assert found, f"{patch.name} does not say which test finds it"
+    return found[1]
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+def test_the_test_that_a_patch_names_is_there(patch: Path) -> None:
+    file, _, test = finder_of(patch).partition("::")
+    assert not test or f"def {test.partition('[')[0]}(" in (ROOT / file).read_text()
+
+
+def run_finder(finder: str, tree: Path, *patches: Path) -> tuple[int, str]:
+    """In a copy of the tree with these patches: pytest's exit status, and the end of what it prints."""
+    for name in ("rdmacoll", "tests"):
+        left_out = shutil.ignore_patterns("__pycache__", "lib", "mutations")
+        shutil.copytree(ROOT / name, tree / name, ignore=left_out)
+    (tree / "rdmacoll" / "lib").symlink_to(ROOT / "rdmacoll" / "lib")
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    # Patches are for the copy, not for a repository around it.
+    environ = {**os.environ, "PYTHONPATH": str(tree), "GIT_CEILING_DIRECTORIES": str(tree.parent)}
+    for patch in patches:
+        subprocess.run(["git", "apply", str(patch)], cwd=tree, env=environ, check=True, timeout=60)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", finder]
+    result = subprocess.run(
+        command, cwd=tree, env=environ, capture_output=True, text=True, timeout=900, check=False
+    )
+    return result.returncode, result.stdout[-4000:] + result.stderr[-4000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finder", sorted(set(map(finder_of, PATCHES))))
+def test_without_a_planted_bug_its_test_passes(finder: str, tmp_path: Path) -> None:
+    code, said = run_finder(finder, tmp_path)
+    assert code == 0, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
+def test_a_planted_bug_of_training_is_found(patch: Path, tmp_path: Path) -> None:
+    code, said = run_finder(finder_of(patch), tmp_path, patch)
+    assert code == pytest.ExitCode.TESTS_FAILED, said
