@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rdmacoll.engine import cluster as cluster_rules, launch as launch_rules, patience
+from rdmacoll.engine import cluster as cluster_rules, launch as launch_rules, patience, threads
 from rdmacoll.engine.alone import check_alone
 from rdmacoll.engine.carrier import Carrier, MpiCarrier, SoloCarrier
 from rdmacoll.engine.cluster import Told
@@ -140,7 +140,7 @@ def _initialized(mpi: Any, timeout_s: float | None = None) -> Any:
     and the end of `timeout_s` end the process."""
     if not mpi.Is_initialized():
         done = threading.Event()
-        threading.Thread(target=_watch_until, args=(done, timeout_s), daemon=True).start()
+        threads.start(threading.Thread(target=_watch_until, args=(done, timeout_s), daemon=True))
         try:
             with _ended_by_interrupt():
                 _init_thread(mpi)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Callable
 
+from rdmacoll.engine import threads
 from rdmacoll.engine.carrier import Carrier, no_watch
 from rdmacoll.engine.ending import is_harmless, phrase_of
 from rdmacoll.engine.errors import RankFailedError, RdmacollError
@@ -123,7 +124,7 @@ class VariableServers:
             self.session = Session(self._library, self._parts.pop(self._me), self._me)
             if self._parts:
                 self._thread = threading.Thread(target=self._serve_beside, name="rdmacoll-ps", daemon=True)
-                self._thread.start()
+                threads.start(self._thread)
         return self
 
     def serve(self, engine: int, look: Callable[[], None] = no_watch) -> None:

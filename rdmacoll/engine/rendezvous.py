@@ -11,6 +11,7 @@ import socket
 import time
 from typing import Any, Callable
 
+from rdmacoll.engine import threads
 from rdmacoll.engine.carrier import Keeper, left, no_watch
 from rdmacoll.engine.errors import ConfigError, error_from_json
 from rdmacoll.engine.launch import Launch
@@ -47,6 +48,7 @@ class TcpCarrier:
         """timeout_s: of the whole start, by hand since the last rank has come. silence_s: a rank without a
         sign of life for so long is gone. shares_port: the engine will listen at rank 0's address. process:
         what tells this process from others."""
+        threads.check()
         self._file_secret, self._launch = file_secret, launch
         self._patience = Patience(timeout_s, log, is_by_hand=is_by_hand)
         self._me = Self(launch, socket.gethostname(), os.getpid(), process)

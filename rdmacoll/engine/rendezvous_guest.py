@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from rdmacoll.engine import channel
+from rdmacoll.engine import channel, threads
 from rdmacoll.engine.carrier import left
 from rdmacoll.engine.errors import (
     ConfigError,
@@ -211,7 +211,7 @@ class RendezvousGuest:
             raise self._found
         self._link.try_path()
         self._thread = threading.Thread(target=self._attend, name="rdmacoll-rendezvous", daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
 
     def _judged(self, answer: Any) -> EarlyError:
         """Raises EarlyError or what ends the start, unless rank 0 has let this rank in."""

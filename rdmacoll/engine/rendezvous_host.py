@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any, Callable
 
-from rdmacoll.engine import channel
+from rdmacoll.engine import channel, threads
 from rdmacoll.engine.errors import (
     ConfigError,
     RankFailedError,
@@ -65,7 +65,7 @@ class RendezvousHost:
         self._bell, self._ring = socket.socketpair()
         self._selector.register(self._bell, selectors.EVENT_READ, _WAKE)
         self._thread = threading.Thread(target=self._run, name="rdmacoll-rendezvous", daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
 
     # What the start asks for, on its own thread.
 
@@ -78,15 +78,17 @@ class RendezvousHost:
             else ""
         )
 
-        def describe() -> str:
+        def came() -> str:
             other = self._door.other_secret
-            came = f"; a process at {other} came with another secret" if other else ""
-            return f"waiting for {self._missing(set(self._guests))}{there}{came}"
+            return f"; a process at {other} came with another secret" if other else ""
+
+        def describe() -> str:
+            return f"waiting for {self._missing(set(self._guests))}{there}{came()}"
 
         def expire() -> str:
             return (
                 f"{self._missing(set(self._guests))} did not come to the rendezvous {self._patience.limit()}"
-                f"{there}. Are they started, and is the address reachable?"
+                f"{there}{came()}. Are they started, and is the address reachable?"
             )
 
         self._wait(lambda: self._is_gathered, describe, expire)

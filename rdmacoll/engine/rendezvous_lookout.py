@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from rdmacoll.engine import channel
+from rdmacoll.engine import channel, threads
 from rdmacoll.engine.errors import error_from_json
 from rdmacoll.engine.launch import Launch, split_address
 
@@ -56,7 +56,7 @@ class Lookout:
         if self._resolving is None and self._ranks:
             names = [(rank, self._launch.hosts[rank]) for rank in self._ranks]
             self._resolving = threading.Thread(target=self._resolve, args=(names,), daemon=True)
-            self._resolving.start()
+            threads.start(self._resolving)
         now = time.monotonic()
         if self._connection is not None and now > self._deadline:
             self._hang_up()

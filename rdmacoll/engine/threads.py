@@ -1,0 +1,28 @@
+"""Starts threads, which a limit may refuse."""
+
+from __future__ import annotations
+
+import resource
+import threading
+
+from rdmacoll.engine.errors import ConfigError
+
+
+def start(thread: threading.Thread) -> threading.Thread:
+    """Starts it. Raises ConfigError, with the limit and the cure, where the system allows no further one."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+        limit = "" if most == resource.RLIM_INFINITY else f" this user may have {most} processes and threads"
+        raise ConfigError(
+            f"cannot start the thread {thread.name}: {error};{limit or ' a limit is reached'} (RLIMIT_NPROC, "
+            "or pids.max of the container). Raise it by `ulimit -u` in the script that starts the ranks, or "
+            "by docker run --pids-limit, or lower the threads of other libraries (OMP_NUM_THREADS=1)."
+        ) from None
+    return thread
+
+
+def check() -> None:
+    """Raises ConfigError where no thread can be started now: a rank says so before others wait for it."""
+    start(threading.Thread(target=lambda: None, name="rdmacoll-check", daemon=True)).join()

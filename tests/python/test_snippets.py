@@ -1,0 +1,132 @@
+"""Every Python snippet of README and docs runs as it is pasted, with what the text around it implies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from ranks import ROOT, run
+
+DOCUMENTS = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/internals").glob("*.md")),
+)
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+NUMPY = "import numpy as np, rdmacoll\n"
+KERAS = """
+import keras, numpy as np, rdmacoll
+keras.utils.set_random_seed(1)
+x, y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+optimizer = keras.optimizers.Adam(0.01)
+"""
+GRAPH = """
+import rdmacoll
+import tensorflow.compat.v1 as tf
+tf.disable_eager_execution()
+variable = tf.get_variable("w", [3], initializer=tf.ones_initializer())
+loss = tf.reduce_sum(variable * variable)
+"""
+FITS = {"(optimizer, ...)": '(optimizer, loss="mse")', "fit(..., ": "fit(x, y, verbose=0, "}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the text around a snippet takes for granted, and what stands for its dots."""
+
+    ranks: int
+    before: str
+    dots: Mapping[str, str] = field(default_factory=dict)
+    after: str = ""
+    is_slow: bool = False
+
+
+# By the line that a snippet begins with, or its first one that no other has.
+CASES = {
+    "optimizer = rdmacoll.DistributedOptimizer(optimizer)  # any": Case(2, KERAS, FITS),
+    "train = rdmacoll.DistributedOptimizer(tf.train.Adam": Case(2, GRAPH + "rdmacoll.init()\n", is_slow=True),
+    "rows = rdmacoll.engine.allgather(": Case(3, ""),
+    "evens = rdmacoll.ProcessSet([0, 2])": Case(3, NUMPY),
+    "last = rdmacoll.join()": Case(
+        2,
+        KERAS
+        + "rdmacoll.init()\nepochs = 2\nmine = (x, y)\noptimizer = rdmacoll.DistributedOptimizer(optimizer)\n"
+        'model.compile(optimizer, loss="mse")\n',
+        {"fit(mine, ": "fit(*mine, verbose=0, "},
+        is_slow=True,
+    ),
+    'total = rdmacoll.push_pull(array, rdmacoll.Sum, name="loss")': Case(
+        3, NUMPY + 'rdmacoll.init(mode="ps")\ngradient, array = np.ones(4, "float32"), np.ones(9)\n'
+    ),
+    'model.save("model.keras")': Case(
+        4,
+        KERAS,
+        {"fit(...)": "fit(x, y, verbose=0)"},
+        'assert rdmacoll.rank() or os.path.exists("model.keras")',
+        is_slow=True,
+    ),
+    "train_op = optimizer.minimize(loss, global_step": Case(
+        4, GRAPH + "import tensorflow as tf\n", is_slow=True
+    ),
+    'ps.declare(weights, keras.optimizers.Adam(0.001), by_rows=["words"])': Case(
+        3,
+        KERAS + 'import tensorflow as tf\nrdmacoll.init(mode="ps", sync=False)\n'
+        'kernel, embedding = np.ones((3, 2), "float32"), np.ones((9, 2), "float32")\n'
+        "data, row_gradients, rows = [x, x], tf.ones((2, 2)), tf.constant([1, 5])\n"
+        "gradient = lambda weights, batch: np.ones_like(weights['kernel'])\n",
+        {"ps.save(": "if rdmacoll.rank() == 0: ps.save("},
+        is_slow=True,
+    ),
+}
+
+
+def snippets() -> list[tuple[str, str]]:
+    """(where it is, the snippet) of all documents."""
+    found = []
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        for block in _BLOCK.finditer(text):
+            line = text.count("\n", 0, block.start()) + 1
+            found.append((f"{path.relative_to(ROOT)}:{line}", block.group(1)))
+    return found
+
+
+def case_of(snippet: str) -> Case | None:
+    return next((case for line, case in CASES.items() if line in snippet), None)
+
+
+def is_slow(snippet: str) -> bool:
+    case = case_of(snippet)
+    return case is not None and case.is_slow
+
+
+def test_every_snippet_has_a_case_and_every_case_a_snippet():
+    unknown = [where for where, snippet in snippets() if case_of(snippet) is None]
+    assert not unknown, f"say in CASES what these take for granted: {unknown}"
+    texts = "\n".join(snippet for _, snippet in snippets())
+    assert [line for line in CASES if line not in texts] == []
+
+
+def _params() -> list[object]:
+    return [
+        pytest.param(snippet, id=where, marks=[pytest.mark.slow] if is_slow(snippet) else [])
+        for where, snippet in snippets()
+    ]
+
+
+@pytest.mark.parametrize("snippet", _params())
+def test_a_snippet_runs_as_it_is_pasted(snippet: str, tmp_path: Path) -> None:
+    case = case_of(snippet)
+    assert case is not None
+    for dots, meant in case.dots.items():
+        assert dots in snippet
+        snippet = snippet.replace(dots, meant)
+    program = f"{case.before}\nimport os; os.chdir({str(tmp_path)!r})\n{snippet}\n{case.after}\n"
+    outcome = run(program, case.ranks, deadline_s=240, warm="tensorflow" in program or "keras" in program)
+    assert [rank.code for rank in outcome.ranks] == [0] * case.ranks, outcome.text()
+    assert "Error" not in outcome.text(), outcome.text()
