@@ -1,5 +1,5 @@
-"""The callbacks on real ranks, with every Keras. Arguments: 3, or a folder with `tf_keras`; then the names of
-checks, otherwise all of them.
+"""The callbacks on real ranks, with every Keras. Arguments: 3, a folder with `tf_keras`, or 2 for that of
+TensorFlow; then the names of checks, otherwise all of them.
 
 Where weights are compared with one process on the joined batches, rank 0 computes that too. The tolerance is
 for rounding; ranks that begin apart differ by 1e-2 and more.
@@ -28,6 +28,7 @@ from tf_trained import (
     kinds,
     network,
     state_of,
+    state_variables,
     weights_of,
 )
 
@@ -167,6 +168,25 @@ def check_rank_0_alone_loads_a_training() -> None:
                 close(weights_of(model), weights_of(alone))
 
 
+def check_loss_scaling_of_one_rank_goes_on_on_all() -> None:
+    policy = keras.mixed_precision
+    set_policy = policy.set_dtype_policy if IS_KERAS_3 else policy.set_global_policy
+    for kind in kinds():
+        set_policy("mixed_float16")
+        try:
+            model = network()
+            model.compile(kind(0.01), "mse")
+            if RANK == 0:  # some steps before the others
+                fit(model, data=dataset(7))
+            model.compile(rdmacoll.DistributedOptimizer(model.optimizer), "mse")
+            fit(model, BroadcastGlobalVariablesCallback(0))
+        finally:
+            set_policy("float32")
+        assert equal_on_all_ranks(weights_of(model)), kind
+        assert equal_on_all_ranks(state_of(model.optimizer)), kind
+        assert int(model.optimizer.iterations.numpy()) == 2 * STEPS
+
+
 def check_a_model_without_reductions_is_an_error() -> None:
     for kind in kinds():
         model = network(name="lonely")
@@ -218,6 +238,45 @@ def check_a_tape_with_a_plain_optimizer_is_legal() -> None:
         for _ in range(2):
             fit(model, BroadcastGlobalVariablesCallback(0))
         assert equal_on_all_ranks(weights_of(model))
+
+
+def check_an_optimizer_beside_the_model_goes_on_from_one_rank() -> None:
+    for momentum in (0.0, 0.5):
+        model, alone = network(), network()
+        outside, plain = (keras.optimizers.SGD(0.05, momentum=0.9) for _ in range(2))
+        rdmacoll.DistributedOptimizer(outside)
+
+        class Stepped(keras.Model):
+            """Its optimizer is no attribute of it."""
+
+            def __init__(self, trained: Any, optimizer: Any) -> None:
+                super().__init__()
+                self.trained = trained
+                self.step = lambda pairs: optimizer.apply_gradients(pairs)
+
+            def train_step(self, data: Any) -> dict[str, Any]:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((self.trained(data[0]) - data[1]) ** 2)
+                variables = self.trained.trainable_variables
+                self.step(zip(tape.gradient(loss, variables), variables))
+                return {"loss": loss}
+
+        for one, optimizer in ((model, outside), (alone, plain)):
+            one.set_weights([np.full_like(w, 0.1) for w in one.get_weights()])
+            if RANK == 0:
+                optimizer.build(one.trainable_variables)
+                slots = [slot for slot in state_variables(optimizer) if len(slot.shape) > 0]
+                assert len(slots) == 4
+                for slot in slots:
+                    slot.assign(tf.fill(slot.shape, momentum))
+        steps = [Stepped(model, outside), Stepped(alone, plain)]
+        for one in steps:
+            one.compile()
+        fit(steps[0], BroadcastGlobalVariablesCallback(0))
+        assert equal_on_all_ranks(weights_of(model))
+        if RANK == 0:
+            fit_alone(steps[1])
+            close(weights_of(model), weights_of(alone))
 
 
 def check_a_rank_with_a_plain_optimizer_is_told_before_it_trains() -> None:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from tf_common import value
 
 import rdmacoll
@@ -13,6 +14,8 @@ import rdmacoll
 IS_KERAS_3 = sys.argv[1] == "3"
 if IS_KERAS_3:
     import keras
+elif sys.argv[1] == "2":  # TensorFlow until 2.15
+    keras = tf.keras
 else:
     sys.path.append(sys.argv[1])
     import tf_keras as keras
@@ -49,9 +52,13 @@ def weights_of(model: Any) -> Arrays:
     return [np.array(one) for one in model.get_weights()]
 
 
-def state_of(optimizer: Any) -> Arrays:
+def state_variables(optimizer: Any) -> list[Any]:
     plain = optimizer.variables
-    return [one.numpy() for one in (plain() if callable(plain) else plain)]
+    return list(plain() if callable(plain) else plain)
+
+
+def state_of(optimizer: Any) -> Arrays:
+    return [one.numpy() for one in state_variables(optimizer)]
 
 
 def fit(model: Any, *callbacks: Any, data: Any = None, batch: int = BATCH, **options: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from marks import slow
 from ranks import ROOT, run
+from test_tf_matrix import old_python, run_there  # noqa: F401
 from test_tf_optimizers import tf_keras  # noqa: F401
 from test_tf_ranks import run_checks
 
@@ -24,6 +25,12 @@ def test_keras_3_begins_equal_on_three_ranks() -> None:
 @pytest.mark.slow
 def test_keras_2_begins_equal_on_two_ranks(tf_keras: Path) -> None:  # noqa: F811
     run_checks("tf_callbacks.py", 2, arguments=[str(tf_keras)])
+
+
+@pytest.mark.slow
+def test_keras_of_tensorflow_2_15_begins_equal(old_python: Path) -> None:  # noqa: F811
+    for done in run_there(old_python, "tf_callbacks.py", 2, "2"):
+        assert len(done) == 18
 
 
 # Each check costs seconds: these are tried in each run, all of them in the slow one.
