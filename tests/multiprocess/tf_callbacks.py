@@ -10,7 +10,7 @@ from __future__ import annotations
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from tf_trained import (
     BATCH,
     IS_KERAS_3,
     STEPS,
+    Gan,
+    Taped,
     close,
     dataset,
     fit,
@@ -39,31 +41,6 @@ from rdmacoll.optimizer.registry import broadcast_of
 rdmacoll.init()
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 keras.utils.set_random_seed(SEED + RANK)
-
-
-class Gan(keras.Model):
-    """As in Keras' own guide: two networks, two optimizers, no `call`, so Keras never calls it built."""
-
-    def __init__(self, seed: int, rate: float, wrap: Callable[[Any], Any]) -> None:
-        super().__init__()
-        keras.utils.set_random_seed(seed)
-        self.generator = network()
-        self.others = {"discriminator": [network()]}
-        self.temperature = tf.Variable(0.5 + 0.1 * seed % 1, trainable=False)
-        self.optimizers_by_name = {name: wrap(kinds()[-1](rate)) for name in ("d", "g")}
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        noise, real = data
-        discriminator = self.others["discriminator"][0]
-        for name, trained, sign in (("d", discriminator, 1.0), ("g", self.generator, -1.0)):
-            with tf.GradientTape() as tape:
-                fake = discriminator(tf.concat([self.generator(noise)] * 3, 1)) * self.temperature
-                true = discriminator(tf.concat([real] * 3, 1))
-                loss = sign * tf.reduce_mean(tf.nn.softplus(fake) + tf.nn.softplus(-true))
-            variables = trained.trainable_variables
-            gradients = tape.gradient(loss, variables)
-            self.optimizers_by_name[name].apply_gradients(zip(gradients, variables))
-        return {"loss": loss}
 
 
 def check_a_model_that_is_never_built_trains_as_in_one_process() -> None:
@@ -209,26 +186,6 @@ def check_a_model_without_reductions_is_an_error() -> None:
             fit(model, BroadcastGlobalVariablesCallback(0))
         model.compile(kind(0.01), "mse")
         raised(rdmacoll.ConfigError, lambda model=model: fit(model, BroadcastGlobalVariablesCallback(0)))
-
-
-class Taped(keras.Model):
-    """A train step of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = network()
-
-    def call(self, x: Any) -> Any:
-        return self.network(x)
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self(x) - y) ** 2)
-        variables = self.trainable_variables
-        gradients = rdmacoll.DistributedGradientTape(tape).gradient(loss, variables)
-        self.optimizer.apply_gradients(zip(gradients, variables))
-        return {"loss": loss}
 
 
 def check_a_tape_with_a_plain_optimizer_is_legal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -75,3 +76,48 @@ def close(found: Arrays, wanted: Arrays) -> None:
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted):
         np.testing.assert_allclose(one, other, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+class Gan(keras.Model):
+    """As in Keras' own guide: two networks, two optimizers, no `call`, so Keras never calls it built."""
+
+    def __init__(self, seed: int, rate: float, wrap: Callable[[Any], Any]) -> None:
+        super().__init__()
+        keras.utils.set_random_seed(seed)
+        self.generator = network()
+        self.others = {"discriminator": [network()]}
+        self.temperature = tf.Variable(0.5 + 0.1 * seed % 1, trainable=False)
+        self.optimizers_by_name = {name: wrap(kinds()[-1](rate)) for name in ("d", "g")}
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        noise, real = data
+        discriminator = self.others["discriminator"][0]
+        for name, trained, sign in (("d", discriminator, 1.0), ("g", self.generator, -1.0)):
+            with tf.GradientTape() as tape:
+                fake = discriminator(tf.concat([self.generator(noise)] * 3, 1)) * self.temperature
+                true = discriminator(tf.concat([real] * 3, 1))
+                loss = sign * tf.reduce_mean(tf.nn.softplus(fake) + tf.nn.softplus(-true))
+            variables = trained.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            self.optimizers_by_name[name].apply_gradients(zip(gradients, variables))
+        return {"loss": loss}
+
+
+class Taped(keras.Model):
+    """A train step of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
+
+    def call(self, x: Any) -> Any:
+        return self.network(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        variables = self.trainable_variables
+        gradients = rdmacoll.DistributedGradientTape(tape).gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(gradients, variables))
+        return {"loss": loss}
