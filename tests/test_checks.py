@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,16 @@ def test_cpp_suites_pass(builds) -> None:
 @pytest.mark.needs_build("sanitize", and_run=True)
 def test_cpp_suites_pass_with_address_and_undefined_sanitizers(builds) -> None:
     builds.wait_for_suites("sanitize")
+
+
+@pytest.mark.slow
+@pytest.mark.needs_build("test")
+def test_a_million_small_transfers_wait_for_a_slow_receiver(builds) -> None:
+    environ = {**os.environ, "RDMACOLL_TEST_AHEAD": "1000000"}
+    program = str(builds.wait("test") / "conformance_tests")
+    command = (program, "--gtest_brief=1", "--gtest_filter=*waits_for_a_receiver*")
+    found = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=1800, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 @pytest.mark.slow

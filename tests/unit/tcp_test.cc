@@ -135,8 +135,8 @@ TEST(Tcp, no_more_goes_ahead_of_grants_than_is_kept_aside) {
     ASSERT_TRUE(pair.a.post_send({1, 0, i, {&source, 1}, i}).ok());
   }
   pair.settle();
-  EXPECT_GT(pair.a.counters().bytes_sent, tcp::eager_bytes_of_peer(2) / 2);
-  EXPECT_LE(pair.a.counters().bytes_sent, tcp::eager_bytes_of_peer(2));
+  EXPECT_GT(pair.a.counters().bytes_sent, eager_bytes_of_peer(2) / 2);
+  EXPECT_LE(pair.a.counters().bytes_sent, eager_bytes_of_peer(2));
   for (std::size_t i = kTransfers; i-- > 0;) {
     const Piece target{to[i].data(), kBytes};
     ASSERT_TRUE(pair.b.post_recv({0, 0, i, {&target, 1}, i}).ok());

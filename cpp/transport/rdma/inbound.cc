@@ -12,6 +12,8 @@ namespace {
 static_assert(kPlacesMax <= UINT16_MAX, "the number of a place is half of an immediate");
 // A transfer that has so many unwritten places of a staging buffer lets others have the next.
 constexpr std::size_t kStagesOfOne = 2;
+// Of the memory of one early transfer, for the next one.
+constexpr std::size_t kEarlyBytesKept = 8 << 10;
 
 }  // namespace
 
@@ -65,6 +67,7 @@ Status Inbound::expect_eager(const Transfer& transfer, uint32_t bytes) {
   const uint32_t* early = early_.get(transfer.lane, transfer.sequence);
   if (early == nullptr) {
     if (expected_.size() >= kTransfersMax) return Status::busy();
+    claim_offer(transfer, bytes);
     const uint32_t index = eager_.take(transfer);
     const bool is_new = expected_.insert(transfer.lane, transfer.sequence, index);
     RC_ASSERT(is_new, cat("sequence ", transfer.sequence, " is posted twice"));
@@ -73,11 +76,15 @@ Status Inbound::expect_eager(const Transfer& transfer, uint32_t bytes) {
   const uint32_t at = *early;
   early_.erase(transfer.lane, transfer.sequence);
   early_bytes_.give_back(at);
+  early_cost_ -= eager_cost(early_bytes_[at].size());
+  link_.outbox.claim(eager_cost(early_bytes_[at].size()));
   if (early_bytes_[at].size() != bytes) {
     link_.fault = cat("it sent ", early_bytes_[at].size(), " bytes for a transfer of ", bytes);
     return {};
   }
   scatter(early_bytes_[at].data(), transfer.pieces);
+  // Kept, large ones would pile up among the small ones.
+  if (early_bytes_[at].capacity() > kEarlyBytesKept) early_bytes_[at] = {};
   home_.counters.bytes_copied += bytes;
   received_.push_back(transfer.cookie);
   return {};
@@ -95,9 +102,11 @@ bool Inbound::data(const RecordHeader& header, std::span<const std::byte> payloa
     received_.push_back(progress.cookie);
     expected_.erase(header.lane, header.sequence);
     eager_.give_back(index);
+    link_.outbox.claim(eager_cost(payload.size()));
     return true;
   }
-  if (early_.size() >= kTransfersMax) return false;
+  early_cost_ += eager_cost(payload.size());
+  if (early_cost_ > link_.eager_bytes) return false;
   const uint32_t at = early_bytes_.take();
   if (!early_.insert(header.lane, header.sequence, at)) {
     early_bytes_.give_back(at);
@@ -107,15 +116,47 @@ bool Inbound::data(const RecordHeader& header, std::span<const std::byte> payloa
   return true;
 }
 
+// The receive of what the peer has offered is posted now.
+void Inbound::claim_offer(const Transfer& transfer, uint32_t bytes) {
+  const uint32_t* offer = offers_.get(transfer.lane, transfer.sequence);
+  if (offer == nullptr) return;
+  if (*offer != bytes) {
+    link_.fault = cat("it offered ", *offer, " bytes for a transfer of ", bytes);
+    return;
+  }
+  offers_.erase(transfer.lane, transfer.sequence);
+  taking_.push({transfer.lane, transfer.sequence});
+}
+
+bool Inbound::offered(const RecordHeader& header) {
+  if (header.bytes > 0 || header.position > link_.cuts.eager_bytes) return false;
+  const auto bytes = static_cast<uint32_t>(header.position);
+  if (const uint32_t* expected = expected_.get(header.lane, header.sequence)) {
+    if (eager_[*expected].bytes != bytes) return false;
+    taking_.push({header.lane, header.sequence});
+    return true;
+  }
+  return offers_.size() < kTransfersMax && !early_.contains(header.lane, header.sequence) &&
+         offers_.insert(header.lane, header.sequence, bytes);
+}
+
 // Transfers by grant.
 
 void Inbound::pump() {
+  for (; !taking_.empty() && take_offer(taking_.front()); taking_.pop()) {
+  }
   for (; !asking_.empty() && ask(asking_.front()); asking_.pop()) {
   }
   for (; !granting_.empty() && grant(granting_.front()); granting_.pop()) {
   }
   for (; !staged_.empty() && grant_staged(staged_.front()); staged_.pop()) {
   }
+}
+
+bool Inbound::take_offer(const Key& key) {
+  if (link_.outbox.room() < 0) return false;
+  link_.outbox.append({.kind = RecordKind::grant, .lane = key.lane, .sequence = key.sequence});
+  return true;
 }
 
 bool Inbound::ask(uint32_t index) {
@@ -281,6 +322,9 @@ void Inbound::clear() {
   expected_.clear();
   early_.clear();
   early_bytes_.clear();
+  early_cost_ = 0;
+  offers_.clear();
+  taking_.clear();
   receivings_.clear();
   by_key_.clear();
   granting_.clear();

@@ -18,6 +18,7 @@ class Inbound {
                Sink& sink);
   bool data(const RecordHeader& header, std::span<const std::byte> payload);
   bool ready(const RecordHeader& header);
+  bool offered(const RecordHeader& header);
   // A place was written.
   bool written(uint32_t immediate);
 
@@ -25,13 +26,19 @@ class Inbound {
   void pump();
   bool report(Sink& sink);  // what has been received
 
-  bool has_work() const { return !granting_.empty() || !staged_.empty() || !asking_.empty(); }
+  bool has_work() const {
+    return !granting_.empty() || !staged_.empty() || !asking_.empty() || !taking_.empty();
+  }
   bool has_transfers() const { return !by_key_.empty(); }  // beyond the eager cut
   bool has_report() const { return !received_.empty(); }
   bool has_early() const { return early_.size() > 0; }  // data whose receive is not posted yet
   void clear();
 
  private:
+  struct Key {
+    Lane lane = 0;
+    uint64_t sequence = 0;
+  };
   // A transfer beyond the eager cut.
   struct Receiving {
     Progress progress;  // how far it is granted; staged: how far it is copied
@@ -52,6 +59,8 @@ class Inbound {
 
   Status expect_eager(const Transfer& transfer, uint32_t bytes);
   bool ask(uint32_t index);
+  void claim_offer(const Transfer& transfer, uint32_t bytes);
+  bool take_offer(const Key& key);
   bool grant(uint32_t index);
   bool grant_staged(uint32_t index);
   std::size_t places_that_fit() const;
@@ -70,6 +79,9 @@ class Inbound {
   MatchTable<uint32_t> expected_;  // eager receives -> eager_
   MatchTable<uint32_t> early_;     // data before its receive -> early_bytes_
   SlotPool<std::vector<std::byte>> early_bytes_;
+  std::size_t early_cost_ = 0;   // of all of these
+  MatchTable<uint32_t> offers_;  // small transfers that wait for their receive -> bytes
+  RingQueue<Key> taking_;        // their receives are posted, and the sender does not know
 
   SlotPool<Receiving> receivings_;
   MatchTable<uint32_t> by_key_;   // beyond the eager cut -> receivings_

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "transport/eager_budget.h"
 #include "transport/rdma/outbox.h"
 #include "transport/rdma/pair.h"
 #include "transport/rdma/slabs.h"
@@ -30,7 +31,9 @@ struct Cuts {
 
 struct Link {
   Outbox outbox;
-  std::span<Pair> pairs;  // by rail
+  EagerBudget ahead;        // of our small transfers,
+  std::size_t eager_bytes;  // as of the peer's
+  std::span<Pair> pairs;    // by rail
   Cuts cuts;
   // Why this connection cannot go on, or "".
   std::string fault;

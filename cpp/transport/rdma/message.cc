@@ -27,6 +27,7 @@ void encode(const MessageHeader& header, std::byte* into) {
   Filler filler(into);
   filler.put(header.magic).put(header.epoch).put(header.number).put(header.bytes);
   for (const uint16_t credits : header.credits) filler.put(credits);
+  filler.put(header.claimed);
 }
 
 void encode(const RecordHeader& header, std::byte* into) {
@@ -51,7 +52,8 @@ void encode(const Place& place, std::byte* into) {
 bool decode(std::span<const std::byte> bytes, uint32_t epoch, MessageHeader& header) {
   Reader reader(bytes);
   const auto take = [&](auto&... credits) {
-    return reader.take_all(header.magic, header.epoch, header.number, header.bytes, credits...);
+    return reader.take_all(header.magic, header.epoch, header.number, header.bytes, credits...,
+                           header.claimed);
   };
   return std::apply(take, header.credits) && header.magic == kMagic && header.epoch == epoch &&
          header.bytes == bytes.size();
@@ -62,7 +64,7 @@ bool decode(std::span<const std::byte> bytes, RecordHeader& header) {
   uint16_t reserved = 0;
   return reader.take_all(header.kind, header.lane, reserved, header.bytes, header.sequence,
                          header.position) &&
-         reserved == 0 && header.kind >= RecordKind::control && header.kind <= RecordKind::path &&
+         reserved == 0 && header.kind >= RecordKind::control && header.kind <= RecordKind::offer &&
          header.bytes <= reader.left();
 }
 

@@ -12,7 +12,7 @@
 
 namespace rdmacoll::rdma {
 
-inline constexpr uint32_t kMagic = 0x31525452;  // "RTR1"
+inline constexpr uint32_t kMagic = 0x32525452;  // "RTR2"
 
 struct MessageHeader {
   uint32_t magic = kMagic;
@@ -20,8 +20,9 @@ struct MessageHeader {
   uint32_t number = 0;                        // counts the messages of this direction
   uint32_t bytes = 0;                         // with this header
   std::array<uint16_t, kRailsMax> credits{};  // receives that are posted again, by rail
+  uint64_t claimed = 0;  // of the other direction's eager transfers, by receives: eager_budget.h
 };
-inline constexpr std::size_t kMessageHeaderBytes = 24;
+inline constexpr std::size_t kMessageHeaderBytes = 32;
 
 enum class RecordKind : uint8_t {
   control = 1,  // payload: bytes of a message from `position` on; `sequence` is its length
@@ -29,6 +30,7 @@ enum class RecordKind : uint8_t {
   grant = 3,    // payload: places for the transfer from `position` on. None: say when it is posted
   ready = 4,    // it is posted
   path = 5,     // the first one of a connection: this way is open. Payload: the sender's eager cut
+  offer = 6,    // a small transfer of `position` bytes waits for its grant, an empty one
 };
 
 struct RecordHeader {

@@ -58,6 +58,7 @@ Status Outbound::post_send(const Transfer& transfer) {
     if (!control_lengths_.empty() || link_.outbox.room() < static_cast<int64_t>(bytes)) {
       return Status::busy();
     }
+    if (!link_.ahead.allows(bytes)) return offer(transfer, static_cast<uint32_t>(bytes));
     send_eager(transfer, static_cast<uint32_t>(bytes));
     return {};
   }
@@ -75,7 +76,7 @@ Status Outbound::post_send(const Transfer& transfer) {
         cat("it granted ", sending.granted, " bytes for a transfer of ", sending.progress.bytes);
     return {};
   }
-  if (sending.is_asked && !say_ready(sending)) asked_.push(index);
+  if (sending.is_asked && !answer(index)) asked_.push(index);
   go_on(index);
   return {};
 }
@@ -86,6 +87,7 @@ void Outbound::send_eager(const Transfer& transfer, uint32_t bytes) {
                                             .bytes = bytes,
                                             .sequence = transfer.sequence});
   rdmacoll::gather(transfer.pieces, payload);
+  link_.ahead.spend(bytes);
   home_.counters.bytes_sent += bytes;
   home_.counters.bytes_copied += bytes;
   if (transfer.is_done != nullptr) {
@@ -93,6 +95,24 @@ void Outbound::send_eager(const Transfer& transfer, uint32_t bytes) {
   } else {
     sent_.push_back(transfer.cookie);
   }
+}
+
+// It waits for its receive, as those beyond the eager cut: no other transfer waits for it.
+Status Outbound::offer(const Transfer& transfer, uint32_t bytes) {
+  if (by_key_.size() >= kTransfersMax) return Status::busy();
+  if (by_key_.contains(transfer.lane, transfer.sequence)) {
+    link_.fault = cat("it granted a transfer of ", bytes, " bytes that was not offered");
+    return {};
+  }
+  Sending& sending = sendings_[begin(transfer.lane, transfer.sequence)];
+  sending.progress.begin(transfer);
+  sending.is_posted = sending.is_small = true;
+  ++ungiven_;
+  link_.outbox.append({.kind = RecordKind::offer,
+                       .lane = transfer.lane,
+                       .sequence = transfer.sequence,
+                       .position = bytes});
+  return {};
 }
 
 uint32_t Outbound::begin(Lane lane, uint64_t sequence) {
@@ -105,7 +125,7 @@ uint32_t Outbound::begin(Lane lane, uint64_t sequence) {
   sending.writes = 0;
   sending.lane = lane;
   sending.sequence = sequence;
-  sending.is_posted = sending.is_asked = sending.is_writing = false;
+  sending.is_posted = sending.is_asked = sending.is_writing = sending.is_small = false;
   const bool is_new = by_key_.insert(lane, sequence, index);
   RC_ASSERT(is_new, cat("sequence ", sequence));
   return index;
@@ -120,9 +140,10 @@ bool Outbound::granted(const RecordHeader& header, std::span<const std::byte> pa
   if (payload.empty()) {
     if (sending.is_asked) return false;
     sending.is_asked = true;
-    if (sending.is_posted && !say_ready(sending)) asked_.push(index);
+    if (sending.is_posted && !answer(index)) asked_.push(index);
     return true;
   }
+  if (sending.is_small) return false;
   Reader reader(payload);
   while (reader.ok() && reader.left() > 0) {
     const Place place = decode_place(reader);
@@ -134,6 +155,27 @@ bool Outbound::granted(const RecordHeader& header, std::span<const std::byte> pa
   if (sending.is_posted && sending.granted > sending.progress.bytes) return false;
   go_on(index);
   return reader.ok();
+}
+
+bool Outbound::answer(uint32_t index) {
+  return sendings_[index].is_small ? send_granted(index) : say_ready(sendings_[index]);
+}
+
+bool Outbound::send_granted(uint32_t index) {
+  const Progress& progress = sendings_[index].progress;
+  if (link_.outbox.room() < static_cast<int64_t>(progress.bytes)) return false;
+  const auto bytes = static_cast<uint32_t>(progress.bytes);
+  std::byte* payload = link_.outbox.append({.kind = RecordKind::data,
+                                            .lane = progress.lane,
+                                            .bytes = bytes,
+                                            .sequence = progress.sequence});
+  progress.copy_out(std::span(payload, bytes));
+  link_.ahead.spend(bytes);
+  home_.counters.bytes_sent += bytes;
+  home_.counters.bytes_copied += bytes;
+  --ungiven_;
+  finish(index);
+  return true;
 }
 
 bool Outbound::say_ready(const Sending& sending) {
@@ -154,7 +196,7 @@ void Outbound::go_on(uint32_t index) {
 
 void Outbound::pump_messages() {
   pump_control();
-  for (; !asked_.empty() && say_ready(sendings_[asked_.front()]); asked_.pop()) {
+  for (; !asked_.empty() && answer(asked_.front()); asked_.pop()) {
   }
 }
 

@@ -33,7 +33,8 @@ class Outbound {
   void clear();
 
  private:
-  // A transfer beyond the eager cut. It begins with its post, or with the first word of its grant.
+  // A transfer beyond the eager cut, which begins with its post, or with the first word of its
+  // grant; or a small one for which the budget had no room when it was posted.
   struct Sending {
     Progress progress;
     std::vector<Place> places;
@@ -44,7 +45,8 @@ class Outbound {
     Lane lane = 0;
     uint64_t sequence = 0;
     bool is_posted = false;
-    bool is_asked = false;    // the receiver waits for the word that it is posted
+    bool is_asked = false;  // the receiver waits for the word that it is posted, or for the bytes
+    bool is_small = false;
     bool is_writing = false;  // in writing_
   };
 
@@ -52,7 +54,10 @@ class Outbound {
   uint32_t begin(Lane lane, uint64_t sequence);
   void go_on(uint32_t index);
   void pump_control();
+  Status offer(const Transfer& transfer, uint32_t bytes);
+  bool answer(uint32_t index);
   bool say_ready(const Sending& sending);
+  bool send_granted(uint32_t index);
   bool write(uint32_t index);
   std::size_t gather(Sending& sending, const Place& place, std::size_t want,
                      std::array<Sge, kSgesMax>& pieces, std::size_t& count, uint16_t& stage);
@@ -70,7 +75,7 @@ class Outbound {
   SlotPool<Sending> sendings_;
   MatchTable<uint32_t> by_key_;  // not finished -> its number
   RingQueue<uint32_t> writing_;  // posted and granted
-  RingQueue<uint32_t> asked_;    // posted, and the receiver does not know
+  RingQueue<uint32_t> asked_;    // posted, and the receiver waits for a message
   std::vector<uint64_t> sent_;   // cookies to report
   std::size_t unwritten_places_ = 0;
   std::size_t ungiven_ = 0;  // posted transfers of which the device has not got all

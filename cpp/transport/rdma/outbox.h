@@ -14,7 +14,9 @@ namespace rdmacoll::rdma {
 
 class Outbox {
  public:
-  explicit Outbox(uint32_t epoch) : epoch_(epoch) {}
+  // `eager_bytes`: what the peer may be ahead of receives.
+  Outbox(uint32_t epoch, std::size_t eager_bytes)
+      : epoch_(epoch), claims_per_message_(eager_bytes / kTellsInABudget) {}
 
   // `memory`: `slots` messages of `slot_bytes` each, registered under `local_key`.
   void open(std::byte* memory, uint32_t slots, uint32_t slot_bytes, uint32_t local_key);
@@ -32,13 +34,18 @@ class Outbox {
   // message that brings credits and nothing else, without which two ranks could wait for each other
   // for ever.
   void flush(std::span<Pair> pairs);
-  // A message without records, if there are many credits to return and none is on its way.
+  // Receives have claimed so much of what came eagerly: the next message says it.
+  void claim(std::size_t cost) { claimed_ += cost; }
+  // A message without records, if there are many credits to return, or claims to be told, and none
+  // is on its way.
   void return_credits(std::span<Pair> pairs);
   void free(uint32_t slot);
 
   void clear();
 
  private:
+  // The peer hears of claims before it has spent all that it may.
+  static constexpr std::size_t kTellsInABudget = 4;
   std::byte* slot(uint32_t index) { return memory_ + std::size_t{index} * slot_bytes_; }
   void close_open();
   void post(std::span<Pair> pairs, uint32_t slot, uint32_t bytes, bool is_awaited);
@@ -49,6 +56,9 @@ class Outbox {
   uint32_t message_bytes_ = 0;  // at most slot_bytes_
   uint32_t local_key_ = 0;
   uint32_t number_ = 0;
+  const std::size_t claims_per_message_;
+  uint64_t claimed_ = 0;
+  uint64_t told_ = 0;         // of that
   uint32_t credit_slot_ = 0;  // the last one: messages without records
   bool credit_slot_is_free_ = true;
   uint32_t in_flight_ = 0;

@@ -63,7 +63,9 @@ RdmaPeer::RdmaPeer(const World& world, int rank, const Ports& ports, const PeerO
       options_(options),
       pool_(pool),
       home_(home),
-      link_{.outbox = Outbox(world.epoch)},
+      link_{.outbox = Outbox(world.epoch, eager_bytes_of_peer(world.size())),
+            .ahead = EagerBudget(eager_bytes_of_peer(world.size())),
+            .eager_bytes = eager_bytes_of_peer(world.size())},
       outbound_(home, link_),
       inbound_(home, link_) {}
 
@@ -282,6 +284,7 @@ bool RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Si
     link_.pairs[i].add_credits(message.credits[i]);
     if (!link_.pairs[i].credits_are_sound()) return wrong("returned more credits than it had");
   }
+  if (!link_.ahead.hear(message.claimed)) return wrong("claimed transfers that nobody has sent");
   bytes = bytes.subspan(kMessageHeaderBytes);
   while (!bytes.empty() && !has_failed()) {
     RecordHeader header;
@@ -323,6 +326,8 @@ bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::by
       return outbound_.granted(header, payload);
     case RecordKind::ready:
       return inbound_.ready(header);
+    case RecordKind::offer:
+      return inbound_.offered(header);
     case RecordKind::path:
       break;
   }

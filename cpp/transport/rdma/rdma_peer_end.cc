@@ -51,6 +51,7 @@ void RdmaPeer::close() {
   }
   link_.pairs = {};
   link_.outbox.clear();
+  link_.ahead.clear();
   link_.fault.clear();
   echo_.clear();
   outbound_.clear();

@@ -25,6 +25,7 @@ Status fits(const Key& key, std::span<const Piece> into, std::size_t bytes) {
 void Incoming::close() {
   arrivals_.clear();
   ready_.clear();
+  unclaimed_ = early_cost_ = 0;
 }
 
 Status Incoming::await(Lane lane, uint64_t sequence, uint64_t cookie) {
@@ -47,12 +48,17 @@ Status Incoming::receive(const Transfer& transfer) {
   const Key key{Traffic::transfer, transfer.lane, transfer.sequence};
   Arrival* arrival = arrivals_.find(key);
   if (arrival == nullptr) {
+    if (arrivals_.size() - unclaimed_ >= kTransfersMax) return Status::busy();
     // A peer that has to stage waits for this word.
     if (!remote_.one_copy() && total_bytes(transfer.pieces) > kDataBytesMax) {
       if (Status granted = outgoing_.grant(key); !granted.ok()) return granted;
     }
     arrival = &arrivals_.insert(key);
     arrival->state = State::posted;
+  } else if (arrival->state == State::offered) {
+    if (Status granted = outgoing_.grant(key); !granted.ok()) return granted;
+    arrival->state = State::posted;
+    --unclaimed_;
   } else {
     RC_ASSERT(arrival->state == State::arrived, cat("received twice: ", text(key)));
     arrival->state = State::ready;
@@ -108,10 +114,25 @@ Status Incoming::data(const RecordHeader& header, const std::byte* payload, Sink
     if (arrival->state != State::posted) return nonsense(cat("twice: ", text(key)));
     return deliver_data(key, *arrival, {payload, header.bytes}, sink);
   }
-  arrival = unclaimed(key);
+  early_cost_ += eager_cost(header.bytes);
+  arrival = early_cost_ > eager_bytes_ ? nullptr : unclaimed(key);
   if (arrival == nullptr) return nonsense("more transfers than anybody asks for");
   arrival->is_data = true;
   arrival->data.assign(payload, payload + header.bytes);
+  return {};
+}
+
+Status Incoming::offered(const RecordHeader& header) {
+  const Key key{Traffic::transfer, header.lane, header.sequence};
+  Arrival* arrival = arrivals_.find(key);
+  if (arrival != nullptr) {
+    if (arrival->state != State::posted) return nonsense(cat("twice: ", text(key)));
+    outgoing_.grant_when_possible(key);
+    return {};
+  }
+  arrival = unclaimed(key);
+  if (arrival == nullptr) return nonsense("more offers than anybody asks for");
+  arrival->state = State::offered;
   return {};
 }
 
@@ -121,6 +142,7 @@ Status Incoming::deliver_data(const Key& key, const Arrival& arrival,
   counters_.bytes_received += bytes.size();
   counters_.bytes_copied += bytes.size();
   scatter(bytes.data(), arrival.into);
+  consumer_.claim(eager_cost(bytes.size()));
   sink.received(arrival.cookie);
   arrivals_.erase(key);
   return {};
@@ -164,7 +186,10 @@ Status Incoming::fill(Arrival& arrival, const RecordHeader& header, const std::b
 }
 
 Status Incoming::deliver(const Key& key, Arrival& arrival, Sink& sink) {
-  if (arrival.is_data) return deliver_data(key, arrival, arrival.data, sink);
+  if (arrival.is_data) {
+    early_cost_ -= eager_cost(arrival.data.size());
+    return deliver_data(key, arrival, arrival.data, sink);
+  }
   counters_.bytes_received += arrival.bytes;
   if (key.traffic == Traffic::view) {
     arrival.state = State::shown;

@@ -17,8 +17,14 @@ namespace rdmacoll::shm {
 
 class Incoming {
  public:
-  Incoming(const RemoteMemory& remote, Outgoing& outgoing, Transport::Counters& counters)
-      : remote_(remote), outgoing_(outgoing), counters_(counters) {}
+  // `eager_bytes`: what may come before its receives are posted. Claims are told by `consumer`.
+  Incoming(const RemoteMemory& remote, Outgoing& outgoing, RingConsumer& consumer,
+           std::size_t eager_bytes, Transport::Counters& counters)
+      : remote_(remote),
+        outgoing_(outgoing),
+        consumer_(consumer),
+        eager_bytes_(eager_bytes),
+        counters_(counters) {}
   void close();
 
   Status await(Lane lane, uint64_t sequence, uint64_t cookie);
@@ -28,6 +34,7 @@ class Incoming {
   // What the peer says; `payload` is memory that the peer can still change.
   Status published(const RecordHeader& header, const std::byte* payload, Sink& sink);
   Status data(const RecordHeader& header, const std::byte* payload, Sink& sink);
+  Status offered(const RecordHeader& header);
   Status control(const RecordHeader& header, const std::byte* payload, int peer, Sink& sink);
 
   // Publications that were there before they were asked for.
@@ -35,7 +42,7 @@ class Incoming {
   Status deliver_ready(Sink& sink);
 
  private:
-  enum class State : uint8_t { posted, arrived, ready, shown };
+  enum class State : uint8_t { posted, arrived, offered, ready, shown };
   struct Arrival {
     State state{};
     uint64_t cookie = 0;
@@ -56,9 +63,12 @@ class Incoming {
 
   const RemoteMemory& remote_;
   Outgoing& outgoing_;
+  RingConsumer& consumer_;
+  const std::size_t eager_bytes_;
   Transport::Counters& counters_;
   SlotTable<Arrival> arrivals_;
   std::size_t unclaimed_ = 0;
+  std::size_t early_cost_ = 0;  // of data among those
   std::vector<Key> ready_;
   std::vector<PieceRecord> list_;   // scratch
   std::vector<std::byte> control_;  // a message that is being put together

@@ -39,6 +39,7 @@ void Outgoing::close() {
   staged_.clear();
   granted_.clear();
   releases_.clear();
+  grants_.clear();
   control_.clear();
   outstanding_ = 0;
   waiting_ = 0;
@@ -192,6 +193,7 @@ Status Outgoing::send_data(const Key& key, const Transfer& transfer, std::size_t
   commit(header(RecordKind::data, key, bytes), past_cache);
   counters_.bytes_sent += bytes;
   counters_.bytes_copied += bytes;
+  ahead_.spend(bytes);
   if (transfer.is_done != nullptr) {
     *transfer.is_done = true;
   } else {
@@ -203,8 +205,11 @@ Status Outgoing::send_data(const Key& key, const Transfer& transfer, std::size_t
 Status Outgoing::send(const Transfer& transfer) {
   const Key key{Traffic::transfer, transfer.lane, transfer.sequence};
   const std::size_t bytes = total_bytes(transfer.pieces);
-  if (bytes <= kDataBytesMax) return send_data(key, transfer, bytes);
+  const bool is_small = bytes <= kDataBytesMax;
+  if (is_small && may_go_ahead(bytes)) return send_data(key, transfer, bytes);
+  // Also a small one that the peer would have to keep aside: it stays here until it is received.
   Send* known = sends_.find(key);
+  if (known == nullptr && sends_.size() >= kTransfersMax) return Status::busy();
   const bool granted = known != nullptr && known->stage == Stage::granted_early;
   RC_ASSERT(known == nullptr || granted, cat("sent twice: sequence ", key.sequence));
 
@@ -237,6 +242,9 @@ Status Outgoing::send(const Transfer& transfer) {
   if (granted) {
     --grants_early_;
     granted_.push_back(key);
+  } else if (is_small && !write_answer(RecordKind::offer, key)) {
+    sends_.erase(key);
+    return Status::busy();
   }
   send.stage = granted ? Stage::granted : Stage::waiting;
   waiting_ += granted ? 0 : 1;
@@ -333,6 +341,10 @@ Status Outgoing::grant(const Key& key) {
   return write_answer(RecordKind::grant, key) ? Status() : Status::busy();
 }
 
+void Outgoing::grant_when_possible(const Key& key) {
+  if (!grants_.empty() || !write_answer(RecordKind::grant, key)) grants_.push_back(key);
+}
+
 void Outgoing::release_when_possible(const Key& key) {
   if (!releases_.empty() || !write_answer(RecordKind::release, key)) releases_.push_back(key);
 }
@@ -343,11 +355,8 @@ bool Outgoing::flush(Sink& sink) {
   bool moved = ring_.accepts_again();
   moved |= flush_control();
 
-  std::size_t written = 0;
-  while (written < releases_.size() && write_answer(RecordKind::release, releases_[written])) {
-    ++written;
-  }
-  releases_.erase(releases_.begin(), releases_.begin() + static_cast<std::ptrdiff_t>(written));
+  bool written = write_answers(RecordKind::release, releases_);
+  written |= write_answers(RecordKind::grant, grants_);
 
   std::size_t staged = 0;
   for (; staged < granted_.size(); ++staged) {
@@ -357,10 +366,18 @@ bool Outgoing::flush(Sink& sink) {
   }
   granted_.erase(granted_.begin(), granted_.begin() + static_cast<std::ptrdiff_t>(staged));
 
-  moved |= !staged_.empty() || written > 0;
+  moved |= !staged_.empty() || written;
   for (const uint64_t cookie : staged_) sink.sent(cookie);
   staged_.clear();
   return moved;
+}
+
+// As many as fit. True: some did.
+bool Outgoing::write_answers(RecordKind kind, std::vector<Key>& keys) {
+  std::size_t written = 0;
+  while (written < keys.size() && write_answer(kind, keys[written])) ++written;
+  keys.erase(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(written));
+  return written > 0;
 }
 
 bool Outgoing::arm() {
@@ -373,7 +390,7 @@ bool Outgoing::arm() {
 
 bool Outgoing::finished() const {
   return !owes_look_ && outstanding_ == 0 && staged_.empty() && releases_.empty() &&
-         control_.empty();
+         grants_.empty() && control_.empty();
 }
 
 }  // namespace rdmacoll::shm

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "memory/pool.h"
 #include "memory/shown_writes.h"
+#include "transport/eager_budget.h"
 #include "transport/shm/doorbell.h"
 #include "transport/shm/record.h"
 #include "transport/shm/ring.h"
@@ -27,8 +28,9 @@ namespace rdmacoll::shm {
 
 class Outgoing {
  public:
-  Outgoing(MemoryPool& pool, uint32_t epoch, Transport::Counters& counters)
-      : pool_(pool), epoch_(epoch), counters_(counters) {}
+  // `eager_bytes`: what may be sent before its receives are posted.
+  Outgoing(MemoryPool& pool, uint32_t epoch, std::size_t eager_bytes, Transport::Counters& counters)
+      : pool_(pool), epoch_(epoch), counters_(counters), ahead_(eager_bytes) {}
   ~Outgoing() { close(); }
   Outgoing(const Outgoing&) = delete;
   Outgoing& operator=(const Outgoing&) = delete;
@@ -44,6 +46,7 @@ class Outgoing {
   Status release(const Key& key);
   Status grant(const Key& key);
   void release_when_possible(const Key& key);
+  void grant_when_possible(const Key& key);
   void heartbeat();  // a full ring is sign of life enough
 
   // What the peer says.
@@ -52,13 +55,13 @@ class Outgoing {
 
   bool has_work() const {
     return owes_look_ || ring_.refused() || !staged_.empty() || !releases_.empty() ||
-           !granted_.empty() || !control_.empty();
+           !grants_.empty() || !granted_.empty() || !control_.empty();
   }
   bool awaits_grants() const { return waiting_ > 0; }
   // Reports and moves on what had to wait. True: something moved.
   bool flush(Sink& sink);
   bool arm();
-  bool broken() const { return ring_.broken(); }
+  bool broken() const { return ring_.broken() || is_told_nonsense_; }
   // Once more whether the peer sleeps, for what was written since the last time: see doorbell.h.
   void look_behind() {
     if (owes_look_) ring_behind_fence();
@@ -87,11 +90,18 @@ class Outgoing {
     bool in_pool = true;
   };
   Encoded encode(std::span<const Piece> pieces);  // into wire_
+  // The count of claims is looked at only when the last one does not suffice.
+  bool may_go_ahead(std::size_t bytes) {
+    if (ahead_.allows(bytes)) return true;
+    is_told_nonsense_ |= !ahead_.hear(ring_.claimed());
+    return ahead_.allows(bytes);
+  }
   Status send_data(const Key& key, const Transfer& transfer, std::size_t bytes);
   Status write_publication(const Key& key, const Transfer& transfer, std::size_t bytes);
   Staged stage(const Key& key, Send& send, std::span<const Piece> pieces, bool may_use_reserve);
   void unstage(Send& send);
   bool write_answer(RecordKind kind, const Key& key);
+  bool write_answers(RecordKind kind, std::vector<Key>& keys);
   void write_control(std::byte* place, std::span<const std::byte> bytes, uint32_t total,
                      uint64_t offset);
   bool flush_control();
@@ -106,6 +116,8 @@ class Outgoing {
   Bell bell_;
   bool one_copy_ = false;
   bool owes_look_ = false;
+  EagerBudget ahead_;              // of transfers in records
+  bool is_told_nonsense_ = false;  // of what was claimed
 
   SlotTable<Send> sends_;
   std::size_t grants_early_ = 0;
@@ -117,7 +129,8 @@ class Outgoing {
   std::vector<PieceRecord> wire_;   // scratch
   std::vector<uint64_t> staged_;    // cookies whose bytes are ours now: to be reported
   std::vector<Key> granted_;        // sends that may be staged now
-  std::vector<Key> releases_;       // to be written
+  std::vector<Key> releases_;       // to be written,
+  std::vector<Key> grants_;         // and those of small transfers that were offered
   std::vector<std::byte> control_;  // the rest of a large message
   std::size_t control_done_ = 0;
   uint64_t control_number_ = 0;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/queues.h"
 #include "transport/transport.h"
 
 namespace rdmacoll::shm {
@@ -23,7 +24,8 @@ enum class RecordKind : uint8_t {
   release,      // ... and has done so
   grant,        // a receive is posted (only between ranks that need staging)
   heartbeat,
-  data,  // a whole small transfer: no grant, no release
+  data,   // a whole small transfer: no grant, no release
+  offer,  // a small transfer waits for its grant: there are too many whose receive is not posted
 };
 
 // Sends and publications are matched in spaces of their own.
@@ -57,9 +59,10 @@ static_assert(sizeof(RecordHeader) + kPiecesMax * sizeof(PieceRecord) <= kRecord
 inline constexpr std::size_t kDataBytesMax = 4096;
 static_assert(sizeof(RecordHeader) + kDataBytesMax <= kRecordBytesMax);
 inline constexpr std::size_t kControlFragmentMax = kRecordBytesMax - sizeof(RecordHeader);
-// More pieces than this in one transfer, or more things in flight, are a broken peer's.
+// More pieces than this in one transfer, or more things that nobody has asked for yet, are a broken
+// peer's: of sends and views each have at most kTransfersMax, and eager transfers are fewer.
 inline constexpr std::size_t kListedPiecesMax = std::size_t{1} << 20;
-inline constexpr std::size_t kUnclaimedMax = std::size_t{1} << 20;
+inline constexpr std::size_t kUnclaimedMax = 4 * kTransfersMax;
 
 // One byte count for a whole transfer; far above any, and far from overflow.
 inline constexpr std::size_t kTransferBytesMax = std::size_t{1} << 30;

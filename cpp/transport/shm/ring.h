@@ -18,7 +18,8 @@ namespace rdmacoll::shm {
 
 // 128: processors fetch lines in pairs.
 struct RingIndexes {
-  alignas(128) std::atomic<uint64_t> tail;         // bytes ever read; stored by the consumer
+  alignas(128) std::atomic<uint64_t> tail;         // bytes ever read; stored by the consumer,
+  std::atomic<uint64_t> claimed;                   // as is this: see eager_budget.h
   alignas(128) std::atomic<uint32_t> wants_space;  // the producer sleeps on a full ring
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -47,6 +48,8 @@ class RingProducer {
   bool accepts_again();
   // Before sleeping on a refusal: asks the consumer to ring. False: there is room meanwhile.
   bool ask_for_space();
+  // What the consumer's receives have claimed so far.
+  uint64_t claimed() const { return indexes_->claimed.load(std::memory_order_relaxed); }
   // The consumer's index is nonsense.
   bool broken() const { return broken_; }
 
@@ -80,6 +83,11 @@ class RingConsumer {
   Take take(RecordHeader& header, const std::byte*& payload) const;
   void pop(const RecordHeader& header);
   uint64_t taken() const { return tail_; }  // bytes ever
+  // A receive has claimed so much of what came eagerly.
+  void claim(std::size_t cost) {
+    claimed_ += cost;
+    indexes_->claimed.store(claimed_, std::memory_order_relaxed);
+  }
   // After a batch of pops. True: the producer wants to be woken. It wants that only where more is
   // to be read than a ring without the largest record, so a look in so many bytes is enough.
   bool show_space();
@@ -94,6 +102,7 @@ class RingConsumer {
   uint64_t mark_ = 0;
   uint64_t tail_ = 0;
   uint64_t shown_ = 0;  // the tail at the last look for a wish
+  uint64_t claimed_ = 0;
 };
 
 }  // namespace rdmacoll::shm

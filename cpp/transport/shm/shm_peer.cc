@@ -40,8 +40,9 @@ ShmPeer::ShmPeer(const Home& home, int rank, Fd socket, bool dialer)
       dialer_(dialer),
       socket_(std::move(socket)),
       remote_(rank, home.world.members[static_cast<std::size_t>(rank)]),
-      outgoing_(home.pool, home.world.epoch, home.counters),
-      incoming_(remote_, outgoing_, home.counters),
+      outgoing_(home.pool, home.world.epoch, eager_bytes_of_peer(home.world.size()), home.counters),
+      incoming_(remote_, outgoing_, consumer_, eager_bytes_of_peer(home.world.size()),
+                home.counters),
       liveness_(home.peer_timeout, home.clock.now()) {
   epoll_event event{.events = EPOLLIN | EPOLLRDHUP, .data = {.u32 = static_cast<uint32_t>(rank)}};
   prepared_ = watch(home_.epoll, socket_.get(), event);
@@ -235,6 +236,8 @@ Status ShmPeer::handle(const RecordHeader& header, const std::byte* payload, Sin
       return {};
     case RecordKind::data:
       return incoming_.data(header, payload, sink);
+    case RecordKind::offer:
+      return incoming_.offered(header);
   }
   return Status(Code::failed, cat("it sent a record of kind ", static_cast<int>(header.kind)));
 }

@@ -2,13 +2,13 @@
 // has several streams, data and heartbeats go on all of them, all else on the first one.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
+#include "transport/eager_budget.h"
 #include "transport/queues.h"
 #include "transport/transport.h"
 
@@ -44,15 +44,7 @@ inline constexpr std::size_t kEagerBytes = 64 * 1024;
 static_assert(kEagerBytes <= kFragmentBytes, "an eager transfer is one frame");
 // Each counts for so much more than its bytes, so that there are not too many.
 inline constexpr std::size_t kEagerCost = 4 * 1024;
-// All that go ahead to a peer, which keeps aside what it has posted no receive for. Many peers may
-// do so at once.
-inline constexpr std::size_t kEagerBytesOfPeer = 1024 * 1024;
-inline constexpr std::size_t kEagerBytesOfAll = 64 * 1024 * 1024;
 static_assert(kEagerBytesOfPeer / kEagerCost < kTransfersMax / 2, "receives find a place");
-
-constexpr std::size_t eager_bytes_of_peer(int ranks) {
-  return std::min(kEagerBytesOfPeer, kEagerBytesOfAll / static_cast<std::size_t>(ranks));
-}
 
 // What one poll reads from one stream, and writes to it, before the others have their turn.
 inline constexpr std::size_t kReadBytesPerPoll = 1024 * 1024;

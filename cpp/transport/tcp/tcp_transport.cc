@@ -24,7 +24,7 @@ TcpTransport::TcpTransport(const World& world, const Clock& clock, Nanoseconds p
   for (int peer = 0; peer < world.size(); ++peer) {
     links_.push_back(peer == rank_ ? nullptr
                                    : std::make_unique<Link>(peer, world.epoch, options.chunk_bytes,
-                                                            tcp::eager_bytes_of_peer(world.size()),
+                                                            eager_bytes_of_peer(world.size()),
                                                             counters_));
   }
   active_.reserve(links_.size());
@@ -79,7 +79,7 @@ void TcpTransport::give_up(int peer, const std::string& cause) {
 bool TcpTransport::is_connected(int peer) const { return link(peer).is_connected(); }
 
 Reach TcpTransport::reach(int) const {
-  const std::size_t ahead = tcp::eager_bytes_of_peer(static_cast<int>(links_.size()));
+  const std::size_t ahead = eager_bytes_of_peer(static_cast<int>(links_.size()));
   return {.transport = "tcp",
           .transfer_bytes_max = tcp::kTransferBytesMax,
           .eager_bytes = std::min(tcp::kEagerBytes, ahead - std::min(ahead, tcp::kEagerCost))};
