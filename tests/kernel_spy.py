@@ -55,6 +55,10 @@ class Spy:
         self.table.text_free = fields["text_free"](lambda text: None)
         self.table.submit = fields["submit"](self._submit)
         self.table.submit_and_drive = fields["submit_and_drive"](self._submit_and_drive)
+        self.refused: list[str] = []  # reasons that the others are told
+        self.table.refuse = fields["refuse"](
+            lambda engine, request, reason: self.refused.append(reason.decode())
+        )
         self.answers_at_once = False  # submit_and_drive(), before it returns
         self.lent: dict[int, Any] = {}  # memory of outputs, by address
         self.lends = True

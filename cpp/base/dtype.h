@@ -37,8 +37,8 @@ inline constexpr int kReduceOps = 5;
 struct DtypeRow {
   std::string_view name;
   uint8_t bytes;
-  enum class Number : uint8_t { integer, float16, other } number;
-  bool is_reducible;  // by every operator
+  enum class Number : uint8_t { integer, float16, complex, other } number;
+  bool is_reducible;  // by every operator; complex numbers are added alone
 };
 inline constexpr std::array kDtypeRows{
     DtypeRow{"uint8", 1, DtypeRow::Number::integer, true},
@@ -50,12 +50,12 @@ inline constexpr std::array kDtypeRows{
     DtypeRow{"float32", 4, DtypeRow::Number::other, true},
     DtypeRow{"float64", 8, DtypeRow::Number::other, true},
     DtypeRow{"bool", 1, DtypeRow::Number::other, false},
-    DtypeRow{"uint16", 2, DtypeRow::Number::integer, false},
-    DtypeRow{"uint32", 4, DtypeRow::Number::integer, false},
-    DtypeRow{"uint64", 8, DtypeRow::Number::integer, false},
-    DtypeRow{"int16", 2, DtypeRow::Number::integer, false},
-    DtypeRow{"complex64", 8, DtypeRow::Number::other, false},
-    DtypeRow{"complex128", 16, DtypeRow::Number::other, false},
+    DtypeRow{"uint16", 2, DtypeRow::Number::integer, true},
+    DtypeRow{"uint32", 4, DtypeRow::Number::integer, true},
+    DtypeRow{"uint64", 8, DtypeRow::Number::integer, true},
+    DtypeRow{"int16", 2, DtypeRow::Number::integer, true},
+    DtypeRow{"complex64", 8, DtypeRow::Number::complex, false},
+    DtypeRow{"complex128", 16, DtypeRow::Number::complex, false},
 };
 inline constexpr int kDtypes = kDtypeRows.size();
 inline const DtypeRow& row_of(Dtype dtype) {
@@ -68,11 +68,19 @@ inline std::size_t size_of(Dtype dtype) { return row_of(dtype).bytes; }
 inline std::string_view name_of(Dtype dtype) { return row_of(dtype).name; }
 inline bool is_reducible(Dtype dtype, ReduceOp op) {
   const bool is_extremum = op == ReduceOp::min || op == ReduceOp::max;
+  if (row_of(dtype).number == DtypeRow::Number::complex) {
+    return op == ReduceOp::sum || op == ReduceOp::average;
+  }
   return row_of(dtype).is_reducible || (dtype == Dtype::boolean && is_extremum);
 }
 inline bool is_integer(Dtype dtype) { return row_of(dtype).number == DtypeRow::Number::integer; }
 inline bool is_16_bit_float(Dtype dtype) {
   return row_of(dtype).number == DtypeRow::Number::float16;
+}
+// What a sum adds: of a complex number its two components.
+inline Dtype component_of(Dtype dtype) {
+  if (row_of(dtype).number != DtypeRow::Number::complex) return dtype;
+  return dtype == Dtype::complex64 ? Dtype::float32 : Dtype::float64;
 }
 // Whether a sum of sums would have been rounded twice, or overflow on its way to an average.
 inline bool has_wide_sums(Dtype dtype, ReduceOp op) {

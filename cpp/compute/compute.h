@@ -37,8 +37,9 @@ struct ComputeJob {
   uint64_t cookie = 0;
   bool past_cache = false;  // `to` is no source, and is not needed soon
   bool shown = false;       // another rank reads `to` next
-  bool wide = false;        // `to` is float32 in a job of 16-bit floats, and nothing is scaled
-  bool mixes = false;       // it is, or an operand is
+  bool wide = false;        // `to` is float32 in a job of 16-bit floats, and is not finished
+  bool mixes = false;       // it is, or an operand is, or `prescale` is not 1
+  double prescale = 1.0;    // operands of 16-bit floats are multiplied by it first, in float32
 
   std::size_t width() const { return wide ? 2 : 1; }  // of `to`
 };

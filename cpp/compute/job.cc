@@ -198,7 +198,7 @@ void Performance::reduce_at(const ComputeJob& job, Workspace& workspace, std::by
                             std::size_t bytes) {
   const std::vector<const void*>& from = workspace.addresses_;
   const std::size_t count = bytes / size_of(job.dtype);
-  const Scaling scaling{job.divisor, job.factor};
+  const Scaling scaling{job.divisor, job.factor, job.prescale};
   if (!job.mixes) {
     return reduce_kernel(job.dtype, job.op)(to, from.data(), from.size(), count, scaling);
   }

@@ -34,7 +34,8 @@ std::span<const KernelTable* const> usable_kernels() {
 ReduceKernel reduce_kernel(Dtype dtype, ReduceOp op) {
   RC_ASSERT(is_reducible(dtype, op), cat(name_of(op), " of ", name_of(dtype)));
   // Of bytes that are 0 or 1 the least is "and", the greatest "or".
-  const auto row = static_cast<std::size_t>(dtype == Dtype::boolean ? Dtype::uint8 : dtype);
+  const auto row = static_cast<std::size_t>(kernel_row(dtype));
+  RC_ASSERT(row < kKernelRows, name_of(dtype).data());
   const auto column = static_cast<std::size_t>(op);
   return usable_kernels().back()->kernels[row][column];
 }

@@ -15,6 +15,7 @@ namespace rdmacoll {
 struct Scaling {
   double divisor = 1.0;
   double factor = 1.0;
+  double prescale = 1.0;  // of sources of 16 bits, before they are added: mixed kernels alone
 
   bool is_identity() const { return divisor == 1.0 && factor == 1.0; }
 };
@@ -26,11 +27,18 @@ struct Scaling {
 using ReduceKernel = void (*)(void* to, const void* const* sources, std::size_t n,
                               std::size_t count, const Scaling& scaling);
 
-inline constexpr int kReducibleDtypes = 8;  // those below Dtype::boolean, which is reduced as uint8
-static_assert(static_cast<int>(Dtype::boolean) == kReducibleDtypes);
+// Rows of a table: numbers of one component, in the order of their dtypes. bool is reduced as
+// uint8.
+inline constexpr int kKernelRows = 12;
+constexpr int kernel_row(Dtype dtype) {
+  const int index = static_cast<int>(dtype);
+  if (dtype == Dtype::boolean) return static_cast<int>(Dtype::uint8);
+  return index < static_cast<int>(Dtype::boolean) ? index : index - 1;
+}
+static_assert(kernel_row(Dtype::int16) == kKernelRows - 1);
 
-// The same of 16-bit floats where some sources, or the result, are float32. A result in float32 is
-// not scaled.
+// The same of 16-bit floats where some sources, or the result, are float32, or where the sources of
+// 16 bits are scaled first. A result in float32 is not divided, nor multiplied.
 struct Widths {
   const uint8_t* sources = nullptr;  // by source: it is float32
   bool to = false;
@@ -41,7 +49,7 @@ inline constexpr int kMixedDtypes = 2;  // from Dtype::float16 on
 
 struct KernelTable {
   const char* instruction_set;
-  ReduceKernel kernels[kReducibleDtypes][kReduceOps];  // the column of average is that of sum
+  ReduceKernel kernels[kKernelRows][kReduceOps];  // the column of average is that of sum
   MixedKernel mixed[kMixedDtypes][kReduceOps];
 };
 

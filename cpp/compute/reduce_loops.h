@@ -12,6 +12,7 @@
 #include <immintrin.h>
 #endif
 
+#include "compute/narrow_floats.h"
 #include "compute/reduce_kernels.h"
 
 // In place is allowed, so `restrict` would be a lie and the compiler's own overlap check would send
@@ -27,55 +28,6 @@ namespace {
 
 // Elements evaluated at a time where the tree needs intermediate results: they stay in L1.
 constexpr std::size_t kTile = 256;
-
-template <typename To, typename From>
-inline To bits(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  __builtin_memcpy(&to, &from, sizeof to);
-  return to;
-}
-
-// 16-bit floats as they lie in memory.
-struct Half {
-  uint16_t raw;
-};
-struct Brain {
-  uint16_t raw;
-};
-static_assert(sizeof(Half) == 2 && sizeof(Brain) == 2);
-
-inline float widened(Brain value) { return bits<float>(uint32_t{value.raw} << 16); }
-
-inline float widened(Half value) {
-  const uint32_t magnitude = (uint32_t{value.raw} & 0x7fff) << 13;
-  // Scaling by 2^112 moves the exponent's bias from 15 to 127 and normalises denormals.
-  const uint32_t scaled = bits<uint32_t>(bits<float>(magnitude) * 0x1p112f);
-  const uint32_t special = magnitude | 0x7f800000;  // infinity and NaN
-  const uint32_t sign = (uint32_t{value.raw} & 0x8000) << 16;
-  return bits<float>((magnitude >= (uint32_t{0x7c00} << 13) ? special : scaled) | sign);
-}
-
-// Both round to nearest even; NaN has been made canonical before.
-inline void narrow(float value, Brain& into) {
-  const uint32_t word = bits<uint32_t>(value);
-  const uint32_t rounded = (word + 0x7fff + ((word >> 16) & 1)) >> 16;
-  into.raw = static_cast<uint16_t>(value != value ? 0x7fc0 : rounded);
-}
-
-inline void narrow(float value, Half& into) {
-  const uint32_t word = bits<uint32_t>(value);
-  const uint32_t sign = (word >> 16) & 0x8000;
-  const uint32_t magnitude = word & 0x7fffffff;
-  // From the exponent's bias of 127 to 15, rounding on the way; a carry may reach infinity.
-  const uint32_t normal = (magnitude + 0xc8000fff + ((magnitude >> 13) & 1)) >> 13;
-  // Below 2^-14 the result is denormal: the addition aligns the bits and rounds them.
-  const uint32_t tiny = bits<uint32_t>(bits<float>(magnitude) + 0.5f) - 0x3f000000;
-  uint32_t result = magnitude < 0x38800000 ? tiny : normal;
-  result = magnitude >= 0x47800000 ? 0x7c00 : result;
-  result |= sign;
-  into.raw = static_cast<uint16_t>(magnitude > 0x7f800000 ? 0x7e00 : result);
-}
 
 template <typename T>
 constexpr bool kIsNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
@@ -348,12 +300,17 @@ void reduce(void* to, const void* const* sources, std::size_t n, std::size_t cou
   });
 }
 
-// evaluate() over sources of both widths.
+// evaluate() over sources of both widths, the narrow ones multiplied first.
 template <typename T, typename Op>
 void evaluate_mixed(float* __restrict into, const void* const* sources, const uint8_t* wide,
-                    std::size_t n, std::size_t first, std::size_t count) {
+                    std::size_t n, std::size_t first, std::size_t count, float prescale) {
   if (n == 1) {
-    if (*wide == 0) return widen(into, static_cast<const T*>(sources[0]) + first, count);
+    if (*wide == 0) {
+      widen(into, static_cast<const T*>(sources[0]) + first, count);
+      if (prescale == 1.0F) return;
+      for (std::size_t i = 0; i < count; ++i) into[i] *= prescale;
+      return;
+    }
     const float* __restrict from = static_cast<const float*>(sources[0]) + first;
     for (std::size_t i = 0; i < count; ++i) into[i] = from[i];
     return;
@@ -361,8 +318,8 @@ void evaluate_mixed(float* __restrict into, const void* const* sources, const ui
   std::size_t left = 1;
   while (left * 2 < n) left *= 2;
   alignas(64) float right[kTile];
-  evaluate_mixed<T, Op>(into, sources, wide, left, first, count);
-  evaluate_mixed<T, Op>(right, sources + left, wide + left, n - left, first, count);
+  evaluate_mixed<T, Op>(into, sources, wide, left, first, count, prescale);
+  evaluate_mixed<T, Op>(right, sources + left, wide + left, n - left, first, count, prescale);
   for (std::size_t i = 0; i < count; ++i) into[i] = Op::combine(into[i], right[i]);
 }
 
@@ -370,10 +327,11 @@ template <typename T, typename Op>
 void reduce_mixed(void* to, const void* const* sources, std::size_t n, std::size_t count,
                   const Scaling& scaling, const Widths& wide) {
   alignas(64) float tile[kTile];
+  const auto prescale = static_cast<float>(scaling.prescale);
   with_finish<T>(scaling, [&]<Finish finish>(const ScaleOf<T>& scale) {
     for (std::size_t first = 0; first < count; first += kTile) {
       const std::size_t length = count - first < kTile ? count - first : kTile;
-      evaluate_mixed<T, Op>(tile, sources, wide.sources, n, first, length);
+      evaluate_mixed<T, Op>(tile, sources, wide.sources, n, first, length, prescale);
       if (wide.to) {
         float* into = static_cast<float*>(to) + first;
         for (std::size_t i = 0; i < length; ++i) into[i] = finite_or_canonical(tile[i]);
@@ -389,10 +347,12 @@ void reduce_mixed(void* to, const void* const* sources, std::size_t n, std::size
   { function<T, Sum>, function<T, Sum>, function<T, Min>, function<T, Max>, function<T, Product> }
 #define RC_KERNEL_TABLE(name)                                                    \
   {                                                                              \
-    name, {RC_KERNEL_ROW(reduce, uint8_t), RC_KERNEL_ROW(reduce, int8_t),        \
-           RC_KERNEL_ROW(reduce, int32_t), RC_KERNEL_ROW(reduce, int64_t),       \
-           RC_KERNEL_ROW(reduce, Half),    RC_KERNEL_ROW(reduce, Brain),         \
-           RC_KERNEL_ROW(reduce, float),   RC_KERNEL_ROW(reduce, double)},       \
+    name, {RC_KERNEL_ROW(reduce, uint8_t),  RC_KERNEL_ROW(reduce, int8_t),       \
+           RC_KERNEL_ROW(reduce, int32_t),  RC_KERNEL_ROW(reduce, int64_t),      \
+           RC_KERNEL_ROW(reduce, Half),     RC_KERNEL_ROW(reduce, Brain),        \
+           RC_KERNEL_ROW(reduce, float),    RC_KERNEL_ROW(reduce, double),       \
+           RC_KERNEL_ROW(reduce, uint16_t), RC_KERNEL_ROW(reduce, uint32_t),     \
+           RC_KERNEL_ROW(reduce, uint64_t), RC_KERNEL_ROW(reduce, int16_t)},     \
         {RC_KERNEL_ROW(reduce_mixed, Half), RC_KERNEL_ROW(reduce_mixed, Brain)}, \
   }
 

@@ -40,8 +40,14 @@ Engine::Engine(EngineParts parts)
 // ---- the loop ----
 
 bool Engine::progress() {
+  const bool waits = in_flight_ > 0;
   settled_ = !advance();
-  return !settled_;
+  if (settled_) return false;
+  // Nothing came for so long: the peers were late.
+  const Nanoseconds gap = now_.turned_at - moved_at_;
+  if (waits && gap >= kLateGap) late_ += gap;
+  moved_at_ = now_.turned_at;
+  return true;
 }
 
 bool Engine::advance() {

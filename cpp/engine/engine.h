@@ -219,8 +219,12 @@ class Engine final : public Sink, private SetHost {
   bool settled_ = false;  // the last progress() moved nothing
   Gap gap_;
   Nanoseconds stopped_for_ = 0;  // what it says
+  // Operations are in flight, and for so long nothing comes: the time counts as waiting.
+  static constexpr Nanoseconds kLateGap = 5 * kMillisecond;
   Nanoseconds busy_since_ = 0;
   Nanoseconds busy_ = 0;
+  Nanoseconds moved_at_ = 0;
+  Nanoseconds late_ = 0;  // of busy_
 };
 
 }  // namespace rdmacoll

@@ -142,7 +142,13 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
   const SetTotals sums = totals();
   const Transport::Counters wire = transport_.counters();
   Nanoseconds busy = busy_;
-  if (in_flight_ > 0) busy += clock_.now() - busy_since_;
+  Nanoseconds late = late_;
+  if (in_flight_ > 0) {
+    const Nanoseconds now = clock_.now();
+    busy += now - busy_since_;
+    if (now - moved_at_ >= kLateGap) late += now - moved_at_;
+  }
+  const auto seconds = [](Nanoseconds time) { return static_cast<double>(time) / kSecond; };
   const auto field = [](std::string_view name, auto value) {
     return cat("\"", name, "\": ", value);
   };
@@ -171,7 +177,9 @@ std::string Engine::metrics_json(uint64_t wakeups) const {
                      field("peers_waiting", executor_.peers_waiting()),
                      field("tensors", tensors_),
                      field("payload_bytes", payload_bytes_),
-                     field("communication_s", static_cast<double>(busy) / kSecond)},
+                     field("communication_s", seconds(busy)),
+                     field("communication_waiting_s", seconds(std::min(late, busy))),
+                     field("communication_moving_s", seconds(busy - std::min(late, busy)))},
                  ", "),
              "}");
 }

@@ -178,7 +178,8 @@ class Executor final : public ComputeSink {
   bool transfer(Run& run, const Step& step, uint64_t cookie);
   bool compute(Run& run, const Step& step, StepMemory& memory, uint64_t cookie);
   void locate_job(const Run& run, const Step& step, StepMemory& memory);
-  static void mark_widths(const Step& step, std::span<const Slice> sources, StepMemory& memory);
+  void mark_widths(const Run& run, const Step& step, std::span<const Slice> sources,
+                   StepMemory& memory);
   void look_at_views(const Run& run, const Step& step, StepMemory& memory);
   void count(const ComputeJob& job, uint64_t bytes);
   void end_job(uint64_t cookie, const Status& status);

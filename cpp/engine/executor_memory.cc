@@ -46,7 +46,7 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
                 .op = head.op,
                 .to = memory.to,
                 .sources = memory.operands};
-  if (!is_wide) mark_widths(step, sources, memory);
+  if (!is_wide) mark_widths(run, step, sources, memory);
   if (step.prescale) memory.job.factor = head.prescale;
   if (step.final) {
     memory.job.divisor = head.divisor;
@@ -64,14 +64,21 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   memory.is_nothing = bytes == 0 || in_place;
 }
 
-// Of a job whose operands are not all wide.
-void Executor::mark_widths(const Step& step, std::span<const Slice> sources, StepMemory& memory) {
+// Of a job whose operands are not all wide. Where sums are, those that are not are inputs: they are
+// scaled when they are added, so that nothing is rounded before the end.
+void Executor::mark_widths(const Run& run, const Step& step, std::span<const Slice> sources,
+                           StepMemory& memory) {
   memory.job.wide = memory.job.mixes = step.to.wide;
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (!sources[i].wide) continue;
     memory.operands[i].wide = true;
     memory.job.mixes = true;
   }
+  const Recipe::Head& head = run.recipe->head;
+  const bool adds = step.verb == Verb::reduce || step.final;
+  if (head.prescale == 1.0 || !adds || !head.shape.wide_sums) return;
+  memory.job.prescale = head.prescale;
+  memory.job.mixes = true;
 }
 
 uint64_t Executor::sequence(const Run& run, std::size_t index) const {

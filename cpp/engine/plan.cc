@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "collectives/roll_call.h"
+#include "engine/scaled.h"
 
 namespace rdmacoll {
 namespace {
@@ -75,7 +76,7 @@ Shape Planner::shape_of(const Decided& decided) const {
   return {world_.size(),
           world_.rank,
           kind.has_root ? request.root : 0,
-          kind.reduces && request.prescale != 1.0,
+          kind.reduces && request.prescale != 1.0 && !is_16_bit_float(request.dtype),
           nodes_,
           servers_,
           numa_nodes_,
@@ -189,17 +190,18 @@ Recipe::Head Planner::head_of(const Decided& decided) const {
   const Request& first = decided.operations.front()->request;
   const bool reduces = row_of(first.kind).reduces;
   const bool averages = reduces && first.op == ReduceOp::average;
+  const Scaled scaled = scaled_of(first);
   return {.kind = first.kind,
           .algorithm = decided.algorithm,
           .segment_bytes = decided.segment_bytes,
           .calls_roll = calls_roll(decided),
           .shape = shape_of(decided),
           // What is only moved is moved as bytes.
-          .dtype = reduces ? first.dtype : Dtype::uint8,
-          .op = first.op == ReduceOp::average ? ReduceOp::sum : first.op,
+          .dtype = reduces ? component_of(first.dtype) : Dtype::uint8,
+          .op = scaled.op,
           .divisor = averages ? world_.size() : 1.0,
-          .prescale = first.prescale,
-          .postscale = reduces ? first.postscale : 1.0};
+          .prescale = scaled.before,
+          .postscale = reduces ? scaled.after : 1.0};
 }
 
 // Gives outputs to an operation whose caller leaves it to us where they lie.

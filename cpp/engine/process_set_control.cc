@@ -154,6 +154,10 @@ std::string ProcessSet::state() const {
   for (const auto& [key, operation] : undecided_) {
     text += cat("  ", operation->label(), " waits for its decision\n");
   }
+  if (!is_root() && !undecided_.empty()) {
+    text += cat("  which ranks are missing is known to ", world_.describe(0),
+                ": send SIGUSR1 to that process\n");
+  }
   constexpr std::string_view kPhases[] = {"by the log", "by a plan", "leaving a plan"};
   text += cat("  era ", plan_.era(), ", ", kPhases[static_cast<int>(plan_.phase())], ": ",
               agreed_.size(), " decisions wait for operations, ", held_.size(),

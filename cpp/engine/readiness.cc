@@ -344,8 +344,15 @@ std::string Readiness::state() const {
     text += cat("  ", world_.describe(rank), " has joined\n");
   }
   for (const auto& [key, pending] : pending_) {
+    std::vector<int> absent = missing(pending);
+    if (!is_root()) {  // what others have said is not known here
+      const std::vector<int> below = tree_subtree(world_.rank, world_.size());
+      std::erase_if(
+          absent, [&](int rank) { return !std::binary_search(below.begin(), below.end(), rank); });
+    }
     text += cat("  ", label(key, pending), ": ", pending.ranks, " of ", subtree_ranks_,
-                " ranks of my subtree\n");
+                is_root() ? " ranks" : " ranks of this subtree", " have submitted it",
+                absent.empty() ? "" : cat("; missing: ", describe_ranks(absent)), "\n");
   }
   return text;
 }

@@ -17,7 +17,9 @@
 namespace rdmacoll::tensorflow {
 namespace {
 
-constexpr char kReducible[] = "T: {uint8, int8, int32, int64, half, bfloat16, float, double, bool}";
+constexpr char kReducible[] =
+    "T: {uint8, int8, int32, int64, half, bfloat16, float, double, bool, uint16, uint32, uint64, "
+    "int16, complex64, complex128}";
 constexpr char kMovable[] =
     "T: {uint8, int8, int32, int64, half, bfloat16, float, double, bool, uint16, uint32, uint64, "
     "int16, complex64, complex128}";

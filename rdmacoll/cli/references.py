@@ -20,6 +20,7 @@ _PAIRWISE: dict[ReduceOp, Callable[..., Any]] = {
     ReduceOp.PRODUCT: np.multiply,
 }
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+_EPSILON.update(complex64=_EPSILON["float32"], complex128=_EPSILON["float64"])
 
 
 def dtype_of(name: str) -> np.dtype[Any] | None:
@@ -50,12 +51,16 @@ def data_of(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) 
     return np.array(values, dtype)
 
 
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+
+
 def reduced(arrays: list[Array], op: ReduceOp) -> Array:
-    """The reduction: integers exactly (wrapping), booleans too, floats in float64."""
+    """The reduction: integers exactly (wrapping), booleans too, floats in float64, complex in complex128."""
     if arrays[0].dtype.kind in "iub":
         with np.errstate(over="ignore"):
             return np.asarray(functools.reduce(_PAIRWISE[op], arrays))
-    wide = [array.astype(np.float64) for array in arrays]
+    wide = [array.astype(_wide(array.dtype)) for array in arrays]
     total = functools.reduce(_PAIRWISE[op], wide)
     return np.asarray(total / len(arrays) if op is ReduceOp.AVERAGE else total)
 
@@ -67,10 +72,10 @@ def wrong_values(got: Array, arrays: list[Array], op: ReduceOp) -> int:
         return max(1, got.size)
     if got.dtype.kind in "iub":
         return int(np.count_nonzero(got != expected))
-    actual = got.astype(np.float64)
+    actual = got.astype(_wide(got.dtype))
     if op in (ReduceOp.MIN, ReduceOp.MAX):
         return int(np.count_nonzero(~((actual == expected) | (np.isnan(actual) & np.isnan(expected)))))
-    wide = [np.abs(array.astype(np.float64)) for array in arrays]
+    wide = [np.abs(array.astype(_wide(array.dtype))) for array in arrays]
     size = functools.reduce(np.multiply if op is ReduceOp.PRODUCT else np.add, wide)
     size = size / len(arrays) if op is ReduceOp.AVERAGE else size
     allowed = _EPSILON[got.dtype.name] * (len(arrays) + 1) * size

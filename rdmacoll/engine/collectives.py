@@ -57,10 +57,11 @@ def allreduce(
 ) -> Array:
     """The elementwise reduction of all ranks' arrays, the same bits on every rank.
 
-    array: any shape of up to 8 dimensions; uint8, int8, int32, int64, float16, bfloat16 (ml_dtypes),
-    float32 or float64. op: Average (floats only), Sum, Min, Max or Product; integer sums wrap around, NaN
-    propagates in Min and Max. out: where the result goes, which may be `array` itself; without it a new
-    array. Inputs are multiplied by prescale_factor first, the result by postscale_factor last.
+    array: any shape of up to 8 dimensions; integers of 8 to 64 bits, float16, bfloat16 (ml_dtypes),
+    float32, float64, or complex. op: Average (no integers), Sum, Min, Max or Product; complex numbers take
+    Average and Sum, bool Min and Max; integer sums wrap around, NaN propagates in Min and Max. out: where the
+    result goes, which may be `array` itself; without it a new array. Inputs are multiplied by prescale_factor
+    first, the result by postscale_factor last; 16-bit floats in float32, rounded once.
 
     Raises ConfigError for a dtype, operator or `out` that does not fit, and the errors of this module.
     """

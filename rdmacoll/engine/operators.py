@@ -50,16 +50,22 @@ CODES = {
     "complex64": 13,
     "complex128": 14,
 }
-REDUCIBLE = ("uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64", "bool")
+REDUCIBLE = tuple(CODES)
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
 
 
 def is_reducible(dtype: str, op: ReduceOp) -> bool:
-    """Whether reductions take this dtype with this operator: bool has "and" (Min) and "or" (Max).
+    """Whether reductions take this dtype with this operator: bool has "and" (Min) and "or" (Max), complex
+    numbers have sums.
 
     >>> [str(op) for op in ReduceOp if is_reducible("bool", op)]
     ['Min', 'Max']
+    >>> [str(op) for op in ReduceOp if is_reducible("complex64", op)]
+    ['Sum', 'Average']
     """
+    if dtype in COMPLEX:
+        return op in (Sum, Average)
     if op is Average:
         return dtype in FLOATS
     return dtype in REDUCIBLE and (dtype != "bool" or op in (Min, Max))
@@ -71,6 +77,8 @@ def check_reducible(dtype: str, op: ReduceOp) -> None:
         return
     if dtype not in REDUCIBLE:
         text = f"{dtype} cannot be reduced: reductions take {', '.join(REDUCIBLE)}."
+    elif dtype in COMPLEX:
+        text = f"{op} of {dtype} is not defined: complex numbers take Sum and Average."
     elif dtype == "bool":
         text = (
             f"{op} of bool is not defined: use op=rdmacoll.Max for 'any', op=rdmacoll.Min for 'all', or cast "

@@ -288,9 +288,9 @@ def cross_size() -> int:
 
 
 def metrics() -> dict[str, int]:
-    """Totals since init(): messages, handshakes, registrations, bytes, batches, wake-ups, connections.
-    `bytes_reduced_beside_sends` of `bytes_reduced`: while data of this rank was under way. `bytes_striped` of
-    `bytes_sent`: over further TCP streams. `results_shared`: sums whose result a node has once."""
+    """Totals since init(). `bytes_reduced_beside_sends` of `bytes_reduced`: while data of this rank was under
+    way. `bytes_striped` of `bytes_sent`: over further TCP streams. `results_shared`: sums that a node has
+    once. `communication_s` is `communication_waiting_s`, for late ranks, and `communication_moving_s`."""
     engine = current()
     with engine.held() as address:
         return engine.library.engine_metrics(address)

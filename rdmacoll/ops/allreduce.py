@@ -39,10 +39,11 @@ def allreduce(
     """Reduces `tensor` over all ranks; the same shape and dtype, and the same bits on every rank.
 
     tensor: a tensor, or what becomes one, of any shape up to 8 dimensions; equal shape, dtype and `op`
-    on all ranks; uint8, int8, int32, int64, float16, bfloat16, float32 or float64; bool with Min ("all") and
-    Max ("any"). Also a `tf.IndexedSlices` (see `sparse_as_dense`), of which ranks may have different numbers
-    of rows. op: Average (floats only), Sum, Min, Max or Product. name: equal on all ranks, one in flight at a
-    time; without it ops are matched by their order (eager) or place in the graph (tf.function).
+    on all ranks; integers of 8 to 64 bits, float16, bfloat16, float32 or float64; complex with Sum and
+    Average; bool with Min ("all") and Max ("any"). Also a `tf.IndexedSlices` (see `sparse_as_dense`), of
+    which ranks may have different numbers of rows. op: Average (no integers), Sum, Min, Max or Product.
+    name: equal on all ranks, one in flight at a time; without it ops are matched by their order (eager) or
+    place in the graph (tf.function).
     Inputs are multiplied by `prescale_factor` first, the result by `postscale_factor` last.
     compression: `Compression.fp16` or `bf16` lets float32 and float64 travel as 16 bits, their gradients too.
     sparse_as_dense, equal on all ranks: False gathers the rows of slices (Sum and Average), and the result is

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.operators import ReduceOp
+from rdmacoll.engine.operators import CODES, ReduceOp
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._arguments import check_movable, check_root, in_groups, tensor as as_tensor
 from rdmacoll.ops._gradients import filled, zeros_that_wait
@@ -59,6 +59,7 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
                 f"variables[{position}] is a {type(variable).__name__}, which cannot be assigned to: pass "
                 "variables, or use broadcast() for tensors."
             )
+        _check_movable(variable, position)
     values = [as_tensor(variable) for variable in targets]
     labels = {id(value): str(getattr(variable, "name", "")) for value, variable in zip(values, targets)}
 
@@ -73,6 +74,16 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
         _baselines.note(targets)
     with tf.control_dependencies([] if tf.executing_eagerly() else [a for a in assigned if a is not None]):
         return [tf.identity(copy) for copy in copies]
+
+
+def _check_movable(variable: Any, position: int) -> None:
+    """Raises ConfigError for a variable whose values cannot be sent, with its name."""
+    kind = tf.as_dtype(variable.dtype).base_dtype.name
+    if kind not in CODES:
+        raise ConfigError(
+            f"variable {getattr(variable, 'name', '')!r} (number {position} of the list) is of dtype {kind}, "
+            f"which cannot be sent: leave it out of the list. Variables of {', '.join(CODES)} can be sent."
+        )
 
 
 @not_converted

@@ -56,7 +56,7 @@ REFUSED = [
     ("engine.reduce(a > 0, 0, rdmacoll.Product)", ["Product of bool", "rdmacoll.Min for 'all'"]),
     ("engine.grouped_allreduce([a, a > 0], S)", ["Sum of bool"]),
     ("engine.allreduce(a > 0, rdmacoll.Max, prescale_factor=2)", ["prescale_factor=2.0 of bool"]),
-    ("engine.allreduce(np.uint16(1), rdmacoll.Max)", ["uint16 cannot be reduced", "bool"]),
+    ("engine.allreduce(np.complex64(1), rdmacoll.Max)", ["Max of complex64", "Sum and Average"]),
     ("engine.reducescatter(i)", ["Average of int64"]),
     ("engine.reducescatter(i, S, prescale_factor=0.5)", ["0.5", "int64"]),
     ("engine.reduce(a, 1)", ["root_rank=1", "0 to 0"]),

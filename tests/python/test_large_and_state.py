@@ -71,6 +71,12 @@ if rdmacoll.rank() == 0:
     os.kill(os.getpid(), signal.SIGUSR1)
     time.sleep(0.5)
     rdmacoll.engine.barrier()
+elif rdmacoll.rank() == 1:
+    handle = rdmacoll.engine.allreduce_async(np.ones(4), name="lonely")
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    time.sleep(0.5)
+    rdmacoll.engine.barrier()
 else:
     rdmacoll.engine.barrier()
     handle = rdmacoll.engine.allreduce_async(np.ones(4), name="lonely")
@@ -78,8 +84,42 @@ assert handle.wait()[0] == 1
 report("went on")
 rdmacoll.shutdown()
 """
-    outcome = run(program, 2, deadline_s=60)
-    assert outcome.succeeded() == ["went on"] * 2
+    outcome = run(program, 3, deadline_s=60)
+    assert outcome.succeeded() == ["went on"] * 3
     said = outcome.ranks[0].output
     assert "allreduce 'lonely' waits for its decision" in said, said
-    assert "1 of 2 ranks" in said
+    assert "2 of 3 ranks have submitted it; missing: rank 2 (" in said, said
+    # Who is missing is known to the root alone.
+    assert "which ranks are missing is known to rank 0 (" in outcome.ranks[1].output, outcome.text()
+
+
+def test_time_that_late_ranks_take_is_counted_apart():
+    program = """
+import os, time
+from pathlib import Path
+import numpy as np, rdmacoll
+from ranks import report
+rdmacoll.init()
+values = np.ones(4)
+for _ in range(100):  # by a plan in the end
+    rdmacoll.engine.allreduce(values)
+before = rdmacoll.metrics()
+sign = Path(os.environ["RANKS_FOLDER"]) / "submitted"
+if rdmacoll.rank() == 0:
+    handle = rdmacoll.engine.allreduce_async(values)
+    sign.touch()
+else:
+    while not sign.exists():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    handle = rdmacoll.engine.allreduce_async(values)
+handle.wait()
+after = rdmacoll.metrics()
+names = "communication_s", "communication_waiting_s", "communication_moving_s"
+report([after[name] - before[name] for name in names])
+rdmacoll.shutdown()
+"""
+    (total, waiting, moving), _ = run(program, 2, deadline_s=60).succeeded()
+    assert waiting >= 0.49, (total, waiting, moving)
+    assert moving >= 0
+    assert abs(total - waiting - moving) < 1e-6

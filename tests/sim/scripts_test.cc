@@ -97,9 +97,9 @@ TEST(SimulatedScripts, cover_dtypes_operators_and_even_exchanges) {
       }
     }
   }
-  for (int number = 0; number < kDtypes; ++number) {
+  for (int number = 0; number < static_cast<int>(Dtype::boolean); ++number) {
     const auto dtype = static_cast<Dtype>(number);
-    EXPECT_TRUE(!is_reducible(dtype, ReduceOp::sum) || reduced[dtype] > 20) << name_of(dtype);
+    EXPECT_GT(reduced[dtype], 20) << name_of(dtype);
   }
   EXPECT_GT(moved[Dtype::boolean], 20);
   EXPECT_GT(reduced[Dtype::boolean], 10);

@@ -48,22 +48,34 @@ struct Mixed {
   std::vector<Bytes> sources;
   std::vector<uint8_t> wide;
   bool to_wide = false;
-  double divisor = 1, factor = 1;
+  double divisor = 1, factor = 1, prescale = 1;
   Bytes expected;
 
   Mixed(Dtype dtype, ReduceOp op, std::size_t n, std::size_t count, std::mt19937_64& random) {
     std::vector<Bytes> all;
+    if (random() % 2 == 0) prescale = 1.0 / 3;
     for (std::size_t i = 0; i < n; ++i) {
       wide.push_back(random() % 2);
       sources.push_back(
           oracle::random_operand(wide[i] != 0 ? Dtype::float32 : dtype, count, op, random));
-      all.push_back(wide[i] != 0 ? sources[i] : widened(dtype, sources[i]));
+      all.push_back(wide[i] != 0 ? sources[i] : scaled(widened(dtype, sources[i])));
     }
     to_wide = random() % 2 == 0;
     if (!to_wide && random() % 2 == 0) divisor = static_cast<double>(n + 1);
     if (!to_wide && random() % 3 == 0) factor = 0.3;
     expected = oracle::reduce(Dtype::float32, op, all, divisor, factor);
     if (!to_wide) expected = narrowed(dtype, expected);
+  }
+
+  // What is narrow is multiplied first, in float32.
+  Bytes scaled(Bytes values) const {
+    for (std::size_t at = 0; prescale != 1 && at < values.size(); at += 4) {
+      float value = 0;
+      std::memcpy(&value, values.data() + at, 4);
+      value *= static_cast<float>(prescale);
+      std::memcpy(values.data() + at, &value, 4);
+    }
+    return values;
   }
 };
 
@@ -81,7 +93,7 @@ TEST(MixedWidths, equal_the_oracle_in_all_instruction_sets) {
             Bytes result(mixed.expected.size() + 1, std::byte{0xa5});
             const auto row = static_cast<int>(dtype) - static_cast<int>(Dtype::float16);
             table->mixed[row][static_cast<int>(op)](result.data(), addresses.data(), n, count,
-                                                    {mixed.divisor, mixed.factor},
+                                                    {mixed.divisor, mixed.factor, mixed.prescale},
                                                     {mixed.wide.data(), mixed.to_wide});
             ASSERT_EQ(result.back(), std::byte{0xa5});
             result.pop_back();
@@ -117,6 +129,7 @@ TEST_P(ComputeTest, reduces_operands_of_both_widths_wherever_they_lie) {
     for (std::size_t i = 0; i < n; ++i) c.operands[i].wide = mixed.wide[i] != 0;
     c.job.divisor = mixed.divisor;
     c.job.factor = mixed.factor;
+    c.job.prescale = mixed.prescale;
     c.job.wide = mixed.to_wide;
     c.job.mixes = true;
     const Status status = run(c.job);

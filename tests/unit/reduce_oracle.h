@@ -118,6 +118,14 @@ inline Bytes reduce(Dtype dtype, ReduceOp op, const std::vector<Bytes>& sources,
       return reduce_plain<int32_t>(dtype, op, sources, divisor, factor);
     case Dtype::int64:
       return reduce_plain<int64_t>(dtype, op, sources, divisor, factor);
+    case Dtype::uint16:
+      return reduce_plain<uint16_t>(dtype, op, sources, divisor, factor);
+    case Dtype::uint32:
+      return reduce_plain<uint32_t>(dtype, op, sources, divisor, factor);
+    case Dtype::uint64:
+      return reduce_plain<uint64_t>(dtype, op, sources, divisor, factor);
+    case Dtype::int16:
+      return reduce_plain<int16_t>(dtype, op, sources, divisor, factor);
     case Dtype::float32:
       return reduce_plain<float>(dtype, op, sources, divisor, factor);
     case Dtype::float64:
