@@ -22,10 +22,10 @@ TcpTransport::TcpTransport(const World& world, const Clock& clock, Nanoseconds p
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) opened_ = system_error("epoll_create1", errno);
   for (int peer = 0; peer < world.size(); ++peer) {
-    links_.push_back(peer == rank_ ? nullptr
-                                   : std::make_unique<Link>(peer, world.epoch, options.chunk_bytes,
-                                                            eager_bytes_of_peer(world.size()),
-                                                            counters_));
+    links_.push_back(peer == rank_
+                         ? nullptr
+                         : std::make_unique<Link>(peer, world.epoch, options.chunk_bytes,
+                                                  eager_bytes_of_peer(world.size()), counters_));
   }
   active_.reserve(links_.size());
   arrived_.reserve(links_.size());
