@@ -1,4 +1,5 @@
-"""What one rank refuses, the others hear, and what follows stays matched: numpy and TensorFlow."""
+"""What one rank refuses, the others hear, and what follows stays matched: numpy and TensorFlow. Also what is
+not refused: sums of every dtype."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from rdmacoll.ops import (
     allreduce,
     alltoall,
     broadcast,
+    broadcast_variables,
     gather,
     grouped_allreduce,
     grouped_broadcast,
@@ -246,6 +248,25 @@ def check_ops_in_a_graph() -> None:
         lambda: summed(tf.ones((1,) * 9)),
         "9 dimensions",
         kind=tf.errors.OpError,
+    )
+
+
+def check_a_variable_that_cannot_be_sent_is_named() -> None:
+    variables = [tf.Variable([1.0], name="kernel"), tf.Variable(["word"], name="vocabulary")]
+    text = str(raised(rdmacoll.ConfigError, lambda: broadcast_variables(variables)))
+    for word in ("vocabulary", "number 1 of the list", "string", "leave it out"):
+        assert word in text, text
+
+
+def check_sums_of_further_integers_and_of_complex_numbers() -> None:
+    for dtype in ("uint16", "uint32", "uint64", "int16", "complex64", "complex128"):
+        given = [value(rank, (5, 3), dtype) for rank in range(SIZE)]
+        for call in (allreduce, tf.function(allreduce)):
+            result = call(tf.constant(given[RANK]), op=rdmacoll.Sum)
+            assert result.dtype.name == dtype
+            np.testing.assert_allclose(result.numpy(), sum(given[1:], given[0]), rtol=1e-6)
+    assert "Sum and Average" in str(
+        raised(rdmacoll.ConfigError, lambda: allreduce(tf.ones(2, tf.complex64), op=rdmacoll.Max))
     )
 
 

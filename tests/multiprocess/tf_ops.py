@@ -239,25 +239,6 @@ def check_broadcasts_every_dtype() -> None:
                 np.testing.assert_array_equal(result.numpy(), value(root, shape, dtype))
 
 
-def check_sums_of_further_integers_and_of_complex_numbers() -> None:
-    for dtype in ("uint16", "uint32", "uint64", "int16", "complex64", "complex128"):
-        given = [value(rank, (5, 3), dtype) for rank in range(SIZE)]
-        for call in (allreduce, tf.function(allreduce)):
-            result = call(tf.constant(given[RANK]), op=rdmacoll.Sum)
-            assert result.dtype.name == dtype
-            np.testing.assert_allclose(result.numpy(), sum(given[1:], given[0]), rtol=1e-6)
-    assert "Sum and Average" in str(
-        raised(rdmacoll.ConfigError, lambda: allreduce(tf.ones(2, tf.complex64), op=rdmacoll.Max))
-    )
-
-
-def check_a_variable_that_cannot_be_sent_is_named() -> None:
-    variables = [tf.Variable([1.0], name="kernel"), tf.Variable(["word"], name="vocabulary")]
-    text = str(raised(rdmacoll.ConfigError, lambda: broadcast_variables(variables)))
-    for word in ("vocabulary", "number 1 of the list", "string", "leave it out"):
-        assert word in text, text
-
-
 def check_variables_get_the_roots_values() -> None:
     dtypes = ("float32", "bool", "int64", "uint32", "float16", "float32", "bfloat16")
     variables = [tf.Variable(mine((3,), dtype, salt=i)) for i, dtype in enumerate(dtypes)]
