@@ -131,6 +131,8 @@ int engine_blame(rc_engine* engine, int32_t rank, const char* sentence, const ch
   return engine->session->blame(rank, sentence, cause) ? 1 : 0;
 }
 
+int engine_callers(rc_engine* engine) { return engine->session->callers(); }
+
 void engine_free(rc_engine* engine) { delete engine; }
 
 void engine_topology(rc_engine* engine, int32_t out[6]) { engine->session->topology(out); }
@@ -386,7 +388,8 @@ const rc_api kApi{
     ps_open, ps_node, ps_start, ps_free, ps_serve, ps_declare, ps_move, ps_move_rows, ps_ask,
     ps_wait, ps_call_free, ps_sharding, ps_checkpoint, ps_move_slot, ps_updates, ps_submit,
     ps_end, ps_stats, set_lock_hooks, prepared_run_locked, ps_leave, ps_exchange,
-    set_python, prepared_call, ps_losses, ps_failure, engine_blame, rdmacoll::refuse};
+    set_python, prepared_call, ps_losses, ps_failure, engine_blame, rdmacoll::refuse,
+    engine_callers};
 // clang-format on
 
 }  // namespace

@@ -476,6 +476,10 @@ typedef struct rc_api {
    * submit_and_drive(), run() and prepare() do it themselves for what they refuse. Nothing happens
    * on ranks outside the set, nor while an operation of that name is in flight. */
   void (*refuse)(rc_engine* engine, const rc_request* request, const char* reason);
+  /* Before engine_start: the engine listens where ranks meet. Callers that begin as at a rendezvous
+   * come as numbers of their descriptors (int32), a packet each, out of the socket that this
+   * returns; both are the caller's. -1: no descriptor was left. */
+  int (*engine_callers)(rc_engine* engine);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@ namespace {
 // Of a world that does not stand: who is not connected yet hears nothing, however long one waits.
 constexpr Nanoseconds kEarlyGoodbyeLimit = 200 * kMillisecond;
 constexpr uint32_t kFirstEpoch = 1;
+constexpr Nanoseconds kTellEvery = 10 * kSecond;
 
 // How long a caller polls: a little more than a peer takes to answer. Who falls asleep just before
 // the answer comes pays for the wake-up too.
@@ -162,12 +164,33 @@ Status Session::start(const std::vector<int>& leaders, Nanoseconds timeout) {
     return {Code::failed, cat("the connections to the other ranks did not stand within ",
                               config_.start_timeout_s, " s:\n", state())};
   }
+  if (status.is_busy()) tell_waiting();
   RC_RETURN_IF_ERROR(status);
   if (stands_) return {};
   RC_RETURN_IF_ERROR(driver_->start());
   stands_ = true;
   listen_for_state_signal(driver_.get());
   return {};
+}
+
+void Session::tell_waiting() {
+  const Nanoseconds now = clock_.now();
+  if (now < told_at_ + kTellEvery) return;
+  told_at_ = now;
+  const Nanoseconds since = start_deadline_ - from_seconds(config_.start_timeout_s);
+  const std::string peers = driver_->look([&](Engine&) { return fabric_->waiting(); });
+  if (peers.empty()) return;
+  log_.warning(
+      cat("waiting for ", peers, " (for ", (now - since) / kSecond,
+          " s). Does a firewall let these ports through (RDMACOLL_PORT sets this rank's), and "
+          "are they addresses of the right interface (RDMACOLL_INTERFACE)?"));
+}
+
+int Session::callers() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+  fabric_->pass_on(Fd(ends[1]));
+  return ends[0];
 }
 
 // Everything but the connections.
@@ -198,7 +221,8 @@ Status Session::take_up(const std::vector<int>& leaders) {
     RC_RETURN_IF_ERROR(engine_->add_set(ranks, number));
   }
   driver_ = std::make_unique<Driver>(*engine_, *fabric_, clock_, driver_options(crowd, cores));
-  start_deadline_ = clock_.now() + from_seconds(config_.start_timeout_s);
+  told_at_ = clock_.now();
+  start_deadline_ = told_at_ + from_seconds(config_.start_timeout_s);
   return driver_->open();
 }
 

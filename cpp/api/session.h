@@ -29,6 +29,8 @@ class Session {
   // Until the world stands. busy() when `timeout` (kNever: no limit but that of the settings) is
   // over before: call it again. Once the world stands it says whether a rank was lost meanwhile.
   Status start(const std::vector<int>& leaders, Nanoseconds timeout = kNever);
+  // As engine_callers in rdmacoll_c.h.
+  int callers();
   // At a parameter server, in slices as start(): until every worker has left. Why each of them did,
   // by rank, as a JSON object: "" is a clean end.
   Status serve(Nanoseconds timeout, std::string& left);
@@ -65,6 +67,7 @@ class Session {
  private:
   Session() = default;
   Status take_up(const std::vector<int>& leaders);
+  void tell_waiting();
   LinkModel links_between_nodes() const;
   void tell_transport() const;
   std::unique_ptr<Compute> make_compute(int cores, const LinkModel& links) const;
@@ -84,7 +87,8 @@ class Session {
   std::unique_ptr<Driver> driver_;
   Status taken_up_ = Status::busy();  // what take_up() came to
   Nanoseconds start_deadline_ = kNever;
-  bool stands_ = false;  // start() has succeeded
+  Nanoseconds told_at_ = 0;  // start() has last said what it waits for
+  bool stands_ = false;      // start() has succeeded
   bool closed_ = false;
 };
 

@@ -113,6 +113,14 @@ std::string Dial::cause() const {
              static_cast<double>((deadline_ - started_at_) / kMillisecond) / 1000, " s: ", list);
 }
 
+std::string Dial::state() const {
+  std::vector<std::string> states;
+  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+    states.push_back(errors_[i].empty() ? cat(endpoints_[i].text, ": no answer") : errors_[i]);
+  }
+  return join(states, ", ");
+}
+
 Nanoseconds Dial::next_deadline() const { return std::min(wake_at_, deadline_); }
 
 }  // namespace rdmacoll

@@ -25,6 +25,7 @@ class Dial {
   int stream() const { return stream_; }
   Fd take_socket();           // after connected; no longer in the poller
   std::string cause() const;  // after failed: names addresses and errors
+  std::string state() const;  // while pending: addresses, and the last error of each
   bool is_own_fault() const { return lacking_since_ != kNever; }  // this process has no descriptors
   Nanoseconds next_deadline() const;
 

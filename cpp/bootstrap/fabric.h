@@ -63,6 +63,13 @@ class Fabric final : public Transport {
   // From now on connect() works. ConfigError when RDMACOLL_TRANSPORT leaves two ranks apart.
   Status begin(const World& world);
 
+  // Callers at this rank's listeners that begin as at a rendezvous go to `socket`, as the numbers
+  // of their descriptors.
+  void pass_on(Fd socket) { reception_->pass_on(std::move(socket)); }
+  // What this rank waits for to be connected: each peer, where, and what has come of it; "" when
+  // it waits for none.
+  std::string waiting() const;
+
   // "shm (3 peers), tcp (4 peers)": what is connected now.
   std::string summary() const;
   // "shm", "tcp", "shm+rdma" or "none": what the pairs of this world use.

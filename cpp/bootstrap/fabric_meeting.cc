@@ -137,6 +137,28 @@ int Fabric::streams_of(int peer) const {
   return way(world_.rank, peer) == Way::tcp ? credentials_.streams : 1;
 }
 
+std::string Fabric::waiting() const {
+  std::vector<std::string> lines;
+  for (const auto& dial : dials_) {
+    lines.push_back(cat(world_.describe(dial->peer()), " to let it in at ", dial->state()));
+  }
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    const bool lacks_streams = peers_[static_cast<std::size_t>(peer)].missing > 0;
+    if (peers_[static_cast<std::size_t>(peer)].state != State::waiting && !lacks_streams) continue;
+    std::vector<std::string> places;
+    if (uses_shm(world_.rank, peer)) {
+      places.emplace_back("its Unix socket");
+    } else {
+      for (const SocketAddress& address : card_.tcp) {
+        if (!address.is_loopback()) places.push_back(address.text());
+      }
+    }
+    lines.push_back(cat(world_.describe(peer), " to call it at ", join(places, ", "),
+                        lacks_streams ? " with all streams" : ""));
+  }
+  return join(lines, "; ");
+}
+
 std::string Fabric::failed_call(const Dial& dial) const {
   std::string cause = dial.is_own_fault() ? own_fault("call it", dial.cause()) : dial.cause();
   if (dial.stream() == 0) return cause;

@@ -67,6 +67,8 @@ class Handshake {
   bool is_refused() const { return refused_; }
   // A byte has come; a probe, or a port scan, hangs up without one.
   bool has_heard() const { return heard_; }
+  // Of a listener: the other side has named this job, its ranks and itself, as only ranks can.
+  bool is_known() const { return state_ == State::proof || state_ == State::done; }
 
  private:
   enum class State : uint8_t { send, hello, answer, proof, done, failed };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string_view>
 
 #include "base/event.h"
 #include "base/system_error.h"
@@ -16,9 +17,13 @@ namespace {
 // A host may have hundreds of addresses (one per container); so many are enough to be found.
 constexpr std::size_t kListenersMax = 32;
 
-// Strangers that hold a connection open and say nothing cost a descriptor each for 10 s: with more
-// of them than this beyond the ranks, the oldest goes.
+// Strangers that hold a connection open cost a descriptor each: with more of them than this beyond
+// the ranks, the one goes that has shown least. A rank that goes calls again.
 constexpr std::size_t kStrangersMax = 64;
+// Ranks speak as soon as they are connected.
+constexpr Nanoseconds kSilenceMax = 3 * kSecond;
+// The first bytes of a caller at a rendezvous (CALL in rdmacoll/engine/channel.py).
+constexpr std::string_view kRendezvousCall = "rdmacol?";
 
 constexpr int kAcceptsPerPoll = 64;
 
@@ -32,6 +37,11 @@ std::string random_name() {
     name += kHex[std::to_integer<int>(byte) & 15];
   }
   return name;
+}
+
+bool has_spoken(const Fd& socket) {
+  char byte = 0;
+  return ::recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
 }  // namespace
@@ -75,10 +85,7 @@ void Reception::accept_from(const Listener& listener, const Credentials& credent
       last_refusal_ = "a process of another user";
       continue;
     }
-    if (guests_.size() >=
-        kStrangersMax + static_cast<std::size_t>(credentials.size * credentials.streams)) {
-      guests_.erase(guests_.begin());
-    }
+    make_room(credentials);
     const Status watched = watch(poller_, socket.get(),
                                  {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {}});
     if (!watched.ok()) {
@@ -88,10 +95,42 @@ void Reception::accept_from(const Listener& listener, const Credentials& credent
     std::vector<std::shared_ptr<Lodger>> lodgers = this->lodgers();
     std::vector<const Credentials*> others;
     for (const auto& lodger : lodgers) others.push_back(&lodger->credentials());
-    guests_.push_back({std::move(socket), listener.is_unix,
+    guests_.push_back({std::move(socket), listener.is_unix, now + kSilenceMax,
                        Handshake::listen(credentials, Role::data, now, std::move(others)),
                        std::move(lodgers)});
   }
+}
+
+void Reception::make_room(const Credentials& credentials) {
+  const auto ranks = static_cast<std::size_t>(credentials.size) * credentials.streams;
+  if (guests_.size() < kStrangersMax + ranks) return;
+  auto least = std::find_if(guests_.begin(), guests_.end(), [](const Guest& guest) {
+    return !guest.handshake.has_heard() && !has_spoken(guest.socket);
+  });
+  if (least == guests_.end()) {
+    least = std::find_if(guests_.begin(), guests_.end(),
+                         [](const Guest& guest) { return !guest.handshake.is_known(); });
+  }
+  guests_.erase(least == guests_.end() ? guests_.begin() : least);
+}
+
+bool Reception::is_for_rendezvous(Guest& guest) {
+  if (!rendezvous_ || guest.over_unix || guest.handshake.has_heard()) return false;
+  std::array<char, kRendezvousCall.size()> begin{};
+  const ssize_t count =
+      ::recv(guest.socket.get(), begin.data(), begin.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (count <= 0) return false;
+  const std::string_view said(begin.data(), static_cast<std::size_t>(count));
+  if (said != kRendezvousCall.substr(0, said.size())) return false;
+  if (said.size() < kRendezvousCall.size()) return true;
+  ::epoll_ctl(poller_, EPOLL_CTL_DEL, guest.socket.get(), nullptr);
+  const int number = guest.socket.get();
+  if (::send(rendezvous_.get(), &number, sizeof number, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+    guest.socket.release();
+  } else {
+    guest.socket.reset();
+  }
+  return true;
 }
 
 void Reception::take_in(const std::shared_ptr<Lodger>& lodger) {
@@ -122,6 +161,10 @@ void Reception::poll(const Credentials& credentials, Nanoseconds now,
                      std::vector<Caller>& arrived) {
   for (const Listener& listener : listeners_) accept_from(listener, credentials, now);
   std::erase_if(guests_, [&](Guest& guest) {
+    if (is_for_rendezvous(guest)) return !guest.socket || now >= guest.speaks_by;
+    if (now >= guest.speaks_by && !guest.handshake.has_heard() && !has_spoken(guest.socket)) {
+      return true;
+    }
     const Status status = guest.handshake.advance(guest.socket.get(), now);
     if (!status.ok()) {
       if (guest.handshake.has_heard()) last_refusal_ = status.message();
@@ -146,7 +189,10 @@ void Reception::poll(const Credentials& credentials, Nanoseconds now,
 
 Nanoseconds Reception::next_deadline() const {
   Nanoseconds deadline = kNever;
-  for (const Guest& guest : guests_) deadline = std::min(deadline, guest.handshake.deadline());
+  for (const Guest& guest : guests_) {
+    deadline = std::min(deadline,
+                        guest.handshake.has_heard() ? guest.handshake.deadline() : guest.speaks_by);
+  }
   return deadline;
 }
 

@@ -25,6 +25,10 @@ class Reception {
   // Any thread: who calls this world of the process is let in here, for as long as there is it.
   void take_in(const std::shared_ptr<Lodger>& lodger);
 
+  // Callers that begin as at a rendezvous are sent to this socket, each as the number of its
+  // descriptor: the process has one address for both.
+  void pass_on(Fd socket) { rendezvous_ = std::move(socket); }
+
   // Accepts, goes on with every handshake and appends those who have passed. `credentials` stays
   // the same from call to call.
   void poll(const Credentials& credentials, Nanoseconds now, std::vector<Caller>& arrived);
@@ -45,11 +49,15 @@ class Reception {
   struct Guest {
     Fd socket;
     bool over_unix = false;
+    Nanoseconds speaks_by = kNever;  // a silent one has less time than a handshake
     Handshake handshake;
     std::vector<std::shared_ptr<Lodger>> lodgers;  // shared with their worlds, which may end first
   };
 
   Status add_listener(const Endpoint& endpoint);
+  void make_room(const Credentials& credentials);
+  // Whether the caller goes elsewhere, or may yet.
+  bool is_for_rendezvous(Guest& guest);
   void accept_from(const Listener& listener, const Credentials& credentials, Nanoseconds now);
   std::vector<std::shared_ptr<Lodger>> lodgers();
   void turn_away(const Listener& listener, int error, Nanoseconds now);
@@ -60,6 +68,7 @@ class Reception {
   std::vector<Listener> listeners_;
   std::vector<SocketAddress> tcp_;
   std::string unix_name_;
+  Fd rendezvous_;
   std::vector<Guest> guests_;  // not authenticated yet, oldest first
   std::string last_refusal_;
   std::mutex mutex_;

@@ -59,6 +59,10 @@ class Carrier(Protocol):
     def renew(self, timeout_s: float, source: str) -> None:
         """From now on `timeout_s` counts, which `source` sets: for what comes after a start."""
 
+    def share_address(self, callers: Callable[[], int]) -> None:
+        """The engine listens now. Where it has rank 0's address, `callers` gives the socket out of which the
+        descriptors of those come who look for rank 0 there."""
+
     def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
         """The world stands: who keeps rank 0's address for it, on rank 0 of a start without MPI. `is_over`:
         whether the world has failed or ended; `blame`: ends it on all ranks, with a sentence."""
@@ -89,6 +93,9 @@ class SoloCarrier:
 
     def renew(self, timeout_s: float, source: str) -> None:
         """Nobody is waited for."""
+
+    def share_address(self, callers: Callable[[], int]) -> None:
+        """It has no address."""
 
     def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
         """It has no address."""
@@ -164,6 +171,9 @@ class MpiCarrier:
         """From now on `timeout_s` counts, which `source` sets."""
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
         self._what, self._source = "go on", source
+
+    def share_address(self, callers: Callable[[], int]) -> None:
+        """MPI has no address."""
 
     def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
         """MPI has no address that another job could come to."""

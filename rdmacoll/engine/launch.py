@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from rdmacoll.engine.errors import ConfigError
@@ -25,6 +25,7 @@ _SRUN_VARIABLES = (
     "SLURM_LAUNCH_NODE_IPADDR",
     "SLURM_SRUN_COMM_HOST",
 )
+_NAMES_SHOWN = 16
 _PORT_FIRST, _PORTS = 15000, 15000  # below Linux' ephemeral ports
 
 
@@ -54,6 +55,16 @@ class Launch:
         if self.hosts:
             return f"{self.name(rank)} ({self.hosts[rank]})"
         return f"{self.name(rank)} at {self.rendezvous}"
+
+    def missing(self, here: Collection[int]) -> str:
+        """The ranks beside 0 that are not `here`, for sentences: the first ones, where there are many."""
+        missing = [rank for rank in range(1, self.size) if rank not in here]
+        more = ", ..." if len(missing) > _NAMES_SHOWN else ""
+        if self.hosts:
+            return ", ".join(self.place(rank) for rank in missing[:_NAMES_SHOWN]) + more
+        shown = ", ".join(map(str, missing[:_NAMES_SHOWN])) + more
+        plural = "s" if len(missing) != 1 else ""
+        return f"rank{plural} {shown} of {self.size} at {self.rendezvous}"
 
     def address_source(self, rank: int) -> str:
         """What to change where the address of a rank will not do."""

@@ -359,6 +359,7 @@ class _Api(ctypes.Structure):
             ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_char_p, ctypes.c_char_p),
         ),
         ("refuse", ctypes.CFUNCTYPE(None, _VOID, _VOID, ctypes.c_char_p)),
+        ("engine_callers", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
     ]
 
 
@@ -471,6 +472,11 @@ class Library:
         )
         self._check(code, error)
         return opened.value or 0, self.take_text(card.value)
+
+    def engine_callers(self, engine: int) -> int:
+        """Before `engine_start`: the engine listens where ranks meet, and callers that begin as at a
+        rendezvous come out of this socket, as numbers of descriptors. -1: no descriptor was left."""
+        return int(self._api.engine_callers(engine))
 
     def engine_node(self, engine: int, addresses: Sequence[str]) -> int:
         """Step 3: the rank that leads this rank's node."""

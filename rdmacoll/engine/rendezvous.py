@@ -121,6 +121,11 @@ class TcpCarrier:
         """From now on `timeout_s` counts, which `source` sets."""
         self._patience.renew(timeout_s, source)
 
+    def share_address(self, callers: Callable[[], int]) -> None:
+        """Rank 0 hears who calls at its address, also where the engine listens there."""
+        if isinstance(self._side, RendezvousHost):
+            self._side.share_address(callers)
+
     def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
         """As `RendezvousHost.keep`: the owner of the address closes it at the end of the world. None on other
         ranks."""

@@ -22,6 +22,7 @@ _FRAME_BYTES_MAX = 1 << 20
 _PROOF_WITHIN_S = 10.0
 _SPEAK_WITHIN_S = 3.0
 _STRANGERS_MAX = 256  # connections that have not proved the secret yet
+_DISMISSED_S = 2.0  # a caller that was refused has read it by then
 _ACCEPTS = 64  # at a time, before those who have come are heard
 # Tells a rank that starts again in its process from another process with its number.
 PROCESS = secrets.token_hex(8)
@@ -143,6 +144,7 @@ class Door:
         self._secret = secret
         self._log = log
         self._strangers: dict[Guest, None] = {}  # the oldest first
+        self._dismissed: dict[Guest, float] = {}  # until when
         self._listener = listen(launch)
         self.place: tuple[str, int] = self._listener.getsockname()[:2]
         self.other_secret = ""  # where the last caller with another secret came from
@@ -151,13 +153,16 @@ class Door:
 
     def has_strangers(self) -> bool:
         """Whether a connection has not said who it is."""
-        return bool(self._strangers)
+        return bool(self._strangers or self._dismissed)
 
     def look(self, stranger: Guest | None) -> tuple[Guest, dict[str, Any]] | None:
         """What the selector has seen: a call (None), or something of a stranger. Gives a caller that has
         proved the secret, with what it said of itself."""
         if stranger is None:
             self._accept_all()
+            return None
+        if stranger in self._dismissed:
+            self._discard(stranger)
             return None
         try:
             hello = stranger.hear()
@@ -203,6 +208,17 @@ class Door:
         self._strangers[guest] = None
         self.selector.register(connection, selectors.EVENT_READ, guest)
 
+    def dismiss(self, guest: Guest, last: dict[str, Any]) -> None:
+        """Tells a caller that has proved the secret that it is not let in, and lets it read that."""
+        self._dismissed[guest] = time.monotonic() + _DISMISSED_S
+        guest.say(last)
+
+    def _discard(self, guest: Guest) -> None:
+        try:
+            guest.receive()
+        except OSError:
+            self._dismissed[guest] = 0.0
+
     def _forget(self, guest: Guest) -> None:
         self._strangers.pop(guest, None)
         self.selector.unregister(guest.connection)
@@ -211,6 +227,10 @@ class Door:
     def drop_slow_strangers(self) -> None:
         """Hangs up on those who have had their time: silent ones have less."""
         now = time.monotonic()
+        for guest in [one for one, until in self._dismissed.items() if now > until]:
+            del self._dismissed[guest]
+            self.selector.unregister(guest.connection)
+            guest.close()
         for guest in list(self._strangers):
             if now - guest.since < _SPEAK_WITHIN_S:
                 return
@@ -224,12 +244,16 @@ class Door:
             self._listener.close()
         for stranger in list(self._strangers):
             self._forget(stranger)
+        for guest in self._dismissed:
+            self.selector.unregister(guest.connection)
+            guest.close()
+        self._dismissed = {}
 
     def forget_in_child(self) -> None:
         """Closes a forked child's copies, and leaves the parent's as they are."""
         self._listener.close()
-        for stranger in self._strangers:
-            stranger.connection.close()
+        for one in [*self._strangers, *self._dismissed]:
+            one.connection.close()
         self.selector.close()
 
 

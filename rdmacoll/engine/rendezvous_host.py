@@ -7,6 +7,7 @@ import copy
 import json
 import selectors
 import socket
+import struct
 import threading
 import time
 from typing import Any, Callable
@@ -27,9 +28,9 @@ from rdmacoll.engine.rendezvous_lookout import Lookout
 from rdmacoll.engine.rendezvous_place import bridge_of
 
 _TICK_S = 0.25
-_DISMISSED_S = 2.0  # a caller that was refused has read it by then
-_NAMES_SHOWN = 16
 _WAKE = object()  # in the selector: the start has something to say
+_LINE = object()  # the engine, which listens at this address, has a caller
+_NUMBER = struct.Struct("=i")
 
 
 class RendezvousHost:
@@ -48,7 +49,6 @@ class RendezvousHost:
         self._me, self._launch, self._log = me, me.launch, log
         self._patience, self._silence_s, self._shares_port = patience, silence_s, shares_port
         self._guests: dict[int, Guest] = {}
-        self._dismissed: dict[Guest, float] = {}  # until when
         self._changed = threading.Condition()  # guards everything here
         self._end: RdmacollError | None = None  # why no further round will come
         self._text: str | None = None  # this rank's, of the round that is not over yet
@@ -62,6 +62,7 @@ class RendezvousHost:
         self._door = Door(self._launch, secret, log)
         self._selector = self._door.selector
         self._lookout = Lookout(self._launch, secret, self._selector)
+        self._line: socket.socket | None = None
         self._bell, self._ring = socket.socketpair()
         self._selector.register(self._bell, selectors.EVENT_READ, _WAKE)
         self._thread = threading.Thread(target=self._run, name="rdmacoll-rendezvous", daemon=True)
@@ -83,12 +84,12 @@ class RendezvousHost:
             return f"; a process at {other} came with another secret" if other else ""
 
         def describe() -> str:
-            return f"waiting for {self._missing(set(self._guests))}{there}{came()}"
+            return f"waiting for {self._launch.missing(set(self._guests))}{there}{came()}"
 
         def expire() -> str:
             return (
-                f"{self._missing(set(self._guests))} did not come to the rendezvous {self._patience.limit()}"
-                f"{there}{came()}. Are they started, and is the address reachable?"
+                f"{self._launch.missing(set(self._guests))} did not come to the rendezvous "
+                f"{self._patience.limit()}{there}{came()}. Are they started, and is the address reachable?"
             )
 
         self._wait(lambda: self._is_gathered, describe, expire)
@@ -107,7 +108,7 @@ class RendezvousHost:
         def late() -> str:
             with self._changed:
                 here = {rank for rank, guest in self._guests.items() if guest.text is not None}
-            return self._missing(here)
+            return self._launch.missing(here)
 
         self._wait(
             lambda: bool(self._answer),
@@ -171,6 +172,18 @@ class RendezvousHost:
                 self._drop(guest)
             self._guests = {}
 
+    def share_address(self, callers: Callable[[], int]) -> None:
+        """As of `Carrier`."""
+        if not self._shares_port:
+            return
+        descriptor = callers()
+        if descriptor < 0:
+            return
+        with self._changed:
+            self._line = socket.socket(fileno=descriptor)
+            self._line.setblocking(False)
+            self._selector.register(self._line, selectors.EVENT_READ, _LINE)
+
     def close(self) -> None:
         """Closes every socket; idempotent."""
         with self._changed:
@@ -182,27 +195,31 @@ class RendezvousHost:
             self._thread.join()
         self._lookout.close()
         self._door.close()
-        for guest in [*self._guests.values(), *self._dismissed]:
+        for guest in self._guests.values():
             guest.close()
         self._selector.close()
-        self._bell.close()
-        self._ring.close()
+        self._close_bell()
 
     def forget_in_child(self) -> None:
         """A forked child holds nothing of this, else the address would outlive its parent."""
         self._is_closed = True
         self._door.forget_in_child()
-        for one in [*self._guests.values(), *self._dismissed]:
-            one.connection.close()
+        for guest in self._guests.values():
+            guest.connection.close()
+        self._close_bell()
+
+    def _close_bell(self) -> None:
         self._bell.close()
         self._ring.close()
+        if self._line is not None:
+            self._line.close()
 
     # The thread.
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                idle = self._stands_at is not None and not self._dismissed and not self._door.has_strangers()
+                idle = self._stands_at is not None and not self._door.has_strangers()
             events = self._selector.select(None if idle else _TICK_S)
             with self._changed:
                 if self._is_closed:
@@ -217,12 +234,12 @@ class RendezvousHost:
     def _serve(self, data: Any, mask: int) -> None:
         if data is _WAKE:
             self._bell.recv(64)
+        elif data is _LINE:
+            self._take_callers()
         elif data is self._lookout:
             self._lookout.hear()
         elif data is not None and data.connection.fileno() < 0:
             return  # closed since the selector has seen it
-        elif data in self._dismissed:
-            self._discard(data)
         elif data is not None and data.rank >= 0:
             if mask & selectors.EVENT_WRITE:
                 data.flush()
@@ -233,6 +250,18 @@ class RendezvousHost:
             came = self._door.look(data)
             if came is not None:
                 self._admit(*came)
+
+    def _take_callers(self) -> None:
+        assert self._line is not None
+        try:
+            while packet := self._line.recv(_NUMBER.size):
+                connection = socket.socket(fileno=_NUMBER.unpack(packet)[0])
+                self._door.greet(connection, str(connection.getpeername()[0]))
+        except BlockingIOError:
+            return
+        except OSError:
+            return  # a caller that has hung up
+        self._selector.unregister(self._line)  # the engine has ended
 
     def _hear(self, guest: Guest) -> None:
         try:
@@ -286,8 +315,7 @@ class RendezvousHost:
             self._dismiss(guest, verdict)
             return
         if self._end is not None:
-            self._dismissed[guest] = time.monotonic() + _DISMISSED_S
-            guest.say({"error": error_to_fields(self._end)})
+            self._door.dismiss(guest, {"error": error_to_fields(self._end)})
             return
         present = {0: self._me.who, **{rank: one.who for rank, one in self._guests.items()}}
         verdict = judge(self._me, present, hello, guest.who, guest.origin)
@@ -302,12 +330,11 @@ class RendezvousHost:
         self._hear(guest)  # what came with the hello
 
     def _dismiss(self, guest: Guest, verdict: Verdict) -> None:
-        self._dismissed[guest] = time.monotonic() + _DISMISSED_S
         if verdict.is_early:
-            guest.say({"early": True})
+            self._door.dismiss(guest, {"early": True})
             return
         error = ConfigError(verdict.error)
-        guest.say({"error": error_to_fields(error)})
+        self._door.dismiss(guest, {"error": error_to_fields(error)})
         if not verdict.is_for_all:
             self._log.warning(f"refused {guest.who}: {error}")
         elif self._stands_at is None:
@@ -316,20 +343,11 @@ class RendezvousHost:
             self._log.error(str(error))
             self._blame(str(error))
 
-    def _discard(self, guest: Guest) -> None:
-        try:
-            guest.receive()
-        except OSError:
-            self._dismissed[guest] = 0.0
-
     def _care(self) -> None:
         now = time.monotonic()
         absent = max(0.0, now - self._looked_at - 4 * _TICK_S)  # this process was stopped, or did not run
         self._looked_at = now
         self._door.drop_slow_strangers()
-        for guest in [one for one, until in self._dismissed.items() if now > until]:
-            del self._dismissed[guest]
-            self._drop(guest)
         if self._stands_at is not None or self._end is not None:
             return
         if self._door.other_secret:
@@ -378,12 +396,3 @@ class RendezvousHost:
         with self._changed:
             for guest in self._guests.values() if self._patience.is_by_hand else ():
                 self._say(guest, {"waiting": text})
-
-    def _missing(self, here: set[int]) -> str:
-        missing = [rank for rank in range(1, self._launch.size) if rank not in here]
-        more = ", ..." if len(missing) > _NAMES_SHOWN else ""
-        if self._launch.hosts:
-            return ", ".join(self._launch.place(rank) for rank in missing[:_NAMES_SHOWN]) + more
-        shown = ", ".join(map(str, missing[:_NAMES_SHOWN])) + more
-        plural = "s" if len(missing) != 1 else ""
-        return f"rank{plural} {shown} of {self._launch.size} at {self._launch.rendezvous}"

@@ -43,6 +43,7 @@ def start_engine(
         engine, card = library.engine_open(
             rank=launch.rank, size=launch.size, job=job, secret=secret, arguments=arguments
         )
+        carrier.share_address(lambda: library.engine_callers(engine))
         return card
 
     def connect() -> str:

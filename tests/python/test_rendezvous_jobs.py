@@ -186,7 +186,7 @@ except rdmacoll.RdmacollError as error:
 """
 
 
-@pytest.mark.parametrize("lists", [False])
+@pytest.mark.parametrize("lists", [False, True])
 def test_a_world_with_a_rank_of_another_job_ends_on_all_of_its_ranks(tmp_path, lists):
     """A0 and B1 have met; B0 comes."""
     first, second = free_addresses(2)
