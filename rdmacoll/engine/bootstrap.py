@@ -36,6 +36,7 @@ from rdmacoll.engine.settings import Values
 # An MPI that runs out of descriptors while it starts may crash; Open MPI 4 takes a dozen.
 _MPI_DESCRIPTORS = 32
 _RENDEZVOUS_DESCRIPTORS = 12  # sockets, what waits for them, and the secret's file
+_ANNOUNCE_S = 3.0
 _BY_HAND = ("arguments of init()", "RDMACOLL_RANK and RDMACOLL_SIZE")
 
 
@@ -57,13 +58,26 @@ class Start:
             tell(note)
 
     def refusal(self, wrong: RdmacollError | None, values: Values, *, serves: bool) -> RdmacollError | None:
-        """Why this world will not be, said at once, before the other ranks come and hear it: what is `wrong`
-        with this rank's settings, or that it `serves` and is no server."""
-        if wrong is None and serves:
-            wrong = self._no_server(values)
-        if wrong is not None and self.launch.size > 1:
-            Log(values.text("RDMACOLL_LOG"), self.launch.rank).warning(f"{wrong} The other ranks hear it.")
-        return wrong
+        """Why this world will not be, which the other ranks are to hear: what is `wrong` with this rank's
+        settings, or that it `serves` and is no server."""
+        return self._no_server(values) if wrong is None and serves else wrong
+
+    @contextmanager
+    def announced(self, wrong: RdmacollError | None, values: Values) -> Iterator[None]:
+        """While the other ranks are waited for, to hear what is `wrong`: says it here, if that takes long."""
+        if wrong is None or self.launch.size == 1:
+            yield
+            return
+        log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
+        timer = threading.Timer(
+            _ANNOUNCE_S, log.warning, [f"{wrong} The other ranks are waited for, to hear it."]
+        )
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _no_server(self, values: Values) -> ConfigError | None:
         launch, servers = self.launch, int(values.number("RDMACOLL_NUM_SERVERS"))

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Callable, NoReturn
@@ -86,6 +87,7 @@ class Ending:
     def __init__(self) -> None:
         self._cause = ""
         self._told: BaseException | None = None
+        self._plain: Callable[[], BaseException | None] = lambda: None
         self.is_failure = False  # an exception, or an exit code other than 0
         self.is_exception = False  # one that nobody caught
 
@@ -98,6 +100,11 @@ class Ending:
     def is_told(self, error: BaseException) -> None:
         """Of an error that ends the program: it has been said, and needs no traceback."""
         self._told = error
+
+    def is_plain(self, error: BaseException) -> None:
+        """Of an error whose sentence says everything: where it ends the program, a traceback of what is
+        inside rdmacoll would only push the sentence off the screen."""
+        self._plain = weakref.ref(error)  # its traceback holds what the start has opened
 
     def cause(self) -> str:
         """One phrase, with the exception's class where it is known."""
@@ -125,7 +132,9 @@ class Ending:
         def record(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
             self._cause = phrase_of(value)
             self.is_failure = self.is_exception = True
-            if value is not self._told:
+            if value is self._plain() and value is not self._told and sys.stderr is not None:
+                print(f"rdmacoll.{kind.__name__}: {value}", file=sys.stderr, flush=True)
+            elif value is not self._told:
                 previous(kind, value, trace)
 
         sys.excepthook = record

@@ -120,12 +120,35 @@ def init(
                 "this process was a worker of parameter servers, which have ended with that world: init() "
                 "comes once there. Start the job again, or give init() a communicator of the workers."
             )
-        library = load()
-        settings = {"server_placement": placement, "ps_sync": sync, "ps_staleness": staleness, **settings}
-        by_hand = {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous}
-        asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
-        start = start_of(**by_hand, listed=asked.listed, values=asked.values)
-        wrong = start.refusal(asked.wrong, asked.values, serves=_PROCESS.look is not None)
+        try:
+            engine = _started(
+                {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous},
+                process_sets,
+                {"server_placement": placement, "ps_sync": sync, "ps_staleness": staleness, **settings},
+                argv,
+                lists,
+            )
+        except RdmacollError as error:
+            _hook()
+            _PROCESS.ending.is_plain(error)
+            raise
+    if engine.is_server:
+        _serve(engine)
+
+
+def _started(
+    by_hand: dict[str, Any],
+    process_sets: Sequence[ProcessSet | Iterable[int]] | str | None,
+    settings: dict[str, object],
+    argv: bool | Sequence[str],
+    lists: dict[str, Any],
+) -> Engine:
+    """The engine of this process, in a world that stands; arguments as of `init`."""
+    library = load()
+    asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
+    start = start_of(**by_hand, listed=asked.listed, values=asked.values)
+    wrong = start.refusal(asked.wrong, asked.values, serves=_PROCESS.look is not None)
+    with start.announced(wrong, asked.values):
         carrier = start.carrier(asked.values)
         servers = variable_servers(library, start.launch, asked.values) if wrong is None else None
         try:
@@ -140,14 +163,13 @@ def init(
             engine.keep_address(carrier)
         finally:
             carrier.close()
-        _PROCESS.ending.forget()
-        _PROCESS.had_servers = engine.servers > 0 or servers is not None
-        engine.variable_servers = servers and servers.begun()
-        bind_static(engine, process_sets)
-        _PROCESS.tell(address)
-        start.tell(asked.values, asked.note)
-    if engine.is_server:
-        _serve(engine)
+    _PROCESS.ending.forget()
+    _PROCESS.had_servers = engine.servers > 0 or servers is not None
+    engine.variable_servers = servers and servers.begun()
+    bind_static(engine, process_sets)
+    _PROCESS.tell(address)
+    start.tell(asked.values, asked.note)
+    return engine
 
 
 def serve_alone(look: Callable[[], None]) -> None:

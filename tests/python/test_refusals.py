@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from frame import program
 from ranks import run
+
+from rdmacoll.engine import bootstrap
+from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.launch import Launch
+from rdmacoll.engine.library import load
+from rdmacoll.engine.settings import Values
 
 
 @pytest.mark.parametrize(
@@ -200,7 +208,36 @@ except rdmacoll.ConfigError as error:
         assert text is not None, outcome.text()
         assert ("RDMACOLL_BUCKET_BYTES=abc" if wrong == "env" else "'nonsense'") in text, outcome.text()
         assert ("rank 1 could not start" in text) == (rank != 1)
-    assert "The other ranks hear it." in outcome.ranks[1].output
+
+
+ENDS = """
+import rdmacoll, os, sys
+if os.environ["RDMACOLL_RANK"] == "1":
+    rdmacoll.init(**{"setting": {"nonsense": 3}, "size": {"rank": 1, "size": 3}}[sys.argv[1]])
+rdmacoll.init()
+"""
+
+
+@pytest.mark.parametrize("wrong", ["setting", "size"])
+def test_an_error_of_a_start_that_ends_the_program_is_one_sentence_and_the_last(wrong):
+    for rank, ended in enumerate(run(ENDS, 2, arguments=[wrong], deadline_s=60).ranks):
+        assert ended.code == 1
+        assert "Traceback" not in ended.output
+        *before, last = ended.output.splitlines()
+        assert last.startswith("rdmacoll.ConfigError: "), ended.output
+        assert not [line for line in before if line.startswith("rdmacoll.ConfigError")]
+        if wrong == "setting":
+            assert ("rank 1 could not start: init() has no setting 'nonsense'" in last) == (rank != 1)
+
+
+def test_a_wrong_setting_is_said_before_the_others_come(monkeypatch, capfd):
+    monkeypatch.setattr(bootstrap, "_ANNOUNCE_S", 0.05)
+    start = bootstrap.Start(Launch("a test", 1, 2, "a:1"))
+    rows, _ = load().readable_settings()
+    for wait_s in (0.0, 0.5):
+        with start.announced(ConfigError("A is wrong."), Values(rows)):
+            time.sleep(wait_s)
+    assert capfd.readouterr().err.count("A is wrong. The other ranks are waited for, to hear it.") == 1
 
 
 def test_a_wrong_value_names_variable_value_and_what_is_allowed():
