@@ -44,6 +44,10 @@ class Patience:
         if not self._hurry_cause:
             self._hurry_until, self._hurry_cause = time.monotonic() + _HURRY_S, cause
 
+    def calm(self) -> None:
+        """All ranks have come."""
+        self._hurry_until = float("inf")
+
     def is_over(self) -> bool:
         """Whether the deadline has passed."""
         now = time.monotonic()

@@ -37,6 +37,11 @@ def _served(me: Self) -> str:
     )
 
 
+def _with_age(who: str, hello: dict[str, Any]) -> str:
+    age = hello.get("age_s")
+    return f"{who}, started {age:.0f} s ago" if isinstance(age, (int, float)) else who
+
+
 def _refused(me: Self, rank: str, who: str, theirs: str) -> Verdict:
     source = me.launch.address_source(0)
     return Verdict(
@@ -62,7 +67,7 @@ def judge(me: Self, present: dict[int, str], hello: dict[str, Any], who: str, or
         return Verdict(f"a rank at {origin} ({who}) gave no rank or size.", is_for_all=True)
     name = launch.name(rank)
     if launch.job and theirs and launch.job != theirs:
-        return _refused(me, name, who, theirs)
+        return _refused(me, name, _with_age(who, hello), theirs)
     error = difference(launch, me.who, hello, f"a process ({who})")
     if error is not None:
         return Verdict(error, is_for_all=True)
@@ -81,7 +86,7 @@ def judge(me: Self, present: dict[int, str], hello: dict[str, Any], who: str, or
     if not 0 <= rank < size:
         return Verdict(f"{who} says it is rank {rank} of {size}; ranks are 0 to {size - 1}.", is_for_all=True)
     if rank in present:
-        return Verdict(twice(me, name, present[rank], who), is_for_all=True)
+        return Verdict(twice(me, name, present[rank], _with_age(who, hello)), is_for_all=True)
     return Verdict()
 
 
@@ -106,5 +111,5 @@ def judge_late(
         launch.job == theirs and hello.get("size") == launch.size and hello.get("lists") == launch.lists()
     )
     if is_same and who_has and stood_s <= AMBIGUOUS_S:
-        return Verdict(twice(me, name, who_has, who), is_for_all=True)
-    return _refused(me, name, who, theirs)
+        return Verdict(twice(me, name, who_has, _with_age(who, hello)), is_for_all=True)
+    return _refused(me, name, _with_age(who, hello), theirs)

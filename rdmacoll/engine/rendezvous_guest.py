@@ -108,7 +108,7 @@ class Call:
         except OSError as error:
             raise UnresolvedError(f"cannot resolve {host}: {error.strerror}") from None
         last = EarlyError("nobody answers")
-        for address in dict.fromkeys(str(where[0]) for *_, where in found):
+        for address in dict.fromkeys(map(_address, (where for *_, where in found))):
             try:
                 connection = socket.create_connection((address, port), timeout=self._answer_s)
             except OSError as error:
@@ -151,6 +151,11 @@ class Call:
         """Hangs up; idempotent."""
         if self.link is not None:
             self.link.connection.close()
+
+
+def _address(where: Any) -> str:
+    """Of what getaddrinfo gives: with the interface, where an address means nothing without one."""
+    return f"{where[0]}%{where[3]}" if len(where) > 3 and where[3] else str(where[0])
 
 
 def _way(address: str) -> str:

@@ -291,6 +291,7 @@ class RendezvousHost:
             here = len(self._guests) == self._launch.size - 1
             self._is_gathered = here and all(guest.is_path_open() for guest in self._guests.values())
             if self._is_gathered:
+                self._patience.calm()
                 self._changed.notify_all()
         texts = {rank: guest.text for rank, guest in self._guests.items()}
         if self._text is None or len(texts) < self._launch.size - 1:
@@ -350,7 +351,7 @@ class RendezvousHost:
         self._door.drop_slow_strangers()
         if self._stands_at is not None or self._end is not None:
             return
-        if self._door.other_secret:
+        if self._door.other_secret and not self._is_gathered:
             self._patience.hurry(f"a process at {self._door.other_secret} had come with another secret")
         if not self._is_gathered:
             self._lookout.look(self._me.hello())

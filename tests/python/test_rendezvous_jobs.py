@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 import time
 
@@ -168,6 +169,31 @@ def test_a_rank_comes_again_while_a_world_that_has_failed_is_still_there(pair):
     meeting.start("B1", rank=1, size=2, timeout_s=0.6)
     assert "still in its last world, or in one that has failed" in str(wait_for(meeting, "B1"))
     assert not world.blamed
+
+
+FORKS = """
+import os, time
+import rdmacoll
+from ranks import report
+rdmacoll.init()
+me = rdmacoll.rank()
+if me == 0 and os.fork() == 0:
+    time.sleep(60)
+    os._exit(0)
+report("forked")
+"""
+
+
+def test_a_forked_child_does_not_keep_the_address():
+    (address,) = free_addresses(1)
+    host, port = address.split(":")
+    with Run(FORKS, 2, rendezvous=address) as started:
+        for process in started.processes:
+            assert process.wait(60) == 0
+        with socket.socket() as again:
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind((host, int(port)))
+            again.listen()
 
 
 MIXED = """

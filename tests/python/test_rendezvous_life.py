@@ -15,7 +15,7 @@ from ranks import Run, free_port
 from test_rendezvous import SECRET, Meeting
 
 from rdmacoll.benchmarks.hosts import Hosts, ip
-from rdmacoll.engine import patience, rendezvous, rendezvous_link, rendezvous_place
+from rdmacoll.engine import patience, rendezvous, rendezvous_guest, rendezvous_link, rendezvous_place
 from rdmacoll.engine.errors import ConfigError, RankFailedError
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.rendezvous_door import Self
@@ -177,6 +177,27 @@ def test_ranks_with_the_right_secret_do_not_wait_for_one_with_another(monkeypatc
         assert "rank 2 of 3" in str(results[rank])
         assert "after a process at 127.0.0.1 had come with another secret" in str(results[rank])
         assert "RDMACOLL_SECRET_FILE must have the same content" in str(results[rank])
+
+
+def test_a_stranger_with_another_secret_does_not_hurry_ranks_that_have_all_come(monkeypatch):
+    monkeypatch.setattr(patience, "_HURRY_S", 0.4)
+
+    def slow(carrier):
+        time.sleep(1.0)
+        return carrier.allgather("text")
+
+    meeting = Meeting()
+    meeting.start(0, rank=0, size=2, body=slow)
+    meeting.start("stranger", rank=1, size=2, secret=b"another secret, also long enough")
+    meeting.threads[1].join(20)
+    meeting.start(1, rank=1, size=2, body=slow)
+    results = meeting.finish()
+    assert results[0] == results[1] == ["text", "text"]
+
+
+def test_an_address_keeps_its_interface():
+    assert rendezvous_guest._address(("fe80::1", 4000, 0, 2)) == "fe80::1%2"
+    assert rendezvous_guest._address(("10.0.0.1", 4000)) == "10.0.0.1"
 
 
 def test_a_name_that_does_not_resolve_is_said_and_has_a_limit(monkeypatch, capfd):
