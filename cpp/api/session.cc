@@ -8,9 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "api/rdmacoll_c.h"
@@ -38,11 +36,6 @@ constexpr Nanoseconds kSpinBetweenNodes = 300 * kMicrosecond;
 // polled through, giving way where ranks share cores.
 constexpr Nanoseconds kSpinOnDevices = 2 * kMillisecond;
 
-// Smaller ones are copied at every run; each registration takes entries of the devices' tables.
-constexpr std::size_t kPinnedBytesMin = 32 << 10;
-
-// What peers still need of a set that is removed is looked for this often.
-constexpr Nanoseconds kDrainSleep = kMillisecond;
 // One thread sums what links of 25 Gbit/s bring: it is helped when so much has piled up.
 constexpr double kBytesPerUsOfAThread = 3200;
 constexpr std::size_t kAloneOnSlowLinks = 1 << 20;
@@ -300,46 +293,6 @@ void Session::refuse(Request request) {
   if (!is_known(request.kind) || request.kind == Kind::join) return;
   // It is not submitted where this rank takes no part: its caller knows why.
   (void)driver_->submit(std::make_shared<Operation>(std::move(request)));
-}
-
-Status Session::add_set(const std::vector<int>& ranks, uint32_t& number) {
-  return driver_->look([&](Engine& engine) { return engine.add_set(ranks, number); });
-}
-
-Status Session::remove_set(uint32_t number, Nanoseconds timeout) {
-  const Nanoseconds deadline = timeout == kNever ? kNever : clock_.now() + timeout;
-  while (true) {
-    const Status status = driver_->look([&](Engine& engine) { return engine.remove_set(number); });
-    if (!status.is_busy() || clock_.now() >= deadline) return status;
-    driver_->wake();
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kDrainSleep));
-  }
-}
-
-std::size_t Session::in_flight(uint32_t set) {
-  return driver_->look([&](Engine& engine) { return engine.in_flight(set); });
-}
-
-std::vector<Piece> Session::pin(const Request& request) {
-  std::vector<Piece> pinned;
-  if (fabric_->rails().empty()) return pinned;
-  driver_->look([&](Engine&) {
-    for (const TensorRef& tensor : request.tensors) {
-      const std::size_t bytes = tensor.bytes(request.dtype);
-      for (std::byte* data : {const_cast<std::byte*>(tensor.input), tensor.output}) {
-        if (bytes < kPinnedBytesMin || pool_->contains(data, bytes)) continue;
-        if (fabric_->pin({data, bytes})) pinned.push_back({data, bytes});
-      }
-    }
-  });
-  return pinned;
-}
-
-void Session::unpin(const std::vector<Piece>& pinned) {
-  if (pinned.empty() || is_forked_child()) return;
-  driver_->look([&](Engine&) {
-    for (const Piece& piece : pinned) fabric_->unpin(piece);
-  });
 }
 
 Status Session::serve(Nanoseconds timeout, std::string& left) {

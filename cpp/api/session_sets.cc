@@ -1,0 +1,58 @@
+// The sets of ranks of a Session, and the memory that devices are shown for it.
+#include <chrono>
+#include <thread>
+
+#include "api/session.h"
+
+namespace rdmacoll {
+namespace {
+
+// Smaller ones are copied at every run; each registration takes entries of the devices' tables.
+constexpr std::size_t kPinnedBytesMin = 32 << 10;
+
+// What peers still need of a set that is removed is looked for this often.
+constexpr Nanoseconds kDrainSleep = kMillisecond;
+
+}  // namespace
+
+Status Session::add_set(const std::vector<int>& ranks, uint32_t& number) {
+  return driver_->look([&](Engine& engine) { return engine.add_set(ranks, number); });
+}
+
+Status Session::remove_set(uint32_t number, Nanoseconds timeout) {
+  const Nanoseconds deadline = timeout == kNever ? kNever : clock_.now() + timeout;
+  while (true) {
+    const Status status = driver_->look([&](Engine& engine) { return engine.remove_set(number); });
+    if (!status.is_busy() || clock_.now() >= deadline) return status;
+    driver_->wake();
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kDrainSleep));
+  }
+}
+
+std::size_t Session::in_flight(uint32_t set) {
+  return driver_->look([&](Engine& engine) { return engine.in_flight(set); });
+}
+
+std::vector<Piece> Session::pin(const Request& request) {
+  std::vector<Piece> pinned;
+  if (fabric_->rails().empty()) return pinned;
+  driver_->look([&](Engine&) {
+    for (const TensorRef& tensor : request.tensors) {
+      const std::size_t bytes = tensor.bytes(request.dtype);
+      for (std::byte* data : {const_cast<std::byte*>(tensor.input), tensor.output}) {
+        if (bytes < kPinnedBytesMin || pool_->contains(data, bytes)) continue;
+        if (fabric_->pin({data, bytes})) pinned.push_back({data, bytes});
+      }
+    }
+  });
+  return pinned;
+}
+
+void Session::unpin(const std::vector<Piece>& pinned) {
+  if (pinned.empty() || is_forked_child()) return;
+  driver_->look([&](Engine&) {
+    for (const Piece& piece : pinned) fabric_->unpin(piece);
+  });
+}
+
+}  // namespace rdmacoll
