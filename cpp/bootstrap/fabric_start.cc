@@ -211,7 +211,7 @@ Status Fabric::begin(const World& world) {
 
 Status Fabric::begin_parts() {
   // Rank 0 decides for all how large batches are, so all have the pool of the one with the least.
-  pool_.shrink(std::min<std::size_t>(pool_.size(), agreement_.pool_bytes));
+  if (agreement_.pool_bytes < pool_.size()) pool_.shrink(agreement_.pool_bytes);
   const auto is_mapped = [this](int peer) {
     return peer != world_.rank && uses_shm(world_.rank, peer);
   };
