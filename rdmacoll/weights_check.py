@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError, MismatchError
-from rdmacoll.engine.log import Log
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
 from rdmacoll.optimizer import compared, update_check
@@ -65,7 +64,7 @@ def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet 
     if found.is_beyond:
         raise MismatchError(update_check.beyond(text, found))
     if one.rank() == comparison.live[0]:
-        Log(rank=world.rank()).say(f"{text}: {update_check.within(found)}")
+        update_check.log().say(f"{text}: {update_check.within(found)}")
 
 
 def _entries(model: Any, optimizer: Any) -> tuple[list[compared.Entry], list[compared.Entry]]:

@@ -174,14 +174,19 @@ class UpdateCheck:
         speaks = self.process_set.rank() == is_first
         if not found.is_beyond:
             if speaks and not self._has_noted:
-                Log(rank=world.rank()).say(f"{text}: {within(found)}")
+                log().say(f"{text}: {within(found)}")
             self._has_noted = True
             return
         if is_error:
             raise MismatchError(beyond(text, found))
         self._has_warned = True
         if speaks:
-            Log(rank=world.rank()).warning(beyond(text, found))
+            log().warning(beyond(text, found))
+
+
+def log() -> Log:
+    """Lines of this rank, as RDMACOLL_LOG wants them."""
+    return Log(world.current().values.text("RDMACOLL_LOG"), world.rank())
 
 
 def within(found: Difference) -> str:
