@@ -101,8 +101,7 @@ def wrapped_optimizers(model: Any) -> list[Any]:
 
 
 def _made(model: Any) -> list[Any]:
-    weights = compared.weights_of(model) if hasattr(model, "trainable_weights") else []
-    return [*weights, *compared.states_of(model)]
+    return [*compared.weights_of(model), *compared.states_of(model)]
 
 
 def _counts(optimizers: Iterable[Any]) -> list[tuple[str, int]]:
