@@ -37,13 +37,15 @@ def printed(*command: str | Path) -> str:
 def read_library(path: Path) -> elf.Library:
     """What binutils tell of a library."""
     exported, imported = elf.symbols(printed("readelf", "--dyn-syms", "-W", path))
+    dynamic = printed("readelf", "-d", "-W", path)
     return elf.Library(
         path.name,
         path.stat().st_size,
-        needed=elf.needed(printed("readelf", "-d", path)),
+        needed=elf.needed(dynamic),
         versions=elf.highest_versions(printed("readelf", "-V", "-W", path)),
         exported=exported,
         imported=imported,
+        relro=elf.relro(printed("readelf", "-l", "-W", path), dynamic),
         registers=elf.registers(printed("objdump", "-d", "--no-show-raw-insn", path)),
     )
 

@@ -18,6 +18,7 @@ class Library:
     versions: dict[str, Version] = field(default_factory=dict)
     exported: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
+    relro: str = "none"  # or partial, or full
     registers: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
@@ -28,6 +29,7 @@ class Library:
             "needed": list(self.needed),
             "versions": {name: dotted(version) for name, version in self.versions.items()},
             "exported": list(self.exported),
+            "relro": self.relro,
             "registers": self.registers,
         }
 
@@ -40,6 +42,18 @@ def dotted(version: Version) -> str:
 def needed(readelf: str) -> tuple[str, ...]:
     """The libraries of `readelf -d`, in order."""
     return tuple(re.findall(r"\(NEEDED\)\s+Shared library: \[(.+?)\]", readelf))
+
+
+def relro(headers: str, dynamic: str) -> str:
+    """What of the tables of addresses is read-only after the start: by `readelf -lW` and `readelf -dW`.
+
+    >>> relro("GNU_RELRO 0x1 0x2", "(FLAGS_1) Flags: NOW")
+    'full'
+    """
+    if "GNU_RELRO" not in headers:
+        return "none"
+    binds_now = re.search(r"\(BIND_NOW\)|\(FLAGS\).*\bBIND_NOW\b|\(FLAGS_1\).*\bNOW\b", dynamic)
+    return "full" if binds_now else "partial"
 
 
 def highest_versions(readelf: str) -> dict[str, Version]:

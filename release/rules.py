@@ -24,6 +24,7 @@ EXTRAS = {"mpi", "tensorflow", "plot"}
 OF_GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
 # TensorFlow has loaded this one before it loads ours; the wheel must not bring a second one.
 OF_TENSORFLOW = "libtensorflow_framework.so.2"
+CANARY = "__stack_chk_fail"
 CURE = "Build it by `make wheel`, which links with zig."
 
 
@@ -44,6 +45,10 @@ def library_rows(library: Library) -> list[Row]:
             export_findings(library),
         ),
     ]
+    checked = sum(name.endswith("_chk") for name in library.imported)
+    protected = "canaries" if CANARY in library.imported else "no canaries"
+    words = f"RELRO {library.relro}, {protected}, {checked} checked functions"
+    rows.append(("hardening", words, hardening_findings(library)))
     if library.name == "librdmacoll.so":
         rows.append(("kernels", f"instructions: {kernels}", kernel_findings(library)))
         copies = "from glibc" if "memcpy" in library.imported else "its own"
@@ -97,6 +102,19 @@ def export_findings(library: Library) -> list[str]:
         )
     if len(leaked) == len(library.exported):
         findings.append(f"{library.name} exports no rc_* name, so nothing can call it.")
+    return findings
+
+
+def hardening_findings(library: Library) -> list[str]:
+    """What would let a fault in memory go on: tables of addresses that can be written, frames without a
+    canary, copies that are not checked."""
+    findings = []
+    if library.relro != "full":
+        findings.append(f"{library.name} has RELRO {library.relro}, not full: link it with -z relro -z now.")
+    if CANARY not in library.imported:
+        findings.append(f"{library.name} has no canaries: compile it with -fstack-protector-strong.")
+    if library.name == "librdmacoll.so" and not any(name.endswith("_chk") for name in library.imported):
+        findings.append(f"{library.name} has no checked functions: compile it with _FORTIFY_SOURCE=2.")
     return findings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import subprocess
 import sys
 
 import pytest
@@ -47,7 +48,8 @@ FINE = elf.Library(
     needed=("libpthread.so.0", "libc.so.6"),
     versions={"GLIBC": (2, 16)},
     exported=("rc_load",),
-    imported=("memcpy",),
+    imported=("__memcpy_chk", "__stack_chk_fail", "memcpy"),
+    relro="full",
     registers={"ymm": 5000, "zmm": 4000},
 )
 FINE_TF = elf.Library(
@@ -56,6 +58,8 @@ FINE_TF = elf.Library(
     needed=("libtensorflow_framework.so.2", "libc.so.6"),
     versions={"GLIBC": (2, 17)},
     exported=("rc_tf_attach",),
+    imported=("__stack_chk_fail",),
+    relro="full",
 )
 NAME = f"rdmacoll-0.1.0-{rules.TAG}.whl"
 
@@ -86,6 +90,27 @@ def test_exported_names_are_the_defined_and_visible_ones_weak_ones_too() -> None
     assert elf.symbols(SYMBOLS) == (("_Znwm", "rc_load"), ("memcpy",))
 
 
+def test_full_relro_is_told_from_partial() -> None:
+    headers = "  GNU_RELRO      0x36d5c8 0x000000000036e5c8 0x000000000036e5c8 0x00fa38 0x00fa38 R   0x1\n"
+    for flags in ("(BIND_NOW)", "(FLAGS)  BIND_NOW", "(FLAGS_1)  Flags: NOW NODELETE"):
+        assert elf.relro(headers, f" 0x000000006ffffffb {flags}\n") == "full"
+    assert elf.relro(headers, " 0x000000006ffffffb (FLAGS_1)  Flags: NODELETE\n") == "partial"
+    assert elf.relro("  LOAD 0x0\n", "(BIND_NOW)") == "none"
+
+
+def test_the_libraries_of_this_tree_are_hardened() -> None:
+    def readelf(*options: str) -> str:
+        command = ("readelf", "-W", *options, str(path))
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    for name in rules.LIBRARIES:
+        path = ROOT / "rdmacoll" / "lib" / name
+        _, imported = elf.symbols(readelf("--dyn-syms"))
+        relro = elf.relro(readelf("-l"), readelf("-d"))
+        library = elf.Library(name, 1, imported=imported, relro=relro)
+        assert rules.hardening_findings(library) == [], "build it again: make native"
+
+
 def test_instructions_are_counted_by_their_registers() -> None:
     text = " 10: vaddps %zmm1,%zmm2,%zmm3\n 18: vaddps %ymm1,%ymm2,%ymm3\n 20: addps %xmm1,%xmm2\n"
     assert elf.registers(text) == {"ymm": 1, "zmm": 1}
@@ -108,7 +133,11 @@ def test_libraries_as_they_should_be_have_no_findings() -> None:
         (changed(FINE, exported=("rc_load", "_Znwm")), "_Znwm"),
         (changed(FINE, exported=()), "no rc_* name"),
         (changed(FINE, registers={"ymm": 5000, "zmm": 3}), "AVX-512"),
-        (changed(FINE, imported=("strlen",)), "memcpy"),
+        (changed(FINE, imported=("__memset_chk", "__stack_chk_fail")), "memcpy"),
+        (changed(FINE, imported=("memcpy", "__memset_chk")), "-fstack-protector-strong"),
+        (changed(FINE, imported=("memcpy", "__stack_chk_fail")), "_FORTIFY_SOURCE=2"),
+        (changed(FINE, relro="partial"), "-z now"),
+        (changed(FINE_TF, relro="none"), "-z relro"),
         (changed(FINE, registers={"ymm": 0, "zmm": 4000}), "AVX2"),
     ],
 )
