@@ -46,12 +46,13 @@ class Distributed(Copied):
         if accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
         refuse_accumulation(f"backward_passes_per_step={accumulation.passes}")
-        is_graph = not tf.compat.v1.executing_eagerly_outside_functions()
-        if is_graph:  # where each call is a step of its own, and of its own graph
-            accumulation = accumulation.fresh()
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            accumulation = accumulation.fresh()  # each call is a step of its own, and of its own graph
         sums, is_last = accumulation.add(pairs)
         step = accumulation.when(is_last, lambda: self._rdmacoll_apply(sums, args, kwargs))
-        return step.op if is_graph else self.iterations  # type: ignore[attr-defined]
+        # As the plain one does: loss scaling puts the call into a branch, and an operation into the other.
+        is_operation = is_legacy(self) and not tf.executing_eagerly()
+        return step.op if is_operation else self.iterations  # type: ignore[attr-defined]
 
     def _rdmacoll_apply(self, pairs: Any, args: Any, kwargs: Any) -> Any:
         reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)

@@ -1,0 +1,336 @@
+"""Trains in the situations that its argument lists, as JSON, and reports what came of each.
+
+Ranks have other data and other initial weights. A situation ends in "same": the weights have the same bits on
+all ranks, and are those of one process that trains on the joined batches. Else it ends in a sentence, or in
+the class and text of an exception. TensorFlow has two logical processors, for two replicas in a process.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["KERAS_BACKEND"] = "tensorflow"
+import hashlib
+import json
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from ranks import report
+from tf_common import value
+
+import rdmacoll
+
+CASES: list[dict[str, str]] = json.loads(sys.argv[1])
+FOLDER = Path(os.environ["RANKS_FOLDER"])
+if CASES[0]["mode"] == "session":
+    tf.compat.v1.disable_eager_execution()
+processors = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(processors[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+STALL_S = 20
+rdmacoll.init(stall_error_s=STALL_S)
+RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
+BATCH, UPDATES, EARLIER_STEPS = 4, 3, 2
+TOLERANCE = {"float32": 3e-5, "mixed": 5e-3}
+
+
+def keras_of(case: dict[str, str]) -> Any:
+    if case["keras"] == "Keras 3":
+        import keras
+
+        return keras
+    if tf.__version__.startswith("2.15"):
+        return tf.keras
+    import tf_keras
+
+    return tf_keras
+
+
+def data_of(rank: int, case: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    x = value(rank, (BATCH * UPDATES * int(case["passes"]), 3), salt=3)
+    return x, np.sin(x.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def joined(case: dict[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """Of all ranks, an update's batches together."""
+    parts = [data_of(rank, case) for rank in range(SIZE)]
+    size = BATCH * int(case["passes"])
+    steps = [slice(step * size, (step + 1) * size) for step in range(UPDATES)]
+    x, y = (np.concatenate([part[i][step] for step in steps for part in parts]) for i in (0, 1))
+    return x, y
+
+
+def restored(salt: int) -> list[np.ndarray]:
+    """Weights that rank 0 alone gets from somewhere: small ones, with which nothing overflows in 16 bits."""
+    return [0.2 * value(0, shape, salt=salt + i) for i, shape in enumerate([(3, 4), (4,), (4, 1), (1,)])]
+
+
+def optimizer_of(keras: Any, case: dict[str, str]) -> Any:
+    home = keras.optimizers.legacy if case["keras"] == "Keras 2 legacy" else keras.optimizers
+    return home.Adam(0.05)
+
+
+class OwnStep:
+    """Mixed in before `Sequential`: a train_step as programs write it."""
+
+    case: dict[str, str]
+    is_distributed = False
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        scaled, unscaled = scaling(self.optimizer, self.case)
+        with tape_of(self.case, is_distributed=self.is_distributed) as tape:
+            loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+            loss = scaled(loss / replicas)
+        variables = self.trainable_variables
+        gradients = unscaled(tape.gradient(loss, variables))
+        self.optimizer.apply_gradients(zip(gradients, variables))
+        return {"loss": loss}
+
+
+def scaling(optimizer: Any, case: dict[str, str]) -> tuple[Any, Any]:
+    """What a program calls around its tape under loss scaling."""
+    if case["precision"] == "float32":
+        return (lambda loss: loss), (lambda gradients: gradients)
+    if case["keras"] == "Keras 3":
+        return optimizer.scale_loss, lambda gradients: gradients
+    return optimizer.get_scaled_loss, optimizer.get_unscaled_gradients
+
+
+def tape_of(case: dict[str, str], *, is_distributed: bool) -> Any:
+    tape = tf.GradientTape()
+    if is_distributed and case["wrapped"] == "tape":
+        rdmacoll.DistributedGradientTape(tape)
+    return tape
+
+
+def model_of(keras: Any, case: dict[str, str], *, is_distributed: bool) -> Any:
+    made = keras.Sequential
+    if case["loop"] == "train_step":
+        made = type("Model", (OwnStep, keras.Sequential), {"case": case, "is_distributed": is_distributed})
+    rank = RANK if is_distributed else 0
+    seeded = [keras.initializers.RandomNormal(stddev=0.5, seed=100 * rank + layer) for layer in (1, 2)]
+    layers = [
+        keras.layers.Dense(4, activation="tanh", kernel_initializer=seeded[0]),
+        keras.layers.Dense(1, kernel_initializer=seeded[1]),
+    ]
+    first = [keras.layers.Input((3,))] if case["built"] == "yes" else []
+    return made([*first, *layers, keras.layers.Activation("linear", dtype="float32")])
+
+
+def wrapped(optimizer: Any, case: dict[str, str]) -> Any:
+    if case["wrapped"] == "tape":
+        return optimizer
+    passes = {} if case["passes"] == "1" else {"backward_passes_per_step": 2}
+    if passes:
+        passes["average_aggregated_gradients"] = True
+    return rdmacoll.DistributedOptimizer(optimizer, **passes)
+
+
+def compiled(keras: Any, model: Any, optimizer: Any, case: dict[str, str]) -> None:
+    eager = {"run_eagerly": True} if case["mode"] == "eager" else {}
+    model.compile(optimizer, "mse", **eager)
+
+
+def set_weights(model: Any, weights: list[np.ndarray]) -> None:
+    if not model.built:
+        model.build((None, 3))
+    model.set_weights(weights)
+
+
+def policy_of(case: dict[str, str]) -> str:
+    return "mixed_float16" if case["precision"] == "mixed" else "float32"
+
+
+def earlier_file(keras: Any, case: dict[str, str], number: int) -> str:
+    """A model that has been trained before, with an optimizer that has slots."""
+    path = FOLDER / f"earlier-{number}-{RANK}.{'keras' if case['keras'] == 'Keras 3' else 'h5'}"
+    model = model_of(keras, {**case, "loop": "fit", "built": "yes"}, is_distributed=False)
+    set_weights(model, restored(70))
+    model.compile(optimizer_of(keras, case), "mse")
+    x, y = data_of(0, {**case, "passes": "1"})
+    model.fit(x, y, BATCH, 1, 0, shuffle=False, steps_per_epoch=EARLIER_STEPS)
+    model.save(path)
+    return str(path)
+
+
+def model_and_optimizer(
+    keras: Any, case: dict[str, str], number: int, *, is_distributed: bool, has_file: bool
+) -> tuple[Any, Any]:
+    """As a program makes them, where rank 0 alone has the file of an earlier training."""
+    model = model_of(keras, case, is_distributed=is_distributed)
+    optimizer = optimizer_of(keras, case)
+    if has_file:
+        loaded = keras.models.load_model(earlier_file(keras, case, number))
+        loaded.__class__ = type(model)
+        model, optimizer = loaded, loaded.optimizer
+    elif case["precision"] == "mixed" and case["loop"] != "fit":
+        optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
+    if is_distributed:
+        optimizer = wrapped(optimizer, case)
+    return model, optimizer
+
+
+def callbacks_of(keras: Any, case: dict[str, str], *, is_distributed: bool) -> list[Any]:
+    class Restore(keras.callbacks.Callback):
+        """As a program's own loader, which rank 0 alone has."""
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            if case["restore"] == "weights" and (RANK == 0 or not is_distributed):
+                set_weights(self.model, restored(50))
+
+    own = [Restore()]
+    if not is_distributed:
+        return own
+    ours = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
+    metrics = [rdmacoll.keras.callbacks.MetricAverageCallback()]
+    return [*ours, *metrics, *own] if case["order"] == "first" else [*own, *metrics, *ours]
+
+
+def train(case: dict[str, str], number: int, *, is_distributed: bool) -> list[np.ndarray]:
+    keras = keras_of(case)
+    keras.mixed_precision.set_global_policy(policy_of(case))
+    keras.utils.set_random_seed(5 + RANK if is_distributed else 5)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _trained(keras, case, number, is_distributed=is_distributed)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+        keras.backend.clear_session()
+
+
+def _trained(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> list[np.ndarray]:
+    strategy = tf.distribute.get_strategy()
+    if case["replicas"] == "2" and is_distributed:
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    has_file = case["restore"] == "file" and (RANK == 0 or not is_distributed)
+    with strategy.scope():
+        model, optimizer = model_and_optimizer(
+            keras, case, number, is_distributed=is_distributed, has_file=has_file
+        )
+        if case["loop"] != "loop":
+            compiled(keras, model, optimizer, case)
+    x, y = data_of(RANK, case) if is_distributed else joined(case)
+    batch = BATCH if is_distributed else BATCH * SIZE * int(case["passes"])
+    if case["loop"] == "loop":
+        _loop(keras, case, model, optimizer, strategy, x, y, batch, is_distributed=is_distributed)
+    else:
+        callbacks = callbacks_of(keras, case, is_distributed=is_distributed)
+        model.fit(x, y, batch, 1, 0, shuffle=False, callbacks=callbacks)
+    return [np.array(weight) for weight in model.get_weights()]
+
+
+def build_slots(optimizer: Any, model: Any) -> None:
+    """As a program does before it sends variables, since a file has slots."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if hasattr(inner, "_create_all_weights"):  # legacy
+        inner._create_all_weights(model.trainable_variables)
+    elif not getattr(optimizer, "built", False):
+        optimizer.build(model.trainable_variables)
+
+
+def _loop(
+    keras: Any,
+    case: dict[str, str],
+    model: Any,
+    optimizer: Any,
+    strategy: Any,
+    x: np.ndarray,
+    y: np.ndarray,
+    batch: int,
+    *,
+    is_distributed: bool,
+) -> None:
+    """A loop of the program's own."""
+    with strategy.scope():
+        if not model.built:
+            model.build((None, 3))
+        if case["restore"] == "weights" and (RANK == 0 or not is_distributed):
+            model.set_weights(restored(50))
+        build_slots(optimizer, model)
+    if is_distributed:
+        owned = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        rdmacoll.broadcast_variables([*model.variables, *owned], root_rank=0)
+    scaled, unscaled = scaling(optimizer, case)
+
+    def replica_step(x: Any, y: Any) -> None:
+        with tape_of(case, is_distributed=is_distributed) as tape:
+            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+            loss = scaled(loss / strategy.num_replicas_in_sync)
+        gradients = unscaled(tape.gradient(loss, model.trainable_variables))
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    def step(x: Any, y: Any) -> None:
+        if strategy.num_replicas_in_sync == 1:
+            return replica_step(x, y)
+        halves = [
+            strategy.experimental_distribute_values_from_function(
+                lambda context, whole=whole: tf.split(whole, 2)[context.replica_id_in_sync_group]
+            )
+            for whole in (x, y)
+        ]
+        return strategy.run(replica_step, args=tuple(halves))
+
+    call = step if case["mode"] == "eager" else tf.function(step)
+    for begin in range(0, len(x), batch):
+        call(tf.constant(x[begin : begin + batch]), tf.constant(y[begin : begin + batch]))
+
+
+def judged(case: dict[str, str], number: int, weights: list[np.ndarray]) -> str:
+    """Compares with one process on the joined batches."""
+    tolerance = TOLERANCE[case["precision"]]
+    alone = train(case, number, is_distributed=False)
+    off = max(np.abs(a - b).max() for a, b in zip(alone, weights))
+    print(f"{case}: off by {off:.2g}", flush=True)
+    return "same" if off < tolerance else f"other than one process: off by {off}"
+
+
+def digest_of(result: Any) -> str:
+    """Of weights; of an error it is no number."""
+    if isinstance(result, str):
+        return "failed"
+    return hashlib.sha256(b"".join(one.tobytes() for one in result)).hexdigest()
+
+
+def wait_for_all(number: int) -> None:
+    """A case that fails on one rank alone does not disturb the next one."""
+    (FOLDER / f"done-{number}-{RANK}").touch()
+    while not all((FOLDER / f"done-{number}-{rank}").exists() for rank in range(SIZE)):
+        time.sleep(0.01)
+
+
+found: list[Any] = []
+for number, case in enumerate(CASES):
+    print(f"rank {RANK}: {case}", flush=True)
+    try:
+        result: Any = train(case, number, is_distributed=True)
+    except rdmacoll.RankFailedError:
+        report([*found, "another rank failed"])
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        result = f"{type(error).__name__}: {error}"
+    (FOLDER / f"outcome-{number}-{RANK}").write_text(digest_of(result))
+    wait_for_all(number)
+    texts = [(FOLDER / f"outcome-{number}-{rank}").read_text() for rank in range(SIZE)]
+    is_equal = isinstance(result, str) or len(set(texts)) == 1
+    found.append(result if is_equal else "ranks differ")
+    if "failed" in texts:  # ranks may be at different operations
+        rdmacoll.shutdown()
+        rdmacoll.init(stall_error_s=STALL_S)
+for number, case in enumerate(CASES):
+    if not isinstance(found[number], str):
+        try:
+            found[number] = judged(case, number, found[number]) if number % SIZE == RANK else None
+        except Exception as error:
+            traceback.print_exc()
+            found[number] = f"one process: {type(error).__name__}: {error}"
+report(found)
+rdmacoll.shutdown()

@@ -1,0 +1,144 @@
+"""Training in the situations that programs bring about: every pair of two of their properties, on two ranks.
+
+After three updates with other data on each rank, weights have the same bits on all ranks and are those of one
+process that trains on the joined batches; or the situation is refused by a sentence that REFUSALS names.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pairs import Case, all_cases, cover
+from ranks import ROOT, run
+from test_tf_optimizers import path_of, tf_keras as tf_keras
+
+PROGRAM = ROOT / "tests" / "multiprocess" / "situations.py"
+DIMENSIONS = {
+    "keras": ("Keras 3", "Keras 2", "Keras 2 legacy"),
+    "mode": ("graph", "eager", "session"),  # session: Keras 2 without eager execution
+    "loop": ("fit", "train_step", "loop"),
+    "wrapped": ("optimizer", "tape"),
+    "replicas": ("1",),
+    "order": ("first", "last"),  # of the broadcast among the callbacks
+    "restore": ("none", "weights", "file"),  # by rank 0 alone: in on_train_begin; a file before
+    "passes": ("1", "2"),
+    "precision": ("float32", "mixed"),
+    "built": ("yes", "late"),
+}
+SEED = 33
+SAMPLE = 5  # cases of `make test`, beside these
+ONCE_WRONG: Sequence[Case] = (
+    # Keras's loss scaling puts a pass into a branch of a graph.
+    {
+        "keras": "Keras 2 legacy",
+        "mode": "graph",
+        "loop": "loop",
+        "wrapped": "optimizer",
+        "replicas": "1",
+        "order": "first",
+        "restore": "none",
+        "passes": "2",
+        "precision": "mixed",
+        "built": "yes",
+    },
+)
+# Situations in which the first batch builds the model. Keras 3 builds it before, where there is a strategy.
+BUILDS_LATE: Sequence[Case] = tuple(
+    {**case, "loop": loop, "built": "late"}
+    for case in ({"keras": "Keras 2"}, {"keras": "Keras 2 legacy"}, {"keras": "Keras 3", "replicas": "1"})
+    for loop in ("fit", "train_step")
+)
+# Which cases are refused, and by which words. The first one that fits counts.
+REFUSALS: Sequence[tuple[Case, str]] = (
+    ({"keras": "Keras 2", "mode": "session"}, "cannot train without eager execution"),
+    # Rank 0 alone has built the model when the ranks agree on their variables.
+    *(({**case, "restore": "weights"}, "ranks cannot be made equal") for case in BUILDS_LATE),
+)
+
+
+def fits(case: Case, rules: Sequence[Case]) -> bool:
+    """Whether the case is one of those that a rule describes."""
+    return any(rule.items() <= case.items() for rule in rules)
+
+
+def is_possible(case: Case) -> bool:
+    """Whether a program can be in this situation at all."""
+    if case["mode"] == "session" and not _is_possible_in_sessions(case):
+        return False
+    if case["loop"] == "fit" and case["wrapped"] == "tape":
+        return False
+    if case["wrapped"] == "tape" and case["passes"] != "1":
+        return False
+    if case["loop"] == "loop" and case["order"] == "last":
+        return False
+    # A file is loaded before the model is built late, which then has no weights to keep.
+    return case["built"] == "yes" or case["restore"] != "file"
+
+
+def _is_possible_in_sessions(case: Case) -> bool:
+    """Keras 2 has no train_step there. It scales losses of legacy optimizers, distributes built models."""
+    if case["keras"] == "Keras 3" or case["loop"] != "fit":
+        return False
+    if case["keras"] == "Keras 2" and case["precision"] == "mixed":
+        return False
+    if case["keras"] == "Keras 2" and case["restore"] == "file":
+        return False
+    return case["replicas"] == "1" or case["built"] == "yes"
+
+
+def refusal_of(case: Case) -> str:
+    """Words of the error that the case ends in, or ""."""
+    return next((words for rule, words in REFUSALS if rule.items() <= case.items()), "")
+
+
+def is_good(case: Case, text: str) -> bool:
+    """Whether this is what has to come of the case."""
+    if words := refusal_of(case):
+        return words in text
+    if case["restore"] == "none" and fits(case, BUILDS_LATE):
+        # Gradients of the first batch are of each rank's own weights.
+        return text == "same" or text.startswith("other than one process")
+    return text == "same"
+
+
+def come_true(cases: Sequence[Case], folder: Path) -> None:
+    """Runs cases of one mode of execution on two ranks."""
+    command = [sys.executable, str(PROGRAM), json.dumps(cases)]
+    program = f"import os\nos.execv({command[0]!r}, {command!r})\n"
+    outcome = run(program, 2, launcher="tcp", env={"PYTHONPATH": path_of(folder)}, deadline_s=1500)
+    wrong = []
+    for case, *found in zip(cases, *outcome.succeeded()):
+        said = [text for text in found if text is not None]
+        if len(said) < (2 if refusal_of(case) else 1) or not all(is_good(case, text) for text in said):
+            wrong.append(f"{case}: {refusal_of(case) or 'same'!r} was expected, not {found}")
+    assert not wrong, f"seed {SEED}:\n" + "\n".join(wrong)
+
+
+def chosen(seed: int = SEED) -> list[Case]:
+    """Cases that have all pairs."""
+    return cover(all_cases(DIMENSIONS, is_possible), seed)
+
+
+def by_execution(cases: Sequence[Case]) -> list[list[Case]]:
+    """Those of graphs of TensorFlow 1 need a process of their own."""
+    parts = [[case for case in cases if (case["mode"] == "session") is flag] for flag in (False, True)]
+    return [part for part in parts if part]
+
+
+def test_the_cases_have_every_pair() -> None:
+    assert 9 < len(chosen()) < 40
+
+
+def test_some_situations_train_as_one_process_does(tf_keras: Path) -> None:
+    some = [case for case in chosen() if case["mode"] != "session"][:SAMPLE]
+    come_true([*ONCE_WRONG, *some], tf_keras)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1], ids=["eager execution", "sessions"])
+def test_every_pair_of_properties_trains_as_one_process_does(tf_keras: Path, number: int) -> None:
+    come_true(by_execution(chosen())[number], tf_keras)
