@@ -8,6 +8,7 @@ normalisation keeps other statistics on each rank.
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -86,7 +87,7 @@ def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
     seen = {id(plain(one)) for one in weights} | accumulators
     of_optimizer: list[Entry] = []
     for part in parts:
-        for entry in [*_variables_of(part), *_rates_of(part)]:
+        for entry in [*_variables_of(part, weights), *_rates_of(part)]:
             if id(entry.source) not in seen:
                 seen.add(id(entry.source))
                 of_optimizer.append(entry)
@@ -116,11 +117,25 @@ def _is_scalar(source: Any) -> bool:
     return shape is None or shape.rank == 0
 
 
-def _variables_of(part: Any) -> list[Entry]:
+def _variables_of(part: Any, weights: Sequence[Any]) -> list[Entry]:
+    if hasattr(type(part), "_create_hypers"):  # a legacy optimizer of Keras 2
+        return [Entry(label_of(one), plain(one)) for one in _of_legacy(part, weights)]
     variables: Any = getattr(part, "variables", [])
-    # A method in the legacy optimizers of Keras 2.
+    # A method in TensorFlow 1.
     found = list(variables() if callable(variables) and not isinstance(variables, list) else variables)
     return [Entry(label_of(one), plain(one)) for one in found]
+
+
+def _of_legacy(part: Any, weights: Sequence[Any]) -> list[Any]:
+    """By weight and slot: the own list of an optimizer that was restored has the order of its file."""
+    if hasattr(part, "_optimizer"):  # loss scaling, whose list is that of its inside
+        return []
+    found = [part.iterations]
+    for weight in weights:
+        for name in sorted(part.get_slot_names()):
+            with contextlib.suppress(KeyError):  # no slots before the first update
+                found.append(part.get_slot(weight, name))
+    return found
 
 
 def _rates_of(part: Any) -> list[Entry]:
