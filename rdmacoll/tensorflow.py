@@ -1,4 +1,5 @@
-"""Horovod's place for these names: `import rdmacoll.tensorflow as hvd`."""
+"""Horovod's place for these names: `import rdmacoll.tensorflow as hvd`. It registers the ops in
+TensorFlow, so that graphs that were saved with them load."""
 
 from rdmacoll.engine.joining import join
 from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
@@ -35,8 +36,11 @@ from rdmacoll.ops import (
     reducescatter,
     scatter,
 )
+from rdmacoll.ops._library import register
 from rdmacoll.optimizer import DistributedOptimizer
 from rdmacoll.optimizer.tape import DistributedGradientTape
+
+register()
 
 __all__ = [
     "Average",

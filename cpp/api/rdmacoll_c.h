@@ -92,11 +92,13 @@ typedef struct rc_request {
   rc_allocate allocate;     /* NULL: the handle owns the results (handle_result_at) */
   rc_done done;             /* NULL: use the handle */
   void* context;            /* for allocate and done */
-  const char* manifest;  /* allreduce: describes the list of gradients that this is the first part
-                            of; compared between ranks, and shown where it differs; NULL: none */
-  const int64_t* splits; /* alltoall, scatter at the root: how many rows each rank gets, as many
-                            numbers as ranks; copied. NULL: as many for each, in a scatter one more
-                            for the first ranks, as in a reducescatter */
+  const char* manifest;     /* describes the list of gradients that this is the first part of;
+                               compared between ranks, and shown where it differs. The lines behind
+                               the first one list names of variables, whose order is compared
+                               (cpp/engine/listing.h). NULL: none */
+  const int64_t* splits;    /* alltoall, scatter at the root: how many rows each rank gets, as many
+                               numbers as ranks; copied. NULL: as many for each, in a scatter one more
+                               for the first ranks, as in a reducescatter */
   int32_t n_splits;
   int32_t process_set; /* its number; 0: all ranks. Then `ranks` above are its ranks, and root is
                           the rank in the job of one of them */

@@ -30,7 +30,12 @@ Status request_from(const rc_request& from, Request& to) {
   to.postscale = from.postscale;
   if (from.name != nullptr) to.name = from.name;
   to.iteration = from.iteration;
-  if (from.manifest != nullptr) to.manifest = from.manifest;
+  if (from.manifest != nullptr) {
+    const std::string_view text(from.manifest);
+    const std::size_t end = text.find('\n');
+    to.manifest = text.substr(0, end);
+    if (end != std::string_view::npos) to.listing = text.substr(end + 1);
+  }
   if (from.splits != nullptr)
     to.splits.assign(from.splits, from.splits + std::max(from.n_splits, 0));
   to.tensors.resize(static_cast<std::size_t>(std::max(from.n_tensors, 0)));

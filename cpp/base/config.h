@@ -56,8 +56,9 @@ struct Config {
   std::vector<AlgorithmRange> allreduce_algorithms;  // empty = auto
   bool canonical = false;                            // RDMACOLL_ORDER
   uint64_t bucket_bytes = 26'214'400;
-  std::string interface;  // "" = automatic
-  uint16_t port = 0;      // 0: as the system likes
+  bool check_names = true;  // of variables, for their order
+  std::string interface;    // "" = automatic
+  uint16_t port = 0;        // 0: as the system likes
   double start_timeout_s = 60;
   double peer_timeout_s = 5;
   double stall_warning_s = 10;

@@ -67,6 +67,10 @@ constexpr Setting kSettings[] = {
     {"RDMACOLL_BUCKET_BYTES", "", "26214400", Unit::bytes, Scope::world, "1 B to 64 GiB",
      "The gradient list is cut into buckets of about this size.", 1, 64 * kGi,
      [](Config& config, const ParsedValue& value) { config.bucket_bytes = value.integer; }},
+    {"RDMACOLL_CHECK_NAMES", "", "true", Unit::flag, Scope::world, "true or false",
+     "Ranks that list the variables of a model in different orders get an error, told by the names. "
+     "false: for models whose names differ between ranks for good reason.",
+     0, 0, [](Config& config, const ParsedValue& value) { config.check_names = value.flag; }},
     {"RDMACOLL_PEER_TIMEOUT_S", "", "5", Unit::seconds, Scope::world, "0.1 to 1e9",
      "A peer that is silent for this long has failed.", 0.1, kSecondsMax,
      [](Config& config, const ParsedValue& value) { config.peer_timeout_s = value.seconds; }},

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/wire.h"
+#include "engine/listing.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {
@@ -57,7 +58,8 @@ void put(Writer& writer, const ReadyMessage& message) {
     writer.put(record.iteration).put(record.origin).put(record.subtree);
     writer.put(static_cast<uint32_t>(record.rows.size()));
     for (const auto& [rank, rows] : record.rows) writer.put(rank).put_list(rows);
-    writer.put_text(record.labels).put(record.age).put(record.joins);
+    writer.put_text(record.labels).put_text(record.listing);
+    writer.put(record.age).put(record.joins);
   }
 }
 ReadyMessage get_ready(Reader& reader, int ranks) {
@@ -80,6 +82,7 @@ ReadyMessage get_ready(Reader& reader, int ranks) {
       record.rows.emplace_back(rank, get_rows(reader));
     }
     record.labels = reader.get_text(kTextBytesMax);
+    record.listing = reader.get_text(kListingBytesMax);
     record.age = reader.get<Nanoseconds>();
     if (record.age < 0) reader.fail();
     record.joins = reader.get<uint8_t>() != 0;

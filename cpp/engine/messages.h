@@ -32,6 +32,9 @@ struct ReadyRecord {
   // Of the tensors, for people: what `origin` calls them. No part of what has to agree. Like the
   // descriptor it is said once: "" when that is a number, but for unnamed operations.
   std::string labels = {};
+  // Names whose order has to agree: listing.h. "": there are none, or those that `origin` has said
+  // for this operation last.
+  std::string listing = {};
   Nanoseconds age = 0;  // since the first rank submitted it: said again, it is no younger
   // No operation: `origin` has no data left, and takes part with zeros in what the others sum,
   // until all have joined. `iteration`: the number that its next unnamed operation would have.

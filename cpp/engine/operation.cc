@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/wire.h"
 #include "engine/cut.h"
+#include "engine/listing.h"
 
 namespace rdmacoll {
 namespace {
@@ -177,6 +178,10 @@ Status check(const Request& request, int rank, int ranks) {
   if (request.manifest.size() > kNameBytesMax) {
     return {Code::invalid, cat("a manifest has ", request.manifest.size(), " bytes; at most ",
                                kNameBytesMax, " are supported.")};
+  }
+  if (request.listing.size() > kListingBytesMax) {
+    return {Code::invalid, cat("a list of names has ", request.listing.size(), " bytes; at most ",
+                               kListingBytesMax, " are supported.")};
   }
   const KindRow& kind = row_of(request.kind);
   if (kind.reduces) RC_RETURN_IF_ERROR(check_reduction(request));

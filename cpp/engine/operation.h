@@ -39,6 +39,7 @@ struct Request {
   std::string name;       // "": unnamed
   int64_t iteration = 0;  // of a loop; the running number of an unnamed operation
   std::string manifest;   // of the list of gradients that this is the first part of
+  std::string listing;    // of variables, where their order matters: engine/listing.h
   std::vector<TensorRef> tensors;
   std::vector<int64_t> splits;  // alltoall, scatter at the root: rows for each rank; empty: even
   // Where KindRow::makes_result: memory for each result in turn, or null to fail. Without it the
@@ -103,7 +104,8 @@ class Operation {
   // them.
   bool is_prepared = false;
   bool has_moved_results = false;
-  bool has_ended = false;  // for the engine, which completes it only once
+  bool has_said_names = false;  // it was announced, with names where these are new
+  bool has_ended = false;       // for the engine, which completes it only once
   // The thread that has the engine is the caller's, and waits for the end of this one.
   bool is_driven_by_caller = false;
   std::shared_ptr<void> results_hold;  // of results that the node shares

@@ -47,6 +47,7 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       servers_(ranks_.end() - parts.servers, ranks_.end()),
       is_one_node_(parts.servers > 0 ? job_.local_size() == job_.size()
                                      : world_.local_size() == world_.size()),
+      checks_names_(parts.config.check_names && world_.size() > 1),
       lanes_(parts.lanes),
       host_(host),
       now_(now),
@@ -107,7 +108,7 @@ void ProcessSet::await_decision(const OperationRef& operation) {
   undecided_[{operation->request.name, operation->request.iteration}] = operation;
   if (plan_.phase() == PlanMode::Phase::log) {
     operation->request.kind == Kind::join ? announce_join() : announce(operation);
-  } else if (!plan_.fits(*operation)) {
+  } else if (!plan_.fits(*operation) || has_new_names(*operation)) {
     freeze();
   }
 }
@@ -117,6 +118,7 @@ void ProcessSet::announce(const OperationRef& operation) {
   ReadyRecord record{
       table_.refer(operation->descriptor), request.iteration, world_.rank, is_leaf(), {}};
   if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
+  record.listing = names_to_say(*operation);
   record.age = now_.turned_at - operation->taken_at;
   std::vector<int64_t> rows;  // a refusal has none
   if (request.refusal.empty()) rows = own_rows(request, world_.rank, world_.size());
@@ -147,7 +149,8 @@ bool ProcessSet::pass_readiness() {
   ReadyMessage message{{}, plan_.era()};
   std::size_t bytes = 0;
   for (ReadyRecord& record : records) {
-    bytes += record.descriptor.bytes.size() + record.labels.size() + kReadyRecordBytes;
+    bytes += record.descriptor.bytes.size() + record.labels.size() + record.listing.size() +
+             kReadyRecordBytes;
     for (const auto& [rank, rows] : record.rows) bytes += (1 + rows.size()) * sizeof(int64_t);
     message.records.push_back(std::move(record));
     if (bytes < kReadyMessageBytes) continue;
@@ -299,7 +302,7 @@ bool ProcessSet::find_operation(const Agreed& agreed, std::size_t unit, Found& f
   const std::string* descriptor = table_.resolve(agreed.decision.units[unit].descriptor);
   const Operation& operation = *found.at->second;
   return descriptor != nullptr && *descriptor == operation.descriptor &&
-         plan_.says_own_rows(agreed, operation);
+         plan_.says_own_rows(agreed, operation) && !has_new_names(operation);
 }
 
 bool ProcessSet::start_batches() {
@@ -353,6 +356,7 @@ void ProcessSet::report(OperationRef operation) {
 void ProcessSet::complete(const OperationRef& operation, const Status& status) {
   if (std::exchange(operation->has_ended, true)) return;
   if (is_root()) readiness_.ended({operation->request.name, operation->request.iteration});
+  note_names_heard(*operation, status.ok());
   if (operation->stands_in) {
     --stand_ins_in_flight_;
     keep_zeros(*operation);

@@ -177,6 +177,12 @@ class ProcessSet {
     Operations::iterator at;
   };
 
+  // Names of variables that the others have not heard from this rank: process_set_names.cc.
+  bool has_new_names(const Operation& operation) const;
+  std::string names_to_say(Operation& operation);
+  void note_names_heard(const Operation& operation, bool is_agreed);
+  void forget_unheard_names();
+
   void await_decision(const OperationRef& operation);
   void announce(const OperationRef& operation);
   void announce(ReadyRecord record);
@@ -248,6 +254,7 @@ class ProcessSet {
   const std::vector<int> ranks_;
   const std::vector<int> servers_;  // ranks of the job
   const bool is_one_node_;          // with the servers
+  const bool checks_names_;
   const Lanes lanes_;
   SetHost& host_;
   const Situation& now_;
@@ -272,6 +279,12 @@ class ProcessSet {
   std::map<uint64_t, uint64_t> places_;  // that the first member has told, by sequence
   uint64_t departed_from_ = UINT64_MAX;
   Nanoseconds checked_at_ = 0;
+  struct SaidNames {
+    std::string digests;
+    bool is_heard = false;  // an operation with them has ended well
+  };
+  // What this rank has said last, by the operation's name, or what describes it.
+  std::map<std::string, SaidNames> said_names_;
 
   PlanMode plan_;
   Recurrence recurrence_;  // at the root

@@ -43,8 +43,9 @@ void ProcessSet::begin_plan(const PlanMessage& message) {
   readiness_.forget();
   decision_log_.withdraw_offers();
   plan_moved_at_ = now_.turned_at;
+  forget_unheard_names();
   for (const auto& [key, operation] : undecided_) {
-    if (!plan_.fits(*operation)) return freeze();
+    if (!plan_.fits(*operation) || has_new_names(*operation)) return freeze();
   }
 }
 
@@ -76,7 +77,7 @@ bool ProcessSet::starts_at_once(const OperationRef& operation) {
                      !stand_ins_.empty() || !executor_.has_room(lanes_, sequence);
   if (waits || plan_.phase() != PlanMode::Phase::plan) return false;
   const Agreed& next = plan_.decision(sequence);
-  if (!plan_.is_about(next, *operation)) return false;
+  if (!plan_.is_about(next, *operation) || has_new_names(*operation)) return false;
   operation->sequence = sequence;
   accept(next.decision);
   plan_moved_at_ = now_.turned_at;

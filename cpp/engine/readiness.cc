@@ -6,14 +6,11 @@
 #include "engine/operation.h"
 
 namespace rdmacoll {
-namespace {
 
 std::string title(const UnitKey& key, const World& world) {
   return cat(key.name.empty() ? cat("operation number ", key.iteration) : cat("'", key.name, "'"),
              world.part);
 }
-
-}  // namespace
 
 Readiness::Readiness(const World& world, const DescriptorTable& table, Limits limits)
     : world_(world),
@@ -58,8 +55,16 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now, bool is_passed_o
   if (variant == pending.variants.end()) {
     variant = pending.variants.insert(pending.variants.end(), *descriptor);
   }
+  auto listing = std::find(pending.listings.begin(), pending.listings.end(), record.listing);
+  if (listing == pending.listings.end()) {
+    listing = pending.listings.insert(pending.listings.end(), record.listing);
+  }
   const Contribution contribution{record.origin, record.subtree,
-                                  static_cast<std::size_t>(variant - pending.variants.begin())};
+                                  static_cast<std::size_t>(variant - pending.variants.begin()),
+                                  static_cast<std::size_t>(listing - pending.listings.begin())};
+  const bool is_conflict = pending.variants.size() > 1 ||
+                           (!pending.contributions.empty() &&
+                            pending.contributions.front().listing != contribution.listing);
   pending.contributions.push_back(contribution);
   pending.ranks +=
       record.subtree ? static_cast<int>(tree_subtree(record.origin, world_.size()).size()) : 1;
@@ -71,7 +76,7 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now, bool is_passed_o
   } else if (!pending.verdict.ok()) {
     verdicts_.push_back(
         {key.name, key.iteration, ranks_of(record.origin, record.subtree), pending.verdict});
-  } else if (pending.variants.size() > 1 && !is_root()) {
+  } else if (is_conflict && !is_root()) {
     pending.piecemeal = true;
     pass_on(key, pending, 0);
   }
@@ -86,7 +91,7 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now, bool is_passed_o
 void Readiness::complete(const UnitKey& key, Pending& pending) {
   if (!is_root()) {
     if (!pending.piecemeal) {
-      ReadyRecord whole = record(key, pending, 0);
+      ReadyRecord whole = record(key, pending, pending.contributions.front());
       whole.origin = world_.rank;
       whole.subtree = true;
       whole.rows = std::move(pending.rows);
@@ -96,7 +101,10 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
     if (pending.verdict.ok()) judge(key, pending, mismatch(key, pending));
   } else if (is_refusal(pending.variants.front())) {  // by all ranks, for one reason
     if (pending.verdict.ok()) judge(key, pending, mismatch(key, pending));
+  } else if (Status order = check_order(key, pending, true); pending.verdict.ok() && !order.ok()) {
+    judge(key, pending, std::move(order));
   } else if (pending.verdict.ok()) {
+    remember_names(key, pending);
     ReadyUnit unit{key, pending.variants.front(), {}};
     if (!pending.rows.empty()) unit.rows.resize(world_.size());
     for (auto& [rank, rows] : pending.rows) unit.rows[rank] = std::move(rows);
@@ -115,9 +123,10 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
 }
 
 ReadyRecord Readiness::record(const UnitKey& key, const Pending& pending,
-                              std::size_t variant) const {
+                              const Contribution& of) const {
   ReadyRecord record;
-  record.descriptor = table_.refer(pending.variants[variant]);
+  record.descriptor = table_.refer(pending.variants[of.variant]);
+  record.listing = pending.listings[of.listing];
   record.iteration = key.iteration;
   if (record.descriptor.id == 0 || key.name.empty()) record.labels = pending.labels;
   record.age = pending.age;
@@ -127,7 +136,7 @@ ReadyRecord Readiness::record(const UnitKey& key, const Pending& pending,
 void Readiness::pass_on(const UnitKey& key, Pending& pending, std::size_t from) {
   for (std::size_t i = from; i < pending.contributions.size(); ++i) {
     const Contribution& contribution = pending.contributions[i];
-    ReadyRecord piece = record(key, pending, contribution.variant);
+    ReadyRecord piece = record(key, pending, contribution);
     piece.origin = contribution.origin;
     piece.subtree = contribution.subtree;
     const std::vector<int> ranks = ranks_of(contribution.origin, contribution.subtree);
@@ -176,10 +185,13 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
   }
   if (!pending.verdict.ok() || age < limits_.stall_warning) return;
   const std::vector<int> absent = missing(pending);
+  const UnitKey* other = other_iteration(key, absent);
   const std::string sentence =
-      cat(label(key, pending), " was submitted by ", world_.size() - absent.size(), " of ",
-          world_.size(), " ranks, and for ", tenths_of_seconds(age), " s not by ",
-          describe_ranks(absent));
+      other != nullptr
+          ? iterations_apart(key, *other, age)
+          : cat(label(key, pending), " was submitted by ", world_.size() - absent.size(), " of ",
+                world_.size(), " ranks, and for ", tenths_of_seconds(age), " s not by ",
+                describe_ranks(absent));
   if (age >= limits_.stall_error) {
     ErrorDetail detail;
     detail.tensor = tensor(key, pending);
@@ -190,7 +202,7 @@ void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds no
                ". Every rank must submit the same operations; look at what that rank does"
                ", or raise RDMACOLL_STALL_ERROR_S."),
            detail});
-  } else if (warned_.insert(key).second) {
+  } else if (warned_.insert(key).second && (other == nullptr || warned_.insert(*other).second)) {
     warnings_.push_back(cat(sentence, "; still waiting (RDMACOLL_STALL_ERROR_S sets the limit)."));
   }
 }
@@ -254,7 +266,9 @@ std::vector<int> Readiness::missing(const Pending& pending) const {
   return {absent.begin(), absent.end()};
 }
 
-Status Readiness::mismatch(const UnitKey& key, const Pending& pending) const {
+Status Readiness::mismatch(const UnitKey& key, const Pending& pending) {
+  // The same variables in another order have other shapes at most places.
+  if (Status order = check_order(key, pending, false); !order.ok()) return order;
   // Of lists of gradients that differ, the first bucket alone may well look the same.
   std::set<std::string> manifests;
   for (const std::string& variant : pending.variants) manifests.insert(describe_manifest(variant));

@@ -31,6 +31,9 @@ struct UnitKey {
   auto operator<=>(const UnitKey&) const = default;
 };
 
+// "'bucket_0'", "operation number 7 of process set 1".
+std::string title(const UnitKey& key, const World& world);
+
 // At the root: an operation that every rank has submitted, with equal descriptors.
 struct ReadyUnit {
   UnitKey key;
@@ -88,12 +91,14 @@ class Readiness {
     int origin;
     bool subtree;
     std::size_t variant;
+    std::size_t listing;  // 0: none, or the one that it has said before
   };
   struct Pending {
     std::vector<std::string> variants;  // descriptors; more than one is a conflict
     std::vector<Contribution> contributions;
     std::vector<std::pair<int32_t, std::vector<int64_t>>> rows;
-    std::string labels;  // of the first rank that has said any
+    std::vector<std::string> listings{""};  // of names; those that differ
+    std::string labels;                     // of the first rank that has said any
     int ranks = 0;
     Nanoseconds since = 0;
     Nanoseconds age = 0;            // of the oldest record when it came
@@ -111,15 +116,28 @@ class Readiness {
   void pass_on(const UnitKey& key, Pending& pending, std::size_t from);
   void complete(const UnitKey& key, Pending& pending);
   void judge(const UnitKey& key, Pending& pending, Status verdict);
-  Status mismatch(const UnitKey& key, const Pending& pending) const;
+  Status mismatch(const UnitKey& key, const Pending& pending);
   void check_stall(const UnitKey& key, Pending& pending, Nanoseconds now);
-  ReadyRecord record(const UnitKey& key, const Pending& pending, std::size_t variant) const;
+  ReadyRecord record(const UnitKey& key, const Pending& pending, const Contribution& of) const;
   void note_labels(const UnitKey& key, Pending& pending, const std::string& labels);
   const std::string& labels(const UnitKey& key, const Pending& pending) const;
   std::string tensor(const UnitKey& key, const Pending& pending) const;
   std::string label(const UnitKey& key, const Pending& pending) const;
   std::string describe_ranks(const std::vector<int>& ranks) const;
   std::vector<int> numbers(std::vector<int> ranks) const;
+
+  // Ranks whose loops are not at the same iteration: readiness_loops.cc.
+  const UnitKey* other_iteration(const UnitKey& key, const std::vector<int>& absent) const;
+  std::string iterations_apart(const UnitKey& key, const UnitKey& other, Nanoseconds age) const;
+
+  // Names of variables, whose order has to agree: readiness_names.cc.
+  struct Listed {
+    std::string ranks;  // "rank 0"
+    std::string names;
+  };
+  std::vector<Listed> listed(const UnitKey& key, const Pending& pending) const;
+  Status check_order(const UnitKey& key, const Pending& pending, bool may_warn);
+  void remember_names(const UnitKey& key, const Pending& pending);
 
   // Ranks that have joined: readiness_join.cc.
   bool add_join(const ReadyRecord& record);
@@ -136,6 +154,10 @@ class Readiness {
   int subtree_ranks_;
   std::map<UnitKey, Pending> pending_;
   std::map<std::string, std::string> labels_;  // by name: of operations whose descriptor is known
+  // At the root: the names that ranks have said last, for those that do not say them again. By the
+  // operation's name, or what describes it.
+  std::map<std::string, std::string> listings_;
+  bool has_warned_of_names_ = false;
   std::set<UnitKey> warned_;
   std::vector<ReadyRecord> upward_;
   std::vector<ReadyUnit> ready_;

@@ -72,7 +72,8 @@ void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* s
     prescale_ = std::bit_cast<double>(attribute_int(construction, "prescale_bits", status));
     postscale_ = std::bit_cast<double>(attribute_int(construction, "postscale_bits", status));
   }
-  if (kind_ == RC_ALLREDUCE) manifest_ = attribute_string(construction, "manifest", status);
+  if (kind_ == RC_ALLREDUCE || kind_ == RC_BROADCAST)
+    manifest_ = attribute_string(construction, "manifest", status);
   if (TF_GetCode(status) == TF_OK && dtype_ < 0) {
     TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: this dtype cannot be communicated");
   }
@@ -83,6 +84,7 @@ void Kernel::find_place(TF_OpKernelConstruction* construction) {
   const TF_StringView node = TF_OpKernelConstruction_GetName(construction);
   node_.assign(node.data, node.len);
   place_ = place_of(node_);
+  if (place_.is_in_nested_loops) frames_ = std::make_unique<Frames>(node_);
   copies_ = Places::of(name_, process_set_).add(node_, place_.calls);
 }
 
@@ -201,11 +203,10 @@ std::string Kernel::name_the_unit(TF_OpKernelContext* context, rc_request& reque
   if (frame == kNoFrame) return "";
   if (frame != kRootFrame) {
     request.iteration = TF_GetIterId(context);
-    // A frame's number is a hash of the names of the loops and the iterations of the outer ones.
-    // The same on all ranks as long as nothing else differs in their graphs.
     if (place_.is_in_nested_loops) {
       const uint64_t iteration = static_cast<uint64_t>(request.iteration);
-      request.iteration = static_cast<int64_t>(frame + iteration * 0x9e3779b97f4a7c15);
+      const uint64_t outer = frames_->outer_iterations(frame);
+      request.iteration = static_cast<int64_t>(outer + iteration * 0x9e3779b97f4a7c15);
     }
   }
   if (visits_->note(TF_StepId(context), frame, place_.is_in_nested_loops)) return "";

@@ -11,6 +11,7 @@
 #include "api/rdmacoll_c.h"
 #include "tensorflow/attributes.h"
 #include "tensorflow/done.h"
+#include "tensorflow/frames.h"
 #include "tensorflow/place.h"
 #include "tensorflow/tf_c_api.h"
 
@@ -110,6 +111,7 @@ class Kernel {
   std::string name_;  // "" = unnamed
   std::string node_;
   Place place_;
+  std::unique_ptr<Frames> frames_;  // in nested loops
   std::shared_ptr<Copies> copies_;  // of its graph; null when unnamed
   std::once_flag has_name_;
   std::string name_at_place_;

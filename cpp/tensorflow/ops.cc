@@ -73,7 +73,7 @@ constexpr OpDefinition kOps[] = {
      false,
      &same_shapes,
      &Kernel::create<RC_BROADCAST>,
-     {"N: int >= 1", kMovable, "root_rank: int", kName, kLabels, kSet}},
+     {"N: int >= 1", kMovable, "root_rank: int", "manifest: string = ''", kName, kLabels, kSet}},
     {"RdmacollAllgather",
      {"tensors: N * T"},
      {"gathered: N * T"},

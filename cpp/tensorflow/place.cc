@@ -80,6 +80,24 @@ Place place_of(std::string_view node) {
   return place;
 }
 
+std::vector<std::string_view> loops_around(std::string_view node) {
+  constexpr std::string_view kBody = "body";
+  std::vector<std::string_view> loops;
+  const std::size_t end_of_calls = node.rfind(kScope);
+  if (end_of_calls == std::string_view::npos) return loops;
+  std::string_view previous;
+  for (std::size_t begin = 0; begin < end_of_calls;) {
+    const std::size_t end = std::min(node.find('/', begin), end_of_calls);
+    const std::string_view part = node.substr(begin, end - begin);
+    if (is_copy_number(part) && previous == kBody && begin > kBody.size() + 1) {
+      loops.push_back(node.substr(0, begin - kBody.size() - 2));
+    }
+    previous = part;
+    begin = end + 1;
+  }
+  return loops;
+}
+
 bool Visits::note(int64_t step, uint64_t frame, bool is_in_nested_loops) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool is_same_step = std::exchange(step_, step) == step;

@@ -30,6 +30,10 @@ struct Place {
 // Of a kernel, by the name of its node.
 Place place_of(std::string_view node);
 
+// The names of the loops that the node was copied through, as TensorFlow's frames have them, the
+// outermost first.
+std::vector<std::string_view> loops_around(std::string_view node);
+
 // The order in which TensorFlow has numbered what they consist of: "while_9/body" comes before
 // "while_10/body".
 bool comes_before(std::string_view calls, std::string_view other);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 import threading
@@ -132,6 +133,7 @@ def init(
             _hook()
             _PROCESS.ending.is_plain(error)
             raise
+    _register_ops()
     if engine.is_server:
         _serve(engine)
 
@@ -170,6 +172,12 @@ def _started(
     _PROCESS.tell(address)
     start.tell(asked.values, asked.note)
     return engine
+
+
+def _register_ops() -> None:
+    """Where TensorFlow is imported: graphs that were saved with our ops load before one of them is called."""
+    if hasattr(sys.modules.get("tensorflow"), "load_op_library"):
+        importlib.import_module("rdmacoll.ops._library").register()
 
 
 def serve_alone(look: Callable[[], None]) -> None:

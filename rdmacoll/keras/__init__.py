@@ -25,7 +25,10 @@ from rdmacoll.ops import (
     broadcast_variables,
     reducescatter,
 )
+from rdmacoll.ops._library import register
 from rdmacoll.optimizer import DistributedOptimizer
+
+register()
 
 __all__ = [
     "Average",

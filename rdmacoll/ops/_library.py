@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -69,6 +70,14 @@ def _load() -> Any:
     world.on_change(attach)
     world.on_change(Watch(shared).attach)
     return module
+
+
+def register() -> None:
+    """Lets TensorFlow know the ops and their gradients: graphs that were saved with them load. If it cannot,
+    the first op that is called says why."""
+    importlib.import_module("rdmacoll.ops")  # the gradients
+    with contextlib.suppress(ConfigError):
+        _load()
 
 
 def ops() -> Any:

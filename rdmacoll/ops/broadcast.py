@@ -13,6 +13,7 @@ from rdmacoll.engine.operators import CODES, ReduceOp
 from rdmacoll.ops import _baselines
 from rdmacoll.ops._arguments import check_movable, check_root, in_groups, tensor as as_tensor
 from rdmacoll.ops._gradients import filled, zeros_that_wait
+from rdmacoll.ops._labels import label_of, listing
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors
 from rdmacoll.ops._names import op_name
 from rdmacoll.ops._process_sets import gradient_of_its_set, set_number, takes_process_set
@@ -61,7 +62,7 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
             )
         _check_movable(variable, position)
     values = [as_tensor(variable) for variable in targets]
-    labels = {id(value): str(getattr(variable, "name", "")) for value, variable in zip(values, targets)}
+    labels = {id(value): label_of(variable) for value, variable in zip(values, targets)}
 
     def send(group: list[Any], name: str | None) -> list[Any]:
         return send_group(
@@ -118,9 +119,10 @@ def broadcast_global_variables(root_rank: int = 0) -> Any:
 def send_group(
     tensors: Sequence[Any], *, root_rank: int, name: str | None, labels: Sequence[str] = ()
 ) -> list[Any]:
-    """One op for tensors of one dtype."""
+    """One op for tensors of one dtype. labels: what they are called, whose order ranks compare."""
     check_movable(tensors[0].dtype)
     functions = ops()
+    names = listing(labels)
     root = check_root(root_rank)
     with op_scope(), typed_errors():
         results = list(
@@ -130,6 +132,7 @@ def send_group(
                 tensor_name=op_name(name),
                 process_set=set_number(),
                 labels=list(labels),
+                manifest=f"\n{names}" if names else "",
             )
         )
     return must_run(results)

@@ -7,18 +7,15 @@ in any order, so their models are told apart by the names and shapes of their va
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 import weakref
 import zlib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from rdmacoll.ops._labels import label_of, without_counters
 from rdmacoll.ops._names import in_replica
 from rdmacoll.ops._owners import Owners, refuse, threads_text
-
-# Keras and TensorFlow number what has no name of its own: dense_5/kernel:0.
-_COUNTERS = re.compile(r"_\d+(?=[_/:.]|$)|:\d+$")
 
 _OWNERS = Owners()
 
@@ -26,22 +23,6 @@ _OWNERS = Owners()
 def is_main_thread() -> bool:
     """Whether this is the thread that runs the program."""
     return threading.current_thread() is threading.main_thread()
-
-
-def label_of(variable: Any) -> str:
-    """What a variable is called; "" for tensors, whose names TensorFlow counts."""
-    if not hasattr(variable, "assign"):
-        return ""
-    return str(getattr(variable, "path", None) or getattr(variable, "name", ""))
-
-
-def without_counters(label: str) -> str:
-    """A label without what differs between processes that have made other models before.
-
-    >>> without_counters("sequential_1/dense_5/kernel:0"), without_counters("adam/dense_12_bias_momentum")
-    ('sequential/dense/kernel', 'adam/dense_bias_momentum')
-    """
-    return _COUNTERS.sub("", label)
 
 
 def content_of(variables: Sequence[Any]) -> str:
@@ -64,7 +45,8 @@ class Numbers:
         """As many as came before with other variables. Tensors, which are new at each step, count by their
         shapes."""
         are_variables = all(hasattr(variable, "assign") for variable in variables)
-        key: Any = tuple(map(id, variables)) if are_variables else content_of(variables)
+        # In any order: ranks that list them in another one have to meet, to be told.
+        key: Any = tuple(sorted(map(id, variables))) if are_variables else content_of(variables)
         number, references = self._known.get(key, (-1, []))
         if number < 0 or any(reference() is None for reference in references):
             number = next(self._next)

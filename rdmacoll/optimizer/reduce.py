@@ -14,6 +14,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.ops._arguments import reduction, sparse_as_dense as checked_sparse_as_dense
+from rdmacoll.ops._labels import label_of, listing
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ops._names import place_in_trace
 from rdmacoll.ops._process_sets import within
@@ -121,6 +122,8 @@ class GradientReducer:
         parts = [[dense[position] for position in bucket.indices] for bucket in self.buckets]
         rows = {index: self._entry_of_slices(result[index]) for index in sparse}
         checked = manifest(len(result), entries, rows, self.buckets)
+        if names := listing([label_of(variable) for variable in variables or ()]):
+            checked += "\n" + names
         first, *others = parts or [[]]
         agreed = self._reduce_dense(result, first, labels, f"{prefix}/bucket_0", checked)
         # What else there is to submit depends on the list: were it submitted before all ranks agree on

@@ -38,13 +38,13 @@ def build_others(x: Any) -> Any:
     return x
 
 
-def run_everywhere(build: Build, wanted: Any) -> None:
+def run_everywhere(build: Build, wanted: Any, *, has_old_control_flow: bool = True) -> None:
     x = mine((3,)).numpy()
 
     def built(value: Any) -> Any:
         return build(build_others(value))
 
-    for has_new_control_flow in (True, False):
+    for has_new_control_flow in (True, False)[: 1 + has_old_control_flow]:
         switch = tf.compat.v1.enable_control_flow_v2, tf.compat.v1.disable_control_flow_v2
         switch[not has_new_control_flow]()
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -111,6 +111,17 @@ def check_functions_in_branches_in_loops() -> None:
         return inner(x)
 
     run_everywhere(build, SUM * SIZE**2)
+
+
+def check_a_loop_in_a_loop() -> None:
+    def build(x: Any) -> Any:
+        def inner(v: Any) -> Any:
+            return tf.while_loop(lambda j, w: j < 3, lambda j, w: (j + 1, total(w)), [tf.constant(0), v])[1]
+
+        return tf.while_loop(lambda i, v: i < 2, lambda i, v: (i + 1, inner(v)), [tf.constant(0), x])[1]
+
+    # TensorFlow 1's own control flow tells nobody in which of several loops an operation is.
+    run_everywhere(build, SUM * float(SIZE) ** 5, has_old_control_flow=False)
 
 
 def check_gradients() -> None:

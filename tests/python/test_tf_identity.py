@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from ranks import ROOT, run
 from test_tf_ranks import run_checks
 
+from rdmacoll.ops._labels import listing, without_counters
 from rdmacoll.ops._owners import Owners
-from rdmacoll.optimizer.identity import Numbers, content_of, without_counters
+from rdmacoll.optimizer.identity import Numbers, content_of
 
 
 @pytest.mark.parametrize("ranks", [2])
@@ -22,6 +24,14 @@ def test_models_of_several_threads_are_kept_apart(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_places_in_a_program_are_told_without_counters(ranks: int) -> None:
     run_checks("tf_places.py", ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_an_order_of_variables_that_differs_is_an_error(ranks: int) -> None:
+    path = ROOT / "tests" / "multiprocess" / "tf_order.py"
+    outcome = run(path, ranks, warm=True)
+    assert len(outcome.succeeded()[0]["done"]) == 8
+    assert outcome.ranks[0].output.count("by different names") == 1, outcome.text()
 
 
 class Thing:
@@ -83,6 +93,20 @@ def test_labels_lose_what_processes_count() -> None:
     assert {label: without_counters(label) for label in cases} == cases
 
 
+def test_listings_differ_by_order_and_counters() -> None:
+    def digests(labels: Sequence[str]) -> list[str]:
+        first = listing(labels).partition("\n")[0]
+        return [first[begin : begin + 8] for begin in range(0, 32, 8)]
+
+    plain, swapped, counted = (digests(labels) for labels in (["a", "b"], ["b", "a"], ["a_3", "b"]))
+    assert [one == other for one, other in zip(plain, swapped)] == [False, True, False, True]
+    assert [one == other for one, other in zip(plain, counted)] == [False, False, True, True]
+    assert listing(["a\nb", "c"]).endswith("\na b\nc")
+    assert listing([]) == listing(["a"]) == listing(["", ""]) == ""
+    long = listing([f"{number:0100d}" for number in range(10_000)])
+    assert len(long) < 40_000
+
+
 def test_content_is_that_of_names_and_shapes_in_any_order() -> None:
     def variable(name: str, *shape: int, dtype: Any = tf.float32) -> Any:
         return tf.Variable(tf.zeros(shape, dtype), name=name)
@@ -99,3 +123,15 @@ def test_models_are_numbered_as_they_come() -> None:
     assert numbers.number([tf.constant(1.0)]) == numbers.number([tf.constant(2.0)]) == 3
     del models[0]
     assert numbers.number([tf.Variable(0.0, name="same")]) == 4
+
+
+def test_other_steps_per_execution_are_told_in_one_sentence() -> None:
+    path = ROOT / "tests" / "multiprocess" / "tf_steps_per_execution.py"
+    outcome = run(path, 2, warm=True, arguments=["4", "2"])
+    first = outcome.reports[0]
+    assert "StalledError" in first or "different iterations" in first, first
+    output = outcome.ranks[0].output
+    assert output.count("still waiting") == 1, output
+    (sentence,) = [line for line in output.splitlines() if "still waiting" in line]
+    for words in ("rank 0", "rank 1", "steps_per_execution"):
+        assert words in sentence, sentence

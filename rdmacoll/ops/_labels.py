@@ -1,0 +1,59 @@
+"""The names of a list of variables, for the ranks to compare their order: pure, without TensorFlow.
+
+Ranks match variables by their order alone. A model that is built from a set or a dictionary may have another
+order in each process; where shapes are equal nothing else would show it.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+# Keras and TensorFlow number what has no name of its own: dense_5/kernel:0.
+_COUNTERS = re.compile(r"_\d+(?=[_/:.]|$)|:\d+$")
+_BYTES_MAX = 32 << 10  # of names that travel; all are in the digests
+
+
+def label_of(variable: Any) -> str:
+    """What a variable is called; "" for tensors, whose names TensorFlow counts."""
+    if not hasattr(variable, "assign"):
+        return ""
+    return str(getattr(variable, "path", None) or getattr(variable, "name", ""))
+
+
+def without_counters(label: str) -> str:
+    """A label without what differs between processes that have made other models before.
+
+    >>> without_counters("sequential_1/dense_5/kernel:0"), without_counters("adam/dense_12_bias_momentum")
+    ('sequential/dense/kernel', 'adam/dense_bias_momentum')
+    """
+    return _COUNTERS.sub("", label)
+
+
+def listing(labels: Sequence[str]) -> str:
+    """As cpp/engine/listing.h has it: digests of the labels in order and sorted, the same without counters,
+    and the labels. "" where no label tells anything.
+
+    >>> print(listing(["b_1", "a"]))
+    a85fefd7a0c97244d67a19825ab3a038
+    b_1
+    a
+    """
+    if len(labels) < 2 or not any(labels):
+        return ""
+    bare = [without_counters(label) for label in labels]
+    digests = "".join(_digest(words) for words in (labels, sorted(labels), bare, sorted(bare)))
+    text, size = [], 0
+    for label in labels:
+        line = label.replace("\n", " ").replace("\0", " ")
+        size += len(line.encode(errors="replace")) + 1
+        if size > _BYTES_MAX:
+            break
+        text.append(line)
+    return "\n".join([digests, *text])
+
+
+def _digest(words: Iterable[str]) -> str:
+    return f"{zlib.crc32(repr(list(words)).encode(errors='replace')):08x}"

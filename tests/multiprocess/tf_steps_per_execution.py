@@ -1,0 +1,23 @@
+"""Ranks with other steps_per_execution: what they are told. Argument: the number of each rank."""
+
+from __future__ import annotations
+
+import sys
+
+import keras
+import numpy as np
+from ranks import report
+
+import rdmacoll
+
+rdmacoll.init(stall_warning_s=1, stall_error_s=4)
+model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+steps = int(sys.argv[1 + rdmacoll.rank()])
+model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", steps_per_execution=steps)
+data = np.ones((64, 3), np.float32), np.ones((64, 1), np.float32)
+try:
+    model.fit(*data, batch_size=4, epochs=2, verbose=0)
+    said = "trained"
+except Exception as error:
+    said = str(rdmacoll.error_from(error) or error)
+report(said)
