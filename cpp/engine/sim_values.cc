@@ -30,6 +30,7 @@ int given(const SimOperation& operation, int rank, int64_t i) {
     case Dtype::boolean:
       return number % 2;
     case Dtype::uint8:
+    case Dtype::uint16:
       return number / 5;
     case Dtype::int8:
     case Dtype::bfloat16:
