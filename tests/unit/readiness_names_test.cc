@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/text.h"
-#include "collectives/builder.h"
 #include "engine/listing.h"
 #include "engine/operation.h"
 #include "engine/readiness.h"
