@@ -202,7 +202,8 @@ class RendezvousGuest:
                 continue
             except EarlyError as error:
                 call.close()
-                reason = error
+                # Its frames would keep it in a circle, and with it all that callers of init() hold.
+                reason = error.with_traceback(None)
             self._look_at_the_door(_RETRY_S)
             if self._found is not None and time.monotonic() > self._tell_until:
                 raise self._found
