@@ -38,6 +38,8 @@ class Patience:
         before, self.arrivals = self.arrivals, self.arrivals + 1 if count is None else count
         if self.is_by_hand and self.arrivals != before:
             self._counts_from = time.monotonic()
+            if self._hurry_cause:  # the cause was a stranger's: ranks still come
+                self._hurry_until = time.monotonic() + _HURRY_S
 
     def hurry(self, cause: str) -> None:
         """There is a `cause` why the missing ranks may never come: they have half a minute more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hmac
 import json
@@ -28,6 +29,7 @@ from rdmacoll.engine.rendezvous_door import Porter, Self
 from rdmacoll.engine.rendezvous_link import Link
 from rdmacoll.engine.rendezvous_place import bridge_of
 
+_NO_LOCK = contextlib.nullcontext()
 _RETRY_S = 0.05
 _ANSWER_S = 5.0
 _TICK_S = 0.25
@@ -163,12 +165,16 @@ def _way(address: str) -> str:
     return f" (it is the bridge {bridge} of this host, where no other host is)" if bridge else ""
 
 
-def _is_readable(link: Link, within_s: float) -> bool:
+def _is_readable(
+    link: Link, within_s: float, lock: contextlib.AbstractContextManager[Any] = _NO_LOCK
+) -> bool:
+    """lock: of the link's output, where two threads write."""
     poll = select.poll()
     poll.register(link.connection, select.POLLIN | (select.POLLOUT if link.has_output() else 0))
     events = poll.poll(within_s * 1000)
     if events and events[0][1] & select.POLLOUT:
-        link.flush()
+        with lock:
+            link.flush()
     return bool(events) and bool(events[0][1] & ~select.POLLOUT)
 
 
@@ -322,7 +328,7 @@ class RendezvousGuest:
         looked_at = time.monotonic()
         while True:
             try:
-                is_readable = _is_readable(link, _TICK_S)
+                is_readable = _is_readable(link, _TICK_S, self._changed)
             except (OSError, ValueError):
                 return  # closed
             with self._changed:

@@ -1,5 +1,4 @@
-"""Rank 0's side of the rendezvous. A thread of its own serves every connection, so that signs of life come
-and go while the steps of the start take long; the start itself waits for what that thread has found."""
+"""Rank 0's side of the rendezvous. A thread of its own serves every connection, also in long steps."""
 
 from __future__ import annotations
 
@@ -230,6 +229,8 @@ class RendezvousHost:
                     self._care()
                 except RdmacollError as error:
                     self._finish(error)
+            if self._end is not None:  # perhaps no descriptor is left for a caller, who is told of again
+                time.sleep(_TICK_S / 5)
 
     def _serve(self, data: Any, mask: int) -> None:
         if data is _WAKE:

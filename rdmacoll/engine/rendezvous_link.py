@@ -115,7 +115,8 @@ class Link:
         """The sentence on a path that drops large frames, or "". `has_ended`: the connection has, perhaps
         since the other side has come to the same verdict a moment before."""
         earlier_s = _ANSWER_S if has_ended else PATH_S
-        if self._large_until is None or time.monotonic() < self._large_until - PATH_S + earlier_s:
+        until = self._large_until if self._large_bytes else None  # 0: there was none, as on loopback
+        if until is None or time.monotonic() < until - PATH_S + earlier_s:
             return ""
         return (
             f"frames of {self._large_bytes} bytes do not pass between {here} and {there} within {PATH_S:g} "

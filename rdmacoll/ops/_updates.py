@@ -20,9 +20,10 @@ from rdmacoll.ops._library import _load, library_path, op_scope, ops
 
 NEVER = 2**63 - 1  # the update after which nobody is called
 _LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p)
-_COMPARES: dict[str, Callable[[], None]] = {}  # by the optimizer's name
-# By graph and name of the op: the handles of the variables that are read when it calls.
-_HANDLES: weakref.WeakKeyDictionary[Any, dict[str, list[Any]]] = weakref.WeakKeyDictionary()
+_COMPARES: dict[str, weakref.WeakMethod[Callable[[], None]]] = {}  # by the optimizer's name
+# An attribute of graphs: by name of the op, the handles of the variables that are read when it calls. They
+# hold the graph, so a dictionary beside it would keep it.
+_HANDLES = "_rdmacoll_update_handles"
 
 
 @lru_cache(maxsize=1)
@@ -46,14 +47,21 @@ def _shared() -> Any:
 def _heard(name: bytes, run: int) -> None:
     try:
         with waiting():
-            _COMPARES[name.decode()]()
+            _compare(name.decode())
     except BaseException as error:  # the kernel raises it
         _shared().rc_tf_fail_update(run, json.dumps(error_to_fields(error)).encode())
 
 
 def listen(name: str, compare: Callable[[], None]) -> None:
-    """Calls `compare` after the updates of optimizer `name` that are due; what it raises fails the step."""
-    _COMPARES[name] = compare
+    """Calls `compare`, a method, after the updates of optimizer `name` that are due, as long as its object is
+    kept by somebody else. What it raises fails the step."""
+    _COMPARES[name] = weakref.WeakMethod(compare)
+
+
+def _compare(name: str) -> None:
+    compare = _COMPARES[name]()
+    if compare is not None:
+        compare()
 
 
 def start_counting(name: str, due: int) -> None:
@@ -84,14 +92,16 @@ def count_update(name: str, variables: Sequence[Any]) -> None:
     if tf.executing_eagerly():
         if is_due_after_one_more(name):
             with waiting():
-                _COMPARES[name]()
+                _compare(name)
         return
     _shared()
     graph = tf.compat.v1.get_default_graph()
     handles = [graph.capture(one.handle) for one in variables if hasattr(one, "handle")]
     with op_scope(), tf.device("CPU:0"):
         op = ops().rdmacoll_applied(optimizer=name)
-    _HANDLES.setdefault(graph, {})[op.name] = handles
+    if not hasattr(graph, _HANDLES):
+        setattr(graph, _HANDLES, {})
+    getattr(graph, _HANDLES)[op.name] = handles
 
 
 def _order_after_assignments() -> None:
@@ -104,7 +114,7 @@ def _order_after_assignments() -> None:
         del writes
         if op.type != "RdmacollApplied":
             return False
-        handles = [_origin(handle) for handle in _HANDLES.get(op.graph, {}).get(op.name, [])]
+        handles = [_origin(handle) for handle in getattr(op.graph, _HANDLES, {}).get(op.name, [])]
         unknown = [handle for handle in handles if handle not in reads]
         reads.update(unknown)
         return bool(unknown)

@@ -22,7 +22,11 @@ def checked_passes(value: Any) -> int:
 
 
 class Accumulation:
-    """The sums of one optimizer. They belong to this rank, and are in no checkpoint."""
+    """The sums of one optimizer. They belong to this rank, and are in no checkpoint.
+
+    A program may apply gradients of several sets of variables in turn, as that of a GAN with one optimizer:
+    each set has its own passes.
+    """
 
     def __init__(self, passes: int, *, is_mean: bool) -> None:
         self.passes = passes
@@ -30,6 +34,11 @@ class Accumulation:
         self._divisor = passes if is_mean else 1
         self._sums: dict[Any, Any] = {}  # by variable
         self._count: Any = None
+        self._of_sets: dict[frozenset[Any], Accumulation] = {}
+
+    def of(self, pairs: Sequence[Pair]) -> Accumulation:
+        """The sums of this set of variables."""
+        return self._of_sets.setdefault(frozenset(_key(variable) for _, variable in pairs), self.fresh())
 
     def fresh(self) -> Accumulation:
         """Another one, with zeros."""
@@ -37,7 +46,7 @@ class Accumulation:
 
     def add(self, pairs: Sequence[Pair]) -> tuple[list[Pair], Any]:
         """Adds the gradients of one pass. Returns the pairs with the sums (or means) so far, None where
-        there is no gradient, and whether this was the last pass of a step."""
+        there was no gradient in any pass, and whether this was the last pass of a step."""
         present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         self._make(present)
         added = [
@@ -46,8 +55,8 @@ class Accumulation:
         ]
         with tf.control_dependencies([tf.identity(value) for value in added]):
             count = tf.identity(self._count.assign_add(1))
-            sums = {_key(v): self._sums[_key(v)].read_value() / self._divisor for _, v in present}
-        result = [(None if gradient is None else sums[_key(v)], v) for gradient, v in pairs]
+            sums = {key: total.read_value() / self._divisor for key, total in self._sums.items()}
+        result = [(sums.get(_key(variable)), variable) for _, variable in pairs]
         return result, tf.equal(count % self.passes, 0)
 
     def when(self, is_last: Any, step: Callable[[], Any]) -> Any:

@@ -15,28 +15,34 @@ from rdmacoll.ops.allreduce import reduce_group
 
 # Of a norm: processors of different kinds round differently what they compute from equal gradients.
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-6, 3e-2
+_NORM = 1  # column of a summary
+_ROUNDING = 1e-14  # of a variance that float64 computes, by the mean of the squares
 
 
 def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet) -> Any:
     """Whether each gradient is the same on all ranks: a tensor of bools, the same on all ranks. One small
-    allreduce, named after `name`. Dense gradients and `tf.IndexedSlices`, equally many on all ranks."""
+    allreduce, named after `name`. Dense gradients and `tf.IndexedSlices`, equally many on all ranks.
+
+    The ranks compare variances, which follow from sums: ranks that have joined give zeros, and do not count.
+    """
     values = [part for gradient in gradients for part in _summary(gradient)]
     mine = tf.stack(values)
     with within(process_set):
-        both = reduce_group(
-            [tf.concat([mine, -mine], axis=0)], op=ReduceOp.MAX, name=place_in_trace(f"{name}/equality")
+        sums = reduce_group(
+            [tf.concat([mine, mine * mine, tf.ones((1,), tf.float64)], axis=0)],
+            op=ReduceOp.SUM,
+            name=place_in_trace(f"{name}/equality"),
         )[0]
-    highest, lowest = both[: len(values)], -both[len(values) :]
-    spread = tf.reshape(highest - lowest, (len(gradients), -1))
-    norms = tf.reshape(highest, (len(gradients), -1))[:, 1]
+    ranks = sums[-1]
+    means, squares = (tf.reshape(part / ranks, (len(gradients), -1)) for part in tf.split(sums[:-1], 2))
     tolerances = tf.constant(
         [_TOLERANCE_OF_16_BITS if gradient.dtype.size == 2 else _TOLERANCE for gradient in gradients],
         tf.float64,
     )
-    is_close = spread[:, :2] <= (tolerances * norms)[:, None]
-    return tf.logical_and(
-        tf.reduce_all(is_close, axis=1), tf.reduce_all(tf.equal(spread[:, 2:], 0.0), axis=1)
-    )
+    # One rank that is off by the tolerance makes a variance of at least its square divided by the ranks.
+    of_norms = tf.maximum(tolerances**2 / ranks, _ROUNDING) * squares[:, _NORM]
+    allowed = _ROUNDING * squares + tf.stack([of_norms, of_norms, 0 * of_norms, 0 * of_norms], axis=1)
+    return tf.reduce_all(squares - means**2 <= allowed, axis=1)
 
 
 def _summary(gradient: Any) -> list[Any]:

@@ -46,7 +46,9 @@ class Distributed(Copied):
         if accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
         refuse_accumulation(f"backward_passes_per_step={accumulation.passes}")
-        if not tf.compat.v1.executing_eagerly_outside_functions():
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            accumulation = accumulation.of(pairs)
+        else:
             accumulation = accumulation.fresh()  # each call is a step of its own, and of its own graph
         sums, is_last = accumulation.add(pairs)
         step = accumulation.when(is_last, lambda: self._rdmacoll_apply(sums, args, kwargs))

@@ -40,7 +40,7 @@ def applied(optimizer: Any, variables: Sequence[Any]) -> None:
     """Called where an optimizer that is wrapped has applied an update of `variables`, or is traced doing so.
     Raises MismatchError when it is time to compare, and ranks differ."""
     if not _is_needless(optimizer) and not _is_elsewhere():
-        _made(optimizer).applied(variables)
+        _made(optimizer, variables).applied(variables)
 
 
 def applied_in_a_graph(optimizer: Any, weights: Sequence[Any], passes: int, session: Any) -> None:
@@ -48,7 +48,7 @@ def applied_in_a_graph(optimizer: Any, weights: Sequence[Any], passes: int, sess
     Python reads variables between two runs of the session."""
     if _is_needless(optimizer):
         return
-    check = _made(optimizer)
+    check = _made(optimizer, weights)
     check.batches += 1
     if check.batches % passes == 0:
         check.applied_in_a_graph(weights, session)
@@ -58,10 +58,10 @@ def _is_needless(optimizer: Any) -> bool:
     return optimizer._rdmacoll_reduce.process_set.size() == 1 or mode() == "off"
 
 
-def _made(optimizer: Any) -> UpdateCheck:
+def _made(optimizer: Any, variables: Sequence[Any]) -> UpdateCheck:
     check = _CHECKS.get(optimizer)
     if check is None:
-        check = _CHECKS[optimizer] = UpdateCheck(optimizer)
+        check = _CHECKS[optimizer] = UpdateCheck(optimizer, variables)
     return check
 
 
@@ -95,8 +95,8 @@ def tolerance() -> float:
 class UpdateCheck:
     """The comparisons of one optimizer."""
 
-    def __init__(self, optimizer: Any) -> None:
-        self.name: str = optimizer._rdmacoll_reduce.name
+    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
+        self.name: str = optimizer._rdmacoll_reduce.name_for(variables)  # other threads' have other ones
         self._optimizer = weakref.ref(optimizer)
         self._weights: dict[int, Any] = {}  # by identity, in the order of their first update
         self._left_out: set[int] = set()  # positions of states that ranks have changed
@@ -129,9 +129,9 @@ class UpdateCheck:
         """An update that is applied or traced here."""
         for variable in variables:
             self._weights.setdefault(id(variable), variable)
-        entries, _ = self._entries()
-        sources = [entry.source for entry in entries]
-        _updates.count_update(self.name, sources)
+        # Eager updates need no order among ops.
+        entries = [] if tf.executing_eagerly() else self._entries()[0]
+        _updates.count_update(self.name, [entry.source for entry in entries])
 
     def applied_in_a_graph(self, variables: Sequence[Any], session: Any) -> None:
         """An update that the session has just run."""

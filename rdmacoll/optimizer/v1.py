@@ -25,7 +25,8 @@ class Distributed(Copied):
 
     _rdmacoll_reduce: GradientReducer
     _rdmacoll_has_computed = False
-    _rdmacoll_accumulation: Accumulation | None = None
+    _rdmacoll_sums: Accumulation | None = None  # of all sets of variables
+    _rdmacoll_accumulation: Accumulation | None = None  # of those of the last compute_gradients
     _rdmacoll_is_last: Any = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -36,10 +37,11 @@ class Distributed(Copied):
         # What is eager, or a tf.function, goes on with the sums that there are; in a graph of TensorFlow 1
         # each call has its own.
         is_graph = not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
-        if is_graph or self._rdmacoll_accumulation is None:
-            self._rdmacoll_accumulation = reducer.accumulation()
-        if self._rdmacoll_accumulation is None:
+        if is_graph or self._rdmacoll_sums is None:
+            self._rdmacoll_sums = reducer.accumulation()
+        if self._rdmacoll_sums is None:
             return reduced_pairs(reducer, pairs, is_early=True)
+        self._rdmacoll_accumulation = self._rdmacoll_sums.of(pairs)
         pairs, is_last = self._rdmacoll_accumulation.add(pairs)
         self._rdmacoll_is_last = is_last
         present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]

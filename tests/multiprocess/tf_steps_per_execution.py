@@ -11,6 +11,7 @@ from ranks import report
 import rdmacoll
 
 rdmacoll.init(stall_warning_s=1, stall_error_s=4)
+keras.utils.set_random_seed(1)
 model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
 steps = int(sys.argv[1 + rdmacoll.rank()])
 model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", steps_per_execution=steps)
@@ -19,5 +20,6 @@ try:
     model.fit(*data, batch_size=4, epochs=2, verbose=0)
     said = "trained"
 except Exception as error:
-    said = str(rdmacoll.error_from(error) or error)
+    typed = rdmacoll.error_from(error) or error
+    said = f"{type(typed).__name__}: {typed}"
 report(said)

@@ -200,7 +200,7 @@ def test_sums_have_one(tmp_path, operation):
     code, found, output = command_line(tmp_path, "plan", "--op", operation, "--nodes", "8")
     assert code == 0, output
     assert {row["canonical"] for row in found["costs"]} <= {True, False}
-    assert "Order: canonical, or one of the algorithm's own." in output
+    assert "order: canonical, or the algorithm's own." in output
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ def check_reduced(model: Any, *, since: int) -> None:
     """
     groups = groups_of(model)
     trainable = [one for one in groups[MODEL].variables.values() if getattr(one, "trainable", True)]
-    optimizers = [part for key, group in groups.items() if key != MODEL for part in parts_of(group.owner)]
-    reducers = [getattr(type(part), "_rdmacoll_reduce", None) for part in optimizers]
-    if not trainable or any(_accumulates(*pair) for pair in zip(optimizers, reducers)):
-        return
+    owners = [list(parts_of(group.owner)) for key, group in groups.items() if key != MODEL]
+    reducers = [getattr(type(part), "_rdmacoll_reduce", None) for parts in owners for part in parts]
+    if not trainable or (owners and all(any(map(_is_wrapped, parts)) for parts in owners)):
+        return  # one that accumulates, or that the program calls later, has reduced nothing so far
     for variable in trainable:
         last = reduction_of(variable)
         if last is None:
@@ -39,10 +39,5 @@ def check_reduced(model: Any, *, since: int) -> None:
     )
 
 
-def _accumulates(optimizer: Any, reducer: Any) -> bool:
-    """Whether a wrapped optimizer need not reduce in the first batch."""
-    if reducer is None:
-        return False
-    return (
-        bool(getattr(optimizer, "gradient_accumulation_steps", None)) or reducer.backward_passes_per_step > 1
-    )
+def _is_wrapped(optimizer: Any) -> bool:
+    return hasattr(type(optimizer), "_rdmacoll_reduce")
