@@ -53,8 +53,10 @@ uint64_t Frames::outer_iterations(uint64_t frame) {
   tried_ = latest_;
   if (!find(1, combined(kRootFrame, combined(0, loops_.front())), frame)) return frame;
   latest_ = tried_;
-  uint64_t number = 0;
-  for (uint64_t iteration : latest_) number = (number + iteration + 1) * 0x9e3779b97f4a7c15;
+  // The innermost iteration is added to this: no sum of small multiples may be equal to another
+  // one.
+  uint64_t number = 1;
+  for (uint64_t iteration : latest_) number = combined(number, iteration);
   return number;
 }
 

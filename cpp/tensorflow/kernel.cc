@@ -100,6 +100,7 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
   const OwnedStatus status(TF_NewStatus());
   if (is_evaluated_while_optimizing(context)) {
     if (kernel->copies_ != nullptr) kernel->copies_->withdraw(kernel->node_);
+    kernel->copies_ = nullptr;  // else its end would withdraw the kernel that runs
     TF_SetStatus(status.get(), TF_UNIMPLEMENTED,
                  "a collective has no value before the program runs");
     TF_OpKernelContext_Failure(context, status.get());
