@@ -22,7 +22,7 @@ def shown(value: object) -> str:
     """A value as a sentence shows it: short, printable, whatever it is.
 
     >>> shown("node1"), shown("x" * 500)[-20:], shown(chr(0xD800))
-    ("'node1'", "... (500 characters)", "'\\\\ud800'")
+    ("'node1'", '... (500 characters)', "'\\\\ud800'")
     """
     try:
         text = repr(value)

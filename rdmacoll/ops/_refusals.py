@@ -88,7 +88,7 @@ def tell(function: Callable[..., Any], before: int, error: Exception, args: Any,
 
 def _kind_name(function: Callable[..., Any]) -> str:
     name = function.__name__.removeprefix("grouped_")
-    return name.removesuffix("_variables").removesuffix("_")
+    return name.removesuffix("_variables").removesuffix("_global").removesuffix("_")
 
 
 def _names_of_call(function: Callable[..., Any], args: Any, kwargs: Any) -> list[str | None]:

@@ -149,6 +149,7 @@ STALL = """
 import os, time, tensorflow as tf, keras, rdmacoll
 from ranks import report
 rdmacoll.init(stall_warning_s=0.5, stall_error_s=1.5)
+keras.utils.set_random_seed(1)  # `fit` compares ranks
 layers = [keras.layers.Input((4,)), keras.layers.Dense(3, name="hidden"), keras.layers.Dense(2, name="last")]
 model = keras.Sequential(layers, name="net")
 model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD()), "mse")
