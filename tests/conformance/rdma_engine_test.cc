@@ -116,7 +116,9 @@ TEST_F(RdmaEngines, reduce_while_their_data_is_under_way) {
     EXPECT_EQ(sim_complaint(sum, ranks, rank, *operations[rank]), "");
     const uint64_t reduced = metric(rank, "bytes_reduced");
     EXPECT_GE(reduced, 3 * 8'000'000 / 4);
-    EXPECT_GE(metric(rank, "bytes_reduced_beside_sends"), reduced * 2 / 3);
+    // Two thirds were beside sends before transfers that go ahead of their receives had a budget.
+    // Those beyond it wait for their receives, and for nothing else.
+    EXPECT_GE(metric(rank, "bytes_reduced_beside_sends"), reduced / 10);
   }
 }
 
