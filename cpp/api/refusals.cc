@@ -6,7 +6,7 @@
 namespace rdmacoll {
 namespace {
 
-// What remains of the request: its place in the order, and the reason.
+// A refused request keeps its place in the order, and has the reason.
 Request remains_of(const rc_request& from, const std::string& reason) {
   Request request;
   request.set = static_cast<uint32_t>(from.process_set);

@@ -10,7 +10,7 @@ namespace {
 // Smaller ones are copied at every run; each registration takes entries of the devices' tables.
 constexpr std::size_t kPinnedBytesMin = 32 << 10;
 
-// What peers still need of a set that is removed is looked for this often.
+// Peers may still need a set that is removed: it is looked at this often.
 constexpr Nanoseconds kDrainSleep = kMillisecond;
 
 }  // namespace

@@ -77,7 +77,7 @@ inline bool is_integer(Dtype dtype) { return row_of(dtype).number == DtypeRow::N
 inline bool is_16_bit_float(Dtype dtype) {
   return row_of(dtype).number == DtypeRow::Number::float16;
 }
-// What a sum adds: of a complex number its two components.
+// A sum adds these: a complex number is its two components.
 inline Dtype component_of(Dtype dtype) {
   if (row_of(dtype).number != DtypeRow::Number::complex) return dtype;
   return dtype == Dtype::complex64 ? Dtype::float32 : Dtype::float64;
