@@ -284,8 +284,7 @@ void Kernel::on_done(void* context, const char* error) {
   leave(pending);
 }
 
-// The last one to leave ends the op. Not earlier: compute() holds on to the engine, and may be
-// driving it.
+// Who leaves last ends the op: not while compute() holds on to the engine, which it may be driving.
 void Kernel::leave(Pending* pending) {
   if (!pending->one_has_left.exchange(true, std::memory_order_acq_rel)) return;
   Done done = std::move(pending->done);

@@ -1,4 +1,4 @@
-"""Functions that the gradients of several ops share."""
+"""What the gradients of several ops need."""
 
 from __future__ import annotations
 

@@ -54,11 +54,12 @@ def DistributedGradientTape(
 
     tape: a `tf.GradientTape`, recording or not. Options as for `DistributedOptimizer`. One of the two is
     enough: a wrapped optimizer does not reduce again what a wrapped tape has reduced for the same process
-    set. name: equal on all ranks, for models that several threads train at the same time; without it tapes
-    of other threads than the main one are told apart by their sources' names and shapes. Raises ConfigError
-    for a tape that is wrapped already, for several backward passes to a step (a tape lives for one), and with
-    asynchronous parameter servers, which reduce nothing. Tapes of two threads that nothing tells apart are
-    an error as well, which ends the world.
+    set, nor what is made from that alone. Made from gradients of a plain tape, too, it is an error unless the
+    optimizer takes means. name: equal on all ranks, for models that several threads train at the same time;
+    without it tapes of other threads than the main one are told apart by their sources' names and shapes.
+    Raises ConfigError for a tape that is wrapped already, for several backward passes to a step (a tape lives
+    for one), and with asynchronous parameter servers, which reduce nothing. Tapes of two threads that nothing
+    tells apart are an error as well, which ends the world.
     """
     refuse_servers()
     if checked_passes(backward_passes_per_step) != 1:

@@ -15,6 +15,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.optimizer import once
 from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.copies import Copied
+from rdmacoll.optimizer.origin import Origin
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
 from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
@@ -57,7 +58,7 @@ class Distributed(Copied):
         pairs = list(grads_and_vars)
         states = once.states(*split(pairs), self._rdmacoll_reduce.process_set)
         has_passes = self._rdmacoll_reduce.backward_passes_per_step > 1
-        if not self._rdmacoll_has_computed and (has_passes or False in states):
+        if not self._rdmacoll_has_computed and (has_passes or Origin.LOCAL in states):
             raise ConfigError(
                 f"apply_gradients of a wrapped {type(self).__name__} whose compute_gradients was never "
                 "called: each rank would apply its own gradients. Call minimize or compute_gradients of this "

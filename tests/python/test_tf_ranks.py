@@ -14,9 +14,11 @@ from ranks import ROOT, Run, run
 PROGRAMS = ROOT / "tests" / "multiprocess"
 
 
-def run_checks(program: str, ranks: int, *, servers: int = 0, **options: object) -> None:
+def run_checks(program: str, ranks: int, *, servers: int = 0, first: str = "", **options: object) -> None:
+    """first: a program whose checks this one runs, too."""
     path: Path = PROGRAMS / program
-    checks = [line for line in path.read_text().splitlines() if line.startswith("def check_")]
+    texts = [(PROGRAMS / name).read_text() for name in (first, program) if name]
+    checks = [line for text in texts for line in text.splitlines() if line.startswith("def check_")]
     is_warm = options.get("launcher", "tcp") == "tcp"
     reports = run(path, ranks + servers, deadline_s=900, warm=is_warm, **options).succeeded()
     assert len(checks) > 4

@@ -1,4 +1,4 @@
-"""The base of our callbacks."""
+"""What our callbacks have in common."""
 
 from __future__ import annotations
 

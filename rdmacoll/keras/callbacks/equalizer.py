@@ -32,8 +32,7 @@ class Begin:
 
 
 class Equalizer:
-    """Makes the ranks of one `fit` equal. All ranks of the set call the same methods in the same order,
-    for the same program."""
+    """Of one `fit`. All ranks of the set call the same methods in the same order, for the same program."""
 
     def __init__(self, model: Any, root_rank: int, process_set: ProcessSet) -> None:
         self._model = model

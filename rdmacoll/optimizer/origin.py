@@ -1,0 +1,207 @@
+"""Tells gradients that are reduced from those of this rank alone: by the tensor itself.
+
+The tensors that a tape or `compute_gradients` has returned are marked. In a graph, a changed gradient
+(clipped, unscaled, summed) is followed back to the marked ones that it is made from. Eager tensors keep no
+history: there the gradients of a variable count that no optimizer has taken yet.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.ops._library import not_converted
+
+Key = tuple[int, Any]  # the process set's number, and the variable
+
+
+class Origin(enum.Enum):
+    """The gradients that a gradient is made from."""
+
+    REDUCED = "reduced ones"
+    LOCAL = "those of this rank"
+    MIXED = "reduced ones and those of this rank"
+    UNKNOWN = "none that is known here"
+
+
+# Marked tensors by id; reduced ones by process set, too.
+_REDUCED: dict[tuple[int, int], weakref.ref[Any]] = {}
+_LOCAL: dict[int, weakref.ref[Any]] = {}
+_EVER: set[Key] = set()  # variables with gradients that are reduced before an optimizer gets them
+_TRACED: set[Key] = set()  # those of functions and graphs, which run again without coming through here
+_WAITING: set[Key] = set()  # variables with eager ones that no optimizer has taken yet
+_WAITING_LOCAL: Counter[Any] = Counter()  # variables: how many eager gradients of plain tapes
+# Operations whose results are equal on all ranks, whatever their inputs hold.
+_CONSTANT = frozenset(("Const", "Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"))
+_READS = frozenset(("ReadVariableOp", "VariableV2", "Variable"))
+
+
+def mark_reduced(gradients: Sequence[Any], variables: Sequence[Any], number: int, *, is_early: bool) -> None:
+    """These are reduced within a process set. is_early: before an optimizer gets them."""
+    keys = {(number, key) for key in map(variable_key, variables) if key is not None}
+    if is_early:
+        _EVER.update(keys)
+        (_WAITING if tf.executing_eagerly() else _TRACED).update(keys)
+        watch_plain_tapes()
+    for gradient in gradients:
+        if gradient is not None:
+            _mark(_REDUCED, (number, id(values_of(gradient))), values_of(gradient))
+
+
+def take(variables: Sequence[Any], number: int) -> None:
+    """An optimizer has applied gradients. Later eager ones of these variables are others."""
+    if tf.executing_eagerly():
+        for key in map(variable_key, variables):
+            _WAITING.discard((number, key))
+            _WAITING_LOCAL.pop(key, None)
+
+
+def consume(variables: Sequence[Any]) -> None:
+    """Eager gradients of a plain tape have been reduced."""
+    if tf.executing_eagerly():
+        _WAITING_LOCAL.subtract(key for key in map(variable_key, variables) if _WAITING_LOCAL[key] > 0)
+
+
+def is_marked_reduced(gradient: Any, number: int) -> bool:
+    """Whether this very tensor is reduced."""
+    return _is_marked(_REDUCED, (number, id(values_of(gradient))), values_of(gradient))
+
+
+def origin(gradient: Any, variable: Any, number: int) -> Origin:
+    """The gradients that this one is made from."""
+    key = (number, variable_key(variable))
+    if is_marked_reduced(gradient, number):
+        return Origin.REDUCED
+    if key not in _EVER:
+        return Origin.LOCAL
+    tensor = values_of(gradient)
+    if _is_marked(_LOCAL, id(tensor), tensor):
+        return Origin.LOCAL
+    if hasattr(tensor, "op") and not tf.executing_eagerly():
+        return _followed(tensor, variable, number)
+    if key in _WAITING:
+        return Origin.MIXED if _WAITING_LOCAL[key[1]] else Origin.UNKNOWN
+    return Origin.UNKNOWN if key in _TRACED else Origin.LOCAL
+
+
+def _followed(tensor: Any, variable: Any, number: int) -> Origin:
+    """In a graph: by the inputs of operations, as far as marked tensors."""
+    is_reduced = is_local = is_open = has_open_gradient = False
+    for found in _sources(tensor, number):
+        if _is_marked(_REDUCED, (number, id(found)), found):
+            is_reduced = True
+        elif _is_marked(_LOCAL, id(found), found):
+            is_local = True
+        elif not _is_neutral(found, tensor, variable):
+            is_open = True
+            has_open_gradient |= found.dtype.is_floating and tensor.shape.is_compatible_with(found.shape)
+    if is_local:
+        return Origin.MIXED if is_reduced or has_open_gradient else Origin.LOCAL
+    return Origin.REDUCED if is_reduced and not is_open else Origin.UNKNOWN
+
+
+def _sources(tensor: Any, number: int) -> Iterator[Any]:
+    """Marked tensors, and those whose operations nothing is known of."""
+    seen, rest = {id(tensor): tensor}, [tensor]
+    while rest:
+        one = rest.pop()
+        is_marked = _is_marked(_REDUCED, (number, id(one)), one) or _is_marked(_LOCAL, id(one), one)
+        before = [] if is_marked else _inputs(one)
+        if not before or _is_opaque(one):
+            yield one
+        for other in before:
+            if id(other) not in seen:
+                seen[id(other)] = other
+                rest.append(other)
+
+
+def _inputs(tensor: Any) -> list[Any]:
+    """Tensors that this one is computed from."""
+    operation = _operation(tensor)
+    if operation is None or operation.type in _CONSTANT or operation.type in _READS:
+        return []
+    if operation.type == "Placeholder":
+        return [outer for outer, inner in getattr(tensor.graph, "captures", ()) if inner is tensor]
+    return list(operation.inputs)
+
+
+def _operation(tensor: Any) -> Any:
+    return None if isinstance(tensor, tf.__internal__.EagerTensor) else tensor.op
+
+
+def _is_opaque(tensor: Any) -> bool:
+    """Whether more than the inputs makes the result: functions, the state of the process, other ranks."""
+    operation = _operation(tensor)
+    if operation is None:
+        return False
+    description = operation.op_def
+    calls = any(attribute.type.endswith(("func", "func)")) for attribute in description.attr)
+    return calls or description.is_stateful or operation.type.startswith("Rdmacoll")
+
+
+def _is_neutral(found: Any, tensor: Any, variable: Any) -> bool:
+    """Whether it is equal on all ranks and is no gradient: a constant, the variable itself, or a variable of
+    another shape, which is no sum of gradients."""
+    operation = _operation(found)
+    if operation is None or operation.type in _CONSTANT:
+        return operation is not None
+    if operation.type not in _READS:
+        return not operation.inputs and not _is_opaque(found) and operation.type != "Placeholder"
+    if not tensor.shape.is_compatible_with(found.shape):
+        return True
+    own = getattr(getattr(variable, "_value", variable), "handle", None)
+    read = operation.inputs[0] if operation.inputs else found
+    while read is not own and (outer := _inputs(read)):
+        read = outer[0]
+    return own is not None and read is own
+
+
+@functools.lru_cache(maxsize=1)
+def watch_plain_tapes() -> None:
+    """From now on gradients of tapes that are not wrapped are marked, as those of this rank."""
+    plain = tf.GradientTape.gradient
+
+    @functools.wraps(plain)
+    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        found = plain(self, target, sources, *args, **kwargs)
+        if not hasattr(self, "_rdmacoll_reduce"):
+            for one, variable in zip(tf.nest.flatten(found), tf.nest.flatten(sources)):
+                if one is not None:
+                    _mark(_LOCAL, id(values_of(one)), values_of(one))
+                    if tf.executing_eagerly() and (key := variable_key(variable)) is not None:
+                        _WAITING_LOCAL[key] += 1
+        return found
+
+    tf.GradientTape.gradient = not_converted(gradient)
+
+
+def values_of(gradient: Any) -> Any:
+    """A gradient's tensor; of `tf.IndexedSlices` the rows."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _mark(marks: dict[Any, weakref.ref[Any]], place: Any, tensor: Any) -> None:
+    marks[place] = weakref.ref(tensor, lambda _: marks.pop(place, None))
+
+
+def _is_marked(marks: dict[Any, weakref.ref[Any]], place: Any, tensor: Any) -> bool:
+    found = marks.get(place)
+    return found is not None and found() is tensor
+
+
+def variable_key(variable: Any) -> Any:
+    """One variable on all replicas and in all functions; None for what is no variable."""
+    variable = getattr(variable, "_value", variable)  # of Keras 3
+    for part in (variable, getattr(variable, "handle", None)):
+        container = getattr(part, "_distributed_container", None)
+        variable = variable if container is None else container()
+    if not isinstance(variable, tf.Variable):
+        return None
+    # In graphs of TensorFlow 1 names are unique within the graph alone.
+    return getattr(variable, "_unique_id", variable.name), getattr(variable, "_graph_key", "")
