@@ -15,6 +15,9 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 BUILD := build/release
 JOBS := $(shell nproc)
+# Optimization of the library as a whole. A build that has it keeps it; `make setup` gives it to one that has not.
+LTO ?= ON
+export CMAKE_ARGS = -DRDMACOLL_LTO=$(LTO)
 
 # The system's own Python first: a version manager's may lack venv, or change under our feet.
 BASE_PYTHON := $(shell for p in /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do \
@@ -91,8 +94,9 @@ $(REQUIREMENTS_STAMP): requirements.txt | system
 	@rm -f $(VENV)/.requirements-* && touch $@
 
 native: | system
-	@if [ ! -e $(BUILD)/CMakeCache.txt ]; then \
-	  cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release \
+	@has=$$(sed -n 's/^RDMACOLL_LTO:BOOL=//p' $(BUILD)/CMakeCache.txt 2>/dev/null || true); \
+	if [ -z "$$has" ] || [ "$$has $(LTO)" = "OFF ON" ]; then \
+	  cmake -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release $(CMAKE_ARGS) \
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/rdmacoll/lib >/dev/null; \
 	fi
 	@cmake --build $(BUILD) --parallel $(JOBS) --target rdmacoll rdmacoll_tf
@@ -100,7 +104,7 @@ native: | system
 # A development install: Python from this tree, libraries in rdmacoll/lib. The tree is an entry of Python's path: a
 # finder behind the path would lose against any folder that is called rdmacoll beside a program.
 $(INSTALL_STAMP): | native $(REQUIREMENTS_STAMP)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	CMAKE_ARGS= $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 	  --config-settings editable_mode=compat -e .
 	@rm -f $(VENV)/.install-* && touch $@
 
@@ -112,7 +116,9 @@ MPIRUN = $(shell if mpirun --version 2>&1 | grep -q 'Open MPI'; then \
 train: setup
 	$(MPIRUN) -np $(NP) $(CURDIR)/$(PYTHON) examples/01_keras_digits.py $(ARGS)
 
-# The guest's kernel, where there is none yet, is built meanwhile from the first second on.
+# The guest's kernel, where there is none yet, is built meanwhile from the first second on. Without LTO the compiler's
+# cache has the objects of the library for the suites, and for the wheel of a test; `make test-all` tests with it.
+test: export LTO = OFF
 test: guest-kernel setup
 	$(PYTHON) -m pytest -m 'not slow' $(ARGS)
 

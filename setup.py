@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,7 @@ def build_native(build: Path, libraries: Path, *, is_release: bool = False) -> N
         str(build),
         "-DCMAKE_BUILD_TYPE=Release",
         f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={libraries}",
+        *shlex.split(os.environ.get("CMAKE_ARGS", "")),
     ]
     if is_release:
         configure += [f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'release' / 'zig.cmake'}"]

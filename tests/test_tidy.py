@@ -8,11 +8,13 @@ import subprocess
 from pathlib import Path
 
 import click
+from sentences import astray
 
 from rdmacoll.cli.main import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 CPP = ROOT / "cpp"
+SUFFIXES = (".py", ".h", ".cc")
 
 _BASE = {"base"}
 _BELOW = {"base", "memory"}
@@ -52,6 +54,11 @@ LONGER: dict[str, str] = {
 }
 
 DOCSTRINGS_OF = "rdmacoll"
+
+# Folders in which sentences of comments and docstrings begin with their subjects.
+SUBJECT_FIRST_IN = ("cpp/tensorflow", "rdmacoll/keras", "rdmacoll/ops")
+
+COLUMNS_OF_DOCUMENTS = 120
 
 
 def cpp_files() -> list[Path]:
@@ -196,6 +203,59 @@ def _undocumented(node: ast.AST, prefix: str) -> list[str]:
         if isinstance(child, ast.ClassDef):
             names += _undocumented(child, f"{prefix}{child.name}.")
     return names
+
+
+def test_sentences_begin_with_their_subjects() -> None:
+    found = [
+        f"{relative(path)}:{line}: {sentence}"
+        for path in tracked(*(f"{folder}/*{suffix}" for folder in SUBJECT_FIRST_IN for suffix in SUFFIXES))
+        for line, sentence in astray(path)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_it_is_seen_how_sentences_begin(tmp_path: Path) -> None:
+    python, cpp = tmp_path / "module.py", tmp_path / "source.cc"
+    python.write_text(
+        '"""What this is.\n\nWhy? Where from? It is of two\nparts. (Of course.)\n\n- that\n  one\n- It.\n\n'
+        '>>> 1\nOf one\n"""\n'
+        "x = 1  # who uses it\n# Whoever reads\n# this. That is well.\ny = '# Of no comment'\n"
+    )
+    cpp.write_text(
+        '// Where it\n// lies.\n\n/* Of two. Whatever. */ int x;  // of y\nauto s = "// That";\n'
+        "int y = 1'000;  // what isn't\n"
+    )
+    assert list(astray(python)) == [
+        (1, "What this is."),
+        (1, "(Of course.)"),
+        (1, "that one"),
+        (13, "who uses it"),
+        (14, "Whoever reads this."),
+        (14, "That is well."),
+    ]
+    assert list(astray(cpp)) == [(1, "Where it lies."), (4, "Of two."), (4, "of y"), (6, "what isn't")]
+
+
+def test_lines_of_documents_fit_the_page() -> None:
+    """Rows of tables, code and the targets of links excepted."""
+    long = [
+        f"{relative(path)}:{number}: {len(line)} columns: {line[:60]}"
+        for path in tracked("*.md")
+        for number, line in enumerate(_prose(path.read_text()), 1)
+        if len(line) > COLUMNS_OF_DOCUMENTS
+    ]
+    assert not long, "\n".join(long)
+
+
+def _prose(markdown: str) -> list[str]:
+    """The lines, those of tables and of code empty, links without their targets."""
+    lines, in_code = [], False
+    for line in markdown.splitlines():
+        is_fence = line.lstrip().startswith("```")
+        in_code ^= is_fence
+        is_apart = in_code or is_fence or line.startswith(("|", "    "))
+        lines.append("" if is_apart else re.sub(r"\]\([^)\s]*\)", "]", line))
+    return lines
 
 
 def test_every_command_and_setting_of_the_readme_exists() -> None:

@@ -1,4 +1,4 @@
-// What a node says of its op, and TensorFlow's types as the engine's numbers.
+// The attributes of an op's node, and TensorFlow's types as the engine's numbers.
 #pragma once
 
 #include <cstddef>

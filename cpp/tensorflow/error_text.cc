@@ -64,7 +64,7 @@ struct Member {
   std::string_view value;  // as it is written
 };
 
-// Of the outermost object.
+// The members of the outermost object.
 std::vector<Member> members_of(std::string_view json) {
   constexpr std::string_view kBlank = " \n\t";
   std::vector<Member> members;

@@ -16,8 +16,8 @@ class Frames {
   // node: of a kernel, whose name has the names of the loops around it.
   explicit Frames(std::string_view node);
 
-  // A number for the iterations of the outer loops, the same on all ranks. Where none of those
-  // tried gives `frame`: that number itself, which is the same where the loops' names are.
+  // A number for the iterations of the outer loops, the same on all ranks. If none of the tried
+  // numbers gives `frame`, it is `frame` itself, which is the same where the loops' names are.
   uint64_t outer_iterations(uint64_t frame);
 
  private:

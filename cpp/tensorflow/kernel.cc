@@ -284,7 +284,8 @@ void Kernel::on_done(void* context, const char* error) {
   leave(pending);
 }
 
-// Who leaves last ends the op: not while compute() holds on to the engine, which it may be driving.
+// The last one to leave ends the op. Not earlier: compute() holds on to the engine, and may be
+// driving it.
 void Kernel::leave(Pending* pending) {
   if (!pending->one_has_left.exchange(true, std::memory_order_acq_rel)) return;
   Done done = std::move(pending->done);

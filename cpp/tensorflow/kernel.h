@@ -42,10 +42,10 @@ class Kernel {
     const rc_api* api = nullptr;
     rc_engine* engine = nullptr;
     Done done;
-    uint32_t round = 0;  // of Waiting
+    uint32_t round = 0;  // given by Waiting
     std::size_t bytes = 0;
     bool is_placed = false;                 // the engine says where its outputs lie
-    std::atomic<bool> one_has_left{false};  // of compute() and the engine's callback
+    std::atomic<bool> one_has_left{false};  // compute() or the engine's callback
     std::vector<rc_tensor> tensors;
     std::vector<int64_t> splits;
     // Memory that the engine has asked for, by output: an output once it has succeeded. How many
@@ -112,10 +112,10 @@ class Kernel {
   std::string node_;
   Place place_;
   std::unique_ptr<Frames> frames_;  // in nested loops
-  std::shared_ptr<Copies> copies_;  // of its graph; null when unnamed
+  std::shared_ptr<Copies> copies_;  // in its graph; null when unnamed
   std::once_flag has_name_;
   std::string name_at_place_;
-  Visits* visits_ = nullptr;  // of that name
+  Visits* visits_ = nullptr;  // under that name
   std::string manifest_;      // "" = none
   std::vector<std::string> labels_;
 

@@ -1,4 +1,4 @@
-// Where the results of an op lie: in memory of TensorFlow, of the engine, or in an input's.
+// The memory of an op's results: in memory of TensorFlow, of the engine, or in an input's.
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -30,7 +30,7 @@ struct Loan {
 
 }  // namespace
 
-// Of its input's shape.
+// The output has its input's shape.
 bool Kernel::make_output(TF_OpKernelContext* context, int index, Pending& pending,
                          TF_Status* status) {
   rc_tensor& tensor = pending.tensors[index];
@@ -117,7 +117,7 @@ void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
   return bytes == 0 ? empty_memory : TF_TensorData(result.get());
 }
 
-// Where the ranks do not share the sum.
+// Called when the ranks do not share the sum.
 void* Kernel::on_own_output(void* context, int32_t, const int64_t*) {
   auto* pending = static_cast<Pending*>(context);
   const auto index = static_cast<int>(pending->asked++);

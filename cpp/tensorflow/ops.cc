@@ -1,8 +1,8 @@
 // The ops, as TensorFlow sees them. Data ops are *not* stateful: TensorFlow would chain all
 // stateful ops of a function, and two collectives whose order differs between ranks would wait for
-// each other for ever. What keeps two of them apart is tensor_name. What is asked of asynchronous
-// parameter servers waits for no other rank's order, and is stateful: it happens as the program has
-// it. Called while the library is loaded.
+// each other for ever. Their tensor_name keeps two of them apart. The ops of asynchronous parameter
+// servers wait for no other rank's order, and are stateful: they run in the order of the program.
+// Called while the library is loaded.
 #include <initializer_list>
 #include <string>
 

@@ -16,7 +16,7 @@ bool is_number(std::string_view text) {
   });
 }
 
-// Of a conditional only one branch runs, and ranks may take different ones.
+// Only one branch of a conditional runs, and ranks may take different ones.
 bool is_branch(std::string_view part) {
   constexpr std::string_view kNumbered = "branch";
   return part == "then" || part == "else" ||

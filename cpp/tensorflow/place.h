@@ -1,4 +1,4 @@
-// Where in the program a node stands. A function is traced once, and TensorFlow copies its nodes
+// The place of a node in the program. A function is traced once, and TensorFlow copies its nodes
 // into every caller: copies of one collective have one tensor_name, become ready in any order, and
 // must not be taken for each other by ranks that see another order.
 #pragma once
@@ -27,7 +27,7 @@ struct Place {
   bool is_in_nested_loops = false;
 };
 
-// Of a kernel, by the name of its node.
+// The place of a kernel, by the name of its node.
 Place place_of(std::string_view node);
 
 // The names of the loops that the node was copied through, as TensorFlow's frames have them, the
@@ -38,7 +38,7 @@ std::vector<std::string_view> loops_around(std::string_view node);
 // "while_10/body".
 bool comes_before(std::string_view calls, std::string_view other);
 
-// What all kernels of one name have seen.
+// The runs that all kernels of one name have seen.
 class Visits {
  public:
   // Notes one run of the collective. False when it cannot be told from another one of this step.
@@ -60,8 +60,8 @@ class Copies {
   bool add(const std::string& node, const std::string& calls);
   // It was made to optimize a graph, not to run in it, or it is gone.
   void withdraw(const std::string& node);
-  // What ranks call the copy at `calls`: the tensor's name, with the number of its place where
-  // there are several. From the first call on no copy is added.
+  // The name that ranks have for the copy at `calls`: the tensor's name, with the number of its
+  // place if there are several. From the first call on no copy is added.
   std::string name_at(const std::string& calls);
 
  private:
@@ -82,7 +82,7 @@ class Places {
 
   // While kernels are made.
   std::shared_ptr<Copies> add(const std::string& node, const std::string& calls);
-  // Of what runs under this name.
+  // The visits of the collective that runs under this name.
   Visits& visits(const std::string& name);
 
  private:

@@ -73,7 +73,7 @@ void PsKernel::compute(void* self, TF_OpKernelContext* context,
 
 bool PsKernel::collect(TF_OpKernelContext* context, Asked& asked, TF_Status* status) const {
   asked.tensors.resize(variables_.size());
-  int index = 0;  // of the next input
+  int index = 0;  // the next input's
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     asked.tensors[i].variable = variables_[i].c_str();
     if (move_ == RC_PS_PULL) continue;
@@ -159,7 +159,7 @@ void PsKernel::on_done(void* context, const char* error) {
   leave(pending);
 }
 
-// Who leaves last ends the op: not while compute() holds on to the session.
+// The last one to leave ends the op. Not earlier: compute() holds on to the session.
 void PsKernel::leave(Pending* pending) {
   if (!pending->one_has_left.exchange(true, std::memory_order_acq_rel)) return;
   Done done = std::move(pending->done);

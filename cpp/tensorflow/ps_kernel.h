@@ -30,10 +30,10 @@ class PsKernel {
   struct Pending {
     TF_OpKernelContext* context = nullptr;
     Done done;
-    uint32_t round = 0;                     // of Waiting
-    std::atomic<bool> one_has_left{false};  // of compute() and on_done()
+    uint32_t round = 0;                     // given by Waiting
+    std::atomic<bool> one_has_left{false};  // compute() or on_done()
   };
-  // What is asked once; the tensors' memory is the context's.
+  // One request; the tensors' memory is the context's.
   struct Asked {
     std::vector<rc_ps_tensor> tensors;
     const int64_t* rows = nullptr;

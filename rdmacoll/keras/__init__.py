@@ -1,5 +1,5 @@
-"""What belongs to Keras: `rdmacoll.keras.callbacks`. And Horovod's place for the names that a training with
-Keras needs: `import rdmacoll.keras as hvd`."""
+"""The Keras callbacks (`rdmacoll.keras.callbacks`), and the names that Horovod has in this place:
+`import rdmacoll.keras as hvd`."""
 
 from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
 from rdmacoll.engine.process_set import ProcessSet, global_process_set

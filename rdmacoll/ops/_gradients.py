@@ -1,4 +1,4 @@
-"""What the gradients of several ops need."""
+"""Functions that the gradients of several ops share."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Watch:
     def __init__(self, shared: Any) -> None:
         self._kernels = shared
         self._read = self._write = -1
-        self._previous = -1  # who had the descriptor before: bytes are handed on
+        self._previous = -1  # the descriptor's previous owner: bytes are handed on to it
         os.register_at_fork(after_in_child=self._after_fork)
 
     def attach(self, engine: int) -> None:
@@ -127,11 +127,11 @@ def _exceptions_made_without_python(text: str) -> Iterator[None]:
             "_message": text,
             "_error_code": number,
             "_experimental_payloads": {},
-        }  # of a kernel, and of Python that TensorFlow has called
+        }  # errors of a kernel, and of Python that TensorFlow has called
         for cls, number in ((tf.errors.AbortedError, code), (tf.errors.UnknownError, tf.errors.UNKNOWN))
     }
-    # What eager calls raise first. TensorFlow's own affair: where it is gone, the handler's exception
-    # may arrive as a RuntimeError, and nothing else changes.
+    # Eager calls raise this one first. It is TensorFlow's own affair: where it is gone, the handler's
+    # exception may arrive as a RuntimeError, and nothing else changes.
     with contextlib.suppress(ImportError, AttributeError):
         from tensorflow.python.eager import core
 
@@ -149,6 +149,6 @@ def _exceptions_made_without_python(text: str) -> Iterator[None]:
 
 
 def _place() -> tuple[Any, int] | None:
-    """Where the main thread is: equal as long as it is in one and the same call."""
+    """The place of the main thread: equal as long as it is in one and the same call."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     return None if frame is None else (frame, frame.f_lasti)

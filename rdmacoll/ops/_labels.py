@@ -13,11 +13,11 @@ from typing import Any
 
 # Keras and TensorFlow number what has no name of its own: dense_5/kernel:0.
 _COUNTERS = re.compile(r"_\d+(?=[_/:.]|$)|:\d+$")
-_BYTES_MAX = 32 << 10  # of names that travel; all are in the digests
+_BYTES_MAX = 32 << 10  # for names that travel; the digests cover all names
 
 
 def label_of(variable: Any) -> str:
-    """What a variable is called; "" for tensors, whose names TensorFlow counts."""
+    """The name of a variable; "" for tensors, whose names TensorFlow counts."""
     if not hasattr(variable, "assign"):
         return ""
     return str(getattr(variable, "path", None) or getattr(variable, "name", ""))

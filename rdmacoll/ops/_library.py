@@ -30,7 +30,7 @@ def not_converted(function: _F) -> _F:
 
 
 def library_path() -> Path:
-    """Where the op library lies: beside the engine's."""
+    """The path of the op library, beside the engine's."""
     return library.library_path().with_name("librdmacoll_tf.so")
 
 

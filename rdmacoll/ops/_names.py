@@ -1,4 +1,4 @@
-"""What keeps two collectives apart.
+"""Names that keep two collectives apart.
 
 Data ops are not stateful (TensorFlow would chain them, and ranks with another order would hang), so
 in a graph each needs a name of its own, the same on all ranks. The counters of TensorFlow's own names
@@ -22,7 +22,7 @@ from rdmacoll.ops._owners import Owners, refuse, threads_text
 from rdmacoll.ops._process_sets import set_number
 from rdmacoll.ops._refusals import note_taken
 
-# What TensorFlow puts around the name of a Python function for its forward and backward halves.
+# TensorFlow puts this around the name of a Python function for its forward and backward halves.
 _DECORATED = re.compile(r"^__(?:inference|forward|backward)_(.*)_\d+$")
 
 

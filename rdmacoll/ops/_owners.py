@@ -20,7 +20,7 @@ Reference = Callable[[], Any]
 
 
 class _Use:
-    """Of a name by a thread: for what, and beside which threads."""
+    """The use of a name by a thread: for which things, and beside which threads."""
 
     def __init__(self, thread: threading.Thread, things: Sequence[Any]) -> None:
         self.title = thread.name

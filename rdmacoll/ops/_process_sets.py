@@ -72,7 +72,7 @@ def takes_process_set(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def gradient_of_its_set(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a gradient: what it builds is for the set of the op."""
+    """Decorates a gradient: the ops that it builds are for the process set of the op."""
 
     @functools.wraps(function)
     def built_within(op: Any, *grads: Any) -> Any:

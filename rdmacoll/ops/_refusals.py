@@ -1,7 +1,7 @@
-"""What becomes of a collective that this rank refuses before its kernel has seen it.
+"""Collectives that this rank refuses before their kernels have seen them.
 
-It takes its number, or in a graph its name, all the same. The ranks of its set that call it get the reason:
-else the next collective would meet the refused one of another rank.
+A refused collective takes its number, or in a graph its name, all the same. The ranks of its set that call it
+get the reason: else the next collective would meet the refused one of another rank.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def note_taken(name: str) -> str:
 
 
 def note_group(error: BaseException, refused: Sequence[str | None], behind: Sequence[str | None]) -> None:
-    """Of a group: the operation that `error` has refused before it had a name, if any, and those behind."""
+    """Notes in `error` a group's operations: any that it refused before it had a name, and those behind."""
     setattr(error, _GROUP, (tuple(refused), tuple(behind)))
 
 

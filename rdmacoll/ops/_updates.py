@@ -54,7 +54,7 @@ def _heard(name: bytes, run: int) -> None:
 
 def listen(name: str, compare: Callable[[], None]) -> None:
     """Calls `compare`, a method, after the updates of optimizer `name` that are due, as long as its object is
-    kept by somebody else. What it raises fails the step."""
+    kept by somebody else. An exception that it raises fails the step."""
     _COMPARES[name] = weakref.WeakMethod(compare)
 
 
@@ -105,8 +105,8 @@ def count_update(name: str, variables: Sequence[Any]) -> None:
 
 
 def _order_after_assignments() -> None:
-    """The op has no handles as inputs, since TensorFlow would want it on the device of each of them. What
-    orders the ops of a function by the variables that they touch is told of them here."""
+    """Tells TensorFlow, which orders the ops of a function by their variables, which of these the op reads.
+    It has no handles as inputs, since TensorFlow would want it on the device of each of them."""
     from tensorflow.python.framework import auto_control_deps
 
     @auto_control_deps.register_acd_resource_resolver

@@ -15,19 +15,19 @@ from rdmacoll.engine.errors import ConfigError
 
 
 class Compressor:
-    """What floats of 32 and 64 bits travel as. Everything else is left as it is."""
+    """Sends floats of 32 and 64 bits as another dtype. Everything else is left as it is."""
 
     def __init__(self, name: str, dtype: Any = None) -> None:
         self._name = name
         self._dtype = dtype
 
     def wire_dtype(self, dtype: Any) -> Any:
-        """What a tensor of this dtype travels as."""
+        """The dtype that a tensor of this dtype has on the wire."""
         return self._dtype if self._dtype is not None and dtype in (tf.float32, tf.float64) else dtype
 
     def packed(self, tensors: Sequence[Any], prescale: float) -> tuple[list[Any], float]:
-        """What travels, and what it still has to be multiplied by: factors come before the rounding, so that
-        they can keep a large gradient in float16's range."""
+        """The tensors on the wire, and the factor that is still to be applied. Factors come before the
+        rounding, so that they can keep a large gradient in float16's range."""
         if self._dtype is None or not tensors[0].dtype.is_floating:
             return list(tensors), prescale
         scaled = [tensor if prescale == 1.0 else tensor * prescale for tensor in tensors]

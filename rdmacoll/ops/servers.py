@@ -69,8 +69,8 @@ def pull_rows(rows: Any, name: str) -> Any:
 @not_converted
 def exchange(gradients: Sequence[Any], names: Sequence[str], learning_rate: Any = None) -> list[Any]:
     """One step: pushes gradients of these variables and gives their fresh values, with one request to each
-    server for each dtype. Of a `tf.IndexedSlices` its rows are pushed and pulled: the values are slices of
-    the same indices. learning_rate and errors as of `push`."""
+    server for each dtype. For a `tf.IndexedSlices` its rows are pushed and pulled: the values are slices of
+    the same indices. learning_rate and errors are those of `push`."""
     fitting = [
         tf.IndexedSlices(*_slices(gradient, name), gradient.dense_shape)
         if isinstance(gradient, tf.IndexedSlices)
@@ -121,7 +121,7 @@ def _rate(learning_rate: Any) -> Any:
 
 
 def _to_run(operation: Any) -> Any:
-    """What a program gets of an operation: nothing where it runs by itself."""
+    """The operation as a program gets it: None in functions, where it runs by itself."""
     return None if operation is None or operation.graph.building_function else operation
 
 

@@ -2,8 +2,8 @@
 
 Every rank gets the indices of all, so all know how many rows there are, and choose alike. To gather rows
 each rank receives all the others have; to sum, twice the size of the dense tensor (Patarasu and Yuan 2009).
-Whoever squares rows before adding those of one index (Adam in Keras 3, the norms that clip) gets something
-else from sums, so they are for those who ask for them.
+An optimizer that squares rows before it adds those of one index (Adam in Keras 3, the norms that clip) gets
+another result from sums. So a program has to ask for sums.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ import functools
 import importlib
 import inspect
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Callable
 
+import numpy as np
 import tensorflow as tf
 
 from rdmacoll.ops import _baselines
@@ -70,12 +71,18 @@ class Fit:
         length = self._lengths.get(name) or self._steps // _passes(self.optimizers)
         return 0 if length < 1 else length - (count - self._began.get(name, 0)) % length
 
-    def waits_for_a_broadcast(self, weights: Iterable[Any]) -> bool:
-        """Whether some weights were made by the first batch of this `fit`, and no broadcast has made them
-        equal so far."""
-        return self._is_first_epoch and any(
-            id(plain(one)) not in self._known and not _baselines.has_one(one) for one in weights
-        )
+    def waits_for_a_broadcast(self, weights: Collection[Any], count: int) -> bool:
+        """Whether a broadcast may still come after update number `count`: no broadcast has sent any weight,
+        and the first batch has not ended, behind which a callback of the program may do it; or the first
+        batch of this `fit` has made some weights, and they are not sent so far."""
+        unsent = [one for one in weights if not _baselines.has_one(one)]
+        if len(unsent) == len(weights) and self._is_in_first_batch(count):
+            return True
+        return self._is_first_epoch and any(id(plain(one)) not in self._known for one in unsent)
+
+    def _is_in_first_batch(self, count: int) -> bool:
+        # Callbacks hear of a batch after all steps of an execution.
+        return count * _passes(self.optimizers) <= steps_per_execution(self._model)
 
     def states(self) -> list[Any]:
         """The model's non-trainable variables."""
@@ -119,6 +126,16 @@ def _passes(optimizers: Iterable[Any]) -> int:
         if passes:
             return int(passes)
     return 1
+
+
+def steps_per_execution(model: Any) -> int:
+    """How many batches Keras trains with before it calls callbacks."""
+    steps = getattr(model, "steps_per_execution", None)
+    if steps is None:
+        steps = getattr(model, "_steps_per_execution", None)  # Keras 2
+    if isinstance(steps, tf.Variable):
+        steps = steps.numpy() if tf.executing_eagerly() else 1
+    return int(np.asarray(steps or 1))
 
 
 def watch(package: str, version: int) -> None:

@@ -156,7 +156,9 @@ class UpdateCheck:
         told = [0, 0, int(self._has_warned), 0]
         if fit is not None:
             told[_FITS] = 1
-            told[_HOLDS] = int(fit.waits_for_a_broadcast(self._weights.values()))
+            # In a graph of TensorFlow 1 the callbacks of the batch have been called.
+            hears = session is None
+            told[_HOLDS] = int(hears and fit.waits_for_a_broadcast(self._weights.values(), count))
             told[_REMAINING] = fit.remaining(self.name, count)
         comparison = Comparison(f"check of {self.name}", self.process_set)
         said = comparison.meet(self._entries, session, self._left_out, told)

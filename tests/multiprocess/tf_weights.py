@@ -13,6 +13,8 @@ from tf_weights_common import (
     LAST,
     RANK,
     STEPS,
+    At,
+    Sends,
     apart,
     broadcast,
     data,
@@ -38,9 +40,23 @@ class Chosen(keras.callbacks.Callback):
 
 
 def check_fit_is_compared_after_its_first_update_and_each_epoch() -> None:
-    apart(lambda: fit(small(), sgd()), "after update 1 of", "kernel of rank")
+    # A callback of the program may broadcast behind the first batch, so the next update is judged.
+    apart(lambda: fit(small(), sgd()), "after update 2 of", "kernel of rank")
+    model = small()
+    rdmacoll.broadcast_variables(model.variables, 0)
+    if RANK == LAST:
+        moved(model.trainable_variables[0])
+    apart(lambda: fit(model, sgd()), "after update 1 of", "kernel of rank")
     text = apart(lambda: fit(small(), sgd(), broadcast(), Chosen(), epochs=4), f"after update {2 * STEPS} of")
     assert f"learning_rate of rank {LAST} differs from rank 0's by up to 0.025" in text
+
+
+def check_fit_may_broadcast_behind_its_first_batch() -> None:
+    fit(small(), sgd(), Sends(), epochs=3)
+    # Callbacks hear of three batches at once.
+    fit(small(), sgd(), Sends(), epochs=2, steps=6, steps_per_execution=3)
+    late = At(lambda model: moved(model.trainable_variables[0]), LAST, batch=1)
+    apart(lambda: fit(small(), sgd(), Sends(), late), f"after update {STEPS} of", "kernel of rank")
 
 
 @with_settings(check_weights=2)

@@ -1,4 +1,4 @@
-"""What our callbacks have in common."""
+"""The base of our callbacks."""
 
 from __future__ import annotations
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.base import Callback
 from rdmacoll.keras.callbacks.equalizer import Begin, Equalizer
 from rdmacoll.keras.callbacks.unreduced import check_reduced
 from rdmacoll.ops._arguments import check_root
-from rdmacoll.optimizer import registry
+from rdmacoll.optimizer import fits, registry
 from rdmacoll.ps.calls import has_servers
 
 
@@ -103,7 +100,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self._is_alone():
             self._is_done = True
             return
-        begin = Begin(self._epoch, has_batch, _steps_per_execution(self.model))
+        begin = Begin(self._epoch, has_batch, fits.steps_per_execution(self.model))
         self._equalizer.begin(begin)
 
     def _end_first_batch(self) -> None:
@@ -114,10 +111,3 @@ class BroadcastGlobalVariablesCallback(Callback):
         if not self.allow_unwrapped and not has_servers():
             check_reduced(self.model, since=self._reductions)
         self._equalizer.send_what_is_new()
-
-
-def _steps_per_execution(model: Any) -> int:
-    steps = getattr(model, "steps_per_execution", None)
-    if isinstance(steps, tf.Variable):  # Keras 2
-        steps = steps.numpy() if tf.executing_eagerly() else 1
-    return int(np.asarray(steps or 1))

@@ -32,7 +32,8 @@ class Begin:
 
 
 class Equalizer:
-    """Of one `fit`. All ranks of the set call the same methods in the same order, for the same program."""
+    """Makes the ranks of one `fit` equal. All ranks of the set call the same methods in the same order,
+    for the same program."""
 
     def __init__(self, model: Any, root_rank: int, process_set: ProcessSet) -> None:
         self._model = model

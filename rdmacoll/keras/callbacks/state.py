@@ -43,7 +43,7 @@ class _Walk:
         self.variables: dict[str, Any] = {}
         self.optimizers: dict[str, Any] = {}
         self._seen: set[int] = set()
-        self._kept: list[Any] = []  # what is seen stays alive: another object could get its id
+        self._kept: list[Any] = []  # keeps seen objects alive: another object could get their ids
 
     def visit(self, value: Any, path: str) -> None:
         if isinstance(value, _PLAIN):
@@ -117,7 +117,7 @@ def wrapped_names(groups: Mapping[str, Group]) -> list[str]:
 
 
 def is_variable(value: Any) -> bool:
-    """Of TensorFlow, or of Keras 3."""
+    """Whether this is a variable of TensorFlow or of Keras 3."""
     if isinstance(value, tf.Variable):
         return True
     return hasattr(type(value), "assign") and hasattr(type(value), "trainable")

@@ -1,0 +1,81 @@
+"""The sentences of comments and docstrings, for the test of how they begin."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+# In sentences that begin so the reader learns the subject last. Questions may.
+_ASTRAY = re.compile(r"[\"'(`]*(?:What|Who|Whoever|Of|Where|That)\b", re.IGNORECASE)
+_DOCTEST = re.compile(r"^[ \t]*>>>.*(?:\n(?![ \t]*$).*)*", re.MULTILINE)
+_PARAGRAPHS = re.compile(r"\n[ \t]*\n|\n[ \t]*(?=[-*] )")
+_ENDS = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][)\"'`])) +(?=[\"'(`]*[A-Z])")
+# Literals are matched too, so that nothing in them is taken for a comment.
+_CPP = re.compile(
+    r'"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'|//(?P<line>[^\n]*)|/\*(?P<block>(?:.|\n)*?)\*/'
+)
+
+
+def astray(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of each sentence that begins with What, Who, Whoever, Of, Where or That."""
+    text = path.read_text()
+    blocks = (
+        [*_docstrings(text), *_joined(_of_python(text), text)]
+        if path.suffix == ".py"
+        else _joined(_of_cpp(text), text)
+    )
+    for line, block in blocks:
+        for sentence in sentences(block):
+            if _ASTRAY.match(sentence) and not sentence.rstrip("\"')`").endswith("?"):
+                yield line, sentence
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of one comment or docstring. Paragraphs and items of lists begin new ones."""
+    found = []
+    for paragraph in _PARAGRAPHS.split("\n" + _DOCTEST.sub("\n", text)):
+        joined = " ".join(paragraph.split()).removeprefix("- ").removeprefix("* ")
+        found += [sentence for sentence in _ENDS.split(joined) if sentence]
+    return found
+
+
+def _docstrings(text: str) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            found = ast.get_docstring(node)
+            if found:
+                yield node.body[0].lineno, found
+
+
+def _of_python(text: str) -> Iterator[tuple[int, int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield *token.start, token.string.lstrip("#:")
+
+
+def _of_cpp(text: str) -> Iterator[tuple[int, int, str]]:
+    for found in _CPP.finditer(text):
+        comment = found["line"] if found["line"] is not None else found["block"]
+        if comment is not None:
+            begin = text.rfind("\n", 0, found.start()) + 1
+            yield text.count("\n", 0, begin) + 1, found.start() - begin, comment.lstrip("/*")
+
+
+def _joined(comments: Iterator[tuple[int, int, str]], text: str) -> Iterator[tuple[int, str]]:
+    """A comment goes on in the next line's, if it stands alone there, and in the same column."""
+    lines = text.splitlines()
+    first, place, block = 0, (-1, -1), ""
+    for line, column, comment in comments:
+        if place == (line - 1, column) and not lines[line - 1][:column].strip():
+            block += "\n" + comment
+        else:
+            if block:
+                yield first, block
+            first, block = line, comment
+        place = line, column
+    if block:
+        yield first, block
