@@ -51,11 +51,13 @@ class RdmaEngines : public testing::Test {
       for (const int rank : ranks) {
         if (!operation->done()) engines_[rank]->progress();
       }
-      fleet_.step();
+      if (fabric_steps_of_a_turn_ == 0) fleet_.step();
+      for (int i = 0; i < fabric_steps_of_a_turn_; ++i) fleet_.fabric.step();
     }
     return operation->done();
   }
 
+  int fabric_steps_of_a_turn_ = 0;  // 0: all that is under way arrives between two turns
   VerbsFleet fleet_{{.seed = 71},
                     {{.adapters = {ethernet(0)}},
                      {.adapters = {ethernet(1)}},
@@ -102,6 +104,7 @@ TEST_F(RdmaEngines, every_kind_has_its_results) {
 
 // A ring's reductions do not hold up its links: segments follow each other.
 TEST_F(RdmaEngines, reduce_while_their_data_is_under_way) {
+  fabric_steps_of_a_turn_ = 8;  // a transfer takes several turns
   const int ranks = fleet_.size();
   const SimOperation sum{.name = "sum", .shapes = {{2'000'000}}};
   std::vector<SimMemory> memory(ranks);
@@ -116,9 +119,7 @@ TEST_F(RdmaEngines, reduce_while_their_data_is_under_way) {
     EXPECT_EQ(sim_complaint(sum, ranks, rank, *operations[rank]), "");
     const uint64_t reduced = metric(rank, "bytes_reduced");
     EXPECT_GE(reduced, 3 * 8'000'000 / 4);
-    // Two thirds were beside sends before transfers that go ahead of their receives had a budget.
-    // Those beyond it wait for their receives, and for nothing else.
-    EXPECT_GE(metric(rank, "bytes_reduced_beside_sends"), reduced / 10);
+    EXPECT_GE(metric(rank, "bytes_reduced_beside_sends"), reduced * 2 / 3);
   }
 }
 
