@@ -5,6 +5,7 @@ Every process is started in a session of its own and ended by its own id; nothin
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -122,17 +123,43 @@ def command_line(
 ) -> tuple[int, Any, str]:
     """(exit code, the JSON file, output) of a command, under mpirun if ranks are given."""
     path = tmp_path / "result.json"
-    command = [sys.executable, "-m", "rdmacoll.cli.main", *arguments, "--json", str(path)]
-    result = subprocess.run(
-        [*(mpirun_command(ranks) if ranks else []), *command],
-        env=clean_environment({"COLUMNS": "200", **(env or {})}),
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
+    words = [*arguments, "--json", str(path)]
+    environ = clean_environment({"COLUMNS": "200", **(env or {})})
+    if ranks or "PYTHONPATH" in (env or {}):
+        command = [sys.executable, "-m", "rdmacoll.cli.main", *words]
+        result = subprocess.run(
+            [*(mpirun_command(ranks) if ranks else []), *command],
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        code, output = result.returncode, result.stdout + result.stderr
+    else:
+        code, output = _forked_command(words, environ)
     found = json.loads(path.read_text()) if path.exists() else None
-    return result.returncode, found, result.stdout + result.stderr
+    return code, found, output
+
+
+@functools.lru_cache(maxsize=1)
+def _command_line() -> Parent:
+    """One for all tests. Command lines read all variables when they run, but those of Python itself."""
+    own = (*_FOREIGN, "COLUMNS", "HOROVOD_", "TF_CONFIG")
+    return Parent(clean_environment(), ("rdmacoll.cli.main", "rich.table"), own)
+
+
+def _forked_command(words: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str]:
+    with tempfile.TemporaryFile() as output:
+        program = str(ROOT / "rdmacoll" / "cli" / "main.py")
+        process = _command_line().start([program, *words], environ, output)
+        try:
+            code = process.wait(400)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # children too
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
 
 
 def heed_interrupts() -> None:

@@ -1,8 +1,9 @@
-"""Ranks that find TensorFlow imported: forked from a process that has imported it and done nothing else.
+"""Processes that find modules imported: forked from one that has imported them and done nothing else.
 
-The import takes 3 s of a processor, most of what a rank costs in these tests, and starts no thread. So a
-process that is forked after it is as good as one that has just imported it. mpirun starts its own ranks, and
-ranks of other libraries, or with variables that an import reads, are started cold.
+For ranks that is TensorFlow: its import takes 3 s of a processor, most of what a rank costs in these tests,
+and starts no thread. So a process that is forked after it is as good as one that has just imported it. mpirun
+starts its own ranks, and ranks of other libraries, or with variables that an import reads, are started cold.
+For command lines it is `rdmacoll.cli.main`, half a second.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, BinaryIO
 
-# What a rank may have other values of than the process that it is forked from.
+# Forked processes may have other values of variables that begin so.
 _OWN = ("RDMACOLL_", "TF_RDMA_", "RANKS_", "PYTEST_")
 _MESSAGE_BYTES = 1 << 17
 _START_S = 300.0
 
 
 class Forked:
-    """A rank, with what is used of a `subprocess.Popen`."""
+    """A forked process, with what is used of a `subprocess.Popen`."""
 
     def __init__(self, parent: Parent, pid: int) -> None:
         self.pid = pid
@@ -49,7 +50,7 @@ class Forked:
         """Raises `subprocess.TimeoutExpired`."""
         while self.returncode is None:
             if not self._parent.hear(timeout):  # others' ends begin it anew; they are few
-                raise subprocess.TimeoutExpired(f"rank with pid {self.pid}", timeout or 0.0)
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -58,16 +59,28 @@ class Forked:
 
 
 class Parent:
-    """The process that has imported TensorFlow."""
+    """The process that has imported `modules`. own: prefixes of more variables of which forked ones may have
+    other values."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        modules: Sequence[str] = ("tensorflow",),
+        own: Sequence[str] = (),
+    ) -> None:
         self._environ = dict(environ)
+        self._modules = ", ".join(modules)
+        self._own = (*_OWN, *own)
         self.codes: dict[int, int | None] = {}
         self._started: list[int] = []
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"import warm; exec(warm.program_of_a_rank({other.fileno()}))"],
+                [
+                    sys.executable,
+                    "-c",
+                    f"import warm, {self._modules}; exec(warm.program({other.fileno()}))",
+                ],
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
@@ -77,15 +90,15 @@ class Parent:
         atexit.register(self.close)
 
     def start(self, arguments: Sequence[str], environ: Mapping[str, str], output: BinaryIO) -> Forked:
-        """Runs a program, with its arguments, in a session of its own."""
+        """Runs a program, with its arguments, here and in a session of its own."""
         names = self._environ.keys() | environ.keys()
         others = {name for name in names if self._environ.get(name) != environ.get(name)}
-        others = {name for name in others if not name.startswith(_OWN)}
-        assert not others, f"TensorFlow was imported with other values of {others}: start these ranks cold"
-        request = json.dumps({"arguments": list(arguments), "environ": dict(environ)}).encode()
-        socket.send_fds(self._channel, [request], [output.fileno()])
+        others = {name for name in others if not name.startswith(self._own)}
+        assert not others, f"{self._modules} was imported with other values of {others}: start these cold"
+        told = {"arguments": list(arguments), "environ": dict(environ), "folder": os.getcwd()}
+        socket.send_fds(self._channel, [json.dumps(told).encode()], [output.fileno()])
         while not self._started:
-            assert self.hear(_START_S), f"TensorFlow was not imported within {_START_S} s"
+            assert self.hear(_START_S), f"{self._modules} was not imported within {_START_S} s"
         return Forked(self, self._started.pop())
 
     def hear(self, timeout_s: float | None) -> bool:
@@ -93,7 +106,7 @@ class Parent:
         if not select.select([self._channel], [], [], timeout_s)[0]:
             return False
         message = self._channel.recv(_MESSAGE_BYTES)
-        assert message, f"the process that ranks are forked from has ended with {self._process.wait()}"
+        assert message, f"the process that others are forked from has ended with {self._process.wait()}"
         pid, code = json.loads(message)
         if code is None:
             self._started.append(pid)
@@ -105,18 +118,19 @@ class Parent:
         self._process.wait()
 
 
-def program_of_a_rank(channel_fd: int) -> CodeType:
-    """In the parent: forks ranks until the tests end. Returns in each rank, as which program it goes on."""
+def program(channel_fd: int) -> CodeType:
+    """In the parent: forks processes until the tests end. Returns in each of these its program."""
     import numpy as np
-    import tensorflow as tf  # noqa: F401
 
     with socket.socket(fileno=channel_fd) as channel, selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
-        request, output = _fork_ranks(channel, selector)
+        request, output = _fork(channel, selector)
     os.setsid()
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
+    os.chdir(request["folder"])
+    os.environ.clear()
     os.environ.update(request["environ"])
     np.random.seed()  # Python's own generator knows forks, numpy's does not
     sys.argv = request["arguments"]
@@ -125,11 +139,11 @@ def program_of_a_rank(channel_fd: int) -> CodeType:
     return compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec")
 
 
-def _fork_ranks(channel: socket.socket, selector: selectors.BaseSelector) -> tuple[Any, int]:
-    """Returns in ranks: what was asked for, and where their output goes."""
+def _fork(channel: socket.socket, selector: selectors.BaseSelector) -> tuple[Any, int]:
+    """Returns in the forked processes: the request, and the descriptor for their output."""
     while True:
         for key, _ in selector.select():
-            if key.data is not None:  # a rank has ended
+            if key.data is not None:  # one has ended
                 _, status = os.waitpid(key.data, 0)
                 selector.unregister(key.fd)
                 os.close(key.fd)
