@@ -9,3 +9,8 @@
 struct rc_engine {
   std::unique_ptr<rdmacoll::Session> session;
 };
+
+struct rc_handle {
+  rdmacoll::Driver* driver;
+  rdmacoll::OperationRef operation;
+};

@@ -5,6 +5,20 @@
 #include "api/answers.h"
 
 namespace rdmacoll {
+namespace {
+
+// It has its place in the order, as in api/refusals.h.
+Request refusal_of(const Request& request, const Status& reason) {
+  Request refusal;
+  refusal.set = request.set;
+  refusal.kind = request.kind;
+  refusal.name = request.name;
+  refusal.iteration = request.iteration;
+  refusal.refusal = reason.message();
+  return refusal;
+}
+
+}  // namespace
 
 Prepared::Prepared(Session& session, OperationRef operation, Nanoseconds timeout, char** error)
     : session_(session),
@@ -27,6 +41,7 @@ int Prepared::run(const LongWaitHooks& hooks) {
     operation.rearm();
     is_running_ = true;
     const Status status = driver.submit_and_wait(operation_, timeout_, &long_wait);
+    if (status.code() == Code::duplicate) session_.refuse(refusal_of(operation.request, status));
     if (!status.ok()) operation.complete(status);
   } else {
     driver.wait(operation, timeout_, &long_wait);

@@ -8,6 +8,7 @@
 #include "api/answers.h"
 #include "api/commands.h"
 #include "api/engine_handle.h"
+#include "api/groups.h"
 #include "api/pair_session.h"
 #include "api/prepared.h"
 #include "api/ps_calls.h"
@@ -44,10 +45,6 @@ using rdmacoll::Status;
 using rdmacoll::World;
 using rdmacoll::probe::Plan;
 
-struct rc_handle {
-  Driver* driver;
-  OperationRef operation;
-};
 struct rc_prepared {
   rdmacoll::Prepared prepared;
 };
@@ -389,7 +386,7 @@ const rc_api kApi{
     ps_wait, ps_call_free, ps_sharding, ps_checkpoint, ps_move_slot, ps_updates, ps_submit,
     ps_end, ps_stats, set_lock_hooks, prepared_run_locked, ps_leave, ps_exchange,
     set_python, prepared_call, ps_losses, ps_failure, engine_blame, rdmacoll::refuse,
-    engine_callers};
+    engine_callers, rdmacoll::submit_group};
 // clang-format on
 
 }  // namespace

@@ -475,13 +475,21 @@ typedef struct rc_api {
   /* A request that this rank's caller was refused, by checks before submit(): of it only kind,
    * name, iteration and process_set count. An unnamed one takes its number, so what follows stays
    * matched, and ranks that have submitted it get a MismatchError with the reason. submit(),
-   * submit_and_drive(), run() and prepare() do it themselves for what they refuse. Nothing happens
-   * on ranks outside the set, nor while an operation of that name is in flight. */
+   * submit_and_drive(), run(), prepare() and submit_group() do it themselves for what they refuse,
+   * a name in flight too. A named one is told once the operations before it under its name have
+   * ended. Nothing happens on ranks outside the set, nor for names that are too long for any
+   * operation. */
   void (*refuse)(rc_engine* engine, const rc_request* request, const char* reason);
   /* Before engine_start: the engine listens where ranks meet. Callers that begin as at a rendezvous
    * come as numbers of their descriptors (int32), a packet each, out of the socket that this
    * returns; both are the caller's. -1: no descriptor was left. */
   int (*engine_callers)(rc_engine* engine);
+  /* The operations of a group, which differ in dtype and tensors, one handle for each. The group
+   * takes one number, or the one name, whatever its dtypes, and ranks whose groups have different
+   * dtypes get a MismatchError: the first operation tells them all, and the others begin when it
+   * has ended well, or end with its error. One that is refused refuses the group. */
+  int (*submit_group)(rc_engine* engine, const rc_request* requests, int32_t n_requests,
+                      rc_handle** handles, char** error);
 } rc_api;
 
 __attribute__((visibility("default"))) const rc_api* rc_get_api(uint32_t abi_version);

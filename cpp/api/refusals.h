@@ -12,7 +12,7 @@ namespace rdmacoll {
 // As in rdmacoll_c.h.
 void refuse(rc_engine* engine, const rc_request* request, const char* reason);
 
-// Announces it where the request itself is wrong, and returns the status.
+// Announces it where the request itself is wrong, or its name in flight, and returns the status.
 Status refused(Session& session, const rc_request& request, Status status);
 
 }  // namespace rdmacoll

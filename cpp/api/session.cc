@@ -291,6 +291,7 @@ Status Session::place(Request& request) const {
 
 void Session::refuse(Request request) {
   if (!is_known(request.kind) || request.kind == Kind::join) return;
+  if (request.name.size() > kNameBytesMax) return;  // no rank can have submitted it
   // It is not submitted where this rank takes no part: its caller knows why.
   (void)driver_->submit(std::make_shared<Operation>(std::move(request)));
 }

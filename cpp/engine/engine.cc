@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/few.h"
 #include "base/text.h"
@@ -158,6 +159,14 @@ void Engine::end(const OperationRef& operation, const Status& status) {
     payload_bytes_ += operation->request.bytes();
     submissions_.forget(*operation);
   }
+  for (const OperationRef& next : std::exchange(operation->behind, {})) {
+    const Status ending = submissions_.release(next, status);
+    if (!ending.ok()) complete(next, ending);
+  }
+  complete(operation, status);
+}
+
+void Engine::complete(const OperationRef& operation, const Status& status) {
   // A callback takes as long as it likes (TensorFlow's schedules what has waited), while peers wait
   // for this thread, but for a caller that drives for its own sake.
   const bool may_take_long = operation->request.done && !operation->is_driven_by_caller;

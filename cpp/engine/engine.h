@@ -138,6 +138,7 @@ class Engine final : public Sink, private SetHost {
   void begin(const OperationRef& operation) override;
   void number_from(uint32_t set, int64_t number) override { submissions_.number_from(set, number); }
   void end(const OperationRef& operation, const Status& status) override;
+  void complete(const OperationRef& operation, const Status& status);  // tells its caller
 
   bool advance();
   bool take_submissions();

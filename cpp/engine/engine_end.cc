@@ -262,10 +262,10 @@ void Engine::end() {
   for (const OperationRef& operation : executor_.abandon()) {
     set_of(*operation).complete(operation, status);
   }
-  for (int round = 0; round < 2; ++round) {  // behind a refusal another one may have waited
+  do {  // behind each of them another one may have waited
     take_submissions();
     for (const auto& set : sets_) set->abandon(status);
-  }
+  } while (submissions_.waiting());
   outbox_.clear();
 }
 

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::size_t kDimensionsMax = 8;
 constexpr std::size_t kTensorsMax = 1u << 20;
-constexpr std::size_t kNameBytesMax = 4096;  // of a manifest, too
 // A descriptor travels in one control message, beside others.
 constexpr std::size_t kDescriptorBytesMax = 512 << 10;
 // Numbers of rows may take several messages; all of them meet at the root.
@@ -263,6 +262,7 @@ std::string encode_descriptor(const Request& request) {
     for (int64_t dim : dims) writer.put(dim);
   }
   writer.put_text(request.manifest);
+  writer.put_text(request.group);
   writer.put(request.shares_results);
   writer.put_text(shortened(request.refusal, kNameBytesMax));
   writer.put(!request.refusal.empty());
@@ -288,6 +288,7 @@ bool decode_descriptor(std::string_view bytes, Descriptor& descriptor) {
     for (int i = 0; i < dims; ++i) shape.push_back(reader.get<int64_t>());
   }
   descriptor.manifest = reader.get_text(kNameBytesMax);
+  descriptor.group = reader.get_text(kNameBytesMax);
   descriptor.shares_results = reader.get<uint8_t>() != 0;
   descriptor.refusal = reader.get_text(kNameBytesMax);
   if ((reader.get<uint8_t>() != 0) == descriptor.refusal.empty()) return false;
@@ -329,6 +330,7 @@ std::string describe_treatment(const Descriptor& d) {
   if (d.prescale != 1.0) text += cat(", prescale ", d.prescale);
   if (d.postscale != 1.0) text += cat(", postscale ", d.postscale);
   if (d.shares_results) text += ", results shared (a TensorFlow operation)";
+  if (!d.group.empty()) text += cat(", the first of a group of ", d.group);
   return text;
 }
 

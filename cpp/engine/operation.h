@@ -25,6 +25,9 @@ struct TensorRef {
   uint64_t bytes(Dtype dtype) const { return static_cast<uint64_t>(elements()) * size_of(dtype); }
 };
 
+// Of a name, a manifest, or a reason: longer ones are refused, reasons cut.
+inline constexpr std::size_t kNameBytesMax = 4096;
+
 // What tells a join from unnamed operations, which are counted from 0.
 inline constexpr int64_t kJoinIteration = -1;
 
@@ -40,6 +43,7 @@ struct Request {
   int64_t iteration = 0;  // of a loop; the running number of an unnamed operation
   std::string manifest;   // of the list of gradients that this is the first part of
   std::string listing;    // of variables, where their order matters: engine/listing.h
+  std::string group;      // the dtypes of a group of several, at its first operation
   std::vector<TensorRef> tensors;
   std::vector<int64_t> splits;  // alltoall, scatter at the root: rows for each rank; empty: even
   // Where KindRow::makes_result: memory for each result in turn, or null to fail. Without it the
@@ -110,7 +114,12 @@ class Operation {
   bool is_driven_by_caller = false;
   std::shared_ptr<void> results_hold;  // of results that the node shares
   bool stands_in = false;              // for one that this rank's caller never submits
-  Result zeros;                        // what it gives then
+  // The further operations of a group of several dtypes. They begin once this one, the first, has
+  // ended well, and end with its error otherwise: so ranks agree about the group before they
+  // differ.
+  std::vector<std::shared_ptr<Operation>> behind;
+  bool awaits_first = false;  // it is one of those, and the first one has not ended
+  Result zeros;               // what it gives then
   // Plan mode's: what it was compared with, and was about.
   uint32_t planned_era = 0;
   const void* planned_as = nullptr;
@@ -130,7 +139,7 @@ class Operation {
 using OperationRef = std::shared_ptr<Operation>;
 
 // What must be equal on all ranks, as bytes: kind, dtype, op, root, scales, name, shapes (without
-// the first dimension where it may differ), manifest.
+// the first dimension where it may differ), manifest, dtypes of the group.
 std::string encode_descriptor(const Request& request);
 std::string_view descriptor_name(std::string_view descriptor);
 // "allreduce of float32 (3, 4), average"
@@ -148,6 +157,7 @@ struct Descriptor {
   std::string name;
   std::vector<std::vector<int64_t>> shapes;
   std::string manifest;
+  std::string group;
   bool shares_results = false;
   std::string refusal;
 

@@ -14,6 +14,7 @@ Request request_like(const Descriptor& descriptor, const std::vector<int64_t>& o
   request.prescale = descriptor.prescale;
   request.postscale = descriptor.postscale;
   request.name = descriptor.name;
+  request.group = descriptor.group;
   request.shares_results = descriptor.shares_results;
   for (const std::vector<int64_t>& shape : descriptor.shapes) {
     request.tensors.push_back({nullptr, nullptr, shape, ""});

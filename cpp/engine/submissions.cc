@@ -24,8 +24,10 @@ void Submissions::close(uint32_t set) {
   const std::lock_guard lock(mutex_);
   const auto door = doors_.find(set);
   if (door == doors_.end()) return;
-  for (auto& [key, next] : door->second.refused) {
-    if (next != nullptr) queue(std::move(next));
+  for (auto& [key, line] : door->second.lines) {
+    for (OperationRef& next : line.waiting) {
+      if (!next->awaits_first) queue(std::move(next));  // the others end with their first one
+    }
   }
   doors_.erase(door);
 }
@@ -99,33 +101,81 @@ Status Submissions::number(const OperationRef& operation, bool& waits) {
     door->has_joined = true;
     request.iteration = kJoinIteration;
     operation->next_number = door->unnamed;
-  } else if (request.name.empty()) {
+    return {};
+  }
+  RC_RETURN_IF_ERROR(check_names(*door, *operation));
+  if (request.name.empty()) {
     request.iteration = door->unnamed++;
   } else {
-    return claim_name(*door, operation, waits);
+    waits = waits_in_line(*door, operation);
   }
+  for (const OperationRef& next : operation->behind) waits_in_line(*door, next);
   return {};
 }
 
-Status Submissions::claim_name(Door& door, const OperationRef& operation, bool& waits) {
+// A refusal comes behind whatever has its name. So do parts of unnamed groups, in the order of the
+// groups, which all ranks share.
+Status Submissions::check_names(const Door& door, const Operation& operation) {
+  const Request& request = operation.request;
+  if (request.name.empty() || !request.refusal.empty()) return {};
+  const auto check = [&](const Request& next) -> Status {
+    const auto line = door.lines.find({next.name, next.iteration});
+    if (line == door.lines.end() || line->second.calls == 0) return {};
+    ErrorDetail detail;
+    detail.tensor = next.name;
+    return {Code::duplicate,
+            "the name '" + next.name +
+                "' is in flight already. Wait for the first operation, or give another name.",
+            detail};
+  };
+  RC_RETURN_IF_ERROR(check(request));
+  for (const OperationRef& next : operation.behind) RC_RETURN_IF_ERROR(check(next->request));
+  return {};
+}
+
+bool Submissions::waits_in_line(Door& door, const OperationRef& operation) {
   const Request& request = operation->request;
-  const std::pair key(request.name, request.iteration);
-  if (door.names.insert(key).second) {
-    if (!request.refusal.empty()) door.refused[key] = nullptr;
-    return {};
+  Line& line = door.lines[{request.name, request.iteration}];
+  if (request.refusal.empty()) ++line.calls;
+  if (!line.is_in_flight && line.waiting.empty() && !operation->awaits_first) {
+    line.is_in_flight = true;
+    return false;
   }
-  const auto refusal = door.refused.find(key);
-  waits = refusal != door.refused.end() && refusal->second == nullptr && request.refusal.empty();
-  if (waits) {
-    refusal->second = operation;
-    return {};
+  line.waiting.push_back(operation);
+  return true;
+}
+
+void Submissions::advance(Door& door, std::map<Key, Line>::iterator at) {
+  Line& line = at->second;
+  if (line.is_in_flight) return;
+  if (line.waiting.empty()) {
+    door.lines.erase(at);
+  } else if (!line.waiting.front()->awaits_first) {
+    line.is_in_flight = true;
+    queue(std::move(line.waiting.front()));
+    line.waiting.erase(line.waiting.begin());
   }
-  ErrorDetail detail;
-  detail.tensor = request.name;
-  return {Code::duplicate,
-          "the name '" + request.name +
-              "' is in flight already. Wait for the first operation, or give another name.",
-          detail};
+}
+
+Status Submissions::release(const OperationRef& operation, Status first) {
+  const std::lock_guard lock(mutex_);
+  operation->awaits_first = false;
+  const Request& request = operation->request;
+  const auto door = doors_.find(request.set);
+  if (first.ok()) first = closed_;
+  if (door == doors_.end()) {
+    return first.ok()
+               ? Status(Code::invalid, cat("process set ", request.set, " was removed while ",
+                                           operation->label(), " waited."))
+               : first;
+  }
+  const auto line = door->second.lines.find({request.name, request.iteration});
+  if (!first.ok()) {
+    --line->second.calls;
+    std::erase(line->second.waiting, operation);
+  }
+  advance(door->second, line);
+  return first;
 }
 
 void Submissions::number_from(uint32_t set, int64_t number) {
@@ -142,13 +192,11 @@ void Submissions::forget(const Operation& operation) {
   const auto door = doors_.find(request.set);
   if (door == doors_.end()) return;
   if (request.kind == Kind::join) door->second.has_joined = false;
-  const std::pair key(request.name, request.iteration);
-  door->second.names.erase(key);
-  if (request.refusal.empty()) return;
-  auto next = door->second.refused.extract(key);
-  if (next.empty() || next.mapped() == nullptr) return;
-  door->second.names.insert(key);
-  queue(std::move(next.mapped()));
+  const auto line = door->second.lines.find({request.name, request.iteration});
+  if (line == door->second.lines.end()) return;
+  line->second.is_in_flight = false;
+  if (request.refusal.empty()) --line->second.calls;
+  advance(door->second, line);
 }
 
 }  // namespace rdmacoll

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,9 +45,12 @@ class Submissions {
   bool waiting() const { return waiting_.load(std::memory_order_seq_cst); }
 
   // The name may be used again, or who had joined may submit again. Before complete(), since the
-  // caller may submit it at once. Where it was a refusal, what its rank has submitted since under
-  // its name is queued.
+  // caller may submit it at once. The next operation that waits for its name is queued.
   void forget(const Operation& operation);
+
+  // The first operation of this one's group has ended. Ok: this one is on its way, or waits for its
+  // name. Otherwise it ends with what is returned, and nothing more is known of it here.
+  Status release(const OperationRef& operation, Status first);
 
   // All ranks of the set have joined: its unnamed operations go on with this number.
   void number_from(uint32_t set, int64_t number);
@@ -60,19 +62,28 @@ class Submissions {
   }
 
  private:
+  using Key = std::pair<std::string, int64_t>;
+  // Operations of one name, in the order of the calls: each begins when the one before has ended.
+  // Those that wait are refusals, what comes behind refusals, and parts of groups.
+  struct Line {
+    int calls = 0;  // operations in flight or waiting that are no refusals
+    bool is_in_flight = false;
+    std::vector<OperationRef> waiting;
+  };
   struct Door {
     int rank = -1;
     std::vector<int> ranks;
-    std::set<std::pair<std::string, int64_t>> names;  // in flight
-    // Of those: refusals, each with the operation that waits for its end, or null.
-    std::map<std::pair<std::string, int64_t>, OperationRef> refused;
+    std::map<Key, Line> lines;
     int64_t unnamed = 0;
     bool has_joined = false;
   };
   Status find_door(const Request& request, Door*& door) const;
-  // Gives it its number. `waits`: it comes behind a refusal of its name.
+  // Gives it its number. `waits`: it is queued later.
   Status number(const OperationRef& operation, bool& waits);
-  Status claim_name(Door& door, const OperationRef& operation, bool& waits);
+  static Status check_names(const Door& door, const Operation& operation);
+  static bool waits_in_line(Door& door, const OperationRef& operation);
+  // Of a line that has lost its first operation, or whose first one may begin.
+  void advance(Door& door, std::map<Key, Line>::iterator line);
   void queue(OperationRef operation);
   void move_to(std::vector<OperationRef>& operations) {
     waiting_.store(false, std::memory_order_relaxed);

@@ -1,30 +1,28 @@
-"""Groups of arrays: one operation for each dtype."""
+"""Groups of arrays: one operation for each dtype.
+
+A group takes one number, or one name, on every rank, whatever its dtypes: what follows stays matched.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple
-
-import numpy as np
 
 from rdmacoll.engine import arguments
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.refusals import announce, mark_announced, names_of_group
+from rdmacoll.engine.refusals import announce
 from rdmacoll.engine.results import results_of
 from rdmacoll.engine.running import Engine
-from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start
+from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start, submit_group
 from rdmacoll.engine.world import current
 
 
-def _by_dtype(sources: Sequence[Array], name: str | None) -> Iterator[tuple[str | None, list[int]]]:
-    """The operation's name and the positions of each dtype, in order of first appearance."""
-    if name is not None:
-        arguments.name(name)
-    positions: dict[np.dtype[Any], list[int]] = {}
+def _by_dtype(sources: Sequence[Array]) -> list[list[int]]:
+    """The positions of each dtype, in an order that all ranks share: that of the dtypes' names."""
+    positions: dict[str, list[int]] = {}
     for position, source in enumerate(sources):
-        positions.setdefault(source.dtype, []).append(position)
-    for dtype, places in positions.items():
-        yield name if name is None or len(positions) == 1 else f"{name}/{dtype.name}", places
+        positions.setdefault(source.dtype.name, []).append(position)
+    return [positions[dtype] for dtype in sorted(positions)]
 
 
 def _at(arrays: Sequence[Array], places: Sequence[int]) -> list[Array]:
@@ -41,18 +39,12 @@ class Group(NamedTuple):
 
 
 def _started(engine: Engine, calls: Sequence[Call], group: Group) -> list[Operation]:
-    """Several go on together: ranks may have their dtypes in another order. Where one is refused, those
-    behind it are, too."""
-    operations: list[Operation] = []
-    try:
-        for call in calls:
-            operations.append((group.start if len(calls) == 1 else Operation)(engine, call))
-    except Exception as error:
-        behind = [call.name for call in calls[len(operations) + 1 :]]
-        announce(engine, group.kind, behind, group.process_set, error)
-        mark_announced(error)
-        raise
-    return operations
+    if len(calls) > 1:
+        return submit_group(engine, calls)
+    if not calls:  # it takes its number here too, and ranks that have arrays hear why they get no sum
+        empty = ConfigError("the group has no arrays, and all ranks must have as many.")
+        announce(engine, group.kind, (group.name,), group.process_set, empty)
+    return [group.start(engine, call) for call in calls]
 
 
 def grouped_handle(
@@ -61,23 +53,21 @@ def grouped_handle(
     group: Group,
     call_of: Callable[[list[Array], str | None], Call],
 ) -> Handle:
-    """Starts `call_of(the sources of a dtype, the operation's name)` for each dtype. The handle's result is
+    """Starts `call_of(the sources of a dtype, the group's name)` for each dtype. The handle's result is
     the list of the engine's results, in the order of `arrays`."""
     engine = current()
-    given: Sequence[Any] = ()
     try:
-        given = list(arrays)
-        sources = [source_of(array) for array in given]
-        groups = list(_by_dtype(sources, group.name))
-        calls = [call_of(_at(sources, places), title) for title, places in groups]
-        operations = _started(engine, calls, group)
+        sources = [source_of(array) for array in arrays]
+        groups = _by_dtype(sources)
+        calls = [call_of(_at(sources, places), group.name) for places in groups]
     except Exception as error:
-        announce(engine, group.kind, names_of_group(given, group.name), group.process_set, error)
+        announce(engine, group.kind, (group.name,), group.process_set, error)
         raise
+    operations = _started(engine, calls, group)
 
     def results() -> list[Array]:
         found: dict[int, Array] = {}
-        for operation, (_, places) in zip(operations, groups):
+        for operation, places in zip(operations, groups):
             made = results_of(engine, operation)
             found.update(
                 (place, made.array(index, sources[place].dtype)) for index, place in enumerate(places)
@@ -95,35 +85,31 @@ def placed_handle(
 ) -> Handle:
     """The same with `call_of(sources, targets, name)`, whose results go to `out` or to new arrays."""
     engine = current()
-    given: list[Any] = []
     try:
-        given = list(arrays)
-        return _placed(engine, given, out, group, call_of)
+        calls, targets, outs = _placed(list(arrays), out, group, call_of)
     except Exception as error:
-        announce(engine, group.kind, names_of_group(given, group.name), group.process_set, error)
+        announce(engine, group.kind, (group.name,), group.process_set, error)
         raise
+    return Handle(
+        _started(engine, calls, group),
+        lambda: [arguments.deliver(target, where) for target, where in zip(targets, outs)],
+    )
 
 
 def _placed(
-    engine: Engine,
     arrays: list[Any],
     out: Sequence[Array] | None,
     group: Group,
     call_of: Callable[[list[Array], list[Array], str | None], Call],
-) -> Handle:
+) -> tuple[list[Call], list[Array], Sequence[Array | None]]:
+    """The calls, where their results come to lie, and where each is wanted."""
     if out is not None:
         out = list(out)
         if len(out) != len(arrays):
             raise ConfigError(f"{len(arrays)} arrays, but {len(out)} in out.")
         arguments.check_apart(arrays, out)
-    outs = [None] * len(arrays) if out is None else out
+    outs: Sequence[Array | None] = [None] * len(arrays) if out is None else out
     pairs = [arguments.placed(array, where) for array, where in zip(arrays, outs)]
     sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    calls = [
-        call_of(_at(sources, places), _at(targets, places), title)
-        for title, places in _by_dtype(sources, group.name)
-    ]
-    return Handle(
-        _started(engine, calls, group),
-        lambda: [arguments.deliver(target, where) for target, where in zip(targets, outs)],
-    )
+    calls = [call_of(_at(sources, places), _at(targets, places), group.name) for places in _by_dtype(sources)]
+    return calls, targets, outs

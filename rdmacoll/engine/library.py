@@ -360,6 +360,7 @@ class _Api(ctypes.Structure):
         ),
         ("refuse", ctypes.CFUNCTYPE(None, _VOID, _VOID, ctypes.c_char_p)),
         ("engine_callers", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
+        ("submit_group", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int32, _VOID, _VOID)),
     ]
 
 
@@ -413,6 +414,7 @@ class Library:
         self.prepared_free = api.prepared_free
         self.result_free = api.result_free
         self.refuse = api.refuse
+        self.submit_group = api.submit_group
         self.memory_allocate = api.memory_allocate
         self.memory_free = api.memory_free
 

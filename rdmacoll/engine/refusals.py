@@ -7,7 +7,7 @@ library announces what it refuses itself; this is for the checks before it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rdmacoll.engine import arguments, library as abi
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
@@ -30,7 +30,7 @@ def announce(
     engine: Engine, kind: int, names: Sequence[str | None], process_set: int, error: BaseException
 ) -> None:
     """Tells the ranks of the set that `error` has refused operations of this kind with these names, of which
-    each None takes one number. Only once for each error."""
+    each None takes one number. A group has one name. Only once for each error."""
     if is_announced(error) or engine.is_forked:
         return
     mark_announced(error)
@@ -51,16 +51,3 @@ def _refuse(engine: Engine, address: int, kind: int, name: str | None, process_s
     abi.REQUEST.pack_into(request, 0, *fields)
     whole = (ctypes.c_char * len(request)).from_buffer(request)
     engine.library.refuse(address, ctypes.addressof(whole), reason.encode("utf-8", "replace"))
-
-
-def names_of_group(arrays: Iterable[object], name: str | None) -> list[str | None]:
-    """The names of a group's operations: one for each dtype that its arrays are known to have."""
-    dtypes: dict[str, None] = {}
-    for array in arrays:
-        try:
-            dtypes[arguments.source(array).dtype.name] = None
-        except Exception:  # the array that was refused, perhaps
-            continue
-    if len(dtypes) < 2 or not isinstance(name, str):
-        return [name] * max(1, len(dtypes))
-    return [f"{name}/{dtype}" for dtype in dtypes]

@@ -121,9 +121,9 @@ class Call:
         announce(current(), self.kind, (self.name,), self.process_set, error)
         return error
 
-    def fill(self) -> _Scratch:
-        """Writes the structs; valid until this thread's next call."""
-        scratch = _LOCAL.scratch
+    def fill(self, into: _Scratch | None = None) -> _Scratch:
+        """Writes the structs: there, or where they are valid until this thread's next call."""
+        scratch = _LOCAL.scratch if into is None else into
         count = len(self.inputs)
         if count > 1:
             scratch.reserve(count)
@@ -302,6 +302,30 @@ class Operation:
             if len(engine.unfinished) >= _SWEEP_FROM:
                 engine.sweep()
         engine.let_go(id(self))
+
+
+def submit_group(engine: Engine, calls: Sequence[Call]) -> list[Operation]:
+    """The operations of a group of several dtypes. Raises what the engine refuses the group with."""
+    filled = [call.fill(_Scratch()) for call in calls]
+    requests = bytearray().join(scratch.request for scratch in filled)
+    handles = (ctypes.c_void_p * len(calls))()
+    size = ctypes.sizeof(ctypes.c_void_p)
+    slots = [ctypes.c_void_p.from_buffer(handles, size * place) for place in range(len(calls))]
+    address = address_of(np.frombuffer(requests, np.uint8))
+    error = filled[0]
+    holder = id(handles)
+    engine.hold(holder)
+    operations: list[Operation] = []
+    try:
+        if engine.library.submit_group(
+            engine.address, address, len(calls), _address_of(handles), error.error_ref
+        ):
+            raise failure(engine, error.error)
+    finally:
+        # Also where Ctrl-C came right behind the call: the engine may use the arrays from now on.
+        operations += [Operation(engine, call, slot) for call, slot in zip(calls, slots) if slot.value]
+        engine.let_go(holder)
+    return operations
 
 
 # How a call begins: `Operation` goes on at once, `performed` drives the engine until it is done.

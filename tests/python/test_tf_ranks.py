@@ -186,3 +186,8 @@ def test_stalls_name_the_gradients_also_when_the_root_is_missing(missing: int) -
 @pytest.mark.parametrize("ranks", [3])
 def test_what_one_rank_refuses_shifts_nothing(ranks: int) -> None:
     run_checks("shifts.py", ranks)
+
+
+@pytest.mark.parametrize("ranks", [3])
+def test_refusals_of_one_name_and_groups_that_differ_shift_nothing(ranks: int) -> None:
+    run_checks("shifts_by_name.py", ranks)
