@@ -45,10 +45,16 @@ def data_of(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) 
     elif dtype.kind == "b":
         values = source.integers(0, 2, shape)
     elif dtype.kind == "c":
-        values = source.standard_normal(shape) + 1j * source.standard_normal(shape)
-    else:  # around 1 in size, both signs: products of many stay in range
-        values = source.uniform(0.5, 1.5, shape) * source.choice([-1.0, 1.0], shape)
+        values = _around_one(source, shape) + 1j * _around_one(source, shape)
+    else:
+        values = _around_one(source, shape)
     return np.array(values, dtype)
+
+
+def _around_one(source: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Values of 0.5 to 1.5 in size, of both signs: products of many stay in range."""
+    values = source.uniform(-1.0, 1.0, shape)
+    return values + np.copysign(0.5, values)
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from marks import slow
 from ranks import ROOT, clean_environment, command_line, mpirun_command, run_python
 
 from rdmacoll.cli import seeds
@@ -244,7 +245,7 @@ def test_config_breaks_no_name_at_80_columns(tmp_path):
         assert "automatic" in output
 
 
-@pytest.mark.parametrize("ranks", ["1:16", pytest.param("1:64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", ["1:16", slow("1:64")])
 def test_every_schedule_is_right(tmp_path, ranks):
     code, found, output = command_line(tmp_path, "verify-schedules", "--ranks", ranks)
     assert code == 0, output
@@ -325,7 +326,7 @@ def test_worlds_that_are_too_large_to_be_simulated_have_a_bound(tmp_path):
     assert " > " in output
 
 
-@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("ranks", [0, 2, slow(3)])
 def test_selftest_compares_everything_with_numpy(tmp_path, ranks):
     code, found, output = command_line(tmp_path, "selftest", ranks=ranks)
     assert code == 0, output

@@ -260,7 +260,6 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path):
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(60) == 0
-    # Not all of it had fitted into the pipe.
-    whole = subprocess.run(command, env=clean_environment(), capture_output=True, check=True)
-    assert len(whole.stdout) > 100_000
-    assert json.loads(path.read_text())["ok"]
+    found = json.loads(path.read_text())
+    assert found["ok"]
+    assert len(found["schedule"]) + len(found["lowered"]) > 100_000, "all that is printed fits into a pipe"
