@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from ranks import ROOT, run
+from ranks import ROOT, clean_environment, launcher_version, run
 
 DOCUMENTS = (
     ROOT / "README.md",
@@ -16,6 +19,7 @@ DOCUMENTS = (
     *sorted((ROOT / "docs/internals").glob("*.md")),
 )
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 NUMPY = "import numpy as np, rdmacoll\n"
 KERAS = """
@@ -131,3 +135,37 @@ def test_a_snippet_runs_as_it_is_pasted(snippet: str, tmp_path: Path) -> None:
     outcome = run(program, case.ranks, deadline_s=240, warm="tensorflow" in program or "keras" in program)
     assert [rank.code for rank in outcome.ranks] == [0] * case.ranks, outcome.text()
     assert "Error" not in outcome.text(), outcome.text()
+
+
+def test_the_start_of_the_readme_runs_as_it_is_pasted_and_binds_no_rank(tmp_path: Path) -> None:
+    """As root too, where the tests run as root: Open MPI then asks for two variables."""
+    (block,) = [found for found in _SHELL.findall((ROOT / "README.md").read_text()) if "mpirun" in found]
+    assert "Open MPI" in launcher_version() or os.geteuid() != 0, "the variables are Open MPI's"
+    (tmp_path / "train.py").write_text(
+        "import os, rdmacoll\nrdmacoll.init()\n"
+        "print(f'rank {rdmacoll.rank()} of {rdmacoll.size()} on {len(os.sched_getaffinity(0))} cores')\n"
+    )
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    result = subprocess.run(
+        ["sh", "-e", "-c", block],
+        cwd=tmp_path,
+        env=clean_environment({"PATH": path}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    cores = len(os.sched_getaffinity(0))
+    found = sorted(line for line in result.stdout.splitlines() if line.startswith("rank "))
+    assert found == [f"rank {rank} of 2 on {cores} cores" for rank in (0, 1)]
+
+
+def test_every_mpirun_of_the_documents_binds_no_rank() -> None:
+    commands = [
+        line
+        for path in DOCUMENTS
+        for line in re.findall(r"(?:^|[` ])(mpirun .*-np [^`\n]*)", path.read_text(), re.MULTILINE)
+    ]
+    assert len(commands) >= 8
+    assert [line for line in commands if "--bind-to none" not in line] == []
