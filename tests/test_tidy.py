@@ -56,7 +56,7 @@ LONGER: dict[str, str] = {
 DOCSTRINGS_OF = "rdmacoll"
 
 # Folders in which sentences of comments and docstrings begin with their subjects.
-SUBJECT_FIRST_IN = ("cpp/tensorflow", "rdmacoll/keras", "rdmacoll/ops")
+SUBJECT_FIRST_IN = ("cpp/tensorflow", "rdmacoll/keras", "rdmacoll/ops", "rdmacoll/optimizer")
 
 COLUMNS_OF_DOCUMENTS = 120
 

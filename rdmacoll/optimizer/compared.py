@@ -79,7 +79,7 @@ def label_of(variable: Any) -> str:
 
 
 def entries_of(weights: Sequence[Any], optimizer: Any) -> list[Entry]:
-    """What is compared of an optimizer (or None) and the variables that it trains."""
+    """The entries to compare: of an optimizer (or None) and of the variables that it trains."""
     parts = _parts_of(optimizer)
     accumulators = {
         id(plain(one)) for part in parts for one in getattr(part, "_accumulated_gradients", None) or []

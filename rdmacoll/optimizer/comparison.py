@@ -21,7 +21,7 @@ from rdmacoll.ops._baselines import CHANGED, UNCHANGED, change_of
 from rdmacoll.optimizer import compared
 from rdmacoll.optimizer.compared import Entry
 
-_PART_BYTES = 64 << 20  # of a value that is sent at once; a multiple of every dtype's size
+_PART_BYTES = 64 << 20  # the part of a value that is sent at once; a multiple of every dtype's size
 # Columns of the first table. Columns behind them are the caller's.
 _IS_HERE, _FAILED, _COUNT, _STRUCTURE, _PRINT, _STATES = range(6)
 _COLUMNS = 6
@@ -30,7 +30,7 @@ _COLUMNS = 6
 class Difference(NamedTuple):
     """The first variable that differs too much, or of all that differ a little the one that differs most."""
 
-    rank: int  # of the world
+    rank: int  # in the world
     reference: int  # the rank that it is compared with
     label: str
     distance: float
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
     is_beyond: bool  # the tolerance
 
     def sentence(self) -> str:
-        """What differs, and by how much."""
+        """Names the variable that differs, and by how much."""
         others = f", one of {self.differing} that differ (of {self.compared})" if self.differing > 1 else ""
         relative = f", {self.relative:.3g} of the largest value" if np.isfinite(self.relative) else ""
         return (

@@ -15,7 +15,7 @@ from rdmacoll.engine.errors import ConfigError
 if TYPE_CHECKING:
     from rdmacoll.optimizer.reduce import GradientReducer
 
-_OWN = "_rdmacoll_"  # what begins so in an instance is not copied
+_OWN = "_rdmacoll_"  # attributes that begin so are not copied with an instance
 
 
 class Copied:

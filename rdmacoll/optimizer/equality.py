@@ -13,10 +13,10 @@ from rdmacoll.ops._names import place_in_trace
 from rdmacoll.ops._process_sets import within
 from rdmacoll.ops.allreduce import reduce_group
 
-# Of a norm: processors of different kinds round differently what they compute from equal gradients.
+# Tolerances of a norm: processors of different kinds round results of equal gradients differently.
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-6, 3e-2
 _NORM = 1  # column of a summary
-_ROUNDING = 1e-14  # of a variance that float64 computes, by the mean of the squares
+_ROUNDING = 1e-14  # the error of a variance in float64, by the mean of the squares
 
 
 def equal_on_ranks(gradients: Sequence[Any], name: str, process_set: ProcessSet) -> Any:

@@ -1,4 +1,4 @@
-"""What an optimizer has at asynchronous parameter servers: its steps, its slots, what its program sets."""
+"""An optimizer at asynchronous parameter servers: its steps, its slots, and values that its program sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rdmacoll.ops._library import not_converted
 from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule, rule_of
 
-# Where Keras' optimizers keep their slots.
+# The attributes in which Keras' optimizers keep their slots.
 _KEPT_IN = {
     "momentum": ("momentums", "_momentums"),
     "velocity": ("_velocities",),
@@ -34,7 +34,7 @@ class Exchange:
     def __init__(self, name: str) -> None:
         self.name = name
         self.buckets: list[Any] = []  # none: each step is one request to each server
-        self._names: dict[Any, str] = {}  # of declared variables, by Keras' key; in their order
+        self._names: dict[Any, str] = {}  # names of declared variables, by Keras' key; in their order
         self._variables: dict[str, Any] = {}
         self.built_for: list[Any] = []  # the optimizer's variables, where it does not keep them itself
         self._by_rows: set[str] = set()
@@ -43,7 +43,7 @@ class Exchange:
         self._saves = False
 
     def options(self) -> dict[str, Any]:
-        """What makes another one like this."""
+        """The arguments that make another one like this."""
         return {"name": self.name}
 
     @property
@@ -159,13 +159,13 @@ class Exchange:
 
 
 def worker_rule(optimizer: Any, variables: Sequence[Any] = ()) -> Rule:
-    """Of an optimizer whose worker clips the gradients before it pushes them. Raises ConfigError."""
+    """The rule of an optimizer whose worker clips gradients before it pushes them. Raises ConfigError."""
     return rule_of(optimizer, variables, is_clipped=True)
 
 
 def _rate_of(optimizer: Any) -> Any:
-    """What goes with a push: the rate as the program has set it, or None: servers have the schedule, which
-    counts the updates of all workers."""
+    """The learning rate of a push: as the program has set it, or None for a schedule. Servers have that,
+    since it counts the updates of all workers."""
     rate = optimizer._learning_rate
     return tf.convert_to_tensor(rate) if hasattr(rate, "numpy") else None
 
@@ -199,7 +199,7 @@ def _assign_one(variable: Any, value: Any) -> None:
 
 
 def _index_in(optimizer: Any, variable: Any) -> int:
-    """Of a variable's slots."""
+    """The index of a variable's slots."""
     if hasattr(optimizer, "_get_variable_index"):
         return int(optimizer._get_variable_index(variable))
     return int(optimizer._index_dict[optimizer._var_key(variable)])

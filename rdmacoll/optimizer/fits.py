@@ -1,4 +1,4 @@
-"""What a model's `fit` knows: where epochs end, the model of an optimizer, which variables it began with.
+"""Facts of a model's `fit`: the ends of epochs, the model of an optimizer, the variables that it began with.
 
 `fit` of Keras gets one more callback, behind all others. It communicates nothing.
 """

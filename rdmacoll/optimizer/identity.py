@@ -59,17 +59,17 @@ _TAPES: dict[str, Numbers] = {}
 
 
 def own_name(name: str, variables: Sequence[Any], reducer: Any) -> str:
-    """Of an optimizer that has a name or a number. Raises ConfigError as `check_alone`."""
+    """The name of an optimizer that has a name or a number. Raises ConfigError as `check_alone`."""
     return check_alone(name, variables, [reducer])
 
 
 def name_in_thread(name: str, variables: Sequence[Any], reducer: Any) -> str:
-    """Of an optimizer that no main thread has wrapped. Raises ConfigError as `check_alone`."""
+    """The name of an optimizer that no main thread has wrapped. Raises ConfigError as `check_alone`."""
     return check_alone(f"{name}_of_{content_of(variables)}", variables, [reducer])
 
 
 def name_of_tape(name: str, variables: Sequence[Any], _: Any) -> str:
-    """Of a tape without a name, which is new at each step. Raises ConfigError as `check_alone`."""
+    """The name of a tape without one, which is new at each step. Raises ConfigError as `check_alone`."""
     if not is_main_thread():
         return check_alone(f"{name}_of_{content_of(variables)}", variables, variables)
     number = _TAPES.setdefault(name, Numbers()).number(variables)
@@ -77,7 +77,7 @@ def name_of_tape(name: str, variables: Sequence[Any], _: Any) -> str:
 
 
 def name_of_named_tape(name: str, variables: Sequence[Any], _: Any) -> str:
-    """Of a tape with a name. Raises ConfigError as `check_alone`."""
+    """The name of a tape with a name. Raises ConfigError as `check_alone`."""
     return check_alone(name, variables, variables)
 
 

@@ -25,7 +25,7 @@ class Distributed(Copied):
     _rdmacoll_accumulation: Accumulation | None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """The plain optimizer's pairs, reduced, so that a program clips gradients of all ranks. Where
+        """The plain optimizer's pairs, reduced, so that a program clips gradients of all ranks. If
         `apply_gradients` adds up several passes, or the replicas of this process, it reduces those sums, and
         these pairs are those of this rank."""
         return self._rdmacoll_computed(super().compute_gradients(*args, **kwargs))  # type: ignore[misc]
@@ -134,7 +134,7 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
     package = next(name for name in ("tf_keras", "keras") if _is_of(type(optimizer), name))
     fits.watch(package, 2)
     distributed = subclass(type(optimizer), DistributedNew if is_new else Distributed, reducer)
-    # Of the class, since Keras tracks what an optimizer has.
+    # An attribute of the class, since Keras tracks those of an optimizer.
     distributed._rdmacoll_accumulation = reducer.accumulation()  # type: ignore[attr-defined]
     optimizer.__class__ = distributed
 

@@ -1,7 +1,7 @@
 """Reduces each gradient once, although a tape and an optimizer may both be wrapped.
 
 `origin` tells reduced gradients from those of this rank. For gradients that it knows nothing of, the ranks
-compare them: reduced ones are equal. Where they differ, reducing them is right if it changes nothing of the
+compare them: reduced ones are equal. If they differ, reducing them is right when it changes nothing of the
 part that is reduced already, as a mean does; with a sum it is an error.
 """
 

@@ -197,7 +197,7 @@ def _is_marked(marks: dict[Any, weakref.ref[Any]], place: Any, tensor: Any) -> b
 
 def variable_key(variable: Any) -> Any:
     """One variable on all replicas and in all functions; None for what is no variable."""
-    variable = getattr(variable, "_value", variable)  # of Keras 3
+    variable = getattr(variable, "_value", variable)  # Keras 3's
     for part in (variable, getattr(variable, "handle", None)):
         container = getattr(part, "_distributed_container", None)
         variable = variable if container is None else container()

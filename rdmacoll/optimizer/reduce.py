@@ -79,10 +79,10 @@ class GradientReducer:
         self.backward_passes_per_step = checked_passes(backward_passes_per_step)
         self.average_aggregated_gradients = average_aggregated_gradients
         self.sums_means_of = 1  # passes, where the optimizer's own accumulation has taken their mean
-        self.buckets: list[Bucket] = []  # of the last list that was reduced
+        self.buckets: list[Bucket] = []  # those of the last list that was reduced
 
     def options(self) -> dict[str, Any]:
-        """What makes another one like this."""
+        """The arguments that make another one like this."""
         names = ["name", "op", "prescale_factor", "postscale_factor", "sparse_as_dense", "bucket_bytes"]
         names += ["backward_passes_per_step", "average_aggregated_gradients", "compression", "process_set"]
         return {name: getattr(self, name) for name in names}
@@ -94,7 +94,7 @@ class GradientReducer:
         return Accumulation(self.backward_passes_per_step, is_mean=self.average_aggregated_gradients)
 
     def name_for(self, variables: Sequence[Any]) -> str:
-        """What ranks match its operations by. Raises ConfigError where two threads have one name."""
+        """The name by which ranks match its operations. Raises ConfigError if two threads have one name."""
         return self.naming(self.name, variables, self)
 
     @not_converted
@@ -126,8 +126,8 @@ class GradientReducer:
             checked += "\n" + names
         first, *others = parts or [[]]
         agreed = self._reduce_dense(result, first, labels, f"{prefix}/bucket_0", checked)
-        # What else there is to submit depends on the list: were it submitted before all ranks agree on
-        # that, it would wait for ranks that have nothing like it, and the step for it.
+        # The rest depends on the list: were it submitted before all ranks agree on that, it would wait
+        # for ranks that have nothing like it, and the step for it.
         with tf.control_dependencies(agreed):
             for number, part in enumerate(others, 1):
                 self._reduce_dense(result, part, labels, f"{prefix}/bucket_{number}")

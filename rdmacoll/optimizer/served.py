@@ -65,7 +65,7 @@ class Served(Copied):
 
 
 class Served3(Served):
-    """Of Keras 3."""
+    """An optimizer of Keras 3."""
 
     def build(self, variables: Any) -> None:
         """As of the plain optimizer, outside of what is traced: servers begin with what is here."""
@@ -78,7 +78,7 @@ class Served3(Served):
 
 
 class Served2(Served):
-    """Of Keras 2, which clips, and sums rows that come twice, before it comes to these."""
+    """An optimizer of Keras 2, which clips, and sums rows that come twice, before it calls these methods."""
 
     def build(self, var_list: Any) -> None:
         """As of the plain optimizer."""
@@ -131,7 +131,7 @@ def wrap(optimizer: Any, family: Any, name: str, options: Mapping[str, Any]) -> 
     return None
 
 
-# What `Model.save` and `keras.models.save_model` have in common: modules, and their functions or Model's.
+# `Model.save` and `keras.models.save_model` share these: modules, and their functions or Model's.
 _SAVES_IN_KERAS_3 = {
     "saving.saving_lib": "save_model",
     "legacy.saving.legacy_h5_format": "save_model_to_hdf5",

@@ -28,9 +28,10 @@ from rdmacoll.ps.calls import current
 from rdmacoll.ps.rules import Rule
 from rdmacoll.ps.rules_v1 import rule_of, slots_of
 
-# Of a graph: what declares variables and tells whether values were replaced, in the order of the program.
+# Collection of a graph: the ops that declare variables and tell whether values were replaced, in the
+# order of the program.
 _DECLARING = "rdmacoll_declaring"
-_NUMBERS = itertools.count()  # of exchanges
+_NUMBERS = itertools.count()  # numbers of exchanges
 
 
 class Exchange:
@@ -49,7 +50,7 @@ class Exchange:
         self._declaring = threading.Lock()  # sessions run ops in several threads
 
     def options(self) -> dict[str, Any]:
-        """What makes another one like this."""
+        """The arguments that make another one like this."""
         return {"name": self.name}
 
     @not_converted
@@ -120,7 +121,7 @@ class Exchange:
         earlier = [] if is_inside else before[-1:]
         with op_scope(), tf.control_dependencies(earlier):
             with tf.device("CPU:0"):
-                # Of the session, where it has a value once this step has begun.
+                # A variable of the session, which has a value once this step has begun.
                 session = tf.raw_ops.VarHandleOp(
                     dtype=tf.bool, shape=(), shared_name=f"rdmacoll_begun_{self._number}_{number}"
                 )
@@ -229,7 +230,7 @@ def _assign(variable: Any, value: Any) -> Any:
 
 
 def _to_wait_for(assigned: Any) -> Any:
-    """Of what an assignment gives, which may be the variable."""
+    """The operation of an assignment's result, which may be the variable."""
     return getattr(assigned, "op", assigned) if not tf.executing_eagerly() else assigned
 
 

@@ -24,7 +24,7 @@ from rdmacoll.optimizer import compared, fits
 from rdmacoll.optimizer.comparison import Comparison, Difference
 
 MODE, TOLERANCE = "RDMACOLL_CHECK_WEIGHTS", "RDMACOLL_CHECK_WEIGHTS_TOLERANCE"
-# What each rank tells beside its fingerprints: in `fit`; has variables that are not broadcast yet; has
+# Each rank tells these beside its fingerprints: in `fit`; has variables that are not broadcast yet; has
 # warned; updates until its epoch ends (0: unknown).
 _FITS, _HOLDS, _WARNED, _REMAINING = range(4)
 _CURE = (
@@ -116,7 +116,7 @@ class UpdateCheck:
         """Whether it compares the ranks of this process set."""
         try:
             return number_of(world.current(), self.process_set) == number
-        except ConfigError:  # of a set that was removed
+        except ConfigError:  # the set was removed
             return False
 
     def restart(self) -> None:

@@ -26,8 +26,8 @@ class Distributed(Copied):
 
     _rdmacoll_reduce: GradientReducer
     _rdmacoll_has_computed = False
-    _rdmacoll_sums: Accumulation | None = None  # of all sets of variables
-    _rdmacoll_accumulation: Accumulation | None = None  # of those of the last compute_gradients
+    _rdmacoll_sums: Accumulation | None = None  # for all sets of variables
+    _rdmacoll_accumulation: Accumulation | None = None  # for those of the last compute_gradients
     _rdmacoll_is_last: Any = None
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -35,8 +35,8 @@ class Distributed(Copied):
         self._rdmacoll_has_computed = True
         pairs = super().compute_gradients(*args, **kwargs)  # type: ignore[misc]
         reducer = self._rdmacoll_reduce
-        # What is eager, or a tf.function, goes on with the sums that there are; in a graph of TensorFlow 1
-        # each call has its own.
+        # Eager calls and functions go on with the sums that there are; in a graph of TensorFlow 1 each
+        # call has its own.
         is_graph = not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function
         if is_graph or self._rdmacoll_sums is None:
             self._rdmacoll_sums = reducer.accumulation()
