@@ -10,10 +10,12 @@ from typing import Callable
 import click
 
 from rdmacoll.cli import (
+    doctor_kernel as kernel,
     doctor_network as network,
     doctor_page,
     doctor_rdma as rdma,
     doctor_software as software,
+    doctor_start as start,
     doctor_system as system,
 )
 from rdmacoll.cli.doctor_facts import Machine
@@ -41,9 +43,9 @@ CHECKS = (
     Check("RDMA", "ports", rdma.ports, ("views", "settings")),
     Check("RDMA", "choice", rdma.choice, ("views", "settings")),
     Check("RDMA", "views", rdma.views, ("views", "settings")),
-    Check("RDMA", "kernel", rdma.kernel, ("views", "kernel", "settings")),
-    Check("RDMA", "GPU memory", rdma.gpus, ("views", "kernel")),
-    Check("RDMA", "locked memory", rdma.memlock, ("views", "memory", "settings")),
+    Check("RDMA", "kernel", kernel.kernel, ("views", "kernel", "settings")),
+    Check("RDMA", "GPU memory", kernel.gpus, ("views", "kernel")),
+    Check("RDMA", "locked memory", kernel.memlock, ("views", "memory", "settings")),
     Check("Node", "cores", system.cores, ("cores",)),
     Check("Node", "binding", system.binding, ("cores", "start")),
     Check("Node", "one-copy reads", system.one_copy, ("one_copy", "settings")),
@@ -55,11 +57,11 @@ CHECKS = (
     Check("Network", "host name", network.host_name, ("network", "start")),
     Check("Network", "interfaces", network.interfaces, ("network", "settings")),
     Check("Network", "TCP", system.congestion, ("congestion", "settings")),
-    Check("Start", "start", software.start, ("start",)),
-    Check("Start", "TF_CONFIG", software.tf_config, ("variables",)),
-    Check("Start", "Horovod", software.horovod, ("variables",)),
-    Check("Start", "secret", software.secret, ("variables",)),
-    Check("Start", "MPI", software.mpi, ("mpi", "start")),
+    Check("Start", "start", start.start, ("start",)),
+    Check("Start", "TF_CONFIG", start.tf_config, ("variables",)),
+    Check("Start", "Horovod", start.horovod, ("variables",)),
+    Check("Start", "secret", start.secret, ("variables",)),
+    Check("Start", "MPI", start.mpi, ("mpi", "start")),
     Check("TensorFlow", "TensorFlow", software.tensorflow, ("packages",)),
     Check("TensorFlow", "Keras", software.keras, ("packages",)),
 )

@@ -11,6 +11,8 @@ from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.version import __version__
 
 UNLIMITED = -1
+# Modules by which adapters reach the memory of GPUs.
+PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
 @dataclass(frozen=True)

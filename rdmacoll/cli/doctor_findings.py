@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from rdmacoll.cli.doctor_facts import UNLIMITED, Limit
+
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 
@@ -55,3 +57,18 @@ def size_text(count: int) -> str:
         if count >= factor:
             return f"{count / factor:.4g} {unit}"
     return f"{count} B"
+
+
+def limit_cure(limit: Limit, need: int, raised: str, entry: str, otherwise: str = "") -> str:
+    """How to raise a limit to `need`: in the shell if the hard limit allows it, else as root.
+
+    raised: the arguments of ulimit. entry: the line of limits.d. otherwise: more ways beside that.
+
+    >>> limit_cure(Limit(64, 4096), 1024, "-n 4096", "nofile 65536")
+    'ulimit -n 4096 in the shell or script that starts the ranks'
+    >>> limit_cure(Limit(64, 64), 1024, "-n 4096", "nofile 65536")
+    "as root: '* - nofile 65536' in /etc/security/limits.d/rdmacoll.conf and log in again"
+    """
+    if limit.hard == UNLIMITED or limit.hard >= need:
+        return f"ulimit {raised} in the shell or script that starts the ranks"
+    return f"as root: '* - {entry}' in /etc/security/limits.d/rdmacoll.conf and log in again{otherwise}"

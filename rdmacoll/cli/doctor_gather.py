@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Callable, TypeVar
 
 from rdmacoll.cli.doctor_facts import (
+    PEER_MODULES,
     Congestion,
     Cores,
     Engine,
@@ -45,7 +46,6 @@ _TENSORFLOW_TIMEOUT_S = 300
 _IPC_LOCK = 14  # CAP_IPC_LOCK, the bit
 _MELLANOX, _NVIDIA = "0x15b3", "0x10de"  # PCI vendors
 _MODULES = ("ib_core", "ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "mlx4_ib", "mlx5_ib")
-_PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "intel-tensorflow")
 
 # "tensorflow.python.framework.errors_impl.NotFoundError: lib.so: undefined symbol: x"
@@ -121,7 +121,7 @@ def kernel(sys: Path, proc: Path, dev: Path) -> Kernel:
     """The kernel's part, below these three roots."""
     loaded = {line.split(" ")[0] for line in read(proc / "modules").splitlines()}
     # A module that is built in shows in /sys/module only when it has parameters or a version.
-    modules = [m for m in (*_MODULES, *_PEER_MODULES) if m in loaded or (sys / "module" / m).is_dir()]
+    modules = [m for m in (*_MODULES, *PEER_MODULES) if m in loaded or (sys / "module" / m).is_dir()]
     if (sys / "class/infiniband_verbs").is_dir() and "ib_uverbs" not in modules:
         modules.append("ib_uverbs")
     verbs = sys / "class/infiniband_verbs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rdmacoll.cli.doctor_facts import UNLIMITED, Machine
-from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
+from rdmacoll.cli.doctor_findings import Finding, limit_cure, note, ok, problem, size_text
 
 # Descriptors: the engine keeps some for each peer, Python and TensorFlow some hundred.
 _FILES_TIGHT, _FILES_FEW = 1024, 256
@@ -155,6 +155,10 @@ def memory(machine: Machine) -> Iterator[Finding]:
     )
 
 
+def _number(limit: int) -> str:
+    return "unlimited" if limit == UNLIMITED else str(limit)
+
+
 def threads(machine: Machine) -> Iterator[Finding]:
     """Whether threads have room: cores, and the limit of their number."""
     found, count = machine.threads, len(machine.cores.allowed)
@@ -165,8 +169,7 @@ def threads(machine: Machine) -> Iterator[Finding]:
             "threads",
             f"this user may have {soft} processes and threads (RLIMIT_NPROC), {_THREADS_FEW} are advised",
             why="the engine, TensorFlow and numpy start threads, and a start without them fails",
-            cure="ulimit -u unlimited in the script that starts the ranks; before that, as root: '* - nproc "
-            "65536' in /etc/security/limits.d/rdma.conf",
+            cure=limit_cure(found.limit, _THREADS_FEW, f"-u {_number(found.limit.hard)}", "nproc 65536"),
             check=check,
         )
     elif found.asked is not None and found.ranks > 1 and found.asked * found.ranks > count:
@@ -190,18 +193,14 @@ def files(machine: Machine) -> Iterator[Finding]:
     why = "each rank keeps connections to its peers, and TensorFlow opens many files of its own"
     check = "ulimit -n, on each node and as the ranks are started"
     if soft == UNLIMITED or soft >= _FILES_TIGHT:
-        yield ok("open files", "unlimited" if soft == UNLIMITED else str(soft), why=why, check=check)
+        yield ok("open files", _number(soft), why=why, check=check)
         return
-    if hard == UNLIMITED or hard >= _FILES_TIGHT:
-        cure = (
-            f"ulimit -n {hard if hard != UNLIMITED else 65536} in the shell or script that starts the ranks"
-        )
-    else:
-        cure = "as root: '* - nofile 65536' in /etc/security/limits.d/files.conf and log in again"
     yield (problem if soft < _FILES_FEW else note)(
         "open files",
         f"this process may open {soft} files, {_FILES_TIGHT} are advised",
         why=why,
-        cure=cure,
+        cure=limit_cure(
+            machine.files, _FILES_TIGHT, f"-n {65536 if hard == UNLIMITED else hard}", "nofile 65536"
+        ),
         check=check,
     )
