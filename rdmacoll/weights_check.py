@@ -54,7 +54,8 @@ def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet 
     comparison = Comparison(title, one)
     # States that one rank has changed are known again in each call, by the values at their broadcast.
     left_out: set[int] = set()
-    comparison.meet(lambda: _entries(model, optimizer), _session(), left_out)
+    comparison.read(lambda: _entries(model, optimizer), _session(), left_out)
+    comparison.meet()
     if comparison.is_equal():
         return
     found = comparison.difference(update_check.tolerance(), left_out)

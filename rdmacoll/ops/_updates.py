@@ -94,14 +94,19 @@ def count_update(name: str, variables: Sequence[Any]) -> None:
             with waiting():
                 _compare(name)
         return
-    _shared()
     graph = tf.compat.v1.get_default_graph()
     handles = [graph.capture(one.handle) for one in variables if hasattr(one, "handle")]
-    with op_scope(), tf.device("CPU:0"):
-        op = ops().rdmacoll_applied(optimizer=name)
+    op = count_op(name)
     if not hasattr(graph, _HANDLES):
         setattr(graph, _HANDLES, {})
     getattr(graph, _HANDLES)[op.name] = handles
+
+
+def count_op(name: str) -> Any:
+    """An op that counts an update whenever it runs."""
+    _shared()
+    with op_scope(), tf.device("CPU:0"):
+        return ops().rdmacoll_applied(optimizer=name)
 
 
 def _order_after_assignments() -> None:
@@ -111,12 +116,14 @@ def _order_after_assignments() -> None:
 
     @auto_control_deps.register_acd_resource_resolver
     def _rdmacoll_applied(op: Any, reads: Any, writes: Any) -> bool:
-        del writes
+        del reads
         if op.type != "RdmacollApplied":
             return False
         handles = [_origin(handle) for handle in getattr(op.graph, _HANDLES, {}).get(op.name, [])]
-        unknown = [handle for handle in handles if handle not in reads]
-        reads.update(unknown)
+        # It only reads them. As a reader it would be in no order to the next op of its name, which may not
+        # count before the next comparison is set.
+        unknown = [handle for handle in handles if handle not in writes]
+        writes.update(unknown)
         return bool(unknown)
 
 

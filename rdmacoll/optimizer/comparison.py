@@ -60,39 +60,44 @@ class Comparison:
         self._states: list[Entry] = []
         self._values: list[Array] = []
         self._prints: Array = np.zeros(0, np.uint64)
+        self._row: Array = np.zeros(_COLUMNS, np.int64)
+        self._row[_IS_HERE] = 1
+        self._failure: Exception | None = None
         self.live: list[int] = []  # members of the set that take part, ascending
 
-    def meet(
+    def read(
         self,
         entries: Callable[[], tuple[list[Entry], list[Entry]]],
         session: Any,
         left_out: set[int],
-        told: Sequence[int] = (),
-    ) -> Array:
-        """Exchanges the fingerprints of all values, and what else each rank tells: a row for each rank of
-        `live`. entries: weights, and states (non-trainable variables) without those at the positions
-        `left_out`. An error of one rank is raised on all."""
-        row = np.zeros(_COLUMNS + len(told), np.int64)
-        row[_IS_HERE] = 1
-        row[_COLUMNS:] = told
-        failure: Exception | None = None
+    ) -> None:
+        """Reads all values of this rank. entries: weights, and states (non-trainable variables) without those
+        at the positions `left_out`. Raises nothing: `meet` tells all ranks of an error."""
         try:
             self._weights, self._states = entries()
             self._values = compared.values_of([*self._weights, *self._states], session)
             self._prints = compared.fingerprints(self._values)
             count = len(self._weights)
-            row[_COUNT] = count
-            row[_STRUCTURE] = _signed(compared.structure_of(self._values))
-            row[_PRINT] = _hash(self._prints[:count])
             kept = [i for i in range(len(self._states)) if i not in left_out]
-            row[_STATES] = _hash(self._prints[count:][kept])
+            self._row[_COUNT] = count
+            self._row[_STRUCTURE] = _signed(compared.structure_of(self._values))
+            self._row[_PRINT] = _hash(self._prints[:count])
+            self._row[_STATES] = _hash(self._prints[count:][kept])
         except Exception as error:
-            failure = error
-            row[_FAILED] = 1
-        table = self._table(row, "fingerprints")
+            self._failure = error
+            self._row[_FAILED] = 1
+
+    def fingerprint(self) -> int:
+        """Of all weights of this rank."""
+        return int(self._row[_PRINT])
+
+    def meet(self, told: Sequence[int] = ()) -> Array:
+        """Exchanges the fingerprints of all values, and what else each rank tells: a row for each rank of
+        `live`. An error of one rank's `read` is raised on all."""
+        table = self._table(np.concatenate([self._row, np.array(told, np.int64)]), "fingerprints")
         self.live = [member for member in range(len(table)) if table[member, _IS_HERE]]
-        if failure is not None:
-            raise failure
+        if self._failure is not None:
+            raise self._failure
         self._refuse(table)
         self._hashes = table[self.live][:, [_PRINT, _STATES]]
         told_by_all: Array = table[self.live][:, _COLUMNS:]

@@ -11,7 +11,7 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted
-from rdmacoll.optimizer import once
+from rdmacoll.optimizer import once, tape_check
 from rdmacoll.optimizer.accumulation import checked_passes
 from rdmacoll.optimizer.identity import name_of_named_tape, name_of_tape
 from rdmacoll.optimizer.reduce import GradientReducer, refuse_servers
@@ -31,6 +31,7 @@ class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
         """As `tf.GradientTape.gradient`, reduced over all ranks; the structure of `sources`."""
         mine = super().gradient(target, sources, output_gradients, unconnected_gradients)
         reducer, variables = self._rdmacoll_reduce, tf.nest.flatten(sources)
+        tape_check.asked(reducer, variables)
         reduced = reducer(tf.nest.flatten(mine), variables)
         once.note(reduced, variables, reducer.process_set, is_early=True)
         return tf.nest.pack_sequence_as(mine, reduced)
@@ -57,6 +58,8 @@ def DistributedGradientTape(
     set, nor what is made from that alone. Made from gradients of a plain tape, too, it is an error unless the
     optimizer takes means. name: equal on all ranks, for models that several threads train at the same time;
     without it tapes of other threads than the main one are told apart by their sources' names and shapes.
+    Ranks compare the sources before updates, as RDMACOLL_CHECK_WEIGHTS says; slots of a plain optimizer are
+    compared by `check_weights` alone, and nothing is in a graph of TensorFlow 1.
     Raises ConfigError for a tape that is wrapped already, for several backward passes to a step (a tape lives
     for one), and with asynchronous parameter servers, which reduce nothing. Tapes of two threads that nothing
     tells apart are an error as well, which ends the world.

@@ -22,24 +22,27 @@ from rdmacoll.engine.submission import Array
 from rdmacoll.ops import _updates
 from rdmacoll.optimizer import compared, fits
 from rdmacoll.optimizer.comparison import Comparison, Difference
+from rdmacoll.optimizer.registry import plain_variable
 
 MODE, TOLERANCE = "RDMACOLL_CHECK_WEIGHTS", "RDMACOLL_CHECK_WEIGHTS_TOLERANCE"
 # Each rank tells these beside its fingerprints: in `fit`; has variables that are not broadcast yet; has
-# warned; updates until its epoch ends (0: unknown).
-_FITS, _HOLDS, _WARNED, _REMAINING = range(4)
+# warned; updates until its epoch ends (0: unknown); updates so far; needs no more comparisons.
+_FITS, HOLDS, _WARNED, _REMAINING, _UPDATES, ENDS = range(6)
 _CURE = (
     "Give all ranks the same values before the first batch (BroadcastGlobalVariablesCallback, "
     "broadcast_variables), let callbacks decide by the same numbers (MetricAverageCallback before them), or "
     "allow it with {tolerance}={value:.3g} or {mode}=off."
 )
 
-_CHECKS: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()
+_CHECKS: weakref.WeakKeyDictionary[Any, UpdateCheck] = weakref.WeakKeyDictionary()  # by optimizer
+_ALL: weakref.WeakSet[UpdateCheck] = weakref.WeakSet()
+_MADE: dict[str, int] = {}  # how many checks have had a name
 
 
 def applied(optimizer: Any, variables: Sequence[Any]) -> None:
     """Called where an optimizer that is wrapped has applied an update of `variables`, or is traced doing so.
     Raises MismatchError when it is time to compare, and ranks differ."""
-    if not _is_needless(optimizer) and not _is_elsewhere():
+    if not _is_needless(optimizer) and not is_elsewhere():
         _made(optimizer, variables).applied(variables)
 
 
@@ -55,13 +58,19 @@ def applied_in_a_graph(optimizer: Any, weights: Sequence[Any], passes: int, sess
 
 
 def _is_needless(optimizer: Any) -> bool:
-    return optimizer._rdmacoll_reduce.process_set.size() == 1 or mode() == "off"
+    return not is_wanted(optimizer._rdmacoll_reduce.process_set)
+
+
+def is_wanted(process_set: ProcessSet) -> bool:
+    """Whether the ranks of this set are to be compared."""
+    return process_set.size() > 1 and mode() != "off"
 
 
 def _made(optimizer: Any, variables: Sequence[Any]) -> UpdateCheck:
     check = _CHECKS.get(optimizer)
     if check is None:
-        check = _CHECKS[optimizer] = UpdateCheck(optimizer, variables)
+        reducer = optimizer._rdmacoll_reduce  # whose names in other threads are other ones
+        check = _CHECKS[optimizer] = UpdateCheck(reducer.name_for(variables), reducer.process_set, optimizer)
     return check
 
 
@@ -70,10 +79,16 @@ def check_of(optimizer: Any) -> UpdateCheck | None:
     return _CHECKS.get(optimizer)
 
 
-def _is_elsewhere() -> bool:
+def compares(variables: Sequence[Any]) -> bool:
+    """Whether the comparisons of some optimizer have all these variables in them."""
+    wanted = {id(plain_variable(one)) for one in variables}
+    return any(wanted <= check.identities() for check in list(_CHECKS.values()))
+
+
+def is_elsewhere() -> bool:
     """In a graph of TensorFlow 1, whose variables Python cannot read meanwhile; and in all replicas of a
     strategy but the first one."""
-    if not tf.executing_eagerly() and not tf.compat.v1.get_default_graph().building_function:
+    if not tf.compat.v1.executing_eagerly_outside_functions():
         return True
     replica = tf.distribute.get_replica_context()
     number = 0 if replica is None else replica.replica_id_in_sync_group
@@ -95,22 +110,22 @@ def tolerance() -> float:
 class UpdateCheck:
     """The comparisons of one optimizer."""
 
-    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
-        self.name: str = optimizer._rdmacoll_reduce.name_for(variables)  # other threads' have other ones
-        self._optimizer = weakref.ref(optimizer)
+    FIRST_DUE = 1  # the update after which the ranks meet first
+
+    def __init__(self, name: str, process_set: ProcessSet, optimizer: Any) -> None:
+        """name: the same on all ranks. The second optimizer that has it gets a number."""
+        number = _MADE[name] = _MADE.get(name, 0) + 1
+        self.name = name if number == 1 else f"{name} ({number})"
+        self.process_set = process_set  # whose ranks are compared
+        self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
         self._weights: dict[int, Any] = {}  # by identity, in the order of their first update
         self._left_out: set[int] = set()  # positions of states that ranks have changed
         self._has_warned = False
         self._has_noted = False
         self.batches = 0  # in a graph of TensorFlow 1
         self.restart()
-        _updates.listen(self.name, self.compare)
-
-    @property
-    def process_set(self) -> ProcessSet:
-        """Whose ranks are compared."""
-        found: ProcessSet = self._optimizer()._rdmacoll_reduce.process_set  # type: ignore[union-attr]
-        return found
+        _ALL.add(self)
+        _updates.listen(self.name, self.heard)
 
     def is_of(self, number: int) -> bool:
         """Whether it compares the ranks of this process set."""
@@ -123,20 +138,18 @@ class UpdateCheck:
         """The next update is the first one again."""
         self._left_out.clear()
         self._has_warned = False
-        _updates.start_counting(self.name, due=1)
+        _updates.start_counting(self.name, due=self.FIRST_DUE)
 
     def applied(self, variables: Sequence[Any]) -> None:
         """An update that is applied or traced here."""
-        for variable in variables:
-            self._weights.setdefault(id(variable), variable)
+        self.keep(variables)
         # Eager updates need no order among ops.
-        entries = [] if tf.executing_eagerly() else self._entries()[0]
+        entries = [] if tf.executing_eagerly() else self.entries()[0]
         _updates.count_update(self.name, [entry.source for entry in entries])
 
     def applied_in_a_graph(self, variables: Sequence[Any], session: Any) -> None:
         """An update that the session has just run."""
-        for variable in variables:
-            self._weights.setdefault(id(variable), variable)
+        self.keep(variables)
         if _updates.is_due_after_one_more(self.name):
             self.compare(session)
 
@@ -144,35 +157,65 @@ class UpdateCheck:
         """How many there were."""
         return _updates.updates(self.name)
 
-    def _entries(self) -> tuple[list[compared.Entry], list[compared.Entry]]:
+    def keep(self, variables: Sequence[Any]) -> None:
+        """These are among the optimizer's."""
+        for variable in variables:
+            self._weights.setdefault(id(variable), variable)
+
+    def weights(self) -> list[Any]:
+        """All variables of the updates so far."""
+        return list(self._weights.values())
+
+    def identities(self) -> set[int]:
+        """The identities of their plain variables."""
+        return {id(plain_variable(one)) for one in self.weights()}
+
+    def entries(self) -> tuple[list[compared.Entry], list[compared.Entry]]:
+        """What is compared: weights with all of their optimizer, and states."""
         fit = fits.of(self._optimizer())
         states = [] if fit is None else compared.variable_entries(fit.states())
-        return compared.entries_of(list(self._weights.values()), self._optimizer()), states
+        return compared.entries_of(self.weights(), self._optimizer()), states
+
+    def heard(self) -> None:
+        """An update is due."""
+        self.compare()
 
     def compare(self, session: Any = None) -> None:
         """After the update that was due. session: of a graph of TensorFlow 1."""
-        count = self.updates()
-        fit = fits.of(self._optimizer())
-        told = [0, 0, int(self._has_warned), 0]
-        if fit is not None:
-            told[_FITS] = 1
-            # In a graph of TensorFlow 1 the callbacks of the batch have been called.
-            hears = session is None
-            told[_HOLDS] = int(hears and fit.waits_for_a_broadcast(self._weights.values(), count))
-            told[_REMAINING] = fit.remaining(self.name, count)
         comparison = Comparison(f"check of {self.name}", self.process_set)
-        said = comparison.meet(self._entries, session, self._left_out, told)
+        comparison.read(self.entries, session, self._left_out)
+        said = comparison.meet(self.told(comparison, session))
+        # Sessions of TensorFlow 1 may run several updates at once, and not equally many on all ranks.
+        count = int(said[:, _UPDATES].max())
         action = _action(count, said)
         is_judged = action != "nothing"
-        _updates.set_due(self.name, next_due(mode(), count, is_judged, int(said[0, _REMAINING])))
+        due = next_due(mode(), count, is_judged, int(said[0, _REMAINING]))
+        _updates.set_due(self.name, _updates.NEVER if said[:, ENDS].any() else due)
         if not is_judged or comparison.is_equal():
             return
         found = comparison.difference(tolerance(), self._left_out)
         if found is not None:
             self._tell(found, count, is_error=action == "error", is_first=comparison.live[0])
 
+    def told(self, comparison: Comparison, session: Any) -> list[int]:
+        """What this rank adds to its fingerprints."""
+        count = self.updates()
+        told = [0, 0, int(self._has_warned), 0, count, 0]
+        fit = fits.of(self._optimizer())
+        if fit is not None:
+            told[_FITS] = 1
+            # In a graph of TensorFlow 1 the callbacks of the batch have been called.
+            hears = session is None
+            told[HOLDS] = int(hears and fit.waits_for_a_broadcast(self.weights(), count))
+            told[_REMAINING] = fit.remaining(self.name, count)
+        return told
+
+    def moment(self, count: int) -> str:
+        """When the ranks differ, for messages."""
+        return f"after update {count} of {self.name}"
+
     def _tell(self, found: Difference, count: int, *, is_error: bool, is_first: int) -> None:
-        text = f"after update {count} of {self.name}, {found.sentence()}"
+        text = f"{self.moment(count)}, {found.sentence()}"
         speaks = self.process_set.rank() == is_first
         if not found.is_beyond:
             if speaks and not self._has_noted:
@@ -209,7 +252,7 @@ def _allowing(relative: float) -> float:
 
 def _action(count: int, said: Array) -> str:
     """The same on all ranks: "error" and "warning" where values differ, or "nothing"."""
-    if said[:, _HOLDS].any():
+    if said[:, [HOLDS, ENDS]].any() or (said[:, _UPDATES] != count).any():
         return "nothing"
     if said[:, _FITS].all():
         return "error"
@@ -239,7 +282,7 @@ def next_due(setting: str, count: int, is_judged: bool, remaining: int) -> int:
 
 def _restart_all(number: int | None = None) -> None:
     """After a join of this process set, or at the begin of a world: of every set."""
-    for check in list(_CHECKS.values()):
+    for check in list(_ALL):
         if number is None or check.is_of(number):
             check.restart()
 

@@ -18,6 +18,7 @@ from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.origin import Origin
 from rdmacoll.optimizer.reduce import GradientReducer
 from rdmacoll.optimizer.replicas import refuse_accumulation
+from rdmacoll.optimizer.session_check import counted
 from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
 
 
@@ -77,7 +78,10 @@ class Distributed(Copied):
         call = f"apply_gradients of a wrapped {type(self).__name__}"
         cure = "take them from its compute_gradients, or from a DistributedGradientTape"
         gradients = once.required(reducer, gradients, variables, call, cure)
-        done = super().apply_gradients(list(zip(gradients, variables)), *args, **kwargs)  # type: ignore[misc]
+        with counted(self, variables):
+            done = super().apply_gradients(  # type: ignore[misc]
+                list(zip(gradients, variables)), *args, **kwargs
+            )
         once.forget(variables, reducer.process_set)
         return done
 

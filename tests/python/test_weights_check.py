@@ -29,6 +29,10 @@ def test_ranks_that_come_apart_in_fit_are_found_with_keras_3() -> None:
     run_checks("tf_weights_fits.py", 3, arguments=["3"])
 
 
+def test_ranks_that_come_apart_are_found_with_wrapped_tapes_and_with_tensorflow_1() -> None:
+    run_checks("tf_weights_modes.py", 2, arguments=["3"])
+
+
 def of_keras_2(folder: Path, program: str, *arguments: str) -> list[list[str]]:
     env = {"PYTHONPATH": path_of(folder), "TF_USE_LEGACY_KERAS": "1"}
     outcome = run(ROOT / "tests" / "multiprocess" / program, 3, arguments=arguments, env=env, deadline_s=900)
@@ -53,6 +57,13 @@ def test_ranks_that_come_apart_are_found_with_keras_2(tf_keras: Path, kind: str)
 @pytest.mark.parametrize("kind", ["legacy", "2"])
 def test_ranks_that_come_apart_in_fit_are_found_with_keras_2(tf_keras: Path, kind: str) -> None:
     for done in of_keras_2(tf_keras, "tf_weights_fits.py", kind):
+        assert len(done) > 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["legacy", "2"])
+def test_ranks_that_come_apart_are_found_with_wrapped_tapes_and_keras_2(tf_keras: Path, kind: str) -> None:
+    for done in of_keras_2(tf_keras, "tf_weights_modes.py", kind):
         assert len(done) > 8
 
 

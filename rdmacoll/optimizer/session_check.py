@@ -1,0 +1,92 @@
+"""The comparison of ranks in sessions of TensorFlow 1.
+
+An op in the graph counts the updates of an optimizer. When one is due, Python reads the variables behind that
+run of the session, where no other op assigns to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from rdmacoll.ops import _updates
+from rdmacoll.ops._names import outermost
+from rdmacoll.optimizer import compared, update_check
+from rdmacoll.optimizer.update_check import UpdateCheck
+
+_CHECKS = "_rdmacoll_session_checks"  # an attribute of graphs: their optimizers' checks, which hold the graph
+_DUE: list[SessionCheck] = []
+
+
+@contextlib.contextmanager
+def counted(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
+    """Within, an update of `variables` is built, which is counted whenever it runs."""
+    reducer = optimizer._rdmacoll_reduce
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        yield
+        update_check.applied(optimizer, variables)
+        return
+    if not update_check.is_wanted(reducer.process_set):
+        yield
+        return
+    _watch()
+    graph = outermost(tf.compat.v1.get_default_graph())
+    if not hasattr(graph, _CHECKS):
+        setattr(graph, _CHECKS, {})
+    checks = getattr(graph, _CHECKS)
+    check = checks.get(optimizer)
+    if check is None:
+        name = reducer.name_for(variables)
+        check = checks[optimizer] = SessionCheck(name, reducer.process_set, optimizer)
+    check.keep(variables)
+    with tf.control_dependencies([_updates.count_op(check.name)]):
+        yield
+
+
+class SessionCheck(UpdateCheck):
+    """The comparisons of one optimizer in one graph."""
+
+    FIRST_DUE = 2  # behind the first step the program may broadcast
+
+    def heard(self) -> None:
+        """The session's run has not ended yet."""
+        _DUE.append(self)
+
+    def is_in(self, graph: Any) -> bool:
+        """Whether its variables belong to this graph."""
+        return self in getattr(graph, _CHECKS, {}).values()
+
+    def entries(self) -> tuple[list[compared.Entry], list[compared.Entry]]:
+        """Without rates that are functions: they would add ops to a graph that may be final."""
+        weights, states = super().entries()
+        return [entry for entry in weights if not callable(entry.source)], states
+
+
+def _watch() -> None:
+    """Every `run` of a session is followed by the comparisons that became due in it."""
+    from tensorflow.python.client.session import BaseSession
+
+    plain = BaseSession.run
+    if getattr(plain, "is_rdmacoll", False):
+        return
+
+    @functools.wraps(plain)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = plain(self, *args, **kwargs)
+        if _DUE:
+            _compare(self)
+        return result
+
+    run.is_rdmacoll = True  # type: ignore[attr-defined]
+    BaseSession.run = run
+
+
+def _compare(session: Any) -> None:
+    for check in [one for one in list(_DUE) if one.is_in(session.graph)]:
+        _DUE.remove(check)
+        with session.graph.as_default():
+            check.compare(session)

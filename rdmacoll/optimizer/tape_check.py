@@ -1,0 +1,81 @@
+"""The comparison of ranks at the gradients of a wrapped tape, whose optimizer may be a plain one.
+
+Ranks ask such a tape for the same gradients in the same order. At each of these moments the variables are as
+the updates before have left them. What its optimizer keeps is not known here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from rdmacoll.ops import _updates
+from rdmacoll.optimizer import compared, update_check
+from rdmacoll.optimizer.comparison import Comparison
+from rdmacoll.optimizer.identity import Numbers
+from rdmacoll.optimizer.update_check import ENDS, HOLDS, UpdateCheck
+
+if TYPE_CHECKING:
+    from rdmacoll.optimizer.reduce import GradientReducer
+
+_NUMBERS: dict[str, Numbers] = {}  # by name: the lists of variables that tapes of this name have had
+_CHECKS: dict[tuple[str, int], TapeCheck] = {}
+
+
+def asked(reducer: GradientReducer, sources: Sequence[Any]) -> None:
+    """Called where a wrapped tape is asked for gradients, or is traced being asked, before an update. Raises
+    MismatchError when it is time to compare, and ranks differ."""
+    if not update_check.is_wanted(reducer.process_set) or update_check.is_elsewhere():
+        return
+    variables = [one for one in sources if hasattr(one, "assign")]
+    if not variables:
+        return
+    name = reducer.name_for(sources)
+    number = _NUMBERS.setdefault(name, Numbers()).number(variables)
+    check = _CHECKS.get((name, number))
+    if check is None:
+        check = _CHECKS[name, number] = TapeCheck(name, reducer.process_set, None)
+    check.asked(variables)
+
+
+class TapeCheck(UpdateCheck):
+    """The comparisons of one tape's variables."""
+
+    _sources: Sequence[weakref.ref[Any]] = ()  # it lives longer than a model
+    _first = 0  # the fingerprint at the first gradients
+
+    def asked(self, variables: Sequence[Any]) -> None:
+        """For gradients with respect to these."""
+        self._sources = [weakref.ref(one) for one in variables]
+        # Eager updates need no order among ops.
+        entries = [] if tf.executing_eagerly() else compared.variable_entries(variables)
+        _updates.count_update(self.name, [entry.source for entry in entries])
+
+    def weights(self) -> list[Any]:
+        """Those of the last call."""
+        return [one for one in (reference() for reference in self._sources) if one is not None]
+
+    def compare(self, session: Any = None) -> None:
+        """At the first gradients no update has been applied yet."""
+        if self.updates() > 1:
+            super().compare(session)
+            return
+        comparison = Comparison(self.name, self.process_set)
+        comparison.read(self.entries, session, set())
+        self._first = comparison.fingerprint()
+        _updates.set_due(self.name, 2)
+
+    def told(self, comparison: Comparison, session: Any) -> list[int]:
+        """Without an update so far, the program may still broadcast. A wrapped optimizer with the same
+        variables compares them itself."""
+        told = super().told(comparison, session)
+        told[HOLDS] = int(comparison.fingerprint() == self._first)
+        told[ENDS] = int(update_check.compares(self.weights()))
+        return told
+
+    def moment(self, count: int) -> str:
+        """Before an update."""
+        return f"at the gradients number {count} of {self.name}"

@@ -1,0 +1,186 @@
+"""Ranks that come apart are found without a wrapped optimizer of Keras: with a wrapped tape and a plain
+optimizer, and with wrapped optimizers of TensorFlow 1, eagerly, in functions and in sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tf_common import run_all, value
+from tf_weights_common import LAST, RANK, apart, data, keras, lines, loop, moved, sgd, small, with_settings
+
+import rdmacoll
+
+v1 = tf.compat.v1
+STEPS = 9
+
+
+def warned(call: Callable[[], Any]) -> str:
+    """The one warning of the ranks' differences, which rank 0 writes; empty where there is none."""
+    with lines() as said:
+        call()
+    found = [line for line in said if "train apart" in line]
+    counts = rdmacoll.engine.allgather(np.array([len(found)]))
+    assert counts.tolist() in ([0] * (LAST + 1), [1] + [0] * LAST), (counts, said)
+    return found[0] if found else ""
+
+
+def sends(model: Any) -> Callable[[int], None]:
+    """Broadcasts behind the first step."""
+    return lambda number: None if number else rdmacoll.broadcast_variables(model.variables, 0)
+
+
+def with_tape(
+    model: Any, steps: int, *, eagerly: bool = False, passes: int = 1, after: Any = None, wraps: bool = False
+) -> None:
+    """A loop of one's own: the tape is wrapped, and the optimizer only if it `wraps`."""
+    optimizer = sgd() if wraps else keras.optimizers.SGD(0.05, momentum=0.9)
+
+    def step(x: Any, y: Any) -> None:
+        variables = model.trainable_variables
+        sums = [tf.zeros_like(variable) for variable in variables]
+        for _ in range(passes):
+            with rdmacoll.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+            sums = [total + one for total, one in zip(sums, tape.gradient(loss, variables))]
+        optimizer.apply_gradients(zip(sums, variables))
+
+    run = step if eagerly else tf.function(step)
+    for number in range(steps):
+        run(*map(tf.constant, data(1, salt=number)))
+        if after:
+            after(number)
+
+
+def check_a_tape_with_a_plain_optimizer_is_compared_before_its_updates() -> None:
+    for eagerly in (True, False):
+        text = warned(lambda eagerly=eagerly: with_tape(small(), STEPS, eagerly=eagerly))
+        assert RANK or "kernel of rank" in text, text
+        assert RANK or "at the gradients number 2 of DistributedGradientTape" in text, text
+        model = small()
+        assert not warned(
+            lambda model=model, eagerly=eagerly: with_tape(model, STEPS, eagerly=eagerly, after=sends(model))
+        )
+
+
+def check_the_passes_of_a_tape_before_the_first_update_are_not_judged() -> None:
+    model = small()
+    assert not warned(lambda: with_tape(model, 4, passes=2, after=sends(model)))
+
+
+def check_a_tape_that_is_not_alone_leaves_the_comparison_to_the_optimizer() -> None:
+    text = warned(lambda: with_tape(small(), STEPS, wraps=True))
+    assert RANK or "after update 2 of DistributedOptimizer" in text, text
+
+
+@with_settings(check_weights=3)
+def check_a_tape_ends_at_a_number_of_its_gradients() -> None:
+    model = small(seed=0)
+
+    def after(number: int) -> None:
+        if number == 3 and RANK == LAST:
+            moved(model.trainable_variables[0])
+
+    apart(lambda: with_tape(model, STEPS, after=after), "at the gradients number 6 of")
+
+
+class InSession:
+    """Two updates of `weights` by an optimizer of TensorFlow 1, each of which changes all of its slots."""
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        self.weights = [
+            v1.get_variable(f"w{i}", initializer=value(seed, shape, salt=i))
+            for i, shape in enumerate([(3, 2), (2,)])
+        ]
+        self.x = v1.placeholder(tf.float32, (4, 3))
+        self.optimizer = rdmacoll.DistributedOptimizer(v1.train.AdamOptimizer(0.1), **options)
+        self.step = self.optimizer.minimize(self.loss(), global_step=v1.train.get_or_create_global_step())
+        self.changed = self.weights[1].assign_add([0.0, 0.5])
+
+    def loss(self) -> Any:
+        return tf.reduce_mean((self.x @ self.weights[0] + self.weights[1]) ** 2)
+
+    def run(self, session: Any, steps: int) -> None:
+        for number in range(steps):
+            session.run(self.step, {self.x: value(RANK, (4, 3), salt=number)})
+
+
+def check_sessions_are_compared_behind_a_run() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        made = InSession(RANK)
+        session.run(v1.global_variables_initializer())
+        text = warned(lambda: made.run(session, STEPS))
+        assert RANK or "after update 2 of DistributedOptimizer" in text, text
+        assert RANK or "w0 of rank" in text or "w1 of rank" in text, text
+    for hooks in ([rdmacoll.BroadcastGlobalVariablesHook(0)], []):
+        with tf.Graph().as_default():
+            made = InSession(RANK if hooks else 0)
+            with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+                assert not warned(lambda made=made, session=session: made.run(session, STEPS))
+
+
+@with_settings(check_weights=4)
+def check_sessions_end_at_a_number_of_updates() -> None:
+    for change in ("changed", "beta"):
+        with tf.Graph().as_default():
+            made = InSession(0)
+            if change == "beta":
+                made.changed = v1.assign(made.optimizer.variables()[0], 0.25)
+            with v1.train.MonitoredTrainingSession() as session:
+                made.run(session, 5)
+                if RANK == LAST:
+                    session.run(made.changed)
+                apart(
+                    lambda made=made, session=session: made.run(session, STEPS),
+                    "after update 8 of",
+                    f"of rank {LAST} differs",
+                )
+
+
+@with_settings(check_weights=2)
+def check_updates_in_branches_and_passes_count_in_sessions() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        made = InSession(0, backward_passes_per_step=2)
+        session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+        made.run(session, 4)
+        if RANK == LAST:
+            session.run(made.changed)
+        made.run(session, 3)
+        apart(lambda: made.run(session, 1), "after update 4 of")
+
+
+@with_settings(check_weights=3)
+def check_optimizers_of_tensorflow_1_without_sessions() -> None:
+    for is_function in (False, True):
+        weights = [tf.Variable(value(0, (3, 2))), tf.Variable(value(0, (2,)))]
+        optimizer = rdmacoll.DistributedOptimizer(v1.train.AdamOptimizer(0.1))
+
+        def step(x: Any, weights: Any = weights, optimizer: Any = optimizer) -> None:
+            optimizer.minimize(lambda: tf.reduce_mean((x @ weights[0] + weights[1]) ** 2))
+
+        run = tf.function(step) if is_function else step
+        for number in range(7):
+            run(tf.constant(value(RANK, (4, 3), salt=number)))
+        if RANK == LAST:
+            moved(weights[1])
+        run(tf.constant(value(RANK, (4, 3))))
+        apart(lambda run=run: run(tf.constant(value(RANK, (4, 3)))), "after update 9 of")
+
+
+@with_settings(check_weights=2)
+def check_optimizers_of_one_name_are_compared_apart() -> None:
+    pair = [(small(seed=0), sgd(name="both")) for _ in range(2)]
+    for _ in range(2):
+        for model, optimizer in pair:
+            loop(model, optimizer, 3)
+    if RANK == LAST:
+        moved(pair[1][0].trainable_variables[0])
+    loop(*pair[0], 2)
+    apart(lambda: loop(*pair[1], 2), "after update 8 of both (2)")
+
+
+if __name__ == "__main__":
+    run_all(globals())
+    rdmacoll.shutdown()
