@@ -88,7 +88,7 @@ class Comparison:
             self._row[_FAILED] = 1
 
     def fingerprint(self) -> int:
-        """Of all weights of this rank."""
+        """A hash of all weights of this rank."""
         return int(self._row[_PRINT])
 
     def meet(self, told: Sequence[int] = ()) -> Array:

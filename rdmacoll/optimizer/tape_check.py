@@ -1,7 +1,7 @@
 """The comparison of ranks at the gradients of a wrapped tape, whose optimizer may be a plain one.
 
 Ranks ask such a tape for the same gradients in the same order. At each of these moments the variables are as
-the updates before have left them. What its optimizer keeps is not known here.
+the updates before have left them. The slots of its optimizer are not known here.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ class UpdateCheck:
         return {id(plain_variable(one)) for one in self.weights()}
 
     def entries(self) -> tuple[list[compared.Entry], list[compared.Entry]]:
-        """What is compared: weights with all of their optimizer, and states."""
+        """Weights with all variables of their optimizer, and states."""
         fit = fits.of(self._optimizer())
         states = [] if fit is None else compared.variable_entries(fit.states())
         return compared.entries_of(self.weights(), self._optimizer()), states
@@ -198,7 +198,7 @@ class UpdateCheck:
             self._tell(found, count, is_error=action == "error", is_first=comparison.live[0])
 
     def told(self, comparison: Comparison, session: Any) -> list[int]:
-        """What this rank adds to its fingerprints."""
+        """The numbers that this rank adds to its fingerprints."""
         count = self.updates()
         told = [0, 0, int(self._has_warned), 0, count, 0]
         fit = fits.of(self._optimizer())
