@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["DistributedGradientTape", "DistributedOptimizer", "bucket_count"]
 
 _NUMBERS: dict[str, itertools.count[int]] = {}  # one row of numbers for each label
+_NAMED: dict[str, itertools.count[int]] = {}  # how many optimizers the main thread has wrapped with a name
 
 
 def __getattr__(name: str) -> Any:
@@ -118,9 +119,14 @@ def wrapped(optimizer: Any, label: str, *, name: str | None = None, **options: A
 
         served.wrap(optimizer, family, label, options)
     else:
-        family.wrap(optimizer, GradientReducer(name=label, **options))
+        reducer = GradientReducer(name=label, **options)
+        family.wrap(optimizer, reducer)
+        label = reducer.name  # with its process set
     for part in parts[1:]:
         part._rdmacoll_is_inside = True
+    if is_main_thread():
+        number = next(_NAMED.setdefault(label, itertools.count(1)))
+        label += f" ({number})" if number > 1 else ""
     registry.note_wrapped(optimizer, label)
     return optimizer
 

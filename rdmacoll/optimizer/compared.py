@@ -53,13 +53,15 @@ def weights_of(model: Any) -> list[Any]:
 
 
 def states_of(model: Any) -> list[Any]:
-    """The non-trainable variables of a model but metrics and seeds."""
+    """The non-trainable variables of a model but metrics, seeds, and those of unknown shape, which grow."""
     metrics = {id(plain(one)) for metric in getattr(model, "metrics", []) for one in metric.variables}
     found = _listed(model, "non_trainable_weights") or []
     return [
         one
         for one in found
-        if id(plain(one)) not in metrics and not any(name in label_of(one) for name in _SEED_STATES)
+        if id(plain(one)) not in metrics
+        and not any(name in label_of(one) for name in _SEED_STATES)
+        and tf.TensorShape(one.shape).is_fully_defined()
     ]
 
 

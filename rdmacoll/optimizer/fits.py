@@ -156,7 +156,9 @@ def _watch(package: str, place: Any) -> None:
         given = signature.bind(*args, **kwargs)
         model = given.arguments["self"]
         running = Fit(model)
-        given.arguments["callbacks"] = _with(given.arguments.get("callbacks"), callback_class(running))
+        told: Any = callback_class(running)
+        callbacks: Any = given.arguments.get("callbacks")
+        given.arguments["callbacks"] = _with(callbacks, told)
         outer: Mapping[Any, Fit] = {one: _RUNNING[one] for one in wrapped_optimizers(model) if of(one)}
         try:
             return kept(*given.args, **given.kwargs)
@@ -164,6 +166,8 @@ def _watch(package: str, place: Any) -> None:
             for optimizer in running.optimizers:
                 _RUNNING.pop(optimizer, None)
             _RUNNING.update(outer)
+            if told in getattr(callbacks, "callbacks", []):  # a CallbackList, which other fits may get
+                callbacks.callbacks.remove(told)
 
     fit.is_rdmacoll = True  # type: ignore[attr-defined]
     place.fit = fit

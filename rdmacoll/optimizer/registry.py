@@ -1,4 +1,4 @@
-"""Keeps in mind which optimizers are wrapped, whose gradients were reduced, and what a callback has sent.
+"""Keeps in mind which optimizers are wrapped, and whose gradients were reduced.
 
 All of it is kept beside the objects, by identity, and is forgotten with them.
 """
@@ -9,7 +9,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -49,22 +49,9 @@ class Reduction:
     number: int
 
 
-@dataclass(frozen=True)
-class Broadcast:
-    """A callback has made an optimizer and its model equal on all ranks. number: its place among all of this
-    process. follows: weights or slots are still missing, which the first batch makes; until they are sent,
-    ranks may differ."""
-
-    model: weakref.ref[Any]
-    number: int
-    follows: bool
-
-
 _WRAPPED: _ByObject[str] = _ByObject()
 _REDUCTIONS: _ByObject[Reduction] = _ByObject()
-_BROADCASTS: _ByObject[Broadcast] = _ByObject()
 _REDUCTION_NUMBERS = itertools.count(1)
-_BROADCAST_NUMBERS = itertools.count(1)
 
 
 def note_wrapped(optimizer: Any, name: str) -> None:
@@ -72,9 +59,10 @@ def note_wrapped(optimizer: Any, name: str) -> None:
     _WRAPPED[optimizer] = name
 
 
-def wrapped_optimizers() -> dict[str, Any]:
-    """All wrapped optimizers that still exist, by their names."""
-    return {str(_WRAPPED.get(optimizer)): optimizer for optimizer in _WRAPPED.living()}
+def wrapped_optimizers() -> list[tuple[str, Any]]:
+    """All wrapped optimizers that still exist, in the order of their wrapping, with their names. Several may
+    have one name."""
+    return [(str(_WRAPPED.get(optimizer)), optimizer) for optimizer in _WRAPPED.living()]
 
 
 def name_of_wrapped(optimizer: Any) -> str | None:
@@ -98,26 +86,6 @@ def reduction_of(variable: Any) -> Reduction | None:
 def reductions() -> int:
     """A number that all later reductions exceed."""
     return next(_REDUCTION_NUMBERS)
-
-
-def note_broadcast(model: Any, optimizers: Iterable[Any], *, follows: bool) -> None:
-    """Call it when a callback has made these optimizers and their model equal on all ranks."""
-    sent = Broadcast(weakref.ref(model), next(_BROADCAST_NUMBERS), follows)
-    for optimizer in optimizers:
-        _BROADCASTS[optimizer] = sent
-
-
-def note_nothing_follows(optimizers: Iterable[Any]) -> None:
-    """Call it when the first batch has made nothing that was to be sent."""
-    for optimizer in optimizers:
-        sent = _BROADCASTS.get(optimizer)
-        if sent is not None:
-            _BROADCASTS[optimizer] = replace(sent, follows=False)
-
-
-def broadcast_of(optimizer: Any) -> Broadcast | None:
-    """The last broadcast of a callback that this optimizer, or a part of it, took part in."""
-    return _BROADCASTS.get(optimizer)
 
 
 def plain_variable(variable: Any) -> Any:

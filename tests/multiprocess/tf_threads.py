@@ -219,6 +219,27 @@ def check_graphs_run_by_two_threads() -> None:
     are_refused(run_in_threads(all_repeated(makes, is_last_first=True)))
 
 
+def check_models_that_threads_fit_begin_with_their_own_weights() -> None:
+    def fitted(model: int) -> np.ndarray:
+        network = keras.Sequential(
+            [keras.layers.Input((2,)), keras.layers.Dense(1 + model, kernel_initializer="zeros")]
+        )
+        network.layers[0].set_weights([np.full((2, 1 + model), RANK + FACTORS[model]), np.zeros(1 + model)])
+        optimizer = rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.0))
+        network.compile(optimizer, "mse")
+        if model == RANK % 2:
+            time.sleep(0.5)
+        callback = rdmacoll.callbacks.BroadcastGlobalVariablesCallback(0)
+        data = np.ones((4, 2)), np.ones((4, 1 + model))
+        network.fit(*data, batch_size=2, verbose=0, callbacks=[callback])
+        return np.asarray(network.layers[0].kernel)
+
+    results = run_in_threads([functools.partial(fitted, model) for model in range(2)])
+    for model, found in enumerate(results):
+        assert not isinstance(found, Exception), found
+        np.testing.assert_array_equal(found, np.full((2, 1 + model), FACTORS[model]))
+
+
 def check_one_model_may_go_from_thread_to_thread() -> None:
     own, handed_over, ended = variables(), threading.Event(), threading.Event()
     step = gradient_of(0, own[0])

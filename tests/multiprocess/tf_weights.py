@@ -155,6 +155,29 @@ def check_variables_that_are_declared_local_may_differ() -> None:
     raised(rdmacoll.ConfigError, lambda: rdmacoll.declare_local([1.0]))
 
 
+def check_states_that_grow_on_each_rank_are_left_out() -> None:
+    class Model:
+        trainable_variables = (tf.Variable(value(0, (2,))),)
+        non_trainable_weights = (
+            tf.Variable(value(RANK, (RANK + 1,)), shape=[None], name="seen"),
+            tf.Variable(value(0, (2,)), name="fixed"),
+        )
+
+    rdmacoll.check_weights(Model())
+    moved(Model.trainable_variables[0], float(RANK == LAST))
+    apart(lambda: rdmacoll.check_weights(Model()), f"of rank {LAST} differs")
+
+
+def check_a_list_of_callbacks_stays_as_it_is() -> None:
+    model, optimizer = small(seed=0), sgd()
+    model.compile(optimizer, "mse")
+    callbacks = keras.callbacks.CallbackList([broadcast()], model=model)
+    kept = list(callbacks.callbacks)
+    for _ in range(2):
+        model.fit(*data(), batch_size=4, verbose=0, callbacks=callbacks)
+        assert list(callbacks.callbacks) == kept
+
+
 def check_values_of_every_dtype_and_size() -> None:
     for dtype in ("bool", "int8", "int64", "float16", "bfloat16", "float64", "complex64"):
         variable = tf.Variable(tf.cast(tf.constant(value(0, (3, 3))) * 2, dtype), name=dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from rdmacoll.keras.callbacks.exchange import gathered_unless_equal
 from rdmacoll.keras.callbacks.state import MODEL, Group, groups_of, wrapped_names
 from rdmacoll.ops._library import typed_errors
 from rdmacoll.ops.broadcast import broadcast_
-from rdmacoll.optimizer.registry import note_broadcast, note_nothing_follows
+from rdmacoll.optimizer.identity import content_of, is_main_thread
 from rdmacoll.ps.calls import has_servers
 
 
@@ -53,10 +52,7 @@ class Equalizer:
             for one in said.values()
         )
         self._may_follow = begin.has_batch and is_even and not has_servers()
-        is_whole = getattr(self._model, "built", True) and not any(
-            optimizers.can_be_built(group.owner) for key, group in groups.items() if key != MODEL
-        )
-        self._send(groups, with_sums, follows=self._may_follow and not is_whole)
+        self._send(groups, with_sums)
 
     def send_what_is_new(self) -> None:
         """After the first batch. If it has made variables, everything is sent: ranks may have begun with
@@ -65,9 +61,7 @@ class Equalizer:
             return
         groups, with_sums, _ = self._agree({})
         if _keys_of(groups) - self._sent:
-            self._send(groups, with_sums, follows=False)
-        else:
-            note_nothing_follows(_optimizers_in(groups))
+            self._send(groups, with_sums)
 
     def _agree(self, begin: Mapping[str, Any]) -> tuple[dict[str, Group], set[str], dict[int, Any] | None]:
         """The groups, equal on all ranks; the keys of those whose sums of gradients are sent; and all ranks'
@@ -124,11 +118,13 @@ class Equalizer:
         return gathered_unless_equal(description, labels, self._name(groups), self._set)
 
     def _name(self, groups: Mapping[str, Group]) -> str:
-        """Trainings in several threads are told apart by their optimizers."""
-        is_main = threading.current_thread() is threading.main_thread()
-        return " of ".join(["BroadcastGlobalVariablesCallback", *([] if is_main else wrapped_names(groups))])
+        """Trainings in several threads are told apart by their optimizers and by their variables."""
+        names = ["BroadcastGlobalVariablesCallback"]
+        if not is_main_thread():
+            names += [*wrapped_names(groups), content_of(list(groups[MODEL].variables.values()))]
+        return " of ".join(names)
 
-    def _send(self, groups: Mapping[str, Group], with_sums: set[str], *, follows: bool) -> None:
+    def _send(self, groups: Mapping[str, Group], with_sums: set[str]) -> None:
         variables = [
             variable
             for key, group in sorted(groups.items())
@@ -143,7 +139,6 @@ class Equalizer:
             else:
                 _session_of(self._model).run(self._op_of_graph(variables, name))
         self._sent = _keys_of(groups)
-        note_broadcast(self._model, _optimizers_in(groups), follows=follows)
 
     def _op_of_graph(self, variables: list[Any], name: str) -> Any:
         """In a graph of TensorFlow 1, which grows once for all `fit`s that send the same."""
@@ -182,11 +177,6 @@ def _build_slots(groups: Mapping[str, Group], wanted: Mapping[str, list[str]]) -
         except Exception as error:  # all ranks hear of it
             return f"{type(group.owner).__name__}.build: {type(error).__name__}: {error}"
     return ""
-
-
-def _optimizers_in(groups: Mapping[str, Group]) -> list[Any]:
-    owners = [group.owner for key, group in groups.items() if key != MODEL]
-    return [part for owner in owners for part in optimizers.parts_of(owner)]
 
 
 def _keys_of(groups: Mapping[str, Group]) -> set[tuple[str, str]]:

@@ -92,12 +92,14 @@ def groups_of(model: Any, also: frozenset[str] = frozenset()) -> dict[str, Group
         if id(optimizer) not in parts:  # the inside of loss scaling belongs to its outside
             parts.update(id(part) for part in optimizers.parts_of(optimizer))
             groups[key] = _group_of(optimizer, walk.variables)
-    for name, optimizer in wrapped_optimizers().items():
+    for name, optimizer in wrapped_optimizers():
         if parts.isdisjoint(id(part) for part in optimizers.parts_of(optimizer)):
             group = _group_of(optimizer, walk.variables)
             owns = any(not key.startswith(optimizers.OTHER) for key in group.built_for or ())
             if (owns or name in also) and not _is_of_another_graph(group):
-                groups[name] = group
+                # Those that one thread has wrapped have one name.
+                others = sum(key.startswith(f"{name} (") or key == name for key in groups)
+                groups[f"{name} ({others + 1})" if others else name] = group
     return groups
 
 
