@@ -59,6 +59,10 @@ DOCSTRINGS_OF = "rdmacoll"
 SUBJECT_FIRST_IN = ("cpp/tensorflow", "rdmacoll/keras", "rdmacoll/ops", "rdmacoll/optimizer")
 
 COLUMNS_OF_DOCUMENTS = 120
+LINES_OF_DOCUMENTS = {"ARCHITECTURE.md": 200, "docs/internals/*.md": 150}
+CELL_MAX = 200  # characters in a cell of a table
+# Documents that name places in the tree, which have to be there.
+MAPS = ("ARCHITECTURE.md", "docs/internals/*.md")
 
 
 def cpp_files() -> list[Path]:
@@ -245,6 +249,66 @@ def test_lines_of_documents_fit_the_page() -> None:
         if len(line) > COLUMNS_OF_DOCUMENTS
     ]
     assert not long, "\n".join(long)
+
+
+def test_documents_are_short() -> None:
+    for pattern, most in LINES_OF_DOCUMENTS.items():
+        for path in tracked(pattern):
+            lines = len(path.read_text().splitlines())
+            assert lines <= most, f"{relative(path)}: {lines} lines of {most}"
+
+
+def test_cells_of_tables_are_short() -> None:
+    long = [
+        f"{relative(path)}:{number}: {len(cell)} characters: {cell[:60]}"
+        for path in tracked("*.md")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if line.startswith("|")
+        for cell in re.split(r"(?<!\\)\|", line.strip("|"))
+        if len(cell.strip()) > CELL_MAX
+    ]
+    assert not long, "\n".join(long)
+
+
+def test_chapters_have_one_form() -> None:
+    for path in tracked("docs/internals/*.md"):
+        parts = re.findall(r"^## (.*)$", path.read_text(), re.MULTILINE)
+        assert parts == ["Problem", "Design", "Decisions"], f"{relative(path)}: {parts}"
+
+
+def test_places_that_documents_name_exist() -> None:
+    folders = "benchmarks|cpp|docs|examples|rdmacoll|release|tests"
+    named = [
+        (relative(path), place)
+        for path in tracked(*MAPS)
+        for place in re.findall(rf"`((?:{folders})/[\w./*-]*)`", path.read_text())
+    ]
+    assert named
+    missing = [f"{name}: {place}" for name, place in named if not list(ROOT.glob(place.rstrip("/")))]
+    assert not missing, "\n".join(missing)
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{relative(path)}: {target}"
+        for path in tracked("*.md")
+        for target in re.findall(r"\]\(([^)\s]+)\)", _without_code(path.read_text()))
+        if "://" not in target and not _leads_somewhere(path, target)
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def _leads_somewhere(path: Path, target: str) -> bool:
+    name, _, anchor = target.partition("#")
+    document = path.parent / name if name else path
+    if not anchor or not document.is_file():
+        return document.exists()
+    titles = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def _without_code(markdown: str) -> str:
+    return re.sub(r"```.*?```|`[^`\n]*`", "", markdown, flags=re.DOTALL)
 
 
 def _prose(markdown: str) -> list[str]:

@@ -15,7 +15,7 @@ constexpr uint64_t kComputeBytesPerPoll = 1 << 20;
 // What peers read is written at so many bytes' worth of places in turn, in each lane, where the
 // pool has plenty. When a place comes again its lines have left the second-level caches, and to
 // write them takes none of them away from a reader: 64 KiB on 2 ranks take 5.2 us for 10.8
-// (ARCHITECTURE.md). Once more as many gain nothing.
+// (docs/measurements/2026-11-25-measured-otherwise.md). Once more as many gain nothing.
 constexpr uint64_t kTurnedBytes = 512 << 10;
 constexpr uint64_t kPlaceAlignment = 4096;
 

@@ -61,7 +61,7 @@ class Hosts:
         """Every host sends at most so many Gbit/s, through a token bucket; `both_ways`: so does the switch
         to every host. `burst_bytes` pass at once where nothing was sent for a while. What would wait longer
         than `queue_ms` is dropped. TCP sends by Linux's own congestion control, where the kernel has it:
-        under BBR pauses of milliseconds come and go (benchmarks/README.md).
+        under BBR pauses of milliseconds come and go (docs/measurements).
         """
         bucket = f"tbf rate {gigabits:g}gbit burst {burst_bytes} latency {queue_ms}ms".split()
         ends = [(name, "eth0") for name in self.names]

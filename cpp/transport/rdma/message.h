@@ -1,5 +1,5 @@
 // What the receives of a queue pair take: messages, each a header and records. Small things share a
-// message while the queue is busy (accumulation). ARCHITECTURE.md has the protocol as a whole.
+// message while the queue is busy (accumulation). docs/internals/rdma.md has the whole protocol.
 #pragma once
 
 #include <array>

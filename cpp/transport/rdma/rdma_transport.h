@@ -1,4 +1,4 @@
-// Ranks over reliable queue pairs, InfiniBand or RoCE. ARCHITECTURE.md has the protocol.
+// Ranks over reliable queue pairs, InfiniBand or RoCE. docs/internals/rdma.md has the protocol.
 #pragma once
 
 #include <memory>
