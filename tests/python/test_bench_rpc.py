@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from marks import slow
-from ranks import clean_environment, command_line, mpirun_command
+from ranks import ROOT, command_line, run
 from test_by_hand import ByHand
 
 from rdmacoll import ps
@@ -263,7 +262,7 @@ import json, os, sys
 import numpy as np, rdmacoll
 import keras
 assert sys.argv[1:] == ["--epochs", "1"], sys.argv
-rdmacoll.init(**json.loads(os.environ.get("ARGUMENTS", "{}")))
+rdmacoll.init(**json.loads(os.environ["RANKS_ARGUMENTS"]))
 model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(5), keras.layers.Dense(2)])
 model.compile(rdmacoll.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
 model.fit(np.ones((8, 3), np.float32), np.ones((8, 2), np.float32), 4, 1, 0)
@@ -274,7 +273,7 @@ TRAINS_V1 = """
 import json, os
 import numpy as np, rdmacoll
 import tensorflow.compat.v1 as tf
-rdmacoll.init(**json.loads(os.environ["ARGUMENTS"]))
+rdmacoll.init(**json.loads(os.environ["RANKS_ARGUMENTS"]))
 with tf.Graph().as_default(), tf.Session() as session:
     made = [tf.get_variable(f"w{i}", shape) for i, shape in enumerate([(3, 5), (5,), (5, 2), (2,)])]
     plain, loss = tf.train.GradientDescentOptimizer(0.1), sum(tf.reduce_sum(one * one) for one in made)
@@ -287,24 +286,30 @@ SUM, SERVED = {"mode": "ps"}, {"mode": "ps", "sync": False}
 
 
 @pytest.mark.parametrize(
-    ("text", "ranks", "arguments"),
-    [(TRAINS, 1, {}), slow(TRAINS, 2, {}), slow(TRAINS, 2, SUM), (TRAINS, 2, SERVED), (TRAINS_V1, 2, SERVED)],
+    ("text", "ranks", "arguments", "launcher"),
+    [
+        (TRAINS, 1, {}, "tcp"),
+        (TRAINS, 2, SERVED, "tcp"),
+        (TRAINS_V1, 2, SERVED, "tcp"),
+        slow(TRAINS, 2, {}, "mpirun"),
+        slow(TRAINS, 2, SUM, "mpirun"),
+    ],
 )
-def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, text, ranks, arguments):
+def test_a_training_is_recorded_and_its_sizes_can_be_replayed(tmp_path, text, ranks, arguments, launcher):
     program, sizes = tmp_path / "train.py", tmp_path / "sizes.json"
     program.write_text(text)
-    command = [sys.executable, "-m", "rdmacoll.cli.main", "bench", "record", "--out", str(sizes)]
-    result = subprocess.run(
+    outcome = run(
+        ROOT / "rdmacoll" / "cli" / "main.py",
+        ranks,
+        launcher=launcher,
         # Options behind the program are its own.
-        [*(mpirun_command(ranks) if ranks > 1 else []), *command, str(program), "--epochs", "1"],
-        env=clean_environment({"ARGUMENTS": json.dumps(arguments)}),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+        arguments=["bench", "record", "--out", str(sizes), str(program), "--epochs", "1"],
+        env={"RANKS_ARGUMENTS": json.dumps(arguments)},
+        deadline_s=200,
+        warm=launcher == "tcp",
     )
-    code, output = result.returncode, result.stdout + result.stderr
-    assert code == 0, output
+    outcome.succeeded()
+    output = outcome.ranks[0].output
     found = json.loads(sizes.read_text())
     assert sorted(tensor["bytes"] for tensor in found["tensors"]) == [8, 20, 40, 60]
     assert len({tensor["name"] for tensor in found["tensors"]}) == 4

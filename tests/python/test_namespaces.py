@@ -28,7 +28,7 @@ def hosts() -> Iterator[Hosts]:
         made.close()
 
 
-@pytest.mark.parametrize("address", ["10.77.0.1", "[fd77::1]"])
+@pytest.mark.parametrize("address", [slow("10.77.0.1"), "[fd77::1]"])
 def test_collectives_equal_numpy_across_hosts(hosts, address):
     found = run(
         COLLECTIVES,
