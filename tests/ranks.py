@@ -244,10 +244,10 @@ class Run:
                 "RDMACOLL_RENDEZVOUS": address,
             }
             environ = {**base, **(told if launcher == "tcp" else {}), **(env_of or {}).get(rank, {})}
+            own = (arguments_of or {}).get(rank, ())
             if warm:
-                self.processes.append(_parent().start(words, environ, self._output()))
+                self.processes.append(_parent().start([*words, *own], environ, self._output()))
             else:
-                own = (arguments_of or {}).get(rank, ())
                 self._start([*(prefix_of or {}).get(rank, ()), *command, *own], environ)
 
     def _output(self) -> BinaryIO:

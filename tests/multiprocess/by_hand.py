@@ -1,7 +1,7 @@
-"""One process of a run that is started by hand: its flags say which. PLACE is its rank in the job; it reports
-the sum it got, that it has served, or its error. Behind "serve" or "bench" come options of that command.
-ROUNDS sums come before the one that is reported. Asynchronous, it reports what as many pushes of each worker
-came to."""
+"""One process of a run that is started by hand: its flags say which. RANKS_PLACE is its rank in the job; it
+reports the sum it got, that it has served, or its error. Behind "serve" or "bench" come options of that
+command. ROUNDS sums come before the one that is reported. Asynchronous, it reports what as many pushes of
+each worker came to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def loaded() -> list[str]:
 
 
 patience.REPORT_EVERY_S = 0.3
-place = int(os.environ["PLACE"])
+place = int(os.environ["RANKS_PLACE"])
 if sys.argv[1:2] in (["serve"], ["bench"]):
     atexit.register(lambda: report(loaded(), rank=place))
     main()

@@ -43,6 +43,7 @@ class ByHand:
         env_of: Mapping[int, Mapping[str, str]] | None = None,
         arguments_of: Mapping[int, Sequence[str]] | None = None,
         prefix_of: Mapping[int, Sequence[str]] | None = None,
+        warm: bool = False,
     ) -> Run:
         """Held ones start when `folder` has a file with their number."""
         count = len(self.hosts)
@@ -51,7 +52,9 @@ class ByHand:
             count,
             launcher="hand",
             env={"RDMACOLL_START_TIMEOUT_S": "", **(env or {})},
-            env_of={place: {"PLACE": str(place), **(env_of or {}).get(place, {})} for place in range(count)},
+            env_of={
+                place: {"RANKS_PLACE": str(place), **(env_of or {}).get(place, {})} for place in range(count)
+            },
             prefix_of={
                 **(prefix_of or {}),
                 **{place: ["sh", "-c", HELD, str(folder / str(place))] for place in held},
@@ -59,6 +62,7 @@ class ByHand:
             arguments_of={
                 place: (arguments_of or {}).get(place, self.flags(place)) for place in range(count)
             },
+            warm=warm,
         )
 
 
