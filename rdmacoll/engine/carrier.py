@@ -63,9 +63,13 @@ class Carrier(Protocol):
         """The engine listens now. Where it has rank 0's address, `callers` gives the socket out of which the
         descriptors of those come who look for rank 0 there."""
 
-    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
-        """The world stands: who keeps rank 0's address for it, on rank 0 of a start without MPI. `is_over`:
-        whether the world has failed or ended; `blame`: ends it on all ranks, with a sentence."""
+    def keeper(self) -> Keeper | None:
+        """Who will keep rank 0's address for the world, on rank 0 of a start without MPI. From `keep` on it
+        is the caller's to close."""
+
+    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
+        """The world stands, and its address stays. `is_over`: whether the world has failed or ended; `blame`:
+        ends it on all ranks, with a sentence."""
 
     def close(self) -> None:
         """Frees what the carrier holds, but for what is kept; afterwards it cannot be used."""
@@ -97,9 +101,12 @@ class SoloCarrier:
     def share_address(self, callers: Callable[[], int]) -> None:
         """It has no address."""
 
-    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
+    def keeper(self) -> Keeper | None:
         """It has no address."""
         return None
+
+    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
+        """It has no address."""
 
     def close(self) -> None:
         """Nothing to free."""
@@ -175,9 +182,12 @@ class MpiCarrier:
     def share_address(self, callers: Callable[[], int]) -> None:
         """MPI has no address."""
 
-    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
+    def keeper(self) -> Keeper | None:
         """MPI has no address that another job could come to."""
         return None
+
+    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
+        """MPI has no address."""
 
     def close(self) -> None:
         """The communicator stays the caller's."""

@@ -65,30 +65,32 @@ class TcpCarrier:
             self._guarded(guest.join)
 
     def _host(self, log: Log, silence_s: float, shares_port: bool) -> RendezvousHost:
-        until = time.monotonic() + _PREVIOUS_S
+        begun = time.monotonic()
         while True:
             try:
                 return RendezvousHost(
                     self._me, self._file_secret, self._patience, log, silence_s, shares_port=shares_port
                 )
             except AddressTakenError as error:
-                if not self._report_to_its_owner() or time.monotonic() > until:
+                if time.monotonic() > begun + self._owner_leaves_within():
                     raise ConfigError(str(error)) from None
             time.sleep(_RETRY_S)
 
-    def _report_to_its_owner(self) -> bool:
+    def _owner_leaves_within(self) -> float:
         """Another socket has the address. If that is rank 0 of a job, it hears that there is a second one,
-        and its answer is raised. Whether it is about to end."""
+        and its answer is raised. Seconds after which the address will not be free any more."""
         call = Call(self._launch, self._file_secret, answer_s=_OWNER_S)
         try:
             answer = call.say(self._me.hello())
-        except (EarlyError, ConfigError):
-            return False  # another program, or a job with another secret
+        except EarlyError:
+            return _OWNER_S  # a socket that does not listen yet, or that is being closed, or never answers
+        except ConfigError:
+            return 0.0  # another program, or a job with another secret
         finally:
             call.close()
         if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
             raise error_from_json(json.dumps(answer["error"]))
-        return True
+        return _PREVIOUS_S
 
     def _guarded(self, step: Any) -> None:
         try:
@@ -126,15 +128,17 @@ class TcpCarrier:
         if isinstance(self._side, RendezvousHost):
             self._side.share_address(callers)
 
-    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> Keeper | None:
-        """As `RendezvousHost.keep`: the owner of the address closes it at the end of the world. None on other
-        ranks."""
-        if not isinstance(self._side, RendezvousHost):
+    def keeper(self) -> Keeper | None:
+        """Rank 0's side."""
+        return self._side if isinstance(self._side, RendezvousHost) else None
+
+    def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
+        """As `RendezvousHost.keep`: who has the `keeper` closes the address at the end of the world."""
+        if isinstance(self._side, RendezvousHost):
+            self._side.keep(is_over, blame)
+            self._is_kept = True
+        else:
             self._side.part()
-            return None
-        self._side.keep(is_over, blame)
-        self._is_kept = True
-        return self._side
 
     def close(self) -> None:
         """Closes every socket, but for a kept address; idempotent."""

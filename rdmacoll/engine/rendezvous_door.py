@@ -49,6 +49,10 @@ class Guest(Link):
         self._raw = bytearray()
         self.push(self._greeting)
 
+    def has_confirmed(self) -> bool:
+        """Whether it has spoken since its hello, so it knows that it was let in."""
+        return self.frames > 1
+
     def has_spoken(self) -> bool:
         """Whether a byte has come, read or not."""
         if self._raw or self._reader is not None:

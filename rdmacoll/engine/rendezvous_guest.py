@@ -339,7 +339,11 @@ class RendezvousGuest:
                 looked_at = now
                 try:
                     self._attend_once(link, is_readable)
-                except RdmacollError as error:
+                except Exception as error:
+                    if not isinstance(error, RdmacollError):
+                        error = threads.fault("rdmacoll-rendezvous", error)
+                        # Rank 0 would miss this rank's signs of life, and know no reason.
+                        link.say({"error": error_to_fields(error)})
                     self._end, self._end_at = error, now
                     self._changed.notify_all()
 
@@ -358,7 +362,7 @@ class RendezvousGuest:
         self._patience.arrived(link.beat)
         if fault := link.path_fault(*ends):
             raise ConfigError(fault)
-        if link.is_path_open() and link.is_silent(self._silence_s):
+        if link.is_silent(self._silence_s):
             lost = self._lost(f"no sign of life for {self._silence_s:g} s")
             link.say({"error": error_to_fields(lost)})
             raise lost

@@ -6,7 +6,6 @@ import copy
 import json
 import selectors
 import socket
-import struct
 import threading
 import time
 from typing import Any, Callable
@@ -23,13 +22,13 @@ from rdmacoll.engine.log import Log
 from rdmacoll.engine.patience import Patience
 from rdmacoll.engine.rendezvous_claims import Verdict, judge, judge_late
 from rdmacoll.engine.rendezvous_door import Door, Guest, Self
+from rdmacoll.engine.rendezvous_line import Line
 from rdmacoll.engine.rendezvous_lookout import Lookout
-from rdmacoll.engine.rendezvous_place import bridge_of
+from rdmacoll.engine.rendezvous_place import no_way_to
 
 _TICK_S = 0.25
 _WAKE = object()  # in the selector: the start has something to say
 _LINE = object()  # the engine, which listens at this address, has a caller
-_NUMBER = struct.Struct("=i")
 
 
 class RendezvousHost:
@@ -48,6 +47,8 @@ class RendezvousHost:
         self._me, self._launch, self._log = me, me.launch, log
         self._patience, self._silence_s, self._shares_port = patience, silence_s, shares_port
         self._guests: dict[int, Guest] = {}
+        # Until when the process that gave up may come again, and else the error.
+        self._gone: dict[int, tuple[float, RdmacollError]] = {}
         self._changed = threading.Condition()  # guards everything here
         self._end: RdmacollError | None = None  # why no further round will come
         self._text: str | None = None  # this rank's, of the round that is not over yet
@@ -61,7 +62,7 @@ class RendezvousHost:
         self._door = Door(self._launch, secret, log)
         self._selector = self._door.selector
         self._lookout = Lookout(self._launch, secret, self._selector)
-        self._line: socket.socket | None = None
+        self._line: Line | None = None
         self._bell, self._ring = socket.socketpair()
         self._selector.register(self._bell, selectors.EVENT_READ, _WAKE)
         self._thread = threading.Thread(target=self._run, name="rdmacoll-rendezvous", daemon=True)
@@ -71,12 +72,7 @@ class RendezvousHost:
 
     def gather(self) -> None:
         """Returns when every rank is here and has proved the secret."""
-        bridge = bridge_of(self._door.place[0])
-        there = (
-            f" (other hosts have no way to it: {self._door.place[0]} is the bridge {bridge})"
-            if bridge
-            else ""
-        )
+        there = no_way_to(self._door.place[0])
 
         def came() -> str:
             other = self._door.other_secret
@@ -126,7 +122,7 @@ class RendezvousHost:
     ) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: is_done() or self._has_ended(), _TICK_S)
+                self._changed.wait_for(lambda: is_done() or self._end is not None, _TICK_S)
                 if is_done():
                     return
                 self._raise_end()
@@ -145,9 +141,6 @@ class RendezvousHost:
         """Raises what a guest has said to end the start, or that one is gone; the others have heard it."""
         with self._changed:
             self._raise_end()
-
-    def _has_ended(self) -> bool:
-        return self._end is not None
 
     def _raise_end(self) -> None:
         if self._end is not None:
@@ -179,9 +172,7 @@ class RendezvousHost:
         if descriptor < 0:
             return
         with self._changed:
-            self._line = socket.socket(fileno=descriptor)
-            self._line.setblocking(False)
-            self._selector.register(self._line, selectors.EVENT_READ, _LINE)
+            self._line = Line(descriptor, self._selector, _LINE)
 
     def close(self) -> None:
         """Closes every socket; idempotent."""
@@ -196,8 +187,11 @@ class RendezvousHost:
         self._door.close()
         for guest in self._guests.values():
             guest.close()
+        if self._line is not None:
+            self._line.close()
         self._selector.close()
-        self._close_bell()
+        self._bell.close()
+        self._ring.close()
 
     def forget_in_child(self) -> None:
         """A forked child holds nothing of this, else the address would outlive its parent."""
@@ -205,13 +199,10 @@ class RendezvousHost:
         self._door.forget_in_child()
         for guest in self._guests.values():
             guest.connection.close()
-        self._close_bell()
-
-    def _close_bell(self) -> None:
+        if self._line is not None:
+            self._line.forget_in_child()
         self._bell.close()
         self._ring.close()
-        if self._line is not None:
-            self._line.close()
 
     # The thread.
 
@@ -229,14 +220,17 @@ class RendezvousHost:
                     self._care()
                 except RdmacollError as error:
                     self._finish(error)
+                except Exception as error:
+                    self._finish(threads.fault(self._thread.name, error))
             if self._end is not None:  # perhaps no descriptor is left for a caller, who is told of again
                 time.sleep(_TICK_S / 5)
 
     def _serve(self, data: Any, mask: int) -> None:
         if data is _WAKE:
             self._bell.recv(64)
-        elif data is _LINE:
-            self._take_callers()
+        elif data is _LINE and self._line is not None:
+            for connection, origin in self._line.take():
+                self._door.greet(connection, origin)
         elif data is self._lookout:
             self._lookout.hear()
         elif data is not None and data.connection.fileno() < 0:
@@ -251,18 +245,6 @@ class RendezvousHost:
             came = self._door.look(data)
             if came is not None:
                 self._admit(*came)
-
-    def _take_callers(self) -> None:
-        assert self._line is not None
-        try:
-            while packet := self._line.recv(_NUMBER.size):
-                connection = socket.socket(fileno=_NUMBER.unpack(packet)[0])
-                self._door.greet(connection, str(connection.getpeername()[0]))
-        except BlockingIOError:
-            return
-        except OSError:
-            return  # a caller that has hung up
-        self._selector.unregister(self._line)  # the engine has ended
 
     def _hear(self, guest: Guest) -> None:
         try:
@@ -282,9 +264,19 @@ class RendezvousHost:
                 self._selector.unregister(guest.connection)
             if fault := guest.path_fault(*self._ends(guest), has_ended=True):
                 raise ConfigError(fault) from None
+            if not guest.has_confirmed():
+                self._await_again(guest, error)
+                return
             raise guest.lost(error) from None
         self._watch_output(guest)
         self._complete()
+
+    def _await_again(self, guest: Guest, error: Exception) -> None:
+        """It may have given up before it had heard that it is in: then it comes again, and soon."""
+        self._drop(guest)
+        if self._guests.get(guest.rank) is guest:
+            del self._guests[guest.rank]
+            self._gone[guest.rank] = time.monotonic() + self._silence_s, guest.lost(error)
 
     def _complete(self) -> None:
         """Ends the round when everybody's text is there."""
@@ -319,6 +311,9 @@ class RendezvousHost:
         if self._end is not None:
             self._door.dismiss(guest, {"error": error_to_fields(self._end)})
             return
+        for one in [*self._guests.values()]:
+            if (one.rank, one.process) == (hello.get("rank"), guest.process) and not one.has_confirmed():
+                self._await_again(one, ConnectionResetError("it came again"))
         present = {0: self._me.who, **{rank: one.who for rank, one in self._guests.items()}}
         verdict = judge(self._me, present, hello, guest.who, guest.origin)
         if verdict.error:
@@ -326,6 +321,7 @@ class RendezvousHost:
             return
         guest.rank, guest.name = hello["rank"], self._launch.name(hello["rank"])
         self._guests[guest.rank] = guest
+        self._gone.pop(guest.rank, None)
         self._patience.arrived()
         guest.say({"welcome": True})
         guest.try_path()
@@ -356,13 +352,16 @@ class RendezvousHost:
             self._patience.hurry(f"a process at {self._door.other_secret} had come with another secret")
         if not self._is_gathered:
             self._lookout.look(self._me.hello())
+        for until, error in self._gone.values():
+            if now > until:
+                raise error
         for guest in [one for one in self._guests.values() if self._is_watched(one)]:
             guest.excuse(absent)
             guest.beats(self._patience.arrivals)
             self._watch_output(guest)
             if fault := guest.path_fault(*self._ends(guest)):
                 raise ConfigError(fault)
-            if guest.is_path_open() and guest.is_silent(self._silence_s):
+            if guest.is_silent(self._silence_s):
                 raise guest.lost(TimeoutError(f"no sign of life for {self._silence_s:g} s"))
 
     def _ends(self, guest: Guest) -> tuple[str, str]:

@@ -6,6 +6,7 @@ Nothing here blocks. The owner serialises all calls, which may come from two thr
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from typing import Any
 
@@ -17,6 +18,8 @@ _ANSWER_S = 2.0  # within this time most answers are there
 # Interfaces have larger frames only within a host, where no frame is lost.
 _SEGMENT_BYTES_MAX = 16 << 10
 _SAID_ON_CLOSE_S = 1.0
+# Of the kernel's struct tcp_info: how many bytes of this side's the other kernel has.
+_BYTES_ACKED = struct.Struct("@120xQ")
 _AROUND_BYTES = len(channel.FrameWriter(b"", b"").frame({"large": ""}))
 
 
@@ -26,6 +29,7 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.heard_at = time.monotonic()
+        self.frames = 0  # that have come
         self.beat = 0  # what the other side counts, as its last sign of life has said it
         self._beat_at = 0.0
         self._out = bytearray()
@@ -33,6 +37,8 @@ class Link:
         self._writer: channel.FrameWriter | None = None
         self._large_bytes = 0
         self._large_until: float | None = None
+        self._pushed_bytes = self._large_at_bytes = 0  # the middle of the large frame
+        self._is_held_up = False  # the large frame alone does not come through, as far as is known
         connection.setblocking(False)
 
     def begin(self, key: bytes, incoming: bytes, outgoing: bytes, frame_bytes_max: int) -> None:
@@ -43,6 +49,7 @@ class Link:
     def push(self, data: bytes) -> None:
         """Queues bytes, and sends what the socket takes now."""
         self._out += data
+        self._pushed_bytes += len(data)
         self.flush()
 
     def say(self, value: Any) -> None:
@@ -85,10 +92,11 @@ class Link:
     def take(self) -> Any:
         """The next frame that does not concern the link itself, or None. Raises ProtocolError."""
         while self._reader is not None and (frame := self._reader.take()) is not None:
+            self.frames += 1
             if isinstance(frame, dict) and "large" in frame:
                 self.say({"arrived": True})
             elif isinstance(frame, dict) and "arrived" in frame:
-                self._large_until = None
+                self._large_until, self._is_held_up = None, False
             elif isinstance(frame, dict) and "beat" in frame:
                 self.beat = int(frame["beat"])
             else:
@@ -105,7 +113,9 @@ class Link:
         self._large_bytes = segment if segment <= _SEGMENT_BYTES_MAX else 0
         self._large_until = time.monotonic() + PATH_S
         # One segment exactly: what fills several may be cut on the way, by virtual devices at least.
+        before = self._pushed_bytes
         self.say({"large": " " * max(0, self._large_bytes - _AROUND_BYTES)})
+        self._large_at_bytes = (before + self._pushed_bytes) // 2
 
     def is_path_open(self) -> bool:
         """Whether the other side has answered the large frame."""
@@ -116,7 +126,11 @@ class Link:
         since the other side has come to the same verdict a moment before."""
         earlier_s = _ANSWER_S if has_ended else PATH_S
         until = self._large_until if self._large_bytes else None  # 0: there was none, as on loopback
-        if until is None or time.monotonic() < until - PATH_S + earlier_s:
+        if until is None:
+            return ""
+        if not has_ended:
+            self._is_held_up = self._holds_up()
+        if not self._is_held_up or time.monotonic() < until - PATH_S + earlier_s:
             return ""
         return (
             f"frames of {self._large_bytes} bytes do not pass between {here} and {there} within {PATH_S:g} "
@@ -124,6 +138,16 @@ class Link:
             "all hosts the MTU that the whole path carries (ip link set dev NAME mtu 1500; it is found by "
             "ping -M do -s SIZE)."
         )
+
+    def _holds_up(self) -> bool:
+        """Whether the other host's kernel has not got the large frame. It takes that for a process that is
+        stopped, too, which must not be blamed on the path."""
+        try:
+            info = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+        except OSError:
+            return self._is_held_up
+        # An old kernel does not say.
+        return len(info) < _BYTES_ACKED.size or _BYTES_ACKED.unpack_from(info)[0] < self._large_at_bytes
 
     def beats(self, count: int) -> None:
         """Shows that this side lives, once a second."""
@@ -139,8 +163,9 @@ class Link:
             self._large_until += seconds
 
     def is_silent(self, limit_s: float) -> bool:
-        """Whether the other side has shown no sign of life for so long."""
-        return time.monotonic() - self.heard_at > limit_s
+        """Whether the other side has shown no sign of life for so long. Behind a large frame that is dropped
+        none come through."""
+        return not self._is_held_up and time.monotonic() - self.heard_at > limit_s
 
     def close(self) -> None:
         """Sends what is queued, for a second at most, and closes; idempotent."""

@@ -38,6 +38,7 @@ class Lookout:
         self._places: dict[int, Any] = {}  # as getaddrinfo gives them; the resolving thread fills it
         self._closed = threading.Event()
         self._resolving: threading.Thread | None = None
+        self._fault: Exception | None = None  # of that thread
         self._at = 0  # in them
         self._connection: socket.socket | None = None
         self._deadline = self._next_at = 0.0
@@ -51,11 +52,16 @@ class Lookout:
         self._reader: channel.FrameReader | None = None
 
     def look(self, hello: dict[str, Any]) -> None:
-        """Begins a call when it is time; `hello`: what this rank says of itself."""
+        """Begins a call when it is time; `hello`: what this rank says of itself. Raises what the resolving
+        thread did not expect."""
+        if self._fault is not None:
+            raise self._fault
         self._hello = hello
         if self._resolving is None and self._ranks:
             names = [(rank, self._launch.hosts[rank]) for rank in self._ranks]
-            self._resolving = threading.Thread(target=self._resolve, args=(names,), daemon=True)
+            self._resolving = threading.Thread(
+                target=self._resolve, args=(names,), name="rdmacoll-names", daemon=True
+            )
             threads.start(self._resolving)
         now = time.monotonic()
         if self._connection is not None and now > self._deadline:
@@ -67,16 +73,23 @@ class Lookout:
 
     def _resolve(self, names: list[tuple[int, str]]) -> None:
         """In a thread of its own: while a resolver waits for an answer, those who come are let in."""
-        while names and not self._closed.is_set():
-            unknown = []
-            for rank, address in names:
-                try:
-                    found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
-                    self._places[rank] = found[0]
-                except OSError:
-                    unknown.append((rank, address))
-            names = unknown
-            self._closed.wait(_EVERY_S)
+        try:
+            while names and not self._closed.is_set():
+                names = self._unresolved(names)
+                self._closed.wait(_EVERY_S)
+        except Exception as error:
+            self._fault = error
+
+    def _unresolved(self, names: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Those of the names that have no address yet."""
+        unknown = []
+        for rank, address in names:
+            try:
+                found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
+                self._places[rank] = found[0]
+            except (OSError, UnicodeError):  # a name that no resolver takes is the other rank's to say
+                unknown.append((rank, address))
+        return unknown
 
     def _call(self, rank: int) -> None:
         if rank not in self._places:

@@ -38,6 +38,12 @@ def bridge_of(address: str) -> str:
     return ""
 
 
+def no_way_to(address: str) -> str:
+    """What a sentence adds about an address that other hosts cannot reach, or ""."""
+    bridge = bridge_of(address)
+    return f" (other hosts have no way to it: {address} is the bridge {bridge})" if bridge else ""
+
+
 def _leads_nowhere(host: str, address: str) -> bool:
     """Whether a host's own name gives an address that nobody else can reach: loopback, or a bridge."""
     if host == "localhost":

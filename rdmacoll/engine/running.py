@@ -113,7 +113,8 @@ class Engine:
 
     def keep_address(self, carrier: Carrier) -> None:
         """On rank 0 of a start without MPI: while this engine is open, ranks of another job find this one."""
-        self.keeper = carrier.keep(self._is_over, self._blame)
+        self.keeper = carrier.keeper()  # first: whatever comes between, somebody closes it
+        carrier.keep(self._is_over, self._blame)
 
     def _is_over(self) -> bool:
         try:

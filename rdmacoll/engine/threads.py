@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import resource
 import threading
+import traceback
+from pathlib import Path
 
-from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 
 def start(thread: threading.Thread) -> threading.Thread:
@@ -21,6 +23,15 @@ def start(thread: threading.Thread) -> threading.Thread:
             "by docker run --pids-limit, or lower the threads of other libraries (OMP_NUM_THREADS=1)."
         ) from None
     return thread
+
+
+def fault(name: str, error: Exception) -> RdmacollError:
+    """The error of a start whose thread has met one that it does not expect."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return RdmacollError(
+        f"the thread {name} failed: {type(error).__name__}: {error} ({Path(last.filename).name}, line "
+        f"{last.lineno}). This is a fault of rdmacoll: please report it with this sentence."
+    )
 
 
 def check() -> None:

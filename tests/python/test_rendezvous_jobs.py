@@ -28,7 +28,8 @@ class World:
 
     def __call__(self, carrier):
         texts = carrier.allgather("text")
-        keeper = carrier.keep(lambda: self.is_over, self.blamed.append)
+        keeper = carrier.keeper()
+        carrier.keep(lambda: self.is_over, self.blamed.append)
         carrier.close()
         if keeper is not None:
             self.stands.set()

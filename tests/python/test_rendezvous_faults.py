@@ -1,0 +1,179 @@
+"""Callers that give up, faults of threads, ports that are taken for a moment, and what must not stay open."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from test_rendezvous import SECRET, Meeting
+from test_rendezvous_life import DEADLINE_S
+
+from rdmacoll.engine import rendezvous, rendezvous_link
+from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.engine.launch import Launch
+from rdmacoll.engine.rendezvous_door import Self
+from rdmacoll.engine.rendezvous_guest import Call, EarlyError, RendezvousGuest
+from rdmacoll.engine.rendezvous_host import RendezvousHost
+from rdmacoll.engine.rendezvous_line import Line
+from rdmacoll.engine.rendezvous_link import Link
+from rdmacoll.engine.rendezvous_lookout import Lookout
+from rdmacoll.engine.running import Engine
+
+
+def let_in(meeting: Meeting, process: str) -> Call:
+    """A call of rank 1 of 2 that rank 0 lets in, and that then says nothing."""
+    launch = Launch("a test", 1, 2, meeting.address)
+    end = time.monotonic() + 20
+    while True:
+        calling = Call(launch, SECRET)
+        try:
+            assert calling.say(Self(launch, "elsewhere", 7, process).hello()) == {"welcome": True}
+            return calling
+        except EarlyError:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_a_caller_that_gave_up_before_it_knew_that_it_is_in_comes_again(hangs_up):
+    meeting = Meeting()
+    meeting.start(0, rank=0, size=2)
+    earlier = let_in(meeting, "1")
+    if hangs_up:
+        earlier.close()
+        time.sleep(0.5)
+    meeting.start(1, rank=1, size=2)
+    assert meeting.finish() == {0: ["text 0", "text 1"], 1: ["text 0", "text 1"]}
+    earlier.close()
+
+
+def test_a_caller_that_gave_up_and_does_not_come_again_is_named(monkeypatch):
+    monkeypatch.setattr(rendezvous, "SILENCE_S_MIN", 0.5)
+    meeting = Meeting()
+    meeting.start(0, rank=0, size=2, silence_s=0.5, timeout_s=60)
+    let_in(meeting, "1").close()
+    begun = time.monotonic()
+    error = meeting.finish()[0]
+    assert isinstance(error, RankFailedError), error
+    assert error.rank == 1
+    assert "closed the connection" in str(error)
+    assert time.monotonic() - begun < 5
+
+
+def test_another_process_of_the_same_number_is_no_return():
+    meeting = Meeting()
+    meeting.start(0, rank=0, size=2)
+    earlier = let_in(meeting, "one")
+    meeting.start("another", rank=1, size=2)
+    for error in meeting.finish().values():
+        assert isinstance(error, ConfigError), error
+        assert "two processes are rank 1" in str(error)
+    earlier.close()
+
+
+def _broken(*_: object) -> None:
+    raise KeyError("planted")
+
+
+@pytest.mark.parametrize(("side", "step"), [(RendezvousHost, "_complete"), (RendezvousGuest, "_attend_once")])
+def test_what_a_thread_does_not_expect_ends_the_start_on_all_ranks(monkeypatch, side, step):
+    plain = getattr(side, step)
+
+    def in_its_thread(self, *given):
+        return _broken() if threading.current_thread().name == "rdmacoll-rendezvous" else plain(self, *given)
+
+    monkeypatch.setattr(side, step, in_its_thread)
+    meeting = Meeting()
+    for rank in range(2):
+        meeting.start(rank, rank=rank, size=2)
+    begun = time.monotonic()
+    results = meeting.finish()
+    assert len(results) == 2
+    for error in results.values():
+        assert isinstance(error, RdmacollError), error
+        assert "the thread rdmacoll-rendezvous failed: KeyError: 'planted'" in str(error)
+        assert "please report it" in str(error)
+    assert time.monotonic() - begun < DEADLINE_S
+
+
+def test_a_fault_of_the_thread_that_resolves_names_ends_the_start(monkeypatch):
+    monkeypatch.setattr(Lookout, "_unresolved", _broken)
+    meeting = Meeting()
+    lists = (["127.0.0.1:1", "127.0.0.1:2"], [])
+    lists[0][0] = meeting.address
+    meeting.start(0, rank=0, size=2, lists=lists)
+    assert "KeyError: 'planted'" in str(meeting.finish()[0])
+
+
+def test_a_port_that_a_socket_has_for_a_moment_is_waited_for():
+    meeting = Meeting()
+    host, _, port = meeting.address.partition(":")
+    with socket.socket() as taken:  # it is bound, and does not listen: as between the two, or while it closes
+        taken.bind((host, int(port)))
+        for rank in range(2):
+            meeting.start(rank, rank=rank, size=2)
+        time.sleep(0.3)
+    assert meeting.finish() == {0: ["text 0", "text 1"], 1: ["text 0", "text 1"]}
+
+
+def test_a_port_of_another_program_is_an_error_soon():
+    meeting = Meeting()
+    host, _, port = meeting.address.partition(":")
+    with socket.socket() as taken:
+        taken.bind((host, int(port)))
+        taken.listen()
+        begun = time.monotonic()
+        meeting.start(0, rank=0, size=2)
+        error = meeting.finish()[0]
+    assert "another program has port" in str(error)
+    assert time.monotonic() - begun < DEADLINE_S
+
+
+def test_callers_that_nobody_has_taken_are_hung_up_on():
+    ours, engines = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    numbers = [os.dup(0) for _ in range(3)]
+    for number in numbers:
+        engines.send(struct.pack("=i", number))
+    with selectors.DefaultSelector() as selector:
+        line = Line(ours.detach(), selector, object())
+        line.close()
+        line.close()
+    engines.close()
+    for number in numbers:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
+
+
+def test_whatever_comes_while_the_address_is_kept_its_keeper_is_known():
+    carrier = SimpleNamespace(keeper=lambda: "the keeper", keep=_broken)
+    engine = SimpleNamespace(keeper=None, _is_over=None, _blame=None)
+    with pytest.raises(KeyError, match="planted"):
+        Engine.keep_address(engine, carrier)
+    assert engine.keeper == "the keeper"
+
+
+def test_a_stopped_process_is_not_blamed_on_the_path(monkeypatch):
+    monkeypatch.setattr(rendezvous_link, "PATH_S", 0.3)
+    monkeypatch.setattr(rendezvous_link, "_ANSWER_S", 0.1)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as stopped:  # it reads nothing
+            link = Link(listener.accept()[0])
+            link.begin(b"key", b"down", b"up", 1 << 16)
+            link.try_path()
+            link.beats(1)
+            time.sleep(0.5)
+            assert not link.is_path_open()
+            assert link.path_fault("here", "there") == ""
+            assert link.path_fault("here", "there", has_ended=True) == ""
+            assert link.is_silent(0.3)
+            assert stopped.fileno() >= 0
+            link.connection.close()
