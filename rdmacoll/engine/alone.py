@@ -8,18 +8,9 @@ import re
 from collections.abc import Mapping
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.engine.launch import MPI_VARIABLES, OTHER_VARIABLES, TORCHRUN_VARIABLES
 
-# The launcher, the variable with the number of its processes, and the one with the rank.
-_LAUNCHERS = (
-    ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("MVAPICH's launcher", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-    ("a PMI launcher", "PMI_SIZE", "PMI_RANK"),
-    ("a PMIx launcher", "PMIX_SIZE", "PMIX_RANK"),
-    ("a PMIx launcher", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
-    ("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
-    ("Hydra", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
-    ("torchrun", "WORLD_SIZE", "RANK"),
-)
+_LAUNCHERS = (*MPI_VARIABLES, *OTHER_VARIABLES, TORCHRUN_VARIABLES)
 # The settings of a Slurm job that ask for several tasks; one that asks for several nodes has one on each.
 _SLURM_COUNTS = (
     "SLURM_NTASKS",

@@ -5,17 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.outside import shown, text_of, whole_of
 
 OPEN_MPI = "Open MPI"
-# Who sets them, size, rank. PMIX has no size of its own: OMPI's or Slurm's is beside it.
-_MPI_VARIABLES = (
-    (OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
-    ("a PMI launcher (MPICH, Intel MPI)", "PMI_SIZE", "PMI_RANK"),
-    ("a PMIx launcher", "PMIX_SIZE", "PMIX_RANK"),
+
+
+class Variables(NamedTuple):
+    """Who sets them, the one with the number of processes, and the one with the rank."""
+
+    by: str
+    size: str
+    rank: str
+
+
+# Those of MPI. PMIX has no size of its own: OMPI's or Slurm's is beside it.
+MPI_VARIABLES = (
+    Variables(OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    Variables("MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    Variables("a PMI launcher (MPICH, Intel MPI)", "PMI_SIZE", "PMI_RANK"),
+    Variables("a PMIx launcher", "PMIX_SIZE", "PMIX_RANK"),
+)
+TORCHRUN_VARIABLES = Variables("torchrun", "WORLD_SIZE", "RANK")
+# They say that there are several processes, and not all that a start needs.
+OTHER_VARIABLES = (
+    Variables("a PMIx launcher", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
+    Variables("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+    Variables("Hydra", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
 )
 # Only srun sets these: a batch script has SLURM_NTASKS too, but is one process.
 _SRUN_VARIABLES = (
@@ -201,7 +219,7 @@ def by_hand(
 
 def by_mpi(environ: Mapping[str, str]) -> Launch | None:
     """What an MPI launcher says about this process, whether or not this process has that MPI."""
-    for by, size, rank in _MPI_VARIABLES:
+    for by, size, rank in MPI_VARIABLES:
         if size in environ and rank in environ:
             numbers = _number(environ, rank), _number(environ, size)
             namespace = environ.get("PMIX_NAMESPACE", "")
@@ -281,7 +299,8 @@ def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
             f"WORLD_SIZE={size} is set, but RANK is not: each process would be a world of its own. Give "
             "every process RANK, MASTER_ADDR and MASTER_PORT as torchrun does, or unset WORLD_SIZE."
         )
-    launch = checked(Launch("torchrun", _number(environ, "RANK"), size, variables=("RANK", "WORLD_SIZE")))
+    by, size_name, rank_name = TORCHRUN_VARIABLES
+    launch = checked(Launch(by, _number(environ, rank_name), size, variables=(rank_name, size_name)))
     if launch.size == 1:
         return launch
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
