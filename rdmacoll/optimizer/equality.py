@@ -16,6 +16,7 @@ from rdmacoll.ops.allreduce import reduce_group
 # Tolerances of a norm: processors of different kinds round results of equal gradients differently.
 _TOLERANCE, _TOLERANCE_OF_16_BITS = 1e-6, 3e-2
 _NORM = 1  # column of a summary
+_ROW, _RATIO = 1024, 0.7  # a projection's; by the ratio no two rows have the same factors
 _ROUNDING = 1e-14  # the error of a variance in float64, by the mean of the squares
 
 
@@ -59,6 +60,14 @@ def _numbers(tensor: Any) -> tuple[Any, Any, Any]:
     flat = tf.reshape(tf.cast(tensor, tf.float64), [-1])
     is_finite = tf.math.is_finite(flat)
     flat = tf.where(is_finite, flat, tf.zeros_like(flat))
-    places = tf.cast(tf.range(tf.size(flat)), tf.float64)
     others = tf.reduce_sum(tf.cast(tf.logical_not(is_finite), tf.float64))
-    return tf.reduce_sum(flat * tf.cos(places)), tf.norm(flat), others
+    return _projection(flat), tf.norm(flat), others
+
+
+def _projection(flat: Any) -> Any:
+    """A sum with a factor for each place. The factors of a row times that of its row: a cosine for each place
+    would take most of the time."""
+    rows = tf.reshape(tf.pad(flat, [[0, -tf.size(flat) % _ROW]]), (-1, _ROW))
+    of_places = tf.cos(tf.range(_ROW, dtype=tf.float64))
+    of_rows = tf.cos(_RATIO * tf.cast(tf.range(tf.shape(rows)[0]), tf.float64))
+    return tf.reduce_sum(tf.linalg.matvec(rows, of_places) * of_rows)

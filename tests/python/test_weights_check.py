@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from marks import slow
 from ranks import ROOT, run
 from test_tf_matrix import old_python as old_python, run_there
@@ -17,6 +18,7 @@ from rdmacoll.engine.library import load
 from rdmacoll.engine.settings import Values
 from rdmacoll.ops._baselines import fingerprint_of
 from rdmacoll.optimizer.comparison import _distance
+from rdmacoll.optimizer.equality import _projection
 from rdmacoll.optimizer.update_check import next_due
 
 
@@ -145,3 +147,18 @@ def test_the_distance_of_arrays_knows_numbers_that_are_none() -> None:
     assert _distance(np.array([nan, nan, inf, -4.0]), one)[0] == inf
     assert _distance(np.array([1.0, nan, -inf, -4.0]), one)[0] == inf
     assert _distance(np.zeros(0), np.zeros(0)) == (0.0, 0.0)
+
+
+def test_every_place_counts_in_a_gradient_s_projection() -> None:
+    generator = np.random.default_rng(7)
+    values = generator.standard_normal(5000)
+    found = [float(_projection(tf.constant(values)))]
+    pairs = [(0, 1), (0, 1024), (1023, 1024), (17, 17 + 2 * 1024), (4998, 4999)]
+    pairs += [tuple(generator.choice(5000, 2, replace=False)) for _ in range(20)]
+    for one, other in pairs:
+        swapped = values.copy()
+        swapped[[one, other]] = values[[other, one]]
+        found.append(float(_projection(tf.constant(swapped))))
+    apart = np.abs(np.subtract.outer(found, found)) + np.eye(len(found))
+    assert apart.min() > 1e-8
+    assert float(_projection(tf.zeros((0,), tf.float64))) == 0
