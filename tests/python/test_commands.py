@@ -46,13 +46,13 @@ def test_config_shows_where_each_value_came_from(tmp_path):
     assert "RDMACOLL_ORDER" in output
 
 
-def test_the_readme_names_every_transport_and_how_rdma_is_chosen_and_tested():
-    text = (ROOT / "README.md").read_text()
+def test_the_page_on_rdma_names_every_transport_and_how_rdma_is_chosen_and_tested():
+    text = (ROOT / "docs" / "rdma.md").read_text()
     rows = {row["name"]: row for row in load().settings()}
     transports = rows["RDMACOLL_TRANSPORT"]["allowed"].partition("list of ")[2]
     assert f"`RDMACOLL_TRANSPORT` ({transports})" in text
     assert f"`RDMACOLL_DEVICE` or `{rows['RDMACOLL_DEVICE']['alias']}`" in text
-    assert "\nmake test-rdma " in text
+    assert "`make test-rdma`" in text
 
 
 def test_config_shows_what_tf_config_sets_in_mode_ps(tmp_path):

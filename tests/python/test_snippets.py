@@ -117,9 +117,11 @@ def test_every_snippet_has_a_case_and_every_case_a_snippet():
 
 
 def _params() -> list[object]:
+    """One on several pages runs once."""
+    places = {snippet: where for where, snippet in reversed(snippets())}
     return [
         pytest.param(snippet, id=where, marks=[pytest.mark.slow] if is_slow(snippet) else [])
-        for where, snippet in snippets()
+        for snippet, where in places.items()
     ]
 
 

@@ -1,0 +1,81 @@
+"""Documents: links, commands, settings and messages that they name are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from test_tidy import CPP, ROOT, cpp_files, relative, tracked
+
+from rdmacoll.cli.main import commands
+
+# Measurements are history: they name what was there on their day.
+FOR_USERS = [path for path in tracked("README.md", "docs/*.md") if path.parent.name != "measurements"]
+
+
+def test_chapters_have_one_form() -> None:
+    for path in tracked("docs/internals/*.md"):
+        parts = re.findall(r"^## (.*)$", path.read_text(), re.MULTILINE)
+        assert parts == ["Problem", "Design", "Decisions"], f"{relative(path)}: {parts}"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{relative(path)}: {target}"
+        for path in tracked("*.md")
+        for target in re.findall(r"\]\(([^)\s]+)\)", _without_code(path.read_text()))
+        if "://" not in target and not _leads_somewhere(path, target)
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def _leads_somewhere(path: Path, target: str) -> bool:
+    name, _, anchor = target.partition("#")
+    document = path.parent / name if name else path
+    if not anchor or not document.is_file():
+        return document.exists()
+    titles = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def _without_code(markdown: str) -> str:
+    return re.sub(r"```.*?```|`[^`\n]*`", "", markdown, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("path", FOR_USERS, ids=relative)
+def test_every_command_and_setting_of_a_page_exists(path: Path) -> None:
+    page, where = path.read_text(), relative(path)
+    table = (CPP / "base" / "config_table.cc").read_text()
+    for name in set(re.findall(r"\bRDMACOLL_[A-Z_]+[A-Z]\b", page)):
+        assert f'"{name}"' in table, f"{where} names {name}, which is no setting"
+    named = re.findall(r"(?<![\w./])rdmacoll((?: [a-z][a-z-]+)+)((?: --[a-z]+| [\w:]+)*)", _code(page))
+    for words, rest in named:
+        command: click.Command = commands
+        for word in words.split():
+            assert isinstance(command, click.Group), f"{where}: rdmacoll{words}"
+            assert word in command.commands, f"{where}: rdmacoll{words} is no command"
+            command = command.commands[word]
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z]+", rest)) <= options, f"{where}: rdmacoll{words}{rest}"
+
+
+def test_every_command_is_on_its_page() -> None:
+    page = (ROOT / "docs/commands.md").read_text()
+    missing = [name for name in commands.commands if f"rdmacoll {name}" not in page]
+    assert not missing
+
+
+def test_titles_of_troubleshooting_are_parts_of_messages() -> None:
+    titles = re.findall(r"^### `(.*)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+    assert titles
+    sources = [*cpp_files(), *(ROOT / "rdmacoll").rglob("*.py")]
+    # Texts that follow each other in the source are one in the message.
+    told = "\n".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in sources)
+    missing = [title for title in titles if title not in told]
+    assert not missing, missing
+
+
+def _code(markdown: str) -> str:
+    return "\n".join(re.findall(r"`([^`\n]+)`", markdown.replace("```", "")))
