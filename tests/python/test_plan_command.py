@@ -246,7 +246,7 @@ def test_no_servers_are_planned_where_none_are_asked_for(tmp_path):
 def test_a_reader_that_has_gone_is_no_error(tmp_path):
     # As `| head` does, with more than a pipe holds to be printed, and the rest of the work to be done.
     path = tmp_path / "plan.json"
-    command = [sys.executable, "-m", "rdmacoll.cli.main", "plan", "--ranks", "256", "--algorithm", "direct"]
+    command = [sys.executable, "-m", "rdmacoll.cli.main", "plan", "--ranks", "192", "--algorithm", "direct"]
     with subprocess.Popen(
         [*command, "--json", str(path)],
         env=clean_environment(),
@@ -262,4 +262,4 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path):
         assert process.wait(60) == 0
     found = json.loads(path.read_text())
     assert found["ok"]
-    assert len(found["schedule"]) + len(found["lowered"]) > 100_000, "all that is printed fits into a pipe"
+    assert len(found["schedule"]) + len(found["lowered"]) > 80_000, "all that is printed fits into a pipe"
