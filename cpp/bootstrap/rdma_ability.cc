@@ -168,8 +168,15 @@ Status agree_on_pool(std::span<const Card> cards, const Config& config,
   agreement.pool_bytes = least->rdma.pool_bytes;
   RC_RETURN_IF_ERROR(check_messages(config, agreement.pool_bytes));
   if (agreement.pool_bytes < config.pool_bytes) {
-    agreement.notes.push_back(rdma::pool_shrunk(describe(static_cast<int>(least - cards.begin())),
-                                                agreement.pool_bytes, config.pool_bytes));
+    const std::string who = describe(static_cast<int>(least - cards.begin()));
+    const bool is_pinned_less = least->rdma.pool_bytes < least->pool_bytes;
+    agreement.notes.push_back(
+        is_pinned_less ? rdma::pool_shrunk(who, agreement.pool_bytes, config.pool_bytes)
+                       : cat("the buffer pool has ", bytes_text(agreement.pool_bytes),
+                             " instead of ", bytes_text(config.pool_bytes), ", since ", who,
+                             " has no larger one: its own line names the limit (address space, or "
+                             "memory of its container). Raise that, or set RDMACOLL_BUF_SIZE "
+                             "(TF_RDMA_BUF_SIZE)."));
   }
   return {};
 }

@@ -21,6 +21,7 @@ from rdmacoll.engine.rendezvous_door import PROCESS, Self
 from rdmacoll.engine.rendezvous_guest import Call, EarlyError, RendezvousGuest
 from rdmacoll.engine.rendezvous_host import RendezvousHost
 from rdmacoll.engine.rendezvous_place import AddressTakenError
+from rdmacoll.engine.rendezvous_refusal import refuse_all
 
 # Signs of life come once a second, by a thread that Python may keep waiting.
 SILENCE_S_MIN = 5.0
@@ -48,7 +49,7 @@ class TcpCarrier:
         """timeout_s: of the whole start, by hand since the last rank has come. silence_s: a rank without a
         sign of life for so long is gone. shares_port: the engine will listen at rank 0's address. process:
         what tells this process from others."""
-        threads.check()
+        refused = self._without_threads(launch, file_secret, log)
         self._file_secret, self._launch = file_secret, launch
         self._patience = Patience(timeout_s, log, is_by_hand=is_by_hand)
         self._me = Self(launch, socket.gethostname(), os.getpid(), process)
@@ -60,9 +61,22 @@ class TcpCarrier:
             self._side = host
             self._guarded(host.gather)
         else:
-            guest = RendezvousGuest(self._me, file_secret, self._patience, log, silence_s)
+            guest = RendezvousGuest(self._me, file_secret, self._patience, log, silence_s, refused)
             self._side = guest
             self._guarded(guest.join)
+
+    @staticmethod
+    def _without_threads(launch: Launch, secret: bytes, log: Log) -> ConfigError | None:
+        """Why this process can have no further thread, if so: what another rank is to tell rank 0. On rank 0
+        the others hear it, and it is raised."""
+        try:
+            threads.check()
+        except ConfigError as error:
+            if launch.rank == 0:
+                refuse_all(launch, secret, log, error)
+                raise
+            return error
+        return None
 
     def _host(self, log: Log, silence_s: float, shares_port: bool) -> RendezvousHost:
         begun = time.monotonic()

@@ -181,7 +181,16 @@ def _is_readable(
 class RendezvousGuest:
     """The side of every rank but 0. Raises ConfigError."""
 
-    def __init__(self, me: Self, secret: bytes, patience: Patience, log: Log, silence_s: float) -> None:
+    def __init__(
+        self,
+        me: Self,
+        secret: bytes,
+        patience: Patience,
+        log: Log,
+        silence_s: float,
+        found: ConfigError | None = None,
+    ) -> None:
+        """found: why this rank cannot go on, which rank 0 is to hear."""
         self._me, self._launch, self._secret = me, me.launch, secret
         self._patience, self._silence_s = patience, silence_s
         # Lists give this rank an address, too: it holds that until the others are here.
@@ -193,9 +202,9 @@ class RendezvousGuest:
         self._answer: list[str] = []
         self._is_closed = False
         self._thread: threading.Thread | None = None
-        # What this rank's own door has found before rank 0 was met, and how long it is kept for rank 0.
-        self._found: ConfigError | None = None
-        self._tell_until = 0.0
+        # What this rank or its own door has found before rank 0 was met, and how long it is kept for rank 0.
+        self._found = found
+        self._tell_until = time.monotonic() + _TELL_S
 
     def join(self) -> None:
         """Comes to rank 0, however late rank 0 is, and says who this is."""

@@ -14,7 +14,7 @@ import pytest
 from test_rendezvous import SECRET, Meeting
 from test_rendezvous_life import DEADLINE_S
 
-from rdmacoll.engine import rendezvous, rendezvous_link
+from rdmacoll.engine import rendezvous, rendezvous_link, threads
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 from rdmacoll.engine.launch import Launch
 from rdmacoll.engine.rendezvous_door import Self
@@ -177,3 +177,20 @@ def test_a_stopped_process_is_not_blamed_on_the_path(monkeypatch):
             assert link.is_silent(0.3)
             assert stopped.fileno() >= 0
             link.connection.close()
+
+
+@pytest.mark.parametrize("limited", [0, 1])
+def test_a_rank_that_may_start_no_thread_says_so_to_all(monkeypatch, limited):
+    def check() -> None:
+        if threading.current_thread() is meeting.threads[0]:
+            raise ConfigError("cannot start the thread x: planted.")
+
+    monkeypatch.setattr(threads, "check", check)
+    meeting = Meeting()
+    begun = time.monotonic()
+    for rank in (limited, 1 - limited, 2):
+        meeting.start(rank, rank=rank, size=3)
+    for error in meeting.finish().values():
+        assert "planted" in str(error)
+    assert len(meeting.results) == 3
+    assert time.monotonic() - begun < DEADLINE_S
