@@ -119,6 +119,25 @@ TEST(AgreeOnRdma, when_all_are_able) {
   EXPECT_EQ(agreement.warning, "");
 }
 
+TEST(AgreeOnRdma, names_the_limit_that_has_made_the_pool_smaller) {
+  const auto note_of = [](uint64_t made, uint64_t pinned) {
+    std::vector<Card> cards(2);
+    for (Card& card : cards) card.pool_bytes = card.rdma.pool_bytes = 1 << 30;
+    cards[1].pool_bytes = made << 20;
+    cards[1].rdma.pool_bytes = pinned << 20;
+    Config config;
+    config.pool_bytes = 1 << 30;
+    RdmaAgreement agreement;
+    const auto describe = [](int rank) { return cat("rank ", rank); };
+    EXPECT_TRUE(agree_on_rdma(cards, config, describe, agreement).ok());
+    return agreement.notes.empty() ? std::string() : agreement.notes.front();
+  };
+  EXPECT_THAT(note_of(1024, 64), AllOf(HasSubstr("64 MiB instead of 1 GiB, since rank 1 may pin"),
+                                       HasSubstr("RLIMIT_MEMLOCK")));
+  EXPECT_THAT(note_of(64, 64), AllOf(HasSubstr("64 MiB instead of 1 GiB, since rank 1 has no"),
+                                     HasSubstr("address space"), Not(HasSubstr("MEMLOCK"))));
+}
+
 TEST(AgreeOnRdma, one_that_is_unable_decides_for_all_and_is_named) {
   RdmaAgreement agreement;
   EXPECT_TRUE(agree({able(), able(), unable("its port is down.", true)}, agreement).ok());
