@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rdmacoll.ops._labels import label_of, without_counters
-from rdmacoll.ops._names import in_replica
+from rdmacoll.ops._names import in_replica, replica_count
 from rdmacoll.ops._owners import Owners, refuse, threads_text
 
 _OWNERS = Owners()
@@ -27,10 +27,12 @@ def is_main_thread() -> bool:
 
 def content_of(variables: Sequence[Any]) -> str:
     """A digest of names and shapes that does not depend on the order: ranks that list the same variables in
-    another order have to meet, to be told."""
+    another order have to meet, to be told. In the threads of replicas, of shapes alone: those may be the main
+    thread's, whose ranks may call equal variables by different names."""
+    labels = ["" if replica_count() > 1 else without_counters(label_of(one)) for one in variables]
     shapes = (str(getattr(variable, "shape", "")) for variable in variables)
     dtypes = (str(getattr(variable, "dtype", "")) for variable in variables)
-    words = sorted(zip((without_counters(label_of(one)) for one in variables), shapes, dtypes))
+    words = sorted(zip(labels, shapes, dtypes))
     return f"{zlib.crc32(repr(words).encode()):08x}"
 
 

@@ -12,9 +12,14 @@ from rdmacoll.optimizer import fits, once
 from rdmacoll.optimizer.accumulation import Accumulation
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
-from rdmacoll.optimizer.replicas import refuse_accumulation
+from rdmacoll.optimizer.replicas import merged, refuse_accumulation
 from rdmacoll.optimizer.subclass import reduced_pairs, split, subclass
 from rdmacoll.optimizer.update_check import applied
+
+_CURE = (
+    "leave the argument out, or take them from compute_gradients of this optimizer, or from a "
+    "DistributedGradientTape"
+)
 
 
 class Distributed(Copied):
@@ -45,14 +50,18 @@ class Distributed(Copied):
         pairs, accumulation = list(grads_and_vars), self._rdmacoll_accumulation
         if accumulation is None:
             return self._rdmacoll_apply(pairs, args, kwargs)
-        refuse_accumulation(f"backward_passes_per_step={accumulation.passes}")
+        if replica_count() > 1:
+            return self._rdmacoll_pass(accumulation, pairs, args, kwargs)
         if tf.compat.v1.executing_eagerly_outside_functions():
             accumulation = accumulation.of(pairs)
         else:
             accumulation = accumulation.fresh()  # each call is a step of its own, and of its own graph
         sums, is_last = accumulation.add(pairs)
         step = accumulation.when(is_last, lambda: self._rdmacoll_apply(sums, args, kwargs))
-        # As the plain one does: loss scaling puts the call into a branch, and an operation into the other.
+        return self._rdmacoll_done(step)
+
+    def _rdmacoll_done(self, step: Any) -> Any:
+        """Like the plain one: loss scaling puts the call into a branch, and an operation into the other."""
         is_operation = is_legacy(self) and not tf.executing_eagerly()
         return step.op if is_operation else self.iterations  # type: ignore[attr-defined]
 
@@ -60,16 +69,47 @@ class Distributed(Copied):
         reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)
         call = self._rdmacoll_skips(args, kwargs)
         if call is not None:
-            cure = (
-                "leave the argument out, or take them from compute_gradients of this optimizer, or from a "
-                "DistributedGradientTape"
-            )
-            call = f"apply_gradients({call}) of a wrapped {type(self).__name__}"
-            gradients = once.required(reducer, gradients, variables, call, cure)
+            gradients = once.required(reducer, gradients, variables, self._rdmacoll_call(call), _CURE)
         done = super().apply_gradients(list(zip(gradients, variables)), *args, **kwargs)  # type: ignore[misc]
         once.forget(variables, reducer.process_set)
         applied(self, variables)
         return done
+
+    def _rdmacoll_pass(self, accumulation: Accumulation, pairs: Any, args: Any, kwargs: Any) -> Any:
+        """With several replicas in this process, since TensorFlow leaves a replica only outside of branches:
+        there the sums over replicas are added up, and the last pass goes back into each replica."""
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            refuse_accumulation(f"backward_passes_per_step={accumulation.passes}")
+        reducer, (gradients, variables) = self._rdmacoll_reduce, split(pairs)
+        accumulation = accumulation.of(pairs)
+        call = self._rdmacoll_skips(args, kwargs)
+        plain = super().apply_gradients  # type: ignore[misc]
+        flags = ("skip_gradients_aggregation", "experimental_aggregate_gradients")
+        kwargs = {name: value for name, value in kwargs.items() if name not in flags}
+        kwargs[flags[is_legacy(self)]] = not is_legacy(self)
+
+        def apply(found: list[Any]) -> None:
+            plain(list(zip(found, variables)), *args[:1], **kwargs)
+            applied(self, variables)
+
+        def step(strategy: Any, totals: list[Any]) -> Any:
+            sums, is_last = accumulation.add(list(zip(totals, variables)))
+
+            def last() -> None:
+                found = [total for total, _ in sums]
+                if call is None:
+                    found = once.reduced(reducer, found, variables)
+                else:
+                    found = once.required(reducer, found, variables, self._rdmacoll_call(call), _CURE)
+                strategy.extended.call_for_each_replica(apply, args=(found,))
+                once.forget(variables, reducer.process_set)
+
+            return accumulation.when(is_last, last)
+
+        return self._rdmacoll_done(merged(step, gradients, variables, is_summed=call is not None))
+
+    def _rdmacoll_call(self, argument: str) -> str:
+        return f"apply_gradients({argument}) of a wrapped {type(self).__name__}"
 
     def _rdmacoll_skips(self, args: Any, kwargs: Any) -> str | None:
         """The argument by which a program says that gradients are aggregated already."""

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdmacoll.engine.errors import ConfigError
+from rdmacoll.ops._names import replica_count
 from rdmacoll.optimizer import fits, once, replicas
 from rdmacoll.optimizer.copies import Copied
 from rdmacoll.optimizer.reduce import GradientReducer
@@ -22,6 +23,7 @@ class Distributed(Copied):
     _rdmacoll_reduce: GradientReducer
     _rdmacoll_is_reduced = 0  # how many replicas are in loss scaling around us, which has reduced already
     _rdmacoll_applied: tuple[Any, ...] = ()  # variables of the gradients that are being clipped
+    _rdmacoll_is_whole = False  # whether gradients of all passes of a step are applied in each replica
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """`apply_gradients` and `fit` come through here. Reduces before clipping, so that the norm is
@@ -34,6 +36,8 @@ class Distributed(Copied):
 
     def _rdmacoll_apply(self, grads: Any, trainable_variables: Any) -> Any:
         plain = super().apply  # type: ignore[misc]
+        if self._accumulates() and replica_count() > 1:
+            return self._rdmacoll_pass(list(grads), trainable_variables)
         if self._rdmacoll_is_reduced:
             return plain(grads, trainable_variables)
         variables = _variables_of(self, trainable_variables, len(grads))
@@ -44,12 +48,60 @@ class Distributed(Copied):
         once.forget(variables, self._rdmacoll_reduce.process_set)
         return done
 
+    def _rdmacoll_pass(self, grads: list[Any], trainable_variables: Any) -> None:
+        """With several replicas in this process, since TensorFlow leaves a replica only outside of branches:
+        there the sums over replicas are added up, and the last pass goes back into each replica."""
+        plain = super().apply  # type: ignore[misc]
+        if not self.built:  # type: ignore[attr-defined]
+            self.build(list(trainable_variables))  # type: ignore[attr-defined]
+        variables = _variables_of(self, trainable_variables, len(grads))
+        reducer, is_reduced = self._rdmacoll_reduce, bool(self._rdmacoll_is_reduced)
+        passes = self.gradient_accumulation_steps  # type: ignore[attr-defined]
+        iterations = self._iterations.value  # type: ignore[attr-defined]
+
+        def step(strategy: Any, totals: list[Any]) -> None:
+            present = [index for index, total in enumerate(totals) if total is not None]
+            index_of = self._get_variable_index  # type: ignore[attr-defined]
+            kept = self._accumulated_gradients  # type: ignore[attr-defined]
+            sums = {index: kept[index_of(variables[index])].value for index in present}
+            added = {index: sums[index] + totals[index] for index in present}
+
+            def last() -> Any:
+                found = [added[index] / passes if index in added else None for index in range(len(totals))]
+                if not is_reduced:
+                    found = once.reduced(reducer, found, variables)
+                object.__setattr__(self, "_rdmacoll_is_whole", True)
+                try:
+                    with replicas.summed(_parts(self), count=strategy.num_replicas_in_sync):
+                        strategy.extended.call_for_each_replica(plain, args=(found, variables))
+                finally:
+                    vars(self).pop("_rdmacoll_is_whole")
+                once.forget(variables, reducer.process_set)
+                for total in sums.values():
+                    total.assign(tf.zeros_like(total))
+                return tf.constant(0)
+
+            def other() -> Any:
+                for index, total in sums.items():
+                    total.assign(added[index])
+                iterations.assign_add(1)
+                return tf.constant(0)
+
+            tf.cond(tf.equal((iterations + 1) % passes, 0), last, other)
+
+        replicas.merged(step, grads, variables, is_summed=is_reduced)
+
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         super()._backend_update_step(grads, trainable_variables, learning_rate)  # type: ignore[misc]
         if self._accumulates():  # here for each update, in `apply` for each pass
             applied(self, self._trainable_variables)  # type: ignore[attr-defined]
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        if self._rdmacoll_is_whole:
+            grads = super()._clip_gradients(grads)  # type: ignore[misc]
+            self._apply_weight_decay(trainable_variables)  # type: ignore[attr-defined]
+            self._backend_update_step(grads, trainable_variables, self.learning_rate)  # type: ignore[attr-defined]
+            return
         object.__setattr__(self, "_rdmacoll_applied", tuple(trainable_variables))
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
@@ -123,10 +175,27 @@ def _parts(optimizer: Any) -> list[Any]:
 
 def _accumulates(optimizer: Any) -> bool:
     """Raises ConfigError where it cannot."""
-    steps = getattr(optimizer, "gradient_accumulation_steps", None)
-    if steps:
-        refuse_accumulation(f"gradient_accumulation_steps={steps}")
-    return bool(steps)
+    if replica_count() > 1:
+        _check_accumulation(optimizer)
+    return bool(getattr(optimizer, "gradient_accumulation_steps", None))
+
+
+def _check_accumulation(optimizer: Any) -> None:
+    """With several replicas in this process. Raises ConfigError."""
+    for part in _parts(optimizer):
+        steps = getattr(part, "gradient_accumulation_steps", None)
+        if not steps:
+            continue
+        option, name = f"gradient_accumulation_steps={steps}", "_backend_apply_gradients"
+        if not isinstance(part, Distributed):
+            outer = type(optimizer).__name__
+            refuse_accumulation(option, f"wrap the {type(part).__name__} instead of the {outer} around it")
+        plain = next(
+            vars(kind)[name] for kind in type(part).__mro__ if kind is not Distributed and name in vars(kind)
+        )
+        # Older ones clip in each pass, and averages of weights move in each pass.
+        if "_clip_gradients" not in plain.__code__.co_names or part.use_ema:
+            refuse_accumulation(option)
 
 
 def _check_parts(optimizer: Any, variables: Any) -> None:

@@ -155,7 +155,7 @@ def _is_neutral(found: Any, tensor: Any, variable: Any) -> bool:
         return not operation.inputs and not _is_opaque(found) and operation.type != "Placeholder"
     if not tensor.shape.is_compatible_with(found.shape):
         return True
-    own = getattr(getattr(variable, "_value", variable), "handle", None)
+    own = _handle(getattr(variable, "_value", variable))
     read = operation.inputs[0] if operation.inputs else found
     while read is not own and (outer := _inputs(read)):
         read = outer[0]
@@ -198,10 +198,18 @@ def _is_marked(marks: dict[Any, weakref.ref[Any]], place: Any, tensor: Any) -> b
 def variable_key(variable: Any) -> Any:
     """One variable on all replicas and in all functions; None for what is no variable."""
     variable = getattr(variable, "_value", variable)  # Keras 3's
-    for part in (variable, getattr(variable, "handle", None)):
+    for part in (variable, _handle(variable)):
         container = getattr(part, "_distributed_container", None)
         variable = variable if container is None else container()
     if not isinstance(variable, tf.Variable):
         return None
     # In graphs of TensorFlow 1 names are unique within the graph alone.
     return getattr(variable, "_unique_id", variable.name), getattr(variable, "_graph_key", "")
+
+
+def _handle(variable: Any) -> Any:
+    """None for what has none: outside of replicas a variable of all of them."""
+    try:
+        return getattr(variable, "handle", None)
+    except ValueError:
+        return None

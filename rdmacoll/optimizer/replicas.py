@@ -8,7 +8,7 @@ gradients are applied: it reduces those of each replica over the ranks. Sums and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -28,41 +28,56 @@ def reduced(reducer: GradientReducer, gradients: Sequence[Any], variables: Seque
     if replica_count() == 1:
         return once.reduced(reducer, gradients, variables)
     known = once.states(gradients, variables, reducer.process_set)
+
+    def step(strategy: Any, totals: list[Any]) -> list[Any]:
+        return once.reduced(reducer, totals, variables, known)
+
+    return list(merged(step, gradients, variables))
+
+
+def merged(
+    step: Callable[[Any, list[Any]], Any],
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+    *,
+    is_summed: bool = False,
+) -> Any:
+    """Called in each replica of this process: runs `step` once for all of them, outside of replicas, with the
+    strategy and the sums of their gradients. is_summed: they are sums already, and equal. The result of the
+    step."""
     present = [index for index, gradient in enumerate(gradients) if gradient is not None]
 
-    def merged(strategy: Any, pairs: Any) -> list[Any]:
-        sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
-        result: list[Any] = [None] * len(gradients)
+    def call(strategy: Any, pairs: Any) -> Any:
+        totals: list[Any] = [None] * len(gradients)
+        sums = [gradient for gradient, _ in pairs]
+        if pairs and not is_summed:
+            sums = strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
         for index, total in zip(present, sums):
-            result[index] = strategy.experimental_local_results(total)[0]
-        found = once.reduced(reducer, result, variables, known)
-        return [found[index] for index in present]
+            totals[index] = strategy.experimental_local_results(total)[0]
+        return step(strategy, totals)
 
     pairs = [(gradients[index], getattr(variables[index], "_value", variables[index])) for index in present]
-    if not pairs:
-        return list(gradients)
-    context = tf.distribute.get_replica_context()
-    found = iter(context.merge_call(merged, args=(pairs,)))
-    return [None if gradient is None else next(found) for gradient in gradients]
+    return tf.distribute.get_replica_context().merge_call(call, args=(pairs,))
 
 
-def refuse_accumulation(option: str) -> None:
-    """Raises ConfigError where several replicas would accumulate: a strategy can't apply gradients under the
-    condition that a step is complete."""
+def refuse_accumulation(option: str, cure: str = "accumulate in a loop of your own") -> None:
+    """Raises ConfigError where several replicas would accumulate, and a strategy can't apply gradients under
+    the condition that a step is complete."""
     if replica_count() > 1:
         raise ConfigError(
             f"{option} with {replica_count()} replicas in a process "
             f"({type(tf.distribute.get_strategy()).__name__}), where TensorFlow cannot apply gradients "
-            "conditionally: accumulate in a loop of your own, or give each rank one replica."
+            f"conditionally here: {cure}, or give each rank one replica."
         )
 
 
 @contextlib.contextmanager
-def summed(optimizers: Iterable[Any]) -> Iterator[None]:
-    """Meanwhile these optimizers of Keras 3 do not sum gradients over replicas."""
+def summed(optimizers: Iterable[Any], count: int = 0) -> Iterator[None]:
+    """Meanwhile these optimizers of Keras 3 do not sum gradients over replicas. count: of the replicas, where
+    it is not called in one of them."""
     name = "_all_reduce_sum_gradients"
     optimizers = list(optimizers)
-    for optimizer in optimizers if replica_count() > 1 else ():
+    for optimizer in optimizers if (count or replica_count()) > 1 else ():
         object.__setattr__(optimizer, name, lambda pairs: pairs)
     try:
         yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
+import functools
 import hashlib
 import json
 import sys
@@ -37,6 +38,12 @@ rdmacoll.init(stall_error_s=STALL_S)
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
 BATCH, UPDATES, EARLIER_STEPS = 4, 3, 2
 TOLERANCE = {"float32": 3e-5, "mixed": 5e-3}
+
+
+@functools.lru_cache(maxsize=1)
+def two_replicas() -> Any:
+    """One for all cases: TensorFlow counts the collectives of each strategy from the same number."""
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 def keras_of(case: dict[str, str]) -> Any:
@@ -70,9 +77,10 @@ def restored(salt: int) -> list[np.ndarray]:
     return [0.2 * value(0, shape, salt=salt + i) for i, shape in enumerate([(3, 4), (4,), (4, 1), (1,)])]
 
 
-def optimizer_of(keras: Any, case: dict[str, str]) -> Any:
+def optimizer_of(keras: Any, case: dict[str, str], passes: int = 1) -> Any:
+    """passes: of Keras 3's own accumulation."""
     home = keras.optimizers.legacy if case["keras"] == "Keras 2 legacy" else keras.optimizers
-    return home.Adam(0.05)
+    return home.Adam(0.05, **({} if passes == 1 else {"gradient_accumulation_steps": passes}))
 
 
 class OwnStep:
@@ -148,16 +156,25 @@ def policy_of(case: dict[str, str]) -> str:
     return "mixed_float16" if case["precision"] == "mixed" else "float32"
 
 
-def earlier_file(keras: Any, case: dict[str, str], number: int) -> str:
-    """A model that has been trained before, with an optimizer that has slots."""
+def earlier_file(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> str:
+    """A model that has been trained before, with an optimizer that has slots; in as many passes as later, if
+    those are Keras 3's."""
+    passes = int(case["passes"]) if is_distributed and case["keras"] == "Keras 3" else 1
     path = FOLDER / f"earlier-{number}-{RANK}.{'keras' if case['keras'] == 'Keras 3' else 'h5'}"
     model = model_of(keras, {**case, "loop": "fit", "built": "yes"}, is_distributed=False)
     set_weights(model, restored(70))
-    model.compile(optimizer_of(keras, case), "mse")
+    model.compile(optimizer_of(keras, case, passes), "mse")
     x, y = data_of(0, {**case, "passes": "1"})
-    model.fit(x, y, BATCH, 1, 0, shuffle=False, steps_per_epoch=EARLIER_STEPS)
+    model.fit(x, y, BATCH // passes, 1, 0, shuffle=False, steps_per_epoch=EARLIER_STEPS * passes)
     model.save(path)
     return str(path)
+
+
+def earlier_checkpoint(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> str:
+    """Of a training before, with slots and iterations."""
+    path = FOLDER / f"earlier-{number}-{RANK}"
+    model = keras.models.load_model(earlier_file(keras, case, number, is_distributed=is_distributed))
+    return str(tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(path)))
 
 
 def model_and_optimizer(
@@ -167,7 +184,7 @@ def model_and_optimizer(
     model = model_of(keras, case, is_distributed=is_distributed)
     optimizer = optimizer_of(keras, case)
     if has_file:
-        loaded = keras.models.load_model(earlier_file(keras, case, number))
+        loaded = keras.models.load_model(earlier_file(keras, case, number, is_distributed=is_distributed))
         loaded.__class__ = type(model)
         model, optimizer = loaded, loaded.optimizer
     elif case["precision"] == "mixed" and case["loop"] != "fit":
@@ -209,14 +226,20 @@ def train(case: dict[str, str], number: int, *, is_distributed: bool) -> list[np
 def _trained(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> list[np.ndarray]:
     strategy = tf.distribute.get_strategy()
     if case["replicas"] == "2" and is_distributed:
-        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    has_file = case["restore"] == "file" and (RANK == 0 or not is_distributed)
+        strategy = two_replicas()
+    is_restored = RANK == 0 or not is_distributed
+    has_file = case["restore"] == "file" and is_restored
     with strategy.scope():
         model, optimizer = model_and_optimizer(
             keras, case, number, is_distributed=is_distributed, has_file=has_file
         )
         if case["loop"] != "loop":
             compiled(keras, model, optimizer, case)
+            optimizer = model.optimizer
+        if case["restore"] == "checkpoint" and is_restored:
+            # What is not made yet gets its value when it is made.
+            path = earlier_checkpoint(keras, case, number, is_distributed=is_distributed)
+            tf.train.Checkpoint(model=model, optimizer=optimizer).restore(path)
     x, y = data_of(RANK, case) if is_distributed else joined(case)
     batch = BATCH if is_distributed else BATCH * SIZE * int(case["passes"])
     if case["loop"] == "loop":

@@ -338,6 +338,10 @@ def check_steps_per_execution_and_one_callback_alone() -> None:
     # Without a list Keras 3 calls `on_train_batch_end` from another thread.
     model.fit(*dataset(RANK), batch_size=BATCH, verbose=0, callbacks=callback, validation_data=dataset(RANK))
     assert equal_on_all_ranks(weights_of(model))
+    if not IS_KERAS_3:  # which does not tune it
+        model.compile(rdmacoll.DistributedOptimizer(kinds()[-1](0.01)), "mse", steps_per_execution="auto")
+        text = str(raised(rdmacoll.ConfigError, lambda: fit(model, BroadcastGlobalVariablesCallback(0))))
+        assert f'steps_per_execution="auto" on ranks {", ".join(map(str, range(SIZE)))}: ' in text, text
 
 
 def check_a_process_set_trains_for_itself() -> None:

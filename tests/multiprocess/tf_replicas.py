@@ -28,6 +28,7 @@ STRATEGY = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 REPLICAS = STRATEGY.num_replicas_in_sync
 v1 = tf.compat.v1
 BATCH, STEPS = 4, 3  # of a replica
+PASSES = 2
 NORM = 0.1  # less than those of the gradients
 new, old, old_legacy = keras.optimizers, tf_keras.optimizers, tf_keras.optimizers.legacy
 
@@ -216,25 +217,70 @@ def check_operations_of_replicas_do_not_mix() -> None:
             assert local == np.sum(inputs, axis=0).tolist(), local
 
 
-def check_accumulation_is_refused() -> None:
-    made = [
-        lambda: rdmacoll.DistributedOptimizer(new.SGD(0.5, gradient_accumulation_steps=2)),
-        lambda: rdmacoll.DistributedOptimizer(old.SGD(0.5), backward_passes_per_step=2),
-        lambda: rdmacoll.DistributedOptimizer(old_legacy.SGD(0.5), backward_passes_per_step=2),
+def passing(
+    library: Any, make: Callable[[], Any], *, scales: bool = False, **options: Any
+) -> list[np.ndarray]:
+    """Trained by batches that are parts of those of one process, two of them to a step."""
+    with STRATEGY.scope():
+        model = network(library, RANK)
+        optimizer = rdmacoll.DistributedOptimizer(
+            make(), backward_passes_per_step=PASSES, average_aggregated_gradients=True
+        )
+        if scales:
+            optimizer = library.optimizers.LossScaleOptimizer(optimizer, initial_scale=4.0)
+        model.compile(optimizer, "mse", **options)
+    callbacks = [rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)]
+    # A rank's batch of `joined` is cut into passes.
+    model.fit(*dataset(RANK), BATCH * REPLICAS // PASSES, verbose=0, shuffle=False, callbacks=callbacks)
+    return [np.array(w) for w in model.get_weights()]
+
+
+def check_several_passes_make_a_step() -> None:
+    scaling = tf_keras.mixed_precision.LossScaleOptimizer
+    makes: list[tuple[Any, Callable[[], Any], dict[str, Any]]] = [
+        (keras, lambda: new.Adam(0.05, global_clipnorm=NORM, weight_decay=0.01), {}),
+        (tf_keras, lambda: old.Adam(0.05, global_clipnorm=NORM), {}),
+        (tf_keras, lambda: old_legacy.Adam(0.05, clipnorm=NORM), {}),
     ]
-    for make in made:
-        with STRATEGY.scope():
-            variable, optimizer = tf.Variable([1.0, 2.0]), make()
-            optimizer.build([variable]) if hasattr(optimizer, "build") else None
+    if "all" in sys.argv:
+        makes += [(library, make, {"run_eagerly": True}) for library, make, _ in makes[:3]]
+        makes += [
+            (tf_keras, lambda: scaling(old.SGD(0.5), initial_scale=4.0), {}),
+            (tf_keras, lambda: scaling(old_legacy.SGD(0.5), initial_scale=4.0), {}),
+        ]
+    for library, make, options in makes:
+        print(library.__name__, options, flush=True)
+        same(passing(library, make, **options), fitted(library, make, is_alone=True))
+    if "all" in sys.argv:
+        found = passing(keras, lambda: new.SGD(0.5, clipnorm=NORM), scales=True)
+        same(found, fitted(keras, lambda: new.SGD(0.5, clipnorm=NORM), is_alone=True))
 
-        def step(variable: Any = variable, optimizer: Any = optimizer) -> None:
-            optimizer.apply_gradients([(tf.ones(2), variable)])
 
-        for call in (step, tf.function(step)):
-            text = str(raised(rdmacoll.ConfigError, lambda call=call: STRATEGY.run(call)))
-            assert "per_step=2 with 2 replicas" in text or "steps=2 with 2 replicas" in text, text
-            assert "(MirroredStrategy)" in text, text
-            assert "give each rank one replica" in text, text
+def check_passes_that_move_averages_are_refused() -> None:
+    with STRATEGY.scope():
+        variable = tf.Variable([1.0, 2.0])
+        optimizer = new.SGD(0.5, gradient_accumulation_steps=2, use_ema=True)
+        rdmacoll.DistributedOptimizer(optimizer).build([variable])
+
+    def step() -> None:
+        optimizer.apply_gradients([(tf.ones(2), variable)])
+
+    for call in (step, tf.function(step)):
+        text = str(raised(rdmacoll.ConfigError, lambda call=call: STRATEGY.run(call)))
+        assert "steps=2 with 2 replicas" in text, text
+        assert "(MirroredStrategy)" in text, text
+        assert "give each rank one replica" in text, text
+    with STRATEGY.scope():
+        inner = new.SGD(0.5, gradient_accumulation_steps=2)
+        scaled = rdmacoll.DistributedOptimizer(new.LossScaleOptimizer(inner))
+        scaled.build([variable])
+    text = str(
+        raised(
+            rdmacoll.ConfigError,
+            lambda: STRATEGY.run(lambda: scaled.apply_gradients([(tf.ones(2), variable)])),
+        )
+    )
+    assert "wrap the SGD instead of the LossScaleOptimizer around it" in text, text
 
 
 if __name__ == "__main__":

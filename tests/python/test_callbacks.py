@@ -42,7 +42,10 @@ FIRST = [
 ]
 
 
-@pytest.mark.parametrize(("library", "checks"), [("3", FIRST), ("2", FIRST[2:])])
+@pytest.mark.parametrize(
+    ("library", "checks"),
+    [("3", FIRST), ("2", [*FIRST[2:], "check_steps_per_execution_and_one_callback_alone"])],
+)
 def test_ranks_begin_equal(tf_keras: Path, library: str, checks: list[str]) -> None:  # noqa: F811
     first = "3" if library == "3" else str(tf_keras)
     program = ROOT / "tests" / "multiprocess" / "tf_callbacks.py"
@@ -134,5 +137,8 @@ def test_where_fit_begins_is_agreed_on() -> None:
     agreement.check_begin({0: None, 1: None})
     with pytest.raises(ConfigError, match="begins at epoch 2 on rank 0 and begins at epoch 0 on ranks 1, 2:"):
         agreement.check_begin({0: 2, 1: 0, 2: 0})
+    agreement.check_tuning({0: False, 1: False})
+    with pytest.raises(ConfigError, match=r'steps_per_execution="auto" on ranks 1, 2: .* the same number'):
+        agreement.check_tuning({0: False, 1: True, 2: True})
     with pytest.raises(ConfigError, match="rank 2 cannot make what other ranks have restored: Adam"):
         agreement.check_problems({0: "", 2: "Adam.build: x"})

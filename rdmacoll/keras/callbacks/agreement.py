@@ -30,6 +30,17 @@ def check_begin(epochs: Mapping[int, Any]) -> None:
     )
 
 
+def check_tuning(tuned: Mapping[int, bool]) -> None:
+    """tuned: by rank, whether Keras tunes the steps of an execution. Raises ConfigError."""
+    ranks = [rank for rank, is_tuned in sorted(tuned.items()) if is_tuned]
+    if ranks:
+        raise ConfigError(
+            f'the model is compiled with steps_per_execution="auto" on {in_words(ranks)}: Keras would choose '
+            "it by each rank's clock, and ranks would wait in loops of different lengths. Give every rank "
+            "the same number."
+        )
+
+
 def check_wrapped(names: Mapping[int, list[str]]) -> None:
     """names: by rank, those of the wrapped optimizers. Raises MismatchError."""
     plain = {rank: ", ".join(mine) for rank, mine in names.items()}

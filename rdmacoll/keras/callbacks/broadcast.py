@@ -100,7 +100,8 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self._is_alone():
             self._is_done = True
             return
-        begin = Begin(self._epoch, has_batch, fits.steps_per_execution(self.model))
+        is_tuned = bool(getattr(self.model, "autotune_steps_per_execution", False)) and not has_servers()
+        begin = Begin(self._epoch, has_batch, fits.steps_per_execution(self.model), is_tuned)
         self._equalizer.begin(begin)
 
     def _end_first_batch(self) -> None:

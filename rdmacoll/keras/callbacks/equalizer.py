@@ -28,6 +28,7 @@ class Begin:
     epoch: int | None
     has_batch: bool
     steps_per_execution: int
+    is_tuned: bool  # whether Keras changes that number meanwhile
 
 
 class Equalizer:
@@ -46,6 +47,8 @@ class Equalizer:
         when they have different variables that nobody can make."""
         _build(self._model)
         groups, with_sums, said = self._agree(vars(begin))
+        agreed = {rank: vars(begin) for rank in self._set.ranks} if said is None else said
+        agreement.check_tuning({rank: one["is_tuned"] for rank, one in agreed.items()})
         # In other cases ranks do not all come to the end of their first batch at the same step.
         is_even = said is None or all(
             one["has_batch"] and one["steps_per_execution"] == begin.steps_per_execution

@@ -30,11 +30,12 @@ def variables_of(optimizer: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     variables already, others only from the first step on.
     """
     found: dict[str, Any] = {}
-    for number, part in enumerate(parts_of(optimizer)):
+    parts = parts_of(optimizer)
+    for number, part in enumerate(parts):
         prefix = f"{number}/"
         if is_legacy(part):
             found.update((prefix + key, value) for key, value in _of_legacy(part, model).items())
-        else:
+        elif not any(is_legacy(inner) for inner in parts[number + 1 :]):  # its list is theirs
             plain = getattr(part, "variables", [])
             listed = list(plain() if callable(plain) else plain)  # a method in TensorFlow 1
             found.update((f"{prefix}{position}", value) for position, value in enumerate(listed))
