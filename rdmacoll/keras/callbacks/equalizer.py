@@ -160,7 +160,7 @@ def _build(model: Any) -> None:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or not getattr(model, "built", False) or not model.trainable_variables:
         return
-    if optimizers.can_be_built(optimizer):
+    if optimizers.can_be_built(optimizer) or optimizers.awaits_slots(optimizer):
         optimizers.build(optimizer, model.trainable_variables, model)
 
 

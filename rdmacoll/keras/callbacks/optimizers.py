@@ -64,6 +64,12 @@ def is_legacy(optimizer: Any) -> bool:
     return hasattr(type(optimizer), "_create_hypers") and not hasattr(optimizer, "_optimizer")
 
 
+def awaits_slots(optimizer: Any) -> bool:
+    """Whether a checkpoint has values for slots of a legacy optimizer that it has not made yet."""
+    waiting = (getattr(part, "_deferred_slot_restorations", {}) for part in parts_of(optimizer))
+    return tf.executing_eagerly() and any(values for slots in waiting for values in slots.values())
+
+
 def can_be_built(optimizer: Any) -> bool:
     """Whether it will have slots that it has not yet. A legacy optimizer does not tell."""
     outer, inner = parts_of(optimizer)[0], parts_of(optimizer)[-1]
