@@ -63,9 +63,9 @@ def DistributedOptimizer(
     one index where that is less to send (not the same for Keras 3's Adam, or a clipped norm, which square
     each row). bucket_bytes: instead of RDMACOLL_BUCKET_BYTES. backward_passes_per_step: so many calls make a
     step: gradients are summed on each rank, then reduced and applied with the last call; with
-    `average_aggregated_gradients` their mean is. Several replicas in a rank (`tf.distribute`) add up theirs; not
-    in sessions, nor with Keras 3's `use_ema`, whose averages move in each call. In a graph of TensorFlow 1 the sums are local variables;
-    Keras 2 trains there with its legacy optimizers alone.
+    `average_aggregated_gradients` their mean is. Several replicas in a rank (`tf.distribute`) add up theirs;
+    not in sessions, nor with Keras 3's `use_ema`, whose averages move in each call. In a graph of
+    TensorFlow 1 the sums are local variables; Keras 2 trains there with its legacy optimizers alone.
     process_set: whose ranks train together; those wrap their optimizers of that set in the same order.
     name: equal on all ranks, instead of a number by that order: for threads that wrap optimizers at the same
     time. Without it those of other threads than the main one are told apart by the names and shapes of their

@@ -105,7 +105,10 @@ def is_possible(case: Case) -> bool:
     # checkpoint into what is not built.
     if case["built"] == "late" and case["restore"] == "file":
         return False
-    return (case["keras"], case["built"], case["restore"]) != ("Keras 3", "late", "checkpoint")
+    if case["built"] == "late" and case["restore"] == "checkpoint":
+        # A legacy optimizer's slots come in an order that depends on when each was made.
+        return case["keras"] == "Keras 2" or (case["keras"] == "Keras 2 legacy" and case["loop"] != "loop")
+    return True
 
 
 def _is_possible_in_sessions(case: Case) -> bool:
@@ -118,7 +121,9 @@ def _is_possible_in_sessions(case: Case) -> bool:
         return False
     if case["restore"] == "checkpoint":
         return False
-    return case["replicas"] == "1" or case["built"] == "yes"
+    # There the refusal of passes would leave TensorFlow's graphs entered, for the cases behind it.
+    is_simple = case["built"] == "yes" and case["restore"] != "file" and case["passes"] == "1"
+    return case["replicas"] == "1" or is_simple
 
 
 def refusal_of(case: Case) -> str:

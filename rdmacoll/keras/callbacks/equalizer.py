@@ -62,6 +62,7 @@ class Equalizer:
         different values of those."""
         if not self._may_follow:
             return
+        _build(self._model)  # the first batch may have made the model, and several passes make an update
         groups, with_sums, _ = self._agree({})
         if _keys_of(groups) - self._sent:
             self._send(groups, with_sums)
