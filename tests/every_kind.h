@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/kind.h"
-#include "engine/sim_script.h"
+#include "operation/kind.h"
+#include "sim/script.h"
 
 namespace rdmacoll {
 

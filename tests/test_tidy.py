@@ -15,7 +15,9 @@ SUFFIXES = (".py", ".h", ".cc")
 
 _BASE = {"base"}
 _BELOW = {"base", "memory"}
-_ENGINE = _BELOW | {"transport", "compute", "collectives", "bootstrap"}
+_AGREEMENT = {"base", "collectives", "operation"}
+_EXECUTION = _BELOW | {"transport", "compute", "collectives", "operation", "agreement"}
+_ENGINE = _EXECUTION | {"bootstrap", "execution"}
 # The include law: what each folder of cpp/ may include beside itself.
 MAY_INCLUDE = {
     "base": set(),
@@ -26,8 +28,12 @@ MAY_INCLUDE = {
     "bootstrap": _BELOW | {"transport"},
     "probe": _BELOW | {"transport"},
     "ps": _BELOW | {"transport"},
+    "operation": _BASE | {"collectives"},
+    "agreement": _AGREEMENT,
+    "execution": _EXECUTION,
     "engine": _ENGINE,
-    "api": _ENGINE | {"engine", "probe", "ps"},
+    "sim": _ENGINE | {"engine"},
+    "api": _ENGINE | {"engine", "sim", "probe", "ps"},
     "tensorflow": {"api"},
 }
 # Headers of other systems and who may include them; all others are for nobody.

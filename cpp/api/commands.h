@@ -8,8 +8,8 @@
 #include "base/config.h"
 #include "base/link_model.h"
 #include "base/status.h"
-#include "engine/operation.h"
-#include "engine/sim_scale.h"
+#include "operation/operation.h"
+#include "sim/scale.h"
 #include "transport/rdma/choose_device.h"
 #include "transport/rdma/verbs.h"
 

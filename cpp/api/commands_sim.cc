@@ -3,7 +3,7 @@
 
 #include "api/commands.h"
 #include "base/text.h"
-#include "engine/simulator.h"
+#include "sim/simulator.h"
 
 namespace rdmacoll {
 

@@ -5,7 +5,7 @@
 
 #include "api/session.h"
 #include "engine/long_wait.h"
-#include "engine/operation.h"
+#include "operation/operation.h"
 
 namespace rdmacoll {
 

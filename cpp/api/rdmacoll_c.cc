@@ -17,7 +17,7 @@
 #include "base/system_error.h"
 #include "base/text.h"
 #include "bootstrap/rdma_ability.h"
-#include "engine/operation.h"
+#include "operation/operation.h"
 
 using rdmacoll::Config;
 using rdmacoll::copy_text;

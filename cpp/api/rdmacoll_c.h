@@ -95,7 +95,7 @@ typedef struct rc_request {
   const char* manifest;     /* describes the list of gradients that this is the first part of;
                                compared between ranks, and shown where it differs. The lines behind
                                the first one list names of variables, whose order is compared
-                               (cpp/engine/listing.h). NULL: none */
+                               (cpp/operation/listing.h). NULL: none */
   const int64_t* splits;    /* alltoall, scatter at the root: how many rows each rank gets, as many
                                numbers as ranks; copied. NULL: as many for each, in a scatter one more
                                for the first ranks, as in a reducescatter */

@@ -4,7 +4,7 @@
 #include "api/commands.h"
 #include "api/rdmacoll_c.h"
 #include "base/status.h"
-#include "engine/operation.h"
+#include "operation/operation.h"
 #include "probe/pair_probe.h"
 
 namespace rdmacoll {

@@ -17,6 +17,9 @@ namespace rdmacoll {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little endian");
 
+// The longest control message between two ranks.
+inline constexpr std::size_t kControlBytesMax = 1u << 20;
+
 class Writer {
  public:
   template <typename T>

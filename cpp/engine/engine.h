@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement/messages.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/gap.h"
@@ -23,14 +24,13 @@
 #include "base/world.h"
 #include "collectives/choose.h"
 #include "compute/compute.h"
-#include "engine/executor.h"
-#include "engine/messages.h"
-#include "engine/operation.h"
 #include "engine/process_set.h"
 #include "engine/set_table.h"
 #include "engine/submissions.h"
+#include "execution/executor.h"
 #include "memory/pool.h"
 #include "memory/shared_results.h"
+#include "operation/operation.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {

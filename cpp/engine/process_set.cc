@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "base/text.h"
-#include "engine/cut.h"
+#include "operation/cut.h"
 
 namespace rdmacoll {
 namespace {

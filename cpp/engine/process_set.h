@@ -11,23 +11,23 @@
 #include <string>
 #include <vector>
 
+#include "agreement/catch_up.h"
+#include "agreement/decision_log.h"
+#include "agreement/descriptor_table.h"
+#include "agreement/messages.h"
+#include "agreement/plan_mode.h"
+#include "agreement/readiness.h"
+#include "agreement/recurrence.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/world.h"
 #include "collectives/choose.h"
-#include "engine/catch_up.h"
-#include "engine/decision_log.h"
-#include "engine/descriptor_table.h"
-#include "engine/executor.h"
-#include "engine/messages.h"
-#include "engine/operation.h"
-#include "engine/plan.h"
-#include "engine/plan_mode.h"
-#include "engine/readiness.h"
-#include "engine/recurrence.h"
+#include "execution/executor.h"
+#include "execution/planner.h"
 #include "memory/pool.h"
 #include "memory/shared_results.h"
+#include "operation/operation.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {

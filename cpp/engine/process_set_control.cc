@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "engine/cut.h"
 #include "engine/process_set.h"
+#include "operation/cut.h"
 
 namespace rdmacoll {
 

@@ -1,7 +1,7 @@
 // Names of variables, which each rank says once: with the first operation that has them, and again
 // when they change.
-#include "engine/listing.h"
 #include "engine/process_set.h"
+#include "operation/listing.h"
 
 namespace rdmacoll {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "engine/process_set.h"
-#include "engine/stand_in.h"
+#include "operation/stand_in.h"
 
 namespace rdmacoll {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/executor.h"
+#include "execution/executor.h"
 
 namespace rdmacoll {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/operation.h"
+#include "operation/operation.h"
 
 namespace rdmacoll {
 

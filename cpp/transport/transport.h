@@ -31,6 +31,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/wire.h"
 #include "memory/piece.h"
 
 namespace rdmacoll {
@@ -86,8 +87,6 @@ class Sink {
   // Once per peer. `cause`: "connection reset by peer", "silent for 5 s", ...
   virtual void peer_failed(int peer, const std::string& cause) = 0;
 };
-
-inline constexpr std::size_t kControlBytesMax = 1u << 20;
 
 class Transport {
  public:

@@ -2,8 +2,8 @@
 #include "compute/inline.h"
 #include "conformance/verbs_fleet.h"
 #include "engine/engine.h"
-#include "engine/sim_values.h"
 #include "every_kind.h"
+#include "sim/values.h"
 
 namespace rdmacoll::conformance {
 namespace {

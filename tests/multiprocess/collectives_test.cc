@@ -9,9 +9,9 @@
 #include <span>
 
 #include "collectives/algorithms.h"
-#include "engine/sim_values.h"
 #include "every_kind.h"
 #include "multiprocess/local_world.h"
+#include "sim/values.h"
 #include "unit/reduce_oracle.h"
 
 namespace rdmacoll {

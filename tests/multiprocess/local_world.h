@@ -12,7 +12,7 @@
 
 #include "api/session.h"
 #include "base/text.h"
-#include "engine/operation.h"
+#include "operation/operation.h"
 
 namespace rdmacoll {
 

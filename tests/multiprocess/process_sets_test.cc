@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <random>
 
-#include "engine/sim_values.h"
 #include "every_kind.h"
 #include "multiprocess/local_world.h"
+#include "sim/values.h"
 
 namespace rdmacoll {
 namespace {

@@ -5,9 +5,9 @@
 #include <map>
 #include <random>
 
-#include "engine/sim_values.h"
 #include "every_kind.h"
 #include "multiprocess/local_world.h"
+#include "sim/values.h"
 #include "unit/reduce_oracle.h"
 
 namespace rdmacoll {

@@ -1,9 +1,9 @@
 // Thousands of orders of events that the real thing shows once a year.
 #include <gtest/gtest.h>
 
-#include "engine/sim_script.h"
-#include "engine/simulator.h"
 #include "sanitized.h"
+#include "sim/script.h"
+#include "sim/simulator.h"
 
 namespace rdmacoll {
 namespace {

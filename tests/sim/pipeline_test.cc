@@ -3,7 +3,7 @@
 
 #include "collectives/choose.h"
 #include "collectives/cost.h"
-#include "engine/sim_scale.h"
+#include "sim/scale.h"
 
 namespace rdmacoll {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/sim_script.h"
+#include "sim/script.h"
 
 namespace rdmacoll {
 namespace {

@@ -3,11 +3,11 @@
 
 #include <random>
 
+#include "agreement/decision_log.h"
+#include "agreement/messages.h"
+#include "agreement/readiness.h"
 #include "base/text.h"
-#include "engine/decision_log.h"
-#include "engine/messages.h"
-#include "engine/operation.h"
-#include "engine/readiness.h"
+#include "operation/operation.h"
 
 namespace rdmacoll {
 namespace {

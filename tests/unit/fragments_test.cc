@@ -1,7 +1,7 @@
 // Control messages beyond what a transport takes at a time.
 #include <gtest/gtest.h>
 
-#include "engine/messages.h"
+#include "agreement/messages.h"
 #include "transport/transport.h"
 
 namespace rdmacoll {

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "agreement/readiness.h"
 #include "base/text.h"
-#include "engine/operation.h"
-#include "engine/readiness.h"
+#include "operation/operation.h"
 
 namespace rdmacoll {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/layout.h"
+#include "execution/layout.h"
 
 #include <gtest/gtest.h>
 

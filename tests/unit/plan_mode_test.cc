@@ -1,11 +1,11 @@
 // Which order is a plan, what a plan names, and who has to catch up after one.
-#include "engine/plan_mode.h"
+#include "agreement/plan_mode.h"
 
 #include <gtest/gtest.h>
 
+#include "agreement/catch_up.h"
+#include "agreement/recurrence.h"
 #include "base/text.h"
-#include "engine/catch_up.h"
-#include "engine/recurrence.h"
 
 namespace rdmacoll {
 namespace {

@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "agreement/readiness.h"
 #include "base/text.h"
-#include "engine/listing.h"
-#include "engine/operation.h"
-#include "engine/readiness.h"
+#include "operation/listing.h"
+#include "operation/operation.h"
 
 namespace rdmacoll {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "engine/sim_floats.h"
+#include "sim/floats.h"
 
 namespace rdmacoll::oracle {
 

@@ -1,11 +1,11 @@
 // A rank that stands in says of its rows what it was expected to say, whatever the kind.
-#include "engine/stand_in.h"
+#include "operation/stand_in.h"
 
 #include <gtest/gtest.h>
 
-#include "engine/cut.h"
-#include "engine/sim_values.h"
 #include "every_kind.h"
+#include "operation/cut.h"
+#include "sim/values.h"
 
 namespace rdmacoll {
 namespace {

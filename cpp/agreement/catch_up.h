@@ -1,0 +1,58 @@
+// After a plan: the decisions that some ranks have started and others not yet. Whoever is behind
+// runs them as soon as its caller submits what they name. Until all have joined in, or were told
+// why not, nobody reports their result: a rank that never submits its part takes part with zeros.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "agreement/plan_mode.h"
+
+namespace rdmacoll {
+
+class CatchUp {
+ public:
+  // `agreed` is of the plan that has ended. `is_started`: here, and announced.
+  void expect(const Agreed& agreed, bool is_started) {
+    for (const UnitKey& key : agreed.keys) units_[key] = {agreed.decision.sequence, is_started};
+    missing_[agreed.decision.sequence] = agreed.keys.size();
+  }
+  bool empty() const { return missing_.empty(); }
+  bool waits(uint64_t sequence) const { return missing_.contains(sequence); }
+  bool names(const UnitKey& key) const { return units_.contains(key); }
+  bool has_announced(const UnitKey& key) const { return units_.at(key).is_announced; }
+  uint64_t sequence_of(const UnitKey& key) const { return units_.at(key).sequence; }
+  // The first unit that has not caught up; null: it waits for none.
+  const UnitKey* unit_of(uint64_t sequence) const {
+    for (const auto& [key, unit] : units_) {
+      if (unit.sequence == sequence) return &key;
+    }
+    return nullptr;
+  }
+
+  // Every rank has the unit, or hears its verdict now. The root counts, and learns the sequence
+  // that waits for nothing more; the others are told.
+  std::optional<uint64_t> unit_caught_up(const UnitKey& key) {
+    const auto found = units_.find(key);
+    if (found == units_.end()) return std::nullopt;
+    const uint64_t sequence = found->second.sequence;
+    units_.erase(found);
+    if (--missing_[sequence] > 0) return std::nullopt;
+    return sequence;
+  }
+  void caught_up(uint64_t sequence) {
+    missing_.erase(sequence);
+    std::erase_if(units_, [&](const auto& entry) { return entry.second.sequence == sequence; });
+  }
+
+ private:
+  struct Unit {
+    uint64_t sequence = 0;
+    bool is_announced = false;
+  };
+  std::map<UnitKey, Unit> units_;
+  std::map<uint64_t, std::size_t> missing_;  // units, by sequence
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,117 @@
+#include "agreement/decision_log.h"
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "operation/cut.h"
+
+namespace rdmacoll {
+namespace {
+
+// Segments that are this many times shorter than they should be cost time that a person would mind.
+constexpr uint64_t kCutShort = 4;
+
+}  // namespace
+
+DecisionLog::DecisionLog(const World& world, DescriptorTable& table, Rules rules)
+    : world_(world), table_(table), rules_(std::move(rules)) {
+  const std::vector<int> nodes = world.nodes();
+  spread_ = Spread({.ranks = world.size(), .rank = world.rank, .nodes = nodes});
+}
+
+int DecisionLog::offer(ReadyUnit unit) {
+  Offer offer{std::move(unit), {}, 0, 0, false};
+  const bool readable = decode_descriptor(offer.unit.descriptor, offer.descriptor);
+  RC_ASSERT(readable, "a descriptor that all ranks gave cannot be read");
+  offer.bytes = offer.descriptor.bytes();
+  const int incomplete = incomplete_rank(offer.descriptor, offer.unit.rows, world_.size());
+  if (incomplete >= 0) return incomplete;
+  if (row_of(offer.descriptor.kind).makes_result) {
+    offer.bytes = bytes_moved(offer.descriptor, offer.unit.rows, world_.size());
+  }
+  if (offer.descriptor.kind == Kind::alltoall) {
+    offer.most_rows = most_rows(offer.unit.rows);
+    offer.is_even = std::all_of(offer.unit.rows.begin(), offer.unit.rows.end(),
+                                [&](const std::vector<int64_t>& numbers) {
+                                  return numbers.size() == 1 && numbers[0] == offer.most_rows;
+                                });
+  }
+  offered_.push_back(std::move(offer));
+  return -1;
+}
+
+// Only what is summed in the same order in any company may share a batch, else the bits of a result
+// would depend on timing: in canonical order alone and in a batch of `bytes`.
+bool DecisionLog::fuses(const Offer& offer, uint64_t bytes, bool one_node) const {
+  if (offer.descriptor.kind != Kind::allreduce || offer.bytes > rules_.fuse_unit_bytes ||
+      bytes > rules_.fuse_batch_bytes) {
+    return false;
+  }
+  const Facts facts = facts_of(offer, bytes, one_node);
+  return adds_in_canonical_order(rdmacoll::choose(AlgorithmRow::Result::sum, rules_.tuning, facts),
+                                 facts);
+}
+
+bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
+  const Descriptor &x = a.descriptor, &y = b.descriptor;
+  return x.dtype == y.dtype && x.op == y.op && x.prescale == y.prescale &&
+         x.postscale == y.postscale;
+}
+
+Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) const {
+  const Descriptor& what = offer.descriptor;
+  const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
+  // More than this offer: a batch, whose sums are the same as in any company. What is forced ends
+  // it instead.
+  const bool is_batch = bytes > offer.bytes && rules_.forced.empty();
+  const bool is_canonical = rules_.canonical || is_batch;
+  return {world_.size(),        one_node, bytes,         is_wide,       is_canonical, rules_.forced,
+          rules_.segment_bytes, spread_,  offer.is_even, rules_.servers};
+}
+
+Choice DecisionLog::choose(const Offer& offer, uint64_t bytes, bool one_node) const {
+  return rdmacoll::choose(row_of(offer.descriptor.kind).result, rules_.tuning,
+                          facts_of(offer, bytes, one_node));
+}
+
+std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
+  if (offered_.empty()) return std::nullopt;
+  Formed formed;
+  formed.decision.sequence = formed_++;
+  const Offer first = std::move(offered_.front());
+  offered_.pop_front();
+  uint64_t bytes = 0;
+  const auto take = [&](const Offer& offer) {
+    bool is_new = false;
+    const uint32_t id = table_.intern(offer.unit.descriptor, is_new);
+    if (is_new) formed.interns.push_back({id, offer.unit.descriptor});
+    formed.decision.units.push_back(
+        {id != 0 ? DescriptorRef{id, {}} : DescriptorRef{0, offer.unit.descriptor},
+         offer.unit.key.iteration});
+    bytes += offer.bytes;
+  };
+  take(first);
+  while (!offered_.empty() && fuses(first, first.bytes, one_node)) {
+    const Offer& next = offered_.front();
+    if (!fuses(next, next.bytes, one_node) || !may_share(first, next) ||
+        !fuses(first, bytes + next.bytes, one_node)) {
+      break;
+    }
+    take(next);
+    offered_.pop_front();
+  }
+  const Choice choice = choose(first, bytes, one_node);
+  formed.decision.algorithm = choice.algorithm;
+  // Sums in float32 take twice the memory.
+  const Descriptor& what = first.descriptor;
+  const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
+  formed.decision.segment_bytes =
+      std::min(choice.segment_bytes, rules_.segment_bytes_max / (is_wide ? kWide : 1));
+  formed.is_cut_short = bytes > formed.decision.segment_bytes &&
+                        choice.segment_bytes / kCutShort >= formed.decision.segment_bytes;
+  formed.decision.rows = first.unit.rows;
+  formed.decision.most_rows = first.most_rows;
+  return formed;
+}
+
+}  // namespace rdmacoll

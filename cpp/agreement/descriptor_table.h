@@ -1,0 +1,57 @@
+// Numbers for descriptors, given by the root and known to every rank before they are used.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "agreement/messages.h"
+
+namespace rdmacoll {
+
+class DescriptorTable {
+ public:
+  // Beyond this many, descriptors travel in full: a program that invents names forever must not
+  // grow without bound.
+  static constexpr std::size_t kDescriptorsMax = 65536;
+
+  // Root: the number of `bytes`, and whether it is new (then everybody must be told). 0: full.
+  uint32_t intern(const std::string& bytes, bool& is_new) {
+    is_new = false;
+    if (const uint32_t id = find(bytes); id != 0) return id;
+    if (texts_.size() >= kDescriptorsMax) return 0;
+    is_new = true;
+    add(static_cast<uint32_t>(texts_.size()) + 1, bytes);
+    return static_cast<uint32_t>(texts_.size());
+  }
+  // The others: numbers come in order.
+  bool add(uint32_t id, const std::string& bytes) {
+    if (id != texts_.size() + 1 || texts_.size() >= kDescriptorsMax) return false;
+    texts_.push_back(bytes);
+    ids_.emplace(bytes, id);
+    return true;
+  }
+  uint32_t find(const std::string& bytes) const {
+    const auto found = ids_.find(bytes);
+    return found == ids_.end() ? 0 : found->second;
+  }
+  DescriptorRef refer(const std::string& bytes) const {
+    const uint32_t id = find(bytes);
+    return id != 0 ? DescriptorRef{id, {}} : DescriptorRef{0, bytes};
+  }
+  // Null: a number that was never given.
+  const std::string* resolve(const DescriptorRef& descriptor) const {
+    return descriptor.id == 0 ? &descriptor.bytes : text(descriptor.id);
+  }
+  const std::string* text(uint32_t id) const {
+    return id > 0 && id <= texts_.size() ? &texts_[id - 1] : nullptr;
+  }
+
+ private:
+  std::vector<std::string> texts_;
+  std::unordered_map<std::string, uint32_t> ids_;
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,386 @@
+#include "agreement/messages.h"
+
+#include <algorithm>
+
+#include "base/wire.h"
+#include "operation/listing.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kTextBytesMax = kControlBytesMax;
+constexpr std::size_t kRecordsMax = 1u << 16;
+
+void put(Writer& writer, const DescriptorRef& descriptor) {
+  writer.put(descriptor.id);
+  if (descriptor.id == 0) writer.put_text(descriptor.bytes);
+}
+DescriptorRef get_descriptor(Reader& reader) {
+  DescriptorRef descriptor;
+  descriptor.id = reader.get<uint32_t>();
+  if (descriptor.id == 0) descriptor.bytes = reader.get_text(kTextBytesMax);
+  return descriptor;
+}
+
+void put(Writer& writer, const Status& status) {
+  writer.put(status.code()).put_text(status.message());
+  const ErrorDetail& detail = status.detail();
+  writer.put(static_cast<int32_t>(detail.rank));
+  writer.put_text(detail.host).put_text(detail.cause).put_text(detail.tensor);
+  writer.put_list(detail.ranks);
+}
+Status get_status(Reader& reader, int ranks) {
+  const auto code = reader.get<Code>();
+  std::string message = reader.get_text(kTextBytesMax);
+  ErrorDetail detail;
+  detail.rank = reader.get<int32_t>();
+  detail.host = reader.get_text(kTextBytesMax);
+  detail.cause = reader.get_text(kTextBytesMax);
+  detail.tensor = reader.get_text(kTextBytesMax);
+  detail.ranks = reader.get_list<int>(static_cast<std::size_t>(ranks));
+  if (code == Code::ok || code == Code::busy || code > Code::failed) reader.fail();
+  return {code, std::move(message), std::move(detail)};
+}
+
+std::vector<int64_t> get_rows(Reader& reader) {
+  std::vector<int64_t> rows = reader.get_list<int64_t>(kControlBytesMax / sizeof(int64_t));
+  for (int64_t number : rows) {
+    if (number < 0) reader.fail();
+  }
+  return rows;
+}
+
+void put(Writer& writer, const ReadyMessage& message) {
+  writer.put(message.era).put(static_cast<uint32_t>(message.records.size()));
+  for (const ReadyRecord& record : message.records) {
+    put(writer, record.descriptor);
+    writer.put(record.iteration).put(record.origin).put(record.subtree);
+    writer.put(static_cast<uint32_t>(record.rows.size()));
+    for (const auto& [rank, rows] : record.rows) writer.put(rank).put_list(rows);
+    writer.put_text(record.labels).put_text(record.listing);
+    writer.put(record.age).put(record.joins);
+  }
+}
+ReadyMessage get_ready(Reader& reader, int ranks) {
+  ReadyMessage message;
+  message.era = reader.get<uint32_t>();
+  const auto count = reader.get<uint32_t>();
+  if (count > kRecordsMax) reader.fail();
+  for (uint32_t i = 0; i < count && reader.ok(); ++i) {
+    ReadyRecord record;
+    record.descriptor = get_descriptor(reader);
+    record.iteration = reader.get<int64_t>();
+    record.origin = reader.get<int32_t>();
+    record.subtree = reader.get<uint8_t>() != 0;
+    if (record.origin < 0 || record.origin >= ranks) reader.fail();
+    const auto said = reader.get<uint32_t>();
+    if (said > static_cast<uint32_t>(ranks)) reader.fail();
+    for (uint32_t j = 0; j < said && reader.ok(); ++j) {
+      const auto rank = reader.get<int32_t>();
+      if (rank < 0 || rank >= ranks) reader.fail();
+      record.rows.emplace_back(rank, get_rows(reader));
+    }
+    record.labels = reader.get_text(kTextBytesMax);
+    record.listing = reader.get_text(kListingBytesMax);
+    record.age = reader.get<Nanoseconds>();
+    if (record.age < 0) reader.fail();
+    record.joins = reader.get<uint8_t>() != 0;
+    message.records.push_back(std::move(record));
+  }
+  return message;
+}
+
+void put(Writer& writer, const InternMessage& message) {
+  writer.put(message.id).put_text(message.bytes);
+}
+InternMessage get_intern(Reader& reader) {
+  InternMessage message;
+  message.id = reader.get<uint32_t>();
+  message.bytes = reader.get_text(kTextBytesMax);
+  if (message.id == 0) reader.fail();
+  return message;
+}
+
+using Rows = std::vector<std::vector<int64_t>>;
+
+void put_rows(Writer& writer, const Rows& rows, int64_t most_rows) {
+  writer.put(static_cast<uint32_t>(rows.size()));
+  for (const std::vector<int64_t>& said : rows) writer.put_list(said);
+  writer.put(most_rows);
+}
+void get_rows(Reader& reader, int ranks, Rows& rows, int64_t& most_rows) {
+  const auto said = reader.get<uint32_t>();
+  if (said > static_cast<uint32_t>(ranks)) reader.fail();
+  for (uint32_t i = 0; i < said && reader.ok(); ++i) rows.push_back(get_rows(reader));
+  most_rows = reader.get<int64_t>();
+  if (most_rows < 0) reader.fail();
+}
+
+void put(Writer& writer, const Decision& decision) {
+  writer.put(decision.sequence).put(decision.algorithm).put(decision.segment_bytes);
+  writer.put(static_cast<uint32_t>(decision.units.size()));
+  for (const DecisionUnit& unit : decision.units) {
+    put(writer, unit.descriptor);
+    writer.put(unit.iteration);
+  }
+  put_rows(writer, decision.rows, decision.most_rows);
+}
+Decision get_decision(Reader& reader, int ranks) {
+  Decision decision;
+  decision.sequence = reader.get<uint64_t>();
+  decision.algorithm = reader.get<Algorithm>();
+  decision.segment_bytes = reader.get<uint64_t>();
+  const auto count = reader.get<uint32_t>();
+  if (count == 0 || count > kRecordsMax || !is_known(decision.algorithm)) {
+    reader.fail();
+  }
+  for (uint32_t i = 0; i < count && reader.ok(); ++i) {
+    DecisionUnit unit;
+    unit.descriptor = get_descriptor(reader);
+    unit.iteration = reader.get<int64_t>();
+    decision.units.push_back(std::move(unit));
+  }
+  get_rows(reader, ranks, decision.rows, decision.most_rows);
+  return decision;
+}
+
+void put(Writer& writer, const VerdictMessage& message) {
+  writer.put_text(message.name).put(message.iteration).put_list(message.ranks);
+  put(writer, message.status);
+}
+VerdictMessage get_verdict(Reader& reader, int ranks) {
+  VerdictMessage message;
+  message.name = reader.get_text(kTextBytesMax);
+  message.iteration = reader.get<int64_t>();
+  message.ranks = reader.get_list<int32_t>(static_cast<std::size_t>(ranks));
+  message.status = get_status(reader, ranks);
+  return message;
+}
+
+void put(Writer& writer, const FailureMessage& message) {
+  writer.put(message.rank);
+  put(writer, message.status);
+}
+FailureMessage get_failure(Reader& reader, int ranks) {
+  FailureMessage message;
+  message.rank = reader.get<int32_t>();
+  message.status = get_status(reader, ranks);
+  if (message.rank < 0 || message.rank >= ranks) reader.fail();
+  return message;
+}
+
+void put(Writer& writer, const LeavingMessage& message) {
+  writer.put(message.rank).put(message.unfinished);
+  writer.put(static_cast<uint32_t>(message.started.size()));
+  for (const auto& [set, started] : message.started) writer.put(set).put(started);
+  writer.put_text(message.cause);
+}
+LeavingMessage get_leaving(Reader& reader, int ranks) {
+  LeavingMessage message;
+  message.rank = reader.get<int32_t>();
+  message.unfinished = reader.get<uint8_t>() != 0;
+  const auto sets = reader.get<uint32_t>();
+  for (uint32_t i = 0; i < sets && reader.ok(); ++i) {
+    const auto set = reader.get<uint32_t>();
+    if (!message.started.empty() && set <= message.started.rbegin()->first) reader.fail();
+    message.started[set] = reader.get<uint64_t>();
+  }
+  message.cause = reader.get_text(kTextBytesMax);
+  if (message.rank < 0 || message.rank >= ranks) reader.fail();
+  return message;
+}
+
+void put(Writer& writer, const GoodbyeMessage& message) { put(writer, message.leaving); }
+void put(Writer&, const FarewellMessage&) {}
+
+void put(Writer& writer, const PlanMessage& message) {
+  writer.put(message.era).put(message.start).put(message.first_number);
+  writer.put(static_cast<uint32_t>(message.decisions.size()));
+  for (const PlannedDecision& decision : message.decisions) {
+    writer.put(decision.algorithm).put(decision.segment_bytes);
+    writer.put(static_cast<uint32_t>(decision.units.size()));
+    for (const PlannedUnit& unit : decision.units) {
+      writer.put(unit.descriptor).put(unit.numbered).put(unit.iteration);
+    }
+    put_rows(writer, decision.rows, decision.most_rows);
+  }
+}
+PlanMessage get_plan(Reader& reader, int ranks) {
+  PlanMessage message;
+  message.era = reader.get<uint32_t>();
+  message.start = reader.get<uint64_t>();
+  message.first_number = reader.get<int64_t>();
+  const auto count = reader.get<uint32_t>();
+  if (count == 0 || count > kRecordsMax) reader.fail();
+  for (uint32_t i = 0; i < count && reader.ok(); ++i) {
+    PlannedDecision& decision = message.decisions.emplace_back();
+    decision.algorithm = reader.get<Algorithm>();
+    decision.segment_bytes = reader.get<uint64_t>();
+    const auto units = reader.get<uint32_t>();
+    if (units == 0 || units > kRecordsMax || !is_known(decision.algorithm)) {
+      reader.fail();
+    }
+    for (uint32_t j = 0; j < units && reader.ok(); ++j) {
+      PlannedUnit& unit = decision.units.emplace_back();
+      unit.descriptor = reader.get<uint32_t>();
+      unit.numbered = reader.get<uint8_t>() != 0;
+      unit.iteration = reader.get<int64_t>();
+      if (unit.descriptor == 0) reader.fail();
+    }
+    get_rows(reader, ranks, decision.rows, decision.most_rows);
+  }
+  return message;
+}
+
+void put(Writer& writer, const FreezeMessage& message) { writer.put(message.era); }
+
+void put_range(Writer& writer, uint32_t era, uint64_t least, uint64_t furthest) {
+  writer.put(era).put(least).put(furthest);
+}
+template <typename T>
+T get_range(Reader& reader) {
+  T message;
+  message.era = reader.get<uint32_t>();
+  message.least = reader.get<uint64_t>();
+  message.furthest = reader.get<uint64_t>();
+  if (message.least > message.furthest) reader.fail();
+  return message;
+}
+void put(Writer& writer, const FrozenMessage& message) {
+  put_range(writer, message.era, message.least, message.furthest);
+}
+void put(Writer& writer, const ResumeMessage& message) {
+  put_range(writer, message.era, message.least, message.furthest);
+}
+
+void put(Writer& writer, const CaughtUpMessage& message) { writer.put(message.sequence); }
+void put(Writer& writer, const AnewMessage& message) { writer.put(message.sequence); }
+
+void put(Writer& writer, const PlaceMessage& message) {
+  writer.put(message.sequence).put(message.offset);
+}
+PlaceMessage get_place(Reader& reader) {
+  PlaceMessage message;
+  message.sequence = reader.get<uint64_t>();
+  message.offset = reader.get<uint64_t>();
+  return message;
+}
+
+void put(Writer& writer, const FragmentMessage& message) {
+  writer.put(message.is_last).put_text(message.bytes);
+}
+FragmentMessage get_fragment(Reader& reader) {
+  FragmentMessage message;
+  message.is_last = reader.get<uint8_t>() != 0;
+  message.bytes = reader.get_text(kTextBytesMax);
+  return message;
+}
+
+void put(Writer& writer, const AllJoinedMessage& message) {
+  writer.put(message.last).put(message.next_number);
+}
+AllJoinedMessage get_all_joined(Reader& reader, int ranks) {
+  AllJoinedMessage message;
+  message.last = reader.get<int32_t>();
+  message.next_number = reader.get<int64_t>();
+  if (message.last < 0 || message.last >= ranks || message.next_number < 0) reader.fail();
+  return message;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t set) {
+  Writer writer;
+  writer.put(epoch).put(set).put(static_cast<uint8_t>(message.index()));
+  std::visit([&](const auto& body) { put(writer, body); }, message);
+  return {writer.bytes().begin(), writer.bytes().end()};
+}
+
+std::vector<std::vector<std::byte>> encode_in_parts(uint32_t epoch, const Message& message,
+                                                    uint32_t set) {
+  std::vector<std::vector<std::byte>> parts = {encode(epoch, message, set)};
+  if (parts.front().size() <= kControlBytesMax) return parts;
+  const std::vector<std::byte> whole = std::move(parts.front());
+  parts.clear();
+  constexpr std::size_t kFragmentBytes = kControlBytesMax - 64;
+  const auto* text = reinterpret_cast<const char*>(whole.data());
+  for (std::size_t at = 0; at < whole.size(); at += kFragmentBytes) {
+    const std::size_t bytes = std::min(kFragmentBytes, whole.size() - at);
+    parts.push_back(
+        encode(epoch, FragmentMessage{at + bytes == whole.size(), std::string(text + at, bytes)}));
+  }
+  return parts;
+}
+
+uint32_t epoch_of(std::span<const std::byte> bytes) { return Reader(bytes).get<uint32_t>(); }
+
+uint32_t addressed_set(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  reader.get<uint32_t>();  // epoch_of()
+  return reader.get<uint32_t>();
+}
+
+bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message& message,
+            int servers) {
+  Reader reader(bytes);
+  const bool ours = reader.get<uint32_t>() == epoch;
+  reader.get<uint32_t>();  // addressed_set()
+  switch (reader.get<uint8_t>()) {
+    case 0:
+      message = get_ready(reader, ranks);
+      break;
+    case 1:
+      message = get_intern(reader);
+      break;
+    case 2:
+      message = get_decision(reader, ranks);
+      break;
+    case 3:
+      message = get_verdict(reader, ranks);
+      break;
+    case 4:
+      message = get_failure(reader, ranks + servers);
+      break;
+    case 5:
+      message = get_leaving(reader, ranks + servers);
+      break;
+    case 6:
+      message = GoodbyeMessage{get_leaving(reader, ranks + servers)};
+      break;
+    case 7:
+      message = get_plan(reader, ranks);
+      break;
+    case 8:
+      message = FreezeMessage{reader.get<uint32_t>()};
+      break;
+    case 9:
+      message = get_range<FrozenMessage>(reader);
+      break;
+    case 10:
+      message = get_range<ResumeMessage>(reader);
+      break;
+    case 11:
+      message = CaughtUpMessage{reader.get<uint64_t>()};
+      break;
+    case 12:
+      message = get_fragment(reader);
+      break;
+    case 13:
+      message = FarewellMessage{};
+      break;
+    case 14:
+      message = get_all_joined(reader, ranks);
+      break;
+    case 15:
+      message = AnewMessage{reader.get<uint64_t>()};
+      break;
+    case 16:
+      message = get_place(reader);
+      break;
+    default:
+      return false;
+  }
+  return ours && reader.done();
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,46 @@
+// Loops that have other lengths on other ranks: each rank waits for the next iteration of its own.
+#include <algorithm>
+
+#include "agreement/readiness.h"
+#include "base/text.h"
+
+namespace rdmacoll {
+
+// Another iteration of the same operation, which only ranks wait for that are `absent` in this one.
+const UnitKey* Readiness::other_iteration(const UnitKey& key,
+                                          const std::vector<int>& absent) const {
+  if (key.name.empty()) return nullptr;
+  for (auto entry = pending_.lower_bound({key.name, INT64_MIN});
+       entry != pending_.end() && entry->first.name == key.name; ++entry) {
+    if (entry->first.iteration == key.iteration || !entry->second.verdict.ok()) continue;
+    const std::vector<int> others = missing(entry->second);
+    // Whoever has submitted one has not submitted the other.
+    const bool is_apart = std::none_of(others.begin(), others.end(), [&](int rank) {
+      return std::binary_search(absent.begin(), absent.end(), rank);
+    });
+    if (is_apart && others.size() + absent.size() == world_.members.size()) return &entry->first;
+  }
+  return nullptr;
+}
+
+// One sentence for both, the earlier iteration first.
+std::string Readiness::iterations_apart(const UnitKey& key, const UnitKey& other,
+                                        Nanoseconds age) const {
+  const UnitKey& first = std::min(key, other);
+  const UnitKey& second = std::max(key, other);
+  const std::vector<int> behind = missing(pending_.at(second));
+  const std::vector<int> ahead = missing(pending_.at(first));
+  constexpr int64_t kShownMax = 1 << 20;  // in nested loops it is no count
+  const bool is_count = first.iteration >= 0 && second.iteration < kShownMax;
+  const auto iteration = [&](const UnitKey& one) {
+    return is_count ? cat("iteration ", one.iteration) : std::string("one iteration");
+  };
+  return cat("ranks are at different iterations of the loop around ", title(key, world_), ": for ",
+             tenths_of_seconds(age), " s ", describe_ranks(behind), " at ", iteration(first),
+             " and ", describe_ranks(ahead), is_count ? " at " : " at another than ",
+             is_count ? iteration(second) : "that",
+             ". A loop has as many iterations on all ranks; in Keras give every rank the same "
+             "steps_per_execution, which is not \"auto\"");
+}
+
+}  // namespace rdmacoll

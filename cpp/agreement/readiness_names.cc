@@ -1,0 +1,82 @@
+// Names of variables: ranks that list the same ones in different orders would exchange them.
+#include <algorithm>
+#include <utility>
+
+#include "agreement/readiness.h"
+#include "base/text.h"
+#include "operation/listing.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr std::size_t kListingsMax = 4096;  // that are remembered
+
+const std::string& name_of(const UnitKey& key, const std::string& descriptor) {
+  return key.name.empty() ? descriptor : key.name;
+}
+
+}  // namespace
+
+// At the root: each listing once, with the ranks that have it.
+std::vector<Readiness::Listed> Readiness::listed(const UnitKey& key, const Pending& pending) const {
+  std::vector<Listed> all;
+  for (std::size_t listing = 0; listing < pending.listings.size(); ++listing) {
+    std::vector<int> ranks;
+    for (const Contribution& contribution : pending.contributions) {
+      if (contribution.listing != listing) continue;
+      for (int rank : ranks_of(contribution.origin, contribution.subtree)) ranks.push_back(rank);
+    }
+    const std::string* names = &pending.listings[listing];
+    if (names->empty()) {
+      const auto known = listings_.find(name_of(key, pending.variants.front()));
+      if (known == listings_.end()) continue;
+      names = &known->second;
+    }
+    if (ranks.empty()) continue;
+    std::sort(ranks.begin(), ranks.end());
+    all.push_back(
+        {cat(ranks.size() == 1 ? "rank " : "ranks ", join(numbers(ranks), ", ")), *names});
+  }
+  return all;
+}
+
+// Names that differ otherwise may do so for good reason, which is said once.
+Status Readiness::check_order(const UnitKey& key, const Pending& pending, bool may_warn) {
+  if (!is_root() || pending.listings.size() == 1) return {};
+  const std::vector<Listed> all = listed(key, pending);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    const Listed &first = all.front(), &other = all[i];
+    const Likeness found = likeness(first.names, other.names);
+    if (found == Likeness::same) continue;
+    const std::string difference =
+        describe_difference(first.ranks, first.names, other.ranks, other.names);
+    if (found == Likeness::reordered) {
+      ErrorDetail detail;
+      detail.tensor = tensor(key, pending);
+      return {Code::mismatch,
+              cat("ranks list the variables of ", title(key, world_),
+                  " in different orders: ", difference,
+                  ". Build the model in one order on every rank: sort sets and dictionaries before "
+                  "iterating over them. Where the same names stand for different variables, set "
+                  "RDMACOLL_CHECK_NAMES=false."),
+              detail};
+    }
+    if (may_warn && !std::exchange(has_warned_of_names_, true)) {
+      warnings_.push_back(cat(
+          "ranks call the variables of ", title(key, world_), " by different names: ", difference,
+          ". They are matched by their order: give every rank the same model, or "
+          "set RDMACOLL_CHECK_NAMES=false where its names differ for good "
+          "reason."));
+    }
+  }
+  return {};
+}
+
+void Readiness::remember_names(const UnitKey& key, const Pending& pending) {
+  if (!is_root() || pending.listings.size() == 1) return;
+  const std::string& name = name_of(key, pending.variants.front());
+  if (listings_.size() >= kListingsMax && !listings_.contains(name)) return;
+  listings_[name] = pending.listings[1];
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,382 @@
+#include "execution/executor.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "compute/job.h"
+#include "memory/placement.h"
+
+namespace rdmacoll {
+namespace {
+
+// Between two looks at the transport: peers wait for answers, and a job may run on this thread.
+constexpr uint64_t kComputeBytesPerPoll = 1 << 20;
+
+// What peers read is written at so many bytes' worth of places in turn, in each lane, where the
+// pool has plenty. When a place comes again its lines have left the second-level caches, and to
+// write them takes none of them away from a reader: 64 KiB on 2 ranks take 5.2 us for 10.8
+// (docs/measurements/2026-11-25-measured-otherwise.md). Once more as many gain nothing.
+constexpr uint64_t kTurnedBytes = 512 << 10;
+constexpr uint64_t kPlaceAlignment = 4096;
+
+}  // namespace
+
+Executor::Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool)
+    : ranks_(static_cast<std::size_t>(ranks)),
+      transport_(transport),
+      compute_(compute),
+      pool_(pool) {
+  slots_.reserve(kLanesMax);
+}
+
+Executor::~Executor() { close({0, slots_.size()}); }
+
+void Executor::open(const Lanes& lanes) {
+  RC_ASSERT(std::has_single_bit(lanes.count) && lanes.first + lanes.count <= kLanesMax);
+  // Sequences go on where the last owner of a lane has left them: both ends of a pair have counted
+  // the same transfers.
+  while (slots_.size() < lanes.first + lanes.count) {
+    const auto number = static_cast<Lane>(slots_.size());
+    Slot& slot = slots_.emplace_back();
+    slot.lane = number;
+    slot.out.assign(ranks_, 0);
+    slot.in.assign(ranks_, 0);
+  }
+}
+
+void Executor::close(const Lanes& lanes) {
+  for (std::size_t i = lanes.first; i < lanes.first + lanes.count; ++i) {
+    for (Run& run : slots_[i].runs) {
+      if (run.allocation != nullptr) pool_.free(run.allocation);
+      run = {};
+    }
+    slots_[i].batch = {};
+  }
+}
+
+Status Executor::start(const Lanes& lanes, Batch batch) {
+  Slot& slot = slots_[lanes.of(batch.sequence)];
+  slot.batch = std::move(batch);
+  return start(slot);
+}
+
+Status Executor::start(const Lanes& lanes, uint64_t sequence, const OperationRef& operation) {
+  Slot& slot = slots_[lanes.of(sequence)];
+  slot.batch.sequence = sequence;
+  slot.batch.operations.assign(1, operation);
+  slot.batch.recipe = operation->recipe;
+  return start(slot);
+}
+
+Status Executor::start(Slot& slot) {
+  RC_ASSERT(!slot.busy);
+  ++batches_;
+  slot.busy = true;
+  slot.next_segment = 0;
+  const Recipe& recipe = *slot.batch.recipe;
+  const uint32_t segments = recipe.program == nullptr ? 0 : recipe.layout.segments();
+  slot.segments_left = segments;
+  slot.caller_segments_left = segments;
+  if (segments == 0) {
+    end_of_caller_memory(slot);
+    slot.busy = false;
+    return {};
+  }
+  unissued_ += segments * recipe.program->schedule.steps.size();
+  return fill(slot);
+}
+
+Status Executor::fill(Slot& slot) {
+  for (std::size_t i = 0; i < slot.runs.size(); ++i) {
+    if (slot.next_segment == layout_of(slot).segments()) break;
+    if (slot.runs[i].left == 0) RC_RETURN_IF_ERROR(begin(slot, slot.runs[i], i));
+  }
+  return {};
+}
+
+Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
+  const Layout& layout = layout_of(slot);
+  const Program& program = *slot.batch.recipe->program;
+  const Schedule& schedule = program.schedule;
+  const uint64_t images = (schedule.uses_work ? 1 : 0) + (schedule.uses_sums ? kWide : 0);
+  const uint64_t bytes =
+      images * layout.segment_bytes_max() + program.scratch_parts * layout.part_bytes_max();
+  RC_RETURN_IF_ERROR(place_work(run, program, layout.segments(), bytes));
+  if (run.memory.size() < schedule.steps.size()) {
+    run.memory.resize(schedule.steps.size());
+    run.views.resize(schedule.steps.size());
+    ++allocations_;
+  }
+  run.slot = &slot;
+  run.program = &program;
+  const uint32_t segment = slot.next_segment++;
+  if (run.recipe != slot.batch.recipe || run.segment != segment) {
+    for (StepMemory& memory : run.memory) memory.is_located = false;
+    run.recipe = slot.batch.recipe;
+  }
+  run.segment = segment;
+  run.left = static_cast<uint32_t>(schedule.steps.size());
+  run.caller_left = program.caller_steps;
+  run.waiting = program.afters;
+  if (program.has_views) run.readers = program.readers;
+  for (const uint16_t step : program.first) make_ready(program, cookie(slot.lane, index, step));
+  return {};
+}
+
+// Several segments are at several places as it is.
+Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
+  const bool takes_turns = program.shows && segments == 1 && bytes > 0;
+  const uint64_t place = round_up(bytes, kPlaceAlignment);
+  const uint64_t turned = std::max(place, kTurnedBytes);
+  if (takes_turns && turned > run.work_bytes && pool_.used() + turned <= pool_.size() / 4) {
+    if (allocate_work(run, turned)) pool_.touch(run.allocation, turned + kAwayFromArrays);
+  }
+  if (bytes > run.work_bytes) {
+    if (run.allocation != nullptr) pool_.free(std::exchange(run.allocation, nullptr));
+    run.work_bytes = 0;
+    if (!allocate_work(run, bytes)) return pool_exhausted(pool_, bytes);
+  }
+  if (run.allocation == nullptr) return {};  // none is needed
+  std::byte* work = run.allocation + kAwayFromArrays;
+  if (takes_turns && place <= run.work_bytes) {
+    work += run.turn++ % (std::min(run.work_bytes, turned) / place) * place;
+  }
+  if (work == run.work) return {};
+  run.work = work;
+  for (StepMemory& memory : run.memory) memory.is_located = false;
+  return {};
+}
+
+// In place of what it has.
+bool Executor::allocate_work(Run& run, uint64_t bytes) {
+  std::byte* allocation = pool_.allocate(bytes + kAwayFromArrays);
+  if (allocation == nullptr) return false;
+  if (run.allocation != nullptr) pool_.free(run.allocation);
+  run.allocation = allocation;
+  run.work_bytes = bytes;
+  ++allocations_;
+  return true;
+}
+
+bool Executor::poll() {
+  bool moved = jobs_ > 0 && compute_.poll(*this);
+  if (!has_steps()) return moved;
+  for (std::size_t i = 0; i < releases_.size();) {
+    const Release& release = releases_[i];
+    if (!transport_.release(release.peer, release.lane, release.sequence).ok()) break;
+    releases_.erase(releases_.begin() + static_cast<std::ptrdiff_t>(i));
+    moved = true;
+  }
+  if (!transfers_.empty()) moved |= issue_transfers();
+  if (!computes_.empty() || jobs_ > 0) moved |= issue_computes();
+  if (!transfers_.empty()) moved |= issue_transfers();
+  return moved;
+}
+
+bool Executor::issue_transfers() {
+  bool moved = false;
+  refused_.clear();
+  while (!transfers_.empty()) {
+    const uint64_t next = transfers_.front();
+    transfers_.pop();
+    if (transfer(run_of(next), step_of(next), next)) {
+      --unissued_;
+      moved = true;
+    } else {
+      refused_.push_back(next);
+    }
+  }
+  for (const uint64_t cookie : refused_) transfers_.push(cookie);
+  return moved;
+}
+
+bool Executor::issue_computes() {
+  bool moved = false;
+  for (uint64_t bytes = 0; !computes_.empty() && bytes < kComputeBytesPerPoll;) {
+    const uint64_t next = computes_.front();
+    Run& run = run_of(next);
+    const Step& step = step_of(next);
+    StepMemory& memory = run.memory[next & 0xffff];
+    if (!std::exchange(memory.is_located, true)) locate_job(run, step, memory);
+    const uint64_t step_bytes = memory.bytes;  // the run may be another's afterwards
+    if (!compute(run, step, memory, next)) break;
+    computes_.pop();  // what became ready meanwhile is behind it
+    bytes += step_bytes;
+    --unissued_;
+    moved = true;
+  }
+  return (jobs_ > 0 && compute_.poll(*this)) || moved;
+}
+
+bool Executor::transfer(Run& run, const Step& step, uint64_t cookie) {
+  Transfer transfer{step.peer, run.slot->lane, sequence(run, cookie & 0xffff), {}, cookie};
+  if (step.verb == Verb::await) {
+    return transport_.await(step.peer, transfer.lane, transfer.sequence, cookie).ok();
+  }
+  StepMemory& memory = run.memory[cookie & 0xffff];
+  if (!std::exchange(memory.is_located, true)) {
+    memory.to.clear();
+    locate(run, step.to, slice_bytes(run, step.to), memory.to);
+  }
+  transfer.pieces = memory.to;
+  bool is_done = false;
+  switch (step.verb) {
+    case Verb::send:
+      transfer.is_done = &is_done;
+      if (!transport_.post_send(transfer).ok()) return false;
+      if (is_done) {
+        finish(cookie);
+      } else {
+        ++sends_;
+      }
+      return true;
+    case Verb::receive:
+      return transport_.post_recv(transfer).ok();
+    default:
+      if (!transport_.publish(transfer).ok()) return false;
+      ++sends_;
+      return true;
+  }
+}
+
+bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t cookie) {
+  if (memory.is_nothing) {
+    finish(cookie);
+    return true;
+  }
+  memory.job.cookie = cookie;
+  std::size_t bytes = memory.bytes;
+  Status status;
+  if (memory.has_views) {
+    look_at_views(run, step, memory);
+    status = measure(memory.job, bytes);  // a peer may have said anything
+  }
+  if (status.ok()) status = compute_.perform_at_once(memory.job, bytes);
+  if (!status.is_busy()) {
+    count(memory.job, bytes);
+    end_job(cookie, status);
+    return true;
+  }
+  if (!compute_.submit(memory.job).ok()) return false;
+  ++jobs_;
+  count(memory.job, bytes);
+  return true;
+}
+
+void Executor::count(const ComputeJob& job, uint64_t bytes) {
+  if (job.sources.size() < 2) return;
+  reduced_.bytes += bytes;
+  if (sends_ > 0) reduced_.beside_sends += bytes;
+}
+
+void Executor::look_at_views(const Run& run, const Step& step, StepMemory& memory) {
+  const std::span<const Slice> sources = program_of(run).schedule.sources_of(step);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].space != Space::view) continue;
+    const Seen& seen = run.views[sources[i].slot];
+    memory.operands[i].remote = seen.pieces;
+    memory.operands[i].reader = seen.reader;
+  }
+}
+
+void Executor::sent(uint64_t cookie) {
+  --sends_;
+  finish(cookie);
+}
+
+void Executor::viewed(uint64_t cookie, const View& view) {
+  Seen& seen = run_of(cookie).views[cookie & 0xffff];
+  seen.pieces.assign(view.pieces.begin(), view.pieces.end());
+  seen.reader = view.reader;
+  finish(cookie);
+}
+
+void Executor::computed(uint64_t cookie, const Status& status) {
+  --jobs_;
+  if (!halted_) end_job(cookie, status);
+}
+
+void Executor::end_job(uint64_t cookie, const Status& status) {
+  if (status.ok()) {
+    finish(cookie);
+  } else if (status_.ok()) {
+    status_ = status;  // the step is never done: the world ends before
+  }
+}
+
+void Executor::finish(uint64_t cookie) {
+  Run& run = run_of(cookie);
+  Slot& slot = *run.slot;
+  const Program& program = program_of(run);
+  const auto index = static_cast<std::size_t>(cookie & 0xffff);
+  const Program::Turn& turn = program.turns[index];
+  RC_ASSERT(run.left > 0);
+  run.waiting[index] = kDone;
+  if (turn.computes && program.has_views) release_views(run, program.schedule.steps[index]);
+  for (uint16_t successor : turn.successors) {
+    if (--run.waiting[successor] > 0) continue;
+    make_ready(program, (cookie & ~uint64_t{0xffff}) | successor);
+  }
+  if (turn.touches_caller && --run.caller_left == 0) {
+    if (--slot.caller_segments_left == 0) end_of_caller_memory(slot);
+  }
+  if (--run.left == 0) end_segment(slot, run);
+}
+
+void Executor::end_segment(Slot& slot, Run& run) {
+  if (--slot.segments_left == 0) {
+    for (const auto& [peer, out, in] : program_of(run).traffic) {
+      slot.out[peer] += uint64_t{out} * layout_of(slot).segments();
+      slot.in[peer] += uint64_t{in} * layout_of(slot).segments();
+    }
+    // At a server no step touches callers' memory.
+    if (!slot.batch.operations.empty()) end_of_caller_memory(slot);
+    slot.busy = false;
+    return;
+  }
+  if (slot.next_segment < layout_of(slot).segments()) {
+    const Status status = begin(slot, run, static_cast<std::size_t>(&run - slot.runs.data()));
+    if (!status.ok() && status_.ok()) status_ = status;
+  }
+}
+
+void Executor::release_views(Run& run, const Step& step) {
+  const Program& program = program_of(run);
+  for (const Slice& source : program.schedule.sources_of(step)) {
+    if (source.space != Space::view || --run.readers[source.slot] > 0) continue;
+    const Step& await = program.schedule.steps[source.slot];
+    const Release release{await.peer, run.slot->lane, sequence(run, source.slot)};
+    // In order behind those that wait, so that none is overtaken for ever.
+    if (!releases_.empty() ||
+        !transport_.release(release.peer, release.lane, release.sequence).ok()) {
+      releases_.push_back(release);
+    }
+  }
+}
+
+void Executor::end_of_caller_memory(Slot& slot) {
+  const Program* program = slot.batch.recipe == nullptr ? nullptr : slot.batch.recipe->program;
+  has_viewed_ |= program != nullptr && program->has_views;
+  for (OperationRef& operation : slot.batch.operations) finished_.push_back(std::move(operation));
+  slot.batch.operations.clear();
+}
+
+void Executor::halt() {
+  halted_ = true;
+  while (jobs_ > 0) compute_.poll(*this);
+}
+
+std::vector<OperationRef> Executor::abandon() {
+  for (Slot& slot : slots_) {
+    end_of_caller_memory(slot);
+    slot.busy = false;
+    for (Run& run : slot.runs) run.left = 0;
+  }
+  transfers_.clear();
+  computes_.clear();
+  unissued_ = 0;
+  releases_.clear();
+  return std::exchange(finished_, {});
+}
+
+}  // namespace rdmacoll

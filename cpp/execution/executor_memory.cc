@@ -1,0 +1,143 @@
+// What steps point to: where their bytes lie, and which number their transfers have.
+#include <algorithm>
+
+#include "base/few.h"
+#include "compute/job.h"
+#include "execution/executor.h"
+#include "memory/streaming.h"
+
+namespace rdmacoll {
+
+// All but the views, which are others each time.
+void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) {
+  const Recipe::Head& head = run.recipe->head;
+  const Program& program = program_of(run);
+  const std::span<const Slice> sources = program.schedule.sources_of(step);
+  const bool is_wide = step.to.wide && are_all_of(sources, [](auto& slice) { return slice.wide; });
+  const uint64_t bytes = slice_bytes(run, step.to);
+  memory.to.clear();
+  memory.sources.clear();
+  memory.operands.assign(sources.size(), {});
+  locate(run, step.to, bytes, memory.to);
+  // First all pieces, then the spans into them: the vector may move while it grows.
+  std::vector<std::size_t>& ends = piece_ends_;
+  ends.clear();
+  memory.bytes = bytes / (is_wide ? 1 : width(step.to));
+  memory.has_views = false;
+  const bool gathers = step.verb == Verb::copy && sources.size() > 1;
+  for (const Slice& source : sources) {
+    if (source.space != Space::view) {
+      locate(run, source, gathers || source.wide != step.to.wide ? slice_bytes(run, source) : bytes,
+             memory.sources);
+    } else {
+      memory.has_views = true;
+    }
+    ends.push_back(memory.sources.size());
+  }
+  for (std::size_t i = 0, begin = 0; i < sources.size(); begin = ends[i++]) {
+    memory.operands[i].pieces = std::span(memory.sources).subspan(begin, ends[i] - begin);
+  }
+  if (gathers) {  // one operand in many pieces
+    RC_ASSERT(!memory.has_views);
+    memory.operands.resize(1);
+    memory.operands.front().pieces = memory.sources;
+  }
+  memory.job = {.dtype = is_wide ? Dtype::float32 : head.dtype,
+                .op = head.op,
+                .to = memory.to,
+                .sources = memory.operands};
+  if (!is_wide) mark_widths(run, step, sources, memory);
+  if (step.prescale) memory.job.factor = head.prescale;
+  if (step.final) {
+    memory.job.divisor = head.divisor;
+    memory.job.factor = head.postscale;
+  }
+  const std::size_t index = program.index_of(step);
+  memory.job.shown = program.turns[index].is_shown;
+  memory.job.past_cache = program.ends_there[index] &&
+                          run.recipe->layout.bytes() >= kStreamedBatchBytesMin &&
+                          !run.recipe->layout.is_in_place();
+  const bool in_place =
+      is_copy(memory.job) &&
+      std::equal(memory.to.begin(), memory.to.end(), memory.sources.begin(), memory.sources.end(),
+                 [](const Piece& a, const Piece& b) { return a.data == b.data; });
+  memory.is_nothing = bytes == 0 || in_place;
+}
+
+// Of a job whose operands are not all wide. Where sums are, those that are not are inputs: they are
+// scaled when they are added, so that nothing is rounded before the end.
+void Executor::mark_widths(const Run& run, const Step& step, std::span<const Slice> sources,
+                           StepMemory& memory) {
+  memory.job.wide = memory.job.mixes = step.to.wide;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i].wide) continue;
+    memory.operands[i].wide = true;
+    memory.job.mixes = true;
+  }
+  const Recipe::Head& head = run.recipe->head;
+  const bool adds = step.verb == Verb::reduce || step.final;
+  if (head.prescale == 1.0 || !adds || !head.shape.wide_sums) return;
+  memory.job.prescale = head.prescale;
+  memory.job.mixes = true;
+}
+
+uint64_t Executor::sequence(const Run& run, std::size_t index) const {
+  const Slot& slot = *run.slot;
+  const Program& program = program_of(run);
+  const Program::Turn& turn = program.turns[index];
+  const Step& step = program.schedule.steps[index];
+  const uint64_t base = turn.sends ? slot.out[step.peer] : slot.in[step.peer];
+  return base + uint64_t{run.segment} * turn.per_segment + step.ordinal;
+}
+
+uint64_t Executor::slice_bytes(const Run& run, const Slice& slice) const {
+  return layout_of(*run.slot).slice_bytes(run.segment, slice.first_part, slice.parts) *
+         static_cast<uint64_t>(width(slice));
+}
+
+void Executor::locate(const Run& run, const Slice& slice, uint64_t bytes,
+                      std::vector<Piece>& pieces) const {
+  if (bytes == 0) return;
+  const Layout& layout = layout_of(*run.slot);
+  const Schedule& schedule = program_of(run).schedule;
+  const bool uses_work = schedule.uses_work;
+  const auto each_range = [&](auto visit) {
+    layout.each_range(run.segment, slice.first_part, slice.parts, visit);
+  };
+  switch (slice.space) {
+    case Space::input:
+      each_range([&](const Range& range) { layout.append_input(range, pieces); });
+      return;
+    case Space::output:
+      each_range([&](const Range& range) { layout.append_output(range, pieces); });
+      return;
+    case Space::work:
+      locate_in_image(run, slice, run.work, pieces);
+      return;
+    case Space::sums:
+      locate_in_image(run, slice, run.work + (uses_work ? layout.segment_bytes_max() : 0), pieces);
+      return;
+    case Space::scratch: {
+      uint64_t before = uses_work ? schedule.parts : 0;
+      if (schedule.uses_sums) before += uint64_t{kWide} * schedule.parts;
+      for (int i = 0; i < slice.slot; ++i) before += schedule.scratch[i];
+      pieces.push_back({run.work + before * layout.part_bytes_max(), bytes});
+      return;
+    }
+    case Space::view:
+      RC_ASSERT(false, "a view is not mine to locate");
+  }
+}
+
+void Executor::locate_in_image(const Run& run, const Slice& slice, std::byte* image,
+                               std::vector<Piece>& pieces) const {
+  const Layout& layout = layout_of(*run.slot);
+  const auto times = static_cast<uint64_t>(width(slice));
+  int part = slice.first_part;
+  layout.each_range(run.segment, slice.first_part, slice.parts, [&](const Range& range) {
+    std::byte* data = image + layout.image_offset(run.segment, part++) * times;
+    if (range.bytes() > 0) pieces.push_back({data, range.bytes() * times});
+  });
+}
+
+}  // namespace rdmacoll

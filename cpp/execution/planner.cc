@@ -1,0 +1,395 @@
+#include "execution/planner.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/text.h"
+#include "collectives/roll_call.h"
+#include "operation/scaled.h"
+
+namespace rdmacoll {
+namespace {
+
+Status no_memory(const Operation& operation, uint64_t bytes) {
+  return {Code::failed,
+          cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
+}
+
+// Memory for one of the operation's results: the caller's, or its own.
+Status make_result(Operation& operation, std::size_t index, std::vector<int64_t> dims,
+                   uint64_t bytes, std::byte*& memory) {
+  if (operation.results.size() <= index) operation.results.resize(index + 1);
+  Operation::Result& result = operation.results[index];
+  if (operation.is_prepared && result.memory != nullptr && result.dims == dims) {
+    memory = result.memory.get();
+    return {};
+  }
+  operation.has_moved_results = true;
+  result = {{}, bytes, nullptr};
+  if (operation.request.allocate) {
+    memory = static_cast<std::byte*>(operation.request.allocate(dims));
+  } else {
+    result.memory.reset(new (std::nothrow) std::byte[bytes + 1]);  // an address if empty, too
+    memory = result.memory.get();
+  }
+  result.dims = std::move(dims);
+  return memory != nullptr ? Status() : no_memory(operation, bytes);
+}
+
+// The second result of an alltoall: how many rows came from each rank.
+void tell(const RowTable& rows, std::byte* received) {
+  for (const std::vector<int64_t>& numbers : rows) {
+    if (numbers.empty()) continue;
+    std::memcpy(received, &numbers.front(), sizeof numbers.front());
+    received += sizeof numbers.front();
+  }
+}
+
+const RowTable& rows_of(const Decided& decided) {
+  static const RowTable kNone;
+  return decided.rows == nullptr ? kNone : *decided.rows;
+}
+
+Status misfit(const Operation& operation) {
+  return {Code::failed, cat("the decision about ", operation.label(),
+                            " has other numbers of rows than this rank has said.")};
+}
+
+}  // namespace
+
+Planner::Planner(const World& world, const std::vector<int>& ranks, int servers,
+                 Transport& transport, MemoryPool& pool, const Tuning& tuning)
+    : world_(world),
+      ranks_(ranks),
+      servers_(servers),
+      nodes_(world.nodes()),
+      numa_nodes_(world.numa_nodes()),
+      transport_(transport),
+      pool_(pool),
+      tuning_(tuning),
+      programs_(ranks) {}
+
+Shape Planner::shape_of(const Decided& decided) const {
+  const Request& request = decided.operations.front()->request;
+  const KindRow& kind = row_of(request.kind);
+  return {world_.size(),
+          world_.rank,
+          kind.has_root ? request.root : 0,
+          kind.reduces && request.prescale != 1.0 && !is_16_bit_float(request.dtype),
+          nodes_,
+          servers_,
+          numa_nodes_,
+          decided.place && decided.place->is_shared(),
+          has_wide_sums(request.kind, request.dtype, request.op)};
+}
+
+// A plan relies on it that whoever has ended an operation knows that all have begun it. The log has
+// asked all of them before. Without it, that is so where the data of every rank comes to every
+// rank; elsewhere it takes a roll call.
+bool Planner::calls_roll(const Operation& operation, Algorithm algorithm, bool is_planned) {
+  return is_planned && (algorithm == Algorithm::none || row_of(operation.request.kind).has_root);
+}
+
+// Whether results are shared, or sums wide, changes neither peers nor parts.
+const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll) {
+  const std::tuple key(algorithm, shape.root, calls_roll);
+  const auto found = outlines_.find(key);
+  if (found != outlines_.end()) return found->second;
+  Schedule schedule = make_schedule(algorithm, shape);
+  if (calls_roll) call_roll(schedule);
+  return outlines_.emplace(key, Outline(schedule, ranks_)).first->second;
+}
+
+// A prepared operation, alone again: nothing about it can have changed but who is connected.
+bool Planner::is_known(const Decided& decided) const {
+  return decided.operations.size() == 1 &&
+         is_recipe_of(*decided.operations.front(), decided.algorithm, decided.segment_bytes,
+                      decided.rows, decided.is_planned);
+}
+
+bool Planner::is_recipe_of(const Operation& operation, Algorithm algorithm, uint64_t segment_bytes,
+                           const RowsRef& rows, bool is_planned) const {
+  if (operation.recipe_look != look_) return false;
+  const Recipe::Head& head = operation.recipe->head;
+  return head.algorithm == algorithm && head.segment_bytes == segment_bytes &&
+         head.calls_roll == calls_roll(operation, algorithm, is_planned) &&
+         operation.recipe->rows == rows;
+}
+
+bool Planner::does_again(const Operation& operation, const Decision& decision, const RowsRef& rows,
+                         bool is_planned) const {
+  // An alltoall tells its caller anew what came from whom; where results are shared they lie
+  // elsewhere.
+  return operation.request.kind != Kind::alltoall && !operation.request.shares_results &&
+         is_recipe_of(operation, decision.algorithm, decision.segment_bytes, rows, is_planned);
+}
+
+const std::vector<int>& Planner::peers_of(const Decided& decided) {
+  return outline_of(decided.algorithm, shape_of(decided), calls_roll(decided)).peers;
+}
+
+bool Planner::connect(const Decided& decided) {
+  if (is_known(decided)) return true;
+  bool all = true;
+  for (int peer : peers_of(decided)) {
+    if (transport_.is_connected(peer)) continue;
+    transport_.connect(peer);
+    asked_.insert(peer);
+    all = false;
+  }
+  return all;
+}
+
+Status Planner::prepare(Decided& decided, Batch& batch) {
+  batch.sequence = decided.sequence;
+  if (is_known(decided)) {
+    batch.recipe = decided.operations.front()->recipe;
+    if (batch.recipe->head.kind == Kind::alltoall) {  // a caller may have written there
+      tell(rows_of(decided), decided.operations.front()->results[1].memory.get());
+    }
+    batch.operations = std::move(decided.operations);
+    return {};
+  }
+  Recipe::Head head = head_of(decided);
+  if (!row_of(head.kind).makes_result) {
+    for (const OperationRef& operation : decided.operations) {
+      RC_RETURN_IF_ERROR(place_results(*operation, decided));
+    }
+    list_tensors(decided);
+    see(tensors_, head);
+    RecipeRef& last = recipes_[index_of(tensors_)];
+    const bool is_same =
+        last != nullptr && last->head == head && last->layout.tensors() == tensors_;
+    if (!is_same) last = even_recipe(head);
+    batch.recipe = last;
+  } else {
+    RC_RETURN_IF_ERROR(ragged_recipe(decided, head, batch.recipe));
+  }
+  if (decided.operations.size() == 1) {
+    decided.operations.front()->recipe = batch.recipe;
+    decided.operations.front()->recipe_look = look_;
+  }
+  batch.operations = std::move(decided.operations);
+  return {};
+}
+
+// Callers use their arrays again: where the first one lies decides where the recipe is kept. At a
+// server they lie nowhere, and have a size.
+std::size_t Planner::index_of(std::span<const Layout::Tensor> tensors) {
+  uintptr_t lines = 0;
+  if (!tensors.empty()) {
+    const Layout::Tensor& first = tensors.front();
+    lines =
+        (first.output != nullptr ? reinterpret_cast<uintptr_t>(first.output) : first.bytes) / 64;
+  }
+  return (lines ^ lines / kRecipes ^ lines / (kRecipes * kRecipes)) % kRecipes;
+}
+
+Recipe::Head Planner::head_of(const Decided& decided) const {
+  const Request& first = decided.operations.front()->request;
+  const bool reduces = row_of(first.kind).reduces;
+  const bool averages = reduces && first.op == ReduceOp::average;
+  const Scaled scaled = scaled_of(first);
+  return {.kind = first.kind,
+          .algorithm = decided.algorithm,
+          .segment_bytes = decided.segment_bytes,
+          .calls_roll = calls_roll(decided),
+          .shape = shape_of(decided),
+          // What is only moved is moved as bytes.
+          .dtype = reduces ? component_of(first.dtype) : Dtype::uint8,
+          .op = scaled.op,
+          .divisor = averages ? world_.size() : 1.0,
+          .prescale = scaled.before,
+          .postscale = reduces ? scaled.after : 1.0};
+}
+
+// Gives outputs to an operation whose caller leaves it to us where they lie.
+Status Planner::place_results(Operation& operation, const Decided& decided) {
+  Request& request = operation.request;
+  if (decided.place && decided.place->is_shared()) {
+    const ResultOffsets offsets(request.result_bytes());
+    operation.results_hold = decided.place->hold;
+    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+      const ResultBlock& block = decided.place->block;
+      request.tensors[i].output = block.shared + offsets.of(i);
+      if (request.placed) request.placed(i, block.view + offsets.of(i), operation.results_hold);
+    }
+    return {};
+  }
+  for (TensorRef& tensor : request.tensors) {
+    if (tensor.output != nullptr || !request.allocate) continue;  // a server has none
+    tensor.output = static_cast<std::byte*>(request.allocate(tensor.dims));
+    if (tensor.output == nullptr) return no_memory(operation, tensor.bytes(request.dtype));
+  }
+  return {};
+}
+
+void Planner::list_tensors(const Decided& decided) {
+  tensors_.clear();
+  for (const OperationRef& operation : decided.operations) {
+    const Request& request = operation->request;
+    for (const TensorRef& tensor : request.tensors) {
+      const std::byte* input = tensor.input;
+      // Nobody but the root of a broadcast has an input: the others' is never read.
+      if (request.kind == Kind::broadcast && request.root != world_.rank) input = tensor.output;
+      tensors_.push_back({input, tensor.output, tensor.bytes(request.dtype)});
+    }
+  }
+}
+
+// Of tensors_.
+RecipeRef Planner::even_recipe(const Recipe::Head& head) {
+  auto recipe = std::make_shared<Recipe>();
+  recipe->head = head;
+  recipe->layout.assign_even(tensors_, head.segment_bytes, outline_of(head).parts);
+  add_program(*recipe);
+  return recipe;
+}
+
+// Of operations whose results have memory of their own each time.
+Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made) {
+  auto recipe = std::make_shared<Recipe>();
+  recipe->head = head;
+  recipe->rows = decided.rows;
+  Cut cut;
+  RC_RETURN_IF_ERROR(cut_rows(decided, cut));
+  if (head.algorithm != Algorithm::none) {
+    // Parts that neither are given nor stay, but pass through: as large as any.
+    cut.rows.resize(static_cast<std::size_t>(outline_of(head).parts), {decided.most_rows});
+  }
+  RC_RETURN_IF_ERROR(lay_out_ragged(decided, cut, recipe->layout));
+  see(recipe->layout, recipe->head);
+  add_program(*recipe);
+  made = std::move(recipe);
+  return {};
+}
+
+Status Planner::cut_rows(const Decided& decided, Cut& cut) const {
+  const Operation& operation = *decided.operations.front();
+  Descriptor descriptor;
+  const bool is_readable = decode_descriptor(operation.descriptor, descriptor);
+  RC_ASSERT(is_readable, operation.label());
+  if (descriptor.kind == Kind::alltoall) return cut_exchange(decided, descriptor, cut);
+  const RowTable& rows = rows_of(decided);
+  const std::vector<int64_t> mine = own_rows(operation.request, world_.rank, world_.size());
+  const bool fits = incomplete_rank(descriptor, rows, world_.size()) < 0 &&
+                    (mine.empty() || rows[world_.rank] == mine);
+  if (!fits) return misfit(operation);
+  cut = cut_of(descriptor, rows, world_.rank, world_.size());
+  return {};
+}
+
+// The decision has what this rank gets; what it gives it knows.
+Status Planner::cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const {
+  const Operation& operation = *decided.operations.front();
+  const auto ranks = static_cast<std::size_t>(world_.size());
+  Exchange exchange{own_rows(operation.request, world_.rank, world_.size()), {}, decided.most_rows};
+  if (exchange.given.size() == 1) exchange.given.resize(ranks, exchange.given.front());
+  for (const std::vector<int64_t>& numbers : rows_of(decided)) {
+    if (!numbers.empty()) exchange.got.push_back(numbers.front());
+  }
+  const bool fits = exchange.got.size() == ranks &&
+                    exchange.got[world_.rank] == exchange.given[world_.rank] &&
+                    most_rows({exchange.given, exchange.got}) <= exchange.most &&
+                    (decided.algorithm != Algorithm::bruck_alltoall || exchange.is_even());
+  if (!fits) return misfit(operation);
+  cut = exchange_cut(descriptor, exchange);
+  return {};
+}
+
+Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& layout) const {
+  Operation& operation = *decided.operations.front();
+  const Request& request = operation.request;
+  std::vector<std::byte*> inputs, outputs;
+  for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+    std::vector<int64_t> dims = request.tensors[i].dims;
+    if (dims.empty()) dims = {1};
+    dims.front() = cut.output_rows(i);
+    const uint64_t bytes = cut.row_bytes[i] * static_cast<uint64_t>(dims.front());
+    RC_RETURN_IF_ERROR(make_result(operation, i, std::move(dims), bytes, outputs.emplace_back()));
+    // Inputs are only ever read; Piece has one kind of pointer.
+    inputs.push_back(const_cast<std::byte*>(request.tensors[i].input));
+  }
+  if (request.kind == Kind::alltoall) {
+    std::byte* received = nullptr;
+    RC_RETURN_IF_ERROR(
+        make_result(operation, 1, {world_.size()}, sizeof(int64_t) * world_.size(), received));
+    tell(rows_of(decided), received);
+  }
+  layout.assign_ragged(cut, inputs, outputs, decided.segment_bytes);
+  return {};
+}
+
+// ---- who sees what ----
+
+void Planner::look_around() {
+  around_ = {.is_known = true};
+  for (int peer = 0; peer < static_cast<int>(ranks_.size()); ++peer) {
+    const bool connected = peer != world_.rank && transport_.is_connected(ranks_[peer]);
+    const Reach reach = connected ? transport_.reach(ranks_[peer]) : Reach{};
+    around_.views.push_back(reach.views);
+    around_.devices.push_back(!reach.views && !reach.foreign_transfers);
+    if (around_.devices.back()) {
+      around_.foreign = false;
+      around_.device_eager_bytes = std::min(around_.device_eager_bytes, reach.eager_bytes);
+    }
+    if (!reach.views) continue;
+    around_.is_viewed = true;
+    around_.view_eager_bytes = std::min(around_.view_eager_bytes, reach.eager_bytes);
+    around_.foreign = around_.foreign && reach.foreign_views;
+    around_.pieces_max = std::min(around_.pieces_max, reach.view_pieces_max);
+  }
+}
+
+// Whether peers can see memory where it lies.
+bool Planner::can_see(const Piece& memory, bool is_read_in_place) const {
+  return (around_.foreign && is_read_in_place) || pool_.contains(memory.data, memory.bytes) ||
+         (!around_.is_viewed && transport_.is_pinned(memory));
+}
+
+void Planner::see(std::span<const Layout::Tensor> tensors, Recipe::Head& head) {
+  if (!around_.is_known) look_around();
+  uint64_t bytes = 0;
+  for (const Layout::Tensor& tensor : tensors) bytes += tensor.bytes;
+  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, bytes);
+  const auto visible = [&](const auto& memory_of) {
+    return std::all_of(tensors.begin(), tensors.end(), [&](const Layout::Tensor& tensor) {
+      return can_see({memory_of(tensor), tensor.bytes}, in_place);
+    });
+  };
+  head.input_visible =
+      visible([](const Layout::Tensor& tensor) { return const_cast<std::byte*>(tensor.input); });
+  head.output_visible = visible([](const Layout::Tensor& tensor) { return tensor.output; });
+}
+
+void Planner::see(const Layout& layout, Recipe::Head& head) {
+  if (!around_.is_known) look_around();
+  const bool in_place = tuning_.reads_in_place(row_of(head.kind).result, layout.bytes());
+  const auto visible = [&](const std::vector<Piece>& memory) {
+    return std::all_of(memory.begin(), memory.end(),
+                       [&](const Piece& piece) { return can_see(piece, in_place); });
+  };
+  head.input_visible = visible(layout.input_memory());
+  head.output_visible = visible(layout.output_memory());
+}
+
+void Planner::add_program(Recipe& recipe) {
+  const Recipe::Head& head = recipe.head;
+  if (head.algorithm == Algorithm::none && !head.calls_roll) return;
+  if (head.calls_roll) recipe.layout.have_a_segment();
+  const Layout& layout = recipe.layout;
+  const int parts_at_once = outline_of(head).parts_at_once;
+  const bool few = layout.pieces_bound() <= around_.pieces_max ||
+                   layout.pieces_max(parts_at_once) <= around_.pieces_max;
+  Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
+                      around_.devices, head.shape.shares_output};
+  // What is copied on its way needs no memory that others see. Both ends of a transfer know its
+  // size, and come to the same.
+  const uint64_t bytes = layout.segment_bytes_max();
+  if (bytes <= around_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
+  if (bytes <= around_.device_eager_bytes) placement.devices.clear();
+  recipe.program = &programs_.prepared(head.algorithm, head.shape, placement, head.calls_roll);
+}
+
+}  // namespace rdmacoll

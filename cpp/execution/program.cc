@@ -1,0 +1,132 @@
+#include "execution/program.h"
+
+#include <algorithm>
+#include <set>
+
+#include "collectives/builder.h"
+#include "collectives/roll_call.h"
+
+namespace rdmacoll {
+namespace {
+
+bool is_callers(const Slice& slice) {
+  return slice.space == Space::input || slice.space == Space::output;
+}
+
+bool looks_at(const Schedule& schedule, const Step& step, const Slice& output) {
+  const auto is_read = [&](const Slice& slice) {
+    return slice.space == Space::output && slice.parts > 0 && overlap(slice, output);
+  };
+  if (sends(step.verb)) return is_read(step.to);  // the sources of a word are not sent
+  return std::ranges::any_of(schedule.sources_of(step), is_read);
+}
+
+bool is_published(const Schedule& schedule, const Slice& slice) {
+  return std::ranges::any_of(schedule.steps, [&](const Step& step) {
+    return step.verb == Verb::publish && overlap(step.to, slice);
+  });
+}
+
+bool is_any(const std::vector<bool>& flags) {
+  return std::find(flags.begin(), flags.end(), true) != flags.end();
+}
+
+}  // namespace
+
+Program::Program(Schedule lowered, const std::vector<int>& ranks) : schedule(std::move(lowered)) {
+  for (Step& step : schedule.steps) {
+    if (step.peer >= 0) step.peer = ranks[step.peer];
+  }
+  const std::size_t steps = schedule.steps.size();
+  turns.resize(steps);
+  readers.assign(steps, 0);
+  ends_there.assign(steps, false);
+  for (std::size_t i = 0; i < steps; ++i) {
+    const Step& step = schedule.steps[i];
+    bool touches = is_callers(step.to);
+    for (const Slice& source : schedule.sources_of(step)) {
+      touches = touches || is_callers(source);
+      if (source.space != Space::view) continue;
+      ++readers[source.slot];
+      has_views = true;
+    }
+    turns[i].computes = computes(step.verb);
+    turns[i].touches_caller = touches;
+    turns[i].is_shown = computes(step.verb) && is_published(schedule, step.to);
+    shows = shows || (turns[i].is_shown && !is_callers(step.to));
+    ends_there[i] = computes(step.verb) && step.to.space == Space::output &&
+                    std::ranges::none_of(schedule.steps, [&](const Step& other) {
+                      return looks_at(schedule, other, step.to);
+                    });
+    caller_steps += touches ? 1 : 0;
+  }
+  link_steps();
+  count_traffic();
+  for (uint16_t parts : schedule.scratch) scratch_parts += parts;
+}
+
+void Program::link_steps() {
+  std::vector<std::vector<uint16_t>> waiting(turns.size());
+  for (const Step& step : schedule.steps) {
+    const auto number = static_cast<uint16_t>(index_of(step));
+    afters.push_back(step.afters);
+    if (step.afters == 0) first.push_back(number);
+    for (uint16_t after : schedule.afters_of(step)) waiting[after].push_back(number);
+  }
+  for (const auto& some : waiting) successors_.insert(successors_.end(), some.begin(), some.end());
+  std::span<const uint16_t> rest = successors_;
+  for (std::size_t i = 0; i < turns.size(); rest = rest.subspan(waiting[i++].size())) {
+    turns[i].successors = rest.first(waiting[i].size());
+  }
+}
+
+void Program::count_traffic() {
+  const auto of = [this](int peer) -> Traffic& {
+    const auto known = std::ranges::find(traffic, peer, &Traffic::peer);
+    return known != traffic.end() ? *known : traffic.emplace_back(Traffic{.peer = peer});
+  };
+  for (const Step& step : schedule.steps) {
+    if (sends(step.verb)) ++of(step.peer).out;
+    if (receives(step.verb)) ++of(step.peer).in;
+  }
+  for (const Step& step : schedule.steps) {
+    if (computes(step.verb)) continue;
+    Turn& turn = turns[index_of(step)];
+    turn.sends = sends(step.verb);
+    turn.per_segment = turn.sends ? of(step.peer).out : of(step.peer).in;
+  }
+}
+
+Outline::Outline(const Schedule& schedule, const std::vector<int>& ranks) : parts(schedule.parts) {
+  std::set<int> found;
+  for (const Step& step : schedule.steps) {
+    if (step.peer >= 0) found.insert(ranks[step.peer]);
+    parts_at_once = std::max<int>(parts_at_once, step.to.parts);
+  }
+  peers.assign(found.begin(), found.end());
+}
+
+const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
+                                  const Placement& placement, bool calls_roll) {
+  // Which peers show views, which are devices and who is on which node does not change once they
+  // are connected; whether any are asked to show or to be devices is in the key.
+  const Key key{algorithm,
+                shape.root,
+                shape.prescaled,
+                shape.wide_sums,
+                placement.input_visible,
+                placement.output_visible,
+                is_any(placement.views),
+                is_any(placement.devices),
+                calls_roll,
+                placement.output_shared};
+  auto& program = programs_[key];
+  if (program == nullptr) {
+    Schedule lowered = lower(make_schedule(algorithm, shape), placement);
+    if (calls_roll) call_roll(lowered);
+    program = std::make_unique<Program>(std::move(lowered), ranks_);
+  }
+  return *program;
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,40 @@
+// What a batch does, whosever operations it is made of: the same again when the same memory comes
+// again.
+#pragma once
+
+#include <memory>
+
+#include "base/dtype.h"
+#include "execution/layout.h"
+#include "execution/program.h"
+#include "operation/operation.h"
+
+namespace rdmacoll {
+
+struct Recipe {
+  struct Head {
+    Kind kind = Kind::barrier;
+    Algorithm algorithm = Algorithm::none;
+    uint64_t segment_bytes = 0;
+    bool calls_roll = false;
+    Shape shape;
+    Dtype dtype = Dtype::uint8;
+    ReduceOp op = ReduceOp::sum;
+    double divisor = 1.0;
+    double prescale = 1.0;
+    double postscale = 1.0;
+    bool input_visible = false;  // as in Placement, but for the number of pieces
+    bool output_visible = false;
+
+    bool operator==(const Head&) const = default;
+  };
+
+  Head head;
+  RowsRef rows;  // of its decision
+  Layout layout;
+  const Program* program = nullptr;  // null: no data moves
+};
+
+using RecipeRef = std::shared_ptr<const Recipe>;
+
+}  // namespace rdmacoll

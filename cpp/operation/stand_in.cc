@@ -1,0 +1,44 @@
+#include "operation/stand_in.h"
+
+#include <numeric>
+
+namespace rdmacoll {
+
+Request request_like(const Descriptor& descriptor, const std::vector<int64_t>& own_rows, int rank,
+                     int ranks) {
+  Request request;
+  request.kind = descriptor.kind;
+  request.dtype = descriptor.dtype;
+  request.op = descriptor.op;
+  request.root = descriptor.root;
+  request.prescale = descriptor.prescale;
+  request.postscale = descriptor.postscale;
+  request.name = descriptor.name;
+  request.group = descriptor.group;
+  request.shares_results = descriptor.shares_results;
+  for (const std::vector<int64_t>& shape : descriptor.shapes) {
+    request.tensors.push_back({nullptr, nullptr, shape, ""});
+  }
+  const bool is_split = descriptor.kind == Kind::alltoall || descriptor.kind == Kind::scatter;
+  if (is_split && (descriptor.kind == Kind::alltoall || rank == descriptor.root)) {
+    request.splits = own_rows;
+    if (own_rows.size() == 1) request.splits.resize(static_cast<std::size_t>(ranks), own_rows[0]);
+  }
+  for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+    std::vector<int64_t>& dims = request.tensors[i].dims;
+    if (!row_of(descriptor.kind).first_may_differ || dims.empty()) continue;
+    dims.front() = is_split
+                       ? std::accumulate(request.splits.begin(), request.splits.end(), int64_t{0})
+                       : own_rows[i];
+  }
+  return request;
+}
+
+void lay_in(Request& request, std::byte* memory) {
+  for (TensorRef& tensor : request.tensors) {
+    tensor.input = tensor.output = memory;
+    memory += tensor.bytes(request.dtype);
+  }
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,112 @@
+#include "sim/joins.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "sim/variety.h"
+
+namespace rdmacoll {
+namespace {
+
+// A sum or a barrier; now and then something that needs data of every rank, which is refused where
+// ranks have joined.
+SimOperation make_sum(Dice& dice, std::size_t set, std::size_t index) {
+  SimOperation sum;
+  sum.set = set;
+  if (!dice.chance(0.3)) sum.name = cat("uneven", index);
+  if (dice.chance(0.1)) {
+    sum.kind = dice.chance(0.5) ? Kind::barrier : Kind::broadcast;
+  }
+  if (sum.kind == Kind::barrier) return sum;
+  sum.dtype = dice.one_of(std::array{Dtype::float32, Dtype::int32, Dtype::float64});
+  sum.op = dice.one_of(std::array{ReduceOp::sum, ReduceOp::sum, ReduceOp::average,
+                                  ReduceOp::average, ReduceOp::max, ReduceOp::max});
+  if (is_integer(sum.dtype) && sum.op == ReduceOp::average) sum.op = ReduceOp::sum;
+  if (sum.op == ReduceOp::sum && dice.chance(0.1)) sum.prescale = 2.0;
+  const int64_t tensors = dice.between(1, 3);
+  for (int64_t i = 0; i < tensors; ++i) {
+    sum.shapes.push_back({dice.chance(0.05) ? 0 : dice.between(1, 300)});
+  }
+  return sum;
+}
+
+// All at once: a rank that has joined was the first to submit some of them, perhaps.
+std::vector<std::vector<SimOperation>> make_heap(Dice& dice, std::size_t set) {
+  std::vector<SimOperation> heap;
+  for (int64_t sums = dice.between(0, 6); sums > 0; --sums) {
+    heap.push_back(make_sum(dice, set, heap.size()));
+  }
+  return {std::move(heap)};
+}
+
+// Step by step: the same in each, so that ranks follow a plan when one of them joins.
+std::vector<std::vector<SimOperation>> make_steps(Dice& dice, std::size_t set) {
+  std::vector<SimOperation> step;
+  for (int64_t sums = dice.between(1, 3); sums > 0; --sums) {
+    step.push_back(make_sum(dice, set, step.size()));
+  }
+  return {static_cast<std::size_t>(dice.between(2, 14)), std::move(step)};
+}
+
+bool is_of_join(const SimOperation& operation) {
+  return operation.kind == Kind::join || operation.givers > 0;
+}
+
+// Some ranks may have none of it, and wait in the join that comes.
+bool is_before_join(const std::vector<SimOperation>& phase) {
+  return phase.back().kind != Kind::join && is_of_join(phase.front());
+}
+
+void take_givers_away(Dice& dice, int ranks, std::vector<std::vector<SimOperation>>& phases) {
+  const int first = static_cast<int>(dice.between(0, ranks - 1));
+  int givers = ranks;
+  // A step is whole: whoever waits for a part of one cannot catch up with the rest of it.
+  const bool is_heap = phases.size() == 1;
+  // Before that all have data: often so long that they follow a plan when the first one joins.
+  const auto last = static_cast<int64_t>(phases.size()) - 1;
+  const auto even = static_cast<std::size_t>(
+      dice.chance(0.6) ? std::max<int64_t>(0, last - dice.between(0, 2)) : 0);
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    const bool is_first = even > 0 && i == even;
+    if (is_first || (i >= even && dice.chance(0.3)))
+      givers = static_cast<int>(dice.between(1, givers));
+    for (SimOperation& operation : phases[i]) {
+      if (is_heap && dice.chance(0.3)) givers = static_cast<int>(dice.between(1, givers));
+      operation.givers = givers;
+      operation.first_giver = first;
+    }
+  }
+}
+
+}  // namespace
+
+void make_joins(Dice dice, Dice& variety, SimScript& script) {
+  if (!dice.chance(0.4)) return;
+  for (int64_t joins = dice.between(1, 3); joins > 0; --joins) {
+    const auto sets = static_cast<int64_t>(script.first_sets);
+    const auto set = static_cast<std::size_t>(dice.between(0, sets));
+    const bool is_heap = dice.chance(script.plan_repeats > 0 ? 0.3 : 0.5);
+    auto phases = is_heap ? make_heap(dice, set) : make_steps(dice, set);
+    vary(variety, phases.front());  // the same in each step
+    std::fill(phases.begin() + 1, phases.end(), phases.front());
+    take_givers_away(dice, script.ranks_of(set), phases);
+    phases.back().push_back({.kind = Kind::join, .set = set});
+    const auto last = static_cast<int64_t>(script.phases.size());
+    auto at = static_cast<std::size_t>(dice.between(0, last));
+    while (at > 0 && is_before_join(script.phases[at - 1])) ++at;
+    script.insert(at, phases);
+  }
+}
+
+bool spoils_joins(const SimScript& script) {
+  const auto is_touched = [&](const std::vector<SimOperation>& phase) {
+    return std::any_of(phase.begin(), phase.end(), is_of_join);
+  };
+  if (script.fault == Fault::missing) {
+    return std::any_of(script.phases.begin(), script.phases.end(), is_touched);
+  }
+  const bool changes_operation = script.fault == Fault::mismatch || script.fault == Fault::refuse;
+  return changes_operation && is_touched(script.phases[script.fault_phase]);
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,342 @@
+#include "sim/rank.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "base/text.h"
+#include "transport/sim/sim_transport.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr Nanoseconds kStallError = 30 * kSecond;  // virtual
+
+World world_of(const SimScript& script, int rank) {
+  World world{"simulation", script.epoch, rank, {}};
+  world.servers = script.servers;
+  for (int r = 0; r < script.members(); ++r) {
+    world.members.push_back({cat("host", r), 100 + r, script.network.node_of(r)});
+  }
+  return world;
+}
+
+Config config_of(const SimScript& script) {
+  Config config;
+  if (!script.algorithm.empty()) config.allreduce_algorithms = {{script.algorithm}};
+  config.canonical = script.canonical;
+  config.has_servers = script.servers > 0;
+  config.servers = script.servers;
+  config.segment_bytes = script.segment_bytes;
+  config.plan_repeats = script.plan_repeats;
+  config.stall_error_s = static_cast<double>(kStallError) / kSecond;
+  return config;
+}
+
+}  // namespace
+
+SimRank::SimRank(const SimScript& script, SimNetwork& network, SimStory& story, int rank)
+    : script_(script),
+      network_(network),
+      story_(story),
+      rank_(rank),
+      pool_(script.pool_bytes),
+      compute_(network, script.slow_compute) {
+  if (script.fault == Fault::exhaust && is_victim()) pool_.run_dry();
+  network.transport(rank).use_pool(pool_);
+  engine_ = std::make_unique<Engine>(EngineParts{world_of(script, rank), config_of(script),
+                                                 network.transport(rank), compute_, pool_,
+                                                 network.clock(), Log::silent(rank),
+                                                 Tuning{.direct_bytes_network = 1024,
+                                                        .bruck_ranks_network = 3,
+                                                        .one_copy_bytes = 256,
+                                                        .one_copy_bytes_scattered = 256}});
+  for (std::size_t set = 1; set <= script.first_sets; ++set) add_set(set);
+}
+
+void SimRank::add_set(std::size_t set) {
+  uint32_t number = 0;
+  const Status added = engine_->add_set(script_.sets[set - 1], number);
+  RC_ASSERT(added.ok() && number == set, added.message());
+}
+
+// ---- the engine ----
+
+bool SimRank::is_awake() const {
+  return !asleep_ || network_.is_awake(rank_) || engine_->has_submissions() ||
+         network_.clock().now() >= deadline_;
+}
+
+void SimRank::step() {
+  const bool is_heartbeat = asleep_ && deadline_ == heartbeat_ && !network_.is_awake(rank_) &&
+                            !engine_->has_submissions();
+  asleep_ = false;
+  const bool moved = engine_->progress();
+  // Whoever sleeps has left nothing to do that it need not wait for.
+  if (moved && is_heartbeat && engine_->failure().ok() && !script_.stops_a_rank()) {
+    overslept_ =
+        cat("rank ", rank_, " slept until its heartbeat with something to do: ", engine_->state());
+  }
+  const SetTotals totals = engine_->totals();
+  if (totals.plans != plans_told_) tell(cat("follows plan ", plans_told_ = totals.plans));
+  if (totals.plans_left != plans_left_told_) {
+    tell(cat("has left plan ", plans_left_told_ = totals.plans_left));
+  }
+  if (left_ && (engine_->may_end() || network_.clock().now() > leave_deadline_)) {
+    engine_->end();
+    ended_ = true;
+    tell("has ended");
+    return;
+  }
+  if (!moved && engine_->arm()) {
+    asleep_ = true;
+    heartbeat_ = network_.transport(rank_).next_deadline();
+    deadline_ = std::min(engine_->next_deadline(), left_ ? leave_deadline_ : kNever);
+  }
+}
+
+// ---- the user's thread ----
+
+void SimRank::act() {
+  if (left_) return;
+  if (is_server()) {
+    if (has_served()) end_service();
+    return;
+  }
+  if (next_ < order_.size()) {
+    if (network_.chance(0.5)) submit(order_[next_++]);
+    return;
+  }
+  if (open_ > 0) return;
+  for (const auto& task : tasks_) check(*task);
+  // In a world that has failed somebody may still read what was given back, and throws away what
+  // comes of it. Between processes that is no crash, so the memory stays until the end.
+  if (failed_) std::move(tasks_.begin(), tasks_.end(), std::back_inserter(given_back_));
+  tasks_.clear();
+  if (failed_ || phase_ == script_.phases.size()) {
+    leave("");
+  } else if (script_.fault == Fault::leave && is_victim() && phase_ == script_.fault_phase) {
+    leave("ValueError: enough");
+  } else if (change_sets()) {
+    begin_phase();
+  }
+}
+
+// A server has no operations, and hears of a failure all the same.
+void SimRank::end_service() {
+  const Status& failure = engine_->failure();
+  const bool is_unharmed = script_.fault == Fault::none || script_.fault == Fault::nap;
+  const int named = failure.detail().rank;
+  const bool is_named = script_.fault == Fault::late
+                            ? is_of_before(failure)
+                            : !script_.strikes_a_rank() || is_victim() || named == script_.victim ||
+                                  (script_.fault == Fault::cut && named == script_.partner);
+  if (!failure.ok() && (is_unharmed || !is_named)) {
+    unnamed_ = cat("server ", rank_ - script_.ranks, ": ", failure.to_json());
+  }
+  leave("");
+}
+
+// False: a set that goes still has something to do for its other ranks.
+bool SimRank::change_sets() {
+  for (; changes_made_ < script_.changes.size(); ++changes_made_) {
+    const SimSetChange& change = script_.changes[changes_made_];
+    if (change.phase != phase_) break;
+    if (change.is_removed) {
+      const Status removed = engine_->remove_set(static_cast<uint32_t>(change.set));
+      if (removed.is_busy()) return false;
+      RC_ASSERT(removed.ok() || !engine_->failure().ok(), removed.message());
+    } else {
+      add_set(change.set);
+    }
+    tell(cat("has ", change.is_removed ? "removed" : "added", " set ", change.set));
+    asleep_ = false;
+  }
+  return true;
+}
+
+void SimRank::begin_phase() {
+  const auto& phase = script_.phases[phase_++];
+  order_.clear();
+  next_ = 0;
+  // The named may come in any order, the unnamed keep theirs: they are counted.
+  for (std::size_t i = 0; i < phase.size(); ++i) order_.push_back(i);
+  for (std::size_t i = 0; i + 1 < order_.size(); ++i) {
+    const std::size_t j = i + 1;
+    if (phase[order_[j]].kind == Kind::join) break;  // after all that its rank has
+    if (!phase[order_[i]].name.empty() && network_.chance(0.5)) std::swap(order_[i], order_[j]);
+  }
+}
+
+bool SimRank::is_fault_here(std::size_t index, Fault fault) const {
+  return is_victim() && script_.fault == fault && phase_ - 1 == script_.fault_phase &&
+         index == script_.fault_operation;
+}
+
+void SimRank::submit(std::size_t index) {
+  const SimOperation& script = script_.phases[phase_ - 1][index];
+  const int rank = script_.rank_in(script.set, rank_);
+  if (rank < 0 || !script.is_given_by(rank, script_.ranks_of(script.set))) return;
+  if (is_fault_here(index, Fault::missing)) return;
+  auto task = std::make_unique<Task>(Task{&script, phase_ - 1, index, nullptr, {}});
+  SimOperation mine = script;
+  if (is_fault_here(index, Fault::mismatch)) mine.shapes.front().front() += 1;
+  Request request = sim_request(mine, rank, index % 2 == 1, task->memory);
+  request.shares_results = script_.shares_results && script.kind == Kind::allreduce;
+  if (is_fault_here(index, Fault::refuse)) {
+    request.allocate = [](const std::vector<int64_t>&) -> void* { return nullptr; };
+    for (TensorRef& tensor : request.tensors) tensor.output = nullptr;
+  }
+  request.done = [this, given = task.get()](const Status& status) {
+    --open_;
+    if (status.ok()) check_begun(*given);
+  };
+  task->operation = std::make_shared<Operation>(std::move(request));
+  if (story_.is_told()) tell(cat("submits ", label(*task)));
+  ++story_.begun(task->phase, index);
+  const Status status = engine_->submit(task->operation);
+  if (!status.ok()) {
+    judge(*task, status);
+    return;
+  }
+  ++open_;
+  tasks_.push_back(std::move(task));
+}
+
+// Nobody has a result before all have begun, whatever the result depends on.
+void SimRank::check_begun(const Task& task) {
+  const int ranks = script_.ranks_of(task.script->set);
+  int givers = 0;
+  for (int rank = 0; rank < ranks; ++rank) givers += task.script->is_given_by(rank, ranks) ? 1 : 0;
+  const int begun = story_.begun(task.phase, task.index);
+  if (begun == givers) return;
+  wrong_ = cat("rank ", rank_, " has ended ", label(task), " when ", begun, " of ", givers,
+               " ranks had begun it");
+}
+
+std::string SimRank::label(const Task& task) const {
+  const SimOperation& operation = *task.script;
+  return cat(name_of(operation.kind), " ", task.index, " of phase ", task.phase,
+             operation.name.empty() ? "" : cat(" '", operation.name, "'"));
+}
+
+void SimRank::check(Task& task) {
+  const Status& status = task.operation->status();
+  if (!status.ok()) {
+    judge(task, status);
+  } else {
+    const std::string complaint = complaint_of(task);
+    if (story_.is_told()) {
+      tell(cat("has ", label(task), ": ", complaint.empty() ? "right" : complaint));
+    }
+    if (!complaint.empty()) {
+      wrong_ =
+          cat("rank ", rank_, " phase ", task.phase, " operation ", task.index, ": ", complaint);
+    }
+  }
+  // Whoever still reads or writes here is caught: by the sanitizer, or by a wrong sum.
+  for (auto& input : task.memory.inputs) std::fill(input.begin(), input.end(), std::byte{0xee});
+  for (auto& output : task.memory.outputs) std::fill(output.begin(), output.end(), std::byte{0xee});
+}
+
+std::string SimRank::complaint_of(const Task& task) {
+  const SimOperation& script = *task.script;
+  const int ranks = script_.ranks_of(script.set);
+  if (script.is_refused(ranks)) return "has succeeded without data of ranks that have joined";
+  if (script.kind != Kind::join) {
+    return sim_complaint(script, ranks, script_.rank_in(script.set, rank_), *task.operation);
+  }
+  int64_t last = -1;
+  std::memcpy(&last, task.operation->results[0].memory.get(), sizeof last);
+  last_joined_[task.phase] = last;
+  const bool is_member = script_.rank_in(script.set, static_cast<int>(last)) >= 0;
+  return is_member ? "" : cat("join says that rank ", last, " was the last");
+}
+
+void SimRank::judge(const Task& task, const Status& status) {
+  if (story_.is_told()) tell(cat("has ", label(task), ": ", status.message()));
+  if (is_expected(task, status)) return;
+  unnamed_ =
+      cat("rank ", rank_, " phase ", task.phase, " operation ", task.index, ": ", status.to_json());
+  failed_ = true;
+}
+
+// Is this the error that the fault must bring?
+bool SimRank::is_expected(const Task& task, const Status& status) {
+  const ErrorDetail& detail = status.detail();
+  const bool is_failure = status.code() == Code::rank_failed;
+  const int ranks = script_.ranks_of(task.script->set);
+  if (status.code() == Code::invalid && task.script->is_refused(ranks)) return true;
+  switch (script_.fault) {
+    case Fault::none:
+    case Fault::nap:
+      return false;
+    case Fault::mismatch:
+      if (is_failure) {  // another took the error as its end
+        failed_ = true;
+        return detail.cause.find("left") != std::string::npos;
+      }
+      return status.code() == Code::mismatch && task.phase == script_.fault_phase &&
+             task.index == script_.fault_operation;
+    case Fault::missing: {
+      // What is missing names the victim, as one who stalls or has come to its end. Meanwhile the
+      // victim has gone on alone, so that later operations may stall on either side.
+      failed_ = is_failure;
+      const bool is_it = task.script->name == "missing" && task.phase == script_.fault_phase;
+      // Ranks outside of its set may have stalled elsewhere, and left, first.
+      const bool has_left = !script_.sets.empty() && is_failure;
+      return (status.code() == Code::stalled || is_failure) &&
+             (!is_it || has_left || detail.ranks == std::vector<int>{script_.victim});
+    }
+    case Fault::cut:
+      failed_ = true;
+      return is_failure && (detail.rank == script_.victim || detail.rank == script_.partner);
+    case Fault::late:
+      failed_ = true;
+      return is_of_before(status);
+    case Fault::leave:
+      failed_ = true;
+      return is_failure && (is_victim() || (detail.rank == script_.victim &&
+                                            detail.cause.find("ValueError") != std::string::npos));
+    default:  // the victim may see itself, or anybody, since it was cut off from all
+      failed_ = true;
+      return is_failure && (detail.rank == script_.victim || is_victim());
+  }
+}
+
+// A control message of the world before has ended this one: it says so, and from whom that came.
+bool SimRank::is_of_before(const Status& status) const {
+  const ErrorDetail& detail = status.detail();
+  return status.code() == Code::rank_failed && network_.has_come_late_from(detail.rank) &&
+         detail.cause.find(cat("of epoch ", script_.epoch - 1)) != std::string::npos;
+}
+
+void SimRank::leave(const std::string& cause) {
+  tell(cause.empty() ? "leaves" : cat("leaves: ", cause));
+  engine_->leave(cause);
+  left_ = true;
+  leave_deadline_ = network_.clock().now() + goodbye_limit(network_.policy().peer_timeout);
+  asleep_ = false;
+}
+
+void SimRank::add_to(SimOutcome& outcome) const {
+  if (outcome.wrong.empty()) outcome.wrong = wrong_;
+  if (outcome.unnamed.empty()) outcome.unnamed = unnamed_;
+  if (outcome.overslept.empty()) outcome.overslept = overslept_;
+  const SetTotals totals = engine_->totals();
+  outcome.plans += totals.plans;
+  outcome.plans_left += totals.plans_left;
+  outcome.caught_up += totals.caught_up;
+  outcome.anew += totals.anew;
+  outcome.refused += is_of_before(engine_->failure()) ? 1 : 0;
+  outcome.shared += totals.shared;
+  outcome.failed += failed_ ? 1 : 0;
+  for (const auto& [phase, last] : last_joined_) {
+    const auto known = outcome.last_joined.try_emplace(phase, last).first;
+    if (known->second == last) continue;
+    outcome.wrong = cat("rank ", rank_, " phase ", phase, ": rank ", last,
+                        " was the last to join, elsewhere rank ", known->second);
+  }
+}
+
+}  // namespace rdmacoll

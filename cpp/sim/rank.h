@@ -1,0 +1,86 @@
+// One rank of a simulation: its engine, and the program that uses it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "sim/parts.h"
+#include "sim/script.h"
+#include "sim/simulator.h"
+#include "sim/story.h"
+#include "sim/values.h"
+#include "transport/sim/sim_network.h"
+
+namespace rdmacoll {
+
+class SimRank {
+ public:
+  SimRank(const SimScript& script, SimNetwork& network, SimStory& story, int rank);
+
+  bool is_awake() const;
+  Nanoseconds deadline() const { return asleep_ ? deadline_ : network_.clock().now(); }
+  bool finished() const { return ended_; }
+  void step();  // of the engine
+
+  // The user's thread: submits, looks at what is done, goes on.
+  bool can_act() const {
+    if (is_server()) return !left_ && has_served();
+    return !left_ && (next_ < order_.size() || open_ == 0);
+  }
+  void act();
+
+  // From now on its pool has nothing left.
+  void run_dry() { pool_.run_dry(); }
+
+  void add_to(SimOutcome& outcome) const;
+  std::string waits_for() const { return cat("rank ", rank_, ": ", engine_->state()); }
+
+ private:
+  struct Task {
+    const SimOperation* script;
+    std::size_t phase, index;
+    OperationRef operation;
+    SimMemory memory;
+  };
+
+  bool is_victim() const { return script_.victim == rank_; }
+  bool is_server() const { return rank_ >= script_.ranks; }
+  bool has_served() const { return engine_->have_workers_left() || !engine_->failure().ok(); }
+  void end_service();
+  void add_set(std::size_t set);
+  bool change_sets();
+  void begin_phase();
+  bool is_fault_here(std::size_t index, Fault fault) const;
+  void submit(std::size_t index);
+  void check(Task& task);
+  void check_begun(const Task& task);
+  std::string complaint_of(const Task& task);
+  void judge(const Task& task, const Status& status);
+  bool is_expected(const Task& task, const Status& status);
+  bool is_of_before(const Status& status) const;
+  void leave(const std::string& cause);
+  void tell(const std::string& text) const { story_.tell(rank_, text); }
+  std::string label(const Task& task) const;
+
+  const SimScript& script_;
+  SimNetwork& network_;
+  SimStory& story_;
+  int rank_;
+  SimPool pool_;
+  SlowCompute compute_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<std::unique_ptr<Task>> tasks_, given_back_;
+  std::vector<std::size_t> order_;
+  std::size_t phase_ = 0, next_ = 0, changes_made_ = 0;
+  std::size_t open_ = 0;  // tasks that are not done
+  bool failed_ = false, left_ = false, ended_ = false, asleep_ = false;
+  Nanoseconds deadline_ = 0, heartbeat_ = 0, leave_deadline_ = kNever;
+  std::map<std::size_t, int64_t> last_joined_;  // by phase
+  uint64_t plans_told_ = 0, plans_left_told_ = 0;
+  std::string wrong_, unnamed_, overslept_;
+};
+
+}  // namespace rdmacoll

@@ -1,0 +1,59 @@
+// What a script says of itself.
+#include "base/text.h"
+#include "sim/script.h"
+
+namespace rdmacoll {
+
+std::string SimScript::fault_text() const {
+  const std::string who = victim < ranks ? cat("rank ", victim) : cat("server ", victim - ranks);
+  const std::string when = cat("at ", fault_at / kMicrosecond, " us");
+  const std::string where = cat("operation ", fault_operation, " of phase ", fault_phase);
+  switch (fault) {
+    case Fault::none:
+      return "no fault";
+    case Fault::kill:
+      return cat(who, " is killed ", when);
+    case Fault::nap:
+      return cat(who, " pauses ", when);
+    case Fault::stop:
+      return cat(who, " is stopped ", when);
+    case Fault::mismatch:
+      return cat(who, " has another shape in ", where);
+    case Fault::missing:
+      return cat(who, " never submits ", where);
+    case Fault::leave:
+      return cat(who, " leaves before phase ", fault_phase);
+    case Fault::exhaust:
+      return cat(who, " has no buffer memory");
+    case Fault::cut:
+      return cat(who, " and rank ", partner, " lose their connection ", when);
+    case Fault::unplug:
+      return cat(who, " is unplugged ", when);
+    case Fault::dry:
+      return cat(who, " has no buffer memory left ", when);
+    case Fault::refuse:
+      return cat(who, " has no memory for the result of ", where);
+    case Fault::late:
+      return cat("begun again, ", late_words, " control messages of the world before arrive");
+  }
+  return "";
+}
+
+std::string SimScript::text() const {
+  std::string members;
+  for (const std::vector<int>& set : sets) members += cat(" (", join(set, " "), ")");
+  return cat(
+      ranks, " ranks, ", servers > 0 ? cat(servers, " servers, ") : "",
+      members.empty() ? "" : cat("sets", members, ", "),
+      changes.empty() ? "" : cat(changes.size(), " changes of sets, "), phases.size(), " phases, ",
+      algorithm.empty() ? "automatic" : algorithm, canonical ? ", canonical" : "",
+      plan_repeats > 0 ? cat(", plans after ", plan_repeats) : "", network.views ? ", views" : "",
+      network.eager_bytes > 0 ? cat(", eager up to ", network.eager_bytes) : "",
+      shares_results ? ", results shared" : "",
+      network.control_delays > 1 ? ", slow control messages" : "",
+      network.pool_alone ? ", from the pool alone" : "",
+      network.node_ranks > 0 ? cat(", nodes of ", network.node_ranks) : "", ", segments of ",
+      segment_bytes, " bytes, pools of ", pool_bytes, ": ", fault_text());
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,182 @@
+#include "sim/simulator.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/text.h"
+#include "sim/dice.h"
+#include "sim/rank.h"
+#include "sim/script.h"
+#include "sim/story.h"
+#include "transport/sim/sim_network.h"
+
+namespace rdmacoll {
+namespace {
+
+constexpr Nanoseconds kEndOfTime = 300 * kSecond;      // virtual
+constexpr Nanoseconds kThought = 20 * kMicrosecond;    // between two acts of a user's thread
+constexpr Nanoseconds kIdleTurn = 100 * kMicrosecond;  // when ranks poll and nothing is under way
+constexpr uint64_t kStepsMax = 40'000'000;
+
+class Simulation {
+ public:
+  // `words`: taken from the world before, or kept here for the next one.
+  Simulation(const SimScript& script, SimStory& story, std::vector<SimWord>& words)
+      : script_(script),
+        story_(story),
+        network_(script.members(), script.network),
+        start_(network_.clock().now()) {
+    story.begin(network_.clock());
+    for (int rank = 0; rank < script.members(); ++rank) {
+      ranks_.push_back(std::make_unique<SimRank>(script_, network_, story_, rank));
+    }
+    if (script.fault == Fault::late) {
+      hear_late(words);
+    } else if (script.late_words > 0) {
+      network_.keep_words(words);
+    }
+  }
+
+  SimOutcome run() {
+    SimOutcome outcome;
+    outcome.scenario = script_.text();
+    story_.tell(outcome.scenario);
+    uint64_t steps = 0;
+    while (!over()) {
+      if (++steps > kStepsMax || network_.clock().now() - start_ > kEndOfTime) {
+        outcome.hang = report_hang();
+        break;
+      }
+      strike();
+      turn();
+    }
+    for (const auto& rank : ranks_) rank->add_to(outcome);
+    return outcome;
+  }
+
+ private:
+  // The program is the same as then, so a word is believed most easily at about its own time.
+  void hear_late(const std::vector<SimWord>& words) {
+    Dice dice(script_.network.seed, 12);
+    const auto last = static_cast<int64_t>(words.size()) - 1;
+    for (int left = words.empty() ? 0 : script_.late_words; left > 0; --left) {
+      SimWord word = words[static_cast<std::size_t>(dice.between(0, last))];
+      word.after = word.after * dice.between(50, 150) / 100;
+      network_.arrive_late(std::move(word));
+    }
+  }
+
+  bool runs(int rank) const {
+    return !network_.is_dead(rank) && !ranks_[rank]->finished() && !is_paused(rank);
+  }
+  bool is_paused(int rank) const {
+    return rank == script_.victim && network_.clock().now() < paused_until_;
+  }
+  bool over() const {
+    for (int rank = 0; rank < script_.members(); ++rank) {
+      if (!network_.is_dead(rank) && !ranks_[rank]->finished()) return false;
+    }
+    return true;
+  }
+
+  void strike() {
+    if (struck_ || network_.clock().now() - start_ < script_.fault_at) return;
+    struck_ = true;
+    switch (script_.fault) {
+      case Fault::kill:
+        network_.kill(script_.victim);
+        break;
+      case Fault::nap:
+      case Fault::stop:
+        paused_until_ = network_.clock().now() + script_.pause;
+        break;
+      case Fault::dry:
+        ranks_[script_.victim]->run_dry();
+        break;
+      case Fault::cut:
+        if (!network_.cut(script_.victim, script_.partner)) return;
+        break;
+      case Fault::unplug:
+        network_.unplug(script_.victim);
+        break;
+      default:  // in what a rank submits
+        return;
+    }
+    story_.tell(script_.fault_text());
+  }
+
+  // One thing happens: a rank is stepped, a user's thread goes on, or a message arrives.
+  void turn() {
+    awake_.clear();
+    uint64_t dice = 0;
+    for (int rank = 0; rank < script_.members(); ++rank, dice >>= 2) {
+      if (rank % 32 == 0) dice = network_.random()();
+      if (!runs(rank)) continue;
+      if ((dice & 3) == 0) ranks_[rank]->act();
+      if (ranks_[rank]->is_awake()) awake_.push_back(rank);
+    }
+    const Nanoseconds now = network_.clock().now();
+    if (!awake_.empty() && network_.chance(0.7)) {
+      ranks_[awake_[network_.random()() % awake_.size()]]->step();
+      network_.clock().advance_to(now + 200);  // polling takes time too
+      return;
+    }
+    if (!awake_.empty() && network_.next_event() > now + kMillisecond) {
+      network_.clock().advance_to(now + kIdleTurn);
+      return;
+    }
+    if (awake_.empty() && network_.next_event() <= now + kThought) {
+      network_.step();
+      return;
+    }
+    const Nanoseconds limit = std::max(next_time(), now);
+    if (!network_.step(limit)) {
+      network_.clock().advance_to(limit == kNever ? now + kMillisecond : limit);
+    }
+  }
+
+  // When something is due beside what is under way.
+  Nanoseconds next_time() const {
+    const Nanoseconds now = network_.clock().now();
+    Nanoseconds limit = struck_ ? kNever : start_ + script_.fault_at;
+    if (paused_until_ > now) limit = std::min(limit, paused_until_);
+    for (int rank = 0; rank < script_.members(); ++rank) {
+      if (!runs(rank)) continue;
+      limit = std::min(limit, ranks_[rank]->deadline());
+      if (ranks_[rank]->can_act()) limit = std::min(limit, now + kThought);
+    }
+    return limit;
+  }
+
+  std::string report_hang() const {
+    std::string text;
+    for (int rank = 0; rank < script_.members(); ++rank) {
+      if (runs(rank)) text += ranks_[rank]->waits_for();
+    }
+    return text.empty() ? "the simulation does not end" : text;
+  }
+
+  const SimScript& script_;
+  SimStory& story_;
+  SimNetwork network_;
+  Nanoseconds start_;
+  std::vector<std::unique_ptr<SimRank>> ranks_;
+  std::vector<int> awake_;
+  Nanoseconds paused_until_ = 0;
+  bool struck_ = false;
+};
+
+}  // namespace
+
+SimOutcome simulate(uint64_t seed, bool is_told) { return simulate(make_script(seed), is_told); }
+
+SimOutcome simulate(const SimScript& script, bool is_told) {
+  SimStory story(is_told);
+  std::vector<SimWord> words;
+  SimOutcome outcome = Simulation(script, story, words).run();
+  if (script.late_words == 0 || !outcome.ok()) return outcome;
+  return Simulation(script.begun_again(), story, words).run();
+}
+
+}  // namespace rdmacoll

@@ -1,0 +1,46 @@
+#include "sim/variety.h"
+
+#include <algorithm>
+#include <array>
+
+namespace rdmacoll {
+namespace {
+
+// Of 16 bits often: their sums are float32 on the way.
+Dtype make_dtype(Dice& dice, bool reduces) {
+  if (!reduces && dice.chance(0.5)) {
+    return dice.one_of(std::array{Dtype::boolean, Dtype::boolean, Dtype::uint16});
+  }
+  return dice.one_of(std::array{Dtype::float16, Dtype::float16, Dtype::bfloat16, Dtype::bfloat16,
+                                Dtype::int8, Dtype::uint8});
+}
+
+}  // namespace
+
+void vary(Dice& dice, std::vector<SimOperation>& phase) {
+  for (SimOperation& operation : phase) {
+    if (operation.shapes.empty()) continue;
+    const bool reduces = row_of(operation.kind).reduces;
+    if (dice.chance(0.3)) operation.dtype = make_dtype(dice, reduces);
+    if (reduces && operation.dtype == Dtype::uint8 && is_reducible(Dtype::boolean, operation.op)) {
+      operation.dtype = Dtype::boolean;
+    }
+    if (operation.op == ReduceOp::average && is_integer(operation.dtype)) {
+      operation.op = ReduceOp::sum;
+    }
+    if (reduces && operation.op == ReduceOp::sum && dice.chance(0.2)) {
+      operation.op = ReduceOp::product;
+      operation.prescale = 1.0;
+    }
+    if (operation.kind == Kind::alltoall && dice.chance(0.5)) {
+      const bool are_alike = dice.chance(0.7);
+      int64_t even = dice.between(0, 3);
+      for (auto& rows : operation.rows) {
+        std::fill(rows.begin(), rows.end(), even);
+        if (!are_alike) even = dice.between(0, 3);
+      }
+    }
+  }
+}
+
+}  // namespace rdmacoll
