@@ -37,7 +37,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 REQUIREMENTS_STAMP := $(VENV)/.requirements-$(shell cat requirements.txt | cksum | cut -d' ' -f1)
 RELEASE_STAMP := $(VENV)/.release-$(shell cat release/requirements.txt | cksum | cut -d' ' -f1)
-INSTALL_STAMP := $(VENV)/.install-$(shell cat Makefile setup.py pyproject.toml rdmacoll/engine/version.py | cksum | cut -d' ' -f1)
+INSTALL_STAMP := $(VENV)/.install-$(shell cat Makefile setup.py pyproject.toml rdmacoll/version.py | cksum | cut -d' ' -f1)
 
 # pip needs one processor and the compilers need none of what it installs, so both run at once.
 setup: system

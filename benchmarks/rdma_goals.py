@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from rdmacoll.cli.report import bytes_text
+from rdmacoll._base.text import bytes_text
 
 LATENCY_RATIO_MAX = 1.5  # of ib_send_lat's
 LATENCY_BYTES = 8

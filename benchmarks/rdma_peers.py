@@ -26,9 +26,10 @@ from ranks import mpirun_command
 from rdma.pingpong import gid_index
 from rdma.scene import ARE_SOFT, DEVICES, Traffic
 
+from rdmacoll._base.text import counted
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.report import counted, parse_bytes
-from rdmacoll.engine.version import __version__
+from rdmacoll.cli.report import parse_bytes
+from rdmacoll.version import __version__
 
 TURNS_MIN = 7
 ITERATIONS_MIN, ITERATIONS_MAX = 10, 1000  # of perftest

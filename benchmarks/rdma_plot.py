@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib
 import rdma_goals
 
-from rdmacoll.cli.report import counted
+from rdmacoll._base.text import counted
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

@@ -26,12 +26,13 @@ from typing import Any
 
 from ranks import run
 
+from rdmacoll._abi.scale import Link, Model, simulate
+from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import gradients
 from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.cli.bench_step import DEFAULT_BUCKET
-from rdmacoll.cli.report import bytes_text, parse_bytes
+from rdmacoll.cli.report import parse_bytes
 from rdmacoll.cli.scale import step_of
-from rdmacoll.engine.scale import Link, Model, simulate
 
 # The processor's part of a hop, at each end.
 _OVERHEAD_SHARE = 0.2

@@ -81,7 +81,7 @@ summary = {
     "batches": metrics["batches"],
     "bytes": metrics["bytes_sent"] + metrics["bytes_received"],
     "communication_s": metrics["communication_s"],
-    **{key: rdmacoll.engine.world.describe()[key] for key in ("transport", "determinism")},
+    **{key: rdmacoll._world.world.describe()[key] for key in ("transport", "determinism")},
 }
 summary["ok"] = accuracy >= 0.95 and summary["weights_equal"]
 if rank == 0:

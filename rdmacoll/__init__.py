@@ -23,8 +23,20 @@ except ImportError as error:
     ) from error
 
 from rdmacoll import engine, ps
+from rdmacoll._world.children import clean_environment
+from rdmacoll._world.world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    metrics,
+    rank,
+    shutdown,
+    size,
+)
 from rdmacoll.engine import errors
-from rdmacoll.engine.children import clean_environment
 from rdmacoll.engine.errors import (
     ConfigError,
     DuplicateNameError,
@@ -40,20 +52,8 @@ from rdmacoll.engine.joining import join
 from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
-from rdmacoll.engine.version import __version__
-from rdmacoll.engine.world import (
-    cross_rank,
-    cross_size,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    metrics,
-    rank,
-    shutdown,
-    size,
-)
 from rdmacoll.pushing import pull, push, push_pull
+from rdmacoll.version import __version__
 
 if TYPE_CHECKING:
     from rdmacoll import keras, tensorflow

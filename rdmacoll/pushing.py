@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 from rdmacoll import engine, ps
+from rdmacoll._world.world import current, on_change
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Average
-from rdmacoll.engine.world import current, on_change
 from rdmacoll.ps.calls import has_servers
 
 # Sums that `push` has begun and nobody has pulled, by name, and whether of tensors; they end with the world.

@@ -1,11 +1,7 @@
 """Horovod's place for these names: `import rdmacoll.tensorflow as hvd`. It registers the ops in
 TensorFlow, so that graphs that were saved with them load."""
 
-from rdmacoll.engine.joining import join
-from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
-from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
-from rdmacoll.engine.world import (
+from rdmacoll._world.world import (
     cross_rank,
     cross_size,
     init,
@@ -16,6 +12,10 @@ from rdmacoll.engine.world import (
     shutdown,
     size,
 )
+from rdmacoll.engine.joining import join
+from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.engine.process_sets import add_process_set, process_sets, remove_process_set
 from rdmacoll.hooks import BroadcastGlobalVariablesHook
 from rdmacoll.ops import (
     Compression,

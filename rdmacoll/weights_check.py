@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
+from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.ops._library import not_converted

@@ -72,7 +72,7 @@ def newest_wheel() -> Path:
 def version_of_tree() -> str:
     """The version that the wheel must have."""
     about: dict[str, str] = {}
-    exec((ROOT / "rdmacoll" / "engine" / "version.py").read_text(), about)
+    exec((ROOT / "rdmacoll" / "version.py").read_text(), about)
     return about["__version__"]
 
 

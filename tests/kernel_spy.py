@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rdmacoll.engine import world
-from rdmacoll.engine.library import (
+from rdmacoll._abi.library import (
     ABI_VERSION,
     ALLGATHER,
     ALLTOALL,
@@ -24,6 +23,7 @@ from rdmacoll.engine.library import (
     TENSOR,
     _Api,
 )
+from rdmacoll._world import world
 from rdmacoll.ops import _library
 from rdmacoll.ops._arguments import bits
 

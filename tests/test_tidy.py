@@ -36,6 +36,29 @@ MAY_INCLUDE = {
     "api": _ENGINE | {"engine", "sim", "probe", "ps"},
     "tensorflow": {"api"},
 }
+
+# The rooms of rdmacoll/, from the lowest to the highest: each may import what stands before it.
+ROOMS = (
+    ("errors", "version"),
+    ("_base",),
+    ("operators", "process_set"),
+    ("_abi",),
+    ("_start",),
+    ("_ps",),
+    ("_world",),
+    ("_calls",),
+    ("engine",),
+    ("ps",),
+    ("ops",),
+    ("optimizer",),
+    ("hooks", "keras", "pushing", "weights_check"),
+    ("tensorflow",),
+    ("rdmacoll",),
+    ("benchmarks",),
+    ("cli",),
+)
+# Modules of rdmacoll/engine that every room may import: they are values, and import no room above them.
+VALUES = {"errors", "operators", "process_set"}
 # Headers of other systems and who may include them; all others are for nobody.
 SYSTEM_HEADERS_OF: dict[str, set[str]] = {
     "ucontext.h": set(),
@@ -47,13 +70,13 @@ SYSTEM_HEADERS_OF: dict[str, set[str]] = {
 # Headers of our own that belong to few files: they bring such a system header along.
 PRIVATE_HEADERS = {"transport/rdma/libibverbs.h": "cpp/transport/rdma/libibverbs"}
 
-READS_THE_ENVIRONMENT = {"cpp/base/config.cc", "rdmacoll/engine/bootstrap.py"}
+READS_THE_ENVIRONMENT = {"cpp/base/config.cc", "rdmacoll/_start/bootstrap.py"}
 
 LINES_MAX = 400
 # Longer files, and why they are one.
 LONGER: dict[str, str] = {
     "cpp/api/rdmacoll_c.h": "the C interface: one table, with what is in it",
-    "rdmacoll/engine/library.py": "one table of the C interface, which no other file of Python knows",
+    "rdmacoll/_abi/library.py": "one table of the C interface, which no other file of Python knows",
 }
 
 DOCSTRINGS_OF = "rdmacoll"
@@ -133,6 +156,45 @@ def test_the_law_has_no_circle() -> None:
             del left[folder]
 
 
+def room_of(module: str) -> str:
+    """The room of a module of the package.
+
+    >>> room_of("rdmacoll.engine.errors"), room_of("rdmacoll.engine.memory"), room_of("rdmacoll._abi")
+    ('errors', 'engine', '_abi')
+    """
+    _, *parts = module.split(".")
+    if parts[:1] == ["engine"] and parts[1:2] and parts[1] in VALUES:
+        return parts[1]
+    return parts[0] if parts else "rdmacoll"
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of the package that a file imports, wherever it does so."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            for name in node.names:
+                module = f"{node.module}.{name.name}"
+                is_module = (ROOT / module.replace(".", "/")).with_suffix(".py").is_file()
+                is_package = (ROOT / module.replace(".", "/")).is_dir()
+                found.add(module if is_module or is_package else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return {module for module in found if module.split(".")[0] == "rdmacoll"}
+
+
+def test_imports_go_down_the_rooms() -> None:
+    height = {room: number for number, rooms in enumerate(ROOMS) for room in rooms}
+    broken = []
+    for path in sorted((ROOT / "rdmacoll").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        own = room_of(module)
+        for other in sorted(imported(path)):
+            if room_of(other) != own and height[room_of(other)] >= height[own]:
+                broken.append(f"{relative(path)} imports {other}")
+    assert not broken, "\n".join(broken)
+
+
 def test_transports_do_not_know_each_other() -> None:
     broken = []
     for path in (CPP / "transport").rglob("*.*"):
@@ -152,8 +214,8 @@ def test_the_environment_is_read_in_two_files_only() -> None:
         if any(pattern.search(line) for line in _code_lines(path))
     }
     # launch.py is pure: it takes the variables as a mapping of that name.
-    assert found - {"rdmacoll/engine/launch.py"} <= READS_THE_ENVIRONMENT, found
-    assert "os.environ" not in (ROOT / "rdmacoll/engine/launch.py").read_text()
+    assert found - {"rdmacoll/_start/launch.py"} <= READS_THE_ENVIRONMENT, found
+    assert "os.environ" not in (ROOT / "rdmacoll/_start/launch.py").read_text()
 
 
 def _code_lines(path: Path) -> list[str]:

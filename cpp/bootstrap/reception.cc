@@ -22,7 +22,7 @@ constexpr std::size_t kListenersMax = 32;
 constexpr std::size_t kStrangersMax = 64;
 // Ranks speak as soon as they are connected.
 constexpr Nanoseconds kSilenceMax = 3 * kSecond;
-// The first bytes of a caller at a rendezvous (CALL in rdmacoll/engine/channel.py).
+// The first bytes of a caller at a rendezvous (CALL in rdmacoll/_base/channel.py).
 constexpr std::string_view kRendezvousCall = "rdmacol?";
 
 constexpr int kAcceptsPerPoll = 64;

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable
 
+from rdmacoll._base.text import bytes_text, counted
 from rdmacoll.benchmarks.environments import python_of
 from rdmacoll.benchmarks.hosts import Hosts
 from rdmacoll.benchmarks.judge import Row, compared
@@ -21,7 +22,6 @@ from rdmacoll.benchmarks.libraries import LIBRARIES, Library, Place
 from rdmacoll.benchmarks.parts import Part, Parts
 from rdmacoll.benchmarks.team import Team, TeamError
 from rdmacoll.benchmarks.turns import Cell, Rules, Task
-from rdmacoll.cli.report import bytes_text, counted
 
 PREPARED_BYTES_MAX = 16 << 10  # below it calls are prepared and plain ones stand beside them
 MEMORY_BYTES_MIN = 64 << 10  # below it numpy's calls cost more than the memory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS
 from rdmacoll.benchmarks.turns import Cell, ratio
-from rdmacoll.cli.report import bytes_text
 
 AHEAD_FROM_BYTES = 256 << 10
 AHEAD = 1.3  # times as fast as the best peer, from there on; below it is enough to be ahead

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
+from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import resnet50
 from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS
 from rdmacoll.benchmarks.quiet import Watch
 from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns, ratio
-from rdmacoll.cli.report import bytes_text
 
 OWN = OURS["tensorflow"]
 MANNERS = ("wait", "compute")

@@ -12,11 +12,12 @@ import click
 import numpy as np
 
 from rdmacoll import engine
+from rdmacoll._base.text import bytes_text, counted
+from rdmacoll._world import world
 from rdmacoll.benchmarks import judge
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench_kinds import KINDS, Kind
-from rdmacoll.cli.report import Findings, bytes_text, command, counted, note_world_of_one, parse_bytes, say
-from rdmacoll.engine import world
+from rdmacoll.cli.report import Findings, command, note_world_of_one, parse_bytes, say
 
 _PEER_TURNS_MIN = 7
 _DTYPE = np.dtype(np.float32)

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from rdmacoll._base.text import counted
+from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import environments, judge
 from rdmacoll.benchmarks.compare import (
     MACHINE,
@@ -26,9 +28,8 @@ from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
 from rdmacoll.benchmarks.rpc.libraries import PEERS as RPC_PEERS, libraries
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.report import Findings, command, counted, say, say_rows
+from rdmacoll.cli.report import Findings, command, say, say_rows
 from rdmacoll.cli.turn_options import takes_rules
-from rdmacoll.engine import bootstrap
 
 SIZES = "8,64,512,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M"
 

@@ -10,12 +10,13 @@ import click
 import numpy as np
 
 from rdmacoll import engine
+from rdmacoll._base.text import bytes_text, counted
+from rdmacoll._world import world
 from rdmacoll.benchmarks import judge
 from rdmacoll.cli import measure
 from rdmacoll.cli.bench import sizes_from
 from rdmacoll.cli.bench_kinds import KINDS, Array, Kind, Run
-from rdmacoll.cli.report import Findings, bytes_text, command, counted, note_world_of_one, say
-from rdmacoll.engine import world
+from rdmacoll.cli.report import Findings, command, note_world_of_one, say
 from rdmacoll.engine.operators import Sum
 
 PIECES = 8

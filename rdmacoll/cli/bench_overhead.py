@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from rdmacoll._base.text import counted
+from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import overhead as costs
 from rdmacoll.benchmarks.compare import machine_facts
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone
-from rdmacoll.cli.report import Findings, command, counted, say
+from rdmacoll.cli.report import Findings, command, say
 from rdmacoll.cli.turn_options import takes_rules
-from rdmacoll.engine import bootstrap
 
 
 @click.command("overhead")

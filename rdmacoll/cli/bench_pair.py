@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from rdmacoll.cli.report import Findings, bytes_text, command, parse_bytes, say
-from rdmacoll.engine import pairs
+from rdmacoll._abi.library import BANDWIDTH, EXCHANGE, LATENCY
+from rdmacoll._base.text import bytes_text
+from rdmacoll._world import pairs
+from rdmacoll.cli.report import Findings, command, parse_bytes, say
 from rdmacoll.engine.errors import ConfigError, RdmacollError
-from rdmacoll.engine.library import BANDWIDTH, EXCHANGE, LATENCY
 
 _TITLES = ("size", "latency", "min", "max", "exchange", "forward", "back", "both")
 _UNITS = ("(B)", "(us)", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "(GB/s)")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from rdmacoll._base.text import counted
 from rdmacoll.benchmarks.rpc import record as records
-from rdmacoll.cli.report import Findings, check_json, command, counted, is_speaker, say, write_json
+from rdmacoll.cli.report import Findings, check_json, command, is_speaker, say, write_json
 from rdmacoll.engine.errors import ConfigError
 
 

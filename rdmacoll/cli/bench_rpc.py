@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from rdmacoll._base.text import bytes_text, counted
+from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks.compare import MACHINE, cable_of, machine_facts
 from rdmacoll.benchmarks.rpc import judge, payloads
 from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP, PEERS, libraries
@@ -17,9 +19,8 @@ from rdmacoll.benchmarks.rpc.measure import Measurement, Wish
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone, links_of, names_of
 from rdmacoll.cli.bench_pair import sizes_of
-from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say, say_rows
+from rdmacoll.cli.report import Findings, command, parse_bytes, say, say_rows
 from rdmacoll.cli.turn_options import takes_rules
-from rdmacoll.engine import bootstrap
 
 _OURS = (OURS, OURS_BY_TCP)
 

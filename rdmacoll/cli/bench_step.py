@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
+from rdmacoll._base.text import bytes_text, counted
+from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks import resnet50, step as steps
 from rdmacoll.benchmarks.compare import MACHINE, machine_facts
 from rdmacoll.benchmarks.libraries import LIBRARIES, OURS, PEERS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone, links_of, names_of
-from rdmacoll.cli.report import Findings, bytes_text, command, counted, parse_bytes, say
+from rdmacoll.cli.report import Findings, command, parse_bytes, say
 from rdmacoll.cli.turn_options import takes_rules
-from rdmacoll.engine import bootstrap
 
 DEFAULT_BUCKET = 26_214_400  # of RDMACOLL_BUCKET_BYTES
 

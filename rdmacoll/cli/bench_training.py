@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from rdmacoll._base.text import counted
+from rdmacoll._start import bootstrap
 from rdmacoll.benchmarks.compare import MACHINE, cable_of, machine_facts
 from rdmacoll.benchmarks.training import judge
 from rdmacoll.benchmarks.training.libraries import OURS, PEERS, across
@@ -15,9 +17,8 @@ from rdmacoll.benchmarks.training.measure import Measurement, Training, Wish
 from rdmacoll.benchmarks.training.models import CLASSES, MODELS
 from rdmacoll.benchmarks.turns import Rules
 from rdmacoll.cli.bench_compare import alone, links_of, names_of
-from rdmacoll.cli.report import Findings, command, counted, say, say_rows
+from rdmacoll.cli.report import Findings, command, say, say_rows
 from rdmacoll.cli.turn_options import takes_rules
-from rdmacoll.engine import bootstrap
 
 # Over TCP they are as many ranks again, each of which has gigabytes with AlexNet.
 _OURS = ",".join(name for name in OURS if across(name))

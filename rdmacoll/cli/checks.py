@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from rdmacoll._abi.library import load
+from rdmacoll._base.text import counted
 from rdmacoll.cli import seeds as seeds_of
-from rdmacoll.cli.report import Findings, command, counted, parse_range, say
-from rdmacoll.engine.library import load
+from rdmacoll.cli.report import Findings, command, parse_range, say
 
 
 @click.command("verify-schedules")

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from rdmacoll.cli.report import Findings, bytes_text, command, say, say_prose, say_table
-from rdmacoll.engine.asked import ask
-from rdmacoll.engine.library import load
+from rdmacoll._abi.library import load
+from rdmacoll._base.text import bytes_text
+from rdmacoll._world.asked import ask
+from rdmacoll.cli.report import Findings, command, say, say_prose, say_table
 
 
 @click.command()

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rdmacoll.engine import devices
-from rdmacoll.engine.launch import Launch
-from rdmacoll.engine.version import __version__
+from rdmacoll._abi import devices
+from rdmacoll._start.launch import Launch
+from rdmacoll.version import __version__
 
 UNLIMITED = -1
 # Modules by which adapters reach the memory of GPUs.

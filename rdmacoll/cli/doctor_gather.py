@@ -17,6 +17,9 @@ import sys
 from pathlib import Path
 from typing import Callable, TypeVar
 
+from rdmacoll._abi import device_views, devices, library
+from rdmacoll._start import bootstrap
+from rdmacoll._start.alone import check_alone
 from rdmacoll.cli.doctor_facts import (
     PEER_MODULES,
     Congestion,
@@ -37,8 +40,6 @@ from rdmacoll.cli.doctor_facts import (
 )
 from rdmacoll.cli.doctor_gather_groups import cores, group_memory, read
 from rdmacoll.cli.doctor_gather_network import limit_of, network, threads, variables
-from rdmacoll.engine import bootstrap, device_views, devices, library
-from rdmacoll.engine.alone import check_alone
 from rdmacoll.engine.errors import RdmacollError
 
 _CHILD_TIMEOUT_S = 30

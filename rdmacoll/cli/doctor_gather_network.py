@@ -10,11 +10,11 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+from rdmacoll._start import cluster
+from rdmacoll._start.secret import read_secret
 from rdmacoll.cli.doctor_facts import UNLIMITED, Interface, Limit, Network, Threads, Variables
 from rdmacoll.cli.doctor_gather_groups import read
-from rdmacoll.engine import cluster
 from rdmacoll.engine.errors import RdmacollError
-from rdmacoll.engine.secret import read_secret
 
 _SIOCGIFADDR = 0x8915  # of an interface, by its name: its first address of IPv4
 _IFF_UP = 1

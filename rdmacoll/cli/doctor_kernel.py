@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rdmacoll._abi.devices import ENGINE
 from rdmacoll.cli.doctor_facts import PEER_MODULES, UNLIMITED, Limit, Machine
 from rdmacoll.cli.doctor_findings import Finding, limit_cure, note, ok, problem, size_text
 from rdmacoll.cli.doctor_rdma import grave, seen_devices, view_by
 from rdmacoll.cli.doctor_wish import rdma_wish
-from rdmacoll.engine.devices import ENGINE
 
 _POOL_BYTES = 1 << 30  # RDMACOLL_BUF_SIZE, where it is not known
 _POOL_BYTES_MIN = 16 << 20

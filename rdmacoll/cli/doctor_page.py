@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from rdmacoll._base.text import counted
 from rdmacoll.cli.doctor_facts import Machine
 from rdmacoll.cli.doctor_findings import NOTE, OK, PROBLEM, Finding
-from rdmacoll.cli.report import counted
 
 _COLOURS = {OK: "green", NOTE: "yellow", PROBLEM: "red"}
 _STATE_WIDTH = len(PROBLEM)

@@ -9,6 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from rdmacoll._abi.devices import engine_view
+from rdmacoll._abi.library import BANDWIDTH, EXCHANGE, LATENCY
+from rdmacoll._base.text import counted
+from rdmacoll._world import pairs
+from rdmacoll._world.pairs import Gathering, Pair
 from rdmacoll.cli import doctor_gather, path_page
 from rdmacoll.cli.doctor_findings import PROBLEM
 from rdmacoll.cli.doctor_wish import rdma_wish
@@ -27,13 +32,9 @@ from rdmacoll.cli.paths import (
     rank_facts,
     rank_facts_from,
 )
-from rdmacoll.cli.report import Findings, counted, say
+from rdmacoll.cli.report import Findings, say
 from rdmacoll.cli.tournament import rounds_of
-from rdmacoll.engine import pairs
-from rdmacoll.engine.devices import engine_view
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.library import BANDWIDTH, EXCHANGE, LATENCY
-from rdmacoll.engine.pairs import Gathering, Pair
 
 # Many short ones: what disturbs a few of them leaves the median alone.
 _CUT_BURSTS, _CUT_BURST_S = 9, 0.004

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Callable
 
+from rdmacoll._abi.device_differences import differences
+from rdmacoll._abi.devices import ENGINE, LINK_TEXT, SYSFS, Device, Port, Rail, View
 from rdmacoll.cli.doctor_facts import Machine, Settings
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem
 from rdmacoll.cli.doctor_wish import rdma_wish
-from rdmacoll.engine.device_differences import differences
-from rdmacoll.engine.devices import ENGINE, LINK_TEXT, SYSFS, Device, Port, Rail, View
 
 _FALLBACK = "TCP and shared memory carry the data"
 

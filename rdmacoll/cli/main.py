@@ -24,7 +24,7 @@ from rdmacoll.cli.report import is_speaker
 from rdmacoll.cli.scale import scale
 from rdmacoll.cli.selftest import selftest
 from rdmacoll.cli.serve import serve
-from rdmacoll.engine.version import __version__
+from rdmacoll.version import __version__
 
 # A launcher that sees one rank fail ends the others: rank 0 gets this long to say why.
 SPEAKER_GRACE_S = 5.0

@@ -9,9 +9,10 @@ from typing import Any, Callable, Protocol
 import numpy as np
 
 from rdmacoll import engine
+from rdmacoll._start import bootstrap
+from rdmacoll._world import world
 from rdmacoll.benchmarks.team_rank.values import fill
 from rdmacoll.cli.bench_kinds import Array, Kind, Place, Run
-from rdmacoll.engine import bootstrap, world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Max, Sum
 

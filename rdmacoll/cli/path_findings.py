@@ -7,10 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from rdmacoll._abi.devices import GID_TYPE_TEXT, Gid
+from rdmacoll._base.text import counted
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
 from rdmacoll.cli.paths import RDMA, TCP, Path, Paths, RailFacts, RankFacts
-from rdmacoll.cli.report import counted
-from rdmacoll.engine.devices import GID_TYPE_TEXT, Gid
 
 AGAIN = "mpirun ... rdmacoll doctor --pair"
 _SLOW = 0.5  # of the median of its like

@@ -8,10 +8,10 @@ from typing import Callable
 
 import click
 
+from rdmacoll._base.text import bytes_text, counted
 from rdmacoll.cli.doctor_findings import Finding, size_text
 from rdmacoll.cli.doctor_page import finding_lines
 from rdmacoll.cli.paths import BANDWIDTH_BYTES, LATENCY_BYTES, RDMA, TCP, Path, Paths
-from rdmacoll.cli.report import bytes_text, counted
 
 _CELL = 8
 _MARGIN = 10

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rdmacoll._abi.devices import Gid, View
+from rdmacoll._world.pairs import Outcome, Pair
 from rdmacoll.cli.doctor_wish import RdmaWish
-from rdmacoll.engine.devices import Gid, View
-from rdmacoll.engine.pairs import Outcome, Pair
 
 RDMA, TCP = "RDMA", "TCP"
 LATENCY_BYTES, BANDWIDTH_BYTES = 8, 1 << 20

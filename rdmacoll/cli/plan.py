@@ -6,22 +6,13 @@ from typing import Any
 
 import click
 
+from rdmacoll._abi.library import load
+from rdmacoll._abi.question import OPERATIONS, explain
+from rdmacoll._base.text import bytes_text, counted
 from rdmacoll.cli.doctor_gather import settings
 from rdmacoll.cli.doctor_wish import rdma_wish
-from rdmacoll.cli.report import (
-    Findings,
-    bytes_text,
-    command,
-    counted,
-    is_speaker,
-    parse_bytes,
-    say,
-    say_prose,
-    say_table,
-)
-from rdmacoll.engine.library import load
+from rdmacoll.cli.report import Findings, command, is_speaker, parse_bytes, say, say_prose, say_table
 from rdmacoll.engine.operators import REDUCIBLE, Sum, is_reducible
-from rdmacoll.engine.question import OPERATIONS, explain
 
 _OF_WHOM = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
 _NETWORKS = ("rdma", "tcp")

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import click
 
-from rdmacoll.engine import bootstrap, world
+from rdmacoll._base.text import SIZE_SUFFIXES
+from rdmacoll._start import bootstrap
+from rdmacoll._world import world
 from rdmacoll.engine.errors import RdmacollError, error_to_fields
-from rdmacoll.engine.version import __version__
+from rdmacoll.version import __version__
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -248,15 +250,6 @@ def command(
     return wrap
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "rank"), counted(2, "rank")
-    ('1 rank', '2 ranks')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def parse_range(text: str) -> tuple[int, int]:
     """Two numbers of "A:B"; a single "A" is A:A.
 
@@ -270,9 +263,6 @@ def parse_range(text: str) -> tuple[int, int]:
         raise click.BadParameter(f"{text!r} is not a range like 1:64") from None
 
 
-_SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
 def parse_bytes(text: str) -> int:
     """A size: 8, 64K, 1M (2^20), 1MiB.
 
@@ -280,20 +270,8 @@ def parse_bytes(text: str) -> int:
     (65536, 1048576, 8)
     """
     stem = text.strip().upper().removesuffix("IB").removesuffix("B")
-    factor = _SUFFIXES.get(stem[-1:], 1)
+    factor = SIZE_SUFFIXES.get(stem[-1:], 1)
     digits = stem[:-1] if factor > 1 else stem
     if not digits.isdigit():
         raise click.BadParameter(f"{text!r} is not a size like 8, 64K or 1M")
     return int(digits) * factor
-
-
-def bytes_text(count: int) -> str:
-    """A size as people write it.
-
-    >>> bytes_text(65536), bytes_text(8), bytes_text(1536)
-    ('64K', '8', '1536')
-    """
-    for suffix in ("G", "M", "K"):
-        if count >= _SUFFIXES[suffix] and count % _SUFFIXES[suffix] == 0:
-            return f"{count // _SUFFIXES[suffix]}{suffix}"
-    return str(count)

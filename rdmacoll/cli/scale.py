@@ -12,19 +12,11 @@ from typing import Any
 
 import click
 
+from rdmacoll._abi import scale as simulated
+from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import gradients
 from rdmacoll.cli import curves
-from rdmacoll.cli.report import (
-    Findings,
-    bytes_text,
-    command,
-    is_speaker,
-    parse_bytes,
-    parse_range,
-    say,
-    say_prose,
-)
-from rdmacoll.engine import scale as simulated
+from rdmacoll.cli.report import Findings, command, is_speaker, parse_bytes, parse_range, say, say_prose
 from rdmacoll.optimizer import buckets
 
 _AUTO = "auto"

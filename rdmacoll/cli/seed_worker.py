@@ -6,8 +6,8 @@ import json
 import resource
 import sys
 
+from rdmacoll._abi.library import load
 from rdmacoll.cli.seeds import CPU_LIMIT_S
-from rdmacoll.engine.library import load
 
 
 def main() -> None:

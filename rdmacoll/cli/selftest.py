@@ -9,10 +9,11 @@ import click
 import numpy as np
 
 from rdmacoll import engine
+from rdmacoll._base.text import counted
+from rdmacoll._world import world
 from rdmacoll.cli import references, selftest_sets
-from rdmacoll.cli.report import Findings, command, counted, note_world_of_one, say
+from rdmacoll.cli.report import Findings, command, note_world_of_one, say
 from rdmacoll.cli.selftest_results import Results, everywhere
-from rdmacoll.engine import world
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from rdmacoll import engine
+from rdmacoll._world import world
 from rdmacoll.cli import references
 from rdmacoll.cli.selftest_results import Results, everywhere
-from rdmacoll.engine import world
 from rdmacoll.engine.operators import ReduceOp
 
 SIZES = (0, 1, 1000, 100_003)

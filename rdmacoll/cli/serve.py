@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
-from rdmacoll.cli.report import Findings, command, counted, put
-from rdmacoll.engine import bootstrap, world
+from rdmacoll._abi.library import load
+from rdmacoll._abi.settings import Values
+from rdmacoll._base.text import counted
+from rdmacoll._start import bootstrap
+from rdmacoll._world import world
+from rdmacoll.cli.report import Findings, command, put
 from rdmacoll.engine.errors import RdmacollError
-from rdmacoll.engine.library import load
-from rdmacoll.engine.settings import Values
 
 _LISTS = ("ps_hosts", "worker_hosts")
 

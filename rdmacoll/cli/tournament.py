@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations, product, zip_longest
 from typing import TypeVar
 
-from rdmacoll.engine.pairs import Pair
+from rdmacoll._world.pairs import Pair
 
 T = TypeVar("T")
 

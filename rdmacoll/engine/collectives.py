@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rdmacoll.engine import arguments, library as abi
-from rdmacoll.engine.calls import reduction_call
-from rdmacoll.engine.groups import Group, placed_handle
+from rdmacoll._abi import arguments, library as abi
+from rdmacoll._calls.calls import reduction_call
+from rdmacoll._calls.groups import Group, placed_handle
+from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.submission import Array, Call, Handle, Operation, Start, perform, performed
+from rdmacoll._world.running import Engine
+from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES, Average
 from rdmacoll.engine.prepared import PreparedAllreduce, PreparedCall, check_kept, prepared_into
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.engine.refusals import announce
-from rdmacoll.engine.running import Engine
-from rdmacoll.engine.submission import Array, Call, Handle, Operation, Start, perform, performed
-from rdmacoll.engine.world import current
 
 
 def _allreduce_call(

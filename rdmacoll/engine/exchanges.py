@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rdmacoll.engine import arguments, library as abi
-from rdmacoll.engine.arguments import Array
-from rdmacoll.engine.groups import Group, grouped_handle
+from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi.arguments import Array
+from rdmacoll._calls.groups import Group, grouped_handle
+from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.results import KeptResults, Results, made_handle, results_of
+from rdmacoll._calls.submission import Call, Handle, Operation, Start, performed
+from rdmacoll._world.running import Engine
+from rdmacoll._world.world import current
 from rdmacoll.engine.operators import DTYPES
 from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_result
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.engine.refusals import announce
-from rdmacoll.engine.results import KeptResults, Results, made_handle, results_of
-from rdmacoll.engine.running import Engine
-from rdmacoll.engine.submission import Call, Handle, Operation, Start, performed
-from rdmacoll.engine.world import current
 
 
 def _with_rows(array: Any) -> Array:

@@ -7,12 +7,12 @@ from typing import Callable
 
 import numpy as np
 
-from rdmacoll.engine import library as abi
+from rdmacoll._abi import library as abi
+from rdmacoll._calls.results import results_of
+from rdmacoll._calls.submission import Call, performed
+from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.engine.results import results_of
-from rdmacoll.engine.submission import Call, performed
-from rdmacoll.engine.world import current
 
 _listeners: list[Callable[[int], None]] = []
 

@@ -8,26 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from rdmacoll.engine import arguments
+from rdmacoll._abi import arguments
+from rdmacoll._abi.arrays import Block, array_over
+from rdmacoll._base.log import Log
+from rdmacoll._world.running import Engine
+from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.log import Log
-from rdmacoll.engine.running import Engine
-from rdmacoll.engine.world import current
 
 _BYTES_MAX = (1 << 63) - 1
-
-
-class Block:
-    """Memory as numpy takes it; an array over it holds this object as its base, and so the memory's owner."""
-
-    def __init__(self, owner: object, address: int, size: int) -> None:
-        self.owner = owner
-        self.__array_interface__ = {
-            "data": (address, False),
-            "shape": (size,),
-            "typestr": "|u1",
-            "version": 3,
-        }
 
 
 class _PoolMemory:
@@ -43,11 +31,6 @@ class _PoolMemory:
         if not engine.is_forked:
             engine.library.memory_free(engine.address, self._address)
             engine.let_go(id(self))
-
-
-def array_over(block: Block, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array whose bytes are the block's."""
-    return np.asarray(block).view(dtype).reshape(shape)
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:

@@ -6,15 +6,15 @@ import ctypes
 import weakref
 from typing import Any, Callable
 
-from rdmacoll.engine import arguments, library as abi
-from rdmacoll.engine.builtin import function_at
+from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi.builtin import function_at
+from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.results import KeptResults
+from rdmacoll._calls.submission import SLICE_MS, Array, Call, failure
+from rdmacoll._world.running import Engine
+from rdmacoll._world.world import refusal
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet, number_of
-from rdmacoll.engine.refusals import announce
-from rdmacoll.engine.results import KeptResults
-from rdmacoll.engine.running import Engine
-from rdmacoll.engine.submission import SLICE_MS, Array, Call, failure
-from rdmacoll.engine.world import refusal
 
 # Of all ranks together: what takes so little time that the interpreter's lock is kept meanwhile.
 LOCKED_BYTES_MAX = 64 << 10

@@ -6,8 +6,8 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rdmacoll._base.outside import shown
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
-from rdmacoll.engine.outside import shown
 
 _SETTING = "RDMACOLL_PROCESS_SETS"
 

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rdmacoll.engine import library as abi
+from rdmacoll._abi import library as abi
+from rdmacoll._calls.results import results_of
+from rdmacoll._calls.submission import SLICE_MS, Array, Call, Operation
+from rdmacoll._world.running import Engine
+from rdmacoll._world.world import current
 from rdmacoll.engine.errors import ConfigError, MismatchError
 from rdmacoll.engine.operators import DTYPES
 from rdmacoll.engine.process_set import ProcessSet, as_set, global_process_set
-from rdmacoll.engine.results import results_of
-from rdmacoll.engine.running import Engine
-from rdmacoll.engine.submission import SLICE_MS, Array, Call, Operation
-from rdmacoll.engine.world import current
 
 _NAME = "rdmacoll.process_sets"
 _ADD, _REMOVE = 1, 2

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from rdmacoll.engine import arguments, library as abi
-from rdmacoll.engine.arguments import Array
-from rdmacoll.engine.calls import reduction_call
-from rdmacoll.engine.groups import Group, grouped_handle
+from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi.arguments import Array
+from rdmacoll._calls.calls import reduction_call
+from rdmacoll._calls.groups import Group, grouped_handle
+from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.results import made_handle
+from rdmacoll._calls.submission import Call, Handle, Operation, Start, perform, performed
+from rdmacoll._world.running import Engine
+from rdmacoll._world.world import current
 from rdmacoll.engine.operators import Average
 from rdmacoll.engine.prepared import PreparedCall, check_kept, prepared_into, prepared_result
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
-from rdmacoll.engine.refusals import announce
-from rdmacoll.engine.results import made_handle
-from rdmacoll.engine.running import Engine
-from rdmacoll.engine.submission import Call, Handle, Operation, Start, perform, performed
-from rdmacoll.engine.world import current
 
 
 def _cut_by_rows(array: Any) -> Array:

@@ -1,10 +1,7 @@
 """The Keras callbacks (`rdmacoll.keras.callbacks`), and the names that Horovod has in this place:
 `import rdmacoll.keras as hvd`."""
 
-from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
-from rdmacoll.engine.process_set import ProcessSet, global_process_set
-from rdmacoll.engine.process_sets import add_process_set, remove_process_set
-from rdmacoll.engine.world import (
+from rdmacoll._world.world import (
     cross_rank,
     cross_size,
     init,
@@ -15,6 +12,9 @@ from rdmacoll.engine.world import (
     shutdown,
     size,
 )
+from rdmacoll.engine.operators import Average, Max, Min, Product, Sum
+from rdmacoll.engine.process_set import ProcessSet, global_process_set
+from rdmacoll.engine.process_sets import add_process_set, remove_process_set
 from rdmacoll.keras import callbacks
 from rdmacoll.ops import (
     Compression,

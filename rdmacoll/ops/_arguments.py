@@ -8,8 +8,9 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from rdmacoll.engine import operators, world
-from rdmacoll.engine.arguments import root, scales as scales
+from rdmacoll._abi.arguments import root, scales as scales
+from rdmacoll._world import world
+from rdmacoll.engine import operators
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import CODES, ReduceOp, reduction as reduction
 from rdmacoll.ops._refusals import note_group, taken

@@ -19,8 +19,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
-from rdmacoll.engine.log import Log
+from rdmacoll._base.log import Log
+from rdmacoll._world import world
 
 # How long the main thread may stay where it is. A handler of the program's own often only notes that the
 # step that runs is to be the last, so the step gets as long as a promised second allows.

@@ -12,7 +12,8 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-from rdmacoll.engine import library, world
+from rdmacoll._abi import library
+from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_from
 from rdmacoll.ops._interrupts import Watch
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine.arguments import name as checked_name
+from rdmacoll._abi.arguments import name as checked_name
 from rdmacoll.ops._owners import Owners, refuse, threads_text
 from rdmacoll.ops._process_sets import set_number
 from rdmacoll.ops._refusals import note_taken

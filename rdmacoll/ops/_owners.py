@@ -12,9 +12,9 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, Callable, NoReturn
 
-from rdmacoll.engine import world
+from rdmacoll._calls.refusals import mark_announced
+from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.refusals import mark_announced
 
 Reference = Callable[[], Any]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any, Callable
 
-from rdmacoll.engine import world
+from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.engine.process_sets import process_sets
 from rdmacoll.ops._refusals import taken, tell

@@ -13,9 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import library as abi, world
+from rdmacoll._abi import library as abi
+from rdmacoll._calls.refusals import announce, is_announced, mark_announced
+from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
-from rdmacoll.engine.refusals import announce, is_announced, mark_announced
 
 _KINDS = {
     "allreduce": abi.ALLREDUCE,

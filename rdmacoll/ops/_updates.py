@@ -12,9 +12,9 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from rdmacoll.engine.arguments import address_of
+from rdmacoll._abi.arguments import address_of
+from rdmacoll._calls.submission import Array
 from rdmacoll.engine.errors import error_to_fields
-from rdmacoll.engine.submission import Array
 from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._library import _load, library_path, op_scope, ops
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
+from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import CODES, ReduceOp
 from rdmacoll.ops import _baselines

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
+from rdmacoll._world import world
 from rdmacoll.ops._arguments import as_splits, check_has_rows, check_movable, check_root, tensor as as_tensor
 from rdmacoll.ops._gradients import zeros_that_wait
 from rdmacoll.ops._library import must_run, not_converted, op_scope, ops, typed_errors

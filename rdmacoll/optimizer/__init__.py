@@ -6,7 +6,7 @@ import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rdmacoll.engine.arguments import name as checked_name
+from rdmacoll._abi.arguments import name as checked_name
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from rdmacoll._calls.submission import Array
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.submission import Array
 from rdmacoll.ops._baselines import fingerprint_of, is_numeric, plain, read
 
 _LOCAL = "_rdmacoll_is_local"

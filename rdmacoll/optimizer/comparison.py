@@ -13,10 +13,10 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from rdmacoll import engine
+from rdmacoll._calls.submission import Array
 from rdmacoll.engine.errors import MismatchError, RdmacollError
 from rdmacoll.engine.operators import Sum
 from rdmacoll.engine.process_set import ProcessSet
-from rdmacoll.engine.submission import Array
 from rdmacoll.ops._baselines import CHANGED, UNCHANGED, change_of
 from rdmacoll.optimizer import compared
 from rdmacoll.optimizer.compared import Entry

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rdmacoll.engine import library as abi
+from rdmacoll._abi import library as abi
+from rdmacoll._ps.session import Array, State
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.ps_session import Array, State
 from rdmacoll.ops import servers
 from rdmacoll.ops._library import not_converted
 from rdmacoll.ps.calls import current

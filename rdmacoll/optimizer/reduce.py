@@ -8,8 +8,8 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
-from rdmacoll.engine.arguments import scale
+from rdmacoll._abi.arguments import scale
+from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import ReduceOp
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rdmacoll.engine import library as abi
+from rdmacoll._abi import library as abi
+from rdmacoll._ps.session import DTYPES, Array, State
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
-from rdmacoll.engine.ps_session import DTYPES, Array, State
 from rdmacoll.ops import servers
 from rdmacoll.ops._interrupts import waiting
 from rdmacoll.ops._library import not_converted, op_scope

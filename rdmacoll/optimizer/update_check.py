@@ -14,11 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import joining, world
+from rdmacoll._base.log import Log
+from rdmacoll._calls.submission import Array
+from rdmacoll._world import world
+from rdmacoll.engine import joining
 from rdmacoll.engine.errors import ConfigError, MismatchError
-from rdmacoll.engine.log import Log
 from rdmacoll.engine.process_set import ProcessSet, number_of
-from rdmacoll.engine.submission import Array
 from rdmacoll.ops import _updates
 from rdmacoll.optimizer import compared, fits
 from rdmacoll.optimizer.comparison import Comparison, Difference

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from rdmacoll.engine import library as abi, world
-from rdmacoll.engine.arguments import source
+from rdmacoll._abi import library as abi
+from rdmacoll._abi.arguments import source
+from rdmacoll._base.outside import path_of
+from rdmacoll._ps.session import Array, Session
+from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
-from rdmacoll.engine.outside import path_of
-from rdmacoll.engine.ps_session import Array, Session
 from rdmacoll.ps.rules import Rule, rule_of
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rdmacoll.engine.arguments import address_of
+from rdmacoll._abi.arguments import address_of
+from rdmacoll._abi.library import load
+from rdmacoll._ps.session import DTYPES, Array
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.library import load
-from rdmacoll.engine.ps_session import DTYPES, Array
 
 # Keras' classes, the server's names, and the arguments that go along.
 _ADAM = ("beta_1", "beta_2", "epsilon", "amsgrad")

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rdmacoll._ps.session import Array
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.ps_session import Array
 from rdmacoll.ps.rules import Rule
 
 

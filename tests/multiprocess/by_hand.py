@@ -18,8 +18,8 @@ from ranks import report
 
 import rdmacoll
 from rdmacoll import ps
+from rdmacoll._start import patience
 from rdmacoll.cli.main import main
-from rdmacoll.engine import patience
 
 
 def listening() -> list[str]:

@@ -250,7 +250,7 @@ def main() -> None:
             "local_size": rdmacoll.local_size(),
             "cross_size": rdmacoll.cross_size(),
             "metrics": metrics,
-            "transport": rdmacoll.engine.world.describe()["transport"],
+            "transport": rdmacoll._world.world.describe()["transport"],
         }
     )
     rdmacoll.shutdown()

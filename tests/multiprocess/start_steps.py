@@ -15,8 +15,8 @@ from typing import Any
 from ranks import report
 
 import rdmacoll
-from rdmacoll.engine.bootstrap import told_rank
-from rdmacoll.engine.library import Library
+from rdmacoll._abi.library import Library
+from rdmacoll._start.bootstrap import told_rank
 
 STAY_S = 40.0
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from rdmacoll.engine import launch
-from rdmacoll.engine.bootstrap import find_start
+from rdmacoll._start import launch
+from rdmacoll._start.bootstrap import find_start
 from rdmacoll.engine.errors import ConfigError
 
 BATCH = {"SLURM_JOB_ID": "77", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_NODELIST": "a[1-4]"}

@@ -9,7 +9,7 @@ import pytest
 from ranks import run_python
 
 from rdmacoll import ConfigError
-from rdmacoll.engine import arguments
+from rdmacoll._abi import arguments
 
 # What is called on a world of one, and words of the sentence.
 REFUSED = [

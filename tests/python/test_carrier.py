@@ -7,11 +7,11 @@ import threading
 import pytest
 from ranks import free_port
 
-from rdmacoll.engine.carrier import MpiCarrier
+from rdmacoll._base.log import Log
+from rdmacoll._start.carrier import MpiCarrier
+from rdmacoll._start.launch import Launch
+from rdmacoll._start.rendezvous import TcpCarrier
 from rdmacoll.engine.errors import ConfigError, RdmacollError
-from rdmacoll.engine.launch import Launch
-from rdmacoll.engine.log import Log
-from rdmacoll.engine.rendezvous import TcpCarrier
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 

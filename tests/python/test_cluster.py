@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from rdmacoll.engine import cluster
-from rdmacoll.engine.bootstrap import find_lists, find_start
-from rdmacoll.engine.cluster import flags_of, launch_of, protocol_sentence, settings_of, told_by
+from rdmacoll._abi.settings import Values
+from rdmacoll._start import cluster
+from rdmacoll._start.bootstrap import find_lists, find_start
+from rdmacoll._start.cluster import flags_of, launch_of, protocol_sentence, settings_of, told_by
+from rdmacoll._start.launch import Launch
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.launch import Launch
-from rdmacoll.engine.settings import Values
 
 PS, WORKERS = "a:2222,b:2222", "c:2222,d:2222,[fd00::1]:2222"
 LISTS = {"ps_hosts": PS, "worker_hosts": WORKERS}

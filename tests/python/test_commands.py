@@ -13,8 +13,8 @@ import pytest
 from marks import slow
 from ranks import ROOT, clean_environment, command_line, mpirun_command, run_python
 
+from rdmacoll._abi.library import load
 from rdmacoll.cli import seeds
-from rdmacoll.engine.library import load
 
 ROWS = {
     "bytes",

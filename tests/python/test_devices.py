@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rdmacoll import ConfigError
-from rdmacoll.engine.library import load
+from rdmacoll._abi.library import load
 
 
 def test_a_machine_tells_its_devices_or_why_there_are_none():

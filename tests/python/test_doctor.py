@@ -8,6 +8,8 @@ from typing import Any
 import click
 import pytest
 
+from rdmacoll._abi.devices import ENGINE, PYVERBS, SYSFS, Device, Gid, Port, Rail, View
+from rdmacoll._start.launch import Launch
 from rdmacoll.cli import doctor, doctor_page
 from rdmacoll.cli.doctor_facts import (
     UNLIMITED,
@@ -23,9 +25,7 @@ from rdmacoll.cli.doctor_facts import (
     Settings,
     Start,
 )
-from rdmacoll.engine.devices import ENGINE, PYVERBS, SYSFS, Device, Gid, Port, Rail, View
-from rdmacoll.engine.launch import Launch
-from rdmacoll.engine.version import __version__
+from rdmacoll.version import __version__
 
 MIB = 1 << 20
 ROCE = Gid(3, "::ffff:10.1.2.3", "roce_v2", "eth2")

@@ -16,10 +16,10 @@ import pytest
 from ranks import clean_environment
 
 from rdmacoll import ConfigError
+from rdmacoll._abi import device_differences, device_views, devices
+from rdmacoll._abi.devices import ENGINE, PYVERBS, SYSFS, Device, Gid, Port, Rail, View
 from rdmacoll.cli import doctor, doctor_gather
 from rdmacoll.cli.doctor_facts import Limit, Machine
-from rdmacoll.engine import device_differences, device_views, devices
-from rdmacoll.engine.devices import ENGINE, PYVERBS, SYSFS, Device, Gid, Port, Rail, View
 
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 

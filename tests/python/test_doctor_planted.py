@@ -14,6 +14,7 @@ import pytest
 from ranks import ROOT, clean_environment
 from test_doctor import MIB, PLAIN, STATES, settings
 
+from rdmacoll._start.launch import Launch
 from rdmacoll.cli import doctor, doctor_gather, doctor_gather_network as gather_network
 from rdmacoll.cli.doctor_facts import (
     UNLIMITED,
@@ -28,7 +29,6 @@ from rdmacoll.cli.doctor_facts import (
     Variables,
 )
 from rdmacoll.cli.doctor_gather_groups import group_memory
-from rdmacoll.engine.launch import Launch
 
 LO, ETH = Interface("lo", "127.0.0.1", 65536), Interface("eth0", "10.1.2.3", 9000)
 BRIDGE = Interface("docker0", "172.17.0.1", 1500, is_bridge=True)

@@ -13,10 +13,10 @@ import pytest
 from ranks import clean_environment
 from test_doctor import MLX5, PLAIN, VERBS, engine_sees, found, settings, with_devices
 
+from rdmacoll._abi.devices import SYSFS, View
 from rdmacoll.cli import doctor
 from rdmacoll.cli.doctor_facts import Kernel, Limit, Machine, Memory, Settings
 from rdmacoll.cli.doctor_wish import RdmaWish, rdma_wish
-from rdmacoll.engine.devices import SYSFS, View
 
 HAS_DEVICES = any(Path("/sys/class/infiniband").glob("*"))
 NOBODY_HAS = "nonesuch_7"
@@ -50,7 +50,7 @@ import json, os, sys
 import rdmacoll
 from rdmacoll.cli import doctor_gather
 from rdmacoll.cli.doctor_wish import rdma_wish
-from rdmacoll.engine.library import load
+from rdmacoll._abi.library import load
 told = []
 for variables in json.loads(sys.argv[1]):
     os.environ.update(variables)

@@ -24,7 +24,7 @@ atexit.register(lambda: print(own.cause(), ending.is_harmless(own.cause())))
 def told(program: str) -> tuple[int, list[str]]:
     """The exit status of a program, and what it prints."""
     done = subprocess.run(
-        [PYTHONS[0], "-c", PROGRAM + program, str(ROOT / "rdmacoll" / "engine" / "ending.py")],
+        [PYTHONS[0], "-c", PROGRAM + program, str(ROOT / "rdmacoll" / "_base" / "ending.py")],
         capture_output=True,
         text=True,
         timeout=60,

@@ -53,7 +53,7 @@ def test_the_wheel_is_for_every_python_3_and_this_platform(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "rdmacoll/lib/librdmacoll.so" in names
     assert "rdmacoll/lib/librdmacoll_tf.so" in names
-    assert "rdmacoll/engine/world.py" in names
+    assert "rdmacoll/_world/world.py" in names
     assert "rdmacoll/ops/__init__.py" in names
     assert "rdmacoll/py.typed" in names
     assert not [name for name in names if name.startswith(("tests", "cpp", "build"))]
@@ -109,7 +109,7 @@ def test_only_rc_names_are_exported():
 
 def test_the_library_knows_the_version_of_the_package():
     program = (
-        "from rdmacoll.engine import library, version; "
+        "from rdmacoll import version; from rdmacoll._abi import library; "
         "assert library.load().version == version.__version__, library.load().version"
     )
     command(sys.executable, "-c", program)

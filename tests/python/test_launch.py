@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rdmacoll.engine import launch
-from rdmacoll.engine.bootstrap import find_start, told_rank
+from rdmacoll._abi.settings import argument_name, argument_text, arguments_text
+from rdmacoll._start import launch
+from rdmacoll._start.bootstrap import find_start, told_rank
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.settings import argument_name, argument_text, arguments_text
 
 SLURM = {
     "SLURM_PROCID": "3",

@@ -84,7 +84,7 @@ rdmacoll.init()
 def test_a_rank_that_others_keep_waiting_in_mpi_init_says_so():
     program = """
 import os, time
-from rdmacoll.engine import patience
+from rdmacoll._start import patience
 patience.REPORT_EVERY_S = 0.3
 if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
     time.sleep(2)
@@ -158,7 +158,7 @@ report([ended, time.monotonic() - begin], rank=me)
 
 def test_the_library_that_is_missing_is_named(tmp_path):
     program = (
-        "import rdmacoll.engine.library as library, pathlib\n"
+        "import rdmacoll._abi.library as library, pathlib\n"
         f"library.library_path = lambda: pathlib.Path({str(tmp_path / 'none.so')!r})\n"
         "import rdmacoll\n"
         "try:\n    rdmacoll.init()\nexcept rdmacoll.ConfigError as error:\n    print(error)\n"

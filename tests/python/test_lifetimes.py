@@ -197,7 +197,7 @@ report([before, descriptors()], rank=me)
 def test_an_engine_outlives_its_close_though_its_last_holder_lets_go_meanwhile():
     body = """
 import rdmacoll
-from rdmacoll.engine import world
+from rdmacoll._world import world
 from ranks import report
 rdmacoll.init()
 engine, order = world.current(), []

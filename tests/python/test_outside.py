@@ -10,11 +10,13 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from rdmacoll._abi.library import load
+from rdmacoll._base import outside
+from rdmacoll._start import bootstrap, cluster, launch
+from rdmacoll._start.secret import read_secret
+from rdmacoll._world import asked
 from rdmacoll.benchmarks.rpc.payloads import recorded
-from rdmacoll.engine import asked, bootstrap, cluster, launch, outside
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.library import load
-from rdmacoll.engine.secret import read_secret
 from rdmacoll.ps import calls
 
 VALUES = 10_000

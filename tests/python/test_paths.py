@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from rdmacoll._abi.devices import ENGINE, SYSFS, Device, Gid, Port, Rail, View
+from rdmacoll._world.pairs import Outcome
 from rdmacoll.cli import path_page
 from rdmacoll.cli.doctor_findings import NOTE, OK, PROBLEM, Finding
 from rdmacoll.cli.doctor_wish import RdmaWish
@@ -29,8 +31,6 @@ from rdmacoll.cli.paths import (
     rank_facts_from,
 )
 from rdmacoll.cli.tournament import everybody_once, rounds_of
-from rdmacoll.engine.devices import ENGINE, SYSFS, Device, Gid, Port, Rail, View
-from rdmacoll.engine.pairs import Outcome
 
 V2, V1 = "roce_v2", "roce_v1"
 

@@ -9,12 +9,13 @@ from hypothesis.extra import numpy as extra
 
 import rdmacoll
 from rdmacoll import engine
+from rdmacoll._abi import library
+from rdmacoll._base import channel
+from rdmacoll._calls.submission import address_of
+from rdmacoll._start.launch import first_host, split_address
 from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, rows_of, wrong_values
-from rdmacoll.engine import channel, library
 from rdmacoll.engine.errors import error_from, error_from_json
-from rdmacoll.engine.launch import first_host, split_address
 from rdmacoll.engine.operators import CODES, REDUCIBLE, ReduceOp, is_reducible
-from rdmacoll.engine.submission import address_of
 
 SHAPES = extra.array_shapes(min_dims=0, max_dims=8, min_side=0, max_side=4)
 

@@ -8,11 +8,11 @@ import pytest
 from frame import program
 from ranks import run
 
-from rdmacoll.engine import bootstrap
+from rdmacoll._abi.library import load
+from rdmacoll._abi.settings import Values
+from rdmacoll._start import bootstrap
+from rdmacoll._start.launch import Launch
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.launch import Launch
-from rdmacoll.engine.library import load
-from rdmacoll.engine.settings import Values
 
 
 @pytest.mark.parametrize(

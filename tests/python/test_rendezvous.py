@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 from ranks import free_port
 
-from rdmacoll.engine import channel, rendezvous_guest
+from rdmacoll._base import channel
+from rdmacoll._base.log import Log
+from rdmacoll._start import rendezvous_guest
+from rdmacoll._start.launch import Launch
+from rdmacoll._start.rendezvous import TcpCarrier
+from rdmacoll._start.secret import read_secret
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
-from rdmacoll.engine.launch import Launch
-from rdmacoll.engine.log import Log
-from rdmacoll.engine.rendezvous import TcpCarrier
-from rdmacoll.engine.secret import read_secret
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 
@@ -191,7 +192,7 @@ def test_a_port_that_is_taken_is_an_error():
 
 
 def test_a_run_that_has_begun_already_is_told_from_one_that_has_not(monkeypatch):
-    monkeypatch.setattr("rdmacoll.engine.rendezvous_guest._ANSWER_S", 0.1)
+    monkeypatch.setattr("rdmacoll._start.rendezvous_guest._ANSWER_S", 0.1)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

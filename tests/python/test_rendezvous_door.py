@@ -11,10 +11,10 @@ import pytest
 from ranks import free_addresses, free_port
 from test_rendezvous import Meeting
 
+from rdmacoll._base.log import Log
+from rdmacoll._start.launch import Launch
+from rdmacoll._start.rendezvous import TcpCarrier
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.launch import Launch
-from rdmacoll.engine.log import Log
-from rdmacoll.engine.rendezvous import TcpCarrier
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 

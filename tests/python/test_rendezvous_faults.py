@@ -14,16 +14,17 @@ import pytest
 from test_rendezvous import SECRET, Meeting
 from test_rendezvous_life import DEADLINE_S
 
-from rdmacoll.engine import rendezvous, rendezvous_link, threads
+from rdmacoll._base import threads
+from rdmacoll._start import rendezvous, rendezvous_link
+from rdmacoll._start.launch import Launch
+from rdmacoll._start.rendezvous_door import Self
+from rdmacoll._start.rendezvous_guest import Call, EarlyError, RendezvousGuest
+from rdmacoll._start.rendezvous_host import RendezvousHost
+from rdmacoll._start.rendezvous_line import Line
+from rdmacoll._start.rendezvous_link import Link
+from rdmacoll._start.rendezvous_lookout import Lookout
+from rdmacoll._world.running import Engine
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
-from rdmacoll.engine.launch import Launch
-from rdmacoll.engine.rendezvous_door import Self
-from rdmacoll.engine.rendezvous_guest import Call, EarlyError, RendezvousGuest
-from rdmacoll.engine.rendezvous_host import RendezvousHost
-from rdmacoll.engine.rendezvous_line import Line
-from rdmacoll.engine.rendezvous_link import Link
-from rdmacoll.engine.rendezvous_lookout import Lookout
-from rdmacoll.engine.running import Engine
 
 
 def let_in(meeting: Meeting, process: str) -> Call:

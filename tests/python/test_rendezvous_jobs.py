@@ -11,7 +11,7 @@ import pytest
 from ranks import Run, free_addresses
 from test_rendezvous import Meeting
 
-from rdmacoll.engine import rendezvous_claims
+from rdmacoll._start import rendezvous_claims
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 RANKS = ["A0", "A1", "B0", "B1"]

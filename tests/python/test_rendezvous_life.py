@@ -15,12 +15,12 @@ import pytest
 from ranks import Run, free_port
 from test_rendezvous import SECRET, Meeting
 
+from rdmacoll._start import patience, rendezvous, rendezvous_guest, rendezvous_link, rendezvous_place
+from rdmacoll._start.launch import Launch
+from rdmacoll._start.rendezvous_door import Self
+from rdmacoll._start.rendezvous_guest import Call, EarlyError
 from rdmacoll.benchmarks.hosts import Hosts, ip
-from rdmacoll.engine import patience, rendezvous, rendezvous_guest, rendezvous_link, rendezvous_place
 from rdmacoll.engine.errors import ConfigError, RankFailedError
-from rdmacoll.engine.launch import Launch
-from rdmacoll.engine.rendezvous_door import Self
-from rdmacoll.engine.rendezvous_guest import Call, EarlyError
 
 DEADLINE_S = 5 * rendezvous.SILENCE_S_MIN
 STRANGERS = 3000
@@ -247,7 +247,7 @@ def test_an_own_name_that_leads_to_a_bridge_is_listened_for_everywhere(monkeypat
 
 BRIDGED = """
 import socket
-from rdmacoll.engine.rendezvous_place import bridge_of
+from rdmacoll._start.rendezvous_place import bridge_of
 print(bridge_of("172.29.0.1"), bridge_of("10.77.0.1") or "-", bridge_of("127.0.0.1") or "-")
 """
 

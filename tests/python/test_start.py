@@ -12,8 +12,8 @@ import time
 import pytest
 from ranks import ROOT, Run, launcher_version, run
 
+from rdmacoll._start.presence import Presence
 from rdmacoll.engine.errors import RankFailedError
-from rdmacoll.engine.presence import Presence
 
 PROGRAM = ROOT / "tests" / "multiprocess" / "start_steps.py"
 DEADLINE_S = 5.0  # five times what is promised
@@ -121,7 +121,7 @@ import os, sys, time
 from pathlib import Path
 number = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
 Path(os.environ["RANKS_FOLDER"], "pid" + number).write_text(str(os.getpid()))
-from rdmacoll.engine import patience
+from rdmacoll._start import patience
 patience.REPORT_EVERY_S = 0.3
 if number == "1":
     time.sleep(1000)

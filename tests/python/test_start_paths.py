@@ -15,7 +15,7 @@ BESIEGED = """
 import os, sys, time
 from pathlib import Path
 import numpy as np, rdmacoll
-from rdmacoll.engine.library import Library
+from rdmacoll._abi.library import Library
 from ranks import report
 folder, me = Path(os.environ["RANKS_FOLDER"]), int(os.environ["RDMACOLL_RANK"])
 plain = Library.engine_node

@@ -33,7 +33,7 @@ def test_whoever_waits_drives_the_engine_and_calls_no_thread_for_it():
     body = (
         CALLS
         + """
-from rdmacoll.engine import world
+from rdmacoll._world import world
 def submit(*_):
     raise AssertionError("this wakes the engine's thread")
 world.current().library.submit = submit

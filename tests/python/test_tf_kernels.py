@@ -18,8 +18,8 @@ import pytest
 import tensorflow as tf
 from kernel_spy import ONE, PIECES, Spy, allreduce, library, ops, spy  # noqa: F401 (fixtures)
 
+from rdmacoll._abi.library import ABI_VERSION, REQUEST, _Api
 from rdmacoll.engine.errors import ConfigError, RankFailedError, StalledError, error_from
-from rdmacoll.engine.library import ABI_VERSION, REQUEST, _Api
 from rdmacoll.ops._arguments import bits
 
 

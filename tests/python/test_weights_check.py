@@ -13,9 +13,9 @@ from test_tf_matrix import old_python as old_python, run_there
 from test_tf_optimizers import path_of, tf_keras as tf_keras
 from test_tf_ranks import run_checks
 
+from rdmacoll._abi.library import load
+from rdmacoll._abi.settings import Values
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.library import load
-from rdmacoll.engine.settings import Values
 from rdmacoll.ops._baselines import fingerprint_of
 from rdmacoll.optimizer.comparison import _distance
 from rdmacoll.optimizer.equality import _projection

@@ -33,7 +33,7 @@ def train(transport):
     history = model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False, callbacks=[first])
     weights = b"".join(weight.tobytes() for weight in model.get_weights())
     found = {
-        "transport": rdmacoll.engine.world.describe()["transport"],
+        "transport": rdmacoll._world.world.describe()["transport"],
         "sent": rdmacoll.metrics()["bytes_sent"],
         "weights": hashlib.sha256(weights).hexdigest(),
         "losses": history.history["loss"],

@@ -16,10 +16,10 @@ from ranks import Run
 from rdma.pingpong import gid_index
 from rdma.scene import ARE_THE_GUESTS, DEVICES, RDMA, main
 from rdma.scene_faults import named
-from rdmacoll.engine import library
-from rdmacoll.engine.device_differences import differences
-from rdmacoll.engine.device_views import pyverbs_view, sysfs_view
-from rdmacoll.engine.devices import engine_view
+from rdmacoll._abi import library
+from rdmacoll._abi.device_differences import differences
+from rdmacoll._abi.device_views import pyverbs_view, sysfs_view
+from rdmacoll._abi.devices import engine_view
 
 _HERE = Path(__file__).resolve().parent
 _SYSFS = Path("/sys/class/infiniband")

@@ -31,7 +31,7 @@ for turn in range(3):
         got = rdmacoll.engine.allreduce(ramp * (me + 1) + turn, rdmacoll.Sum)
         assert (got == ramp * (count * (count + 1) / 2) + count * turn).all(), (turn, size)
 rdmacoll.engine.barrier()  # a rank has its sum before the others have all of theirs from it
-report({"transport": rdmacoll.engine.world.describe()["transport"], **rdmacoll.metrics()})
+report({"transport": rdmacoll._world.world.describe()["transport"], **rdmacoll.metrics()})
 rdmacoll.shutdown()
 """
 
@@ -138,7 +138,7 @@ for turn in range(2):
     rdmacoll.engine.allreduce(values, rdmacoll.Sum, out=values)
     assert (values == ramp * (count * (count + 1) / 2) + count * turn).all(), turn
 rdmacoll.engine.barrier()
-report({"transport": rdmacoll.engine.world.describe()["transport"], **rdmacoll.metrics()})
+report({"transport": rdmacoll._world.world.describe()["transport"], **rdmacoll.metrics()})
 rdmacoll.shutdown()
 """
 

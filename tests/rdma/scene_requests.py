@@ -31,7 +31,7 @@ me, count = rdmacoll.rank(), rdmacoll.size()
 for size in (5, 500_000):
     got = rdmacoll.engine.allreduce(np.full(size, me + 1.0), rdmacoll.Sum)
     assert (got == count * (count + 1) / 2).all()
-report({"transport": rdmacoll.engine.world.describe()["transport"], **rdmacoll.metrics()})
+report({"transport": rdmacoll._world.world.describe()["transport"], **rdmacoll.metrics()})
 rdmacoll.shutdown()
 """
 

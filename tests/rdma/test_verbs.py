@@ -15,7 +15,7 @@ from rdma.conftest import REAL_DEVICES, Runner
 pytestmark = pytest.mark.rdma
 
 _CABLE = "VerbsCable.*"  # pulls a cable, which only the guest's devices allow
-_DEVICES = "import json; from rdmacoll.engine.library import load; print(json.dumps(load().devices({!r})))"
+_DEVICES = "import json; from rdmacoll._abi.library import load; print(json.dumps(load().devices({!r})))"
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
+from rdmacoll._base.text import counted
 from rdmacoll.benchmarks.compare import MACHINE, place_of, teams_of
 from rdmacoll.benchmarks.libraries import Library
 from rdmacoll.benchmarks.parts import Part, Parts
@@ -16,7 +17,6 @@ from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP
 from rdmacoll.benchmarks.rpc.payloads import Payload
 from rdmacoll.benchmarks.team import Team
 from rdmacoll.benchmarks.turns import Cell, Rules, Task, ratio
-from rdmacoll.cli.report import counted
 
 Row = dict[str, Any]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rdmacoll._base.outside import file_text, json_of, whole_of
 from rdmacoll.engine.errors import ConfigError
-from rdmacoll.engine.outside import file_text, json_of, whole_of
 
 KINDS = ("uniform", "random", "skewed")
 _ITEM = 4

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import resnet50
-from rdmacoll.cli.report import bytes_text
 
 # Of the distribution that is printed: a line for each power of 4.
 _STEP = 4

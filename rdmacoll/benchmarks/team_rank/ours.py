@@ -16,7 +16,7 @@ class OurLibrary:
     def __init__(self) -> None:
         begin = time.monotonic()
         import rdmacoll
-        from rdmacoll.engine import world
+        from rdmacoll._world import world
 
         imported = time.monotonic()
         rdmacoll.init()

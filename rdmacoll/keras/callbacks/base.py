@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
-from rdmacoll.engine.log import Log
+from rdmacoll._base.log import Log
+from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, global_process_set, number_of
 from rdmacoll.keras.callbacks.stopping import note_begin, note_end
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll.engine import world
+from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, number_of
 from rdmacoll.keras.callbacks import agreement, optimizers
 from rdmacoll.keras.callbacks.exchange import gathered_unless_equal

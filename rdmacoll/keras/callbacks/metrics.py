@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rdmacoll.engine import world
+from rdmacoll._world import world
 from rdmacoll.engine.process_set import ProcessSet, global_process_set
 from rdmacoll.keras.callbacks.agreement import in_words
 from rdmacoll.keras.callbacks.base import Callback

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from rdmacoll.engine.ending import remark
+from rdmacoll._base.ending import remark
 
 
 def note_begin() -> None:

@@ -25,7 +25,7 @@ def _start(servers: int) -> None:
 
 def _moves() -> tuple[Callable[..., object], Callable[..., object]]:
     """(push, pull) of a mapping from names to arrays, in one request to each server."""
-    from rdmacoll.engine import library as abi
+    from rdmacoll._abi import library as abi
     from rdmacoll.ps import calls
 
     move = calls.current().move

@@ -1,0 +1,859 @@
+"""The C ABI of librdmacoll.so (cpp/api/rdmacoll_c.h): the only Python that knows it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError, error_from_json
+
+ABI_VERSION = 12
+
+ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
+DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
+PS_INIT, PS_PUSH, PS_PULL = range(3)  # rc_ps_move
+PS_STATS, PS_LEAVE = range(2)  # rc_ps_ask
+PS_SAVE, PS_SAVED, PS_RESTORE = range(3)  # rc_ps_way
+LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
+
+# The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
+# size kind dtype op root | prescale postscale | name iteration n_tensors | tensors allocate
+# done context manifest | splits n_splits process_set place
+REQUEST = struct.Struct("@Iiiiidd" + "PqiPPPPP" + "PiiP")
+# input output ndim dims[8] label
+TENSOR = struct.Struct("@PPi8qP")
+DIMS_MAX = 8
+
+_VOID = ctypes.c_void_p
+# Functions that are called often take plain addresses for both: ctypes converts a number fastest.
+_TEXT = ctypes.POINTER(ctypes.c_void_p)  # char**: kept as an address, since text_free wants it back
+_NUMBERS = ctypes.POINTER(ctypes.c_int32)
+_RATE = ctypes.POINTER(ctypes.c_double)  # NULL: the rule's
+
+
+class _Plan(ctypes.Structure):
+    """rc_plan: what is measured of a path."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("measures", ctypes.c_int32),
+        ("bytes", ctypes.POINTER(ctypes.c_uint64)),
+        ("n_bytes", ctypes.c_int32),
+        ("repeats", ctypes.c_int32),
+        ("burst_s", ctypes.c_double),
+        ("patience_s", ctypes.c_double),
+        ("limit_s", ctypes.c_double),
+    ]
+
+
+class Variable(ctypes.Structure):
+    """rc_variable."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("by_rows", ctypes.c_int32),
+        ("decays", ctypes.c_int32),
+    ]
+
+
+class _Update(ctypes.Structure):
+    """rc_update: of a variable by a gradient."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("dtype", ctypes.c_int32),
+        ("rule", ctypes.c_char_p),
+        ("step", ctypes.c_int64),
+        ("learning_rate", _RATE),
+        ("decays", ctypes.c_int32),
+        ("n_slots", ctypes.c_int32),
+        ("count", ctypes.c_uint64),
+        ("values", ctypes.c_void_p),
+        ("slots", ctypes.POINTER(ctypes.c_void_p)),
+        ("gradient", ctypes.c_void_p),
+    ]
+
+
+class _Python(ctypes.Structure):
+    """rc_python: functions of CPython's."""
+
+    _fields_ = [("address_of", _VOID), ("refer_to", _VOID), ("call", _VOID)]
+
+
+class Bound(ctypes.Structure):
+    """rc_bound: what the function `prepared_call` finds by the number that is its self."""
+
+    _fields_ = [
+        ("prepared", _VOID),
+        ("result", ctypes.py_object),
+        ("otherwise", ctypes.py_object),
+        ("answer", ctypes.c_int32),
+        ("is_fresh", ctypes.c_int32),
+    ]
+
+
+class _Api(ctypes.Structure):
+    """rc_api: the table of functions."""
+
+    _fields_ = [
+        ("abi_version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("version", ctypes.c_char_p),
+        ("text_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("settings", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
+        (
+            "engine_open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+                _TEXT,
+            ),
+        ),
+        (
+            "engine_node",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.POINTER(ctypes.c_char_p),
+                ctypes.POINTER(ctypes.c_int32),
+                _TEXT,
+            ),
+        ),
+        (
+            "engine_start",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.c_int64, _TEXT),
+        ),
+        ("engine_close", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
+        ("engine_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("engine_topology", ctypes.CFUNCTYPE(None, _VOID, ctypes.POINTER(ctypes.c_int32))),
+        ("engine_metrics", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("engine_describe", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("engine_state", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        (
+            "submit",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID, _VOID),
+        ),
+        ("handle_wait", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _VOID)),
+        ("handle_done", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
+        (
+            "handle_result",
+            ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int64)),
+        ),
+        ("handle_free", ctypes.CFUNCTYPE(None, _VOID)),
+        (
+            "prepare",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
+        ),
+        # Without types of arguments, a `byref` passes through as it is: half of what a number costs.
+        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int)),
+        ("prepared_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("memory_allocate", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64)),
+        ("memory_free", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
+        ("verify_schedules", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, _TEXT)),
+        (
+            "sim_faults",
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, _TEXT),
+        ),
+        (
+            "run",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
+        ),
+        ("memory_lend", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64, _VOID, _VOID)),
+        ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
+        (
+            "pair_open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+                _TEXT,
+            ),
+        ),
+        (
+            "pair_node",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_int32), _TEXT
+            ),
+        ),
+        (
+            "pair_run",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(_Plan), _TEXT, _TEXT
+            ),
+        ),
+        ("pair_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _TEXT)),
+        (
+            "handle_result_at",
+            ctypes.CFUNCTYPE(
+                _VOID, _VOID, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int64)
+            ),
+        ),
+        ("explain", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_char_p, _TEXT, _TEXT)),
+        ("sim_scale", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _TEXT, _TEXT)),
+        (
+            "set_add",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _NUMBERS, ctypes.c_int32, _NUMBERS, _TEXT),
+        ),
+        ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_int64, _TEXT)),
+        ("set_in_flight", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, _TEXT)),
+        ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID)),
+        (
+            "prepared_result_at",
+            ctypes.CFUNCTYPE(
+                _VOID,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.POINTER(_VOID),
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.POINTER(ctypes.c_int64),
+            ),
+        ),
+        ("result_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("ps_rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
+        ("ps_update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Update), _TEXT)),
+        ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
+        (
+            "ps_open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_int64,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+                _TEXT,
+            ),
+        ),
+        (
+            "ps_node",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_char_p), _NUMBERS, _TEXT),
+        ),
+        ("ps_start", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _NUMBERS, ctypes.c_int64, _TEXT)),
+        ("ps_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("ps_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT)),
+        (
+            "ps_declare",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.POINTER(Variable),
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
+        (
+            "ps_move",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                _NUMBERS,
+                ctypes.POINTER(_VOID),
+                _RATE,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
+        (
+            "ps_move_rows",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                _VOID,
+                ctypes.c_int64,
+                _VOID,
+                _RATE,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
+        ("ps_ask", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.POINTER(_VOID), _TEXT)),
+        ("ps_wait", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
+        ("ps_call_free", ctypes.CFUNCTYPE(None, _VOID)),
+        ("ps_sharding", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        (
+            "ps_checkpoint",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int, _VOID, ctypes.c_char_p, ctypes.c_int32, ctypes.POINTER(_VOID), _TEXT
+            ),
+        ),
+        (
+            "ps_move_slot",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_uint64,
+                ctypes.c_int32,
+                _NUMBERS,
+                ctypes.POINTER(_VOID),
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
+        (
+            "ps_updates",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, ctypes.POINTER(_VOID), _TEXT),
+        ),
+        ("ps_submit", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _TEXT)),
+        ("ps_end", ctypes.CFUNCTYPE(None, _VOID)),
+        ("ps_stats", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("set_lock_hooks", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
+        ("prepared_run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
+        ("ps_leave", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
+        (
+            "ps_exchange",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _VOID,
+                ctypes.c_int32,
+                _NUMBERS,
+                ctypes.POINTER(_VOID),
+                ctypes.POINTER(_VOID),
+                _RATE,
+                ctypes.POINTER(_VOID),
+                _TEXT,
+            ),
+        ),
+        ("set_python", ctypes.CFUNCTYPE(None, ctypes.POINTER(_Python))),
+        ("prepared_call", _VOID),
+        ("ps_losses", ctypes.CFUNCTYPE(_VOID, _VOID)),
+        ("ps_failure", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _TEXT)),
+        (
+            "engine_blame",
+            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_char_p, ctypes.c_char_p),
+        ),
+        ("refuse", ctypes.CFUNCTYPE(None, _VOID, _VOID, ctypes.c_char_p)),
+        ("engine_callers", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
+        ("submit_group", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int32, _VOID, _VOID)),
+    ]
+
+
+class Library:
+    """The loaded library. Functions that are called often are attributes without a wrapper."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise ConfigError(
+                f"{path} is missing: the engine has not been built. Build it with `make setup`, or "
+                "install the package with `pip install .`."
+            )
+        try:
+            self._dll = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be loaded: {error}.") from None
+        get_api = self._dll.rc_get_api
+        get_api.restype = ctypes.POINTER(_Api)
+        get_api.argtypes = [ctypes.c_uint32]
+        table = get_api(ABI_VERSION)
+        if not table or table.contents.abi_version != ABI_VERSION:
+            raise ConfigError(
+                f"{path} does not speak version {ABI_VERSION} of the C interface: library and Python "
+                "package come from different builds. Install the package again."
+            )
+        api = table.contents
+        if api.size < ctypes.sizeof(_Api):
+            raise ConfigError(
+                f"{path} is older than the Python package ({api.size} bytes of functions instead of "
+                f"{ctypes.sizeof(_Api)}). Install the package again."
+            )
+        self.path = path
+        self.table_address = ctypes.cast(table, _VOID).value or 0
+        self.version: str = api.version.decode()
+        self._api = api
+        self.run = api.run
+        self.submit = api.submit
+        self.handle_wait = api.handle_wait
+        self.handle_done = api.handle_done
+        self.handle_free = api.handle_free
+        self.prepare = api.prepare
+        self.prepared_run = api.prepared_run
+        self.prepared_run_locked = api.prepared_run_locked
+        # CPython's; what they pass on is opaque.
+        python = ctypes.pythonapi
+        hooks = (python.PyEval_SaveThread, python.PyEval_RestoreThread)
+        api.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
+        functions = (python.PyLong_AsVoidPtr, python.Py_IncRef, python.PyObject_CallNoArgs)
+        api.set_python(_Python(*(ctypes.cast(function, _VOID) for function in functions)))
+        self.prepared_call: int = api.prepared_call
+        self.prepared_free = api.prepared_free
+        self.result_free = api.result_free
+        self.refuse = api.refuse
+        self.submit_group = api.submit_group
+        self.memory_allocate = api.memory_allocate
+        self.memory_free = api.memory_free
+
+    def take_text(self, address: int | None) -> str:
+        """A text that the library gave away, freed."""
+        if not address:
+            return ""
+        text = ctypes.string_at(address).decode("utf-8", "replace")
+        self._api.text_free(address)
+        return text
+
+    def error(self, slot: ctypes.c_void_p) -> RdmacollError:
+        """The typed error in an error slot, which is empty afterwards."""
+        text = self.take_text(slot.value)
+        slot.value = None
+        return error_from_json(text) if text else RdmacollError("the engine gave no reason.")
+
+    def _check(self, code: int, slot: ctypes.c_void_p) -> None:
+        if code != 0:
+            raise self.error(slot)
+
+    def settings(self, arguments: str = "") -> list[dict[str, Any]]:
+        """The settings' table with effective values and sources. Raises ConfigError."""
+        rows, wrong = self.readable_settings(arguments)
+        if wrong is not None:
+            raise wrong
+        return rows
+
+    def readable_settings(self, arguments: str = "") -> tuple[list[dict[str, Any]], RdmacollError | None]:
+        """The same table, where what cannot be read has its default, and the first error."""
+        text, error = _VOID(), _VOID()
+        code = self._api.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error))
+        return json.loads(self.take_text(text.value)), self.error(error) if code != 0 else None
+
+    def check_descriptors(self, needed: int) -> None:
+        """Raises ConfigError when this process may not open so many more descriptors now."""
+        error = _VOID()
+        self._check(self._api.check_descriptors(needed, ctypes.byref(error)), error)
+
+    def engine_open(
+        self, *, rank: int, size: int, job: str, secret: bytes, arguments: str
+    ) -> tuple[int, str]:
+        """Step 1 of the start: (engine, this rank's card)."""
+        return self._open(self._api.engine_open, rank, size, job=job, secret=secret, arguments=arguments)
+
+    def _open(self, call: Any, *who: Any, job: str, secret: bytes, arguments: str) -> tuple[int, str]:
+        opened, card, error = _VOID(), _VOID(), _VOID()
+        code = call(
+            *who,
+            job.encode(),
+            secret,
+            len(secret),
+            arguments.encode(),
+            ctypes.byref(opened),
+            ctypes.byref(card),
+            ctypes.byref(error),
+        )
+        self._check(code, error)
+        return opened.value or 0, self.take_text(card.value)
+
+    def engine_callers(self, engine: int) -> int:
+        """Before `engine_start`: the engine listens where ranks meet, and callers that begin as at a
+        rendezvous come out of this socket, as numbers of descriptors. -1: no descriptor was left."""
+        return int(self._api.engine_callers(engine))
+
+    def engine_node(self, engine: int, addresses: Sequence[str]) -> int:
+        """Step 3: the rank that leads this rank's node."""
+        return self._node(self._api.engine_node, engine, addresses)
+
+    def _node(self, call: Any, opened: int, cards: Sequence[str]) -> int:
+        texts = (ctypes.c_char_p * len(cards))(*[card.encode() for card in cards])
+        leader, error = ctypes.c_int32(-1), _VOID()
+        self._check(call(opened, texts, ctypes.byref(leader), ctypes.byref(error)), error)
+        return leader.value
+
+    def engine_start(self, engine: int, leaders: Sequence[int], timeout_ms: int) -> bool:
+        """Step 4: connects the control tree and starts the engine's thread. False when the time is over
+        before. After True it raises what has happened to another rank since."""
+        error = _VOID()
+        array = (ctypes.c_int32 * len(leaders))(*leaders)
+        code = self._api.engine_start(engine, array, timeout_ms, ctypes.byref(error))
+        if code == TIMEOUT:
+            return False
+        self._check(code, error)
+        return True
+
+    def engine_serve(self, engine: int, timeout_ms: int) -> dict[str, str] | None:
+        """A parameter server's work: why each worker has left, by rank ("" is a clean end). None when the
+        time is over before all have. Raises the error that has ended the world."""
+        left, error = _VOID(), _VOID()
+        code = self._api.engine_serve(engine, timeout_ms, ctypes.byref(left), ctypes.byref(error))
+        if code == TIMEOUT:
+            return None
+        self._check(code, error)
+        causes: dict[str, str] = json.loads(self.take_text(left.value))
+        return causes
+
+    def engine_close(self, engine: int, cause: str | None) -> None:
+        """Says goodbye and fails what is pending; bounded, idempotent."""
+        self._api.engine_close(engine, None if cause is None else cause.encode(errors="backslashreplace"))
+
+    def engine_blame(self, engine: int, error: RankFailedError) -> bool:
+        """The rank that `error` names has failed, as another connection of this process knows: everybody
+        hears of it. Whether the world's failure is that rank's now, and no earlier one."""
+        words = str(error).encode(errors="backslashreplace"), error.cause.encode(errors="backslashreplace")
+        return bool(self._api.engine_blame(engine, error.rank, *words))
+
+    def engine_free(self, engine: int) -> None:
+        """The last call about this engine."""
+        self._api.engine_free(engine)
+
+    def engine_topology(self, engine: int) -> tuple[int, int, int, int, int, int]:
+        """rank, size, local_rank, local_size, cross_rank, cross_size: of the workers."""
+        out = (ctypes.c_int32 * 6)()
+        self._api.engine_topology(engine, out)
+        return out[0], out[1], out[2], out[3], out[4], out[5]
+
+    def engine_metrics(self, engine: int) -> dict[str, int]:
+        """Totals since the start."""
+        fields: dict[str, int] = json.loads(self.take_text(self._api.engine_metrics(engine)))
+        return fields
+
+    def engine_describe(self, engine: int) -> dict[str, Any]:
+        """transport, determinism, servers, is_server, summary."""
+        fields: dict[str, Any] = json.loads(self.take_text(self._api.engine_describe(engine)))
+        return fields
+
+    def engine_state(self, engine: int) -> str:
+        """What is pending, for a person."""
+        return self.take_text(self._api.engine_state(engine))
+
+    def set_add(self, engine: int, ranks: Sequence[int]) -> int:
+        """This rank's part of adding a process set: its number. Raises ConfigError."""
+        number, error = ctypes.c_int32(0), _VOID()
+        array = (ctypes.c_int32 * len(ranks))(*ranks)
+        code = self._api.set_add(engine, array, len(ranks), ctypes.byref(number), ctypes.byref(error))
+        self._check(code, error)
+        return number.value
+
+    def set_remove(self, engine: int, number: int, timeout_ms: int) -> bool:
+        """This rank's part of removing it. False when the time is over before the others are done."""
+        error = _VOID()
+        code = self._api.set_remove(engine, number, timeout_ms, ctypes.byref(error))
+        if code == TIMEOUT:
+            return False
+        self._check(code, error)
+        return True
+
+    def set_in_flight(self, engine: int, number: int) -> int:
+        """How many operations of this rank have not ended there."""
+        count, error = ctypes.c_int32(0), _VOID()
+        self._check(self._api.set_in_flight(engine, number, ctypes.byref(count), ctypes.byref(error)), error)
+        return count.value
+
+    def handle_result_at(self, handle: int, index: int) -> tuple[int, tuple[int, ...]]:
+        """(address, dims) of one of the results of an operation that makes them, and has succeeded."""
+        ndim, dims = ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
+        address = self._api.handle_result_at(handle, index, ctypes.byref(ndim), dims)
+        return address or 0, tuple(dims[: ndim.value])
+
+    def prepared_result_at(self, prepared: int, index: int) -> tuple[int, int, tuple[int, ...]]:
+        """(result, address, dims) of one of the results of a prepared operation that makes them. The address
+        is valid until `result_free(result)`."""
+        memory, ndim, dims = _VOID(), ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
+        result = self._api.prepared_result_at(prepared, index, ctypes.byref(memory), ctypes.byref(ndim), dims)
+        return result or 0, memory.value or 0, tuple(dims[: ndim.value])
+
+    def verify_schedules(self, first: int, last: int) -> tuple[int, dict[str, Any]]:
+        """(0 or 1, the command's JSON keys) for worlds of `first` to `last` ranks, inclusive."""
+        text = _VOID()
+        code = self._api.verify_schedules(first, last, ctypes.byref(text))
+        return code, json.loads(self.take_text(text.value))
+
+    def sim_faults(self, begin: int, end: int, *, verbose: bool) -> tuple[int, dict[str, Any]]:
+        """(0 or 1, the command's JSON keys) for the seeds from `begin` up to `end`, exclusive."""
+        text = _VOID()
+        code = self._api.sim_faults(begin, end, int(verbose), ctypes.byref(text))
+        return code, json.loads(self.take_text(text.value))
+
+    def _answer(self, function: Callable[..., int], *asked: Any) -> dict[str, Any]:
+        """The JSON that a function with `char** json, char** error` gives."""
+        text, error = _VOID(), _VOID()
+        self._check(function(*asked, ctypes.byref(text), ctypes.byref(error)), error)
+        found: dict[str, Any] = json.loads(self.take_text(text.value))
+        return found
+
+    def explain(self, question: ctypes.Structure, arguments: str = "") -> dict[str, Any]:
+        """What would run, and why (`rdmacoll._abi.question`); keys in rdmacoll_c.h. Raises ConfigError."""
+        return self._answer(self._api.explain, ctypes.byref(question), arguments.encode())
+
+    def sim_scale(self, question: ctypes.Structure) -> dict[str, Any]:
+        """How long a step takes (`rdmacoll._abi.scale`); keys in rdmacoll_c.h. Raises ConfigError."""
+        return self._answer(self._api.sim_scale, ctypes.byref(question))
+
+    def devices(self, arguments: str = "") -> dict[str, Any]:
+        """RDMA devices and the choice among them; keys in rdmacoll_c.h. Raises ConfigError."""
+        return self._answer(self._api.devices, arguments.encode())
+
+    def pair_open(
+        self, *, place: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str
+    ) -> tuple[int, str]:
+        """One end of a path between two ranks, `numbers` of the job: (pair, its card). Place 0 leads."""
+        both = (ctypes.c_int32 * 2)(*numbers)
+        return self._open(self._api.pair_open, place, both, job=job, secret=secret, arguments=arguments)
+
+    def pair_node(self, pair: int, cards: Sequence[str]) -> int:
+        """The place of who leads this end's node, from both cards."""
+        return self._node(self._api.pair_node, pair, cards)
+
+    def pair_run(
+        self,
+        pair: int,
+        leaders: Sequence[int],
+        *,
+        measures: int,
+        sizes: Sequence[int],
+        repeats: int,
+        burst_s: float,
+        patience_s: float,
+        limit_s: float,
+    ) -> dict[str, Any]:
+        """Connects and measures; keys in rdmacoll_c.h. Blocks for twice `limit_s` at most."""
+        plan = _Plan(
+            ctypes.sizeof(_Plan),
+            measures,
+            (ctypes.c_uint64 * len(sizes))(*sizes),
+            len(sizes),
+            repeats,
+            burst_s,
+            patience_s,
+            limit_s,
+        )
+        text, error = _VOID(), _VOID()
+        places = (ctypes.c_int32 * 2)(*leaders)
+        code = self._api.pair_run(pair, places, ctypes.byref(plan), ctypes.byref(text), ctypes.byref(error))
+        self._check(code, error)
+        found: dict[str, Any] = json.loads(self.take_text(text.value))
+        return found
+
+    def pair_free(self, pair: int) -> None:
+        """Ends an opened pair."""
+        self._api.pair_free(pair)
+
+    def ps_rule_slots(self, rule: str) -> tuple[list[str], float]:
+        """What a parameter server keeps beside a variable: (names, initial value). Raises ConfigError."""
+        found = self._answer(self._api.ps_rule_slots, rule.encode())
+        return found["slots"], found["initial_value"]
+
+    def ps_update(
+        self,
+        rule: str,
+        *,
+        dtype: int,
+        step: int,
+        decays: bool,
+        count: int,
+        values: int,
+        slots: Sequence[int],
+        gradient: int,
+        rate: float | None,
+    ) -> None:
+        """One update as a parameter server makes it, of arrays at these addresses; rate: the learning rate
+        of a push, or None: the rule's. Raises ConfigError."""
+        places = (ctypes.c_void_p * len(slots))(*slots)
+        update = _Update(
+            ctypes.sizeof(_Update),
+            dtype,
+            rule.encode(),
+            step,
+            _rate(rate),
+            decays,
+            len(slots),
+            count,
+            values,
+            places,
+            gradient,
+        )
+        error = _VOID()
+        self._check(self._api.ps_update(ctypes.byref(update), ctypes.byref(error)), error)
+
+    def ps_open(
+        self,
+        engine: int,
+        *,
+        rank: int,
+        size: int,
+        servers: int,
+        staleness: int,
+        job: str,
+        secret: bytes,
+        arguments: str,
+    ) -> tuple[int, str]:
+        """A rank of an asynchronous parameter server: (address, its card). It is called where the engine
+        listens. staleness -1: not bounded."""
+        who = (engine, rank, size, servers, staleness)
+        return self._open(self._api.ps_open, *who, job=job, secret=secret, arguments=arguments)
+
+    def ps_node(self, ps: int, cards: Sequence[str]) -> int:
+        """The rank that leads this rank's node."""
+        return self._node(self._api.ps_node, ps, cards)
+
+    def ps_start(self, ps: int, leaders: Sequence[int], timeout_ms: int) -> bool:
+        """Connects workers and servers. False when the time is over before."""
+        error = _VOID()
+        array = (ctypes.c_int32 * len(leaders))(*leaders)
+        code = self._api.ps_start(ps, array, timeout_ms, ctypes.byref(error))
+        if code != TIMEOUT:
+            self._check(code, error)
+        return bool(code != TIMEOUT)
+
+    def ps_serve(self, ps: int, timeout_ms: int) -> bool:
+        """Serves. False when the time is over before all workers have left."""
+        error = _VOID()
+        code = self._api.ps_serve(ps, timeout_ms, ctypes.byref(error))
+        if code != TIMEOUT:
+            self._check(code, error)
+        return bool(code != TIMEOUT)
+
+    def ps_free(self, ps: int) -> None:
+        """The last call about it."""
+        self._api.ps_free(ps)
+
+    def _ps_call(self, function: Any, *asked: Any) -> int:
+        call, error = _VOID(), _VOID()
+        self._check(function(*asked, ctypes.byref(call), ctypes.byref(error)), error)
+        return call.value or 0
+
+    def ps_declare(self, ps: int, variables: Sequence[Variable], rule: str) -> int:
+        """A call. Variables get the next numbers."""
+        array = (Variable * len(variables))(*variables)
+        return self._ps_call(self._api.ps_declare, ps, array, len(variables), rule.encode())
+
+    def ps_move(
+        self, ps: int, move: int, variables: Sequence[int], addresses: Sequence[int], rate: float | None
+    ) -> int:
+        """A call: PS_INIT, PS_PUSH or PS_PULL of whole variables; rate: the learning rate of a push, or None:
+        the rule's, also below."""
+        numbers, places = _int32s(variables), _addresses(addresses)
+        return self._ps_call(self._api.ps_move, ps, move, len(variables), numbers, places, _rate(rate))
+
+    def ps_exchange(
+        self,
+        ps: int,
+        variables: Sequence[int],
+        gradients: Sequence[int],
+        values: Sequence[int],
+        rate: float | None,
+    ) -> int:
+        """A call: gradients of whole variables go, and their fresh values come, at these addresses."""
+        numbers, there, back = _int32s(variables), _addresses(gradients), _addresses(values)
+        return self._ps_call(self._api.ps_exchange, ps, len(variables), numbers, there, back, _rate(rate))
+
+    def ps_move_slot(
+        self, ps: int, move: int, slot: int, updates: int, variables: Sequence[int], addresses: Sequence[int]
+    ) -> int:
+        """A call: PS_INIT or PS_PULL of a slot from 1 on, or of the values (0), which had so many updates."""
+        numbers, places = _int32s(variables), _addresses(addresses)
+        which = (move, slot, updates, len(variables))
+        return self._ps_call(self._api.ps_move_slot, ps, *which, numbers, places)
+
+    def ps_updates(self, ps: int, variables: Sequence[int]) -> int:
+        """A call. The largest number among what the servers say is how many updates these have had."""
+        return self._ps_call(self._api.ps_updates, ps, len(variables), _int32s(variables))
+
+    def ps_end(self, ps: int) -> None:
+        """What is open, and what will be asked, ends with ShutdownError."""
+        self._api.ps_end(ps)
+
+    def ps_stats(self, ps: int) -> dict[str, Any]:
+        """What this server has done, and how many workers wait."""
+        fields: dict[str, Any] = json.loads(self.take_text(self._api.ps_stats(ps)))
+        return fields
+
+    def ps_losses(self, ps: int) -> list[str]:
+        """On a server, about workers that were lost since the last call."""
+        sentences: list[str] = json.loads(self.take_text(self._api.ps_losses(ps)))
+        return sentences
+
+    def ps_failure(self, ps: int) -> RdmacollError | None:
+        """On a worker: what has ended it."""
+        error = _VOID()
+        return self.error(error) if self._api.ps_failure(ps, ctypes.byref(error)) else None
+
+    def ps_leave(self, ps: int, cause: str) -> None:
+        """A server that ends before its workers tells them why; `ps_free` comes next."""
+        self._api.ps_leave(ps, cause.encode(errors="backslashreplace"))
+
+    def ps_move_rows(
+        self, ps: int, move: int, variable: int, rows: int, count: int, data: int, rate: float | None
+    ) -> int:
+        """A call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""
+        return self._ps_call(self._api.ps_move_rows, ps, move, variable, rows, count, data, _rate(rate))
+
+    def ps_ask(self, ps: int, ask: int) -> int:
+        """A call: PS_STATS or PS_LEAVE."""
+        return self._ps_call(self._api.ps_ask, ps, ask)
+
+    def ps_checkpoint(self, ps: int, path: str, way: int) -> int:
+        """A call: each server saves to, or restores from, a file whose name begins with `path`, or says of
+        which save that is."""
+        return self._ps_call(self._api.ps_checkpoint, ps, os.fsencode(path), way)
+
+    def ps_wait(self, ps: int, call: int, timeout_ms: int) -> list[str] | None:
+        """What the servers said; None when the time is over before. Raises what went wrong."""
+        texts, error = _VOID(), _VOID()
+        code = self._api.ps_wait(ps, call, timeout_ms, ctypes.byref(texts), ctypes.byref(error))
+        if code == TIMEOUT:
+            return None
+        self._check(code, error)
+        said: list[str] = json.loads(self.take_text(texts.value))
+        return said
+
+    def ps_call_free(self, call: int) -> None:
+        """The last use of a call that has ended."""
+        self._api.ps_call_free(call)
+
+    def ps_sharding(self, ps: int) -> str:
+        """Which server stores what, for a person."""
+        return self.take_text(self._api.ps_sharding(ps))
+
+
+def _rate(rate: float | None) -> Any:
+    return None if rate is None else ctypes.pointer(ctypes.c_double(rate))
+
+
+def _int32s(values: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
+    return (ctypes.c_int32 * len(values))(*values)
+
+
+def _addresses(values: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(values))(*values)
+
+
+def library_path() -> Path:
+    """Where the library lies, in a wheel and in a development install alike."""
+    return Path(__file__).resolve().parent.parent / "lib" / "librdmacoll.so"
+
+
+@lru_cache(maxsize=1)
+def load() -> Library:
+    """The library, loaded once per process."""
+    return Library(library_path())

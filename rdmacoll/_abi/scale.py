@@ -1,0 +1,141 @@
+"""What `rdmacoll sim scale` asks the library: how long a step of allreduces takes on modelled links."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rdmacoll._abi.library import load
+
+BYTES_PER_US_OF_GBIT = 125.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """LogGP: latency, the processor's overhead at each end of a transfer, the gap from one transfer to the
+    next at a port, and the bytes that a port carries in each direction."""
+
+    latency_us: float
+    overhead_us: float
+    gap_us: float
+    bytes_per_us: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """Links within a node and between nodes, and what a processor does."""
+
+    network: Link
+    is_rdma: bool
+    node: Link = Link(0.3, 0.2, 0.0, 10_000)
+    rack_nodes: int = 0  # 0: all nodes are in one rack
+    oversubscription: float = 1.0  # what a rack's nodes could send together, over its uplink
+    step_us: float = 0.1
+    copy_bytes_per_us: float = 12_000
+    reduce_bytes_per_us: float = 8_000
+
+    @property
+    def uplink_bytes_per_us(self) -> float:
+        """Of a rack, in each direction."""
+        return max(1, self.rack_nodes) * self.network.bytes_per_us / self.oversubscription
+
+
+# TCP over Ethernet carries 1448 of the 1538 bytes of a full frame.
+_TCP_SHARE = 1448 / 1538
+PRESETS = {
+    "1gbit": Model(Link(30, 8, 2, 125 * _TCP_SHARE), is_rdma=False),
+    "10gbit": Model(Link(15, 4, 1, 1250 * _TCP_SHARE), is_rdma=False),
+    "25gbit": Model(Link(2, 0.4, 0.1, 3_000), is_rdma=True),
+    "100gbit": Model(Link(1.2, 0.3, 0.1, 12_000), is_rdma=True),
+    "200gbit": Model(Link(1.2, 0.3, 0.1, 24_000), is_rdma=True),
+}
+
+
+def with_network(model: Model, **given: float | None) -> Model:
+    """The model with what is given of its network.
+
+    >>> with_network(PRESETS["1gbit"], latency_us=50.0, gap_us=None).network.latency_us
+    50.0
+    """
+    known = {name: value for name, value in given.items() if value is not None}
+    return replace(model, network=replace(model.network, **known))
+
+
+class _Link(ctypes.Structure):
+    """rc_link."""
+
+    _fields_ = [
+        ("latency_us", ctypes.c_double),
+        ("overhead_us", ctypes.c_double),
+        ("gap_us", ctypes.c_double),
+        ("bytes_per_us", ctypes.c_double),
+    ]
+
+
+class _Scale(ctypes.Structure):
+    """rc_scale."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("ranks", ctypes.c_int32),
+        ("node_ranks", ctypes.c_int32),
+        ("rack_nodes", ctypes.c_int32),
+        ("node", _Link),
+        ("network", _Link),
+        ("uplink_bytes_per_us", ctypes.c_double),
+        ("is_rdma", ctypes.c_int32),
+        ("step_us", ctypes.c_double),
+        ("copy_bytes_per_us", ctypes.c_double),
+        ("reduce_bytes_per_us", ctypes.c_double),
+        ("algorithm", ctypes.c_char_p),
+        ("operations", ctypes.c_int32),
+        ("bytes", ctypes.POINTER(ctypes.c_uint64)),
+        ("ready_us", ctypes.POINTER(ctypes.c_double)),
+        ("transfers_max", ctypes.c_uint64),
+    ]
+
+
+def _link(link: Link) -> _Link:
+    return _Link(link.latency_us, link.overhead_us, link.gap_us, link.bytes_per_us)
+
+
+def simulate(
+    model: Model,
+    *,
+    ranks: int,
+    per_node: int = 1,
+    operations: Sequence[tuple[int, float]],
+    algorithm: str | None = None,
+    transfers_max: int = 4_000_000,
+) -> dict[str, Any]:
+    """A step of allreduces, each of so many bytes and submitted so many us after its begin: "time_us" (None
+    where the step has more than `transfers_max` transfers), "transfers", "algorithms", "moved" (sums were
+    compared; else bytes had sizes alone). Raises ConfigError where the question is wrong.
+
+    >>> simulate(PRESETS["10gbit"], ranks=2, operations=[(1 << 20, 0.0)])["time_us"] > 900
+    True
+    """
+    count = len(operations)
+    sizes = (ctypes.c_uint64 * count)(*(size for size, _ in operations))
+    ready = (ctypes.c_double * count)(*(time for _, time in operations))
+    question = _Scale(
+        ctypes.sizeof(_Scale),
+        ranks,
+        per_node,
+        model.rack_nodes,
+        _link(model.node),
+        _link(model.network),
+        model.uplink_bytes_per_us,
+        int(model.is_rdma),
+        model.step_us,
+        model.copy_bytes_per_us,
+        model.reduce_bytes_per_us,
+        algorithm.encode() if algorithm else None,
+        count,
+        sizes,
+        ready,
+        transfers_max,
+    )
+    return load().sim_scale(question)

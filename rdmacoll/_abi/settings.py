@@ -1,0 +1,77 @@
+"""Settings that come as arguments of `init()`: passed through to the one table in cpp/base/config.cc."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rdmacoll._base.outside import text_of
+from rdmacoll.engine.errors import ConfigError
+
+PREFIX = "RDMACOLL_"
+
+
+def argument_name(name: str, known: Sequence[str]) -> str:
+    """The variable that an argument of `init()` stands for.
+
+    >>> argument_name("stall_error_s", ["RDMACOLL_STALL_ERROR_S", "RDMACOLL_ORDER"])
+    'RDMACOLL_STALL_ERROR_S'
+    """
+    wanted = name.upper()
+    for candidate in (PREFIX + wanted, wanted):
+        if candidate in known:
+            return candidate
+    short = [row[len(PREFIX) :].lower() for row in known if row.startswith(PREFIX)]
+    near = difflib.get_close_matches(name.lower(), short, n=1)
+    hint = f" Did you mean {near[0]}?" if near else " `rdmacoll config` lists them."
+    raise ConfigError(f"init() has no setting {name!r}.{hint}")
+
+
+def argument_text(name: str, value: object) -> str:
+    """How a Python value is written in a variable. Raises ConfigError.
+
+    >>> [argument_text("a", v) for v in (True, 4096, 0.5, ["shm", "tcp"])]
+    ['true', '4096', '0.5', 'shm,tcp']
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(text_of(name, item) for item in value)
+    return text_of(name, value, "`rdmacoll config` says what it takes")
+
+
+def arguments_text(settings: Mapping[str, object], known: Sequence[str]) -> str:
+    """The lines "NAME=value" that the library reads; None means: not given."""
+    return "".join(
+        f"{argument_name(name, known)}={argument_text(name, value)}\n"
+        for name, value in settings.items()
+        if value is not None
+    )
+
+
+class Values:
+    """The effective settings, by name, with where each came from."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = {str(row["name"]): row for row in rows}
+
+    def text(self, name: str) -> str:
+        """The effective value."""
+        return str(self._rows[name]["value"])
+
+    def number(self, name: str) -> float:
+        """The effective value of a setting that is a number."""
+        return float(self.text(name))
+
+    def is_given(self, name: str) -> bool:
+        """Whether the user set it, in the environment or as an argument."""
+        return str(self._rows[name]["source"]) in ("environment", "argument")
+
+    def given_number(self, name: str) -> float | None:
+        """The number that the user set, in the environment or as an argument; None without one."""
+        return self.number(name) if self.is_given(name) else None
+
+    def names(self) -> list[str]:
+        """All names, in the table's order."""
+        return list(self._rows)

@@ -1,0 +1,1 @@
+"""How a numpy call becomes an operation of the engine, and its result an array."""

@@ -1,0 +1,41 @@
+"""What the collectives' requests have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rdmacoll._abi import arguments
+from rdmacoll._abi.arguments import Array
+from rdmacoll._calls.submission import Call
+from rdmacoll.engine.operators import DTYPES
+
+
+def reduction_call(
+    kind: int,
+    sources: Sequence[Array],
+    targets: Sequence[Array],
+    op: int,
+    name: str | None,
+    factors: tuple[Any, Any],
+    process_set: int,
+    *,
+    root: int = 0,
+) -> Call:
+    """Of arrays of one dtype, which are multiplied by the first factor, and their reduction by the second.
+    Raises ConfigError for a dtype, an operator or a factor that does not fit."""
+    dtype = sources[0].dtype
+    if factors != (1.0, 1.0):
+        factors = arguments.scales(dtype, *factors)
+    return Call(
+        kind,
+        sources,
+        targets,
+        dtype=DTYPES.reduced(dtype, op),
+        op=op,
+        root=root,
+        prescale=factors[0],
+        postscale=factors[1],
+        name=name,
+        process_set=process_set,
+    )

@@ -1,0 +1,115 @@
+"""Groups of arrays: one operation for each dtype.
+
+A group takes one number, or one name, on every rank, whatever its dtypes: what follows stays matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable, NamedTuple
+
+from rdmacoll._abi import arguments
+from rdmacoll._calls.refusals import announce
+from rdmacoll._calls.results import results_of
+from rdmacoll._calls.submission import Array, Call, Handle, Operation, Start, submit_group
+from rdmacoll._world.running import Engine
+from rdmacoll._world.world import current
+from rdmacoll.engine.errors import ConfigError
+
+
+def _by_dtype(sources: Sequence[Array]) -> list[list[int]]:
+    """The positions of each dtype, in an order that all ranks share: that of the dtypes' names."""
+    positions: dict[str, list[int]] = {}
+    for position, source in enumerate(sources):
+        positions.setdefault(source.dtype.name, []).append(position)
+    return [positions[dtype] for dtype in sorted(positions)]
+
+
+def _at(arrays: Sequence[Array], places: Sequence[int]) -> list[Array]:
+    return [arrays[place] for place in places]
+
+
+class Group(NamedTuple):
+    """What the operations of one grouped call have in common."""
+
+    kind: int
+    name: str | None
+    process_set: int
+    start: Start
+
+
+def _started(engine: Engine, calls: Sequence[Call], group: Group) -> list[Operation]:
+    if len(calls) > 1:
+        return submit_group(engine, calls)
+    if not calls:  # it takes its number here too, and ranks that have arrays hear why they get no sum
+        empty = ConfigError("the group has no arrays, and all ranks must have as many.")
+        announce(engine, group.kind, (group.name,), group.process_set, empty)
+    return [group.start(engine, call) for call in calls]
+
+
+def grouped_handle(
+    arrays: Iterable[Any],
+    source_of: Callable[[Any], Array],
+    group: Group,
+    call_of: Callable[[list[Array], str | None], Call],
+) -> Handle:
+    """Starts `call_of(the sources of a dtype, the group's name)` for each dtype. The handle's result is
+    the list of the engine's results, in the order of `arrays`."""
+    engine = current()
+    try:
+        sources = [source_of(array) for array in arrays]
+        groups = _by_dtype(sources)
+        calls = [call_of(_at(sources, places), group.name) for places in groups]
+    except Exception as error:
+        announce(engine, group.kind, (group.name,), group.process_set, error)
+        raise
+    operations = _started(engine, calls, group)
+
+    def results() -> list[Array]:
+        found: dict[int, Array] = {}
+        for operation, places in zip(operations, groups):
+            made = results_of(engine, operation)
+            found.update(
+                (place, made.array(index, sources[place].dtype)) for index, place in enumerate(places)
+            )
+        return [found[place] for place in range(len(sources))]
+
+    return Handle(operations, results)
+
+
+def placed_handle(
+    arrays: Iterable[Any],
+    out: Sequence[Array] | None,
+    group: Group,
+    call_of: Callable[[list[Array], list[Array], str | None], Call],
+) -> Handle:
+    """The same with `call_of(sources, targets, name)`, whose results go to `out` or to new arrays."""
+    engine = current()
+    try:
+        calls, targets, outs = _placed(list(arrays), out, group, call_of)
+    except Exception as error:
+        announce(engine, group.kind, (group.name,), group.process_set, error)
+        raise
+    return Handle(
+        _started(engine, calls, group),
+        lambda: [arguments.deliver(target, where) for target, where in zip(targets, outs)],
+    )
+
+
+def _placed(
+    arrays: list[Any],
+    out: Sequence[Array] | None,
+    group: Group,
+    call_of: Callable[[list[Array], list[Array], str | None], Call],
+) -> tuple[list[Call], list[Array], Sequence[Array | None]]:
+    """The calls, where their results come to lie, and where each is wanted."""
+    if out is not None:
+        out = list(out)
+        if len(out) != len(arrays):
+            raise ConfigError(f"{len(arrays)} arrays, but {len(out)} in out.")
+        arguments.check_apart(arrays, out)
+    outs: Sequence[Array | None] = [None] * len(arrays) if out is None else out
+    pairs = [arguments.placed(array, where) for array, where in zip(arrays, outs)]
+    sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    calls = [call_of(_at(sources, places), _at(targets, places), group.name) for places in _by_dtype(sources)]
+    return calls, targets, outs

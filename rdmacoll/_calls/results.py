@@ -1,0 +1,75 @@
+"""Results that the engine made, as numpy arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rdmacoll._abi.arrays import Block, array_over
+from rdmacoll._abi.library import Library
+from rdmacoll._calls.submission import Array, Call, Handle, Operation, Start
+from rdmacoll._world.running import Engine
+
+
+class Results:
+    """The results of an operation that has succeeded. Their memory goes with the last array over it."""
+
+    def __init__(self, engine: Engine, handle: int) -> None:
+        self._engine = engine
+        self._handle = handle
+        engine.share(id(self))
+
+    def array(self, index: int, dtype: np.dtype[Any]) -> Array:
+        """One of them, by its place."""
+        address, dims = self._engine.library.handle_result_at(self._handle, index)
+        size = math.prod(dims) * dtype.itemsize
+        if size == 0:
+            return np.empty(dims, dtype)
+        return array_over(Block(self, address, size), dims, dtype)
+
+    def __del__(self) -> None:
+        engine = self._engine
+        if not engine.is_forked:
+            engine.library.handle_free(self._handle)
+            engine.let_go(id(self))
+
+
+def results_of(engine: Engine, operation: Operation) -> Results:
+    """Takes them from an operation, which is then over."""
+    return operation.hand_over(lambda handle: Results(engine, handle))
+
+
+class _Kept:
+    """Memory of a result of a prepared call, whose next runs may write somewhere else."""
+
+    def __init__(self, library: Library, result: int) -> None:
+        self._library = library
+        self._result = result
+
+    def __del__(self) -> None:
+        self._library.result_free(self._result)
+
+
+class KeptResults:
+    """The results of a prepared call, from `prepare` on the library, where its runs write them."""
+
+    def __init__(self, engine: Engine, prepared: int) -> None:
+        self._library = engine.library
+        self._prepared = prepared
+
+    def array(self, index: int, dtype: np.dtype[Any]) -> Array:
+        """One of them, by its place."""
+        result, address, dims = self._library.prepared_result_at(self._prepared, index)
+        kept = _Kept(self._library, result)
+        size = math.prod(dims) * dtype.itemsize
+        if size == 0:
+            return np.empty(dims, dtype)
+        return array_over(Block(kept, address, size), dims, dtype)
+
+
+def made_handle(engine: Engine, call: Call, start: Start) -> Handle:
+    """Starts a call whose one result the engine makes, of the dtype that it is given."""
+    operation = start(engine, call)
+    return Handle([operation], lambda: results_of(engine, operation).array(0, call.inputs[0].dtype))

@@ -1,0 +1,364 @@
+"""Requests to the engine, and handles on what was submitted."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Callable, TypeVar
+
+import numpy as np
+
+from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi.arguments import address_of
+from rdmacoll._calls.refusals import announce
+from rdmacoll._world.running import Engine
+from rdmacoll._world.world import current, note_failure, refusal
+from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
+
+Array = np.ndarray[Any, Any]
+_T = TypeVar("_T")
+
+# A blocked wait comes back this often, so that Python's signal handlers (Ctrl-C, SIGTERM) can run.
+SLICE_MS = 100
+# Some handles that nobody waits for any more are looked at again at every so many submissions.
+_SWEEP_FROM = 64
+
+_PADDING = tuple((0,) * count for count in range(abi.DIMS_MAX + 1))
+_address_of = ctypes.addressof
+
+
+class _Scratch:
+    """The structs of one call, used again and again: the library copies what it keeps."""
+
+    def __init__(self) -> None:
+        self.request = bytearray(abi.REQUEST.size)
+        self.request_address = address_of(np.frombuffer(self.request, np.uint8))
+        self.tensors = bytearray(abi.TENSOR.size)
+        self.tensors_address = address_of(np.frombuffer(self.tensors, np.uint8))
+        self.handle: Any = ctypes.c_void_p()  # written by the library
+        self.error = ctypes.c_void_p()
+        self.handle_ref = _address_of(self.handle)
+        self.error_ref = _address_of(self.error)
+
+    def reserve(self, tensors: int) -> None:
+        """Room for so many tensors."""
+        if len(self.tensors) < tensors * abi.TENSOR.size:
+            self.tensors = bytearray(tensors * abi.TENSOR.size)
+            self.tensors_address = address_of(np.frombuffer(self.tensors, np.uint8))
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.scratch = _Scratch()
+        self.names: dict[str, Any] = {}
+
+
+_LOCAL = _Local()
+_NAMES_MAX = 4096
+
+
+def _name_address(name: str) -> int:
+    names = _LOCAL.names
+    buffer = names.get(name) if type(name) is str else None
+    if buffer is None:
+        arguments.name(name)
+        if len(names) >= _NAMES_MAX:
+            names.clear()
+        buffer = names[name] = ctypes.create_string_buffer(name.encode())
+    return _address_of(buffer)
+
+
+class Call:
+    """One operation before it is submitted: kind, dtype, operator, arrays."""
+
+    __slots__ = (
+        "dtype",
+        "inputs",
+        "kind",
+        "name",
+        "op",
+        "outputs",
+        "postscale",
+        "prescale",
+        "process_set",
+        "root",
+        "splits",
+    )
+
+    def __init__(
+        self,
+        kind: int,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        *,
+        dtype: int = 0,
+        op: int = 0,
+        root: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        name: str | None = None,
+        splits: Array | None = None,
+        process_set: int = 0,
+    ) -> None:
+        self.kind = kind
+        self.inputs = inputs
+        self.outputs = outputs
+        self.dtype = dtype
+        self.op = op
+        self.root = root
+        self.prescale = prescale
+        self.postscale = postscale
+        self.name = name
+        self.splits = splits  # int64, C-contiguous
+        self.process_set = process_set
+
+    def _refused(self, reason: str) -> ConfigError:
+        """The error, of which the other ranks are told."""
+        error = ConfigError(reason)
+        announce(current(), self.kind, (self.name,), self.process_set, error)
+        return error
+
+    def fill(self, into: _Scratch | None = None) -> _Scratch:
+        """Writes the structs: there, or where they are valid until this thread's next call."""
+        scratch = _LOCAL.scratch if into is None else into
+        count = len(self.inputs)
+        if count > 1:
+            scratch.reserve(count)
+        offset = 0
+        for source, target in zip(self.inputs, self.outputs):
+            shape = source.shape
+            if len(shape) > abi.DIMS_MAX:
+                raise self._refused(f"an array of {len(shape)} dimensions; at most {abi.DIMS_MAX}.")
+            origin = address_of(source)
+            abi.TENSOR.pack_into(
+                scratch.tensors,
+                offset,
+                origin,
+                origin if target is source else address_of(target),
+                len(shape),
+                *shape,
+                *_PADDING[abi.DIMS_MAX - len(shape)],
+                0,
+            )
+            offset += abi.TENSOR.size
+        abi.REQUEST.pack_into(
+            scratch.request,
+            0,
+            abi.REQUEST.size,
+            self.kind,
+            self.dtype,
+            self.op,
+            self.root,
+            self.prescale,
+            self.postscale,
+            0 if self.name is None else _name_address(self.name),
+            0,
+            count,
+            scratch.tensors_address if count else 0,
+            0,
+            0,
+            0,
+            0,
+            0 if self.splits is None else address_of(self.splits),
+            0 if self.splits is None else len(self.splits),
+            self.process_set,
+            0,
+        )
+        return scratch
+
+
+def failure(engine: Engine, slot: ctypes.c_void_p) -> RdmacollError:
+    """The error of a failed operation, noted if it tells that another rank is gone."""
+    error = engine.library.error(slot)
+    if isinstance(error, RankFailedError):
+        note_failure()
+    return error
+
+
+def submit(engine: Engine, call: Call) -> int:
+    """Hands the call to an engine that is held; its handle. Raises what the engine refuses it with."""
+    scratch = call.fill()
+    slot = scratch.handle
+    slot.value = None
+    if engine.library.submit(engine.address, scratch.request_address, scratch.handle_ref, scratch.error_ref):
+        raise failure(engine, scratch.error)
+    return slot.value or 0
+
+
+def perform(engine: Engine, call: Call) -> None:
+    """Submits and waits: `Operation(engine, call).wait()` in one call of the library, where it can be."""
+    _perform(engine, call, is_kept=False)
+
+
+def performed(engine: Engine, call: Call) -> Operation:
+    """The same, and the operation, which has results of its own."""
+    operation = _perform(engine, call, is_kept=True)
+    assert operation is not None
+    return operation
+
+
+def _perform(engine: Engine, call: Call, *, is_kept: bool) -> Operation | None:
+    holder = id(call)
+    library = engine.library
+    scratch = call.fill()
+    slot = scratch.handle
+    slot.value = None
+    engine.hold(holder)
+    try:
+        code = library.run(
+            engine.address, scratch.request_address, SLICE_MS, scratch.handle_ref, scratch.error_ref
+        )
+        if code == abi.TIMEOUT or (is_kept and code == abi.DONE):
+            kept = Operation(engine, call, slot)
+            if code == abi.TIMEOUT:
+                kept.wait()
+            return kept
+        finished = slot.value
+        slot.value = None
+        if finished:
+            library.handle_free(finished)
+        if code != abi.DONE:
+            raise failure(engine, scratch.error)
+        return None
+    finally:
+        if slot.value:  # Ctrl-C came right after the wait: the engine may still use the arrays
+            Operation(engine, call, slot)
+        engine.let_go(holder)
+
+
+class Operation:
+    """One submitted operation. Keeps its arrays alive as long as the engine may touch them."""
+
+    __slots__ = ("_arrays", "_engine", "_error", "handle")
+
+    def __init__(self, engine: Engine, call: Call, slot: ctypes.c_void_p | None = None) -> None:
+        """slot: has the handle of one that is submitted, by somebody who holds the engine."""
+        self._error: RdmacollError | None = None
+        self._engine = engine
+        self._arrays = (call.inputs, call.outputs)
+        self.handle = 0
+        if slot is not None:
+            engine.share(id(self))
+            # Nothing may come in between, as Ctrl-C would: one of the two frees it.
+            self.handle = slot.value or 0
+            slot.value = None
+            return
+        engine.hold(id(self))
+        try:
+            self.handle = submit(engine, call)
+        except BaseException:
+            engine.let_go(id(self))
+            raise
+
+    def hand_over(self, take: Callable[[int], _T]) -> _T:
+        """Gives the handle, and the duty to free it, to what `take` makes of it."""
+        handle, self.handle = self.handle, 0
+        try:
+            return take(handle)
+        finally:
+            self._engine.let_go(id(self))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Drives the engine until the operation is done; False when the time is over before."""
+        if self._error is not None:
+            raise copy.copy(self._error)
+        engine = self._engine
+        if engine.is_forked:
+            raise refusal()
+        wait = engine.library.handle_wait
+        scratch = _LOCAL.scratch
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            slice_ms = SLICE_MS
+            if deadline is not None:
+                slice_ms = min(SLICE_MS, max(0, int((deadline - time.monotonic()) * 1000)))
+            code = wait(self.handle, slice_ms, scratch.error_ref)
+            if code == abi.DONE:
+                return True
+            if code == abi.FAILED:
+                # Raised as a copy: a traceback refers to this frame, and so to this operation, which
+                # would then keep itself and its engine until the garbage collector finds the circle.
+                self._error = failure(engine, scratch.error)
+                raise copy.copy(self._error)
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def is_done(self) -> bool:
+        """Whether wait() would return, or raise, at once."""
+        return self._error is not None or bool(self._engine.library.handle_done(self.handle))
+
+    def __del__(self) -> None:
+        engine = self._engine
+        if not self.handle or engine.is_forked:
+            return
+        library = engine.library
+        if not engine.is_open or library.handle_done(self.handle):
+            library.handle_free(self.handle)
+        else:
+            engine.unfinished.append((self.handle, self._arrays))
+            if len(engine.unfinished) >= _SWEEP_FROM:
+                engine.sweep()
+        engine.let_go(id(self))
+
+
+def submit_group(engine: Engine, calls: Sequence[Call]) -> list[Operation]:
+    """The operations of a group of several dtypes. Raises what the engine refuses the group with."""
+    filled = [call.fill(_Scratch()) for call in calls]
+    requests = bytearray().join(scratch.request for scratch in filled)
+    handles = (ctypes.c_void_p * len(calls))()
+    size = ctypes.sizeof(ctypes.c_void_p)
+    slots = [ctypes.c_void_p.from_buffer(handles, size * place) for place in range(len(calls))]
+    address = address_of(np.frombuffer(requests, np.uint8))
+    error = filled[0]
+    holder = id(handles)
+    engine.hold(holder)
+    operations: list[Operation] = []
+    try:
+        if engine.library.submit_group(
+            engine.address, address, len(calls), _address_of(handles), error.error_ref
+        ):
+            raise failure(engine, error.error)
+    finally:
+        # Also where Ctrl-C came right behind the call: the engine may use the arrays from now on.
+        operations += [Operation(engine, call, slot) for call, slot in zip(calls, slots) if slot.value]
+        engine.let_go(holder)
+    return operations
+
+
+# How a call begins: `Operation` goes on at once, `performed` drives the engine until it is done.
+Start = Callable[[Engine, Call], Operation]
+
+
+class Handle:
+    """An operation in flight, from one of the `*_async` functions.
+
+    The arrays given to it must be left alone until it is done.
+    """
+
+    def __init__(self, operations: Sequence[Operation], result: Callable[[], Any]) -> None:
+        self._operations = operations
+        self._result: Callable[[], Any] | None = result
+        self._value: Any = None
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        """The result. Raises the operation's error, or TimeoutError when `timeout_s` is over first;
+        one may wait again."""
+        if self._result is None:
+            return self._value
+        if timeout_s is not None:
+            timeout_s = arguments.timeout(timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for operation in self._operations:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not operation.wait(left):
+                raise TimeoutError(f"the operation was not done within {timeout_s:g} s.")
+        self._value = self._result()
+        self._result = None
+        return self._value
+
+    def done(self) -> bool:
+        """Whether `wait()` would return, or raise, at once."""
+        return self._result is None or all(operation.is_done() for operation in self._operations)

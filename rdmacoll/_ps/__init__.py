@@ -1,0 +1,1 @@
+"""Parameter servers' sessions: their start, their life, and the calls on them."""

@@ -1,0 +1,1 @@
+"""How ranks find each other: launchers, the rendezvous, secrets, and the steps of a start."""

@@ -1,0 +1,394 @@
+"""Decides how this process starts. With cpp/base/config.cc the only reader of the environment.
+
+Order of precedence: arguments of `init()`, RDMACOLL_RANK and its like, MPI, Slurm, torchrun, and with
+parameter servers TF_CONFIG; without any of them a world of one. A launcher of one process hides none of
+several, and a launcher that says N while MPI says 1 is an error: N worlds of one would train N models without
+a word. The same holds for variables of launchers that do not describe this process completely.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rdmacoll._abi.library import load
+from rdmacoll._abi.settings import Values
+from rdmacoll._base import threads
+from rdmacoll._base.log import Log
+from rdmacoll._start import cluster as cluster_rules, launch as launch_rules, patience
+from rdmacoll._start.alone import check_alone
+from rdmacoll._start.carrier import Carrier, MpiCarrier, SoloCarrier
+from rdmacoll._start.cluster import Told
+from rdmacoll._start.inherited import MARK, check_inherited, mark_of, without_launch
+from rdmacoll._start.launch import OPEN_MPI, Launch
+from rdmacoll._start.rendezvous import TcpCarrier
+from rdmacoll._start.secret import SECRET_BYTES, read_secret
+from rdmacoll.engine.errors import ConfigError, RdmacollError
+
+# An MPI that runs out of descriptors while it starts may crash; Open MPI 4 takes a dozen.
+_MPI_DESCRIPTORS = 32
+_RENDEZVOUS_DESCRIPTORS = 12  # sockets, what waits for them, and the secret's file
+_ANNOUNCE_S = 3.0
+_BY_HAND = ("arguments of init()", "RDMACOLL_RANK and RDMACOLL_SIZE")
+
+
+class Start:
+    """What bootstrap has decided: the launch, and the communicator if MPI carries the texts."""
+
+    def __init__(self, launch: Launch, comm: Any = None, *, owns_mpi: bool = False) -> None:
+        self.launch = launch
+        self.comm = comm
+        self.owns_mpi = owns_mpi  # we imported mpi4py first, so nobody else finalises MPI
+
+    def tell(self, values: Values, note: str = "") -> None:
+        """Says once who has started this world: a line of rank 0, behind the one about its devices; then the
+        `note`."""
+        log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
+        tell = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
+        tell(f"started by {self.launch.describe()}.")
+        if note:
+            tell(note)
+
+    def refusal(self, wrong: RdmacollError | None, values: Values, *, serves: bool) -> RdmacollError | None:
+        """Why this world will not be, which the other ranks are to hear: what is `wrong` with this rank's
+        settings, or that it `serves` and is no server."""
+        return self._no_server(values) if wrong is None and serves else wrong
+
+    @contextmanager
+    def announced(self, wrong: RdmacollError | None, values: Values) -> Iterator[None]:
+        """While the other ranks are waited for, to hear what is `wrong`: says it here, if that takes long."""
+        if wrong is None or self.launch.size == 1:
+            yield
+            return
+        log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
+        timer = threading.Timer(
+            _ANNOUNCE_S, log.warning, [f"{wrong} The other ranks are waited for, to hear it."]
+        )
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _no_server(self, values: Values) -> ConfigError | None:
+        launch, servers = self.launch, int(values.number("RDMACOLL_NUM_SERVERS"))
+        if launch.size == 1:
+            return ConfigError(
+                "nobody says whom this server serves: give --task_index, --ps_hosts and --worker_hosts, or "
+                "start it beside workers (mpirun -np 2 python train.py : -np 1 rdmacoll serve)."
+            )
+        if values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated":
+            return ConfigError(
+                "with RDMACOLL_SERVER_PLACEMENT=colocated every worker serves: there is nothing to do for a "
+                "server alone. Leave it out, or take dedicated."
+            )
+        if launch.rank >= launch.size - servers:
+            return None
+        return ConfigError(
+            f"{launch.name(launch.rank)} is no parameter server: those are the last {servers} of "
+            f"{launch.size} ranks ({launch.by}). Start the script here, and servers behind its workers."
+        )
+
+    def carrier(self, values: Values) -> Carrier:
+        """The channel between the ranks. Raises ConfigError."""
+        log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
+        name, secret = secrets.token_hex(8), secrets.token_bytes(SECRET_BYTES)
+        timeout_s = values.number("RDMACOLL_START_TIMEOUT_S")
+        if self.comm is not None:
+            return MpiCarrier(self.comm, name, secret, timeout_s)
+        if self.launch.size == 1:
+            return SoloCarrier(name, secret)
+        is_by_hand = self.launch.by in _BY_HAND or bool(self.launch.hosts)
+        if is_by_hand and not values.is_given("RDMACOLL_START_TIMEOUT_S"):
+            timeout_s = patience.BY_HAND_S
+        # Rank 0 has a connection from each of the others.
+        load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
+        file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
+        name = values.text("RDMACOLL_JOB_ID") if values.is_given("RDMACOLL_JOB_ID") else self.launch.job
+        return TcpCarrier(
+            replace(self.launch, job=name),
+            file_secret,
+            timeout_s,
+            log,
+            is_by_hand=is_by_hand,
+            silence_s=values.number("RDMACOLL_PEER_TIMEOUT_S"),
+            shares_port=self._shares_port(values),
+        )
+
+    def _shares_port(self, values: Values) -> bool:
+        """Whether the engine is to listen where the ranks meet: the one port that a firewall lets through."""
+        _, port = launch_rules.split_address(self.launch.rendezvous)
+        return values.is_given("RDMACOLL_PORT") and int(values.number("RDMACOLL_PORT")) == port
+
+
+def _import_mpi() -> tuple[Any, bool]:
+    """(the module, whether we are the first to import it); MPI itself may not be initialised yet.
+
+    Raises ImportError, RuntimeError.
+    """
+    first = "mpi4py.MPI" not in sys.modules
+    if first:
+        import mpi4py
+
+        # An MPI under another MPI's launcher may abort the process: look at its name first.
+        mpi4py.rc.initialize = False
+        # After a failure MPI_Finalize would wait for ranks that are gone: world.py calls it after a
+        # clean end only.
+        mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    return MPI, first
+
+
+def _initialized(mpi: Any, timeout_s: float | None = None) -> Any:
+    """The module, when MPI runs. MPI_Init waits for all ranks of the job and cannot be called off: Ctrl-C
+    and the end of `timeout_s` end the process."""
+    if not mpi.Is_initialized():
+        done = threading.Event()
+        threads.start(threading.Thread(target=_watch_until, args=(done, timeout_s), daemon=True))
+        try:
+            with _ended_by_interrupt():
+                _init_thread(mpi)
+        finally:
+            done.set()
+    return mpi
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Python would only note a Ctrl-C, and act on it after the call that it was to end."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _init_thread(mpi: Any) -> None:
+    # mpi4py keeps the interpreter's lock meanwhile, and no thread could say what is waited for.
+    try:
+        call = ctypes.CDLL(mpi.__file__).MPI_Init_thread
+    except (AttributeError, OSError):  # an MPI that mpi4py loads in a way of its own
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        return
+    if call(None, None, int(mpi.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())) != 0:
+        raise RuntimeError("MPI_Init_thread failed")
+    for comm in (mpi.COMM_SELF, mpi.COMM_WORLD):  # as mpi4py does: errors become exceptions
+        comm.Set_errhandler(mpi.ERRORS_RETURN)
+
+
+def _watch_until(done: threading.Event, timeout_s: float | None) -> None:
+    told = launch_rules.by_mpi(os.environ)
+    log = Log(os.environ.get("RDMACOLL_LOG", "warning"), told.rank if told else -1)
+    waiting = patience.Patience(timeout_s, log)
+    while not done.wait(patience.REPORT_EVERY_S / 10):
+        waiting.report("waiting in MPI_Init for the other ranks of this MPI job to reach init()")
+        if waiting.is_over():
+            log.error(
+                f"the ranks of this MPI job did not all reach init() {waiting.limit()}: some rank has not "
+                "come so far, or has ended. MPI_Init cannot be called off, so this process ends."
+            )
+            os._exit(1)
+
+
+def mpi_module() -> Any:
+    """mpi4py's MPI, for those who compare with it. Raises ConfigError."""
+    try:
+        return _initialized(_import_mpi()[0])
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(f"mpi4py cannot be imported: {error}. pip install 'rdmacoll[mpi]'") from None
+
+
+def _mpi_is_active() -> bool:
+    """Whether the user's own program already uses an MPI with several ranks."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or not module.Is_initialized() or module.Is_finalized():
+        return False
+    return bool(module.COMM_WORLD.Get_size() > 1)
+
+
+def _short(version: str) -> str:
+    """ "Open MPI v4.1.4, package: Debian, ident: ..." up to the first comma."""
+    return version.partition(",")[0]
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0].strip(" \0")
+
+
+def _start_with_mpi(told: Launch, environ: Mapping[str, str], timeout_s: float | None) -> Start | None:
+    """The start over COMM_WORLD; None when it does not fit and Slurm can do it instead."""
+    if "mpi4py.MPI" not in sys.modules:
+        load().check_descriptors(_MPI_DESCRIPTORS)
+    slurm = launch_rules.by_slurm(environ)
+    can_do_without = slurm is not None and slurm.size == told.size
+    try:
+        mpi, first = _import_mpi()
+    except (ImportError, RuntimeError) as error:
+        if told.size == 1 or can_do_without:
+            return None
+        raise ConfigError(
+            f"{told.by} says that this is rank {told.rank} of {told.size}, but mpi4py cannot be "
+            f"imported ({error}): each process would be a world of its own. "
+            "pip install 'rdmacoll[mpi]', or start with RDMACOLL_RANK, _SIZE and _RENDEZVOUS."
+        ) from None
+    if mpi.Is_finalized():
+        raise ConfigError("MPI is already finalised in this process: init() has to come before.")
+    version = _first_line(mpi.Get_library_version())
+    world = mpi.COMM_WORLD
+    if told.by == OPEN_MPI and OPEN_MPI not in version and not mpi.Is_initialized():
+        says = "is not that MPI"
+    elif _initialized(mpi, timeout_s) and world.Get_size() != told.size:
+        says = f"says rank {world.Get_rank()} of {world.Get_size()}"
+    else:
+        return Start(
+            replace(told, by=f"{told.by} ({_short(version)})", rank=world.Get_rank()),
+            world,
+            owns_mpi=first,
+        )
+    if can_do_without:
+        return None
+    raise ConfigError(
+        f"{told.by} says that this is rank {told.rank} of {told.size}, but mpi4py's MPI ({version}) {says}: "
+        "each process would be a world of its own. Use the mpirun of that MPI, or install mpi4py for the "
+        "launcher's."
+    )
+
+
+def find_start(
+    comm: Any = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    listed: Launch | None = None,
+    environ: Mapping[str, str] | None = None,
+    values: Values | None = None,
+) -> Start:
+    """Who this process is, by the order of precedence above; `listed`: what `find_lists` gave. Raises
+    ConfigError.
+
+    MPI_Init may last as long as RDMACOLL_START_TIMEOUT_S of `values`, where that is set: the launcher watches
+    its processes, and slow ones are none of its business.
+    """
+    environ = os.environ if environ is None else environ
+    if comm is not None:
+        if rank is not None or size is not None or rendezvous is not None:
+            raise ConfigError("init() takes comm, or rank, size and rendezvous, not both.")
+        if not hasattr(comm, "Iallgatherv"):
+            raise ConfigError(f"comm={comm!r} is not a communicator of mpi4py.")
+        if not comm:  # how mpi4py writes MPI_COMM_NULL, freed communicators too
+            raise ConfigError(
+                "comm is MPI.COMM_NULL: this process is not in the communicator. Call init() with it on its "
+                "members alone."
+            )
+        if comm.Is_inter():
+            raise ConfigError("comm is an intercommunicator: pass comm.Merge(), one group of ranks.")
+        return Start(Launch("the given MPI communicator", comm.Get_rank(), comm.Get_size()), comm)
+    if listed is not None:
+        return Start(listed)
+    if rank is None and size is None:
+        check_inherited(environ)
+    told = launch_rules.by_hand(environ, rank=rank, size=size, rendezvous=rendezvous)
+    if told is not None:
+        return Start(told)
+    found = launch_rules.by_launchers(environ)
+    if _mpi_is_active() and not any(told.is_mpi for told in found):
+        world = sys.modules["mpi4py.MPI"].COMM_WORLD
+        found.insert(0, Launch("MPI", world.Get_rank(), world.Get_size(), is_mpi=True))
+    timeout_s = values.given_number("RDMACOLL_START_TIMEOUT_S") if values else None
+    if all(told.size == 1 for told in found):
+        check_alone(environ, is_launched=bool(found))
+    for told in found:
+        start = _start_with_mpi(told, environ, timeout_s) if told.is_mpi else Start(told)
+        if start is not None:
+            return start
+    return Start(Launch("no launcher", 0, 1))
+
+
+def find_lists(
+    told: Told,
+    values: Values,
+    *,
+    is_told_otherwise: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Launch | None:
+    """The start that lists of hosts describe: those of arguments and flags, or TF_CONFIG's in mode ps, where
+    nobody else says who takes part. Raises ConfigError.
+
+    is_told_otherwise: `init` was given a communicator, or rank and size.
+    """
+    environ = os.environ if environ is None else environ
+    is_colocated = values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated"
+    if told.has_lists():
+        if is_told_otherwise:
+            raise ConfigError(
+                "init() takes comm, or rank, size and rendezvous, or lists of hosts, not two of them."
+            )
+        return cluster_rules.launch_of(told, is_colocated=is_colocated)
+    variable = environ.get("TF_CONFIG", "")
+    if is_told_otherwise or not variable.strip() or values.text("RDMACOLL_MODE") != "ps":
+        return None
+    if launch_rules.by_hand(environ) is not None or _mpi_is_active():
+        return None
+    if any(launch.size > 1 for launch in launch_rules.by_launchers(environ)):
+        return None
+    check_inherited(environ)
+    variables = cluster_rules.told_by_tf_config(variable)
+    return cluster_rules.launch_of(variables, is_colocated=is_colocated) if variables else None
+
+
+def told_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
+    """What variables tell of this process's start, without starting anything. Raises ConfigError."""
+    environ = os.environ if environ is None else environ
+    told = launch_rules.by_hand(environ)
+    return told or next(iter(launch_rules.by_launchers(environ)), None)
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment for a program that it starts and that is no rank of this job: without the
+    variables of launchers, of TF_CONFIG and of starts by hand, and with `extra`. A program that calls
+    `init()` there is a world of its own.
+
+        subprocess.run([sys.executable, "evaluate.py"], env=rdmacoll.clean_environment())
+    """
+    return {**without_launch(os.environ), **(extra or {})}
+
+
+def variables() -> dict[str, str]:
+    """This process's environment, for those that only look at it."""
+    return dict(os.environ)
+
+
+def mark_children(rank: int | None) -> None:
+    """From now on programs that this process starts know that it is this rank; None: it is none any more."""
+    os.environ.pop(MARK, None)
+    if rank is not None:
+        os.environ[MARK] = mark_of(rank, os.environ)
+
+
+def cache_folder() -> Path:
+    """Where what is built or installed for tests and benchmarks is kept from run to run."""
+    return Path(os.environ.get("RDMACOLL_CACHE") or Path.home() / ".cache" / "rdmacoll")
+
+
+def told_rank(environ: Mapping[str, str] | None = None) -> int:
+    """This process's rank as far as variables tell it; 0 alone. Raises ConfigError."""
+    told = told_launch(environ)
+    return told.rank if told else 0

@@ -1,0 +1,306 @@
+"""Who takes part in a run with parameter servers that is started by hand, one command a process: lists of
+addresses say it, as TensorFlow's ClusterSpec does. Pure: flags and variables come as arguments.
+
+Workers are the first ranks, in the order of their list, and servers the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rdmacoll._abi.settings import Values
+from rdmacoll._base.outside import json_of, shown, text_of, whole_of
+from rdmacoll._start.launch import Launch, parse_address
+from rdmacoll.engine.errors import ConfigError
+
+_LISTS = ("job_name", "task_index", "ps_hosts", "worker_hosts")
+# Flags of tf_cnn_benchmarks that say who takes part, and how; "num_servers" is ours.
+_FLAGS = (*_LISTS, "server_protocol", "variable_update", "cross_replica_sync", "num_servers")
+# Both of these send gradients to servers; in the second one each worker keeps variables of its own.
+_UPDATES = ("parameter_server", "distributed_replicated")
+_TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
+_CHIEFS = ("chief", "master")
+_JOBS_MISSING_HERE = {
+    "evaluator": "there are no evaluators here: evaluate in a process of its own, without TF_CONFIG, from "
+    "the checkpoints that worker 0 writes",
+    "controller": "there is no controller here: start the workers and the servers alone",
+}
+_PROTOCOLS = {
+    "grpc": (False, "data goes over what RDMACOLL_TRANSPORT allows"),
+    "grpc+mpi": (False, "MPI carries no data here, which goes over what RDMACOLL_TRANSPORT allows"),
+    "grpc+verbs": (True, "RDMA is asked for, as by RDMACOLL_RDMA=true"),
+    "grpc+gdr": (True, "RDMA is asked for, as by RDMACOLL_RDMA=true; GPU memory goes through the host's"),
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What arguments, flags or TF_CONFIG say; empty where they say nothing."""
+
+    by: str
+    job_name: str = ""
+    task_index: int | None = None
+    ps_hosts: tuple[str, ...] = ()
+    worker_hosts: tuple[str, ...] = ()
+    protocol: str = ""
+    num_servers: str = ""
+    variable_update: str = ""
+    is_synchronous: bool | None = None
+
+    def has_lists(self) -> bool:
+        """Whether any of it says who takes part."""
+        hosts = self.ps_hosts + self.worker_hosts
+        return bool(self.job_name) or bool(hosts) or self.task_index is not None
+
+
+def flags_of(arguments: Sequence[str]) -> dict[str, str]:
+    """The flags of a command line that are ours, by name; the last one counts. Others may be anything.
+    A hyphen is an underscore, as programs with argparse have it. Raises ConfigError.
+
+    >>> flags_of(["train.py", "--job_name=ps", "--lr", "0.1", "-task_index", "1", "--", "--ps_hosts=x"])
+    {'job_name': 'ps', 'task_index': '1'}
+    """
+    is_list = isinstance(arguments, Sequence) and not isinstance(arguments, (str, bytes))
+    if not is_list or not all(isinstance(word, str) for word in arguments):
+        raise ConfigError(f"argv={shown(arguments)} is no list of words: give argv=True, or a list of words.")
+    found: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            break
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("-"):
+            continue
+        name = (flag[2:] if flag.startswith("--") else flag[1:]).replace("-", "_")
+        if name in _FLAGS and not equals:
+            if name == "cross_replica_sync":  # a switch, which may have a word behind it
+                is_word = bool(rest) and rest[0].lower() in (*_TRUE, *_FALSE)
+                value = rest.pop(0) if is_word else "true"
+            elif not rest or rest[0].startswith("--"):
+                raise ConfigError(f"{flag} has no value: give {flag}=VALUE.")
+            else:
+                value = rest.pop(0)
+        if name in _FLAGS:
+            found[name] = text_of(name, value.strip(), f"give {flag}=VALUE")
+        elif name in ("nocross_replica_sync", "no_cross_replica_sync"):
+            found["cross_replica_sync"] = "false"
+    return found
+
+
+def hosts_of(value: str | Sequence[str] | None, name: str) -> tuple[str, ...]:
+    """The addresses of a list, which may be one text with commas. Raises ConfigError.
+
+    >>> hosts_of("node1:2222, node2:2222", "ps_hosts"), hosts_of(None, "ps_hosts")
+    (('node1:2222', 'node2:2222'), ())
+    """
+    if value is None or (isinstance(value, str) and not value):
+        return ()
+    if not isinstance(value, (str, Sequence)):
+        raise ConfigError(
+            f"{name}={shown(value)} is a {type(value).__name__}: give a list of host:port, or one text with "
+            "commas."
+        )
+    items = value.split(",") if isinstance(value, str) else value
+    hosts = tuple(text_of(name, item, "give a list of host:port").strip() for item in items)
+    for host in hosts:
+        if parse_address(host) is None:
+            raise ConfigError(
+                f"{name} names {shown(host)}, which is not host:port (a port from 1 to 65535; an IPv6 "
+                "address in brackets)."
+            )
+    return hosts
+
+
+def _index_of(value: object) -> int | None:
+    if value is None or (isinstance(value, str) and not value):
+        return None
+    return whole_of("task_index", value, "tasks are counted from 0")
+
+
+def told_by(
+    flags: Mapping[str, str],
+    *,
+    job_name: str | None = None,
+    task_index: int | str | None = None,
+    ps_hosts: str | Sequence[str] | None = None,
+    worker_hosts: str | Sequence[str] | None = None,
+    protocol: str | None = None,
+) -> Told:
+    """What arguments say, and flags where these say nothing. Raises ConfigError."""
+    given = {
+        "job_name": job_name,
+        "task_index": task_index,
+        "ps_hosts": ps_hosts,
+        "worker_hosts": worker_hosts,
+        "server_protocol": protocol,
+    }
+    is_argument = any(given[name] is not None for name in _LISTS)
+    merged: dict[str, Any] = {**flags, **{name: value for name, value in given.items() if value is not None}}
+    return Told(
+        "arguments of init()" if is_argument else "the command line",
+        text_of("job_name", merged.get("job_name", ""), "give ps or worker"),
+        _index_of(merged.get("task_index")),
+        hosts_of(merged.get("ps_hosts"), "ps_hosts"),
+        hosts_of(merged.get("worker_hosts"), "worker_hosts"),
+        _checked_protocol(text_of("server_protocol", merged.get("server_protocol", ""))),
+        str(merged.get("num_servers", "")),
+        str(merged.get("variable_update", "")),
+        _flag_of(merged.get("cross_replica_sync", "")),
+    )
+
+
+def _flag_of(value: str) -> bool | None:
+    word = value.lower()
+    if word not in ("", *_TRUE, *_FALSE):
+        raise ConfigError(f"cross_replica_sync={shown(value)} is neither true nor false.")
+    return word in _TRUE if word else None
+
+
+def told_by_tf_config(text: str) -> Told | None:
+    """What TF_CONFIG says; None where it names no cluster. Raises ConfigError."""
+    told = json_of("TF_CONFIG", text, "put it right, or unset it")
+    cluster = told.get("cluster") if isinstance(told, dict) else None
+    if not cluster:
+        return None
+    task = told.get("task") or {}
+    if not isinstance(cluster, dict) or not isinstance(task, dict):
+        raise ConfigError(
+            'TF_CONFIG is not like {"cluster": {"ps": [...], "worker": [...]}, '
+            '"task": {"type": "ps", "index": 0}}: put it right, or unset it.'
+        )
+    unknown = sorted(set(cluster) - {"ps", "worker", "evaluator", *_CHIEFS})
+    if unknown:
+        raise ConfigError(f"TF_CONFIG names the job {shown(unknown[0])}: there are chief, worker and ps.")
+    chiefs = [host for job in _CHIEFS for host in hosts_of(cluster.get(job), f"TF_CONFIG's {job}")]
+    if len(chiefs) > 1:
+        raise ConfigError(
+            f"TF_CONFIG names {len(chiefs)} chiefs ({', '.join(chiefs)}): there is one at most."
+        )
+    kind = text_of("TF_CONFIG's task type", task.get("type", ""), "give chief, worker or ps")
+    index = _index_of(task.get("index"))
+    if kind in _CHIEFS and chiefs:
+        if index:
+            raise ConfigError(f"TF_CONFIG's task is {kind} {index}: there is one chief, with the index 0.")
+        kind, index = "worker", 0
+    elif kind == "worker" and index is not None and index >= 0:
+        index += len(chiefs)
+    workers = hosts_of(cluster.get("worker"), "TF_CONFIG's worker")
+    return Told("TF_CONFIG", kind, index, hosts_of(cluster.get("ps"), "TF_CONFIG's ps"), (*chiefs, *workers))
+
+
+def _checked_protocol(protocol: str) -> str:
+    if protocol and protocol not in _PROTOCOLS:
+        raise ConfigError(
+            f"server_protocol={shown(protocol)} is unknown: give {', '.join(_PROTOCOLS)}, or none."
+        )
+    return protocol
+
+
+def launch_of(told: Told, *, is_colocated: bool) -> Launch:
+    """The start that lists describe. Raises ConfigError."""
+    if told.job_name in _JOBS_MISSING_HERE:
+        raise ConfigError(f"job_name={told.job_name}: {_JOBS_MISSING_HERE[told.job_name]}.")
+    if told.job_name not in ("", "ps", "worker"):
+        raise ConfigError(f"job_name={shown(told.job_name)} is unknown ({told.by}): give ps or worker.")
+    if told.variable_update and told.variable_update not in _UPDATES:
+        raise ConfigError(
+            f"variable_update={told.variable_update} has no parameter servers: start workers with mpirun, "
+            f"without lists of hosts, or give {' or '.join(_UPDATES)}."
+        )
+    wanted = {"job_name": told.job_name, "worker_hosts": told.worker_hosts, "ps_hosts": told.ps_hosts}
+    if is_colocated:
+        if told.ps_hosts or told.job_name == "ps":
+            raise ConfigError(
+                f"{'ps_hosts' if told.ps_hosts else 'job_name=ps'} names parameter servers, and "
+                "RDMACOLL_SERVER_PLACEMENT=colocated says that every worker serves instead: leave one of "
+                "them out."
+            )
+        del wanted["ps_hosts"]
+    missing = [name for name, value in wanted.items() if not value]
+    if missing:
+        raise ConfigError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing ({told.by}): a start by "
+            "hand has job_name (ps or worker), task_index, ps_hosts and worker_hosts in every process."
+        )
+    hosts = told.worker_hosts + told.ps_hosts
+    tasks = told.ps_hosts if told.job_name == "ps" else told.worker_hosts
+    rank = _index_in(told, len(tasks)) + (len(told.worker_hosts) if told.job_name == "ps" else 0)
+    launch = Launch(told.by, rank, len(hosts), hosts[0], hosts=hosts, servers=len(told.ps_hosts))
+    _check_duplicates(launch)
+    return launch
+
+
+def _index_in(told: Told, tasks: int) -> int:
+    among = f"{told.job_name}_hosts names {tasks}, so tasks are 0 to {tasks - 1}"
+    if told.task_index is None and tasks > 1:
+        raise ConfigError(f"task_index is missing ({told.by}): {among}, one for each process.")
+    index = told.task_index or 0
+    if not 0 <= index < tasks:
+        raise ConfigError(f"task_index={index} ({told.by}) is out of range: {among}.")
+    return index
+
+
+def _check_duplicates(launch: Launch) -> None:
+    seen: dict[str, int] = {}
+    for rank, host in enumerate(launch.hosts):
+        first = seen.setdefault(host.lower(), rank)
+        if first != rank:
+            raise ConfigError(
+                f"{launch.name(first)} and {launch.name(rank)} have the same address {host}: give every "
+                "process a port of its own."
+            )
+
+
+def settings_of(told: Told, launch: Launch | None, values: Values) -> dict[str, object]:
+    """The settings that follow from lists and protocol, beside `values`, which they must not contradict.
+
+    Raises ConfigError.
+    """
+    found: dict[str, object] = {}
+    if launch is not None:
+        found = {"mode": "ps"}
+        if values.is_given("RDMACOLL_MODE") and values.text("RDMACOLL_MODE") != "ps":
+            raise ConfigError(
+                f"lists of hosts ({told.by}) start parameter servers, and RDMACOLL_MODE="
+                f"{values.text('RDMACOLL_MODE')} says that there are none: leave one of them out."
+            )
+        if launch.servers:
+            found["num_servers"] = launch.servers
+            given = values.text("RDMACOLL_NUM_SERVERS") if values.is_given("RDMACOLL_NUM_SERVERS") else ""
+            for text in (told.num_servers, given):
+                if text and text != str(launch.servers):
+                    raise ConfigError(
+                        f"the lists ({told.by}) have {launch.servers} parameter servers, and "
+                        f"RDMACOLL_NUM_SERVERS says {text}: leave it out."
+                    )
+    elif told.num_servers:
+        found = {"mode": "ps", "num_servers": told.num_servers}
+    if told.is_synchronous is not None and (launch is not None or not told.is_synchronous):
+        found["ps_sync"] = told.is_synchronous
+        text = "true" if told.is_synchronous else "false"
+        if values.is_given("RDMACOLL_PS_SYNC") and values.text("RDMACOLL_PS_SYNC") != text:
+            raise ConfigError(
+                f"cross_replica_sync={text}, and RDMACOLL_PS_SYNC says otherwise: leave one of them out."
+            )
+    if told.protocol and _PROTOCOLS[told.protocol][0]:
+        found["rdma"] = True
+        if values.is_given("RDMACOLL_RDMA") and values.text("RDMACOLL_RDMA") == "false":
+            raise ConfigError(
+                f"server_protocol={told.protocol} asks for RDMA, and RDMACOLL_RDMA (TF_RDMA_ENABLED) is "
+                "false: change one of them."
+            )
+    return found
+
+
+def protocol_sentence(told: Told, values: Values) -> str:
+    """What a protocol of TensorFlow's servers comes to here, or ""."""
+    if not told.protocol:
+        return ""
+    asks, meaning = _PROTOCOLS[told.protocol]
+    allowed = values.text("RDMACOLL_TRANSPORT")
+    if asks and allowed not in ("", "auto") and "rdma" not in allowed.split(","):
+        meaning = f"RDMACOLL_TRANSPORT={allowed} leaves RDMA out, and is obeyed"
+    return f"server_protocol={told.protocol}: {meaning}."

@@ -1,0 +1,90 @@
+"""What a program that a rank starts inherits: the variables by which that rank knows who it is. Pure: the
+variables come as a mapping."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rdmacoll._base.outside import shown
+from rdmacoll.engine.errors import ConfigError
+
+# Set in a rank of several while its world stands: who it is, and by which variables.
+MARK = "_RDMACOLL_RANK"
+# By their values a launcher's start of one process differs from all others.
+_TELLING = (
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    *("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "PMIX_SIZE", "PMIX_NAMESPACE"),
+    *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+    *("RDMACOLL_RANK", "RDMACOLL_SIZE", "RDMACOLL_RENDEZVOUS", "RDMACOLL_JOB_ID", "TF_CONFIG"),
+)
+_RANKS = tuple(name for name in _TELLING if name.endswith(("RANK", "PROCID", "TF_CONFIG")))
+_OF_LAUNCHERS = (
+    *("OMPI_", "PMIX_", "PMI_", "PRTE_", "MV2_", "MPI_LOCAL", "HYDRA_", "JSM_NAMESPACE_", "FLUX_"),
+    *("SLURM_", "HOROVOD_", "TORCHELASTIC_", "GROUP_", "ROLE_"),
+)
+_NAMES = (
+    *(*_TELLING, MARK, "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("RDMACOLL_PORT", "RDMACOLL_MODE", "RDMACOLL_NUM_SERVERS"),
+)
+
+
+def without_launch(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables but for those that say which process of a job this is.
+
+    >>> without_launch({"PATH": "/bin", "OMPI_COMM_WORLD_RANK": "1", "RDMACOLL_LOG": "info", "RANK": "1"})
+    {'PATH': '/bin', 'RDMACOLL_LOG': 'info'}
+    """
+    return {
+        name: value
+        for name, value in variables.items()
+        if name not in _NAMES and not name.startswith(_OF_LAUNCHERS)
+    }
+
+
+def _digest(variables: Mapping[str, str]) -> str:
+    told = "\0".join(f"{name}={variables.get(name, '')}" for name in _TELLING)
+    return hashlib.sha256(told.encode(errors="backslashreplace")).hexdigest()[:16]
+
+
+def _stat_of(pid: int, proc: Path) -> tuple[str, int]:
+    """When a process began, in the kernel's ticks, and its parent; ("", 0) for one that is not there."""
+    try:
+        fields = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return fields[19], int(fields[1])
+    except (OSError, IndexError, ValueError):
+        return "", 0
+
+
+def mark_of(rank: int, variables: Mapping[str, str], proc: Path = Path("/proc")) -> str:
+    """What MARK says in this process, which is a rank."""
+    return f"{os.getpid()}:{_stat_of(os.getpid(), proc)[0]}:{rank}:{_digest(variables)}"
+
+
+def _is_ancestor(pid: str, began: str, proc: Path) -> bool:
+    here = os.getpid()
+    while here > 1:
+        _, here = _stat_of(here, proc)
+        if str(here) == pid:
+            return _stat_of(here, proc)[0] == began
+    return False
+
+
+def check_inherited(variables: Mapping[str, str], proc: Path = Path("/proc")) -> None:
+    """Raises ConfigError where a rank that is still in its world has started this process, whose variables
+    would make it that rank once more."""
+    parts = variables.get(MARK, "").split(":")
+    if len(parts) != 4 or parts[0] == str(os.getpid()) or parts[3] != _digest(variables):
+        return
+    pid, began, rank, _ = parts
+    if not any(variables.get(name) for name in _RANKS) or not _is_ancestor(pid, began, proc):
+        return
+    told = [f"{name}={shown(variables[name])}" for name in _TELLING if variables.get(name)]
+    raise ConfigError(
+        f"this process was started by rank {rank} of a running job (pid {pid}) and has inherited the "
+        f"variables of its start ({', '.join(told[:3])}): init() would make it rank {rank} once more. Start "
+        "it with env=rdmacoll.clean_environment(), and it is a world of its own; or call no init() there."
+    )

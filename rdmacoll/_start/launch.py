@@ -1,0 +1,348 @@
+"""Reads from a launcher's variables who this process is. Pure: the variables come as a mapping."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from rdmacoll._base.outside import shown, text_of, whole_of
+from rdmacoll.engine.errors import ConfigError
+
+OPEN_MPI = "Open MPI"
+
+
+class Variables(NamedTuple):
+    """Who sets them, the one with the number of processes, and the one with the rank."""
+
+    by: str
+    size: str
+    rank: str
+
+
+# Those of MPI. PMIX has no size of its own: OMPI's or Slurm's is beside it.
+MPI_VARIABLES = (
+    Variables(OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    Variables("MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
+    Variables("a PMI launcher (MPICH, Intel MPI)", "PMI_SIZE", "PMI_RANK"),
+    Variables("a PMIx launcher", "PMIX_SIZE", "PMIX_RANK"),
+)
+TORCHRUN_VARIABLES = Variables("torchrun", "WORLD_SIZE", "RANK")
+# They say that there are several processes, and not all that a start needs.
+OTHER_VARIABLES = (
+    Variables("a PMIx launcher", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
+    Variables("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
+    Variables("Hydra", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+)
+# Only srun sets these: a batch script has SLURM_NTASKS too, but is one process.
+_SRUN_VARIABLES = (
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_ID",
+    "SLURM_STEPID",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_SRUN_COMM_HOST",
+)
+_NAMES_SHOWN = 16
+_PORT_FIRST, _PORTS = 15000, 15000  # below Linux' ephemeral ports
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started: by whom, its rank, the world's size, and rank 0's address."""
+
+    by: str
+    rank: int
+    size: int
+    rendezvous: str = ""  # host:port, where MPI does not carry the texts
+    variables: tuple[str, ...] = ()  # that told rank and size, where `by` does not name them
+    is_mpi: bool = False  # MPI carries the texts, where this process has that MPI
+    hosts: tuple[str, ...] = ()  # host:port of every rank, where lists say who takes part
+    servers: int = 0  # how many of them, the last ones, are parameter servers
+    job: str = ""  # the launcher's name for this start, the same on all of its ranks; empty: it has none
+
+    def name(self, rank: int) -> str:
+        """What sentences call a rank: "rank 3", and where lists name it "worker 1" or "ps 0"."""
+        if not self.hosts:
+            return f"rank {rank}"
+        workers = self.size - self.servers
+        return f"worker {rank}" if rank < workers else f"ps {rank - workers}"
+
+    def place(self, rank: int) -> str:
+        """The name with the address at which the rank is met."""
+        if self.hosts:
+            return f"{self.name(rank)} ({self.hosts[rank]})"
+        return f"{self.name(rank)} at {self.rendezvous}"
+
+    def missing(self, here: Collection[int]) -> str:
+        """The ranks beside 0 that are not `here`, for sentences: the first ones, where there are many."""
+        missing = [rank for rank in range(1, self.size) if rank not in here]
+        more = ", ..." if len(missing) > _NAMES_SHOWN else ""
+        if self.hosts:
+            return ", ".join(self.place(rank) for rank in missing[:_NAMES_SHOWN]) + more
+        shown = ", ".join(map(str, missing[:_NAMES_SHOWN])) + more
+        plural = "s" if len(missing) != 1 else ""
+        return f"rank{plural} {shown} of {self.size} at {self.rendezvous}"
+
+    def address_source(self, rank: int) -> str:
+        """What to change where the address of a rank will not do."""
+        if not self.hosts:
+            return "RDMACOLL_RENDEZVOUS"
+        return "worker_hosts" if rank < self.size - self.servers else "ps_hosts"
+
+    def lists(self) -> dict[str, str] | None:
+        """The lists that say who takes part, which are the same on all ranks."""
+        if not self.hosts:
+            return None
+        workers = self.size - self.servers
+        return {"worker_hosts": ",".join(self.hosts[:workers]), "ps_hosts": ",".join(self.hosts[workers:])}
+
+    def lists_text(self) -> str:
+        """The same in one phrase."""
+        return " and ".join(f"{name}={hosts}" for name, hosts in (self.lists() or {}).items() if hosts)
+
+    def describe(self) -> str:
+        """One phrase for the log and for messages."""
+        if self.hosts:
+            plural = "" if self.servers == 1 else "s"
+            with_servers = f"with {self.servers} parameter server{plural}"
+            beside = with_servers if self.servers else "where every worker serves"
+            return (
+                f"{self.by}: {self.name(self.rank)} at {self.hosts[self.rank]}, rank {self.rank} of "
+                f"{self.size} {beside}"
+            )
+        if self.size == 1:
+            return f"{self.by}: a world of one"
+        told = f" (from {' and '.join(self.variables)})" if self.variables else ""
+        address = f", rendezvous at {self.rendezvous}" if self.rendezvous else ""
+        return f"{self.by}: rank {self.rank} of {self.size}{told}{address}"
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    return whole_of(name, environ[name], "start with a launcher that sets it, or unset it")
+
+
+def checked(launch: Launch) -> Launch:
+    """The launch, or a ConfigError when rank and size cannot be."""
+    if launch.size < 1:
+        raise ConfigError(f"{launch.by}: size {launch.size}; a world has at least one rank.")
+    if not 0 <= launch.rank < launch.size:
+        raise ConfigError(
+            f"{launch.by}: rank {launch.rank} of {launch.size}; ranks are 0 to {launch.size - 1}."
+        )
+    return launch
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of "host:port" or "[v6]:port".
+
+    >>> split_address("[::1]:4000"), split_address("node7:4000")
+    (('::1', 4000), ('node7', 4000))
+    """
+    found = parse_address(address)
+    if found is None:
+        raise ConfigError(
+            f"RDMACOLL_RENDEZVOUS={shown(address)} is not host:port (rank 0's host, and a free port there "
+            "from 1 to 65535; an IPv6 address in brackets)."
+        )
+    return found
+
+
+def parse_address(address: str) -> tuple[str, int] | None:
+    """As `split_address`; None for what is none."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
+    return (host, int(port)) if colon and is_port and _is_host(host) else None
+
+
+def _is_host(host: str) -> bool:
+    """Whether it could be a name or an address. The resolver raises UnicodeError for others."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return bool(host) and host.isprintable() and not any(letter.isspace() for letter in host)
+
+
+def _join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def by_hand(
+    environ: Mapping[str, str],
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+) -> Launch | None:
+    """The world that arguments or RDMACOLL_RANK, _SIZE and _RENDEZVOUS describe; None without them."""
+    given = {
+        "RDMACOLL_RANK": rank,
+        "RDMACOLL_SIZE": size,
+        "RDMACOLL_RENDEZVOUS": rendezvous,
+    }
+    as_argument = any(value is not None for value in given.values())
+    merged = {name: text_of(name, value) for name, value in given.items() if value is not None}
+    merged.update({name: environ[name] for name in given if name not in merged and name in environ})
+    if not merged:
+        return None
+    by = "arguments of init()" if as_argument else "RDMACOLL_RANK and RDMACOLL_SIZE"
+    if set(merged) == {"RDMACOLL_SIZE"} and merged["RDMACOLL_SIZE"].strip() == "1":
+        merged["RDMACOLL_RANK"] = "0"
+    missing = [name for name in ("RDMACOLL_RANK", "RDMACOLL_SIZE") if name not in merged]
+    if missing:
+        raise ConfigError(
+            f"{', '.join(sorted(merged))} without {' and '.join(missing)}: a start by hand "
+            "needs RDMACOLL_RANK, RDMACOLL_SIZE and, from two ranks on, RDMACOLL_RENDEZVOUS."
+        )
+    launch = checked(
+        Launch(
+            by,
+            _number(merged, "RDMACOLL_RANK"),
+            _number(merged, "RDMACOLL_SIZE"),
+            merged.get("RDMACOLL_RENDEZVOUS", ""),
+        )
+    )
+    if launch.size > 1:
+        if not launch.rendezvous:
+            raise ConfigError(
+                f"RDMACOLL_SIZE is {launch.size}, but RDMACOLL_RENDEZVOUS is not set: give host:port "
+                "of rank 0, the same on every rank."
+            )
+        split_address(launch.rendezvous)
+    return launch
+
+
+def by_mpi(environ: Mapping[str, str]) -> Launch | None:
+    """What an MPI launcher says about this process, whether or not this process has that MPI."""
+    for by, size, rank in MPI_VARIABLES:
+        if size in environ and rank in environ:
+            numbers = _number(environ, rank), _number(environ, size)
+            namespace = environ.get("PMIX_NAMESPACE", "")
+            job = f"PMIX_NAMESPACE={namespace}" if namespace else ""
+            return checked(Launch(by, *numbers, variables=(rank, size), is_mpi=True, job=job))
+    return None
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of a Slurm node list.
+
+    >>> first_host("gpu[07-09,12],login1"), first_host("a1,b2"), first_host("rack[2-3]-n[01,04]")
+    ('gpu07', 'a1', 'rack2-n01')
+    """
+    depth, end = 0, len(nodelist)
+    for position, letter in enumerate(nodelist):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            end = position
+            break
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", nodelist[:end])
+
+
+def by_slurm(environ: Mapping[str, str]) -> Launch | None:
+    """What srun says about this process."""
+    if "SLURM_PROCID" not in environ or not any(name in environ for name in _SRUN_VARIABLES):
+        return None
+    size = next((n for n in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if n in environ), None)
+    if size is None:
+        return None
+    rank_of, size_of = _number(environ, "SLURM_PROCID"), _number(environ, size)
+    launch = checked(Launch("Slurm's srun", rank_of, size_of, variables=("SLURM_PROCID", size)))
+    if launch.size == 1:
+        return launch
+    nodes = next(
+        (
+            environ[name]
+            for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+            if environ.get(name)
+        ),
+        environ.get("SLURM_LAUNCH_NODE_IPADDR", ""),
+    )
+    host = first_host(nodes)
+    if not host:
+        raise ConfigError(
+            f"srun started {launch.size} tasks, but no SLURM_JOB_NODELIST says where task 0 is. Set "
+            "RDMACOLL_RENDEZVOUS, RDMACOLL_RANK and RDMACOLL_SIZE."
+        )
+    job, step = (_digits(environ.get(name, "")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    address = _join_address(host, _PORT_FIRST + (job * 101 + step) % _PORTS)
+    return replace(launch, rendezvous=address, job=_slurm_job(environ))
+
+
+def _slurm_job(environ: Mapping[str, str]) -> str:
+    """A requeued job repeats its number and those of its steps: the count of restarts tells them apart."""
+    job = next((environ[name] for name in ("SLURM_HET_JOB_ID", "SLURM_JOB_ID") if environ.get(name)), "")
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
+    restarts = environ.get("SLURM_RESTART_COUNT") or "0"
+    again = f", restart {restarts}" if restarts != "0" else ""
+    return f"Slurm job {job} step {step}{again}" if job and step else ""
+
+
+def _digits(text: str) -> int:
+    """The number that a text's first digits make; a step may be "12.batch"."""
+    return int(re.sub(r"[^0-9]", "", text)[:18] or 0)
+
+
+def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
+    """What torchrun (or a script in its manner) says about this process."""
+    if "WORLD_SIZE" not in environ:
+        return None
+    size = _number(environ, "WORLD_SIZE")
+    if "RANK" not in environ:
+        if size <= 1:
+            return None
+        raise ConfigError(
+            f"WORLD_SIZE={size} is set, but RANK is not: each process would be a world of its own. Give "
+            "every process RANK, MASTER_ADDR and MASTER_PORT as torchrun does, or unset WORLD_SIZE."
+        )
+    by, size_name, rank_name = TORCHRUN_VARIABLES
+    launch = checked(Launch(by, _number(environ, rank_name), size, variables=(rank_name, size_name)))
+    if launch.size == 1:
+        return launch
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    if missing:
+        raise ConfigError(
+            f"RANK and WORLD_SIZE={launch.size} are set, but not {' and '.join(missing)}: rank 0's "
+            "address is unknown."
+        )
+    port = _number(environ, "MASTER_PORT")
+    # The launcher itself may serve MASTER_PORT for the whole job.
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
+        port += 1 if port < 65535 else -1
+    address = _join_address(environ["MASTER_ADDR"], port)
+    return replace(launch, rendezvous=address, job=_torchrun_job(environ))
+
+
+def _torchrun_job(environ: Mapping[str, str]) -> str:
+    """Each node's agent counts the restarts of its own workers alone: the count is the same on all ranks
+    where there is one agent."""
+    run = environ.get("TORCHELASTIC_RUN_ID", "none")
+    restarts = environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
+    again = f", restart {restarts}" if restarts != "0" and environ.get("GROUP_WORLD_SIZE") == "1" else ""
+    return "" if run in ("", "none") else f"torchrun {run}{again}"
+
+
+def by_launchers(environ: Mapping[str, str]) -> list[Launch]:
+    """What launchers say about this process, the one to believe first: each may have started the next.
+
+    One that started a single process hides none that started several. MPI comes first, since its mpirun
+    leaves what srun said to its own helpers in the environment. Raises ConfigError where two disagree
+    otherwise.
+    """
+    mpi, slurm, torchrun = by_mpi(environ), by_slurm(environ), by_torchrun(environ)
+    if torchrun is not None and torchrun.size > 1 and "TORCHELASTIC_RUN_ID" in environ:
+        return [torchrun]  # its own mark: whoever else is named has started torchrun
+    found = [launch for launch in (mpi, slurm, torchrun) if launch is not None]
+    found.sort(key=lambda launch: launch.size == 1)
+    differ = slurm and torchrun and (slurm.rank, slurm.size) != (torchrun.rank, torchrun.size)
+    if slurm and torchrun and found[0] is slurm and torchrun.size > 1 and differ:
+        raise ConfigError(
+            f"{slurm.by} says rank {slurm.rank} of {slurm.size}, {torchrun.by} says rank {torchrun.rank} of "
+            f"{torchrun.size} ({' and '.join(torchrun.variables)}): unset what does not hold, or start with "
+            "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS."
+        )
+    return found

@@ -1,0 +1,41 @@
+"""Who of this node is gone before the engine can tell: whose listening socket does not exist any more.
+
+For starts over MPI, which does not say that a rank has died. Looked up, not called: a rank that is late
+would find its queue full of callers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rdmacoll._start.carrier import left
+
+_TABLE = Path("/proc/net/unix")
+
+
+class Presence:
+    """The ranks of this node by the names of their sockets, from all ranks' cards."""
+
+    def __init__(self, cards: Sequence[str], rank: int) -> None:
+        parsed = [json.loads(card) for card in cards]
+        self._mine = parsed[rank].get("unix")
+        self._others = [
+            (other, card)
+            for other, card in enumerate(parsed)
+            if "unix" in card and card.get("node") == parsed[rank].get("node")
+        ]
+
+    def check(self) -> None:
+        """Raises RankFailedError for the first rank that is gone."""
+        try:
+            lines = _TABLE.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return
+        present = {line.rpartition("@")[2] for line in lines if "@" in line}
+        if self._mine not in present:
+            return  # this system does not list them
+        for other, card in self._others:
+            if card["unix"] not in present:
+                raise left(other, card["host"], f"{card['host']}, pid {card['pid']}", "its process has ended")

@@ -1,0 +1,395 @@
+"""The side of every rank but 0: comes to rank 0, and from its answer on shows signs of life by a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hmac
+import json
+import select
+import socket
+import struct
+import threading
+import time
+from typing import Any, Callable
+
+from rdmacoll._base import channel, threads
+from rdmacoll._base.log import Log
+from rdmacoll._start.carrier import left
+from rdmacoll._start.launch import Launch, split_address
+from rdmacoll._start.patience import Patience
+from rdmacoll._start.rendezvous_door import Porter, Self
+from rdmacoll._start.rendezvous_link import Link
+from rdmacoll._start.rendezvous_place import bridge_of
+from rdmacoll.engine.errors import (
+    ConfigError,
+    RankFailedError,
+    RdmacollError,
+    error_from_json,
+    error_to_fields,
+)
+
+_NO_LOCK = contextlib.nullcontext()
+_RETRY_S = 0.05
+_ANSWER_S = 5.0
+_TICK_S = 0.25
+_TELL_S = 2.0  # how long rank 0 is looked for by who only has to tell it of an error
+_OLD_S = 2.0  # an error that was heard so long before it is raised is told with its age
+# As an engine does, which expects callers to speak first.
+_SILENCE = "who is there says nothing, so a run has begun without this process, or it is another program"
+_ANSWER_BYTES_MAX = 64 << 20
+
+
+class EarlyError(Exception):
+    """Nobody there, or the connection ended before rank 0 has let this rank in: come again."""
+
+
+class UnresolvedError(EarlyError):
+    """The name of rank 0's host has no address."""
+
+
+def _look_nowhere(_within_s: float) -> None:
+    time.sleep(_within_s)
+
+
+class Call:
+    """One try to reach the rank that listens at the rendezvous."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        secret: bytes,
+        look: Callable[[float], None] = _look_nowhere,
+        answer_s: float | None = None,
+    ) -> None:
+        """look: what else is looked at while an answer is waited for, so many seconds at most. answer_s: how
+        long each answer may take."""
+        self._launch, self._secret, self._look = launch, secret, look
+        self._answer_s = _ANSWER_S if answer_s is None else answer_s
+        self.link: Link | None = None
+
+    def say(self, hello: dict[str, Any]) -> Any:
+        """Connects, proves the secret, says `hello`; the answer. Raises EarlyError, ConfigError."""
+        try:
+            return self._say(hello)
+        except (EarlyError, ConfigError):
+            self.close()
+            raise
+        except (OSError, channel.ProtocolError) as error:
+            self.close()
+            raise EarlyError(str(getattr(error, "strerror", None) or error)) from None
+
+    def _say(self, hello: dict[str, Any]) -> Any:
+        connection = self._connected()
+        self.link = link = Link(connection)
+        link.push(channel.CALL)
+        greeting = self._exactly(link, channel.GREETING_BYTES)
+        name, place = self._launch.name(0), self._launch.place(0)
+        if not greeting.startswith(channel.MAGIC):
+            raise ConfigError(
+                f"{self._launch.rendezvous} is not {name} of an rdmacoll job: another program listens there. "
+                f"Choose another port in {self._launch.address_source(0)}."
+            )
+        proof = channel.caller_proof(self._secret, greeting)
+        link.push(proof)
+        answer = self._exactly(link, channel.MAC_BYTES)
+        if not hmac.compare_digest(answer, channel.listener_proof(self._secret, greeting, proof)):
+            refused = "refused our secret" if answer == channel.REFUSED else "does not know our secret"
+            raise ConfigError(
+                f"{place} {refused}: the file of RDMACOLL_SECRET_FILE must "
+                "have the same content on every host. Copy rank 0's, or put it in a shared home."
+            )
+        link.begin(channel.session_key(self._secret, greeting, proof), b"down", b"up", _ANSWER_BYTES_MAX)
+        link.say(hello)
+        return self._answer(link)
+
+    def _connected(self) -> socket.socket:
+        host, port = split_address(self._launch.rendezvous)
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise UnresolvedError(f"cannot resolve {host}: {error.strerror}") from None
+        last = EarlyError("nobody answers")
+        for address in dict.fromkeys(map(_address, (where for *_, where in found))):
+            try:
+                connection = socket.create_connection((address, port), timeout=self._answer_s)
+            except OSError as error:
+                is_late = isinstance(error, socket.timeout)
+                last = EarlyError(f"{address}: {'no answer' if is_late else error.strerror}{_way(address)}")
+                continue
+            if connection.getsockname() == connection.getpeername():
+                # While nobody listens there, the system may choose the very same port for a caller of that
+                # host, which has then met itself and keeps the port from rank 0: off, without TIME_WAIT.
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return connection
+        raise last
+
+    def _exactly(self, link: Link, count: int) -> bytes:
+        data = bytearray()
+        deadline = time.monotonic() + self._answer_s
+        while len(data) < count:
+            if not _is_readable(link, _RETRY_S):
+                if time.monotonic() > deadline:
+                    raise EarlyError(_SILENCE)
+                self._look(0)  # two who were given different lists may call each other
+                continue
+            data += link.receive(count - len(data))
+        return bytes(data)
+
+    def _answer(self, link: Link) -> Any:
+        deadline = time.monotonic() + self._answer_s
+        while (answer := link.take()) is None:
+            if time.monotonic() > deadline:
+                raise EarlyError("it does not answer")
+            if _is_readable(link, _RETRY_S):
+                link.add(link.receive())
+            self._look(0)
+        return answer
+
+    def close(self) -> None:
+        """Hangs up; idempotent."""
+        if self.link is not None:
+            self.link.connection.close()
+
+
+def _address(where: Any) -> str:
+    """Of what getaddrinfo gives: with the interface, where an address means nothing without one."""
+    return f"{where[0]}%{where[3]}" if len(where) > 3 and where[3] else str(where[0])
+
+
+def _way(address: str) -> str:
+    bridge = bridge_of(address)
+    return f" (it is the bridge {bridge} of this host, where no other host is)" if bridge else ""
+
+
+def _is_readable(
+    link: Link, within_s: float, lock: contextlib.AbstractContextManager[Any] = _NO_LOCK
+) -> bool:
+    """lock: of the link's output, where two threads write."""
+    poll = select.poll()
+    poll.register(link.connection, select.POLLIN | (select.POLLOUT if link.has_output() else 0))
+    events = poll.poll(within_s * 1000)
+    if events and events[0][1] & select.POLLOUT:
+        with lock:
+            link.flush()
+    return bool(events) and bool(events[0][1] & ~select.POLLOUT)
+
+
+class RendezvousGuest:
+    """The side of every rank but 0. Raises ConfigError."""
+
+    def __init__(
+        self,
+        me: Self,
+        secret: bytes,
+        patience: Patience,
+        log: Log,
+        silence_s: float,
+        found: ConfigError | None = None,
+    ) -> None:
+        """found: why this rank cannot go on, which rank 0 is to hear."""
+        self._me, self._launch, self._secret = me, me.launch, secret
+        self._patience, self._silence_s = patience, silence_s
+        # Lists give this rank an address, too: it holds that until the others are here.
+        self._porter = Porter(me.launch, secret, me.who, log) if me.launch.hosts else None
+        self._link: Link | None = None
+        self._changed = threading.Condition()  # guards the link, and what has come
+        self._end: RdmacollError | None = None  # why no further round will come
+        self._end_at = 0.0
+        self._answer: list[str] = []
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+        # What this rank or its own door has found before rank 0 was met, and how long it is kept for rank 0.
+        self._found = found
+        self._tell_until = time.monotonic() + _TELL_S
+
+    def join(self) -> None:
+        """Comes to rank 0, however late rank 0 is, and says who this is."""
+        me, place = self._launch.name(self._launch.rank), self._launch.place(0)
+        while self._link is None:
+            call = Call(self._launch, self._secret, self._look_at_the_door)
+            try:
+                reason = self._judged(call.say(self._me.hello()))
+                self._link = call.link
+                continue
+            except EarlyError as error:
+                call.close()
+                # Its frames would keep it in a circle, and with it all that callers of init() hold.
+                reason = error.with_traceback(None)
+            self._look_at_the_door(_RETRY_S)
+            if self._found is not None and time.monotonic() > self._tell_until:
+                raise self._found
+            self._patience.report(f"waiting for {place}: {reason}")
+            if self._patience.is_over():
+                raise ConfigError(
+                    f"{me} cannot reach {place} {self._patience.limit()}: {reason}. {self._cure(reason)}"
+                )
+        if self._found is not None:
+            self._link.say({"error": error_to_fields(self._found)})
+            raise self._found
+        self._link.try_path()
+        self._thread = threading.Thread(target=self._attend, name="rdmacoll-rendezvous", daemon=True)
+        threads.start(self._thread)
+
+    def _judged(self, answer: Any) -> EarlyError:
+        """Raises EarlyError or what ends the start, unless rank 0 has let this rank in."""
+        if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
+            raise error_from_json(json.dumps(answer["error"]))
+        if isinstance(answer, dict) and answer.get("early"):
+            raise EarlyError("it is still in its last world, or in one that has failed")
+        if not isinstance(answer, dict) or not answer.get("welcome"):
+            raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
+        return EarlyError("")
+
+    def _cure(self, reason: EarlyError) -> str:
+        if isinstance(reason, UnresolvedError):
+            return f"Give a name or an IP address of its host in {self._launch.address_source(0)}."
+        return (
+            f"Nobody serves this address: is {self._launch.name(0)} started there, has its start not failed, "
+            "and does a firewall let the port through?"
+        )
+
+    def _look_at_the_door(self, within_s: float) -> None:
+        if self._porter is None:
+            time.sleep(within_s)
+            return
+        try:
+            self._porter.look(within_s)
+        except ConfigError as error:
+            if self._thread is not None:
+                self._say({"error": error_to_fields(error)})
+                raise
+            # Rank 0, which would wait for this rank in vain, is to hear of it, too.
+            if self._found is None:
+                self._found, self._tell_until = error, time.monotonic() + _TELL_S
+
+    def _say(self, value: Any) -> None:
+        with self._changed:
+            if self._link is not None:
+                self._link.say(value)
+
+    def exchange(self, text: str, watch: Callable[[], None]) -> list[str]:
+        """One round: everybody's text, by rank."""
+        self._answer.clear()
+        self._say({"text": text})
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_news, _TICK_S)
+                if self._answer:
+                    break
+                self._raise_end()
+            watch()
+            self._look_at_the_door(0)
+            # Rank 0 gives up first and says who is missing.
+            if self._patience.is_over() and self._patience.grace_is_over():
+                raise ConfigError(
+                    f"{self._launch.place(0)} did not go on with the start {self._patience.limit()}."
+                )
+        self.free_address()
+        return list(self._answer)
+
+    def _has_news(self) -> bool:
+        return bool(self._answer) or self._end is not None
+
+    def _raise_end(self) -> None:
+        if self._end is None:
+            return
+        error, age = copy.copy(self._end), time.monotonic() - self._end_at
+        if age > _OLD_S:
+            error.args = (f"{error} ({age:.0f} s ago)",)
+        raise error
+
+    def check(self) -> None:
+        """Raises what rank 0 has said meanwhile, or that it is gone."""
+        with self._changed:
+            self._raise_end()
+
+    def leave(self, error: RankFailedError) -> None:
+        """Says so to rank 0, which tells the others."""
+        self._say({"error": error_to_fields(error)})
+
+    def part(self) -> None:
+        """The world stands: rank 0 knows that the end of this connection is no failure."""
+        self._say({"bye": True})
+
+    def free_address(self) -> None:
+        """All ranks are here: the engine may have the address that this one was listed with."""
+        if self._porter is not None:
+            self._porter.close()
+            self._porter = None
+
+    def close(self) -> None:
+        """Closes every socket; idempotent."""
+        with self._changed:
+            self._is_closed = True
+        if self._link is not None:
+            self._link.close()
+        self.free_address()
+
+    # The thread.
+
+    def _attend(self) -> None:
+        link = self._link
+        assert link is not None
+        looked_at = time.monotonic()
+        while True:
+            try:
+                is_readable = _is_readable(link, _TICK_S, self._changed)
+            except (OSError, ValueError):
+                return  # closed
+            with self._changed:
+                if self._is_closed or self._end is not None:
+                    return
+                now = time.monotonic()
+                link.excuse(max(0.0, now - looked_at - 4 * _TICK_S))
+                looked_at = now
+                try:
+                    self._attend_once(link, is_readable)
+                except Exception as error:
+                    if not isinstance(error, RdmacollError):
+                        error = threads.fault("rdmacoll-rendezvous", error)
+                        # Rank 0 would miss this rank's signs of life, and know no reason.
+                        link.say({"error": error_to_fields(error)})
+                    self._end, self._end_at = error, now
+                    self._changed.notify_all()
+
+    def _attend_once(self, link: Link, is_readable: bool) -> None:
+        ends = self._launch.place(0), f"{self._launch.name(self._launch.rank)} ({self._me.who})"
+        try:
+            if is_readable:
+                link.add(link.receive())
+            while (frame := link.take()) is not None:
+                self._hear(frame)
+        except (OSError, channel.ProtocolError) as error:
+            if fault := link.path_fault(*ends, has_ended=True):
+                raise ConfigError(fault) from None
+            raise self._lost(str(error)) from None
+        link.beats(0)
+        self._patience.arrived(link.beat)
+        if fault := link.path_fault(*ends):
+            raise ConfigError(fault)
+        if link.is_silent(self._silence_s):
+            lost = self._lost(f"no sign of life for {self._silence_s:g} s")
+            link.say({"error": error_to_fields(lost)})
+            raise lost
+
+    def _lost(self, cause: str) -> RankFailedError:
+        host = split_address(self._launch.rendezvous)[0]
+        return left(0, host, self._launch.rendezvous, cause, self._launch.name(0))
+
+    def _hear(self, frame: Any) -> None:
+        if isinstance(frame, dict) and isinstance(frame.get("waiting"), str):
+            self._patience.tell(frame["waiting"])
+        elif isinstance(frame, dict) and isinstance(frame.get("error"), dict):
+            raise error_from_json(json.dumps(frame["error"]))
+        elif isinstance(frame, dict) and isinstance(frame.get("texts"), list):
+            texts = [str(item) for item in frame["texts"]]
+            if len(texts) != self._launch.size or self._answer:
+                raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")
+            self._answer.extend(texts)
+            self._changed.notify_all()
+        else:
+            raise ConfigError(f"{self._launch.name(0)} spoke out of turn.")

@@ -1,0 +1,181 @@
+"""Worker 0 looks at the addresses of the others while it waits for them: two who were given other lists would
+else wait, each at an address of its own, for somebody to come."""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import json
+import selectors
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+from rdmacoll._base import channel, threads
+from rdmacoll._start.launch import Launch, split_address
+from rdmacoll.engine.errors import error_from_json
+
+_EVERY_S = 1.0
+_CALL_S = 1.0  # from the first byte to the last
+_ANSWER_BYTES_MAX = 1 << 20
+# What a guest says to the worker 0 whom it looks for.
+HERE = {"here": True}
+
+
+class Lookout:
+    """Calls one address after the other, in a `selector` of whoever has the lookout, which is the data there.
+    Whoever is not there, or no rank of this job, is passed by."""
+
+    def __init__(self, launch: Launch, secret: bytes, selector: selectors.BaseSelector) -> None:
+        self._launch = launch
+        self._secret = secret
+        self._hello: dict[str, Any] = {}
+        self._selector = selector
+        # Those of which nothing is known.
+        self._ranks = list(range(1, launch.size)) if launch.hosts else []
+        self._places: dict[int, Any] = {}  # as getaddrinfo gives them; the resolving thread fills it
+        self._closed = threading.Event()
+        self._resolving: threading.Thread | None = None
+        self._fault: Exception | None = None  # of that thread
+        self._at = 0  # in them
+        self._connection: socket.socket | None = None
+        self._deadline = self._next_at = 0.0
+        self._restart()
+
+    def _restart(self) -> None:
+        self._is_connected = False
+        self._raw = bytearray()
+        self._proof = b""
+        self._greeting = b""
+        self._reader: channel.FrameReader | None = None
+
+    def look(self, hello: dict[str, Any]) -> None:
+        """Begins a call when it is time; `hello`: what this rank says of itself. Raises what the resolving
+        thread did not expect."""
+        if self._fault is not None:
+            raise self._fault
+        self._hello = hello
+        if self._resolving is None and self._ranks:
+            names = [(rank, self._launch.hosts[rank]) for rank in self._ranks]
+            self._resolving = threading.Thread(
+                target=self._resolve, args=(names,), name="rdmacoll-names", daemon=True
+            )
+            threads.start(self._resolving)
+        now = time.monotonic()
+        if self._connection is not None and now > self._deadline:
+            self._hang_up()
+        if self._connection is None and self._ranks and now >= self._next_at:
+            self._at = (self._at + 1) % len(self._ranks)
+            self._next_at = now + (_EVERY_S if self._at == 0 else 0)
+            self._call(self._ranks[self._at])
+
+    def _resolve(self, names: list[tuple[int, str]]) -> None:
+        """In a thread of its own: while a resolver waits for an answer, those who come are let in."""
+        try:
+            while names and not self._closed.is_set():
+                names = self._unresolved(names)
+                self._closed.wait(_EVERY_S)
+        except Exception as error:
+            self._fault = error
+
+    def _unresolved(self, names: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Those of the names that have no address yet."""
+        unknown = []
+        for rank, address in names:
+            try:
+                found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
+                self._places[rank] = found[0]
+            except (OSError, UnicodeError):  # a name that no resolver takes is the other rank's to say
+                unknown.append((rank, address))
+        return unknown
+
+    def _call(self, rank: int) -> None:
+        if rank not in self._places:
+            return
+        family, kind, protocol, _, where = self._places[rank]
+        try:
+            connection = socket.socket(family, kind, protocol)
+        except OSError:
+            return
+        connection.setblocking(False)
+        if connection.connect_ex(where) not in (0, errno.EINPROGRESS):
+            connection.close()
+            return
+        self._connection, self._deadline = connection, time.monotonic() + _CALL_S
+        self._restart()
+        self._selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, self)
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._selector.unregister(self._connection)
+            self._connection.close()
+            self._connection = None
+
+    def hear(self) -> None:
+        """The selector has seen something of the call. Raises what ends the start: who is called says so."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            if not self._is_connected:
+                self._connect(connection)
+            data = connection.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError
+            self._absorb(connection, data)
+        except BlockingIOError:
+            return
+        except (OSError, channel.ProtocolError):
+            self._hang_up()
+
+    def _connect(self, connection: socket.socket) -> None:
+        if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0:
+            raise ConnectionRefusedError
+        if connection.getsockname() == connection.getpeername():
+            # It has met itself, and would keep the port from its owner: off at once, without TIME_WAIT.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            raise ConnectionRefusedError
+        self._is_connected = True
+        connection.sendall(channel.CALL)
+        self._selector.modify(connection, selectors.EVENT_READ, self)
+
+    def _absorb(self, connection: socket.socket, data: bytes) -> None:
+        self._raw += data
+        if not self._greeting and len(self._raw) >= channel.GREETING_BYTES:
+            self._greeting = self._taken(channel.GREETING_BYTES)
+            if not self._greeting.startswith(channel.MAGIC):
+                raise channel.ProtocolError
+            self._proof = channel.caller_proof(self._secret, self._greeting)
+            connection.sendall(self._proof)
+        if self._greeting and self._reader is None and len(self._raw) >= channel.MAC_BYTES:
+            expected = channel.listener_proof(self._secret, self._greeting, self._proof)
+            if not hmac.compare_digest(self._taken(channel.MAC_BYTES), expected):
+                raise channel.ProtocolError
+            key = channel.session_key(self._secret, self._greeting, self._proof)
+            self._reader = channel.FrameReader(key, b"down", _ANSWER_BYTES_MAX)
+            connection.sendall(channel.FrameWriter(key, b"up").frame(self._hello))
+        if self._reader is not None:
+            self._reader.add(self._taken(len(self._raw)))
+            self._answered(self._reader.take())
+
+    def _taken(self, count: int) -> bytes:
+        data = bytes(self._raw[:count])
+        del self._raw[:count]
+        return data
+
+    def _answered(self, answer: Any) -> None:
+        if answer == HERE:
+            del self._ranks[self._at]
+            self._at = max(0, self._at - 1)
+            self._hang_up()
+        elif isinstance(answer, dict) and isinstance(answer.get("error"), dict):
+            self._hang_up()
+            raise error_from_json(json.dumps(answer["error"]))
+
+    def close(self) -> None:
+        """Calls nobody any more; idempotent."""
+        self._closed.set()
+        self._hang_up()
+        self._ranks = []

@@ -1,0 +1,114 @@
+"""The address at which a rank listens for the others."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import ipaddress
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+from rdmacoll._start.launch import Launch, parse_address
+from rdmacoll.engine.errors import ConfigError
+
+_EVERYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
+_BACKLOG = 4096  # the ranks, and strangers before them
+_SIOCGIFADDR = 0x8915
+
+
+class AddressTakenError(ConfigError):
+    """Another socket of this machine has the port."""
+
+
+def bridge_of(address: str) -> str:
+    """The bridge here that has the IPv4 address (docker0), or "": no other host has a way to it."""
+    for _, name in socket.if_nameindex():
+        if not (Path("/sys/class/net") / name / "bridge").is_dir():
+            continue
+        request = struct.pack("256s", name.encode()[:15])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            try:
+                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
+            except OSError:
+                continue  # it has no IPv4 address
+        if socket.inet_ntoa(answer[20:24]) == address:
+            return name
+    return ""
+
+
+def no_way_to(address: str) -> str:
+    """What a sentence adds about an address that other hosts cannot reach, or ""."""
+    bridge = bridge_of(address)
+    return f" (other hosts have no way to it: {address} is the bridge {bridge})" if bridge else ""
+
+
+def _leads_nowhere(host: str, address: str) -> bool:
+    """Whether a host's own name gives an address that nobody else can reach: loopback, or a bridge."""
+    if host == "localhost":
+        return False
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:  # a name
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback or bool(bridge_of(address))
+    return False
+
+
+def own_place(launch: Launch) -> tuple[socket.AddressFamily, Any]:
+    """Where this rank listens for the others: family, and the socket's address. Raises ConfigError."""
+    address = launch.hosts[launch.rank] if launch.hosts else launch.rendezvous
+    found = parse_address(address)
+    assert found is not None, address  # the launch has been checked
+    host, port = found
+    try:
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(
+            f"{launch.name(launch.rank)} cannot resolve {host} of its address {address}: {error.strerror}. "
+            f"Give a name or an IP address of its host in {launch.address_source(launch.rank)}."
+        ) from None
+    family, _, _, _, where = resolved[0]
+    if _leads_nowhere(host, str(where[0])):
+        return family, (_EVERYWHERE[family], port)
+    return family, where
+
+
+def data_settings(launch: Launch) -> dict[str, object]:
+    """Where the engine is to listen in place of the rendezvous, so that a firewall need let only addresses
+    through that are in the lists. Raises ConfigError."""
+    _, (host, port, *_rest) = own_place(launch)
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.is_unspecified:
+        return {"port": port}
+    if address.is_link_local or (address.is_loopback and host not in ("127.0.0.1", "::1")):
+        return {}  # no address of an interface that the engine knows
+    return {"port": port, "interface": host}
+
+
+def listen(launch: Launch) -> socket.socket:
+    """A listening socket at this rank's address. Raises ConfigError."""
+    family, where = own_place(launch)
+    address = launch.hosts[launch.rank] if launch.hosts else launch.rendezvous
+    me, source = launch.name(launch.rank), launch.address_source(launch.rank)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            twice = f"Is {me} started twice? Otherwise choose" if launch.hosts else "Choose"
+            raise AddressTakenError(
+                f"{me} cannot listen at {address}: another program has port {where[1]}. {twice} another one "
+                f"in {source}."
+            ) from None
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(
+                f"{me} cannot listen at {address}: this machine does not have that address. {source} names "
+                f"the host of {me}."
+            ) from None
+        raise ConfigError(f"{me} cannot listen at {address}: {error.strerror}.") from None
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,37 @@
+"""What rank 0 does when it can have no thread to serve the others: it tells them so itself."""
+
+from __future__ import annotations
+
+import time
+
+from rdmacoll._base.log import Log
+from rdmacoll._start.launch import Launch
+from rdmacoll._start.rendezvous_door import Door
+from rdmacoll.engine.errors import RdmacollError, error_to_fields
+
+_COME_WITHIN_S = 10.0  # ranks that a launcher starts together have come by then
+_READ_WITHIN_S = 1.0
+_TICK_S = 0.1
+
+
+def refuse_all(launch: Launch, secret: bytes, log: Log, error: RdmacollError) -> None:
+    """Says `error` to every rank that comes, until all have, or for some seconds. Raises ConfigError where
+    nobody can come."""
+    door = Door(launch, secret, log)
+    log.warning(f"{error} The other ranks are waited for, to hear it.")
+    told: set[object] = set()
+    until = time.monotonic() + _COME_WITHIN_S
+    try:
+        while time.monotonic() < until:
+            for key, _ in door.selector.select(_TICK_S):
+                came = door.look(key.data)
+                if came is not None:
+                    guest, hello = came
+                    door.dismiss(guest, {"error": error_to_fields(error)})
+                    told.add(hello.get("rank"))
+            door.drop_slow_strangers()
+            if told >= set(range(1, launch.size)):
+                until = min(until, time.monotonic() + (_READ_WITHIN_S if door.has_strangers() else 0.0))
+    finally:
+        door.close()
+        door.selector.close()

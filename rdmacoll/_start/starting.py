@@ -1,0 +1,156 @@
+"""The steps of an engine's start. A step that fails on one rank fails on all, with the same sentence."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from typing import Any, Callable, Protocol
+
+from rdmacoll._abi.library import Library
+from rdmacoll._start.carrier import Carrier, no_watch
+from rdmacoll._start.launch import Launch
+from rdmacoll._start.presence import Presence
+from rdmacoll.engine.errors import RankFailedError, RdmacollError, error_from_json, error_to_fields
+
+# A start comes back from the library this often, so that Python's signal handlers (Ctrl-C) can run.
+_SLICE_MS = 100
+_ASK_EVERY_S = 0.5
+_GRACE_S = 1.2
+
+
+class Joining(Protocol):
+    """A part of the start that needs the engine: asynchronous servers."""
+
+    def meet(
+        self, engine: int, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
+    ) -> None:
+        """Connects with the others once the engines are connected. `watch` sees which rank is gone."""
+
+    def free(self) -> None:
+        """Frees what is open, after a start that failed."""
+
+
+def start_engine(
+    library: Library,
+    carrier: Carrier,
+    launch: Launch,
+    arguments: str,
+    wrong: RdmacollError | None,
+    servers: Joining | None = None,
+) -> int:
+    """The engine of a world that stands on all ranks; whatever ends the start leaves none, and is told.
+
+    wrong: what this rank's own settings are refused for. servers: asynchronous ones, which meet then.
+    """
+    engine = 0
+
+    def open_engine() -> str:
+        nonlocal engine
+        if wrong is not None:
+            raise wrong
+        engine, card = library.engine_open(
+            rank=launch.rank, size=launch.size, job=job, secret=secret, arguments=arguments
+        )
+        carrier.share_address(lambda: library.engine_callers(engine))
+        return card
+
+    def connect() -> str:
+        while not library.engine_start(engine, leaders, _SLICE_MS):
+            carrier.check()
+            watch()
+        return ""
+
+    def look() -> None:
+        library.engine_start(engine, leaders, 0)
+        presence.check()
+
+    try:
+        job, secret = carrier.job()
+        cards = agree(carrier, open_engine)
+        presence = Presence(cards, launch.rank)
+        found = agree(carrier, lambda: str(library.engine_node(engine, cards)), _Watch(presence.check))
+        leaders = [int(text) for text in found]
+        watch = _Watch(look)
+        agree(carrier, connect, watch)
+        if servers is not None:
+            servers.meet(engine, carrier, watch, (job, secret), arguments)
+    except BaseException as error:
+        is_interrupt = not isinstance(error, Exception)
+        cause = type(error).__name__ if is_interrupt else "the start failed"
+        if is_interrupt:
+            carrier.leave(cause)
+        if servers is not None:
+            servers.free()
+        if engine:
+            library.engine_close(engine, cause)
+            library.engine_free(engine)
+        raise
+    return engine
+
+
+class _Watch:
+    """While the others are waited for: asks now and then whether one is gone."""
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask = ask
+        self._ask_at = time.monotonic() + _ASK_EVERY_S
+        self._lost: RankFailedError | None = None
+        self._lost_at = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        if now < self._ask_at:
+            return
+        self._ask_at = now + _ASK_EVERY_S
+        try:
+            self._ask()
+        except RankFailedError as error:
+            if self._lost is None:
+                self._lost, self._lost_at = error, now
+        except RdmacollError:
+            pass  # the step itself has failed here, and that is what the others are being told
+        # The grace is for what is on its way: the answer of a round that was complete before somebody
+        # left, and the others' own look at who is gone, before we are.
+        if self._lost is not None and now - self._lost_at > _GRACE_S:
+            raise copy.copy(self._lost)
+
+
+def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] = no_watch) -> list[str]:
+    """Runs a step; what it gave on every rank. Raises its error, or that of the first rank with one."""
+    failure: BaseException | None = None
+    try:
+        mine: dict[str, Any] = {"ok": step()}
+    except Exception as error:
+        failure = _first_cause(carrier, error)
+        mine = {"error": error_to_fields(failure)}
+    try:
+        answers = [json.loads(text) for text in carrier.allgather(json.dumps(mine), watch)]
+    except RdmacollError:
+        if failure is None:
+            raise
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            failure = None  # else the error and this frame would keep each other
+    for other, answer in enumerate(answers):
+        if "error" in answer:
+            raise _failed_there(other, answer["error"])
+    return [answer["ok"] for answer in answers]
+
+
+def _first_cause(carrier: Carrier, error: Exception) -> Exception:
+    """A rank that has left since the start failed may be seen before what made it leave."""
+    try:
+        if isinstance(error, RankFailedError):
+            carrier.check()
+    except RdmacollError as told:
+        return told
+    return error
+
+
+def _failed_there(other: int, fields: dict[str, Any]) -> RdmacollError:
+    theirs = error_from_json(json.dumps(fields))
+    theirs.args = (f"rank {other} could not start: {theirs}",)
+    return theirs

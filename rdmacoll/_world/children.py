@@ -1,0 +1,16 @@
+"""Programs that a rank starts: they are no ranks, and hear so when they call `init()`."""
+
+from __future__ import annotations
+
+from rdmacoll._start import bootstrap
+from rdmacoll._start.bootstrap import clean_environment as clean_environment
+from rdmacoll._world import world
+
+
+def _mark(engine: int) -> None:
+    here = world.current() if engine else None
+    is_one_of_several = here is not None and here.topology[1] + here.servers > 1
+    bootstrap.mark_children(world.rank() if is_one_of_several else None)
+
+
+world.on_change(_mark)

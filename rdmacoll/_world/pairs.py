@@ -1,0 +1,152 @@
+"""Measures paths between two ranks, each in a world of its own: a broken one spoils no other.
+
+A round has disjoint pairs. Every rank takes part in every exchange of texts of a round, whatever happens to
+its own pair, so nobody waits for a rank that has failed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from rdmacoll._abi.library import Library, load
+from rdmacoll._abi.settings import Values, arguments_text
+from rdmacoll._start.carrier import Carrier
+from rdmacoll._start.launch import Launch
+from rdmacoll._world import world
+from rdmacoll.engine.errors import RdmacollError
+
+Pair = tuple[int, int]  # the lower rank first: it leads
+_MARGIN_S = 30.0  # for what is between the parts of a test
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """The ranks that the launcher describes, and the channel between them; no engine."""
+
+    library: Library
+    values: Values
+    launch: Launch
+    carrier: Carrier
+    job: str
+    secret: bytes
+
+
+@contextmanager
+def gathering() -> Iterator[Gathering]:
+    """Meets the other ranks without starting an engine. Raises ConfigError, as `init` does."""
+    library = load()
+    values = Values(library.settings())
+    start = world.start_of()
+    carrier = start.carrier(values)
+    try:
+        yield Gathering(library, values, start.launch, carrier, *carrier.job())
+    finally:
+        carrier.close()
+
+
+@dataclass(frozen=True)
+class Test:
+    """What is measured of a path. `settings` as of `init()`: they overrule the environment's."""
+
+    settings: Mapping[str, object]
+    measures: int  # LATENCY, EXCHANGE, BANDWIDTH of the library, added up
+    sizes: Sequence[int]
+    repeats: int = 3
+    burst_s: float = 0.02
+    patience_s: float = 10.0  # nothing moves for so long: an error
+    limit_s: float = 60.0
+
+    def plan(self) -> dict[str, Any]:
+        """What both ends measure."""
+        return {
+            "measures": self.measures,
+            "sizes": self.sizes,
+            "repeats": self.repeats,
+            "burst_s": self.burst_s,
+            "patience_s": self.patience_s,
+            "limit_s": self.limit_s,
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the leader measured; or the sentences of what went wrong, of both ends ("": nothing there)."""
+
+    found: Mapping[str, Any]
+    problems: tuple[str, str] = ("", "")
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the path was measured to the end."""
+        return self.problems == ("", "")
+
+
+class _Round:
+    """What every rank has said in this round."""
+
+    def __init__(self, here: Gathering, pairs: Sequence[Pair], test: Test, name: str) -> None:
+        self._here, self._test = here, test
+        self._problems: dict[Pair, tuple[str, str]] = dict.fromkeys(pairs, ("", ""))
+        me = here.launch.rank
+        self._mine = next((pair for pair in pairs if me in pair), None)
+        self._address = 0
+        self._name = name
+
+    def run(self) -> dict[Pair, Outcome]:
+        """Opens, finds the node, connects and measures. The same at every rank."""
+        try:
+            cards = self._agree(self._open)
+            leaders = self._agree(lambda mine: self._node(mine, cards))
+            reports = self._agree(lambda mine: self._run(mine, leaders))
+        finally:
+            if self._address:
+                self._here.library.pair_free(self._address)
+        return {
+            pair: Outcome({} if problems != ("", "") else reports[pair[0]], problems)
+            for pair, problems in self._problems.items()
+        }
+
+    def _agree(self, step: Callable[[Pair], Any]) -> list[Any]:
+        """Runs a step in the pairs that are well so far; everybody's answer, None where there is none."""
+        mine: dict[str, Any] = {}
+        if self._mine is not None and self._problems[self._mine] == ("", ""):
+            try:
+                mine = {"ok": step(self._mine)}
+            except RdmacollError as error:
+                mine = {"problem": str(error)}
+        # Whoever has nothing to do waits for those who measure.
+        self._here.carrier.renew(2 * self._test.limit_s + _MARGIN_S, "--timeout, twice, and some seconds")
+        answers = [json.loads(text) for text in self._here.carrier.allgather(json.dumps(mine))]
+        for pair, problems in self._problems.items():
+            if problems == ("", ""):
+                low, high = (str(answers[rank].get("problem", "")) for rank in pair)
+                self._problems[pair] = (low, high)
+        return [answer.get("ok") for answer in answers]
+
+    def _open(self, pair: Pair) -> str:
+        names = self._here.values.names()
+        self._address, card = self._here.library.pair_open(
+            place=pair.index(self._here.launch.rank),
+            numbers=pair,
+            job=f"{self._here.job} {self._name}",
+            secret=self._here.secret,
+            arguments=arguments_text(self._test.settings, names),
+        )
+        return card
+
+    def _node(self, pair: Pair, cards: Sequence[Any]) -> int:
+        return self._here.library.pair_node(self._address, [cards[rank] for rank in pair])
+
+    def _run(self, pair: Pair, leaders: Sequence[Any]) -> dict[str, Any]:
+        places = [leaders[rank] for rank in pair]
+        return self._here.library.pair_run(self._address, places, **self._test.plan())
+
+
+def measure(here: Gathering, pairs: Sequence[Pair], test: Test, name: str) -> dict[Pair, Outcome]:
+    """One round: `test` of every pair, at the same time; the same result at every rank. All ranks call it,
+    with the same arguments; `name` is new for each round."""
+    return _Round(here, pairs, test, name).run()

@@ -1,0 +1,340 @@
+"""The world of this process: start, end, and who takes part."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
+
+from rdmacoll._abi.library import load
+from rdmacoll._base.ending import Ending, farewell, is_harmless
+from rdmacoll._base.standard import fill_standard_descriptors
+from rdmacoll._ps.serving import serve
+from rdmacoll._ps.start import variable_servers
+from rdmacoll._start.bootstrap import Start, find_start
+from rdmacoll._start.carrier import gave_up
+from rdmacoll._start.starting import start_engine
+from rdmacoll._world.asked import ask
+from rdmacoll._world.running import Engine, refusal_of
+from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
+from rdmacoll.engine.process_set import ProcessSet, bind_static, unbind
+
+
+class _Process:
+    """What there is once per process."""
+
+    def __init__(self) -> None:
+        self.engine: Engine | None = None
+        self.lock = threading.RLock()
+        self.ending = Ending()
+        self.is_hooked = False
+        self.is_forked = False
+        self.finalizes_mpi = False
+        self.had_servers = False
+        self.look: Callable[[], None] | None = None  # while this process serves, which is all it does
+        self.listeners: list[Callable[[int], None]] = []
+
+    def tell(self, address: int) -> None:
+        for listener in self.listeners:
+            listener(address)
+
+
+_PROCESS = _Process()
+
+
+def current() -> Engine:
+    """The running engine. Raises NotInitializedError."""
+    engine = _PROCESS.engine
+    if engine is None:
+        raise refusal()
+    return engine
+
+
+def refusal() -> RdmacollError:
+    """Why there is no engine here."""
+    return refusal_of(is_forked=_PROCESS.is_forked)
+
+
+def on_change(listener: Callable[[int], None]) -> None:
+    """Calls `listener` with the engine's address now if there is one, at each start, and with 0 before
+    each end: for libraries that keep the address. Never called in a forked child."""
+    with _PROCESS.lock:
+        _PROCESS.listeners.append(listener)
+        if _PROCESS.engine is not None:
+            listener(_PROCESS.engine.address)
+
+
+def init(
+    comm: Any = None,
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    rendezvous: str | None = None,
+    process_sets: Sequence[ProcessSet | Iterable[int]] | str | None = None,
+    placement: str | None = None,
+    sync: bool | None = None,
+    staleness: int | None = None,
+    argv: bool | Sequence[str] = False,
+    job_name: str | None = None,
+    task_index: int | str | None = None,
+    ps_hosts: str | Sequence[str] | None = None,
+    worker_hosts: str | Sequence[str] | None = None,
+    protocol: str | None = None,
+    **settings: object,
+) -> None:
+    """Joins the world that the launcher describes; every rank has to call it.
+
+    comm: an mpi4py communicator whose ranks form the world. rank, size, rendezvous: a start by hand, as
+    RDMACOLL_RANK, _SIZE and _RENDEZVOUS. process_sets: sets of ranks that exist from the start, the same on
+    every rank; `add_process_set` adds others. placement, sync, staleness: RDMACOLL_SERVER_PLACEMENT, _PS_SYNC
+    and _PS_STALENESS. settings: any setting that `rdmacoll config` lists, without its prefix and in small
+    letters (`init(transport="tcp")`). A second call without arguments does nothing.
+
+    job_name ("ps" or "worker"), task_index, ps_hosts, worker_hosts: a start by hand with parameter servers;
+    the lists of host:port, or texts with commas, are the same in every process. protocol: what TensorFlow's
+    servers would speak (grpc, grpc+verbs, grpc+mpi, grpc+gdr). argv=True, or a list of words: all of these
+    may be flags, the last one --server_protocol; sys.argv stays. With mode="ps" TF_CONFIG counts, too.
+
+    With mode="ps" the last `num_servers` ranks are parameter servers. There `init()` does not return: it
+    serves until the workers are done, and then ends the process with the exit status 0 (SystemExit), or
+    raises the RankFailedError that names who has failed. `rank()`, `size()` and their like count the workers.
+
+    Raises ConfigError for a wrong argument, setting or environment, also when it is another rank's, and
+    RankFailedError when a rank dies meanwhile. Ctrl-C ends it on every rank.
+    """
+    lists = {"job_name": job_name, "task_index": task_index, "ps_hosts": ps_hosts}
+    lists |= {"worker_hosts": worker_hosts, "protocol": protocol}
+    with _PROCESS.lock:
+        if _PROCESS.is_forked:
+            raise refusal()
+        if _PROCESS.engine is not None:
+            given = (comm, rank, size, rendezvous, process_sets, placement, sync, staleness, *lists.values())
+            if not settings and not argv and all(argument is None for argument in given):
+                return
+            raise ConfigError("rdmacoll is already initialised: call shutdown() before another init().")
+        if _PROCESS.had_servers and comm is None:
+            raise ConfigError(
+                "this process was a worker of parameter servers, which have ended with that world: init() "
+                "comes once there. Start the job again, or give init() a communicator of the workers."
+            )
+        try:
+            engine = _started(
+                {"comm": comm, "rank": rank, "size": size, "rendezvous": rendezvous},
+                process_sets,
+                {"server_placement": placement, "ps_sync": sync, "ps_staleness": staleness, **settings},
+                argv,
+                lists,
+            )
+        except RdmacollError as error:
+            _hook()
+            _PROCESS.ending.is_plain(error)
+            raise
+    _register_ops()
+    if engine.is_server:
+        _serve(engine)
+
+
+def _started(
+    by_hand: dict[str, Any],
+    process_sets: Sequence[ProcessSet | Iterable[int]] | str | None,
+    settings: dict[str, object],
+    argv: bool | Sequence[str],
+    lists: dict[str, Any],
+) -> Engine:
+    """The engine of this process, in a world that stands; arguments as of `init`."""
+    library = load()
+    asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
+    start = start_of(**by_hand, listed=asked.listed, values=asked.values)
+    wrong = start.refusal(asked.wrong, asked.values, serves=_PROCESS.look is not None)
+    with start.announced(wrong, asked.values):
+        carrier = start.carrier(asked.values)
+        servers = variable_servers(library, start.launch, asked.values) if wrong is None else None
+        try:
+            with asked.named():
+                address = start_engine(library, carrier, start.launch, asked.arguments, wrong, servers)
+        except BaseException as error:
+            if isinstance(error, RankFailedError) or not isinstance(error, Exception):
+                note_failure()
+            raise
+        else:
+            engine = _PROCESS.engine = Engine(library, address, asked.values)
+            engine.keep_address(carrier)
+        finally:
+            carrier.close()
+    _PROCESS.ending.forget()
+    _PROCESS.had_servers = engine.servers > 0 or servers is not None
+    engine.variable_servers = servers and servers.begun()
+    bind_static(engine, process_sets)
+    _PROCESS.tell(address)
+    start.tell(asked.values, asked.note)
+    return engine
+
+
+def _register_ops() -> None:
+    """Where TensorFlow is imported: graphs that were saved with our ops load before one of them is called."""
+    if hasattr(sys.modules.get("tensorflow"), "load_op_library"):
+        importlib.import_module("rdmacoll.ops._library").register()
+
+
+def serve_alone(look: Callable[[], None]) -> None:
+    """This process is a server without a script: `init()` refuses to make it a worker."""
+    _PROCESS.look = look
+
+
+def _serve(engine: Engine) -> None:
+    """The whole life of a parameter server; the process ends with it."""
+    with engine.held() as address:
+        if not serve(engine.library, address, engine.variable_servers, leave, _PROCESS.ending, _PROCESS.look):
+            note_failure()
+    shutdown()
+    sys.exit(0)
+
+
+def start_of(comm: Any = None, **by_hand: Any) -> Start:
+    """How this process was started, as `find_start`; an MPI that this begins ends with the process."""
+    fill_standard_descriptors()
+    with _PROCESS.lock:
+        start = find_start(comm, **by_hand)
+        _hook()
+        _PROCESS.finalizes_mpi = _PROCESS.finalizes_mpi or start.owns_mpi
+        return start
+
+
+def _end(cause: str | None) -> None:
+    with _PROCESS.lock:
+        engine, _PROCESS.engine = _PROCESS.engine, None
+        if engine is None:
+            return
+        _PROCESS.tell(0)
+        unbind(engine)
+        servers = engine.variable_servers
+        try:
+            if servers is not None:
+                servers.blame(engine.address if engine.is_open else 0)
+                if not is_harmless(cause or ""):
+                    engine.close(cause)  # first: a colocated server ends with this process, others with that
+                if not servers.close(engine.address if engine.is_open else 0, cause):
+                    note_failure()
+        finally:
+            engine.close(cause)
+        engine.let_go(id(_PROCESS))  # what `leave` holds
+
+
+def shutdown() -> None:
+    """Leaves the world. Pending operations fail with ShutdownError; `init()` may follow. Bounded."""
+    if not _PROCESS.is_forked:
+        _end(farewell() or None)
+
+
+def leave(cause: str) -> None:
+    """Ends communication for a reason that all others hear: they fail. rank() and size() go on to answer."""
+    with _PROCESS.lock:
+        engine = _PROCESS.engine
+        if engine is not None and engine.is_open:
+            note_failure()
+            engine.hold(id(_PROCESS))  # ops know it until the end
+            if engine.variable_servers is not None:
+                engine.variable_servers.end()
+            engine.close(cause)
+
+
+def _hook() -> None:
+    """Installs, once, what ends the world with the process."""
+    if _PROCESS.is_hooked:
+        return
+    _PROCESS.is_hooked = True
+    atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_after_fork)
+    _PROCESS.ending.watch(_leave)
+
+
+def _after_fork() -> None:
+    if _PROCESS.engine is not None:
+        # The parent's engine is kept, never closed or freed: its thread does not exist here.
+        _PROCESS.engine.forget_in_child()
+        _PROCESS.engine = None
+    # After shutdown() too: MPI is the parent's, and would wait for ever to be finalised here.
+    _PROCESS.is_forked = True
+    _PROCESS.finalizes_mpi = False
+    _PROCESS.lock = threading.RLock()
+
+
+def note_failure() -> None:
+    """Another rank has failed: MPI_Finalize would wait for it, so it is left out."""
+    _PROCESS.finalizes_mpi = False
+
+
+def _leave() -> None:
+    if not _PROCESS.is_forked:
+        _end(_PROCESS.ending.cause())
+
+
+def _at_exit() -> None:
+    failed = _PROCESS.ending.is_exception
+    _leave()
+    if _PROCESS.finalizes_mpi and not failed and not gave_up():
+        module = sys.modules.get("mpi4py.MPI")
+        if module is not None and module.Is_initialized() and not module.Is_finalized():
+            module.Finalize()
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a world."""
+    return _PROCESS.engine is not None
+
+
+def rank() -> int:
+    """This process's number among all workers, from 0."""
+    return current().topology[0]
+
+
+def size() -> int:
+    """How many processes there are, without parameter servers."""
+    return current().topology[1]
+
+
+def local_rank() -> int:
+    """This process's number among the workers of its node, from 0."""
+    return current().topology[2]
+
+
+def local_size() -> int:
+    """How many workers this node has. Processes that cannot share memory are on different nodes."""
+    return current().topology[3]
+
+
+def cross_rank() -> int:
+    """The number of this process's node among all that have workers, from 0."""
+    return current().topology[4]
+
+
+def cross_size() -> int:
+    """How many nodes there are that have workers."""
+    return current().topology[5]
+
+
+def metrics() -> dict[str, int]:
+    """Totals since init(). `bytes_reduced_beside_sends` of `bytes_reduced`: while data of this rank was under
+    way. `bytes_striped` of `bytes_sent`: over further TCP streams. `results_shared`: sums that a node has
+    once. `communication_s` is `communication_waiting_s`, for late ranks, and `communication_moving_s`."""
+    engine = current()
+    with engine.held() as address:
+        return engine.library.engine_metrics(address)
+
+
+def describe() -> dict[str, Any]:
+    """What the engine runs on: transport, determinism level, and a summary for people."""
+    engine = current()
+    with engine.held() as address:
+        return engine.library.engine_describe(address)
+
+
+def state() -> str:
+    """Pending units, batches and transfers, as text for people."""
+    engine = current()
+    with engine.held() as address:
+        return engine.library.engine_state(address)
