@@ -33,7 +33,7 @@ def without_counters(label: str) -> str:
 
 
 def listing(labels: Sequence[str]) -> str:
-    """As cpp/operation/listing.h has it: digests of the labels in order and sorted, the same without counters,
+    """As cpp/operation/listing.h says: digests of the labels in order and sorted, the same without counters,
     and the labels. "" where no label tells anything.
 
     >>> print(listing(["b_1", "a"]))
