@@ -1,12 +1,13 @@
 # setup: everything that is needed; train: the first example on NP ranks; test, test-all: the checks;
-# test-rdma: the checks that need RDMA devices; wheel, check-wheel: a release, and whether it is fit to be one.
+# test-rdma: the checks that need RDMA devices; wheel, check-wheel: a release, and whether it is fit to be one;
+# docs: the site of the documents.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := setup
 # Recipes share apt's and pip's locks. Installing and compiling run side by side by setup's own recipe.
 .NOTPARALLEL:
-.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma peers wheel check-wheel clean
+.PHONY: setup system setup-rdma guest-kernel native train test test-all test-rdma peers wheel check-wheel docs clean
 
 NP ?= 2
 ARGS ?=
@@ -147,6 +148,19 @@ check-wheel: $(RELEASE_STAMP)
 # The libraries that `rdmacoll bench compare` measures beside ours, each in an environment of its own; Horovod is compiled.
 peers: setup
 	$(PYTHON) -m rdmacoll.cli.main bench peers --install all
+
+# The site of the documents, in build/docs/site. A link that leads nowhere ends it. mkdocs has an environment of its own.
+DOCS := build/docs
+DOCS_STAMP := $(DOCS)/venv/.requirements-$(shell cat release/docs/requirements.txt | cksum | cut -d' ' -f1)
+$(DOCS_STAMP): release/docs/requirements.txt | $(REQUIREMENTS_STAMP)
+	$(PYTHON) -m venv --clear $(DOCS)/venv
+	$(DOCS)/venv/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+docs: native $(DOCS_STAMP)
+	PYTHONPATH=$(CURDIR) TF_CPP_MIN_LOG_LEVEL=3 $(PYTHON) release/docs/pages.py $(DOCS)/pages
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/mkdocs build --strict --config-file release/docs/mkdocs.yml
+	@echo "$(DOCS)/site/index.html"
 
 clean:
 	rm -rf build dist rdmacoll/lib
