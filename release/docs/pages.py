@@ -19,8 +19,8 @@ from typing import Any
 
 import click
 
+from rdmacoll._abi.library import load
 from rdmacoll.cli.main import commands
-from rdmacoll.engine.library import load
 
 ROOT = Path(__file__).resolve().parents[2]
 # Documents outside of docs/, and their pages.

@@ -10,7 +10,7 @@ from ranks import ROOT
 
 import rdmacoll.engine
 import rdmacoll.ps
-from rdmacoll.engine.library import load
+from rdmacoll._abi.library import load
 
 sys.path.insert(0, str(ROOT / "release/docs"))
 import pages
