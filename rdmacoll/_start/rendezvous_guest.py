@@ -34,6 +34,7 @@ _RETRY_S = 0.05
 _ANSWER_S = 5.0
 _TICK_S = 0.25
 _TELL_S = 2.0  # how long rank 0 is looked for by who only has to tell it of an error
+_TELL_OWN_S = 10.0  # the same for what this rank knows from the beginning: rank 0 may start later
 _OLD_S = 2.0  # an error that was heard so long before it is raised is told with its age
 # As an engine does, which expects callers to speak first.
 _SILENCE = "who is there says nothing, so a run has begun without this process, or it is another program"
@@ -204,7 +205,7 @@ class RendezvousGuest:
         self._thread: threading.Thread | None = None
         # What this rank or its own door has found before rank 0 was met, and how long it is kept for rank 0.
         self._found = found
-        self._tell_until = time.monotonic() + _TELL_S
+        self._tell_until = time.monotonic() + _TELL_OWN_S
 
     def join(self) -> None:
         """Comes to rank 0, however late rank 0 is, and says who this is."""
