@@ -360,10 +360,12 @@ class RendezvousGuest:
     def _attend_once(self, link: Link, is_readable: bool) -> None:
         ends = self._launch.place(0), f"{self._launch.name(self._launch.rank)} ({self._me.who})"
         try:
-            if is_readable:
-                link.add(link.receive())
-            while (frame := link.take()) is not None:
-                self._hear(frame)
+            try:
+                if is_readable:
+                    link.add(link.receive())
+            finally:  # also at the end: why it ends may have come with the welcome
+                while (frame := link.take()) is not None:
+                    self._hear(frame)
         except (OSError, channel.ProtocolError) as error:
             if fault := link.path_fault(*ends, has_ended=True):
                 raise ConfigError(fault) from None
