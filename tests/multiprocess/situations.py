@@ -170,21 +170,20 @@ def earlier_file(keras: Any, case: dict[str, str], number: int, *, is_distribute
     return str(path)
 
 
-def earlier_checkpoint(keras: Any, case: dict[str, str], number: int, *, is_distributed: bool) -> str:
-    """Of a training before, with slots and iterations."""
-    path = FOLDER / f"earlier-{number}-{RANK}"
-    model = keras.models.load_model(earlier_file(keras, case, number, is_distributed=is_distributed))
-    return str(tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(path)))
+def earlier_checkpoint(keras: Any, file: str) -> str:
+    """The same with TensorFlow's own files."""
+    model = keras.models.load_model(file)
+    return str(tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(f"{file}.checkpoint"))
 
 
 def model_and_optimizer(
-    keras: Any, case: dict[str, str], number: int, *, is_distributed: bool, has_file: bool
+    keras: Any, case: dict[str, str], file: str, *, is_distributed: bool
 ) -> tuple[Any, Any]:
-    """As a program makes them, where rank 0 alone has the file of an earlier training."""
+    """As a program makes them, where rank 0 alone may have the file of an earlier training."""
     model = model_of(keras, case, is_distributed=is_distributed)
     optimizer = optimizer_of(keras, case)
-    if has_file:
-        loaded = keras.models.load_model(earlier_file(keras, case, number, is_distributed=is_distributed))
+    if file:
+        loaded = keras.models.load_model(file)
         loaded.__class__ = type(model)
         model, optimizer = loaded, loaded.optimizer
     elif case["precision"] == "mixed" and case["loop"] != "fit":
@@ -228,18 +227,20 @@ def _trained(keras: Any, case: dict[str, str], number: int, *, is_distributed: b
     if case["replicas"] == "2" and is_distributed:
         strategy = two_replicas()
     is_restored = RANK == 0 or not is_distributed
-    has_file = case["restore"] == "file" and is_restored
+    file = checkpoint = ""
+    if is_restored and case["restore"] in ("file", "checkpoint"):
+        # Outside of the strategy: Keras 3 cannot accumulate inside.
+        file = earlier_file(keras, case, number, is_distributed=is_distributed)
+    if case["restore"] == "checkpoint" and file:
+        file, checkpoint = "", earlier_checkpoint(keras, file)
     with strategy.scope():
-        model, optimizer = model_and_optimizer(
-            keras, case, number, is_distributed=is_distributed, has_file=has_file
-        )
+        model, optimizer = model_and_optimizer(keras, case, file, is_distributed=is_distributed)
         if case["loop"] != "loop":
             compiled(keras, model, optimizer, case)
             optimizer = model.optimizer
-        if case["restore"] == "checkpoint" and is_restored:
-            # What is not made yet gets its value when it is made.
-            path = earlier_checkpoint(keras, case, number, is_distributed=is_distributed)
-            tf.train.Checkpoint(model=model, optimizer=optimizer).restore(path)
+        if checkpoint:
+            # Each value that is not made yet is restored when it is made.
+            tf.train.Checkpoint(model=model, optimizer=optimizer).restore(checkpoint)
     x, y = data_of(RANK, case) if is_distributed else joined(case)
     batch = BATCH if is_distributed else BATCH * SIZE * int(case["passes"])
     if case["loop"] == "loop":
