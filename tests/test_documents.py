@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,6 +14,10 @@ from rdmacoll.cli.main import commands
 
 # Measurements are history: they name what was there on their day.
 FOR_USERS = [path for path in tracked("README.md", "docs/*.md") if path.parent.name != "measurements"]
+PLAIN = [*FOR_USERS, ROOT / "ARCHITECTURE.md"]
+WORDS_MAX = 25  # of a sentence
+# In sentences that begin so the reader learns the subject last.
+_ASTRAY = re.compile(r"(?:What|Who|Whoever|Of|Where|That)\b")
 
 
 def test_chapters_have_one_form() -> None:
@@ -59,6 +64,37 @@ def test_every_command_and_setting_of_a_page_exists(path: Path) -> None:
             command = command.commands[word]
         options = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z]+", rest)) <= options, f"{where}: rdmacoll{words}{rest}"
+
+
+@pytest.mark.parametrize("path", PLAIN, ids=relative)
+def test_sentences_are_short_and_begin_with_their_subjects(path: Path) -> None:
+    """A list of names in code counts as one word, and a colon ends a sentence."""
+    assert list(_unclear(path.read_text())) == []
+
+
+def test_it_is_seen_which_sentences_are_not_plain() -> None:
+    words = "and so on " * 9
+    page = (
+        f"# What\n\nIt is, {words}.\nWhat is it? Of two\nparts. `a`, `b` and `c` do: where they lie.\n\n"
+        "- **Who.** It.\n| that | of |\n"
+    )
+    assert list(_unclear(page)) == [f"It is, {words.strip()} .", "Of two parts.", "Who."]
+
+
+def _unclear(markdown: str) -> Iterator[str]:
+    for sentence in _sentences(markdown):
+        words = [word for word in sentence.split() if re.search(r"\w", word)]
+        if len(words) > WORDS_MAX or (_ASTRAY.match(sentence) and not sentence.endswith("?")):
+            yield sentence
+
+
+def _sentences(markdown: str) -> Iterator[str]:
+    text = re.sub(r"```.*?```", "", markdown, flags=re.DOTALL)
+    text = re.sub(r"^(?:#|\||    ).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)\s]*\)", r"\1", text)
+    text = re.sub(r"`[^`]*`(?:(?:,| and| or)\s+`[^`]*`)*", "Code", text)
+    for paragraph in re.split(r"\n\s*(?:- |\d+\. )|\n\s*\n", "\n" + text):
+        yield from re.split(r"(?<=[.!?:]) +(?=[(\w])", " ".join(paragraph.replace("**", "").split()))
 
 
 def test_every_command_is_on_its_page() -> None:
