@@ -14,7 +14,10 @@ from rdmacoll.cli.main import commands
 
 # Measurements are history: they name what was there on their day.
 FOR_USERS = [path for path in tracked("README.md", "docs/*.md") if path.parent.name != "measurements"]
-PLAIN = [*FOR_USERS, ROOT / "ARCHITECTURE.md"]
+PLAIN = [
+    *FOR_USERS,
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+]
 WORDS_MAX = 25  # of a sentence
 # In sentences that begin so the reader learns the subject last.
 _ASTRAY = re.compile(r"(?:What|Who|Whoever|Of|Where|That)\b")

@@ -88,7 +88,7 @@ COLUMNS_OF_DOCUMENTS = 120
 LINES_OF_DOCUMENTS = {"README.md": 120, "ARCHITECTURE.md": 200, "docs/internals/*.md": 150}
 CELL_MAX = 200  # characters in a cell of a table
 # Documents that name places in the tree, which have to be there.
-MAPS = ("ARCHITECTURE.md", "docs/internals/*.md")
+MAPS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/internals/*.md")
 
 
 def cpp_files() -> list[Path]:
