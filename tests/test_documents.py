@@ -16,7 +16,16 @@ from rdmacoll.cli.main import commands
 FOR_USERS = [path for path in tracked("README.md", "docs/*.md") if path.parent.name != "measurements"]
 PLAIN = [
     *FOR_USERS,
-    *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(
+        ROOT / name
+        for name in (
+            "ARCHITECTURE.md",
+            "CHANGELOG.md",
+            "CONTRIBUTING.md",
+            "SECURITY.md",
+            "benchmarks/README.md",
+        )
+    ),
 ]
 WORDS_MAX = 25  # of a sentence
 # In sentences that begin so the reader learns the subject last.
