@@ -54,6 +54,7 @@ class Case:
 CASES = {
     "optimizer = rdmacoll.DistributedOptimizer(optimizer)  # any": Case(2, KERAS, FITS),
     "train = rdmacoll.DistributedOptimizer(tf.train.Adam": Case(2, GRAPH + "rdmacoll.init()\n", is_slow=True),
+    "tape = hvd.DistributedGradientTape(tape)": Case(2, KERAS + "batches = [(x, y)] * 2\n", is_slow=True),
     "rows = rdmacoll.engine.allgather(": Case(3, ""),
     "evens = rdmacoll.ProcessSet([0, 2])": Case(3, NUMPY),
     "last = rdmacoll.join()": Case(
