@@ -13,20 +13,16 @@ from test_tidy import CPP, ROOT, cpp_files, relative, tracked
 from rdmacoll.cli.main import commands
 
 # Measurements are history: they name what was there on their day.
-FOR_USERS = [path for path in tracked("README.md", "docs/*.md") if path.parent.name != "measurements"]
+FOR_USERS = [
+    path
+    for path in tracked("README.md", "docs/*.md", "benchmarks/*.md")
+    if path.parent.name != "measurements"
+]
 PLAIN = [
     *FOR_USERS,
-    *(
-        ROOT / name
-        for name in (
-            "ARCHITECTURE.md",
-            "CHANGELOG.md",
-            "CONTRIBUTING.md",
-            "SECURITY.md",
-            "benchmarks/README.md",
-        )
-    ),
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
 ]
+NO_SETTINGS = {"RDMACOLL_TEST_DEVICE"}  # variables of tests
 WORDS_MAX = 25  # of a sentence
 # In sentences that begin so the reader learns the subject last.
 _ASTRAY = re.compile(r"(?:What|Who|Whoever|Of|Where|That)\b")
@@ -65,9 +61,11 @@ def _without_code(markdown: str) -> str:
 def test_every_command_and_setting_of_a_page_exists(path: Path) -> None:
     page, where = path.read_text(), relative(path)
     table = (CPP / "base" / "config_table.cc").read_text()
-    for name in set(re.findall(r"\bRDMACOLL_[A-Z_]+[A-Z]\b", page)):
+    for name in set(re.findall(r"\bRDMACOLL_[A-Z_]+[A-Z]\b", page)) - NO_SETTINGS:
         assert f'"{name}"' in table, f"{where} names {name}, which is no setting"
-    named = re.findall(r"(?<![\w./])rdmacoll((?: [a-z][a-z-]+)+)((?: --[a-z]+| [\w:]+)*)", _code(page))
+    named = re.findall(
+        r"(?<![\w./])rdmacoll((?: [a-z][a-z-]+)+)((?: --[a-z][a-z_-]*(?:=\S+)?| [\w:]+)*)", _code(page)
+    )
     for words, rest in named:
         command: click.Command = commands
         for word in words.split():
@@ -75,7 +73,7 @@ def test_every_command_and_setting_of_a_page_exists(path: Path) -> None:
             assert word in command.commands, f"{where}: rdmacoll{words} is no command"
             command = command.commands[word]
         options = {option for parameter in command.params for option in parameter.opts}
-        assert set(re.findall(r"--[a-z]+", rest)) <= options, f"{where}: rdmacoll{words}{rest}"
+        assert set(re.findall(r"--[a-z][a-z_-]*", rest)) <= options, f"{where}: rdmacoll{words}{rest}"
 
 
 @pytest.mark.parametrize("path", PLAIN, ids=relative)
@@ -126,4 +124,6 @@ def test_titles_of_troubleshooting_are_parts_of_messages() -> None:
 
 
 def _code(markdown: str) -> str:
-    return "\n".join(re.findall(r"`([^`\n]+)`", markdown.replace("```", "")))
+    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
+    indented = re.findall(r"^    (.*)$", markdown, re.MULTILINE)
+    return "\n".join([*blocks, *indented, *re.findall(r"`([^`\n]+)`", markdown.replace("```", ""))])
