@@ -116,8 +116,13 @@ class Distributed(Copied):
         return _accumulates(self)
 
 
+class Scaling(Copied):
+    """Mixed in before loss scaling around an optimizer that is wrapped: its copies are wrapped, too."""
+
+
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
-    """Swaps the class of `optimizer`. Raises ConfigError where Keras 3 does not train."""
+    """Swaps the class of `optimizer`, and of the one inside of its loss scaling. Raises ConfigError where Keras 3
+    does not train."""
     plain = type(optimizer)
     if not tf.compat.v1.executing_eagerly_outside_functions():
         raise ConfigError(
@@ -125,13 +130,31 @@ def wrap(optimizer: Any, reducer: GradientReducer) -> None:
             "(tf.compat.v1.disable_eager_execution(), or a graph of TensorFlow 1): leave eager execution on, "
             "or take Keras 2 (tf_keras) with an optimizer of keras.optimizers.legacy."
         )
-    distributed = subclass(plain, Distributed, reducer)
     fits.watch("keras", 3)
-    save_as(plain, distributed)
     _patch_loss_scaling()
     patch_jit()
     _accumulate(optimizer, reducer)
+    inner = _scaled(optimizer)
+    if inner is not None:
+        _become(inner, Distributed, reducer)
+    _become(optimizer, Distributed if inner is None else Scaling, reducer)
+
+
+def _become(optimizer: Any, mixin: type, reducer: GradientReducer) -> None:
+    plain = type(optimizer)
+    distributed = subclass(plain, mixin, reducer)
+    save_as(plain, distributed)
     optimizer.__class__ = distributed
+
+
+def _scaled(optimizer: Any) -> Any:
+    """The optimizer inside of Keras's loss scaling; None if this is another optimizer. Ranks count the same
+    updates only if all of them wrap that one, as `compile` does: a loaded optimizer has its scaling around it
+    already."""
+    from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+
+    # One that a program derives may ask whether gradients are finite before ours are reduced.
+    return optimizer.inner_optimizer if type(optimizer).apply is LossScaleOptimizer.apply else None
 
 
 def _accumulate(optimizer: Any, reducer: GradientReducer) -> None:
