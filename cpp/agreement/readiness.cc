@@ -287,8 +287,9 @@ Status Readiness::mismatch(const UnitKey& key, const Pending& pending) {
                                                          : " have ";
     values.push_back(cat(ranks.size() == 1 ? "rank " : "ranks ", join(numbers(ranks), ", "), verb,
                          is_refusal(descriptor) ? describe_refusal(descriptor)
-                         : lists_differ         ? describe_manifest(descriptor)
-                                                : describe_descriptor(descriptor)));
+                         : lists_differ
+                             ? describe_manifest(descriptor)
+                             : describe_descriptor(descriptor, differing(pending, variant))));
   }
   const std::vector<int> absent = missing(pending);
   if (!absent.empty()) {

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/world.h"
+#include "operation/operation.h"
 
 namespace rdmacoll {
 
@@ -138,6 +139,7 @@ class Readiness {
   std::vector<Listed> listed(const UnitKey& key, const Pending& pending) const;
   Status check_order(const UnitKey& key, const Pending& pending, bool may_warn);
   void remember_names(const UnitKey& key, const Pending& pending);
+  std::vector<ShownTensor> differing(const Pending& pending, std::size_t variant) const;
 
   // Ranks that have joined: readiness_join.cc.
   bool add_join(const ReadyRecord& record);

@@ -1,5 +1,6 @@
 // Names of variables: ranks that list the same ones in different orders would exchange them.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "agreement/readiness.h"
@@ -77,6 +78,29 @@ void Readiness::remember_names(const UnitKey& key, const Pending& pending) {
   const std::string& name = name_of(key, pending.variants.front());
   if (listings_.size() >= kListingsMax && !listings_.contains(name)) return;
   listings_[name] = pending.listings[1];
+}
+
+// The first tensor at which each other variant differs from the first variant, with the names that
+// ranks of this variant have said. The first variant shows those of all others, but not many.
+std::vector<ShownTensor> Readiness::differing(const Pending& pending, std::size_t variant) const {
+  constexpr std::size_t kShown = 3;
+  std::set<std::size_t> positions;
+  for (std::size_t other = 1; other < pending.variants.size(); ++other) {
+    if ((variant != 0 && variant != other) || positions.size() == kShown) continue;
+    const auto position = first_difference(pending.variants.front(), pending.variants[other]);
+    if (position) positions.insert(*position);
+  }
+  const std::size_t count = tensors_of(pending.variants[variant]);
+  std::vector<ShownTensor> shown;
+  for (const std::size_t position : positions) {
+    std::string name;
+    for (const Contribution& one : pending.contributions) {
+      if (one.variant != variant || !name.empty()) continue;
+      name = name_at(pending.listings[one.listing], position, count);
+    }
+    shown.push_back({position, name});
+  }
+  return shown;
 }
 
 }  // namespace rdmacoll

@@ -58,4 +58,9 @@ std::string describe_difference(std::string_view rank, std::string_view listing,
   return cat(rank, " has ", join(here, ", "), " where ", other_rank, " has ", join(there, ", "));
 }
 
+std::string_view name_at(std::string_view listing, std::size_t position, std::size_t count) {
+  const std::vector<std::string_view> names = names_in(listing);
+  return names.size() == count && position < count ? names[position] : std::string_view();
+}
+
 }  // namespace rdmacoll

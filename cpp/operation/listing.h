@@ -28,4 +28,8 @@ std::string_view digests_of(std::string_view listing);
 std::string describe_difference(std::string_view rank, std::string_view listing,
                                 std::string_view other_rank, std::string_view other);
 
+// The name at this position of a listing of `count` variables; "" when it has another number of
+// names, or when names are cut off.
+std::string_view name_at(std::string_view listing, std::size_t position, std::size_t count);
+
 }  // namespace rdmacoll

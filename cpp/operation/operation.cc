@@ -350,7 +350,7 @@ std::string describe_refusal(std::string_view bytes) {
   return cat("refused its ", name_of(d.kind), ": ", reason);
 }
 
-std::string describe_descriptor(std::string_view bytes) {
+std::string describe_descriptor(std::string_view bytes, const std::vector<ShownTensor>& shown) {
   Descriptor d;
   if (!decode_descriptor(bytes, d)) return "unreadable";
   if (!d.refusal.empty()) return cat(name_of(d.kind), ", refused: ", d.refusal);
@@ -361,8 +361,31 @@ std::string describe_descriptor(std::string_view bytes) {
     shapes.push_back(shape_text(d.shapes[i]));
   }
   if (d.shapes.size() > kShapesShown) shapes.push_back(cat(d.shapes.size(), " tensors"));
-  return cat(name_of(d.kind), " of ", name_of(d.dtype), " ", join(shapes, " "),
+  std::string behind;
+  for (const ShownTensor& one : shown) {
+    if (one.position < kShapesShown || one.position >= d.shapes.size()) continue;
+    behind += cat(behind.empty() ? ", of which " : ", ", "number ", one.position + 1,
+                  one.name.empty() ? "" : cat(" (", one.name, ")"), " is ",
+                  shape_text(d.shapes[one.position]));
+  }
+  return cat(name_of(d.kind), " of ", name_of(d.dtype), " ", join(shapes, " "), behind,
              describe_treatment(d));
+}
+
+std::size_t tensors_of(std::string_view bytes) {
+  Descriptor d;
+  return decode_descriptor(bytes, d) ? d.shapes.size() : 0;
+}
+
+std::optional<std::size_t> first_difference(std::string_view bytes, std::string_view other) {
+  Descriptor a, b;
+  if (!decode_descriptor(bytes, a) || !decode_descriptor(other, b)) return {};
+  const std::size_t both = std::min(a.shapes.size(), b.shapes.size());
+  for (std::size_t i = 0; i < both; ++i) {
+    if (a.shapes[i] != b.shapes[i]) return i;
+  }
+  if (a.shapes.size() != b.shapes.size()) return both;
+  return {};
 }
 
 }  // namespace rdmacoll

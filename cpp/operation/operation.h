@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -142,8 +143,18 @@ using OperationRef = std::shared_ptr<Operation>;
 // the first dimension where it may differ), manifest, dtypes of the group.
 std::string encode_descriptor(const Request& request);
 std::string_view descriptor_name(std::string_view descriptor);
+// A tensor behind the first ones of a descriptor, which its description shows, too.
+struct ShownTensor {
+  std::size_t position = 0;
+  std::string name;  // "": unknown
+};
 // "allreduce of float32 (3, 4), average"
-std::string describe_descriptor(std::string_view descriptor);
+std::string describe_descriptor(std::string_view descriptor,
+                                const std::vector<ShownTensor>& shown = {});
+std::size_t tensors_of(std::string_view descriptor);
+// The first tensor whose shape differs, or that one of them does not have; nothing without such a
+// one.
+std::optional<std::size_t> first_difference(std::string_view descriptor, std::string_view other);
 // "2 gradients (2 dense of 24 bytes ...), average"; "" when it has no manifest.
 std::string describe_manifest(std::string_view descriptor);
 // The parts of a descriptor that decide which operations may share a batch.

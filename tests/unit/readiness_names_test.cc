@@ -108,6 +108,42 @@ TEST_F(NamesOfVariables, that_differ_otherwise_are_told_once) {
       << warnings[0];
 }
 
+TEST_F(NamesOfVariables, say_which_tensor_behind_the_first_ones_differs) {
+  const auto said = [](const std::vector<std::vector<int64_t>>& last, const std::string& names) {
+    const World three = world(0, 3);
+    DescriptorTable table;
+    Readiness root(three, table, {});
+    for (int origin : {0, 1, 2}) {
+      Request request;
+      request.name = "all";
+      for (int64_t rows : {1, 2, 3, 4}) request.tensors.push_back({nullptr, nullptr, {rows}, ""});
+      request.tensors.push_back({nullptr, nullptr, last[static_cast<std::size_t>(origin)], ""});
+      request.tensors.push_back({nullptr, nullptr, {6}, ""});
+      ReadyRecord record{{0, encode_descriptor(request)}, 0, origin, false, {}};
+      record.listing = names;
+      root.add(record, 0);
+    }
+    const auto verdicts = root.take_verdicts();
+    return verdicts.size() == 1 ? verdicts[0].status.message() : std::string();
+  };
+  const std::string names = listing("1", "2", "3", "4", "\na\nb\nc\nd\ndense/kernel\nf");
+  const std::string plain = said({{5, 7}, {5, 7}, {5, 8}}, "");
+  EXPECT_NE(
+      plain.find("ranks 0, 1 have allreduce of float32 (1,) (2,) (3,) (4,) 6 tensors, of which "
+                 "number 5 is (5, 7)"),
+      std::string::npos)
+      << plain;
+  EXPECT_NE(plain.find("rank 2 has allreduce of float32 (1,) (2,) (3,) (4,) 6 tensors, of which "
+                       "number 5 is (5, 8)"),
+            std::string::npos)
+      << plain;
+  const std::string named = said({{5, 7}, {9}, {5, 8}}, names);
+  for (const char* words : {"number 5 (dense/kernel) is (5, 7)", "number 5 (dense/kernel) is (9,)",
+                            "number 5 (dense/kernel) is (5, 8)"}) {
+    EXPECT_NE(named.find(words), std::string::npos) << named;
+  }
+}
+
 TEST_F(NamesOfVariables, go_to_the_root_as_they_are) {
   const World large = world(1, 18);  // its child: rank 17
   for (const std::string& names : {kPlain, reordered_, std::string()}) {
