@@ -121,8 +121,8 @@ class Scaling(Copied):
 
 
 def wrap(optimizer: Any, reducer: GradientReducer) -> None:
-    """Swaps the class of `optimizer`, and of the one inside of its loss scaling. Raises ConfigError where Keras 3
-    does not train."""
+    """Swaps the class of `optimizer`, and of the one inside of its loss scaling. Raises ConfigError where
+    Keras 3 does not train."""
     plain = type(optimizer)
     if not tf.compat.v1.executing_eagerly_outside_functions():
         raise ConfigError(

@@ -58,7 +58,7 @@ ONCE_WRONG: Sequence[Case] = (
         "replicas": "2",
         "restore": "file",
     },
-    # A loaded optimizer has its loss scaling around it before it is wrapped, others only when they are compiled.
+    # A loaded optimizer has its loss scaling around it before it is wrapped, others get it in `compile`.
     {**_USUAL, "keras": "Keras 3", "loop": "fit", "restore": "file", "passes": "2"},
 )
 # Situations in which the first batch builds the model. Keras 3 builds it before, where there is a strategy.
