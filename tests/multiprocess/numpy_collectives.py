@@ -11,6 +11,7 @@ from ranks import report
 
 import rdmacoll
 from rdmacoll import engine
+from rdmacoll._world import world
 from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, fingerprint, wrong_values
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
@@ -30,7 +31,7 @@ def equal_everywhere(arrays) -> bool:
 
 def allreduces() -> int:
     me, cases = rdmacoll.rank(), 0
-    is_canonical = engine.world.current().values.text("RDMACOLL_ORDER") == "canonical"
+    is_canonical = world.current().values.text("RDMACOLL_ORDER") == "canonical"
     for name in REDUCIBLE:
         dtype = dtype_of(name)
         assert dtype is not None

@@ -6,6 +6,7 @@ import numpy as np
 
 import rdmacoll
 from rdmacoll import engine
+from rdmacoll._world import world
 from rdmacoll.cli.references import canonical_sum, data_of, dtype_of, reduced, rows_of, wrong_values
 from rdmacoll.engine.operators import CODES, FLOATS, REDUCIBLE, ReduceOp, is_reducible
 
@@ -22,7 +23,7 @@ def all_arrays(shape, dtype, seed) -> list[np.ndarray]:
 
 def reductions(seed: int) -> int:
     me, count, cases = rdmacoll.rank(), rdmacoll.size(), 0
-    is_canonical = engine.world.current().values.text("RDMACOLL_ORDER") == "canonical"
+    is_canonical = world.current().values.text("RDMACOLL_ORDER") == "canonical"
     for number, name in enumerate(REDUCIBLE):
         dtype = dtype_of(name)
         for rows in ROWS:

@@ -12,6 +12,7 @@ from refusal import refusal
 
 import rdmacoll
 from rdmacoll import engine
+from rdmacoll._world import world
 
 
 def data(rank: int, shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -158,7 +159,7 @@ def main(seed: int) -> None:
     elif busy.included():
         engine.barrier(process_set=busy)
     at_the_same_time([everybody, *sets], seed + 2)
-    state = engine.world.state()
+    state = world.state()
     assert all(f"process set {one.process_set_id} (ranks" in state for one in sets if one.included())
     metrics = rdmacoll.metrics()
     assert metrics["process_sets"] == 1 + sum(one.included() for one in sets)
