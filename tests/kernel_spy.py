@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from rdmacoll._abi.library import (
+from rdmacoll._abi.mirror import (
     ABI_VERSION,
     ALLGATHER,
     ALLTOALL,
@@ -21,7 +21,7 @@ from rdmacoll._abi.library import (
     REQUEST,
     SCATTER,
     TENSOR,
-    _Api,
+    Api,
 )
 from rdmacoll._world import world
 from rdmacoll.ops import _library
@@ -48,10 +48,10 @@ class Spy:
         self.hold.set()
         self._texts: list[Any] = []
         self._jobs: queue.Queue[Any] = queue.Queue()
-        self.table = _Api()
+        self.table = Api()
         self.table.abi_version = ABI_VERSION
-        self.table.size = ctypes.sizeof(_Api)
-        fields = dict(_Api._fields_)
+        self.table.size = ctypes.sizeof(Api)
+        fields = dict(Api._fields_)
         self.table.text_free = fields["text_free"](lambda text: None)
         self.table.submit = fields["submit"](self._submit)
         self.table.submit_and_drive = fields["submit_and_drive"](self._submit_and_drive)

@@ -5,363 +5,18 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rdmacoll._abi import mirror
 from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError, error_from_json
 
-ABI_VERSION = 12
-
-ALLREDUCE, BROADCAST, ALLGATHER, BARRIER, REDUCESCATTER, ALLTOALL, REDUCE, GATHER, SCATTER, JOIN = range(10)
 DONE, TIMEOUT, FAILED, REFUSED, MOVED = 0, 1, 2, 3, 4
-PS_INIT, PS_PUSH, PS_PULL = range(3)  # rc_ps_move
-PS_STATS, PS_LEAVE = range(2)  # rc_ps_ask
-PS_SAVE, PS_SAVED, PS_RESTORE = range(3)  # rc_ps_way
-LATENCY, EXCHANGE, BANDWIDTH = 1, 2, 4  # rc_measure
-
-# The structs are filled by one `pack_into` each: a tenth of the cost of ctypes' field by field.
-# size kind dtype op root | prescale postscale | name iteration n_tensors | tensors allocate
-# done context manifest | splits n_splits process_set place
-REQUEST = struct.Struct("@Iiiiidd" + "PqiPPPPP" + "PiiP")
-# input output ndim dims[8] label
-TENSOR = struct.Struct("@PPi8qP")
 DIMS_MAX = 8
 
 _VOID = ctypes.c_void_p
-# Functions that are called often take plain addresses for both: ctypes converts a number fastest.
-_TEXT = ctypes.POINTER(ctypes.c_void_p)  # char**: kept as an address, since text_free wants it back
-_NUMBERS = ctypes.POINTER(ctypes.c_int32)
-_RATE = ctypes.POINTER(ctypes.c_double)  # NULL: the rule's
-
-
-class _Plan(ctypes.Structure):
-    """rc_plan: what is measured of a path."""
-
-    _fields_ = [
-        ("size", ctypes.c_uint32),
-        ("measures", ctypes.c_int32),
-        ("bytes", ctypes.POINTER(ctypes.c_uint64)),
-        ("n_bytes", ctypes.c_int32),
-        ("repeats", ctypes.c_int32),
-        ("burst_s", ctypes.c_double),
-        ("patience_s", ctypes.c_double),
-        ("limit_s", ctypes.c_double),
-    ]
-
-
-class Variable(ctypes.Structure):
-    """rc_variable."""
-
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("dtype", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("dims", ctypes.POINTER(ctypes.c_int64)),
-        ("by_rows", ctypes.c_int32),
-        ("decays", ctypes.c_int32),
-    ]
-
-
-class _Update(ctypes.Structure):
-    """rc_update: of a variable by a gradient."""
-
-    _fields_ = [
-        ("size", ctypes.c_uint32),
-        ("dtype", ctypes.c_int32),
-        ("rule", ctypes.c_char_p),
-        ("step", ctypes.c_int64),
-        ("learning_rate", _RATE),
-        ("decays", ctypes.c_int32),
-        ("n_slots", ctypes.c_int32),
-        ("count", ctypes.c_uint64),
-        ("values", ctypes.c_void_p),
-        ("slots", ctypes.POINTER(ctypes.c_void_p)),
-        ("gradient", ctypes.c_void_p),
-    ]
-
-
-class _Python(ctypes.Structure):
-    """rc_python: functions of CPython's."""
-
-    _fields_ = [("address_of", _VOID), ("refer_to", _VOID), ("call", _VOID)]
-
-
-class Bound(ctypes.Structure):
-    """rc_bound: what the function `prepared_call` finds by the number that is its self."""
-
-    _fields_ = [
-        ("prepared", _VOID),
-        ("result", ctypes.py_object),
-        ("otherwise", ctypes.py_object),
-        ("answer", ctypes.c_int32),
-        ("is_fresh", ctypes.c_int32),
-    ]
-
-
-class _Api(ctypes.Structure):
-    """rc_api: the table of functions."""
-
-    _fields_ = [
-        ("abi_version", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("version", ctypes.c_char_p),
-        ("text_free", ctypes.CFUNCTYPE(None, _VOID)),
-        ("settings", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
-        (
-            "engine_open",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                ctypes.c_char_p,
-                ctypes.c_char_p,
-                ctypes.c_int32,
-                ctypes.c_char_p,
-                ctypes.POINTER(_VOID),
-                _TEXT,
-                _TEXT,
-            ),
-        ),
-        (
-            "engine_node",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _VOID,
-                ctypes.POINTER(ctypes.c_char_p),
-                ctypes.POINTER(ctypes.c_int32),
-                _TEXT,
-            ),
-        ),
-        (
-            "engine_start",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.c_int64, _TEXT),
-        ),
-        ("engine_close", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
-        ("engine_free", ctypes.CFUNCTYPE(None, _VOID)),
-        ("engine_topology", ctypes.CFUNCTYPE(None, _VOID, ctypes.POINTER(ctypes.c_int32))),
-        ("engine_metrics", ctypes.CFUNCTYPE(_VOID, _VOID)),
-        ("engine_describe", ctypes.CFUNCTYPE(_VOID, _VOID)),
-        ("engine_state", ctypes.CFUNCTYPE(_VOID, _VOID)),
-        (
-            "submit",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID, _VOID),
-        ),
-        ("handle_wait", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _VOID)),
-        ("handle_done", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
-        (
-            "handle_result",
-            ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int64)),
-        ),
-        ("handle_free", ctypes.CFUNCTYPE(None, _VOID)),
-        (
-            "prepare",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
-        ),
-        # Without types of arguments, a `byref` passes through as it is: half of what a number costs.
-        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int)),
-        ("prepared_free", ctypes.CFUNCTYPE(None, _VOID)),
-        ("memory_allocate", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64)),
-        ("memory_free", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
-        ("verify_schedules", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, _TEXT)),
-        (
-            "sim_faults",
-            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int32, _TEXT),
-        ),
-        (
-            "run",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _VOID, _VOID),
-        ),
-        ("memory_lend", ctypes.CFUNCTYPE(_VOID, _VOID, ctypes.c_uint64, _VOID, _VOID)),
-        ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
-        (
-            "pair_open",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                ctypes.c_int32,
-                ctypes.POINTER(ctypes.c_int32),
-                ctypes.c_char_p,
-                ctypes.c_char_p,
-                ctypes.c_int32,
-                ctypes.c_char_p,
-                ctypes.POINTER(_VOID),
-                _TEXT,
-                _TEXT,
-            ),
-        ),
-        (
-            "pair_node",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_int32), _TEXT
-            ),
-        ),
-        (
-            "pair_run",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(_Plan), _TEXT, _TEXT
-            ),
-        ),
-        ("pair_free", ctypes.CFUNCTYPE(None, _VOID)),
-        ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _TEXT)),
-        (
-            "handle_result_at",
-            ctypes.CFUNCTYPE(
-                _VOID, _VOID, ctypes.c_int32, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(ctypes.c_int64)
-            ),
-        ),
-        ("explain", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_char_p, _TEXT, _TEXT)),
-        ("sim_scale", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _TEXT, _TEXT)),
-        (
-            "set_add",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _NUMBERS, ctypes.c_int32, _NUMBERS, _TEXT),
-        ),
-        ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_int64, _TEXT)),
-        ("set_in_flight", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, _TEXT)),
-        ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _VOID)),
-        (
-            "prepared_result_at",
-            ctypes.CFUNCTYPE(
-                _VOID,
-                _VOID,
-                ctypes.c_int32,
-                ctypes.POINTER(_VOID),
-                ctypes.POINTER(ctypes.c_int32),
-                ctypes.POINTER(ctypes.c_int64),
-            ),
-        ),
-        ("result_free", ctypes.CFUNCTYPE(None, _VOID)),
-        ("ps_rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _TEXT, _TEXT)),
-        ("ps_update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Update), _TEXT)),
-        ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
-        (
-            "ps_open",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _VOID,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                ctypes.c_int64,
-                ctypes.c_char_p,
-                ctypes.c_char_p,
-                ctypes.c_int32,
-                ctypes.c_char_p,
-                ctypes.POINTER(_VOID),
-                _TEXT,
-                _TEXT,
-            ),
-        ),
-        (
-            "ps_node",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.POINTER(ctypes.c_char_p), _NUMBERS, _TEXT),
-        ),
-        ("ps_start", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _NUMBERS, ctypes.c_int64, _TEXT)),
-        ("ps_free", ctypes.CFUNCTYPE(None, _VOID)),
-        ("ps_serve", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int64, _TEXT)),
-        (
-            "ps_declare",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _VOID,
-                ctypes.POINTER(Variable),
-                ctypes.c_int32,
-                ctypes.c_char_p,
-                ctypes.POINTER(_VOID),
-                _TEXT,
-            ),
-        ),
-        (
-            "ps_move",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _VOID,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                _NUMBERS,
-                ctypes.POINTER(_VOID),
-                _RATE,
-                ctypes.POINTER(_VOID),
-                _TEXT,
-            ),
-        ),
-        (
-            "ps_move_rows",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _VOID,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                _VOID,
-                ctypes.c_int64,
-                _VOID,
-                _RATE,
-                ctypes.POINTER(_VOID),
-                _TEXT,
-            ),
-        ),
-        ("ps_ask", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.POINTER(_VOID), _TEXT)),
-        ("ps_wait", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int64, _TEXT, _TEXT)),
-        ("ps_call_free", ctypes.CFUNCTYPE(None, _VOID)),
-        ("ps_sharding", ctypes.CFUNCTYPE(_VOID, _VOID)),
-        (
-            "ps_checkpoint",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int, _VOID, ctypes.c_char_p, ctypes.c_int32, ctypes.POINTER(_VOID), _TEXT
-            ),
-        ),
-        (
-            "ps_move_slot",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _VOID,
-                ctypes.c_int32,
-                ctypes.c_int32,
-                ctypes.c_uint64,
-                ctypes.c_int32,
-                _NUMBERS,
-                ctypes.POINTER(_VOID),
-                ctypes.POINTER(_VOID),
-                _TEXT,
-            ),
-        ),
-        (
-            "ps_updates",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, _NUMBERS, ctypes.POINTER(_VOID), _TEXT),
-        ),
-        ("ps_submit", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, _TEXT)),
-        ("ps_end", ctypes.CFUNCTYPE(None, _VOID)),
-        ("ps_stats", ctypes.CFUNCTYPE(_VOID, _VOID)),
-        ("set_lock_hooks", ctypes.CFUNCTYPE(None, _VOID, _VOID)),
-        ("prepared_run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
-        ("ps_leave", ctypes.CFUNCTYPE(None, _VOID, ctypes.c_char_p)),
-        (
-            "ps_exchange",
-            ctypes.CFUNCTYPE(
-                ctypes.c_int,
-                _VOID,
-                ctypes.c_int32,
-                _NUMBERS,
-                ctypes.POINTER(_VOID),
-                ctypes.POINTER(_VOID),
-                _RATE,
-                ctypes.POINTER(_VOID),
-                _TEXT,
-            ),
-        ),
-        ("set_python", ctypes.CFUNCTYPE(None, ctypes.POINTER(_Python))),
-        ("prepared_call", _VOID),
-        ("ps_losses", ctypes.CFUNCTYPE(_VOID, _VOID)),
-        ("ps_failure", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _TEXT)),
-        (
-            "engine_blame",
-            ctypes.CFUNCTYPE(ctypes.c_int, _VOID, ctypes.c_int32, ctypes.c_char_p, ctypes.c_char_p),
-        ),
-        ("refuse", ctypes.CFUNCTYPE(None, _VOID, _VOID, ctypes.c_char_p)),
-        ("engine_callers", ctypes.CFUNCTYPE(ctypes.c_int, _VOID)),
-        ("submit_group", ctypes.CFUNCTYPE(ctypes.c_int, _VOID, _VOID, ctypes.c_int32, _VOID, _VOID)),
-    ]
 
 
 class Library:
@@ -378,19 +33,19 @@ class Library:
         except OSError as error:
             raise ConfigError(f"{path} cannot be loaded: {error}.") from None
         get_api = self._dll.rc_get_api
-        get_api.restype = ctypes.POINTER(_Api)
+        get_api.restype = ctypes.POINTER(mirror.Api)
         get_api.argtypes = [ctypes.c_uint32]
-        table = get_api(ABI_VERSION)
-        if not table or table.contents.abi_version != ABI_VERSION:
+        table = get_api(mirror.ABI_VERSION)
+        if not table or table.contents.abi_version != mirror.ABI_VERSION:
             raise ConfigError(
-                f"{path} does not speak version {ABI_VERSION} of the C interface: library and Python "
+                f"{path} does not speak version {mirror.ABI_VERSION} of the C interface: library and Python "
                 "package come from different builds. Install the package again."
             )
         api = table.contents
-        if api.size < ctypes.sizeof(_Api):
+        if api.size < ctypes.sizeof(mirror.Api):
             raise ConfigError(
                 f"{path} is older than the Python package ({api.size} bytes of functions instead of "
-                f"{ctypes.sizeof(_Api)}). Install the package again."
+                f"{ctypes.sizeof(mirror.Api)}). Install the package again."
             )
         self.path = path
         self.table_address = ctypes.cast(table, _VOID).value or 0
@@ -409,7 +64,7 @@ class Library:
         hooks = (python.PyEval_SaveThread, python.PyEval_RestoreThread)
         api.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
         functions = (python.PyLong_AsVoidPtr, python.Py_IncRef, python.PyObject_CallNoArgs)
-        api.set_python(_Python(*(ctypes.cast(function, _VOID) for function in functions)))
+        api.set_python(mirror.Python(*(ctypes.cast(function, _VOID) for function in functions)))
         self.prepared_call: int = api.prepared_call
         self.prepared_free = api.prepared_free
         self.result_free = api.result_free
@@ -637,8 +292,8 @@ class Library:
         limit_s: float,
     ) -> dict[str, Any]:
         """Connects and measures; keys in rdmacoll_c.h. Blocks for twice `limit_s` at most."""
-        plan = _Plan(
-            ctypes.sizeof(_Plan),
+        plan = mirror.Plan(
+            ctypes.sizeof(mirror.Plan),
             measures,
             (ctypes.c_uint64 * len(sizes))(*sizes),
             len(sizes),
@@ -679,8 +334,8 @@ class Library:
         """One update as a parameter server makes it, of arrays at these addresses; rate: the learning rate
         of a push, or None: the rule's. Raises ConfigError."""
         places = (ctypes.c_void_p * len(slots))(*slots)
-        update = _Update(
-            ctypes.sizeof(_Update),
+        update = mirror.Update(
+            ctypes.sizeof(mirror.Update),
             dtype,
             rule.encode(),
             step,
@@ -742,9 +397,9 @@ class Library:
         self._check(function(*asked, ctypes.byref(call), ctypes.byref(error)), error)
         return call.value or 0
 
-    def ps_declare(self, ps: int, variables: Sequence[Variable], rule: str) -> int:
+    def ps_declare(self, ps: int, variables: Sequence[mirror.Variable], rule: str) -> int:
         """A call. Variables get the next numbers."""
-        array = (Variable * len(variables))(*variables)
+        array = (mirror.Variable * len(variables))(*variables)
         return self._ps_call(self._api.ps_declare, ps, array, len(variables), rule.encode())
 
     def ps_move(

@@ -5,38 +5,19 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from rdmacoll._abi import library as abi
+from rdmacoll._abi import library as abi, mirror
 
 _KINDS = {
-    "allreduce": abi.ALLREDUCE,
-    "reducescatter": abi.REDUCESCATTER,
-    "reduce": abi.REDUCE,
-    "broadcast": abi.BROADCAST,
-    "allgather": abi.ALLGATHER,
-    "gather": abi.GATHER,
-    "scatter": abi.SCATTER,
-    "alltoall": abi.ALLTOALL,
+    "allreduce": mirror.ALLREDUCE,
+    "reducescatter": mirror.REDUCESCATTER,
+    "reduce": mirror.REDUCE,
+    "broadcast": mirror.BROADCAST,
+    "allgather": mirror.ALLGATHER,
+    "gather": mirror.GATHER,
+    "scatter": mirror.SCATTER,
+    "alltoall": mirror.ALLTOALL,
 }
 OPERATIONS = tuple(_KINDS)
-
-
-class _Question(ctypes.Structure):
-    """rc_question."""
-
-    _fields_ = [
-        ("size", ctypes.c_uint32),
-        ("kind", ctypes.c_int32),
-        ("ranks", ctypes.c_int32),
-        ("nodes", ctypes.c_int32),
-        ("bytes", ctypes.c_uint64),
-        ("rank", ctypes.c_int32),
-        ("algorithm", ctypes.c_char_p),
-        ("is_rdma", ctypes.c_int32),
-        ("latency_us", ctypes.c_double),
-        ("gbit_per_s", ctypes.c_double),
-        ("servers", ctypes.c_int32),
-        ("dtype", ctypes.c_char_p),
-    ]
 
 
 def explain(
@@ -62,8 +43,8 @@ def explain(
     >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["algorithm"]
     'two_level'
     """
-    question = _Question(
-        ctypes.sizeof(_Question),
+    question = mirror.Question(
+        ctypes.sizeof(mirror.Question),
         _KINDS[operation],
         ranks,
         nodes,

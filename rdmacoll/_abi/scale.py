@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rdmacoll._abi import mirror
 from rdmacoll._abi.library import load
 
 BYTES_PER_US_OF_GBIT = 125.0
@@ -63,42 +64,8 @@ def with_network(model: Model, **given: float | None) -> Model:
     return replace(model, network=replace(model.network, **known))
 
 
-class _Link(ctypes.Structure):
-    """rc_link."""
-
-    _fields_ = [
-        ("latency_us", ctypes.c_double),
-        ("overhead_us", ctypes.c_double),
-        ("gap_us", ctypes.c_double),
-        ("bytes_per_us", ctypes.c_double),
-    ]
-
-
-class _Scale(ctypes.Structure):
-    """rc_scale."""
-
-    _fields_ = [
-        ("size", ctypes.c_uint32),
-        ("ranks", ctypes.c_int32),
-        ("node_ranks", ctypes.c_int32),
-        ("rack_nodes", ctypes.c_int32),
-        ("node", _Link),
-        ("network", _Link),
-        ("uplink_bytes_per_us", ctypes.c_double),
-        ("is_rdma", ctypes.c_int32),
-        ("step_us", ctypes.c_double),
-        ("copy_bytes_per_us", ctypes.c_double),
-        ("reduce_bytes_per_us", ctypes.c_double),
-        ("algorithm", ctypes.c_char_p),
-        ("operations", ctypes.c_int32),
-        ("bytes", ctypes.POINTER(ctypes.c_uint64)),
-        ("ready_us", ctypes.POINTER(ctypes.c_double)),
-        ("transfers_max", ctypes.c_uint64),
-    ]
-
-
-def _link(link: Link) -> _Link:
-    return _Link(link.latency_us, link.overhead_us, link.gap_us, link.bytes_per_us)
+def _link(link: Link) -> mirror.Link:
+    return mirror.Link(link.latency_us, link.overhead_us, link.gap_us, link.bytes_per_us)
 
 
 def simulate(
@@ -120,8 +87,8 @@ def simulate(
     count = len(operations)
     sizes = (ctypes.c_uint64 * count)(*(size for size, _ in operations))
     ready = (ctypes.c_double * count)(*(time for _, time in operations))
-    question = _Scale(
-        ctypes.sizeof(_Scale),
+    question = mirror.Scale(
+        ctypes.sizeof(mirror.Scale),
         ranks,
         per_node,
         model.rack_nodes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi import arguments, mirror
 from rdmacoll._world.running import Engine
 from rdmacoll.engine.errors import ConfigError, NotInitializedError
 
@@ -46,8 +46,8 @@ def announce(
 def _refuse(engine: Engine, address: int, kind: int, name: str | None, process_set: int, reason: str) -> None:
     title = None if name is None else ctypes.create_string_buffer(arguments.name(name).encode())
     titled = 0 if title is None else ctypes.addressof(title)
-    request = bytearray(abi.REQUEST.size)
-    fields = (abi.REQUEST.size, kind, 0, 0, 0, 1.0, 1.0, titled, 0, 0, 0, 0, 0, 0, 0, 0, 0, process_set, 0)
-    abi.REQUEST.pack_into(request, 0, *fields)
+    request = bytearray(mirror.REQUEST.size)
+    fields = (mirror.REQUEST.size, kind, 0, 0, 0, 1.0, 1.0, titled, 0, 0, 0, 0, 0, 0, 0, 0, 0, process_set, 0)
+    mirror.REQUEST.pack_into(request, 0, *fields)
     whole = (ctypes.c_char * len(request)).from_buffer(request)
     engine.library.refuse(address, ctypes.addressof(whole), reason.encode("utf-8", "replace"))

@@ -11,7 +11,7 @@ from typing import Any, Callable, TypeVar
 
 import numpy as np
 
-from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi import arguments, library as abi, mirror
 from rdmacoll._abi.arguments import address_of
 from rdmacoll._calls.refusals import announce
 from rdmacoll._world.running import Engine
@@ -34,9 +34,9 @@ class _Scratch:
     """The structs of one call, used again and again: the library copies what it keeps."""
 
     def __init__(self) -> None:
-        self.request = bytearray(abi.REQUEST.size)
+        self.request = bytearray(mirror.REQUEST.size)
         self.request_address = address_of(np.frombuffer(self.request, np.uint8))
-        self.tensors = bytearray(abi.TENSOR.size)
+        self.tensors = bytearray(mirror.TENSOR.size)
         self.tensors_address = address_of(np.frombuffer(self.tensors, np.uint8))
         self.handle: Any = ctypes.c_void_p()  # written by the library
         self.error = ctypes.c_void_p()
@@ -45,8 +45,8 @@ class _Scratch:
 
     def reserve(self, tensors: int) -> None:
         """Room for so many tensors."""
-        if len(self.tensors) < tensors * abi.TENSOR.size:
-            self.tensors = bytearray(tensors * abi.TENSOR.size)
+        if len(self.tensors) < tensors * mirror.TENSOR.size:
+            self.tensors = bytearray(tensors * mirror.TENSOR.size)
             self.tensors_address = address_of(np.frombuffer(self.tensors, np.uint8))
 
 
@@ -133,7 +133,7 @@ class Call:
             if len(shape) > abi.DIMS_MAX:
                 raise self._refused(f"an array of {len(shape)} dimensions; at most {abi.DIMS_MAX}.")
             origin = address_of(source)
-            abi.TENSOR.pack_into(
+            mirror.TENSOR.pack_into(
                 scratch.tensors,
                 offset,
                 origin,
@@ -143,11 +143,11 @@ class Call:
                 *_PADDING[abi.DIMS_MAX - len(shape)],
                 0,
             )
-            offset += abi.TENSOR.size
-        abi.REQUEST.pack_into(
+            offset += mirror.TENSOR.size
+        mirror.REQUEST.pack_into(
             scratch.request,
             0,
-            abi.REQUEST.size,
+            mirror.REQUEST.size,
             self.kind,
             self.dtype,
             self.op,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rdmacoll._abi import library as abi
+from rdmacoll._abi import library as abi, mirror
 from rdmacoll._abi.arguments import address_of, name as checked_name
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
 from rdmacoll.engine.operators import CODES
@@ -94,7 +94,7 @@ class Session:
             time.sleep(_SLICE_MS / 1000)
         call = 0
         try:
-            call = self._library.ps_ask(self._address, abi.PS_LEAVE)
+            call = self._library.ps_ask(self._address, mirror.PS_LEAVE)
             # A push that was given up may be before it, held back by the pace of others. Without a goodbye
             # this worker is lost for the servers, which go on.
             for _ in range(_GOODBYE_MS // _SLICE_MS):
@@ -162,7 +162,7 @@ class Session:
 
     def save(self, path: str) -> None:
         """Each server, to a file of its machine."""
-        self._checkpoint(path, abi.PS_SAVE)
+        self._checkpoint(path, mirror.PS_SAVE)
 
     def restore(self, path: str) -> None:
         """Of what `save` wrote: at once, or where nothing has been declared with the next declaration."""
@@ -171,11 +171,11 @@ class Session:
         if not self._variables:
             self._restored = path
         elif self.rank == 0:
-            self._checkpoint(path, abi.PS_RESTORE)
+            self._checkpoint(path, mirror.PS_RESTORE)
 
     def _check_saved(self, path: str) -> None:
         """Before anything is changed by it: a run may begin without a checkpoint where there is none."""
-        numbers = self._checkpoint(path, abi.PS_SAVED)
+        numbers = self._checkpoint(path, mirror.PS_SAVED)
         if len(set(numbers)) > 1:
             files = ", ".join(f"server {server}: {number}" for server, number in enumerate(numbers))
             raise ConfigError(
@@ -207,14 +207,14 @@ class Session:
             restored, self._restored = restored or self._restored, None
         if self.rank == 0 and restored is not None:
             self._bare = (list(arrays), rule)  # where it is refused they may be declared without it
-            self._checkpoint(restored, abi.PS_RESTORE)
+            self._checkpoint(restored, mirror.PS_RESTORE)
             self._bare = ([], "")
         elif self.rank == 0 and "needs values" in said:
             updates, slots = state or State()
             for slot, kept in enumerate(slots, 1):
-                self.move(abi.PS_INIT, kept, slot=slot)
-            return self.move(abi.PS_INIT, arrays, updates=updates)
-        self.move(abi.PS_PULL, arrays)  # which waits for values
+                self.move(mirror.PS_INIT, kept, slot=slot)
+            return self.move(mirror.PS_INIT, arrays, updates=updates)
+        self.move(mirror.PS_PULL, arrays)  # which waits for values
         return None
 
     def _name_variables(
@@ -233,7 +233,7 @@ class Session:
         for name, array in arrays.items():
             dims = (ctypes.c_int64 * array.ndim)(*array.shape)
             structs.append(
-                abi.Variable(
+                mirror.Variable(
                     name.encode(), DTYPES[array.dtype], array.ndim, dims, name in rows, name not in spared
                 )
             )
@@ -268,7 +268,7 @@ class Session:
         variables = [self._number(name, array) for name, array in arrays.items()]
         places = [address_of(array) for array in arrays.values()]
         library = self._library
-        if move in (abi.PS_INIT, abi.PS_PULL):
+        if move in (mirror.PS_INIT, mirror.PS_PULL):
             which = (self._address, move, slot, updates, variables, places)
             self.wait(lambda: library.ps_move_slot(*which), arrays)
         else:

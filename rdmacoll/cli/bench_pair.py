@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rdmacoll._abi.library import BANDWIDTH, EXCHANGE, LATENCY
+from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
 from rdmacoll._base.text import bytes_text
 from rdmacoll._world import pairs
 from rdmacoll.cli.report import Findings, command, parse_bytes, say

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Callable, TypeVar
 
-from rdmacoll._abi import device_views, devices, library
+from rdmacoll._abi import device_views, devices, library, mirror
 from rdmacoll._start import bootstrap
 from rdmacoll._start.alone import check_alone
 from rdmacoll.cli.doctor_facts import (
@@ -88,7 +88,7 @@ def _engine() -> Engine:
         found = library.load()
     except RdmacollError as error:
         return Engine(str(library.library_path()), problem=str(error))
-    return Engine(str(found.path), found.version, library.ABI_VERSION)
+    return Engine(str(found.path), found.version, mirror.ABI_VERSION)
 
 
 def _settings() -> Settings:

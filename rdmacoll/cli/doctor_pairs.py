@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rdmacoll._abi.devices import engine_view
-from rdmacoll._abi.library import BANDWIDTH, EXCHANGE, LATENCY
+from rdmacoll._abi.mirror import BANDWIDTH, EXCHANGE, LATENCY
 from rdmacoll._base.text import counted
 from rdmacoll._world import pairs
 from rdmacoll._world.pairs import Gathering, Pair

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi import arguments, mirror
 from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, placed_handle
 from rdmacoll._calls.refusals import announce
@@ -39,9 +39,9 @@ def _allreduce_call(
             source = target = out
         else:
             source, target = arguments.placed(array, out)
-        return reduction_call(abi.ALLREDUCE, (source,), (target,), op, name, factors, process_set)
+        return reduction_call(mirror.ALLREDUCE, (source,), (target,), op, name, factors, process_set)
     except Exception as error:
-        announce(engine, abi.ALLREDUCE, (name,), process_set, error)
+        announce(engine, mirror.ALLREDUCE, (name,), process_set, error)
         raise
 
 
@@ -101,9 +101,9 @@ def _grouped_allreduce(
     number = number_of(current(), process_set)
 
     def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
-        return reduction_call(abi.ALLREDUCE, sources, targets, op, name, factors, number)
+        return reduction_call(mirror.ALLREDUCE, sources, targets, op, name, factors, number)
 
-    return placed_handle(arrays, out, Group(abi.ALLREDUCE, name, number, start), call)
+    return placed_handle(arrays, out, Group(mirror.ALLREDUCE, name, number, start), call)
 
 
 def grouped_allreduce_async(
@@ -151,7 +151,7 @@ def _broadcast_call(
     process_set: int,
 ) -> Call:
     return Call(
-        abi.BROADCAST,
+        mirror.BROADCAST,
         sources,
         targets,
         dtype=DTYPES.moved(sources[0].dtype),
@@ -169,7 +169,7 @@ def _one_broadcast_call(
         source, target = arguments.placed(array, out)
         return _broadcast_call((source,), (target,), root_rank, name, engine, number)
     except Exception as error:
-        announce(engine, abi.BROADCAST, (name,), number, error)
+        announce(engine, mirror.BROADCAST, (name,), number, error)
         raise
 
 
@@ -220,7 +220,7 @@ def _grouped_broadcast(
     def call(sources: list[Array], targets: list[Array], name: str | None) -> Call:
         return _broadcast_call(sources, targets, root_rank, name, engine, number)
 
-    return placed_handle(arrays, out, Group(abi.BROADCAST, name, number, start), call)
+    return placed_handle(arrays, out, Group(mirror.BROADCAST, name, number, start), call)
 
 
 def grouped_broadcast_async(
@@ -252,7 +252,7 @@ def grouped_broadcast(
 
 
 def _barrier_call(engine: Engine, name: str | None, process_set: ProcessSet) -> Call:
-    return Call(abi.BARRIER, (), (), name=name, process_set=number_of(engine, process_set))
+    return Call(mirror.BARRIER, (), (), name=name, process_set=number_of(engine, process_set))
 
 
 def barrier_async(name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Handle:
@@ -283,7 +283,7 @@ def prepare_allreduce(
     may not be called from two threads at once. Otherwise as `allreduce`.
     """
     engine = current()
-    check_kept(engine, abi.ALLREDUCE, name, process_set, "prepare_allreduce", array=array, out=out)
+    check_kept(engine, mirror.ALLREDUCE, name, process_set, "prepare_allreduce", array=array, out=out)
     number = number_of(engine, process_set)
     call = _allreduce_call(engine, array, op, name, out, (prescale_factor, postscale_factor), number)
     return prepared_into(engine, call, out)
@@ -300,7 +300,7 @@ def prepare_broadcast(
     """A broadcast to be called many times on the same memory, as with `prepare_allreduce`; `out=array` is in
     place. Otherwise as `broadcast`."""
     engine = current()
-    check_kept(engine, abi.BROADCAST, name, process_set, "prepare_broadcast", array=array, out=out)
+    check_kept(engine, mirror.BROADCAST, name, process_set, "prepare_broadcast", array=array, out=out)
     call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
     return prepared_into(engine, call, out)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
 from rdmacoll._calls.groups import Group, grouped_handle
 from rdmacoll._calls.refusals import announce
@@ -31,13 +31,13 @@ def _allgather_call(engine: Engine, array: Any, name: str | None, process_set: P
     try:
         return _gathering_call((_with_rows(array),), name, number)
     except Exception as error:
-        announce(engine, abi.ALLGATHER, (name,), number, error)
+        announce(engine, mirror.ALLGATHER, (name,), number, error)
         raise
 
 
 def _gathering_call(sources: Sequence[Array], name: str | None, process_set: int) -> Call:
     dtype = DTYPES.moved(sources[0].dtype)
-    return Call(abi.ALLGATHER, sources, sources, dtype=dtype, name=name, process_set=process_set)
+    return Call(mirror.ALLGATHER, sources, sources, dtype=dtype, name=name, process_set=process_set)
 
 
 def allgather_async(
@@ -70,7 +70,7 @@ def prepare_allgather(
     Otherwise as `allgather`.
     """
     engine = current()
-    check_kept(engine, abi.ALLGATHER, name, process_set, "prepare_allgather", array=array)
+    check_kept(engine, mirror.ALLGATHER, name, process_set, "prepare_allgather", array=array)
     return prepared_result(engine, _allgather_call(engine, array, name, process_set))
 
 
@@ -82,7 +82,7 @@ def _grouped_allgather(
     def call(sources: list[Array], name: str | None) -> Call:
         return _gathering_call(sources, name, number)
 
-    return grouped_handle(arrays, _with_rows, Group(abi.ALLGATHER, name, number, start), call)
+    return grouped_handle(arrays, _with_rows, Group(mirror.ALLGATHER, name, number, start), call)
 
 
 def grouped_allgather_async(
@@ -107,7 +107,7 @@ def _gather_call(
     try:
         source = _with_rows(array)
         return Call(
-            abi.GATHER,
+            mirror.GATHER,
             (source,),
             (source,),
             dtype=DTYPES.moved(source.dtype),
@@ -116,7 +116,7 @@ def _gather_call(
             process_set=number,
         )
     except Exception as error:
-        announce(engine, abi.GATHER, (name,), number, error)
+        announce(engine, mirror.GATHER, (name,), number, error)
         raise
 
 
@@ -156,7 +156,7 @@ def prepare_gather(
     """A gather to be called many times on the same memory, as with `prepare_allgather`; elsewhere than at the
     root a run returns None. Otherwise as `gather`."""
     engine = current()
-    check_kept(engine, abi.GATHER, name, process_set, "prepare_gather", array=array)
+    check_kept(engine, mirror.GATHER, name, process_set, "prepare_gather", array=array)
     call = _gather_call(engine, array, root_rank, name, process_set)
     return PreparedCall(engine, call, results=lambda kept: _gathered(engine, call, kept))
 
@@ -176,7 +176,7 @@ def _scatter_call(
         root = arguments.root(root_rank, engine.topology[1])
         is_cut_here = splits is not None and engine.topology[0] == root
         return Call(
-            abi.SCATTER,
+            mirror.SCATTER,
             (source,),
             (source,),
             dtype=DTYPES.moved(source.dtype),
@@ -186,7 +186,7 @@ def _scatter_call(
             process_set=number,
         )
     except Exception as error:
-        announce(engine, abi.SCATTER, (name,), number, error)
+        announce(engine, mirror.SCATTER, (name,), number, error)
         raise
 
 
@@ -236,7 +236,7 @@ def prepare_scatter(
     """A scatter to be called many times on the same memory, as with `prepare_allgather`. Otherwise as
     `scatter`."""
     engine = current()
-    check_kept(engine, abi.SCATTER, name, process_set, "prepare_scatter", array=array)
+    check_kept(engine, mirror.SCATTER, name, process_set, "prepare_scatter", array=array)
     return prepared_result(engine, _scatter_call(engine, array, root_rank, splits, name, process_set))
 
 
@@ -252,7 +252,7 @@ def _alltoall_call(
         source = arguments.source(array)
         arguments.check_has_rows(source, "alltoall")
         return Call(
-            abi.ALLTOALL,
+            mirror.ALLTOALL,
             (source,),
             (source,),
             dtype=DTYPES.moved(source.dtype),
@@ -261,7 +261,7 @@ def _alltoall_call(
             process_set=number,
         )
     except Exception as error:
-        announce(engine, abi.ALLTOALL, (name,), number, error)
+        announce(engine, mirror.ALLTOALL, (name,), number, error)
         raise
 
 
@@ -322,7 +322,7 @@ def prepare_alltoall(
     """An alltoall to be called many times on the same memory, as with `prepare_allgather`; with splits, which
     are kept, a run returns the same pair of arrays. Otherwise as `alltoall`."""
     engine = current()
-    check_kept(engine, abi.ALLTOALL, name, process_set, "prepare_alltoall", array=array)
+    check_kept(engine, mirror.ALLTOALL, name, process_set, "prepare_alltoall", array=array)
     call = _alltoall_call(engine, array, splits, name, process_set)
     return PreparedCall(engine, call, results=lambda kept: _exchanged(call, kept))
 

@@ -7,7 +7,7 @@ from typing import Callable
 
 import numpy as np
 
-from rdmacoll._abi import library as abi
+from rdmacoll._abi import mirror
 from rdmacoll._calls.results import results_of
 from rdmacoll._calls.submission import Call, performed
 from rdmacoll._world.world import current
@@ -46,7 +46,7 @@ def join(process_set: ProcessSet = global_process_set) -> int:
         )
     engine = current()
     number = number_of(engine, process_set)
-    operation = performed(engine, Call(abi.JOIN, (), (), process_set=number))
+    operation = performed(engine, Call(mirror.JOIN, (), (), process_set=number))
     for listener in _listeners:
         listener(number)
     return int(results_of(engine, operation).array(0, np.dtype(np.int64)))

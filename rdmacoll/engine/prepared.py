@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from typing import Any, Callable
 
-from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi import arguments, library as abi, mirror
 from rdmacoll._abi.builtin import function_at
 from rdmacoll._calls.refusals import announce
 from rdmacoll._calls.results import KeptResults
@@ -30,7 +30,7 @@ class PreparedCall:
         """out: what a run returns; or `results` has it from those that the engine makes."""
         self._prepared = 0
         self._has_moved = False  # results lie elsewhere than `out` says
-        self._bound = abi.Bound()
+        self._bound = mirror.Bound()
         self._engine = engine
         self._arrays = (call.inputs, call.outputs, call.splits)
         self._results = results
@@ -67,7 +67,7 @@ class PreparedCall:
                 raise RdmacollError("this prepared call is no more: keep what `prepare_...` returned.")
             return prepared._end_short_cut()
 
-        self._bound = abi.Bound(self._prepared, self.out, otherwise)
+        self._bound = mirror.Bound(self._prepared, self.out, otherwise)
         call = function_at(self._engine.library.prepared_call, self._bound)
         # Python looks for __call__ in the class alone, and does not bind a function of C's.
         self.__class__ = type(type(self).__name__, (type(self),), {"__call__": call, "__doc__": self.__doc__})

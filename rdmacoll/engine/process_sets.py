@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from rdmacoll._abi import library as abi
+from rdmacoll._abi import mirror
 from rdmacoll._calls.results import results_of
 from rdmacoll._calls.submission import SLICE_MS, Array, Call, Operation
 from rdmacoll._world.running import Engine
@@ -33,7 +33,7 @@ def process_sets() -> dict[int, ProcessSet]:
 def _agree(engine: Engine, action: int, one: ProcessSet, in_flight: int = 0) -> None:
     """Raises the same error on every rank when they do not all mean the same, or cannot do it."""
     mine = np.array([action, in_flight, len(one.ranks), *one.ranks], np.int64)
-    call = Call(abi.ALLGATHER, (mine,), (mine,), dtype=DTYPES.moved(mine.dtype), name=_NAME)
+    call = Call(mirror.ALLGATHER, (mine,), (mine,), dtype=DTYPES.moved(mine.dtype), name=_NAME)
     operation = Operation(engine, call)
     operation.wait()
     said = results_of(engine, operation).array(0, mine.dtype)
@@ -63,7 +63,7 @@ def _agree(engine: Engine, action: int, one: ProcessSet, in_flight: int = 0) -> 
 
 
 def _meet(engine: Engine) -> None:
-    Operation(engine, Call(abi.BARRIER, (), (), name=_NAME)).wait()
+    Operation(engine, Call(mirror.BARRIER, (), (), name=_NAME)).wait()
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:

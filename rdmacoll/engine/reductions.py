@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from rdmacoll._abi import arguments, library as abi
+from rdmacoll._abi import arguments, mirror
 from rdmacoll._abi.arguments import Array
 from rdmacoll._calls.calls import reduction_call
 from rdmacoll._calls.groups import Group, grouped_handle
@@ -39,9 +39,9 @@ def _grouped_reducescatter(
     number = number_of(current(), process_set)
 
     def call(sources: list[Array], name: str | None) -> Call:
-        return reduction_call(abi.REDUCESCATTER, sources, sources, op, name, factors, number)
+        return reduction_call(mirror.REDUCESCATTER, sources, sources, op, name, factors, number)
 
-    return grouped_handle(arrays, _cut_by_rows, Group(abi.REDUCESCATTER, name, number, start), call)
+    return grouped_handle(arrays, _cut_by_rows, Group(mirror.REDUCESCATTER, name, number, start), call)
 
 
 def grouped_reducescatter_async(
@@ -84,9 +84,9 @@ def _reducescatter_call(
     number = number_of(engine, process_set)
     try:
         source = _cut_by_rows(array)
-        return reduction_call(abi.REDUCESCATTER, (source,), (source,), op, name, factors, number)
+        return reduction_call(mirror.REDUCESCATTER, (source,), (source,), op, name, factors, number)
     except Exception as error:
-        announce(engine, abi.REDUCESCATTER, (name,), number, error)
+        announce(engine, mirror.REDUCESCATTER, (name,), number, error)
         raise
 
 
@@ -140,7 +140,7 @@ def prepare_reducescatter(
     """A reducescatter to be called many times on the same memory, as with `prepare_allreduce`; its result is
     one array, which each run writes anew. Otherwise as `reducescatter`."""
     engine = current()
-    check_kept(engine, abi.REDUCESCATTER, name, process_set, "prepare_reducescatter", array=array)
+    check_kept(engine, mirror.REDUCESCATTER, name, process_set, "prepare_reducescatter", array=array)
     factors = prescale_factor, postscale_factor
     return prepared_result(engine, _reducescatter_call(engine, array, op, name, factors, process_set))
 
@@ -163,9 +163,9 @@ def _reduce_call(
         source = target = arguments.source(array)
         if rank == root:
             source, target = arguments.placed(array, out)
-        call = reduction_call(abi.REDUCE, (source,), (target,), op, name, factors, number, root=root)
+        call = reduction_call(mirror.REDUCE, (source,), (target,), op, name, factors, number, root=root)
     except Exception as error:
-        announce(engine, abi.REDUCE, (name,), number, error)
+        announce(engine, mirror.REDUCE, (name,), number, error)
         raise
     return call, lambda: arguments.deliver(target, out) if rank == root else None
 
@@ -225,7 +225,7 @@ def prepare_reduce(
     """A reduce to be called many times on the same memory, as with `prepare_allreduce`; elsewhere than at the
     root a run returns None. Otherwise as `reduce`."""
     engine = current()
-    check_kept(engine, abi.REDUCE, name, process_set, "prepare_reduce", array=array, out=out)
+    check_kept(engine, mirror.REDUCE, name, process_set, "prepare_reduce", array=array, out=out)
     factors = prescale_factor, postscale_factor
     call, _ = _reduce_call(engine, array, root_rank, op, name, out, factors, process_set)
     if engine.topology[0] != root_rank:

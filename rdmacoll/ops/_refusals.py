@@ -13,21 +13,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdmacoll._abi import library as abi
+from rdmacoll._abi import mirror
 from rdmacoll._calls.refusals import announce, is_announced, mark_announced
 from rdmacoll._world import world
 from rdmacoll.engine.errors import ConfigError, NotInitializedError, RdmacollError
 
 _KINDS = {
-    "allreduce": abi.ALLREDUCE,
-    "broadcast": abi.BROADCAST,
-    "allgather": abi.ALLGATHER,
-    "barrier": abi.BARRIER,
-    "reducescatter": abi.REDUCESCATTER,
-    "alltoall": abi.ALLTOALL,
-    "reduce": abi.REDUCE,
-    "gather": abi.GATHER,
-    "scatter": abi.SCATTER,
+    "allreduce": mirror.ALLREDUCE,
+    "broadcast": mirror.BROADCAST,
+    "allgather": mirror.ALLGATHER,
+    "barrier": mirror.BARRIER,
+    "reducescatter": mirror.REDUCESCATTER,
+    "alltoall": mirror.ALLTOALL,
+    "reduce": mirror.REDUCE,
+    "gather": mirror.GATHER,
+    "scatter": mirror.SCATTER,
 }
 _GROUP = "_rdmacoll_group"
 

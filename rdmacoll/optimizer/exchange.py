@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rdmacoll._abi import library as abi
+from rdmacoll._abi import mirror
 from rdmacoll._ps.session import Array, State
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.ops import servers
@@ -210,5 +210,5 @@ def _pull(variables: Mapping[str, Any], slot: int = 0) -> None:
         name: np.empty(tuple(one.shape), tf.as_dtype(one.dtype).as_numpy_dtype)
         for name, one in variables.items()
     }
-    current().move(abi.PS_PULL, arrays, slot=slot)
+    current().move(mirror.PS_PULL, arrays, slot=slot)
     _assign(variables, arrays)

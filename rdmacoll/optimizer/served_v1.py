@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from rdmacoll._abi import library as abi
+from rdmacoll._abi import mirror
 from rdmacoll._ps.session import DTYPES, Array, State
 from rdmacoll.engine.errors import ConfigError, RdmacollError, error_to_fields
 from rdmacoll.ops import servers
@@ -153,7 +153,7 @@ class Exchange:
                 )
                 self._declared.update(new)
             if known:
-                current().move(abi.PS_PULL, known)
+                current().move(mirror.PS_PULL, known)
         replaced = any(
             not np.array_equal(value, arrays[name], equal_nan=True) for name, value in zip(names, values)
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rdmacoll._abi import library as abi
+from rdmacoll._abi import mirror
 from rdmacoll._abi.arguments import source
 from rdmacoll._base.outside import path_of
 from rdmacoll._ps.session import Array, Session
@@ -73,13 +73,13 @@ def declare(
 def push(tensor: Any, name: str, *, learning_rate: float | None = None) -> None:
     """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype.
     learning_rate: of this update alone, in the place of the optimizer's rate or schedule."""
-    current().move(abi.PS_PUSH, {name: _fitting(tensor, name)}, rate=_rate(learning_rate))
+    current().move(mirror.PS_PUSH, {name: _fitting(tensor, name)}, rate=_rate(learning_rate))
 
 
 def pull(name: str, out: Array | None = None) -> Array:
     """The value of a variable, as it is now: a new array, or `out`."""
     value = _taking(name, out)
-    current().move(abi.PS_PULL, {name: value})
+    current().move(mirror.PS_PULL, {name: value})
     return value
 
 
@@ -118,14 +118,14 @@ def push_rows(rows: Any, gradients: Any, name: str, *, learning_rate: float | No
     learning_rate: as of `push`."""
     session = current()
     shape = (np.size(rows), *session.variable(name).shape[1:])
-    session.move_rows(abi.PS_PUSH, name, rows, _fitting(gradients, name, shape), _rate(learning_rate))
+    session.move_rows(mirror.PS_PUSH, name, rows, _fitting(gradients, name, shape), _rate(learning_rate))
 
 
 def pull_rows(rows: Any, name: str) -> Array:
     """The values of some rows, n integers: an array of shape (n, ...)."""
     variable = current().variable(name)
     values = np.empty((np.size(rows), *variable.shape[1:]), variable.dtype)
-    current().move_rows(abi.PS_PULL, name, rows, values)
+    current().move_rows(mirror.PS_PULL, name, rows, values)
     return values
 
 
@@ -155,7 +155,7 @@ def stats() -> list[dict[str, Any]]:
     """What each server has done and stores: updates, bytes_received, bytes_sent, stored_bytes, variables,
     workers (those that are there), waiting (of them), lost; and a text, waiting_for, of what the first of
     these waits for: "values NAME" of worker 0, "pace" (staleness; at the first server), or ""."""
-    return [json.loads(text) for text in current().ask(abi.PS_STATS)]
+    return [json.loads(text) for text in current().ask(mirror.PS_STATS)]
 
 
 def sharding() -> str:

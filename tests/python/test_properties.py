@@ -9,7 +9,6 @@ from hypothesis.extra import numpy as extra
 
 import rdmacoll
 from rdmacoll import engine
-from rdmacoll._abi import library
 from rdmacoll._base import channel
 from rdmacoll._calls.submission import address_of
 from rdmacoll._start.launch import first_host, split_address
@@ -123,38 +122,6 @@ def test_the_reference_notices_a_wrong_value():
         assert wrong_values(wrong, arrays, ReduceOp.SUM) == 1
     assert wrong_values(right[:-1], arrays, ReduceOp.SUM) > 0
     assert wrong_values(np.full(100, np.nan, np.float32), arrays, ReduceOp.SUM) == 100
-
-
-def test_the_structs_are_as_long_as_the_library_says():
-    import ctypes
-
-    class Request(ctypes.Structure):
-        _fields_ = [
-            ("size", ctypes.c_uint32),
-            *[(name, ctypes.c_int32) for name in ("kind", "dtype", "op", "root")],
-            ("prescale", ctypes.c_double),
-            ("postscale", ctypes.c_double),
-            ("name", ctypes.c_char_p),
-            ("iteration", ctypes.c_int64),
-            ("n_tensors", ctypes.c_int32),
-            *[(name, ctypes.c_void_p) for name in ("tensors", "allocate", "done", "context", "manifest")],
-            ("splits", ctypes.c_void_p),
-            ("n_splits", ctypes.c_int32),
-            ("process_set", ctypes.c_int32),
-            ("place", ctypes.c_void_p),
-        ]
-
-    class Tensor(ctypes.Structure):
-        _fields_ = [
-            ("input", ctypes.c_void_p),
-            ("output", ctypes.c_void_p),
-            ("ndim", ctypes.c_int32),
-            ("dims", ctypes.c_int64 * 8),
-            ("label", ctypes.c_char_p),
-        ]
-
-    assert ctypes.sizeof(Request) == library.REQUEST.size
-    assert ctypes.sizeof(Tensor) == library.TENSOR.size
 
 
 @settings(deadline=None)

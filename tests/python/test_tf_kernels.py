@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 from kernel_spy import ONE, PIECES, Spy, allreduce, library, ops, spy  # noqa: F401 (fixtures)
 
-from rdmacoll._abi.library import ABI_VERSION, REQUEST, _Api
+from rdmacoll._abi.mirror import ABI_VERSION, REQUEST, Api
 from rdmacoll.engine.errors import ConfigError, RankFailedError, StalledError, error_from
 from rdmacoll.ops._arguments import bits
 
@@ -28,8 +28,8 @@ def test_it_loads_without_complaint(library: Any) -> None:
 
 
 def test_a_table_of_another_abi_is_refused(library: Any) -> None:
-    table = _Api()
-    table.abi_version, table.size = ABI_VERSION + 1, ctypes.sizeof(_Api)
+    table = Api()
+    table.abi_version, table.size = ABI_VERSION + 1, ctypes.sizeof(Api)
     assert library[1].rc_tf_attach(ctypes.addressof(table), 1) != 0
 
 

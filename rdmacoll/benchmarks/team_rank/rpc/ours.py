@@ -25,11 +25,11 @@ def _start(servers: int) -> None:
 
 def _moves() -> tuple[Callable[..., object], Callable[..., object]]:
     """(push, pull) of a mapping from names to arrays, in one request to each server."""
-    from rdmacoll._abi import library as abi
+    from rdmacoll._abi import mirror
     from rdmacoll.ps import calls
 
     move = calls.current().move
-    return lambda arrays: move(abi.PS_PUSH, arrays), lambda arrays: move(abi.PS_PULL, arrays)
+    return lambda arrays: move(mirror.PS_PUSH, arrays), lambda arrays: move(mirror.PS_PULL, arrays)
 
 
 class OurServers:

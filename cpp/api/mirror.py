@@ -1,0 +1,225 @@
+"""Writes rdmacoll/_abi/mirror.py, the C interface in ctypes, from rdmacoll_c.h:  python cpp/api/mirror.py"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+HEADER = Path(__file__).with_name("rdmacoll_c.h")
+MIRROR = Path(__file__).resolve().parents[2] / "rdmacoll" / "_abi" / "mirror.py"
+
+# Functions that Python calls often take plain addresses: ctypes converts a number fastest.
+BY_ADDRESS = {
+    "handle_wait",
+    "memory_lend",
+    "prepare",
+    "ps_move_rows",
+    "run",
+    "submit",
+    "submit_and_drive",
+    "submit_group",
+}
+# A `byref` passes through as it is where a function has no types of arguments: half of a number's cost.
+UNTYPED = {"prepared_run": "CFUNCTYPE", "prepared_run_locked": "PYFUNCTYPE"}
+# A function of CPython's, which Python hands to it by its address.
+ADDRESSES = {"prepared_call"}
+# Structs that Python fills with one `pack_into`: a tenth of the cost of ctypes' field by field.
+PACKED = ("rc_request", "rc_tensor")
+# Structs of the ops' library alone.
+OPS_ONLY = ("rc_ps_request", "rc_ps_tensor")
+# Fields of Python's objects.
+OBJECTS = {("rc_bound", "result"), ("rc_bound", "otherwise")}
+
+NUMBERS = {
+    "int": ("ctypes.c_int", "i"),
+    "int32_t": ("ctypes.c_int32", "i"),
+    "uint32_t": ("ctypes.c_uint32", "I"),
+    "int64_t": ("ctypes.c_int64", "q"),
+    "uint64_t": ("ctypes.c_uint64", "Q"),
+    "double": ("ctypes.c_double", "d"),
+}
+COLUMNS = 110
+TOP = '''"""The C interface of librdmacoll.so in ctypes.
+
+cpp/api/mirror.py writes this file from rdmacoll_c.h: edit the header, and run that."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+_ADDRESS = ctypes.c_void_p
+_ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
+'''
+
+
+def class_of(name: str) -> str:
+    """The class of a struct.
+
+    >>> class_of("rc_ps_request")
+    'PsRequest'
+    """
+    return "".join(part.capitalize() for part in name.removeprefix("rc_").split("_"))
+
+
+def single(declared: str) -> list[str]:
+    """The declarations of one name each.
+
+    >>> single("double copied, reduced")
+    ['double copied', 'double reduced']
+    """
+    declared = declared.strip()
+    if "(" in declared:
+        return [declared]
+    first, *others = [one.strip() for one in declared.split(",")]
+    return [first, *(f"{first.split()[0]} {one}" for one in others)]
+
+
+class Header:
+    """The declarations of the header, without comments."""
+
+    def __init__(self, text: str) -> None:
+        code = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+        (self.version,) = re.findall(r"#define RC_ABI_VERSION (\d+)", code)
+        code = " ".join(re.sub(r"^\s*#.*$", "", code, flags=re.MULTILINE).split())
+        self.enums = re.findall(r"\benum (\w+) \{ (.*?) \};", code)
+        self.structs: dict[str, list[str]] = {
+            name: [one for declared in body.split(";") if declared.strip() for one in single(declared)]
+            for body, name in re.findall(r"typedef struct \w+ \{ (.*?) \} (\w+);", code)
+        }
+        self.callbacks = set(re.findall(r"typedef [\w* ]+ \(\*(\w+)\)\(", code))
+
+    def constants(self) -> Iterator[tuple[str, str]]:
+        """Names without their prefix, and values."""
+        for _, body in self.enums:
+            for one in body.split(","):
+                name, _, value = one.partition("=")
+                yield name.strip().removeprefix("RC_"), value.strip()
+
+    def type_of(self, declared: str, *, is_plain: bool = False) -> str:
+        """The type in ctypes of a parameter or field. is_plain: an address, where it is a pointer."""
+        text = declared.replace("const", " ")
+        array = re.search(r"\[(\d+)\]$", text)
+        stars = text.count("*")
+        base = re.match(r"\s*(?:struct )?(\w+)", text)
+        assert base, declared
+        name = base[1]
+        if "(*" in text or name in self.callbacks:
+            return "_ADDRESS"
+        if array:
+            stars += 1
+        if stars == 0:
+            return class_of(name) if name in self.structs else NUMBERS[name][0]
+        if is_plain or name in PACKED or name in OPS_ONLY:
+            return "_ADDRESS"
+        if name in ("char", "uint8_t"):
+            if stars == 1:
+                return "ctypes.c_char_p" if declared.startswith("const") else "_ADDRESS"
+            # An array of texts of the caller's; else a text that is given away, whose address is kept.
+            return "ctypes.POINTER(ctypes.c_char_p)" if declared.startswith("const char") else "_ADDRESSES"
+        if stars == 2:
+            return "_ADDRESSES"
+        if name in self.structs:
+            return f"ctypes.POINTER({class_of(name)})"
+        if name in NUMBERS:
+            return f"ctypes.POINTER({NUMBERS[name][0]})"
+        return "_ADDRESS"
+
+    def field(self, struct: str, declared: str) -> tuple[str, str]:
+        """Name and type of a field that is no function."""
+        array = re.search(r"(\w+)\[(\d+)\]$", declared)
+        name = array[1] if array else declared.split()[-1].lstrip("*")
+        if (struct, name) in OBJECTS:
+            return name, "ctypes.py_object"
+        if array:
+            return name, f"{NUMBERS[declared.split()[0]][0]} * {array[2]}"
+        return name, self.type_of(declared)
+
+    def function(self, declared: str) -> tuple[str, str]:
+        """Name and type of a function of the table."""
+        found = re.match(r"(.*?)\(\*(\w+)\)\((.*)\)$", declared)
+        assert found, declared
+        result, name, parameters = found[1].strip(), found[2], found[3]
+        if name in ADDRESSES:
+            return name, "_ADDRESS"
+        returned = "None" if result == "void" else "_ADDRESS" if "*" in result else NUMBERS[result][0]
+        if name in UNTYPED:
+            return name, f"ctypes.{UNTYPED[name]}({returned})"
+        types = [
+            self.type_of(one.strip(), is_plain=name in BY_ADDRESS)
+            for one in re.split(r",(?![^(]*\))", parameters)
+            if one.strip() != "void"
+        ]
+        return name, f"ctypes.CFUNCTYPE({', '.join([returned, *types])})"
+
+    def format_of(self, struct: str) -> str:
+        """The format of the module struct."""
+        codes = []
+        for declared in self.structs[struct]:
+            array = re.search(r"\[(\d+)\]$", declared)
+            is_address = "*" in declared or declared.split()[0] in self.callbacks
+            code = "P" if is_address else NUMBERS[declared.split()[-2]][1]
+            codes.append(f"{array[1]}{code}" if array else code)
+        return "@" + "".join(codes)
+
+
+def mirror(text: str) -> str:
+    """The mirror of a header."""
+    header = Header(text)
+    lines = [TOP, f"ABI_VERSION = {header.version}", ""]
+    lines += [f"{name} = {value}" for name, value in header.constants()]
+    for struct in PACKED:
+        fields = header.structs[struct]
+        names = " ".join(re.sub(r"\[\d+\]", "", one).split()[-1].lstrip("*") for one in fields)
+        lines += ["", f"# {struct}: {names}"] if len(names) < 80 else ["", f"# {struct}:", *wrapped(names)]
+        lines.append(f'{struct.removeprefix("rc_").upper()} = struct.Struct("{header.format_of(struct)}")')
+    for struct, fields in header.structs.items():
+        if struct in PACKED or struct in OPS_ONLY:
+            continue
+        lines += ["", "", f"class {class_of(struct)}(ctypes.Structure):", f'    """{struct}."""', ""]
+        lines.append("    _fields_ = [")
+        for declared in fields:
+            is_function = struct == "rc_api" and "(*" in declared
+            if "(*" in declared and not is_function:
+                name, kind = re.findall(r"\(\*(\w+)\)", declared)[0], "_ADDRESS"
+            else:
+                name, kind = header.function(declared) if is_function else header.field(struct, declared)
+            lines += entry(name, kind)
+        lines.append("    ]")
+    return "\n".join(lines) + "\n"
+
+
+def entry(name: str, kind: str) -> list[str]:
+    """The lines of a field, as the formatter has them."""
+    line = f'        ("{name}", {kind}),'
+    if len(line) <= COLUMNS:
+        return [line]
+    function, _, parameters = kind.removesuffix(")").partition("(")
+    types = re.split(r", (?![^(]*\))", parameters)
+    return [
+        "        (",
+        f'            "{name}",',
+        f"            {function}(",
+        *(f"                {one}," for one in types),
+        "            ),",
+        "        ),",
+    ]
+
+
+def wrapped(names: str) -> list[str]:
+    """Comment lines of at most 100 columns."""
+    lines = ["#  "]
+    for name in names.split():
+        if len(lines[-1]) + len(name) > 99:
+            lines.append("#  ")
+        lines[-1] += f" {name}"
+    return lines
+
+
+if __name__ == "__main__":
+    text = mirror(HEADER.read_text())
+    if "--check" in sys.argv:
+        sys.exit(0 if MIRROR.read_text() == text else f"{MIRROR} is stale: python {__file__}")
+    MIRROR.write_text(text)

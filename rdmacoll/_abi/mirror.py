@@ -1,0 +1,526 @@
+"""The C interface of librdmacoll.so in ctypes.
+
+cpp/api/mirror.py writes this file from rdmacoll_c.h: edit the header, and run that."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+_ADDRESS = ctypes.c_void_p
+_ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
+
+ABI_VERSION = 12
+
+ALLREDUCE = 0
+BROADCAST = 1
+ALLGATHER = 2
+BARRIER = 3
+REDUCESCATTER = 4
+ALLTOALL = 5
+REDUCE = 6
+GATHER = 7
+SCATTER = 8
+JOIN = 9
+LATENCY = 1
+EXCHANGE = 2
+BANDWIDTH = 4
+PS_INIT = 0
+PS_PUSH = 1
+PS_PULL = 2
+PS_PUSH_PULL = 3
+PS_STATS = 0
+PS_LEAVE = 1
+PS_SAVE = 0
+PS_SAVED = 1
+PS_RESTORE = 2
+
+# rc_request:
+#   size kind dtype op root prescale postscale name iteration n_tensors tensors allocate done
+#   context manifest splits n_splits process_set place
+REQUEST = struct.Struct("@IiiiiddPqiPPPPPPiiP")
+
+# rc_tensor: input output ndim dims label
+TENSOR = struct.Struct("@PPi8qP")
+
+
+class Plan(ctypes.Structure):
+    """rc_plan."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("measures", ctypes.c_int32),
+        ("bytes", ctypes.POINTER(ctypes.c_uint64)),
+        ("n_bytes", ctypes.c_int32),
+        ("repeats", ctypes.c_int32),
+        ("burst_s", ctypes.c_double),
+        ("patience_s", ctypes.c_double),
+        ("limit_s", ctypes.c_double),
+    ]
+
+
+class Update(ctypes.Structure):
+    """rc_update."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("dtype", ctypes.c_int32),
+        ("rule", ctypes.c_char_p),
+        ("step", ctypes.c_int64),
+        ("learning_rate", ctypes.POINTER(ctypes.c_double)),
+        ("decays", ctypes.c_int32),
+        ("n_slots", ctypes.c_int32),
+        ("count", ctypes.c_uint64),
+        ("values", _ADDRESS),
+        ("slots", _ADDRESSES),
+        ("gradient", _ADDRESS),
+    ]
+
+
+class Variable(ctypes.Structure):
+    """rc_variable."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+        ("by_rows", ctypes.c_int32),
+        ("decays", ctypes.c_int32),
+    ]
+
+
+class Question(ctypes.Structure):
+    """rc_question."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("kind", ctypes.c_int32),
+        ("ranks", ctypes.c_int32),
+        ("nodes", ctypes.c_int32),
+        ("bytes", ctypes.c_uint64),
+        ("rank", ctypes.c_int32),
+        ("algorithm", ctypes.c_char_p),
+        ("is_rdma", ctypes.c_int32),
+        ("latency_us", ctypes.c_double),
+        ("gbit_per_s", ctypes.c_double),
+        ("servers", ctypes.c_int32),
+        ("dtype", ctypes.c_char_p),
+    ]
+
+
+class Link(ctypes.Structure):
+    """rc_link."""
+
+    _fields_ = [
+        ("latency_us", ctypes.c_double),
+        ("overhead_us", ctypes.c_double),
+        ("gap_us", ctypes.c_double),
+        ("bytes_per_us", ctypes.c_double),
+    ]
+
+
+class Scale(ctypes.Structure):
+    """rc_scale."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("ranks", ctypes.c_int32),
+        ("node_ranks", ctypes.c_int32),
+        ("rack_nodes", ctypes.c_int32),
+        ("node", Link),
+        ("network", Link),
+        ("uplink_bytes_per_us", ctypes.c_double),
+        ("is_rdma", ctypes.c_int32),
+        ("step_us", ctypes.c_double),
+        ("copy_bytes_per_us", ctypes.c_double),
+        ("reduce_bytes_per_us", ctypes.c_double),
+        ("algorithm", ctypes.c_char_p),
+        ("operations", ctypes.c_int32),
+        ("bytes", ctypes.POINTER(ctypes.c_uint64)),
+        ("ready_us", ctypes.POINTER(ctypes.c_double)),
+        ("transfers_max", ctypes.c_uint64),
+    ]
+
+
+class Python(ctypes.Structure):
+    """rc_python."""
+
+    _fields_ = [
+        ("address_of", _ADDRESS),
+        ("refer_to", _ADDRESS),
+        ("call", _ADDRESS),
+    ]
+
+
+class Bound(ctypes.Structure):
+    """rc_bound."""
+
+    _fields_ = [
+        ("prepared", _ADDRESS),
+        ("result", ctypes.py_object),
+        ("otherwise", ctypes.py_object),
+        ("answer", ctypes.c_int32),
+        ("is_fresh", ctypes.c_int32),
+    ]
+
+
+class Api(ctypes.Structure):
+    """rc_api."""
+
+    _fields_ = [
+        ("abi_version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("version", ctypes.c_char_p),
+        ("text_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("settings", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
+        (
+            "engine_open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "engine_node",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_char_p),
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "engine_start",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.c_int64,
+                _ADDRESSES,
+            ),
+        ),
+        ("engine_close", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p)),
+        ("engine_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("engine_topology", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.POINTER(ctypes.c_int32))),
+        ("engine_metrics", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("engine_describe", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("engine_state", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("submit", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS)),
+        ("handle_wait", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESS)),
+        ("handle_done", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS)),
+        (
+            "handle_result",
+            ctypes.CFUNCTYPE(
+                _ADDRESS,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.POINTER(ctypes.c_int64),
+            ),
+        ),
+        ("handle_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("prepare", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESS, _ADDRESS)),
+        ("prepared_run", ctypes.CFUNCTYPE(ctypes.c_int)),
+        ("prepared_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("memory_allocate", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_uint64)),
+        ("memory_free", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS)),
+        ("verify_schedules", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, _ADDRESSES)),
+        (
+            "sim_faults",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_uint64,
+                ctypes.c_uint64,
+                ctypes.c_int32,
+                _ADDRESSES,
+            ),
+        ),
+        ("run", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, ctypes.c_int64, _ADDRESS, _ADDRESS)),
+        ("memory_lend", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, ctypes.c_uint64, _ADDRESS, _ADDRESS)),
+        ("devices", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
+        (
+            "pair_open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "pair_node",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_char_p),
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "pair_run",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.POINTER(Plan),
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        ("pair_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("check_descriptors", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int32, _ADDRESSES)),
+        (
+            "handle_result_at",
+            ctypes.CFUNCTYPE(
+                _ADDRESS,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.POINTER(ctypes.c_int64),
+            ),
+        ),
+        (
+            "explain",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                ctypes.POINTER(Question),
+                ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        ("sim_scale", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Scale), _ADDRESSES, _ADDRESSES)),
+        (
+            "set_add",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+            ),
+        ),
+        ("set_remove", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int32, ctypes.c_int64, _ADDRESSES)),
+        (
+            "set_in_flight",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+            ),
+        ),
+        ("submit_and_drive", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESS)),
+        (
+            "prepared_result_at",
+            ctypes.CFUNCTYPE(
+                _ADDRESS,
+                _ADDRESS,
+                ctypes.c_int32,
+                _ADDRESSES,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.POINTER(ctypes.c_int64),
+            ),
+        ),
+        ("result_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("ps_rule_slots", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, _ADDRESSES, _ADDRESSES)),
+        ("ps_update", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Update), _ADDRESSES)),
+        ("engine_serve", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESSES, _ADDRESSES)),
+        (
+            "ps_open",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_int64,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "ps_node",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_char_p),
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "ps_start",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(ctypes.c_int32),
+                ctypes.c_int64,
+                _ADDRESSES,
+            ),
+        ),
+        ("ps_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("ps_serve", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int64, _ADDRESSES)),
+        (
+            "ps_declare",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.POINTER(Variable),
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "ps_move",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+                ctypes.POINTER(ctypes.c_double),
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "ps_move_rows",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                _ADDRESS,
+                ctypes.c_int64,
+                _ADDRESS,
+                _ADDRESS,
+                _ADDRESS,
+                _ADDRESS,
+            ),
+        ),
+        ("ps_ask", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, ctypes.c_int32, _ADDRESSES, _ADDRESSES)),
+        (
+            "ps_wait",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                _ADDRESS,
+                ctypes.c_int64,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        ("ps_call_free", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("ps_sharding", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        (
+            "ps_checkpoint",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_char_p,
+                ctypes.c_int32,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "ps_move_slot",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_int32,
+                ctypes.c_uint64,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        (
+            "ps_updates",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        ("ps_submit", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESS, _ADDRESSES)),
+        ("ps_end", ctypes.CFUNCTYPE(None, _ADDRESS)),
+        ("ps_stats", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("set_lock_hooks", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS)),
+        ("prepared_run_locked", ctypes.PYFUNCTYPE(ctypes.c_int)),
+        ("ps_leave", ctypes.CFUNCTYPE(None, _ADDRESS, ctypes.c_char_p)),
+        (
+            "ps_exchange",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.POINTER(ctypes.c_int32),
+                _ADDRESSES,
+                _ADDRESSES,
+                ctypes.POINTER(ctypes.c_double),
+                _ADDRESSES,
+                _ADDRESSES,
+            ),
+        ),
+        ("set_python", ctypes.CFUNCTYPE(None, ctypes.POINTER(Python))),
+        ("prepared_call", _ADDRESS),
+        ("ps_losses", ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS)),
+        ("ps_failure", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS, _ADDRESSES)),
+        (
+            "engine_blame",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                ctypes.c_int32,
+                ctypes.c_char_p,
+                ctypes.c_char_p,
+            ),
+        ),
+        ("refuse", ctypes.CFUNCTYPE(None, _ADDRESS, _ADDRESS, ctypes.c_char_p)),
+        ("engine_callers", ctypes.CFUNCTYPE(ctypes.c_int, _ADDRESS)),
+        (
+            "submit_group",
+            ctypes.CFUNCTYPE(
+                ctypes.c_int,
+                _ADDRESS,
+                _ADDRESS,
+                ctypes.c_int32,
+                _ADDRESS,
+                _ADDRESS,
+            ),
+        ),
+    ]
