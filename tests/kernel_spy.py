@@ -90,10 +90,14 @@ class Spy:
         raw = ctypes.string_at(address, REQUEST.size)
         names = "size kind dtype op root prescale postscale name iteration n tensors"
         request = dict(
-            zip((names + " allocate done context manifest splits n_splits").split(), REQUEST.unpack(raw))
+            zip(
+                (names + " allocate done context manifest splits n_splits set place group").split(),
+                REQUEST.unpack(raw),
+            )
         )
-        manifest = request["manifest"]
-        request["manifest"] = ctypes.string_at(manifest).decode() if manifest else None
+        for name in "manifest", "group":
+            text = request[name]
+            request[name] = ctypes.string_at(text).decode() if text else None
         count = request["n_splits"]
         address = request["splits"]
         request["splits"] = list((ctypes.c_int64 * count).from_address(address)) if address else None

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define RC_ABI_VERSION 12
+#define RC_ABI_VERSION 13
 
 typedef struct rc_engine rc_engine;     /* one rank's engine */
 typedef struct rc_handle rc_handle;     /* one submitted operation */
@@ -105,6 +105,9 @@ typedef struct rc_request {
   rc_place place;      /* allreduce: outputs may be shared by the node, and are NULL; where they are
                           not, `allocate` is asked for each instead. The same on all ranks. NULL:
                           results go to the outputs */
+  const char* group; /* the dtypes of a group of several that this is the first operation of, whose
+                        others the caller submits after its good end; compared between ranks.
+                        NULL: none. submit_group() does all of it */
 } rc_request;
 
 enum rc_measure { RC_LATENCY = 1, RC_EXCHANGE = 2, RC_BANDWIDTH = 4 };

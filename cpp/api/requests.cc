@@ -36,6 +36,7 @@ Status request_from(const rc_request& from, Request& to) {
     to.manifest = text.substr(0, end);
     if (end != std::string_view::npos) to.listing = text.substr(end + 1);
   }
+  if (from.group != nullptr) to.group = from.group;
   if (from.splits != nullptr)
     to.splits.assign(from.splits, from.splits + std::max(from.n_splits, 0));
   to.tensors.resize(static_cast<std::size_t>(std::max(from.n_tensors, 0)));

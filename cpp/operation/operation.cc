@@ -174,6 +174,10 @@ Status check(const Request& request, int rank, int ranks) {
     return {Code::invalid, cat("a tensor's name has ", request.name.size(), " bytes; at most ",
                                kNameBytesMax, " are supported.")};
   }
+  if (request.group.size() > kNameBytesMax) {
+    return {Code::invalid, cat("the dtypes of a group have ", request.group.size(),
+                               " bytes; at most ", kNameBytesMax, " are supported.")};
+  }
   if (request.manifest.size() > kNameBytesMax) {
     return {Code::invalid, cat("a manifest has ", request.manifest.size(), " bytes; at most ",
                                kNameBytesMax, " are supported.")};

@@ -72,8 +72,11 @@ void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* s
     prescale_ = std::bit_cast<double>(attribute_int(construction, "prescale_bits", status));
     postscale_ = std::bit_cast<double>(attribute_int(construction, "postscale_bits", status));
   }
-  if (kind_ == RC_ALLREDUCE || kind_ == RC_BROADCAST)
-    manifest_ = attribute_string(construction, "manifest", status);
+  const bool has_manifest = kind_ == RC_ALLREDUCE || kind_ == RC_BROADCAST;
+  if (has_manifest) manifest_ = attribute_string(construction, "manifest", status);
+  if (has_manifest || kind_ == RC_ALLGATHER || kind_ == RC_REDUCESCATTER) {
+    group_ = attribute_string(construction, "group", status);
+  }
   if (TF_GetCode(status) == TF_OK && dtype_ < 0) {
     TF_SetStatus(status, TF_INVALID_ARGUMENT, "rdmacoll: this dtype cannot be communicated");
   }
@@ -233,6 +236,7 @@ std::string Kernel::submit(Pending& pending) {
   }
   request.process_set = process_set_;
   request.manifest = manifest_.empty() ? nullptr : manifest_.c_str();
+  request.group = group_.empty() ? nullptr : group_.c_str();
   request.n_tensors = static_cast<int32_t>(pending.tensors.size());
   request.tensors = pending.tensors.data();
   if (makes_result()) request.allocate = &Kernel::on_allocate;

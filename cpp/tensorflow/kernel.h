@@ -117,6 +117,7 @@ class Kernel {
   std::string name_at_place_;
   Visits* visits_ = nullptr;  // under that name
   std::string manifest_;      // "" = none
+  std::string group_;         // the same
   std::vector<std::string> labels_;
 
   std::mutex mutex_;

@@ -28,6 +28,7 @@ constexpr char kVariables[] = "variables: list(string)";
 constexpr char kRate[] = "learning_rate: double";  // a scalar; or none, where the rule has it
 constexpr char kName[] = "tensor_name: string = ''";
 constexpr char kLabels[] = "labels: list(string) = []";
+constexpr char kGroup[] = "group: string = ''";  // at the first op of a group of several dtypes
 constexpr char kSet[] = "process_set: int = 0";
 
 struct OpDefinition {
@@ -50,15 +51,15 @@ constexpr OpDefinition kOps[] = {
      &same_shapes,
      &Kernel::create<RC_ALLREDUCE>,
      {"N: int >= 1", kReducible, "op: int", "prescale_bits: int", "postscale_bits: int",
-      "manifest: string = ''", kName, kLabels, kSet}},
+      "manifest: string = ''", kGroup, kName, kLabels, kSet}},
     {"RdmacollReducescatter",
      {"tensors: N * T"},
      {"scattered: N * T"},
      false,
      &other_rows,
      &Kernel::create<RC_REDUCESCATTER>,
-     {"N: int >= 1", kReducible, "op: int", "prescale_bits: int", "postscale_bits: int", kName,
-      kLabels, kSet}},
+     {"N: int >= 1", kReducible, "op: int", "prescale_bits: int", "postscale_bits: int", kGroup,
+      kName, kLabels, kSet}},
     {"RdmacollReduce",
      {"tensors: N * T"},
      {"reduced: N * T"},
@@ -73,14 +74,15 @@ constexpr OpDefinition kOps[] = {
      false,
      &same_shapes,
      &Kernel::create<RC_BROADCAST>,
-     {"N: int >= 1", kMovable, "root_rank: int", "manifest: string = ''", kName, kLabels, kSet}},
+     {"N: int >= 1", kMovable, "root_rank: int", "manifest: string = ''", kGroup, kName, kLabels,
+      kSet}},
     {"RdmacollAllgather",
      {"tensors: N * T"},
      {"gathered: N * T"},
      false,
      &other_rows,
      &Kernel::create<RC_ALLGATHER>,
-     {"N: int >= 1", kMovable, kName, kLabels, kSet}},
+     {"N: int >= 1", kMovable, kGroup, kName, kLabels, kSet}},
     {"RdmacollGather",
      {"tensor: T"},
      {"gathered: T"},

@@ -10,7 +10,7 @@ import struct
 _ADDRESS = ctypes.c_void_p
 _ADDRESSES = ctypes.POINTER(ctypes.c_void_p)
 
-ABI_VERSION = 12
+ABI_VERSION = 13
 
 ALLREDUCE = 0
 BROADCAST = 1
@@ -37,8 +37,8 @@ PS_RESTORE = 2
 
 # rc_request:
 #   size kind dtype op root prescale postscale name iteration n_tensors tensors allocate done
-#   context manifest splits n_splits process_set place
-REQUEST = struct.Struct("@IiiiiddPqiPPPPPPiiP")
+#   context manifest splits n_splits process_set place group
+REQUEST = struct.Struct("@IiiiiddPqiPPPPPPiiPP")
 
 # rc_tensor: input output ndim dims label
 TENSOR = struct.Struct("@PPi8qP")

@@ -166,6 +166,7 @@ class Call:
             0 if self.splits is None else len(self.splits),
             self.process_set,
             0,
+            0,
         )
         return scratch
 

@@ -13,7 +13,8 @@ from rdmacoll._world import world
 from rdmacoll.engine import operators
 from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import CODES, ReduceOp, reduction as reduction
-from rdmacoll.ops._refusals import note_group, taken
+from rdmacoll.ops._names import op_name
+from rdmacoll.ops._refusals import note_refused, taken, tell_of_empty
 
 
 def bits(value: float) -> int:
@@ -66,20 +67,40 @@ def by_dtype(tensors: Sequence[Any]) -> dict[Any, list[int]]:
 
 
 def in_groups(
-    tensors: Sequence[Any], name: str | None, call: Callable[[list[Any], str | None], list[Any]]
+    kind: str,
+    tensors: Sequence[Any],
+    name: str | None,
+    check: Callable[[list[Any]], Any],
+    call: Callable[[list[Any], str | None, str], list[Any]],
 ) -> list[Any]:
-    """The results of `call(the tensors of a dtype, the op's name)`, in the order of `tensors`."""
+    """The results of `call(the tensors of a dtype, the op's name, all dtypes)`, in the order of `tensors`.
+
+    The first op tells the ranks all dtypes of a group of several, "" otherwise. The further ones begin when
+    it has ended well, so that ranks agree about the group before they differ. In a graph the group has one
+    name, whatever its dtypes: the names behind it stay the same on all ranks. `check(the tensors of a dtype)`
+    raises ConfigError for what is refused, before any op begins."""
     outputs: list[Any] = [None] * len(tensors)
-    groups = by_dtype(tensors)
-    titles = [name if name is None or len(groups) == 1 else f"{name}.{dtype.name}" for dtype in groups]
-    for position, indices in enumerate(groups.values()):
+    # In an order that all ranks share.
+    groups = dict(sorted(by_dtype(tensors).items(), key=lambda item: str(item[0].name)))
+    if not groups:
+        tell_of_empty(kind, name)
+    for indices in groups.values():
+        check([tensors[index] for index in indices])
+    if len(groups) > 1 and name is None and not tf.executing_eagerly():
+        name = op_name(None)
+    said = ", ".join(dtype.name for dtype in groups) if len(groups) > 1 else ""
+    awaited: list[Any] = []
+    for position, (dtype, indices) in enumerate(groups.items()):
+        title = name if name is None or position == 0 else f"{name}/{dtype.name}"
         before = taken()
         try:
-            results = call([tensors[index] for index in indices], titles[position])
+            with tf.control_dependencies(awaited):
+                results = call([tensors[index] for index in indices], title, "" if position else said)
         except Exception as error:
-            behind = titles[position + 1 :]
-            note_group(error, titles[position : position + 1] if taken() == before else (), behind)
+            if taken() == before:
+                note_refused(error, title)
             raise
+        awaited = awaited or results
         for index, result in zip(indices, results):
             outputs[index] = result
     return outputs

@@ -29,7 +29,7 @@ _KINDS = {
     "gather": mirror.GATHER,
     "scatter": mirror.SCATTER,
 }
-_GROUP = "_rdmacoll_group"
+_REFUSED = "_rdmacoll_refused"
 
 
 class _Taken(threading.local):
@@ -50,9 +50,20 @@ def note_taken(name: str) -> str:
     return name
 
 
-def note_group(error: BaseException, refused: Sequence[str | None], behind: Sequence[str | None]) -> None:
-    """Notes in `error` a group's operations: any that it refused before it had a name, and those behind."""
-    setattr(error, _GROUP, (tuple(refused), tuple(behind)))
+def note_refused(error: BaseException, name: str | None) -> None:
+    """Notes in `error` an operation of a group that it refused before the operation was built."""
+    setattr(error, _REFUSED, (name,))
+
+
+def tell_of_empty(kind: str, name: str | None) -> None:
+    """A group without tensors takes its number or name, too. Ranks that have tensors hear why they get no
+    result."""
+    from rdmacoll.ops._names import op_name
+    from rdmacoll.ops._process_sets import set_number
+
+    if world.is_initialized():
+        empty = ConfigError("the group has no tensors, and all ranks must have as many.")
+        announce(world.current(), _KINDS[kind], [op_name(name) or None], set_number(), empty)
 
 
 def taken() -> int:
@@ -67,18 +78,15 @@ def tell(function: Callable[..., Any], before: int, error: Exception, args: Any,
     from rdmacoll.ops._names import op_name
     from rdmacoll.ops._process_sets import set_number
 
-    refused: Sequence[str | None]
-    refused, behind = getattr(error, _GROUP, ((), ()))
+    refused: Sequence[str | None] = getattr(error, _REFUSED, ())
     try:
         number = set_number()
         if _TAKEN.count == before and not refused:
-            every = _names_of_call(function, args, kwargs)
-            refused, behind = every[:1], every[1:]
+            refused = _names_of_call(function, args, kwargs)
         # The kernel has seen the last one, unless TensorFlow refused it before.
         is_unseen = _TAKEN.count > before and not refused and not isinstance(error, RdmacollError)
         names = [_TAKEN.last] if is_unseen else []
-        # Eager operations come one by one: the others get no further than to the refused one.
-        names += [op_name(name) for name in (refused if tf.executing_eagerly() else (*refused, *behind))]
+        names += [op_name(name) for name in refused]
     except (ConfigError, TypeError):
         pass  # no process set, no name, or no such argument: nothing that other ranks could wait for
     else:
@@ -93,20 +101,11 @@ def _kind_name(function: Callable[..., Any]) -> str:
 
 
 def _names_of_call(function: Callable[..., Any], args: Any, kwargs: Any) -> list[str | None]:
-    """One for each operation that the call would have made."""
+    """One for each operation that the call would have begun with."""
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     name = given.get("name")
-    if isinstance(given.get("tensor"), tf.IndexedSlices) and given.get("sparse_as_dense") is not True:
-        return [None, None] if name is None else [f"{name}/indices", f"{name}/values"]
-    group = given.get("tensors", given.get("variables"))
-    if not isinstance(group, (list, tuple)):
+    if not isinstance(given.get("tensor"), tf.IndexedSlices) or given.get("sparse_as_dense") is True:
         return [name]
-    dtypes: dict[str, None] = {}
-    for value in group:
-        try:
-            dtypes[tf.convert_to_tensor(value).dtype.base_dtype.name] = None
-        except Exception:  # the one that was refused, perhaps
-            continue
-    if len(dtypes) < 2 or name is None:
-        return [name] * max(1, len(dtypes))
-    return [f"{name}.{dtype}" for dtype in dtypes]
+    names: list[str | None] = [None, None] if name is None else [f"{name}/indices", f"{name}/values"]
+    # Eager operations come one by one: the others get no further than to the refused one.
+    return names[:1] if tf.executing_eagerly() else names

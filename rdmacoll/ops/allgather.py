@@ -35,7 +35,13 @@ def allgather(tensor: Any, name: str | None = None) -> Any:
 def grouped_allgather(tensors: Sequence[Any], name: str | None = None) -> list[Any]:
     """`allgather` of several tensors as one operation for each dtype: cheaper than one by one."""
     inputs = [as_tensor(value) for value in tensors]
-    return in_groups(inputs, name, lambda group, name: allgather_group(group, name=name))
+    return in_groups(
+        "allgather",
+        inputs,
+        name,
+        lambda inputs: check_movable(inputs[0].dtype),
+        lambda inputs, name, group: allgather_group(inputs, name=name, group=group),
+    )
 
 
 def allgather_one(tensor: Any, *, name: str | None, label: str = "") -> Any:
@@ -43,13 +49,19 @@ def allgather_one(tensor: Any, *, name: str | None, label: str = "") -> Any:
     return allgather_group([tensor], name=name, labels=[label] if label else [])[0]
 
 
-def allgather_group(tensors: Sequence[Any], *, name: str | None, labels: Sequence[str] = ()) -> list[Any]:
-    """One op for tensors of one dtype."""
+def allgather_group(
+    tensors: Sequence[Any], *, name: str | None, labels: Sequence[str] = (), group: str = ""
+) -> list[Any]:
+    """One op for tensors of one dtype. group: all dtypes of the group that it is the first op of."""
     check_movable(tensors[0].dtype)
     functions = ops()
     with op_scope(), typed_errors():
         gathered = functions.rdmacoll_allgather(
-            tensors=tensors, tensor_name=op_name(name), process_set=set_number(), labels=list(labels)
+            tensors=tensors,
+            tensor_name=op_name(name),
+            process_set=set_number(),
+            labels=list(labels),
+            group=group,
         )
     return must_run(list(gathered))
 

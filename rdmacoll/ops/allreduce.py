@@ -87,11 +87,20 @@ def grouped_allreduce(
     `tf.IndexedSlices` is made dense.
     """
     compressed = compressor(compression)
+
+    def check(inputs: list[Any]) -> None:
+        dtype = compressed.wire_dtype(inputs[0].dtype)
+        check_reducible(dtype, reduction(op))
+        scales(dtype, prescale_factor, postscale_factor)
+
     return in_groups(
+        "allreduce",
         [as_tensor(value) for value in tensors],
         name,
-        lambda inputs, name: reduce_group(
+        check,
+        lambda inputs, name, group: reduce_group(
             inputs,
+            group=group,
             op=reduction(op),
             name=name,
             prescale_factor=prescale_factor,
@@ -111,9 +120,11 @@ def reduce_group(
     compression: Compressor = Compression.none,
     labels: Sequence[str] = (),
     manifest: str = "",
+    group: str = "",
 ) -> list[Any]:
     """One op for tensors that travel as one dtype. `labels` name the tensors in messages; `manifest`
-    describes the list that they are the first part of, and has to be equal on all ranks."""
+    describes the list that they are the first part of, and has to be equal on all ranks; so have the dtypes
+    of their `group`."""
     dtype = compression.wire_dtype(tensors[0].dtype)
     check_reducible(dtype, op)
     prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
@@ -130,6 +141,7 @@ def reduce_group(
                 process_set=set_number(),
                 labels=list(labels),
                 manifest=manifest,
+                group=group,
             )
         )
     return compression.unpacked(must_run(results), tensors)

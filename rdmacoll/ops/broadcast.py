@@ -35,10 +35,13 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> Any:
 @takes_process_set
 def grouped_broadcast(tensors: Sequence[Any], root_rank: int, name: str | None = None) -> list[Any]:
     """`broadcast` of several tensors as one operation for each dtype: cheaper than one by one."""
+    check_root(root_rank)
     return in_groups(
+        "broadcast",
         [as_tensor(value) for value in tensors],
         name,
-        lambda group, name: send_group(group, root_rank=root_rank, name=name),
+        lambda inputs: check_movable(inputs[0].dtype),
+        lambda inputs, name, group: send_group(inputs, root_rank=root_rank, name=name, group=group),
     )
 
 
@@ -64,12 +67,11 @@ def broadcast_(variables: Iterable[Any], root_rank: int, name: str | None = None
     values = [as_tensor(variable) for variable in targets]
     labels = {id(value): label_of(variable) for value, variable in zip(values, targets)}
 
-    def send(group: list[Any], name: str | None) -> list[Any]:
-        return send_group(
-            group, root_rank=root_rank, name=name, labels=[labels[id(value)] for value in group]
-        )
+    def send(inputs: list[Any], name: str | None, group: str) -> list[Any]:
+        names = [labels[id(value)] for value in inputs]
+        return send_group(inputs, root_rank=root_rank, name=name, labels=names, group=group)
 
-    copies = in_groups(values, name, send)
+    copies = in_groups("broadcast", values, name, lambda _: check_root(root_rank), send)
     assigned = [variable.assign(copy) for variable, copy in zip(targets, copies)]
     if tf.executing_eagerly():
         _baselines.note(targets)
@@ -117,9 +119,15 @@ def broadcast_global_variables(root_rank: int = 0) -> Any:
 
 
 def send_group(
-    tensors: Sequence[Any], *, root_rank: int, name: str | None, labels: Sequence[str] = ()
+    tensors: Sequence[Any],
+    *,
+    root_rank: int,
+    name: str | None,
+    labels: Sequence[str] = (),
+    group: str = "",
 ) -> list[Any]:
-    """One op for tensors of one dtype. labels: what they are called, whose order ranks compare."""
+    """One op for tensors of one dtype. labels: what they are called, whose order ranks compare. group: all
+    dtypes of the group that it is the first op of."""
     check_movable(tensors[0].dtype)
     functions = ops()
     names = listing(labels)
@@ -133,6 +141,7 @@ def send_group(
                 process_set=set_number(),
                 labels=list(labels),
                 manifest=f"\n{names}" if names else "",
+                group=group,
             )
         )
     return must_run(results)

@@ -60,11 +60,22 @@ def grouped_reducescatter(
     """`reducescatter` of several tensors as one operation for each dtype: cheaper than one by one."""
     compressed = compressor(compression)
     reduce_op = reduction(op)
+
+    def check(inputs: list[Any]) -> None:
+        dtype = compressed.wire_dtype(inputs[0].dtype)
+        check_reducible(dtype, reduce_op)
+        scales(dtype, prescale_factor, postscale_factor)
+        for value in inputs:
+            check_has_rows(value, "reducescatter")
+
     return in_groups(
+        "reducescatter",
         [as_tensor(value) for value in tensors],
         name,
-        lambda inputs, name: _scatter_group(
+        check,
+        lambda inputs, name, group: _scatter_group(
             inputs,
+            group=group,
             op=reduce_op,
             name=name,
             prescale_factor=prescale_factor,
@@ -82,11 +93,9 @@ def _scatter_group(
     prescale_factor: float,
     postscale_factor: float,
     compression: Compressor,
+    group: str = "",
 ) -> list[Any]:
     dtype = compression.wire_dtype(tensors[0].dtype)
-    check_reducible(dtype, op)
-    for value in tensors:
-        check_has_rows(value, "reducescatter")
     prescale, postscale = scales(dtype, prescale_factor, postscale_factor)
     wire, prescale = compression.packed(tensors, prescale)
     functions = ops()
@@ -99,6 +108,7 @@ def _scatter_group(
                 postscale_bits=bits(postscale),
                 tensor_name=op_name(name),
                 process_set=set_number(),
+                group=group,
             )
         )
     return compression.unpacked(must_run(results), tensors)

@@ -67,22 +67,33 @@ class SessionCheck(UpdateCheck):
 
 
 def _watch() -> None:
-    """Every `run` of a session is followed by the comparisons that became due in it."""
+    """Every `run` of a session, and every call of what its `make_callable` returns, is followed by the
+    comparisons that became due in it."""
     from tensorflow.python.client.session import BaseSession
 
     plain = BaseSession.run
     if getattr(plain, "is_rdmacoll", False):
         return
+    plain_callable = BaseSession.make_callable
 
     @functools.wraps(plain)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = plain(self, *args, **kwargs)
-        if _DUE:
-            _compare(self)
-        return result
+        return _followed(self, plain(self, *args, **kwargs))
+
+    @functools.wraps(plain_callable)
+    def make_callable(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = plain_callable(self, *args, **kwargs)
+        return lambda *given, **options: _followed(self, made(*given, **options))
 
     run.is_rdmacoll = True  # type: ignore[attr-defined]
-    BaseSession.run = run
+    BaseSession.run, BaseSession.make_callable = run, make_callable
+
+
+def _followed(session: Any, result: Any) -> Any:
+    """The result of a run, behind which comparisons may be due."""
+    if _DUE:
+        _compare(session)
+    return result
 
 
 def _compare(session: Any) -> None:

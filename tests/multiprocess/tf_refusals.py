@@ -7,17 +7,30 @@ import signal
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Iterator
+from itertools import count
+from typing import Any, Callable
 
 import tensorflow as tf
 from tf_common import close, expected, mine, raised, run_all
 
 import rdmacoll
-from rdmacoll.ops import allgather, allreduce, barrier, broadcast
+from rdmacoll.ops import (
+    allgather,
+    allreduce,
+    barrier,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_broadcast,
+    grouped_reducescatter,
+)
 
 tf.config.threading.set_inter_op_parallelism_threads(int(sys.argv[1]))
 rdmacoll.init()
 RANK, SIZE = rdmacoll.rank(), rdmacoll.size()
+SALT: Iterator[int] = count()
 
 
 def check_wrong_arguments_are_refused_here() -> None:
@@ -91,6 +104,72 @@ def check_the_lists_of_gradients_must_agree() -> None:
     for kinds in "dsd", "---", "-s-":
         step(kinds)
         tf.function(step)(kinds)
+
+
+def check_groups_of_different_dtypes_are_an_error_and_shift_nothing() -> None:
+    if SIZE == 1:
+        return
+    plain, wide, whole = tf.ones(3), tf.ones(3, tf.float64), tf.ones(3, tf.int32)
+    calls: list[Callable[..., Any]] = [
+        lambda tensors, name: grouped_allreduce(tensors, rdmacoll.Sum, name),
+        grouped_allgather,
+        lambda tensors, name: grouped_reducescatter(tensors, rdmacoll.Sum, name),
+        lambda tensors, name: grouped_broadcast(tensors, 0, name),
+        lambda tensors, name: broadcast_([tf.Variable(one) for one in tensors], 0, name),
+    ]
+    # Of most ranks, and of rank 1. Operations behind them have a partner of the same dtype and shape.
+    lists = [
+        ([plain, wide], [plain]),
+        ([plain], [wide, plain, whole]),
+        ([plain, whole], [plain, wide]),
+        ([plain, wide], []),
+    ]
+    for number, call in enumerate(calls):
+        for most, odd in lists:
+            tensors = odd if RANK == 1 else most
+            for name in (None, "group") if number == 0 else (None,):
+                if not tensors:
+                    assert call(tensors, name) == []
+                else:
+                    text = str(raised(rdmacoll.MismatchError, lambda: call(tensors, name)))  # noqa: B023
+                    if odd:
+                        several = odd if len(odd) > 1 else most
+                        dtypes = ", ".join(sorted(one.dtype.name for one in several))
+                        assert f"the first of a group of {dtypes}" in text, text
+                    else:
+                        assert "rank 1 refused its " in text, text
+                        assert "the group has no tensors" in text, text
+                salt = next(SALT)
+                for dtype in "float64", "float32", "int32":
+                    total = allreduce(mine((3,), dtype, salt=salt), op=rdmacoll.Sum)
+                    close(total, expected(rdmacoll.Sum, (3,), dtype, salt=salt))
+
+
+def check_what_is_behind_a_group_of_a_function_has_its_partner() -> None:
+    if SIZE == 1:
+        return
+
+    def step(tensors: list[Any], x: Any, is_behind: bool) -> Any:
+        if not is_behind:
+            return grouped_allreduce(tensors, rdmacoll.Sum)[0]
+        with tf.control_dependencies(grouped_allreduce(tensors, rdmacoll.Sum)):
+            return allreduce(x, op=rdmacoll.Sum)
+
+    plain, wide = mine((3,)), mine((3,), "float64")
+    for first, others in ([plain], [wide, plain]), ([wide, plain], [plain]):
+        tensors = first if RANK == 0 else others
+        for is_behind in False, True:
+            graph = tf.function(lambda x: step(tensors, x, is_behind))  # noqa: B023
+            error = raised(tf.errors.InvalidArgumentError, lambda: graph(plain))  # noqa: B023
+            assert "the first of a group of float32, float64" in str(error), error
+        close(allreduce(plain, op=rdmacoll.Sum), expected(rdmacoll.Sum, (3,), "float32"))
+    # Other ranks list the dtypes in another order.
+    tensors = [plain, wide][:: 1 if RANK == 0 else -1]
+    for call in step, tf.function(step):
+        close(call(tensors, plain, True), expected(rdmacoll.Sum, (3,), "float32"))
+    totals = grouped_allreduce(tensors, rdmacoll.Sum, "ordered")
+    for total, one in zip(totals, tensors):
+        close(total, expected(rdmacoll.Sum, (3,), one.dtype.name))
 
 
 def check_a_name_twice_in_flight_is_an_error() -> None:

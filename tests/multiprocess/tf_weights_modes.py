@@ -140,6 +140,21 @@ def check_sessions_end_at_a_number_of_updates() -> None:
 
 
 @with_settings(check_weights=2)
+def check_callables_of_sessions_are_compared() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        made = InSession(0)
+        x = tf.constant(value(RANK, (4, 3)))
+        loss = tf.reduce_mean((x @ made.weights[0] + made.weights[1]) ** 2)
+        step = session.make_callable(made.optimizer.minimize(loss))
+        session.run(v1.global_variables_initializer())
+        for _ in range(3):
+            step()
+        if RANK == LAST:
+            session.run(made.changed)
+        apart(step, "after update 4 of", f"of rank {LAST} differs")
+
+
+@with_settings(check_weights=2)
 def check_updates_in_branches_and_passes_count_in_sessions() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         made = InSession(0, backward_passes_per_step=2)

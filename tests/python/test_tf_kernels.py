@@ -52,6 +52,7 @@ def test_a_request_says_what_the_op_says(ops: Any, spy: Spy) -> None:
         tensor_name="grads",
         labels=["a", "b", "c"],
         manifest="3 gradients",
+        group="float32, int32",
     )
     for mine, result in zip(tensors, out):
         np.testing.assert_array_equal(mine.numpy(), result.numpy())
@@ -60,7 +61,7 @@ def test_a_request_says_what_the_op_says(ops: Any, spy: Spy) -> None:
     assert (request["kind"], request["dtype"], request["op"], request["n"]) == (0, 6, 3, 3)
     assert (request["prescale"], request["postscale"]) == (0.1, -2.5)
     assert (request["name"], request["iteration"]) == ("grads", 0)
-    assert request["manifest"] == "3 gradients"
+    assert (request["manifest"], request["group"]) == ("3 gradients", "float32, int32")
     assert [t["shape"] for t in request["tensors"]] == [(2, 3), (0, 4), ()]
     assert [t["label"] for t in request["tensors"]] == ["a", "b", "c"]
     assert all(t["input"] and t["output"] for t in request["tensors"])
