@@ -26,7 +26,9 @@ class Line:
                 yield _NUMBER.unpack(packet)[0]
         except BlockingIOError:
             return
-        self._selector.unregister(self._socket)  # the engine has ended
+        # The engine has ended. The socket stays readable.
+        if self._socket in self._selector.get_map():
+            self._selector.unregister(self._socket)
 
     def take(self) -> Iterator[tuple[socket.socket, str]]:
         """The callers that have come, each with where it came from."""

@@ -151,6 +151,18 @@ def test_callers_that_nobody_has_taken_are_hung_up_on():
             os.fstat(number)
 
 
+def test_an_engine_that_has_ended_passes_nobody_on_however_often_it_is_asked():
+    selector = selectors.DefaultSelector()
+    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line = Line(ours.detach(), selector, "mark")
+    theirs.close()
+    assert [*line.take(), *line.take()] == []
+    assert not selector.get_map()
+    line.close()
+    line.close()
+    selector.close()
+
+
 def test_whatever_comes_while_the_address_is_kept_its_keeper_is_known():
     carrier = SimpleNamespace(keeper=lambda: "the keeper", keep=_broken)
     engine = SimpleNamespace(keeper=None, _is_over=None, _blame=None)
