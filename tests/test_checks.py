@@ -69,6 +69,15 @@ def test_a_million_small_transfers_wait_for_a_slow_receiver(builds) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs_build("test")
+def test_a_hundred_thousand_wrong_control_messages_harm_nobody(builds) -> None:
+    environ = {**os.environ, "RDMACOLL_TEST_MUTATIONS": "100000"}
+    command = (str(builds.wait("test") / "unit_tests"), "--gtest_brief=1", "--gtest_filter=*one_wrong_field*")
+    found = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=7200, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.needs_build("threads", and_run=True)
 def test_cpp_suites_pass_with_the_thread_sanitizer(builds) -> None:
     builds.wait_for_suites("threads")

@@ -27,8 +27,11 @@ class DescriptorTable {
     return static_cast<uint32_t>(texts_.size());
   }
   // The others: numbers come in order.
+  bool is_next(uint32_t id) const {
+    return id == texts_.size() + 1 && texts_.size() < kDescriptorsMax;
+  }
   bool add(uint32_t id, const std::string& bytes) {
-    if (id != texts_.size() + 1 || texts_.size() >= kDescriptorsMax) return false;
+    if (!is_next(id)) return false;
     texts_.push_back(bytes);
     ids_.emplace(bytes, id);
     return true;

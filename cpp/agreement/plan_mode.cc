@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 namespace rdmacoll {
 namespace {
@@ -139,6 +140,18 @@ bool PlanMode::report(uint64_t least, uint64_t furthest) {
   least_ = reports_ == 0 ? least : std::min(least_, least);
   furthest_ = reports_ == 0 ? furthest : std::max(furthest_, furthest);
   return ++reports_ == children_ + 1;
+}
+
+bool PlanMode::repeats_within(uint64_t least, uint64_t furthest) const {
+  std::set<UnitKey> named;
+  for (uint64_t sequence = least; sequence < furthest; ++sequence) {
+    const auto place = static_cast<std::size_t>((sequence - plan_.start) % period());
+    for (std::size_t i = 0; i < period_[place].keys.size(); ++i) {
+      const bool is_counted = plan_.decisions[place].units[i].numbered;
+      if (!is_counted && !named.insert(period_[place].keys[i]).second) return true;
+    }
+  }
+  return false;
 }
 
 void PlanMode::resume(uint32_t era) {

@@ -65,6 +65,10 @@ class PlanMode {
   uint64_t least() const { return least_; }
   uint64_t furthest() const { return furthest_; }
 
+  // Whether decisions from `least` to `furthest` (excluded) name an operation twice: no two ranks
+  // are so far apart, since its next run begins when all ranks have begun this one.
+  bool repeats_within(uint64_t least, uint64_t furthest) const;
+
   void resume(uint32_t era);
 
  private:

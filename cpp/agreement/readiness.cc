@@ -43,13 +43,14 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now, bool is_passed_o
       // What a plan had started the root may judge before it hears of it from here.
       if (!std::exchange(pending.piecemeal, true)) pass_on(key, pending, 0);
       if (!is_passed_on) upward_.push_back(record);
-    } else if (pending.verdict.ok()) {
+    } else if (pending.verdict.ok() || is_held(pending, record)) {
       return false;
     }
     pending.held.push_back(record);
     pending.held_since = now;
     return true;
   }
+  if (counts_twice(pending, record)) return false;
 
   auto variant = std::find(pending.variants.begin(), pending.variants.end(), *descriptor);
   if (variant == pending.variants.end()) {

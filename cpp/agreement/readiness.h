@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -77,6 +78,11 @@ class Readiness {
   // root they are only told of; the root counts them.
   bool has_joined() const { return !joined_.empty(); }
   bool have_all_joined() const { return joined_.size() == world_.members.size(); }
+  // The number that a rank that has joined would go on with.
+  std::optional<int64_t> number_joined_with(int rank) const {
+    const auto found = joined_.find(rank);
+    return found == joined_.end() ? std::nullopt : std::optional(found->second);
+  }
   AllJoinedMessage all_joined() const;
   void part();  // nobody has joined any more
   // All ranks have submitted it, and say so again: also who has joined since.
@@ -114,6 +120,8 @@ class Readiness {
   std::vector<int> ranks_of(int origin, bool subtree) const;
   std::vector<int> missing(const Pending& pending) const;
   bool has_spoken(const Pending& pending, const ReadyRecord& record) const;
+  static bool is_held(const Pending& pending, const ReadyRecord& record);
+  static bool counts_twice(const Pending& pending, const ReadyRecord& record);
   void pass_on(const UnitKey& key, Pending& pending, std::size_t from);
   void complete(const UnitKey& key, Pending& pending);
   void judge(const UnitKey& key, Pending& pending, Status verdict);

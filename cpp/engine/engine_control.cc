@@ -40,6 +40,8 @@ void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
           const bool is_from_anybody = std::is_same_v<Body, PlaceMessage>;
           if (!is_from_anybody && !set->is_neighbour(peer)) {
             broken_protocol(peer, cat("a message to process set ", number, " out of place"));
+          } else if (const std::string what = set->complaint(peer, body); !what.empty()) {
+            broken_protocol(peer, what);
           } else {
             set->handle(peer, body);
           }

@@ -60,7 +60,8 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
       decision_log_(world_, table_, rules_of(parts)),
       planner_(world_, ranks_, parts.servers, transport_, pool_, parts.tuning),
       plan_(world_, table_),
-      recurrence_(table_, is_root() && world_.size() > 1 ? parts.config.plan_repeats : 0) {
+      recurrence_(table_, is_root() && world_.size() > 1 ? parts.config.plan_repeats : 0),
+      gate_({world_, parts.servers, table_, readiness_, decision_log_, plan_, catch_up_}) {
   for (int child : tree_children(world_.rank, world_.size())) children_.push_back(ranks_[child]);
   if (is_server()) {
     neighbours_.assign(ranks_.begin(), ranks_.begin() + world_.size());
@@ -74,6 +75,12 @@ ProcessSet::ProcessSet(SetParts parts, SetHost& host, const Situation& now)
 
 bool ProcessSet::is_neighbour(int rank) const {
   return std::find(neighbours_.begin(), neighbours_.end(), rank) != neighbours_.end();
+}
+
+int ProcessSet::rank_of(int peer) const {
+  if (number_ == 0) return peer;
+  const auto found = std::find(ranks_.begin(), ranks_.end(), peer);
+  return found == ranks_.end() ? -1 : static_cast<int>(found - ranks_.begin());
 }
 
 bool ProcessSet::is_connected() const {
@@ -234,7 +241,7 @@ Agreed ProcessSet::agreed_of(Decision decision) const {
 void ProcessSet::obey(Agreed agreed) {
   if (!now_.goes_on()) return;
   if (!accept(agreed.decision)) {
-    host_.broken_protocol(root(), cat("decision ", agreed.decision.sequence, " out of order"));
+    host_.broken_protocol(above(), cat("decision ", agreed.decision.sequence, " out of order"));
     return;
   }
   agreed_.push_back(std::move(agreed));
@@ -257,8 +264,8 @@ bool ProcessSet::gather_operations() {
     if (take_operations(agreed_.front())) continue;
     // After a departure what this decision names has been ended: no fault of the root's.
     if (!catch_up_.waits(next.sequence) && now_.departed.ok()) {
-      host_.broken_protocol(root(), cat("decision ", next.sequence,
-                                        " names an operation that this rank has not submitted"));
+      host_.broken_protocol(above(), cat("decision ", next.sequence,
+                                         " names an operation that this rank has not submitted"));
     }
     break;
   }

@@ -14,6 +14,7 @@
 #include "agreement/catch_up.h"
 #include "agreement/decision_log.h"
 #include "agreement/descriptor_table.h"
+#include "agreement/gate.h"
 #include "agreement/messages.h"
 #include "agreement/plan_mode.h"
 #include "agreement/readiness.h"
@@ -125,6 +126,11 @@ class ProcessSet {
   Nanoseconds next_deadline() const;
 
   // ---- what members say ----
+  // Behind "it sent ", or "" for a message that fits: the gate, which comes before handle().
+  template <typename Body>
+  std::string complaint(int peer, const Body& message) {
+    return gate_.complaint(rank_of(peer), message);
+  }
   void handle(int peer, ReadyMessage& message);
   void handle(int peer, InternMessage& message);
   void handle(int peer, Decision& decision);
@@ -245,6 +251,10 @@ class ProcessSet {
   void post_neighbours(const Message& message, int except);
   bool is_root() const { return world_.rank == 0; }
   int root() const { return ranks_.front(); }
+  // Decisions come from there.
+  int above() const { return is_root() || is_server() ? root() : neighbours_.front(); }
+  // In the set; -1: it is not in it.
+  int rank_of(int peer) const;
   // Of the control tree.
   bool is_leaf() const { return children_.empty(); }
 
@@ -289,6 +299,7 @@ class ProcessSet {
   PlanMode plan_;
   Recurrence recurrence_;  // at the root
   CatchUp catch_up_;
+  Gate gate_;
   Operations stand_ins_;  // wait for their decision's turn
   std::vector<Operation::Result> spare_zeros_;
   std::map<UnitKey, Status> judged_;  // of operations that run, and end with this

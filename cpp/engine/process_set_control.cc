@@ -19,10 +19,9 @@ void ProcessSet::handle(int peer, ReadyMessage& message) {
   }
 }
 
-void ProcessSet::handle(int peer, InternMessage& message) {
-  if (!table_.add(message.id, message.bytes)) {
-    host_.broken_protocol(peer, "a number out of order");
-  }
+void ProcessSet::handle(int, InternMessage& message) {
+  const bool is_next = table_.add(message.id, message.bytes);
+  RC_ASSERT(is_next, cat("number ", message.id));
   post_down(message);
 }
 

@@ -37,7 +37,7 @@ void ProcessSet::handle(int, PlanMessage& message) {
 void ProcessSet::begin_plan(const PlanMessage& message) {
   if (message.start != decision_log_.accepted() || !agreed_.empty() || !plan_.begin(message)) {
     host_.broken_protocol(
-        root(), cat("a plan from decision ", message.start, " on, which cannot be followed"));
+        above(), cat("a plan from decision ", message.start, " on, which cannot be followed"));
     return;
   }
   readiness_.forget();
@@ -140,11 +140,7 @@ void ProcessSet::report_frozen(uint64_t least, uint64_t furthest) {
   resume(message);
 }
 
-void ProcessSet::handle(int peer, ResumeMessage& message) {
-  if (plan_.phase() != PlanMode::Phase::frozen || message.era != plan_.era() + 1) {
-    host_.broken_protocol(peer, "the end of a plan that is not at its end");
-    return;
-  }
+void ProcessSet::handle(int, ResumeMessage& message) {
   post_down(message);
   resume(message);
 }
@@ -207,7 +203,7 @@ void ProcessSet::handle(int, AnewMessage& message) {
 void ProcessSet::take_anew(uint64_t sequence) {
   const UnitKey* named = catch_up_.unit_of(sequence);
   if (named == nullptr) {
-    return host_.broken_protocol(root(), cat("decision ", sequence, " is not one to take anew"));
+    return host_.broken_protocol(above(), cat("decision ", sequence, " is not one to take anew"));
   }
   ++anew_;
   const UnitKey key = *named;
@@ -216,7 +212,7 @@ void ProcessSet::take_anew(uint64_t sequence) {
   });
   const bool is_started = behind == agreed_.end();
   if (!is_started && behind->keys.size() != 1) {
-    return host_.broken_protocol(root(), cat("decision ", sequence, " is of several operations"));
+    return host_.broken_protocol(above(), cat("decision ", sequence, " is of several operations"));
   }
   if (is_started) {
     again_.insert(key);
@@ -272,13 +268,13 @@ void ProcessSet::stand_in(const Agreed& agreed, std::size_t unit) {
   Descriptor descriptor;
   const std::string* described = table_.resolve(agreed.decision.units[unit].descriptor);
   if (described == nullptr || !decode_descriptor(*described, descriptor)) {
-    return host_.broken_protocol(root(), "a decision about what nobody has described");
+    return host_.broken_protocol(above(), "a decision about what nobody has described");
   }
   if (is_server() && descriptor.kind != Kind::allreduce) {
-    return host_.broken_protocol(root(), "a decision for servers about no sum");
+    return host_.broken_protocol(above(), "a decision for servers about no sum");
   }
   if (!is_complete(descriptor, agreed.own_rows, world_.rank, world_.size())) {
-    return host_.broken_protocol(root(), "a decision without the rows of a rank that it is about");
+    return host_.broken_protocol(above(), "a decision without the rows of a rank that it is about");
   }
   Request request = request_like(descriptor, agreed.own_rows, world_.rank, world_.size());
   request.iteration = key.iteration;

@@ -331,6 +331,7 @@ void SimRank::add_to(SimOutcome& outcome) const {
   outcome.refused += is_of_before(engine_->failure()) ? 1 : 0;
   outcome.shared += totals.shared;
   outcome.failed += failed_ ? 1 : 0;
+  outcome.failures.push_back(engine_->failure());
   for (const auto& [phase, last] : last_joined_) {
     const auto known = outcome.last_joined.try_emplace(phase, last).first;
     if (known->second == last) continue;

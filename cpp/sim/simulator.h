@@ -7,6 +7,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
+
+#include "base/status.h"
 
 namespace rdmacoll {
 
@@ -25,6 +28,7 @@ struct SimOutcome {
   uint64_t refused = 0;  // ranks whose world has ended by a word of the one before
   uint64_t failed = 0;   // ranks whose world has ended by an error
   std::map<std::size_t, int64_t> last_joined;  // by phase: what join() has said
+  std::vector<Status> failures;                // by rank: what has ended its world, or ok()
 
   bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty() && overslept.empty(); }
 };

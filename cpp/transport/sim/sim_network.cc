@@ -204,9 +204,11 @@ Nanoseconds SimNetwork::last_heard(int rank, int listener, Nanoseconds polled_at
 
 // ---- words of an earlier world ----
 
-void SimNetwork::note(int from, int to, std::span<const std::byte> message) {
-  if (words_ == nullptr) return;
-  words_->push_back({clock_.now() - began_, from, to, {message.begin(), message.end()}});
+SimWord SimNetwork::note(int from, int to, std::span<const std::byte> message) {
+  SimWord word{clock_.now() - began_, from, to, {message.begin(), message.end()}};
+  if (words_ != nullptr) words_->push_back(word);
+  if (policy_.tamper) policy_.tamper(word);
+  return word;
 }
 
 void SimNetwork::arrive_late(SimWord word) {

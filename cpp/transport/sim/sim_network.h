@@ -33,6 +33,13 @@ class SimClock final : public Clock {
   Nanoseconds now_ = kSecond;
 };
 
+// A control message that was sent so long after its network had begun.
+struct SimWord {
+  Nanoseconds after = 0;
+  int from = -1, to = -1;
+  std::vector<std::byte> message;
+};
+
 struct SimPolicy {
   uint64_t seed = 1;
   // Chaos: each message is under way for a uniform time between these.
@@ -51,15 +58,10 @@ struct SimPolicy {
   std::size_t eager_bytes = 0;  // transfers up to here are copied when they are posted; with links,
                                 // those between nodes
   Nanoseconds peer_timeout = 5 * kSecond;
+  // Changes a control message that is sent, or its sender: tests of the gate do.
+  std::function<void(SimWord&)> tamper = {};
 
   int node_of(int rank) const { return node_ranks == 0 ? 0 : rank / node_ranks; }
-};
-
-// A control message that was sent so long after its network had begun.
-struct SimWord {
-  Nanoseconds after = 0;
-  int from = -1, to = -1;
-  std::vector<std::byte> message;
 };
 
 class SimNetwork {
@@ -152,7 +154,8 @@ class SimNetwork {
   void push(Nanoseconds time, int from, int to, Delivery deliver);
   Nanoseconds chaotic_delay();
   bool is_broken(int from, int to) const;
-  void note(int from, int to, std::span<const std::byte> message);
+  // Keeps the word that is sent; its receiver gets what this returns.
+  SimWord note(int from, int to, std::span<const std::byte> message);
 
   SimPolicy policy_;
   std::vector<int> nodes_;

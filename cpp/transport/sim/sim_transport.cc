@@ -110,15 +110,15 @@ Status SimTransport::post_control(int peer, std::span<const std::byte> message) 
   if (peers_[peer].dropped) return {};
   if (!peers_[peer].connected || refuses()) return Status::busy();
   ++counters_.control_messages;
-  network_.note(rank_, peer, message);
-  std::vector<std::byte> copy(message.begin(), message.end());
-  network_.send(
-      rank_, peer, kHeaderBytes + copy.size(), SimNetwork::Order::ordered,
-      [this, peer, copy = std::move(copy)]() mutable {
-        SimTransport& to = other(peer);
-        if (to.peers_[rank_].dropped) return;
-        to.arrive({.what = Arrival::What::control, .peer = rank_, .message = std::move(copy)});
-      });
+  SimWord word = network_.note(rank_, peer, message);
+  network_.send(rank_, peer, kHeaderBytes + word.message.size(), SimNetwork::Order::ordered,
+                [this, peer, word = std::move(word)]() mutable {
+                  SimTransport& to = other(peer);
+                  if (to.peers_[word.from].dropped) return;
+                  to.arrive({.what = Arrival::What::control,
+                             .peer = word.from,
+                             .message = std::move(word.message)});
+                });
   return {};
 }
 
