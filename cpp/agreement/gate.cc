@@ -276,7 +276,8 @@ std::string Gate::complaint(int sender, const VerdictMessage& message) {
 std::string Gate::complaint(int sender, const PlanMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   if (!is_unplanned() || message.era != facts_.plan.era() + 1 ||
-      message.start != facts_.log.accepted() || message.first_number > kNumberMax) {
+      message.start != facts_.log.accepted() || message.first_number < -1 ||
+      message.first_number > kNumberMax) {
     return cat("a plan from decision ", message.start, " on, which cannot be followed");
   }
   for (const PlannedDecision& decision : message.decisions) {

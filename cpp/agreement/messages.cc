@@ -166,6 +166,8 @@ FailureMessage get_failure(Reader& reader, int ranks) {
   message.rank = reader.get<int32_t>();
   message.status = get_status(reader, ranks);
   if (message.rank < 0 || message.rank >= ranks) reader.fail();
+  const int named = message.status.detail().rank;  // ranks that connect later hear it, too
+  if (named < 0 || named >= ranks) reader.fail();
   return message;
 }
 

@@ -68,14 +68,15 @@ uint64_t bytes_of_own_rows(const Descriptor& descriptor, const std::vector<int64
                            uint64_t bytes_max) {
   const bool is_split = descriptor.kind == Kind::alltoall || descriptor.kind == Kind::scatter;
   const bool is_one_for_all = descriptor.kind == Kind::alltoall && own.size() == 1;
-  uint64_t bytes = 0;
+  const auto times = static_cast<uint64_t>(is_one_for_all ? ranks : 1);
+  uint64_t bytes = 0, all_rows = 0;  // rows without bytes are counted, too
   for (std::size_t i = 0; i < own.size(); ++i) {
-    const uint64_t rows =
-        product(static_cast<uint64_t>(own[i]),
-                is_one_for_all ? static_cast<uint64_t>(ranks) : uint64_t{1}, bytes_max);
+    const uint64_t rows = product(static_cast<uint64_t>(own[i]), times, bytes_max);
+    all_rows = sum(all_rows, rows, bytes_max);
     bytes =
         sum(bytes, product(rows, row_bytes(descriptor, is_split ? 0 : i), bytes_max), bytes_max);
   }
+  if (all_rows > bytes_max) return all_rows;
   return bytes;
 }
 

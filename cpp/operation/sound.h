@@ -12,8 +12,8 @@ namespace rdmacoll {
 // `bytes_max`. A refusal is not sound: it never runs.
 bool is_sound(const Descriptor& descriptor, int ranks, uint64_t bytes_max);
 
-// How many bytes the rows are that a rank gives, which is_complete(); `bytes_max` + 1 for more than
-// `bytes_max`.
+// How many bytes the rows are that a rank gives, which is_complete(). `bytes_max` + 1 stands for
+// more bytes than `bytes_max`, or more rows.
 uint64_t bytes_of_own_rows(const Descriptor& descriptor, const std::vector<int64_t>& own, int ranks,
                            uint64_t bytes_max);
 

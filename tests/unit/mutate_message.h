@@ -54,25 +54,25 @@ class Mutator {
 
   template <typename T>
   T edge(T value) {
-    const int64_t at = static_cast<int64_t>(value);
-    const int64_t edges[] = {0,
-                             1,
-                             2,
-                             3,
-                             -1,
-                             -5,
-                             255,
-                             at + 1,
-                             at - 1,
-                             int64_t{1} << 28,
-                             INT32_MAX,
-                             UINT32_MAX,
-                             int64_t{1} << 40,
-                             int64_t{1} << 60,
-                             INT64_MAX,
-                             INT64_MIN,
-                             at * 2,
-                             at + 64};
+    const auto at = static_cast<uint64_t>(value);
+    const uint64_t edges[] = {0,
+                              1,
+                              2,
+                              3,
+                              255,
+                              at + 1,
+                              at - 1,
+                              at * 2,
+                              at + 64,
+                              uint64_t{1} << 28,
+                              INT32_MAX,
+                              UINT32_MAX,
+                              uint64_t{1} << 40,
+                              uint64_t{1} << 60,
+                              INT64_MAX,
+                              uint64_t{1} << 63,
+                              static_cast<uint64_t>(-1),
+                              static_cast<uint64_t>(-5)};
     return static_cast<T>(edges[random_() % std::size(edges)]);
   }
   template <typename T>
