@@ -14,7 +14,7 @@
 namespace rdmacoll {
 
 // Grows with every change of what is sent: frames, messages, handshake, this card.
-inline constexpr uint32_t kWireVersion = 25;
+inline constexpr uint32_t kWireVersion = 26;
 
 struct RdmaCard {
   std::string obstacle;  // why this rank cannot use it, and the cure; "" when it can

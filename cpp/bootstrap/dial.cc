@@ -54,11 +54,12 @@ Dial::Outcome Dial::advance(Nanoseconds now) {
       return Outcome::pending;
     }
     handshake_ = Handshake::dial(credentials_, Role::data, peer_, now, stream_);
-    wake_at_ = handshake_->deadline();
   }
   const Status status = handshake_->advance(socket_.get(), now);
   if (!status.ok()) {
-    refused_ = handshake_->is_refused();
+    path_faults_ = handshake_->has_path_fault() ? path_faults_ + 1 : 0;
+    // Another address may lie on another path.
+    refused_ = handshake_->is_refused() || path_faults_ >= endpoints_.size();
     attempt_failed(status.message(), now);
     return refused_ ? Outcome::failed : Outcome::pending;
   }
@@ -121,6 +122,8 @@ std::string Dial::state() const {
   return join(states, ", ");
 }
 
-Nanoseconds Dial::next_deadline() const { return std::min(wake_at_, deadline_); }
+Nanoseconds Dial::next_deadline() const {
+  return std::min(handshake_ ? handshake_->deadline() : wake_at_, deadline_);
+}
 
 }  // namespace rdmacoll

@@ -50,6 +50,7 @@ class Dial {
   std::optional<Handshake> handshake_;  // once the socket is connected
   Nanoseconds lacking_since_ = kNever;  // no descriptor was left at the last attempt
   bool refused_ = false;
+  std::size_t path_faults_ = 0;  // of the last attempts, one behind the other
 };
 
 }  // namespace rdmacoll

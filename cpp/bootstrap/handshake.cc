@@ -143,15 +143,25 @@ Status Handshake::advance(int socket, Nanoseconds now) {
     }
     RC_RETURN_IF_ERROR(write(socket));
     if (!output_.empty()) return {};
-    if (state_ == State::send) {
+    if (state_ == State::send) prove(socket, now);
+    if (state_ == State::path) {
+      const Status status = path_.advance(socket, now);
+      if (!status.ok()) return refuse(status.message(), false);
+      if (!path_.done()) return {};
       state_ = State::done;
       return {};
     }
     RC_RETURN_IF_ERROR(read(socket));
     if (filled_ < input_.size()) return {};
-    RC_RETURN_IF_ERROR(take_input(socket));
+    RC_RETURN_IF_ERROR(take_input(socket, now));
   }
   return {};
+}
+
+// Both sides know now who is there.
+void Handshake::prove(int socket, Nanoseconds now) {
+  state_ = State::path;
+  path_.begin(socket, now);
 }
 
 Status Handshake::write(int socket) {
@@ -185,13 +195,13 @@ Status Handshake::read(int socket) {
   return {};
 }
 
-Status Handshake::take_input(int socket) {
+Status Handshake::take_input(int socket, Nanoseconds now) {
   const std::span<const std::byte> input(input_);
   if (state_ == State::proof) {
     if (!equal_in_constant_time(input, proof_of(true))) {
       return refuse(cat("rank ", peer_, " does not know the secret of this job"), true);
     }
-    state_ = State::done;
+    prove(socket, now);
     return {};
   }
   std::copy_n(input.begin(), kHelloBytes, theirs_.begin());

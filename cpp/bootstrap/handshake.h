@@ -10,9 +10,11 @@
 // wrong, and since the Hellos are in the proof nobody on the way can change job, epoch, ranks,
 // role or stream. It proves who is there; it encrypts nothing.
 //
-// It reads no byte beyond itself: frames, or descriptors, follow on the same socket.
+// Over TCP a check of the path ends it (path_check.h). It reads no byte beyond itself: frames, or
+// descriptors, follow on the same socket.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "bootstrap/path_check.h"
 #include "bootstrap/sha256.h"
 
 namespace rdmacoll {
@@ -55,8 +58,8 @@ class Handshake {
   // socket.
   Status advance(int socket, Nanoseconds now);
   bool done() const { return state_ == State::done; }
-  bool wants_write() const { return !output_.empty(); }
-  Nanoseconds deadline() const { return deadline_; }
+  bool wants_write() const { return !output_.empty() || path_.wants_write(); }
+  Nanoseconds deadline() const { return std::min(deadline_, path_.deadline()); }
 
   // Who it is: proven when done(), before that only what was claimed, or -1.
   int peer() const { return peer_; }
@@ -65,19 +68,23 @@ class Handshake {
   // The other side knows the secret's owner by name but not the secret, or the other way round: to
   // try again is of no use.
   bool is_refused() const { return refused_; }
+  // Large frames do not reach the other host.
+  bool has_path_fault() const { return path_.has_found_fault(); }
   // A byte has come; a probe, or a port scan, hangs up without one.
   bool has_heard() const { return heard_; }
   // Of a listener: the other side has named this job, its ranks and itself, as only ranks can.
-  bool is_known() const { return state_ == State::proof || state_ == State::done; }
+  bool is_known() const { return state_ == State::proof || is_proven(); }
 
  private:
-  enum class State : uint8_t { send, hello, answer, proof, done, failed };
+  enum class State : uint8_t { send, hello, answer, proof, path, done, failed };
   static constexpr std::size_t kHelloBytes = 88;
   using HelloBytes = std::array<std::byte, kHelloBytes>;
 
   Handshake(const Credentials& credentials, bool dialer, Role role, int peer, int stream,
             Nanoseconds now);
 
+  bool is_proven() const { return state_ == State::path || state_ == State::done; }
+  void prove(int socket, Nanoseconds now);
   HelloBytes make_hello() const;
   void choose_world(const Digest& job, int rank);
   // "" or why a hello of the other side does not fit ours; sets peer_ and stream_.
@@ -87,7 +94,7 @@ class Handshake {
   void put(std::span<const std::byte> bytes);
   Status write(int socket);
   Status read(int socket);
-  Status take_input(int socket);
+  Status take_input(int socket, Nanoseconds now);
   Status refuse(const std::string& why, bool is_final);
 
   const Credentials* credentials_;
@@ -106,6 +113,7 @@ class Handshake {
   std::vector<std::byte> input_;  // exactly as long as what is expected
   std::size_t filled_ = 0;
   std::vector<std::byte> output_;
+  PathCheck path_;
 };
 
 }  // namespace rdmacoll

@@ -297,3 +297,36 @@ def test_a_path_that_drops_large_frames_is_named_on_both_sides(hosts):
         assert "frames of 8948 bytes do not pass between rank 0" in text
         assert "rank 1" in text
         assert "MTU" in text
+
+
+REDUCING = """
+import os, time
+import numpy as np
+import rdmacoll
+from ranks import report
+rdmacoll.init()
+try:
+    found = rdmacoll.engine.allreduce(np.full(1 << 20, rdmacoll.rank(), np.float32), op=rdmacoll.Sum)
+    report(["sum", float(found[0])], rank=rdmacoll.rank())
+except rdmacoll.RdmacollError as error:
+    report([type(error).__name__, str(error)], rank=rdmacoll.rank())
+"""
+
+
+@needs_root
+def test_a_path_between_two_other_ranks_that_drops_large_frames_is_named():
+    """Rank 0 has the switch's MTU, so the start and its own connections pass."""
+    made = Hosts(3)
+    try:
+        made.open()
+        for name in made.names[1:]:
+            ip("-n", name, "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1")
+        prefixes = made.prefixes([0, 1, 2])
+        with Run(REDUCING, 3, prefix_of=prefixes, rendezvous="10.77.0.1:5091") as started:
+            outcome = started.finish(90)
+    finally:
+        made.close()
+    for kind, text in outcome.succeeded():
+        assert kind == "RankFailedError", text
+        assert "frames of 8948 bytes do not reach it within 5 s, small ones do" in text, text
+        assert "ip link set dev NAME mtu 1500" in text, text

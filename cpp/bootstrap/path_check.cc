@@ -1,0 +1,134 @@
+#include "bootstrap/path_check.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "base/text.h"
+
+namespace rdmacoll {
+namespace {
+
+// Interfaces have larger segments only within a host, where no frame is lost.
+constexpr int kSegmentBytesMax = 16 << 10;
+
+// Within this time answers are there, but on paths that lose much.
+constexpr Nanoseconds kAnswerTime = 2 * kSecond;
+
+int segment_bytes_of(int socket) {
+  int bytes = 0;
+  socklen_t length = sizeof bytes;
+  return ::getsockopt(socket, IPPROTO_TCP, TCP_MAXSEG, &bytes, &length) == 0 ? bytes : -1;
+}
+
+// How many bytes of this side's the other kernel has; false where this kernel does not say it.
+bool acked_bytes(int socket, uint64_t& bytes) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  if (length < offsetof(tcp_info, tcpi_bytes_acked) + sizeof info.tcpi_bytes_acked) return false;
+  bytes = info.tcpi_bytes_acked;
+  return true;
+}
+
+}  // namespace
+
+void PathCheck::begin(int socket, Nanoseconds now) {
+  const int bytes = segment_bytes_of(socket);
+  if (bytes < 0) return;
+  segment_bytes_ = bytes > kSegmentBytesMax ? 0 : static_cast<uint32_t>(bytes);
+  deadline_ = now + kPathTimeout;
+  is_answered_ = is_answer_sent_ = false;
+  if (!acked_bytes(socket, acked_before_)) acked_before_ = 0;
+  // One segment with its length: what fills several may be cut on the way, by virtual devices.
+  const std::size_t zeros =
+      segment_bytes_ > sizeof(uint32_t) ? segment_bytes_ - sizeof(uint32_t) : 0;
+  const auto length = static_cast<uint32_t>(zeros);
+  output_.resize(sizeof length + zeros);
+  std::memcpy(output_.data(), &length, sizeof length);
+}
+
+Status PathCheck::advance(int socket, Nanoseconds now) {
+  if (done()) return {};
+  Status status = write(socket);
+  if (status.ok()) status = read(socket);
+  if (status.ok()) status = write(socket);
+  if (status.ok()) {
+    if (done() || now < deadline_) return {};
+    status = {Code::failed, cat("it does not answer within ", kPathTimeout / kSecond, " s")};
+  }
+  // The other side may have come to the same verdict a moment before, and hung up.
+  has_found_fault_ = now >= deadline_ - kPathTimeout + kAnswerTime && is_held_up(socket);
+  if (!has_found_fault_) return status;
+  return {
+      Code::failed,
+      cat("frames of ", segment_bytes_, " bytes do not reach it within ", kPathTimeout / kSecond,
+          " s, small ones do: a switch or an interface on the way has ",
+          "a smaller MTU. Give the interfaces of all hosts the MTU that the whole path carries ",
+          "(ip link set dev NAME mtu 1500; it is found by ping -M do -s SIZE)")};
+}
+
+// Not of a process that is stopped: its kernel takes the segment all the same.
+bool PathCheck::is_held_up(int socket) const {
+  uint64_t acked = 0;
+  return segment_bytes_ > 0 && written_ >= segment_bytes_ && acked_bytes(socket, acked) &&
+         acked < acked_before_ + segment_bytes_;
+}
+
+Status PathCheck::write(int socket) {
+  while (output_left() > 0) {
+    const ssize_t count =
+        ::send(socket, output_.data() + written_, output_left(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+    if (count < 0) return {Code::failed, std::generic_category().message(errno)};
+    written_ += static_cast<std::size_t>(count);
+  }
+  return {};
+}
+
+Status PathCheck::read(int socket) {
+  while (!is_answered_ || !is_answer_sent_) {
+    while (filled_ < input_.size()) {
+      const ssize_t count =
+          ::recv(socket, input_.data() + filled_, input_.size() - filled_, MSG_DONTWAIT);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return {};
+      if (count < 0) return {Code::failed, std::generic_category().message(errno)};
+      if (count == 0) return {Code::failed, "it hung up"};
+      filled_ += static_cast<std::size_t>(count);
+    }
+    RC_RETURN_IF_ERROR(take());
+  }
+  return {};
+}
+
+Status PathCheck::take() {
+  filled_ = 0;
+  if (expected_ == Expected::length) {
+    uint32_t length = 0;
+    std::memcpy(&length, input_.data(), sizeof length);
+    if (length > kSegmentBytesMax) {
+      return {Code::failed, cat("it sends a segment of ", length, " bytes")};
+    }
+    input_.resize(length);
+    expected_ = Expected::segment;
+    if (length > 0) return {};
+  }
+  if (expected_ == Expected::segment) {
+    output_.push_back(std::byte{1});
+    is_answer_sent_ = true;
+    input_.resize(1);
+    expected_ = Expected::answer;
+    return {};
+  }
+  is_answered_ = true;
+  return {};
+}
+
+}  // namespace rdmacoll
