@@ -20,8 +20,9 @@ constexpr int64_t kNumberMax = int64_t{1} << 60;
 constexpr Nanoseconds kAgeMax = 366 * 24 * 3600 * kSecond;
 // Ranks are at most a few batches apart; this leaves room for many more in flight.
 constexpr uint64_t kSequencesApart = 4096;
-// The executor counts the segments of a batch in 32 bits, and has at least a cache line in each.
-constexpr uint64_t kSegmentsMax = uint64_t{1} << 31;
+// Each rank goes through all segments of a batch, those without bytes too: so many are 64 TiB in
+// segments of 4 MiB. A segment, or a rank's share of it, has at least a cache line.
+constexpr uint64_t kSegmentsMax = uint64_t{1} << 24;
 constexpr uint64_t kCacheLine = 64;
 constexpr uint64_t kPageBytes = 4096;  // shared results begin with one
 
@@ -249,7 +250,8 @@ bool Gate::are_rows_right(const Batch& batch, const Descriptor& descriptor,
     }
     moves_bytes = largest > 0;
   }
-  const uint64_t segment = std::max(batch.segment_bytes / (4 * ranks), kCacheLine);
+  const uint64_t shares = has_rows(descriptor) ? 2 * ranks : 1;
+  const uint64_t segment = std::max(batch.segment_bytes / shares, kCacheLine);
   return largest <= kOperationBytesMax && largest / segment <= kSegmentsMax;
 }
 
