@@ -1,4 +1,4 @@
-"""What the collectives' requests have in common."""
+"""The request that all reductions share."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ def reduction_call(
     *,
     root: int = 0,
 ) -> Call:
-    """Of arrays of one dtype, which are multiplied by the first factor, and their reduction by the second.
-    Raises ConfigError for a dtype, an operator or a factor that does not fit."""
+    """The call that reduces arrays of one dtype.
+
+    factors: the engine multiplies inputs by the first and the result by the second. Raises ConfigError for a
+    dtype, an operator or a factor that does not fit.
+    """
     dtype = sources[0].dtype
     if factors != (1.0, 1.0):
         factors = arguments.scales(dtype, *factors)

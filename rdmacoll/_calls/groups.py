@@ -1,6 +1,6 @@
 """Groups of arrays: one operation for each dtype.
 
-A group takes one number, or one name, on every rank, whatever its dtypes: what follows stays matched.
+A group takes one sequence number, or one name, on every rank, whatever its dtypes. Later calls stay matched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rdmacoll.engine.errors import ConfigError
 
 
 def _by_dtype(sources: Sequence[Array]) -> list[list[int]]:
-    """The positions of each dtype, in an order that all ranks share: that of the dtypes' names."""
+    """The positions of each dtype, ordered by the dtypes' names. All ranks share this order."""
     positions: dict[str, list[int]] = {}
     for position, source in enumerate(sources):
         positions.setdefault(source.dtype.name, []).append(position)
@@ -30,7 +30,7 @@ def _at(arrays: Sequence[Array], places: Sequence[int]) -> list[Array]:
 
 
 class Group(NamedTuple):
-    """What the operations of one grouped call have in common."""
+    """The properties that all operations of one grouped call share."""
 
     kind: int
     name: str | None
@@ -41,7 +41,7 @@ class Group(NamedTuple):
 def _started(engine: Engine, calls: Sequence[Call], group: Group) -> list[Operation]:
     if len(calls) > 1:
         return submit_group(engine, calls)
-    if not calls:  # it takes its number here too, and ranks that have arrays hear why they get no sum
+    if not calls:  # an empty group takes its number too, and ranks that have arrays learn the reason
         empty = ConfigError("the group has no arrays, and all ranks must have as many.")
         announce(engine, group.kind, (group.name,), group.process_set, empty)
     return [group.start(engine, call) for call in calls]
@@ -53,8 +53,10 @@ def grouped_handle(
     group: Group,
     call_of: Callable[[list[Array], str | None], Call],
 ) -> Handle:
-    """Starts `call_of(the sources of a dtype, the group's name)` for each dtype. The handle's result is
-    the list of the engine's results, in the order of `arrays`."""
+    """Starts `call_of(sources, name)` for the sources of each dtype, with the group's name.
+
+    The handle's result is the list of the engine's results, in the order of `arrays`.
+    """
     engine = current()
     try:
         sources = [source_of(array) for array in arrays]
@@ -83,7 +85,7 @@ def placed_handle(
     group: Group,
     call_of: Callable[[list[Array], list[Array], str | None], Call],
 ) -> Handle:
-    """The same with `call_of(sources, targets, name)`, whose results go to `out` or to new arrays."""
+    """Like `grouped_handle`, with `call_of(sources, targets, name)`. Results go to `out` or to new arrays."""
     engine = current()
     try:
         calls, targets, outs = _placed(list(arrays), out, group, call_of)
@@ -102,7 +104,7 @@ def _placed(
     group: Group,
     call_of: Callable[[list[Array], list[Array], str | None], Call],
 ) -> tuple[list[Call], list[Array], Sequence[Array | None]]:
-    """The calls, where their results come to lie, and where each is wanted."""
+    """The calls, the arrays that the engine writes, and for each the caller's `out` or None."""
     if out is not None:
         out = list(out)
         if len(out) != len(arrays):

@@ -1,7 +1,7 @@
-"""Refusals: an operation that this rank's checks refuse has its place in the order all the same.
+"""Refusals: an operation that this rank's checks refuse still takes its place in the order.
 
-The ranks that have submitted it get a MismatchError with the reason, and what follows stays matched. The
-library announces what it refuses itself; this is for the checks before it.
+The ranks that have submitted it get a MismatchError with the reason, and later operations stay matched. The
+library announces its own refusals. This module is for the checks before the library.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ _MARK = "_rdmacoll_is_announced"
 
 
 def is_announced(error: BaseException) -> bool:
-    """Whether the other ranks have been told, or need not be."""
+    """Whether the other ranks have been told, or need not be told."""
     return hasattr(error, _MARK)
 
 
 def mark_announced(error: BaseException) -> None:
-    """Nobody announces it again."""
+    """Marks an error so that no later `announce` repeats it."""
     setattr(error, _MARK, True)
 
 
 def announce(
     engine: Engine, kind: int, names: Sequence[str | None], process_set: int, error: BaseException
 ) -> None:
-    """Tells the ranks of the set that `error` has refused operations of this kind with these names, of which
-    each None takes one number. A group has one name. Only once for each error."""
+    """Tells the ranks of the set that `error` has refused operations of this kind with these names.
+
+    Each None among the names takes one sequence number. A group has one name. Each error is announced once.
+    """
     if is_announced(error) or engine.is_forked:
         return
     mark_announced(error)
@@ -40,7 +42,7 @@ def announce(
             for name in names:
                 _refuse(engine, address, kind, name, process_set, reason)
     except (ConfigError, NotInitializedError):
-        pass  # a name that is none, or a world that has ended: there is nobody to tell
+        pass  # an invalid name, or a world that has ended: no rank waits for the announcement
 
 
 def _refuse(engine: Engine, address: int, kind: int, name: str | None, process_set: int, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Results that the engine made, as numpy arrays."""
+"""Results in memory of the engine, as numpy arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rdmacoll._world.running import Engine
 
 
 class Results:
-    """The results of an operation that has succeeded. Their memory goes with the last array over it."""
+    """The results of an operation that has succeeded. Their memory is freed with the last array over it."""
 
     def __init__(self, engine: Engine, handle: int) -> None:
         self._engine = engine
@@ -22,7 +22,7 @@ class Results:
         engine.share(id(self))
 
     def array(self, index: int, dtype: np.dtype[Any]) -> Array:
-        """One of them, by its place."""
+        """The result with this index."""
         address, dims = self._engine.library.handle_result_at(self._handle, index)
         size = math.prod(dims) * dtype.itemsize
         if size == 0:
@@ -37,12 +37,12 @@ class Results:
 
 
 def results_of(engine: Engine, operation: Operation) -> Results:
-    """Takes them from an operation, which is then over."""
+    """Takes the results from an operation, which is then over."""
     return operation.hand_over(lambda handle: Results(engine, handle))
 
 
 class _Kept:
-    """Memory of a result of a prepared call, whose next runs may write somewhere else."""
+    """Memory of a result of a prepared call. The call's next runs may write somewhere else."""
 
     def __init__(self, library: Library, result: int) -> None:
         self._library = library
@@ -53,14 +53,17 @@ class _Kept:
 
 
 class KeptResults:
-    """The results of a prepared call, from `prepare` on the library, where its runs write them."""
+    """The results of a prepared call.
+
+    Its runs write them; `prepared` is the library's address of the call.
+    """
 
     def __init__(self, engine: Engine, prepared: int) -> None:
         self._library = engine.library
         self._prepared = prepared
 
     def array(self, index: int, dtype: np.dtype[Any]) -> Array:
-        """One of them, by its place."""
+        """The result with this index."""
         result, address, dims = self._library.prepared_result_at(self._prepared, index)
         kept = _Kept(self._library, result)
         size = math.prod(dims) * dtype.itemsize
@@ -70,6 +73,6 @@ class KeptResults:
 
 
 def made_handle(engine: Engine, call: Call, start: Start) -> Handle:
-    """Starts a call whose one result the engine makes, of the dtype that it is given."""
+    """Starts a call with one result, which the engine makes with the dtype of the input."""
     operation = start(engine, call)
     return Handle([operation], lambda: results_of(engine, operation).array(0, call.inputs[0].dtype))

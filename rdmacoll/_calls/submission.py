@@ -1,4 +1,4 @@
-"""Requests to the engine, and handles on what was submitted."""
+"""Requests to the engine, and handles of submitted operations."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rdmacoll.engine.errors import ConfigError, RankFailedError, RdmacollError
 Array = np.ndarray[Any, Any]
 _T = TypeVar("_T")
 
-# A blocked wait comes back this often, so that Python's signal handlers (Ctrl-C, SIGTERM) can run.
+# A blocked wait returns this often, so that Python's signal handlers (Ctrl-C, SIGTERM) can run.
 SLICE_MS = 100
-# Some handles that nobody waits for any more are looked at again at every so many submissions.
+# From so many abandoned handles on, a new one makes the engine free those whose operations have ended.
 _SWEEP_FROM = 64
 
 _PADDING = tuple((0,) * count for count in range(abi.DIMS_MAX + 1))
@@ -31,7 +31,7 @@ _address_of = ctypes.addressof
 
 
 class _Scratch:
-    """The structs of one call, used again and again: the library copies what it keeps."""
+    """The structs of one call. They are reused, since the library copies the fields that it keeps."""
 
     def __init__(self) -> None:
         self.request = bytearray(mirror.REQUEST.size)
@@ -44,7 +44,7 @@ class _Scratch:
         self.error_ref = _address_of(self.error)
 
     def reserve(self, tensors: int) -> None:
-        """Room for so many tensors."""
+        """Makes room for so many tensors."""
         if len(self.tensors) < tensors * mirror.TENSOR.size:
             self.tensors = bytearray(tensors * mirror.TENSOR.size)
             self.tensors_address = address_of(np.frombuffer(self.tensors, np.uint8))
@@ -116,13 +116,13 @@ class Call:
         self.process_set = process_set
 
     def _refused(self, reason: str) -> ConfigError:
-        """The error, of which the other ranks are told."""
+        """The error for this reason, which is also announced to the other ranks."""
         error = ConfigError(reason)
         announce(current(), self.kind, (self.name,), self.process_set, error)
         return error
 
     def fill(self, into: _Scratch | None = None) -> _Scratch:
-        """Writes the structs: there, or where they are valid until this thread's next call."""
+        """Writes the structs to `into`, or to this thread's own ones, which its next call overwrites."""
         scratch = _LOCAL.scratch if into is None else into
         count = len(self.inputs)
         if count > 1:
@@ -172,7 +172,7 @@ class Call:
 
 
 def failure(engine: Engine, slot: ctypes.c_void_p) -> RdmacollError:
-    """The error of a failed operation, noted if it tells that another rank is gone."""
+    """The error of a failed operation. Notes the failure if another rank is gone."""
     error = engine.library.error(slot)
     if isinstance(error, RankFailedError):
         note_failure()
@@ -180,7 +180,7 @@ def failure(engine: Engine, slot: ctypes.c_void_p) -> RdmacollError:
 
 
 def submit(engine: Engine, call: Call) -> int:
-    """Hands the call to an engine that is held; its handle. Raises what the engine refuses it with."""
+    """Submits the call, and returns its handle. Call only while holding the engine. Raises its refusal."""
     scratch = call.fill()
     slot = scratch.handle
     slot.value = None
@@ -190,12 +190,12 @@ def submit(engine: Engine, call: Call) -> int:
 
 
 def perform(engine: Engine, call: Call) -> None:
-    """Submits and waits: `Operation(engine, call).wait()` in one call of the library, where it can be."""
+    """Submits and waits: `Operation(engine, call).wait()`, in one call of the library if possible."""
     _perform(engine, call, is_kept=False)
 
 
 def performed(engine: Engine, call: Call) -> Operation:
-    """The same, and the operation, which has results of its own."""
+    """Like `perform`, and returns the operation, which has results of its own."""
     operation = _perform(engine, call, is_kept=True)
     assert operation is not None
     return operation
@@ -225,25 +225,25 @@ def _perform(engine: Engine, call: Call, *, is_kept: bool) -> Operation | None:
             raise failure(engine, scratch.error)
         return None
     finally:
-        if slot.value:  # Ctrl-C came right after the wait: the engine may still use the arrays
+        if slot.value:  # Ctrl-C came right after the wait, and the engine may still use the arrays
             Operation(engine, call, slot)
         engine.let_go(holder)
 
 
 class Operation:
-    """One submitted operation. Keeps its arrays alive as long as the engine may touch them."""
+    """One submitted operation. It keeps its arrays alive as long as the engine may touch them."""
 
     __slots__ = ("_arrays", "_engine", "_error", "handle")
 
     def __init__(self, engine: Engine, call: Call, slot: ctypes.c_void_p | None = None) -> None:
-        """slot: has the handle of one that is submitted, by somebody who holds the engine."""
+        """slot: the handle of an operation that a holder of the engine has submitted. None: submit here."""
         self._error: RdmacollError | None = None
         self._engine = engine
         self._arrays = (call.inputs, call.outputs)
         self.handle = 0
         if slot is not None:
             engine.share(id(self))
-            # Nothing may come in between, as Ctrl-C would: one of the two frees it.
+            # Ctrl-C must not come between these two lines: exactly one of the two owners frees the handle.
             self.handle = slot.value or 0
             slot.value = None
             return
@@ -255,7 +255,7 @@ class Operation:
             raise
 
     def hand_over(self, take: Callable[[int], _T]) -> _T:
-        """Gives the handle, and the duty to free it, to what `take` makes of it."""
+        """Passes the handle, and the duty to free it, to the object that `take` makes."""
         handle, self.handle = self.handle, 0
         try:
             return take(handle)
@@ -263,7 +263,7 @@ class Operation:
             self._engine.let_go(id(self))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Drives the engine until the operation is done; False when the time is over before."""
+        """Drives the engine until the operation is done. False if `timeout_s` seconds pass first."""
         if self._error is not None:
             raise copy.copy(self._error)
         engine = self._engine
@@ -280,15 +280,15 @@ class Operation:
             if code == abi.DONE:
                 return True
             if code == abi.FAILED:
-                # Raised as a copy: a traceback refers to this frame, and so to this operation, which
-                # would then keep itself and its engine until the garbage collector finds the circle.
+                # Raise a copy. A traceback refers to this frame, and so to this operation. The original would
+                # keep itself and its engine until the garbage collector finds the cycle.
                 self._error = failure(engine, scratch.error)
                 raise copy.copy(self._error)
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
     def is_done(self) -> bool:
-        """Whether wait() would return, or raise, at once."""
+        """Whether wait() would return or raise at once."""
         return self._error is not None or bool(self._engine.library.handle_done(self.handle))
 
     def __del__(self) -> None:
@@ -306,7 +306,7 @@ class Operation:
 
 
 def submit_group(engine: Engine, calls: Sequence[Call]) -> list[Operation]:
-    """The operations of a group of several dtypes. Raises what the engine refuses the group with."""
+    """Submits a group of several dtypes, and returns its operations. Raises the engine's refusal."""
     filled = [call.fill(_Scratch()) for call in calls]
     requests = bytearray().join(scratch.request for scratch in filled)
     handles = (ctypes.c_void_p * len(calls))()
@@ -323,20 +323,20 @@ def submit_group(engine: Engine, calls: Sequence[Call]) -> list[Operation]:
         ):
             raise failure(engine, error.error)
     finally:
-        # Also where Ctrl-C came right behind the call: the engine may use the arrays from now on.
+        # Also if Ctrl-C came right after the call: the engine may use the arrays from then on.
         operations += [Operation(engine, call, slot) for call, slot in zip(calls, slots) if slot.value]
         engine.let_go(holder)
     return operations
 
 
-# How a call begins: `Operation` goes on at once, `performed` drives the engine until it is done.
+# The start of a call: `Operation` returns at once, `performed` drives the engine until the call is done.
 Start = Callable[[Engine, Call], Operation]
 
 
 class Handle:
     """An operation in flight, from one of the `*_async` functions.
 
-    The arrays given to it must be left alone until it is done.
+    Leave the arrays given to it alone until it is done.
     """
 
     def __init__(self, operations: Sequence[Operation], result: Callable[[], Any]) -> None:
@@ -345,8 +345,8 @@ class Handle:
         self._value: Any = None
 
     def wait(self, timeout_s: float | None = None) -> Any:
-        """The result. Raises the operation's error, or TimeoutError when `timeout_s` is over first;
-        one may wait again."""
+        """The result. Raises the operation's error, or TimeoutError if `timeout_s` seconds pass first.
+        The caller may wait again."""
         if self._result is None:
             return self._value
         if timeout_s is not None:
@@ -361,5 +361,5 @@ class Handle:
         return self._value
 
     def done(self) -> bool:
-        """Whether `wait()` would return, or raise, at once."""
+        """Whether `wait()` would return or raise at once."""
         return self._result is None or all(operation.is_done() for operation in self._operations)

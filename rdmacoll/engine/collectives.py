@@ -1,11 +1,16 @@
-"""Collective operations on numpy arrays; further ones in reductions.py and exchanges.py.
+"""Collective operations on numpy arrays. Further ones are in reductions.py and exchanges.py.
 
-Every rank calls the same operations; with a process_set, every rank of that set, and then "all ranks" are its
-ranks: an average divides by their number. root_rank is a rank of the world all the same. Unnamed operations
-are matched by their order; named ones by name, so their order may differ from rank to rank. All of them raise
-NotInitializedError without a world, MismatchError when ranks disagree about shape, dtype, operator or root,
-RankFailedError when a rank is lost, StalledError when some ranks never come, and ConfigError on a rank that
-is not in the set.
+Every rank calls the same operations. With a process_set, every rank of that set does. "All ranks" are then
+the ranks of the set, and an average divides by their number. root_rank is a rank of the world in either case.
+Ranks match unnamed operations by their order. They match named ones by name, so their order may differ from
+rank to rank.
+
+All operations raise these errors:
+- NotInitializedError: this process is in no world
+- MismatchError: ranks disagree about shape, dtype, operator or root
+- RankFailedError: a rank is lost
+- StalledError: some ranks never come
+- ConfigError: this rank is not in the set, or an argument is wrong
 """
 
 from __future__ import annotations
@@ -58,10 +63,11 @@ def allreduce(
     """The elementwise reduction of all ranks' arrays, the same bits on every rank.
 
     array: any shape of up to 8 dimensions; integers of 8 to 64 bits, float16, bfloat16 (ml_dtypes),
-    float32, float64, or complex. op: Average (no integers), Sum, Min, Max or Product; complex numbers take
-    Average and Sum, bool Min and Max; integer sums wrap around, NaN propagates in Min and Max. out: where the
-    result goes, which may be `array` itself; without it a new array. Inputs are multiplied by prescale_factor
-    first, the result by postscale_factor last; 16-bit floats in float32, rounded once.
+    float32, float64, or complex. op: Average (no integers), Sum, Min, Max or Product. Complex numbers take
+    Average and Sum, bool takes Min and Max. Integer sums wrap around. NaN propagates in Min and Max.
+    out: the array for the result, which may be `array` itself; without it a new array is made.
+    The engine multiplies inputs by prescale_factor first and the result by postscale_factor last. It scales
+    16-bit floats in float32 and rounds once.
 
     Raises ConfigError for a dtype, operator or `out` that does not fit, and the errors of this module.
     """
@@ -133,9 +139,9 @@ def grouped_allreduce(
 ) -> list[Array]:
     """The reduction of several arrays at once, cheaper than one call each.
 
-    Arrays of one dtype are one operation: all of them are reduced, or none. Those of several dtypes are
-    one for each dtype, and one may fail where another is done. out: arrays that share no memory with
-    each other, nor with another position's array. Otherwise as `allreduce`.
+    Arrays of one dtype are one operation: all of them are reduced, or none. Arrays of several dtypes are
+    one operation for each dtype, and one may fail while another succeeds. out: arrays that share no memory
+    with each other, nor with another position's array. Otherwise as `allreduce`.
     """
     factors = prescale_factor, postscale_factor
     results: list[Array] = _grouped_allreduce(performed, arrays, op, name, out, factors, process_set).wait()
@@ -184,7 +190,7 @@ def broadcast(
     """The root's array, on every rank.
 
     array: the values at the root, shape and dtype elsewhere; every fixed-size dtype, bool and complex too.
-    out: where the result goes, which may be `array` itself; without it a new array.
+    out: the array for the result, which may be `array` itself; without it a new array is made.
     """
     engine = current()
     call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)
@@ -279,8 +285,8 @@ def prepare_allreduce(
 ) -> PreparedAllreduce:
     """An allreduce to be called many times on the same memory: `run = prepare_allreduce(a); run()`.
 
-    array, out: C-contiguous numpy arrays, kept; without `out` the result goes to a new array. The object
-    may not be called from two threads at once. Otherwise as `allreduce`.
+    array, out: C-contiguous numpy arrays, which the object keeps. Without `out` the result goes to a new
+    array. Two threads may not call the object at once. Otherwise as `allreduce`.
     """
     engine = current()
     check_kept(engine, mirror.ALLREDUCE, name, process_set, "prepare_allreduce", array=array, out=out)
@@ -297,8 +303,10 @@ def prepare_broadcast(
     *,
     process_set: ProcessSet = global_process_set,
 ) -> PreparedCall:
-    """A broadcast to be called many times on the same memory, as with `prepare_allreduce`; `out=array` is in
-    place. Otherwise as `broadcast`."""
+    """A broadcast to be called many times on the same memory, as with `prepare_allreduce`.
+
+    `out=array` is in place. Otherwise as `broadcast`.
+    """
     engine = current()
     check_kept(engine, mirror.BROADCAST, name, process_set, "prepare_broadcast", array=array, out=out)
     call = _one_broadcast_call(engine, array, root_rank, name, out, process_set)

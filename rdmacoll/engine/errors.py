@@ -1,6 +1,6 @@
-"""What can go wrong, as a small tree under `RdmacollError`.
+"""The errors of rdmacoll, as a small tree under `RdmacollError`.
 
-Whoever first sees the cause writes the sentence, mostly the C++ engine; here it only gets its class back.
+The code that first sees the cause writes the message, mostly in the C++ engine. Here it only gets its class.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class RdmacollError(RuntimeError):
-    """Anything that rdmacoll reports. The sentence holds what happened, the values and the cure."""
+    """Any error that rdmacoll reports. The message holds the event, the values and the cure."""
 
 
 class NotInitializedError(RdmacollError):
@@ -20,7 +20,7 @@ class NotInitializedError(RdmacollError):
 
 
 class ConfigError(RdmacollError, ValueError):
-    """A wrong argument, setting or environment; the sentence names variable, value and what is allowed."""
+    """A wrong argument, setting or environment. The message names the variable, its value and the range."""
 
 
 class MismatchError(RdmacollError):
@@ -32,7 +32,7 @@ class DuplicateNameError(RdmacollError):
 
 
 class RankFailedError(RdmacollError):
-    """Another rank died, left or stopped answering. `.rank`, `.host` and `.cause` say which and why."""
+    """Another rank died, left or stopped answering. `.rank`, `.host` and `.cause` name it and the reason."""
 
     def __init__(self, message: str = "", *, rank: int = -1, host: str = "", cause: str = "") -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class RankFailedError(RdmacollError):
 
 
 class StalledError(RdmacollError):
-    """Some ranks never submitted `.tensor`; `.missing_ranks` are those."""
+    """Some ranks, `.missing_ranks`, never submitted `.tensor`."""
 
     def __init__(self, message: str = "", *, tensor: str = "", missing_ranks: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -67,7 +67,8 @@ _CLASSES: Mapping[str, type[RdmacollError]] = {
         ShutdownError,
     )
 }
-# Behind the sentence, what a kernel's status cannot carry otherwise; nobody else writes this.
+# A kernel's status holds only text, so kernels append the other fields after this mark. No other code writes
+# it.
 _MARK = re.compile(r"\s*\[rdmacoll (?=\{)")
 _KIND = re.compile(r"\b(" + "|".join(_CLASSES) + r"): ")
 
@@ -104,7 +105,7 @@ def error_from_json(text: str) -> RdmacollError:
 
 
 def error_to_fields(error: BaseException) -> dict[str, Any]:
-    """The fields that `error_from_json` reads; what one rank tells the others about its failed start."""
+    """The fields that `error_from_json` reads. A rank sends them to the others when its start fails."""
     if not isinstance(error, RdmacollError):
         return {"kind": "RdmacollError", "message": f"{type(error).__name__}: {error}"}
     fields: dict[str, Any] = {"kind": type(error).__name__, "message": str(error)}
@@ -123,7 +124,7 @@ def _from_text(text: str) -> RdmacollError | None:
         fields, _ = json.JSONDecoder().raw_decode(text, mark.end())
     except ValueError:
         fields = {}
-    # TensorFlow may have put nodes and functions before the class.
+    # TensorFlow may put nodes and functions before the class.
     named = _KIND.search(text, 0, mark.start())
     if named is None:
         return _build(str(fields.get("kind", "")), str(fields.get("message", text)), fields)
@@ -133,8 +134,8 @@ def _from_text(text: str) -> RdmacollError | None:
 def error_from(exception: BaseException | None) -> RdmacollError | None:
     """The typed error behind `exception`, or None when rdmacoll has no part in it.
 
-    A kernel in a TensorFlow graph can only set a status, so there the class and its attributes travel in
-    the text; this reads them back. The causes (`raise ... from`) of the exception are searched as well.
+    A kernel in a TensorFlow graph can only set a status, so the class and its attributes travel in the text.
+    This function reads them back. It also searches the causes (`raise ... from`) of the exception.
 
     >>> error_from(RuntimeError('{{node a}} RankFailedError: rank 3 left. [rdmacoll {"rank": 3}]')).rank
     3

@@ -1,4 +1,4 @@
-"""Collectives on numpy arrays in which values move as they are: allgather, gather, scatter, alltoall.
+"""Collectives on numpy arrays that move values unchanged: allgather, gather, scatter, alltoall.
 
 They take every fixed-size dtype, bool and complex too. Their errors are those of `allreduce`.
 """
@@ -51,8 +51,9 @@ def allgather_async(
 def allgather(array: Any, name: str | None = None, *, process_set: ProcessSet = global_process_set) -> Array:
     """All ranks' arrays, one after the other along the first dimension, by rank.
 
-    The first dimension may differ from rank to rank, and be 0; the others and the dtype may not. Scalars
-    give an array of shape (size,). Of two ranks, allgather([1]) and allgather([2, 3]) give [1, 2, 3].
+    The first dimension may differ from rank to rank, and be 0. The other dimensions and the dtype may not.
+    Scalars give an array of shape (size,). Example with two ranks: allgather([1]) on rank 0 and
+    allgather([2, 3]) on rank 1 both give [1, 2, 3].
     """
     engine = current()
     call = _allgather_call(engine, array, name, process_set)
@@ -65,9 +66,9 @@ def prepare_allgather(
 ) -> PreparedCall:
     """An allgather to be called many times on the same memory: `run = prepare_allgather(a); run()`.
 
-    array: a C-contiguous numpy array, kept. The result is one array, which each run writes anew; a new one
-    when another rank gives another number of rows. The object may not be called from two threads at once.
-    Otherwise as `allgather`.
+    array: a C-contiguous numpy array, which the object keeps. The result is one array, which each run
+    overwrites. It is a new array when another rank changes its number of rows. Two threads may not call the
+    object at once. Otherwise as `allgather`.
     """
     engine = current()
     check_kept(engine, mirror.ALLGATHER, name, process_set, "prepare_allgather", array=array)
@@ -140,7 +141,7 @@ def gather_async(
 def gather(
     array: Any, root_rank: int, name: str | None = None, *, process_set: ProcessSet = global_process_set
 ) -> Array | None:
-    """At the root, all ranks' arrays, one after the other along the first dimension; elsewhere None.
+    """At the root, all ranks' arrays, one after the other along the first dimension. Elsewhere None.
 
     Shapes as for `allgather`.
     """
@@ -153,8 +154,10 @@ def gather(
 def prepare_gather(
     array: Array, root_rank: int, name: str | None = None, *, process_set: ProcessSet = global_process_set
 ) -> PreparedCall:
-    """A gather to be called many times on the same memory, as with `prepare_allgather`; elsewhere than at the
-    root a run returns None. Otherwise as `gather`."""
+    """A gather to be called many times on the same memory, as with `prepare_allgather`.
+
+    A run returns None on all ranks but the root. Otherwise as `gather`.
+    """
     engine = current()
     check_kept(engine, mirror.GATHER, name, process_set, "prepare_gather", array=array)
     call = _gather_call(engine, array, root_rank, name, process_set)
@@ -214,10 +217,10 @@ def scatter(
 ) -> Array:
     """This rank's rows of the root's array.
 
-    array: of one dimension or more; elsewhere than at the root only its dtype and the shape of a row
-    count, so `np.empty((0, 3))` will do. splits, read at the root: how many rows each rank gets; without
-    them all get as many, the first ranks one more where that does not come out even. Raises ConfigError as
-    `alltoall`.
+    array: of one dimension or more. On ranks other than the root only its dtype and the shape of a row
+    count, so `np.empty((0, 3))` is enough. splits, read at the root: the number of rows for each rank.
+    Without splits all ranks get as many rows, and the first ranks get one of the remaining rows each.
+    Raises ConfigError as `alltoall` does.
     """
     engine = current()
     call = _scatter_call(engine, array, root_rank, splits, name, process_set)
@@ -294,17 +297,17 @@ def alltoall(
     *,
     process_set: ProcessSet = global_process_set,
 ) -> Array | tuple[Array, Array]:
-    """Every rank gives each rank some of its rows, and gets those meant for it, by rank.
+    """Every rank sends some of its rows to each rank, and gets the rows meant for it, by rank.
 
-    array: of one dimension or more; the first may differ from rank to rank. splits: how many rows each
-    rank gets, together the first dimension; without them it is cut in equal parts, and must be a multiple
-    of the number of ranks. With splits the result is a pair: the rows, and how many of them came from each
-    rank (int64).
+    array: of one dimension or more; the first may differ from rank to rank. splits: the number of rows for
+    each rank; their sum is the first dimension. Without splits the array is cut in equal parts, and the first
+    dimension must be a multiple of the number of ranks. With splits the result is a pair: the rows, and the
+    number of rows from each rank (int64).
 
-    Of two ranks, rank 0 calls alltoall([1, 2, 3], [1, 2]) and gets ([1], [1, 0]); rank 1 calls
+    Example with two ranks: rank 0 calls alltoall([1, 2, 3], [1, 2]) and gets ([1], [1, 0]); rank 1 calls
     alltoall([4, 5], [0, 2]) and gets ([2, 3, 4, 5], [2, 2]).
 
-    Raises ConfigError for splits that are not as many as ranks, or not together the first dimension.
+    Raises ConfigError when splits are not one for each rank, or their sum is not the first dimension.
     """
     engine = current()
     call = _alltoall_call(engine, array, splits, name, process_set)
@@ -319,8 +322,11 @@ def prepare_alltoall(
     *,
     process_set: ProcessSet = global_process_set,
 ) -> PreparedCall:
-    """An alltoall to be called many times on the same memory, as with `prepare_allgather`; with splits, which
-    are kept, a run returns the same pair of arrays. Otherwise as `alltoall`."""
+    """An alltoall to be called many times on the same memory, as with `prepare_allgather`.
+
+    The object keeps the splits. With splits each run returns the same pair of arrays. Otherwise as
+    `alltoall`.
+    """
     engine = current()
     check_kept(engine, mirror.ALLTOALL, name, process_set, "prepare_alltoall", array=array)
     call = _alltoall_call(engine, array, splits, name, process_set)

@@ -1,4 +1,4 @@
-"""join: for data that does not come out even."""
+"""join: for ranks that have different amounts of data."""
 
 from __future__ import annotations
 
@@ -18,25 +18,30 @@ _listeners: list[Callable[[int], None]] = []
 
 
 def after_join(listener: Callable[[int], None]) -> None:
-    """Calls `listener` with the set's number whenever a join() of this process has ended: all its ranks begin
-    anew there, whatever they have done before."""
+    """Registers `listener`, which gets the set's number each time a join() of this process has ended.
+
+    After a join all ranks of the set start over, whatever each of them did before.
+    """
     _listeners.append(listener)
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
-    """Says that this rank has no data left, waits until all ranks have said so, and returns the last of them.
+    """Announces that this rank has no data left, and waits until all ranks have done so.
 
-    Meanwhile the allreduces of the others (Sum and Average, also grouped, and so DistributedOptimizer and
-    DistributedGradientTape with dense gradients) go on with zeros from this rank; an average is divided by
-    the number of all ranks all the same. Barriers go on, too. This rank's own variables stay as they are: the
-    last rank has the newest, so broadcast them from it.
+    Returns the last rank that joined.
 
-    Everything else (Min, Max and Product too, which zeros would change) needs data of every rank. It raises
-    ConfigError, with the ranks that have joined, where it is called. So does what a rank submits before its
-    join() has returned. When ranks wait here and one neither joins nor submits anything, they get a
-    StalledError after RDMACOLL_STALL_ERROR_S; when it ends without joining, a RankFailedError.
+    Meanwhile the allreduces of the other ranks go on with zeros from this rank. These are Sum and Average,
+    also grouped, and so DistributedOptimizer and DistributedGradientTape with dense gradients. An average is
+    still divided by the number of all ranks. Barriers go on, too. This rank's own variables stay as they are.
+    The last rank has the newest ones, so broadcast them from it.
 
-    With a process_set, all this is about its ranks; the result is a rank of the world.
+    Everything else needs data of every rank, also Min, Max and Product, since zeros would change their
+    result. Such a call raises ConfigError with the ranks that have joined. So does an operation that a rank
+    submits before its join() has returned. When ranks wait here and one neither joins nor submits anything,
+    they get a StalledError after RDMACOLL_STALL_ERROR_S. When that rank ends without joining, they get a
+    RankFailedError.
+
+    With a process_set, all this is about its ranks. The result is a rank of the world.
     """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and tensorflow.inside_function():

@@ -19,7 +19,7 @@ _BYTES_MAX = (1 << 63) - 1
 
 
 class _PoolMemory:
-    """Memory of the engine's pool. Made by one who holds the engine; from then on nobody else frees it."""
+    """Memory of the engine's pool, freed when this object goes. Make one only while holding the engine."""
 
     def __init__(self, engine: Engine, address: int) -> None:
         self._engine = engine
@@ -34,11 +34,11 @@ class _PoolMemory:
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
-    """An array, not filled, in memory that the engine needs not copy: shared within the node.
+    """An uninitialised array in memory that the engine need not copy, since the node shares it.
 
-    shape: a whole number or a sequence of them; dtype: of fixed size. When the engine's pool is exhausted,
-    an ordinary array and a warning. The memory is freed with the last array that refers to it. Raises
-    ConfigError for a shape or dtype that cannot be, and NotInitializedError.
+    shape: a whole number or a sequence of them. dtype: of fixed size. When the engine's pool is exhausted,
+    the function logs a warning and returns an ordinary array. The memory is freed with the last array that
+    refers to it. Raises ConfigError for an impossible shape or dtype, and NotInitializedError.
     """
     engine = current()
     dims, kind = arguments.shape(shape), arguments.dtype(dtype)

@@ -13,7 +13,7 @@ from rdmacoll.engine.errors import ConfigError
 
 
 class ReduceOp(enum.IntEnum):
-    """How the ranks' values become one."""
+    """The operators that reduce the ranks' values to one."""
 
     SUM = 0
     AVERAGE = 1
@@ -56,8 +56,9 @@ COMPLEX = ("complex64", "complex128")
 
 
 def is_reducible(dtype: str, op: ReduceOp) -> bool:
-    """Whether reductions take this dtype with this operator: bool has "and" (Min) and "or" (Max), complex
-    numbers have sums.
+    """Whether reductions take this dtype with this operator.
+
+    bool has "and" (Min) and "or" (Max). Complex numbers have sums.
 
     >>> [str(op) for op in ReduceOp if is_reducible("bool", op)]
     ['Min', 'Max']
@@ -72,7 +73,7 @@ def is_reducible(dtype: str, op: ReduceOp) -> bool:
 
 
 def check_reducible(dtype: str, op: ReduceOp) -> None:
-    """Raises ConfigError where they do not."""
+    """Raises ConfigError when reductions do not take this dtype with this operator."""
     if is_reducible(dtype, op):
         return
     if dtype not in REDUCIBLE:
@@ -98,7 +99,7 @@ def _is_swapped(dtype: np.dtype[Any]) -> bool:
 
 
 def reduction(op: Any) -> ReduceOp:
-    """The operator, also given by its number. Raises ConfigError."""
+    """The operator, which may also be given by its number. Raises ConfigError."""
     try:
         if isinstance(op, (bool, np.bool_)):
             raise ValueError
@@ -110,14 +111,14 @@ def reduction(op: Any) -> ReduceOp:
 
 
 class DtypeTable:
-    """Finds a dtype's number, and remembers it: the second look-up is one dictionary access."""
+    """Finds a dtype's number, and remembers it. The second look-up is one dictionary access."""
 
     def __init__(self) -> None:
         self._any: dict[np.dtype[Any], int] = {}
         self._reducible: tuple[dict[np.dtype[Any], int], ...] = tuple({} for _ in ReduceOp)
 
     def moved(self, dtype: np.dtype[Any]) -> int:
-        """The number of a dtype that collectives take which only move values."""
+        """The number of a dtype for collectives that only move values. Raises ConfigError."""
         code = self._any.get(dtype)
         if code is None:
             code = CODES.get(dtype.name, -1)
@@ -127,7 +128,7 @@ class DtypeTable:
         return code
 
     def reduced(self, dtype: np.dtype[Any], op: int) -> int:
-        """The number of a dtype that reductions take with this operator."""
+        """The number of a dtype for reductions with this operator. Raises ConfigError."""
         if type(op) is not ReduceOp:
             op = reduction(op)
         known = self._reducible[op]

@@ -1,4 +1,4 @@
-"""Calls whose set-up is paid once."""
+"""Prepared calls: the set-up is paid once, each run is cheap."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from rdmacoll._world.world import refusal
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet, number_of
 
-# Of all ranks together: what takes so little time that the interpreter's lock is kept meanwhile.
+# Runs whose inputs on all ranks together have at most so many bytes end so soon that they keep the GIL.
 LOCKED_BYTES_MAX = 64 << 10
 
 
 class PreparedCall:
-    """A collective that is called again and again, on the values that its array then holds. Made by the
-    `prepare_*` functions."""
+    """A collective to be called many times on the same arrays, with their current values.
+
+    The `prepare_*` functions make it.
+    """
 
     def __init__(
         self, engine: Engine, call: Call, out: Any = None, results: Callable[[KeptResults], Any] | None = None
     ) -> None:
-        """out: what a run returns; or `results` has it from those that the engine makes."""
+        """out: the result of a run. Alternatively `results` makes it from the engine's own results."""
         self._prepared = 0
-        self._has_moved = False  # results lie elsewhere than `out` says
+        self._has_moved = False  # results no longer lie where `out` says
         self._bound = mirror.Bound()
         self._engine = engine
         self._arrays = (call.inputs, call.outputs, call.splits)
@@ -51,14 +53,14 @@ class PreparedCall:
             engine.let_go(id(self))
             raise failure(engine, self._error)
         self._prepared = scratch.handle.value or 0
-        # As an argument it is passed on as it is, which takes half the time of a number.
+        # ctypes passes such an argument on as it is, which is faster than converting a number.
         self._handle = ctypes.byref(ctypes.c_char.from_address(self._prepared))
         if few:
             self._take_short_cut()
 
     def _take_short_cut(self) -> None:
-        """From now on a call of this object is one of the library's, in which nothing is Python's but what
-        has to be done when a run does not simply end well."""
+        """Makes a call of this object a call of the library. Python code runs only when a run does not
+        simply succeed."""
         me = weakref.ref(self)  # or it would keep itself alive
 
         def otherwise() -> Any:
@@ -73,7 +75,8 @@ class PreparedCall:
         self.__class__ = type(type(self).__name__, (type(self),), {"__call__": call, "__doc__": self.__doc__})
 
     def _end_short_cut(self) -> Any:
-        """The answer stays where the library has put it until it is dealt with: Ctrl-C may come first."""
+        """Finishes a run that the library left to Python. Its answer stays in `_bound` until it is handled,
+        since Ctrl-C may come first."""
         bound = self._bound
         if bound.is_fresh:
             return self._end(bound.answer)
@@ -83,22 +86,23 @@ class PreparedCall:
         return self._end(abi.TIMEOUT)
 
     def __call__(self) -> Any:
-        """Runs on what is in the array now, and returns the result: the same object in each run, which the
-        next one overwrites. Where another rank's rows have changed its shape it is a new one, and what the
-        one before holds is void.
+        """Runs on the array's current values, and returns the result.
 
-        Raises the errors of the collective, and RdmacollError when an earlier call was left by an exception
-        (Ctrl-C): that run still has the arrays, and would take this one's place.
+        Each run returns the same object and overwrites it. When another rank's rows have changed the result's
+        shape, the result is a new object, and the contents of the old one are void.
+
+        Raises the errors of the collective, and RdmacollError when an exception (Ctrl-C) left an earlier
+        call. The earlier run still has the arrays, and would take this one's place.
         """
         return self._end(abi.TIMEOUT)
 
     def _end(self, code: int) -> Any:
-        """What a run comes to whose first slice had this answer."""
+        """Finishes a run. `code` is the answer of its first slice."""
         try:
             while code == abi.TIMEOUT:  # Python's signal handlers run between the slices
                 code = self._run(self._handle)
         except BaseException:
-            self._run = _refuse_interrupted  # this one may still be in flight
+            self._run = _refuse_interrupted  # this run may still be in flight
             raise
         self._bound.answer = code
         if code:
@@ -127,15 +131,17 @@ class PreparedCall:
         engine.let_go(id(self))
 
 
-# What `prepare_allreduce` has always returned.
+# The public name of the class that `prepare_allreduce` returns.
 PreparedAllreduce = PreparedCall
 
 
 def check_kept(
     engine: Engine, kind: int, name: str | None, process_set: ProcessSet, operation: str, **arrays: Any
 ) -> None:
-    """`arguments.check_kept`, of whose ConfigError the other ranks are told: a refused call takes the number
-    of its first run."""
+    """Runs `arguments.check_kept`, and announces its ConfigError to the other ranks.
+
+    The refused call takes the sequence number of its first run.
+    """
     try:
         arguments.check_kept(operation, **arrays)
     except ConfigError as error:
@@ -144,7 +150,7 @@ def check_kept(
 
 
 def prepared_into(engine: Engine, call: Call, out: Array | None) -> PreparedCall:
-    """A call whose result goes to `out`, or to the call's own array. Raises ConfigError where it cannot."""
+    """A call whose result goes to `out`, or to the call's own array. Raises ConfigError if they overlap."""
     if out is not None and call.outputs[0] is not out:
         error = ConfigError("array and out overlap without being the same memory.")
         announce(engine, call.kind, (call.name,), call.process_set, error)
@@ -153,7 +159,7 @@ def prepared_into(engine: Engine, call: Call, out: Array | None) -> PreparedCall
 
 
 def prepared_result(engine: Engine, call: Call) -> PreparedCall:
-    """A call whose one result the engine makes, of the dtype that it is given."""
+    """A call with one result, which the engine makes with the dtype of the input."""
     return PreparedCall(engine, call, results=lambda kept: kept.array(0, call.inputs[0].dtype))
 
 

@@ -1,4 +1,4 @@
-"""What a process set is: some of the ranks. Adding and removing them: process_sets.py."""
+"""ProcessSet: a set of some of the ranks. process_sets.py adds and removes sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SETTING = "RDMACOLL_PROCESS_SETS"
 
 
 class ProcessSet:
-    """Some of the ranks. It takes part in communication once it is given to `init(process_sets=[...])`, or to
+    """A set of some of the ranks. It can communicate once it is given to `init(process_sets=[...])`, or to
     `add_process_set`.
 
     >>> ProcessSet([2, 0])
@@ -27,37 +27,40 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks in it, ascending."""
+        """The ranks in the set, ascending."""
         return list(self._ranks)
 
     @property
     def process_set_id(self) -> int:
-        """Its number in this world, the same on every rank. Raises ConfigError when it is not added."""
+        """The set's number in this world, the same on every rank. Raises ConfigError if it is not added."""
         return self.number_in(self._engine)
 
     def included(self) -> bool:
-        """Whether this process is in it."""
+        """Whether this process is in the set."""
         return self._topology()[0] in self._ranks
 
     def rank(self) -> int:
-        """This process's number in it, from 0. Raises ConfigError where it is not included."""
+        """This process's number in the set, from 0. Raises ConfigError if the process is not in the set."""
         mine = self._topology()[0]
         if mine not in self._ranks:
             raise ConfigError(f"rank {mine} is not in {self!r}: ask included() first.")
         return self._ranks.index(mine)
 
     def size(self) -> int:
-        """How many processes are in it."""
+        """The number of processes in the set."""
         return len(self._ranks)
 
     def number_in(self, engine: Any) -> int:
-        """Its number there. Raises ConfigError for a set that is not added, or was removed."""
+        """The set's number in `engine`. Raises ConfigError for a set that is not added, or was removed."""
         if self._engine is not engine or engine is None:
             self._find_in(engine)
         return self._number
 
     def _find_in(self, engine: Any) -> None:
-        """A copy of a set, from a pickle for one, is that set."""
+        """Binds this set to an added one with the same ranks.
+
+        A copy of a set, as from a pickle, is that set.
+        """
         for number, other in engine.process_sets.items() if engine is not None else ():
             if other.ranks == self.ranks:
                 return self.bind(engine, number)
@@ -79,7 +82,7 @@ class ProcessSet:
         )
 
     def bind(self, engine: Any, number: int) -> None:
-        """From now on it is a set of this engine, or of none."""
+        """Makes this a set of `engine`, or of none (None)."""
         self._engine = engine
         self._number = number
 
@@ -88,18 +91,18 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    """All ranks, whoever they are."""
+    """All ranks of the world."""
 
     def __init__(self) -> None:
         super().__init__([0])
 
     @property
     def ranks(self) -> list[int]:
-        """All."""
+        """All ranks."""
         return list(range(self.size()))
 
     def included(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def rank(self) -> int:
@@ -118,7 +121,7 @@ class _GlobalProcessSet(ProcessSet):
         return NotInitializedError("rdmacoll is not initialised: call rdmacoll.init() first.")
 
     def __reduce__(self) -> str:
-        return "global_process_set"  # the one of this module
+        return "global_process_set"  # pickles by name: the object of this module
 
     def __repr__(self) -> str:
         return "global_process_set"
@@ -138,7 +141,7 @@ global_process_set = _GlobalProcessSet()
 
 
 def setting_of(process_sets: Sequence[ProcessSet | Iterable[int]] | str | None) -> str | None:
-    """What `init(process_sets=...)` says, as the setting RDMACOLL_PROCESS_SETS.
+    """The value of RDMACOLL_PROCESS_SETS for the argument of `init(process_sets=...)`.
 
     >>> setting_of([ProcessSet([2, 0]), [1, 3]])
     '0,2;1,3'
@@ -155,12 +158,12 @@ def setting_of(process_sets: Sequence[ProcessSet | Iterable[int]] | str | None) 
 
 
 def as_set(given: ProcessSet | Iterable[int]) -> ProcessSet:
-    """A set, or ranks, as a set."""
+    """A ProcessSet from a ProcessSet or from ranks."""
     return given if isinstance(given, ProcessSet) else ProcessSet(given)
 
 
 def bind_static(engine: Any, process_sets: Sequence[ProcessSet | Iterable[int]] | str | None) -> None:
-    """The sets that exist from the start have the numbers from 1 on."""
+    """Binds the sets that exist from the start. Their numbers begin at 1."""
     global_process_set.bind(engine, 0)
     text = engine.values.text(_SETTING)
     sets = [ProcessSet(map(int, ranks.split(","))) for ranks in text.split(";")] if text != "none" else []
@@ -173,13 +176,13 @@ def bind_static(engine: Any, process_sets: Sequence[ProcessSet | Iterable[int]] 
 
 
 def unbind(engine: Any) -> None:
-    """This world has ended, and its sets with it."""
+    """Unbinds all sets of a world that has ended."""
     for one in [global_process_set, *engine.process_sets.values()]:
         one.bind(None, 0)
 
 
 def number_of(engine: Any, process_set: ProcessSet) -> int:
-    """The number by which operations name it. Raises ConfigError."""
+    """The number by which operations name the set. Raises ConfigError."""
     if process_set is global_process_set:
         return 0
     if not isinstance(process_set, ProcessSet):

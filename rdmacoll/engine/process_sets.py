@@ -1,7 +1,7 @@
 """Process sets: some of the ranks, with collectives of their own.
 
-Sets may overlap, and their operations run at the same time. What ranks of a set submit to it is matched as in
-the world, by name or by order, and nothing of another set gets in between.
+Sets may overlap, and their operations run at the same time. Each set matches its own operations as the world
+does, by name or by order. Operations of other sets do not affect this matching.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ from rdmacoll.engine.process_set import ProcessSet, as_set, global_process_set
 
 _NAME = "rdmacoll.process_sets"
 _ADD, _REMOVE = 1, 2
-_SERIAL = threading.Lock()  # one change at a time: it is several steps
+_SERIAL = threading.Lock()  # one change at a time: a change has several steps
 
 
 def process_sets() -> dict[int, ProcessSet]:
-    """The sets of this world by their numbers, that of all ranks first, with number 0."""
+    """The sets of this world by their numbers. The set of all ranks comes first, with number 0."""
     return {0: global_process_set, **current().process_sets}
 
 
 def _agree(engine: Engine, action: int, one: ProcessSet, in_flight: int = 0) -> None:
-    """Raises the same error on every rank when they do not all mean the same, or cannot do it."""
+    """Checks that all ranks request the same change, and that it is possible.
+
+    Otherwise raises the same error on every rank: MismatchError, or ConfigError if operations are in flight.
+    """
     mine = np.array([action, in_flight, len(one.ranks), *one.ranks], np.int64)
     call = Call(mirror.ALLGATHER, (mine,), (mine,), dtype=DTYPES.moved(mine.dtype), name=_NAME)
     operation = Operation(engine, call)
@@ -67,11 +70,11 @@ def _meet(engine: Engine) -> None:
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Adds a set to this world, and returns it. Every rank of the world calls it, members or not, and gives
-    the same ranks.
+    """Adds a set to this world, and returns it. Every rank of the world calls it with the same ranks, also
+    ranks that are not members.
 
     Raises ConfigError for ranks that do not exist, or a set that exists already (all ranks: use
-    `global_process_set`), and MismatchError when ranks give different ones.
+    `global_process_set`). Raises MismatchError when ranks give different sets.
     """
     one = as_set(process_set)
     engine = current()
@@ -86,10 +89,10 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> None:
-    """Removes an added set. Every rank of the world calls it, members or not.
+    """Removes an added set. Every rank of the world calls it, also ranks that are not members.
 
-    Raises ConfigError for the set of all ranks, for one that is not added, and while operations are in flight
-    in it on any rank.
+    Raises ConfigError for the set of all ranks, for a set that is not added, and while operations of the set
+    are in flight on any rank.
     """
     engine = current()
     number = process_set.number_in(engine)

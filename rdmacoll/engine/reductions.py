@@ -1,4 +1,4 @@
-"""Reductions on numpy arrays whose result is not everybody's: reducescatter, reduce.
+"""Reductions on numpy arrays whose ranks get different results: reducescatter, reduce.
 
 Dtypes, operators, scales and errors are those of `allreduce`.
 """
@@ -117,9 +117,9 @@ def reducescatter(
 ) -> Array:
     """This rank's rows of the reduction of all ranks' arrays.
 
-    array: of one dimension or more, the same shape on every rank. It is cut along the first dimension: all
-    ranks get as many rows, the first ones one more where that does not come out even. Of two ranks that
-    call reducescatter([1, 2, 3], Sum), rank 0 gets [2, 4] and rank 1 [6].
+    array: of one dimension or more, the same shape on every rank. The engine cuts it along the first
+    dimension. All ranks get as many rows, and the first ranks get one of the remaining rows each. Example
+    with two ranks: reducescatter([1, 2, 3], Sum) gives [2, 4] on rank 0 and [6] on rank 1.
     """
     engine = current()
     factors = prescale_factor, postscale_factor
@@ -137,8 +137,10 @@ def prepare_reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> PreparedCall:
-    """A reducescatter to be called many times on the same memory, as with `prepare_allreduce`; its result is
-    one array, which each run writes anew. Otherwise as `reducescatter`."""
+    """A reducescatter to be called many times on the same memory, as with `prepare_allreduce`.
+
+    The result is one array, which each run overwrites. Otherwise as `reducescatter`.
+    """
     engine = current()
     check_kept(engine, mirror.REDUCESCATTER, name, process_set, "prepare_reducescatter", array=array)
     factors = prescale_factor, postscale_factor
@@ -155,7 +157,7 @@ def _reduce_call(
     factors: tuple[float, float],
     process_set: ProcessSet,
 ) -> tuple[Call, Callable[[], Array | None]]:
-    """And what gives the result, once it is done."""
+    """The call, and a function that returns the result once the call is done."""
     rank, size = engine.topology[:2]
     number = number_of(engine, process_set)
     try:
@@ -181,10 +183,10 @@ def reduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array | None:
-    """At the root, the elementwise reduction of all ranks' arrays; elsewhere None.
+    """At the root, the elementwise reduction of all ranks' arrays. Elsewhere None.
 
-    array: any shape of up to 8 dimensions, the same on every rank. out, used at the root: where the result
-    goes, which may be `array` itself; without it a new array.
+    array: any shape of up to 8 dimensions, the same on every rank. out, used at the root: the array for the
+    result, which may be `array` itself; without it a new array is made.
     """
     engine = current()
     factors = prescale_factor, postscale_factor
@@ -222,8 +224,10 @@ def prepare_reduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> PreparedCall:
-    """A reduce to be called many times on the same memory, as with `prepare_allreduce`; elsewhere than at the
-    root a run returns None. Otherwise as `reduce`."""
+    """A reduce to be called many times on the same memory, as with `prepare_allreduce`.
+
+    A run returns None on all ranks but the root. Otherwise as `reduce`.
+    """
     engine = current()
     check_kept(engine, mirror.REDUCE, name, process_set, "prepare_reduce", array=array, out=out)
     factors = prescale_factor, postscale_factor
