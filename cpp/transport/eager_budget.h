@@ -1,5 +1,6 @@
-// How much a peer may be sent before it has posted the receives: it keeps that aside, so all of it
-// is bounded. The receiver counts what its receives have claimed, and the sender hears the count.
+// Limits the transfers that a peer may be sent before it has posted their receives. The receiver
+// keeps such transfers in memory of its own, so their total is bounded. The receiver counts the
+// eager bytes that its receives have claimed, and reports the count to the sender.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 
 namespace rdmacoll {
 
-// Of one peer. Many peers may do so at once.
+// The limit for one peer, and the limit for all peers together, since many peers may send at once.
 inline constexpr std::size_t kEagerBytesOfPeer = 1024 * 1024;
 inline constexpr std::size_t kEagerBytesOfAll = 64 * 1024 * 1024;
 
@@ -16,20 +17,20 @@ constexpr std::size_t eager_bytes_of_peer(int ranks) {
   return std::min(kEagerBytesOfPeer, kEagerBytesOfAll / static_cast<std::size_t>(ranks));
 }
 
-// A transfer counts for so much more than its bytes: what the receiver keeps beside them.
+// Bookkeeping bytes that the receiver keeps for each transfer, counted beside the transfer's bytes.
 inline constexpr std::size_t kEagerTransferCost = 256;
 
 constexpr std::size_t eager_cost(std::size_t bytes) { return bytes + kEagerTransferCost; }
 
-// The sender's side. Totals only grow, so that a lost update repairs itself with the next one.
+// The sender's side. Totals only grow, so a later update replaces a lost one.
 class EagerBudget {
  public:
   explicit EagerBudget(std::size_t most) : most_(most) {}
 
   bool allows(std::size_t bytes) const { return sent_ - claimed_ + eager_cost(bytes) <= most_; }
-  // Also of a transfer whose receive is known to be posted, whatever is left.
+  // Call also for a transfer whose receive is known to be posted, even when the budget is used up.
   void spend(std::size_t bytes) { sent_ += eager_cost(bytes); }
-  // False: more than was sent, or less than before.
+  // Returns false if the count exceeds the bytes sent, or is less than the previous count.
   bool hear(uint64_t claimed) {
     if (claimed < claimed_ || claimed > sent_) return false;
     claimed_ = claimed;

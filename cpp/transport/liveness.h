@@ -1,5 +1,5 @@
-// Heartbeats of one connection. A dead process closes its socket at once; this finds the host that
-// vanished and the process that was stopped.
+// Heartbeats of one connection. A dead process closes its socket at once. Heartbeats find a host
+// that vanished and a process that was stopped.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace rdmacoll {
 
 class Liveness {
  public:
-  // A peer is silent after `timeout`; we speak at least every fifth of it.
+  // A peer is silent after `timeout`. This side sends at least every fifth of that time.
   Liveness(Nanoseconds timeout, Nanoseconds now)
       : timeout_(timeout), heard_at_(now), spoke_at_(now), polled_at_(now) {}
 
@@ -20,13 +20,13 @@ class Liveness {
   void spoke(Nanoseconds now) { spoke_at_ = now; }
   bool should_speak(Nanoseconds now) const { return now - spoke_at_ >= timeout_ / 5; }
 
-  // Call at every poll, before reading what came. If our own loop was late (this process was
-  // stopped or starved), the peer's words may wait unread in a buffer: it gets a fresh timeout.
+  // Call at every poll, before reading messages. If this process was stopped or starved, the peer's
+  // messages may wait unread in a buffer. The peer then gets a fresh timeout.
   void polled(Nanoseconds now) {
     if (now - polled_at_ > timeout_ / 2) heard_at_ = now;
     polled_at_ = now;
   }
-  // Call after reading what came.
+  // Call after reading messages.
   bool is_silent(Nanoseconds now) const { return now - heard_at_ > timeout_; }
   std::string cause() const {
     return cat("silent for ", timeout_ / kMillisecond,

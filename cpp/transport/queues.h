@@ -1,4 +1,4 @@
-// Containers that stop allocating once they have grown to what a run needs.
+// Containers that stop allocating once they have grown to the size that a run needs.
 #pragma once
 
 #include <sys/uio.h>
@@ -16,8 +16,8 @@
 
 namespace rdmacoll {
 
-// Transfers of one peer that are posted and not done, in each direction. What a peer says ahead of
-// our posts is about as much at most, so a peer that says more is broken and is refused.
+// Posted and unfinished transfers of one peer, in each direction. A peer may announce about as many
+// transfers ahead of our posts. A peer that announces more is broken and is refused.
 inline constexpr std::size_t kTransfersMax = 16 * 1024;
 
 // First in, first out.
@@ -37,14 +37,14 @@ class RingQueue {
     head_ = (head_ + 1) & (capacity_ - 1);
     --count_;
   }
-  void erase(std::size_t i) {  // those behind it move
+  void erase(std::size_t i) {  // entries behind it move
     for (; i + 1 < count_; ++i) items_[(head_ + i) & (capacity_ - 1)] = (*this)[i + 1];
     --count_;
   }
   void clear() { head_ = count_ = 0; }
 
  private:
-  void grow() {  // to a power of two, so that an index wraps by a mask
+  void grow() {  // to a power of two, so that a mask wraps an index
     std::vector<T> larger(std::max<std::size_t>(16, items_.size() * 2));
     for (std::size_t i = 0; i < count_; ++i) larger[i] = (*this)[i];
     items_ = std::move(larger);
@@ -53,12 +53,12 @@ class RingQueue {
   }
 
   std::vector<T> items_;
-  std::size_t capacity_ = 0;  // items_.size(), which has to divide
+  std::size_t capacity_ = 0;  // items_.size(), kept apart since items_.size() has to divide
   std::size_t head_ = 0;
   std::size_t count_ = 0;
 };
 
-// Bytes that wait for the socket, contiguous so that one iovec shows them all.
+// Bytes that wait for the socket. They are contiguous, so one iovec covers them all.
 class ByteQueue {
  public:
   bool empty() const { return head_ == bytes_.size(); }
@@ -86,8 +86,9 @@ class ByteQueue {
   std::size_t head_ = 0;
 };
 
-// (lane, sequence) -> a value; a sorted array, since entries come nearly in order, are few, and a
-// hash map would allocate. Mostly there is none, or the one that is asked for is the oldest.
+// Maps (lane, sequence) to a value. A sorted array suffices: entries are few and come nearly in
+// order, and a hash map would allocate. Usually the table is empty or the oldest entry is
+// requested.
 template <typename T>
 class MatchTable {
  public:
@@ -103,7 +104,7 @@ class MatchTable {
     return at != entries_.end() && at->is(lane, sequence) ? &at->value : nullptr;
   }
   bool empty() const { return head_ == entries_.size(); }
-  // False when the key is there already.
+  // Returns false if the key is there already.
   [[nodiscard]] bool insert(Lane lane, uint64_t sequence, const T& value) {
     if (empty() || entries_.back() < Key(lane, sequence)) {
       entries_.push_back({sequence, lane, value});
@@ -137,7 +138,7 @@ class MatchTable {
     bool is(Lane l, uint64_t s) const { return lane == l && sequence == s; }
     bool operator<(const Key& key) const { return Key(lane, sequence) < key; }
   };
-  // The first that is not before the key.
+  // The first entry that is not before the key.
   auto find(Lane lane, uint64_t sequence) const {
     const auto oldest = entries_.begin() + static_cast<std::ptrdiff_t>(head_);
     if (!empty() && oldest->is(lane, sequence)) return oldest;
@@ -149,20 +150,20 @@ class MatchTable {
   }
 
   std::vector<Entry> entries_;
-  std::size_t head_ = 0;  // entries before it are gone
+  std::size_t head_ = 0;  // entries before this index are erased
 };
 
-// One transfer under way: the caller's pieces and how far they are done.
+// One transfer under way: the caller's pieces and the bytes done so far.
 struct Progress {
   std::vector<Piece> pieces;  // keeps its memory when the slot is used again
   uint64_t bytes = 0;
   uint64_t done = 0;
   uint64_t cookie = 0;
   uint64_t sequence = 0;
-  std::size_t piece = 0;   // the first piece that is not done,
-  std::size_t within = 0;  // and how much of it is
-  uint64_t turn = 0;       // bytes since it was last its turn to send
-  uint64_t beside = 0;     // bytes behind `bytes` that are under way elsewhere; 0 when it ends
+  std::size_t piece = 0;   // the first piece that is not done
+  std::size_t within = 0;  // the bytes of this piece that are done
+  uint64_t turn = 0;       // bytes sent since its turn began
+  uint64_t beside = 0;     // bytes after `bytes` that other streams carry; 0 at the end
   Lane lane = 0;
 
   void begin(const Transfer& transfer) {
@@ -175,7 +176,7 @@ struct Progress {
     piece = within = 0;
   }
 
-  // Names the next `want` bytes, as far as `into` has room; returns how many it named.
+  // Adds iovecs for the next `want` bytes, as far as `into` has room. Returns the bytes covered.
   std::size_t gather(std::size_t want, std::span<iovec> into, std::size_t& used) const {
     std::size_t named = 0;
     std::size_t skip = within;
@@ -199,7 +200,7 @@ struct Progress {
     within += count;
   }
 
-  // The next bytes, without advancing.
+  // Copies the next bytes without advancing.
   void copy_out(std::span<std::byte> into) const {
     std::size_t copied = 0;
     std::size_t skip = within;
@@ -224,8 +225,7 @@ struct Progress {
   }
 };
 
-// Objects by number, used again and again: what one holds when it is taken is what it was left
-// with.
+// Objects by number, for reuse. take() does not reset an object, so it keeps its last contents.
 template <typename T>
 class SlotPool {
  public:
@@ -241,7 +241,7 @@ class SlotPool {
   void give_back(uint32_t slot) { free_.push_back(slot); }
   T& operator[](uint32_t slot) { return slots_[slot]; }
   const T& operator[](uint32_t slot) const { return slots_[slot]; }
-  std::size_t size() const { return slots_.size(); }  // numbers that there have been
+  std::size_t size() const { return slots_.size(); }  // numbers ever taken
   std::size_t used() const { return slots_.size() - free_.size(); }
   void clear() {
     free_.clear();

@@ -61,7 +61,7 @@ Status SocketMessage::send(int socket) {
     const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Status::busy();
-    // A broken pipe is told by the reading side, after what still can be read.
+    // The reading side reports a broken pipe, after it has read the remaining bytes.
     if (sent < 0 && errno == EPIPE) return Status::busy();
     if (sent < 0) return Status(Code::failed, closing_cause(errno));
     out_done_ += static_cast<std::size_t>(sent);
@@ -89,13 +89,14 @@ Status SocketMessage::receive(int socket) {
       for (std::size_t i = 0; i < count; ++i) {
         int descriptor = -1;
         std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
-        Fd owned(descriptor);  // owned before anything is checked: nothing leaks
+        Fd owned(descriptor);  // owned before any check, so that no descriptor leaks
         if (passed_count_ < kPassedMax) passed_[passed_count_] = std::move(owned);
         ++passed_count_;
       }
     }
     if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      // All that came are held, so one more shows whether the limit is why the others did not.
+      // All received descriptors are held. If one more cannot be made, this process is at its
+      // limit.
       if (!make_event()) return system_error("cannot take its descriptors", errno);
       return malformed("descriptors were lost");
     }

@@ -1,6 +1,6 @@
-// How two ranks of one node meet. Over the authenticated socket each sends a Hello with its
-// descriptors, maps what it got, tries whether it can read the other's memory, and sends the
-// result. Nothing here blocks.
+// The handshake between two ranks of one node, over the authenticated socket. Each rank sends a
+// Hello with its descriptors and maps the memory that it received. Then it tries to read the
+// other's memory, and sends the result. No call blocks.
 #pragma once
 
 #include <array>
@@ -27,9 +27,10 @@ struct Hello {
 
 // Descriptors, in the order in which they are passed.
 enum class Passed : std::size_t { bell_event, bell_page, pool, channel };
-inline constexpr std::size_t kPassedMax = 4;  // the dialer's; an acceptor passes no channel
+inline constexpr std::size_t kPassedMax = 4;  // the dialer passes all, the acceptor passes no
+                                              // channel
 
-// A message of known size in each direction, with descriptors riding on the first byte.
+// A message of known size in each direction. Its descriptors travel with the first byte.
 class SocketMessage {
  public:
   void prepare(std::span<const std::byte> bytes, std::span<const int> descriptors);
@@ -58,7 +59,7 @@ class SocketMessage {
 std::vector<std::byte> encode(const Hello& hello);
 Status decode(std::span<const std::byte> bytes, Hello& hello);
 
-// What one side says after it has tried to read the other's memory.
+// The result of one side's attempt to read the other's memory.
 enum class Verdict : uint8_t { can_read = 1, cannot_read = 2 };
 std::vector<std::byte> encode(Verdict verdict);
 Status decode(std::span<const std::byte> bytes, Verdict& verdict);

@@ -49,7 +49,7 @@ Status Incoming::receive(const Transfer& transfer) {
   Arrival* arrival = arrivals_.find(key);
   if (arrival == nullptr) {
     if (arrivals_.size() - unclaimed_ >= kTransfersMax) return Status::busy();
-    // A peer that has to stage waits for this word.
+    // A peer that has to stage waits for the grant.
     if (!remote_.one_copy() && total_bytes(transfer.pieces) > kDataBytesMax) {
       if (Status granted = outgoing_.grant(key); !granted.ok()) return granted;
     }
@@ -221,7 +221,7 @@ Status Incoming::copy(const Arrival& arrival) {
 }
 
 Status Incoming::deliver_ready(Sink& sink) {
-  // Delivering posts nothing, so the list does not grow meanwhile.
+  // Delivering posts no receive, so the list does not grow meanwhile.
   for (const Key& key : ready_) RC_RETURN_IF_ERROR(deliver(key, *arrivals_.find(key), sink));
   ready_.clear();
   return {};

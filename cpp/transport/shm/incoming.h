@@ -1,4 +1,4 @@
-// Everything that one peer publishes to us, and what we have posted to take it.
+// The receiving half of a peer: publications and data from the peer, and our posted receives.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ namespace rdmacoll::shm {
 
 class Incoming {
  public:
-  // `eager_bytes`: what may come before its receives are posted. Claims are told by `consumer`.
+  // `eager_bytes`: limit of data that comes before its receives are posted. `consumer` reports
+  // claims.
   Incoming(const RemoteMemory& remote, Outgoing& outgoing, RingConsumer& consumer,
            std::size_t eager_bytes, Transport::Counters& counters)
       : remote_(remote),
@@ -31,13 +32,13 @@ class Incoming {
   Status receive(const Transfer& transfer);
   Status release(Lane lane, uint64_t sequence);
 
-  // What the peer says; `payload` is memory that the peer can still change.
+  // Handle one record of the peer. The peer can still change the memory at `payload`.
   Status published(const RecordHeader& header, const std::byte* payload, Sink& sink);
   Status data(const RecordHeader& header, const std::byte* payload, Sink& sink);
   Status offered(const RecordHeader& header);
   Status control(const RecordHeader& header, const std::byte* payload, int peer, Sink& sink);
 
-  // Publications that were there before they were asked for.
+  // Publications that arrived before await() or receive() named them.
   bool has_work() const { return !ready_.empty(); }
   Status deliver_ready(Sink& sink);
 
@@ -47,13 +48,13 @@ class Incoming {
     State state{};
     uint64_t cookie = 0;
     std::size_t bytes = 0;
-    bool mapped = true;               // every piece is
-    std::vector<RemotePiece> pieces;  // arrived, ready, shown
-    std::vector<std::byte> data;      // arrived, ready: a transfer in a record
+    bool mapped = true;               // every piece is mapped
+    std::vector<RemotePiece> pieces;  // in states arrived, ready, shown
+    std::vector<std::byte> data;      // in states arrived, ready: a transfer in a record
     bool is_data = false;
-    std::vector<Piece> into;  // a receive
+    std::vector<Piece> into;  // memory of a receive
   };
-  // The arrival of what was not asked for yet; null when there are too many.
+  // Inserts the arrival of a key that no call has named yet. Returns null at the limit.
   Arrival* unclaimed(const Key& key);
   Status deliver_data(const Key& key, const Arrival& arrival, std::span<const std::byte> bytes,
                       Sink& sink);
@@ -68,10 +69,10 @@ class Incoming {
   Transport::Counters& counters_;
   SlotTable<Arrival> arrivals_;
   std::size_t unclaimed_ = 0;
-  std::size_t early_cost_ = 0;  // of data among those
+  std::size_t early_cost_ = 0;  // the part that belongs to unclaimed arrivals
   std::vector<Key> ready_;
   std::vector<PieceRecord> list_;   // scratch
-  std::vector<std::byte> control_;  // a message that is being put together
+  std::vector<std::byte> control_;  // the message that is being assembled
   std::size_t control_done_ = 0;
   uint64_t control_number_ = 0;
 };

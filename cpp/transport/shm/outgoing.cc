@@ -9,11 +9,11 @@
 namespace rdmacoll::shm {
 namespace {
 
-// Sends of this size are staged at once, without waiting for the grant, while they are few.
+// Sends up to this size are staged at once, without a grant, within the limit below.
 constexpr std::size_t kEagerBytes = 64 * 1024;
 constexpr std::size_t kEagerBytesMax = 1024 * 1024;
 static_assert(kEagerBytes <= kStagedBytesMax);
-// A fragment of a control message is not cut smaller than this, however little room there is.
+// The smallest fragment of a control message. A smaller remainder of the ring stays unused.
 constexpr std::size_t kControlFragmentMin = 1024;
 
 }  // namespace
@@ -105,9 +105,9 @@ bool Outgoing::flush_control() {
     const std::size_t left = control_.size() - control_done_;
     const std::size_t bytes = std::min(left, ring_.room());
     const std::size_t wanted = std::max(bytes, std::min(left, kControlFragmentMin));
-    std::byte* place = ring_.reserve(wanted);  // a refusal has us woken when there is room
+    std::byte* place = ring_.reserve(wanted);  // if refused, we are woken when there is room
     if (place == nullptr) break;
-    if (wanted > bytes) continue;  // room has appeared since: look again
+    if (wanted > bytes) continue;  // room has appeared meanwhile: look again
     const auto rest = std::span(control_).subspan(control_done_, bytes);
     write_control(place, rest, static_cast<uint32_t>(control_.size()), control_done_);
     control_done_ += bytes;
@@ -146,7 +146,7 @@ Outgoing::Encoded Outgoing::encode(std::span<const Piece> pieces) {
   return encoded;
 }
 
-// The pieces are in wire_.
+// Call encode() first: the pieces are in wire_.
 Status Outgoing::write_publication(const Key& key, const Transfer& transfer, std::size_t bytes) {
   const bool listed = wire_.size() > kPiecesMax;
   const std::size_t payload = listed ? 0 : wire_.size() * sizeof(PieceRecord);
@@ -207,7 +207,7 @@ Status Outgoing::send(const Transfer& transfer) {
   const std::size_t bytes = total_bytes(transfer.pieces);
   const bool is_small = bytes <= kDataBytesMax;
   if (is_small && may_go_ahead(bytes)) return send_data(key, transfer, bytes);
-  // Also a small one that the peer would have to keep aside: it stays here until it is received.
+  // A small send without budget also goes on here. It waits at the sender for its receive.
   Send* known = sends_.find(key);
   if (known == nullptr && sends_.size() >= kTransfersMax) return Status::busy();
   const bool granted = known != nullptr && known->stage == Stage::granted_early;
@@ -314,7 +314,9 @@ Status Outgoing::granted(const Key& key) {
     ++grants_early_;
     return {};
   }
-  if (send != nullptr && send->stage == Stage::published) return {};  // it crossed our record
+  if (send != nullptr && send->stage == Stage::published)
+    return {};  // the grant crossed our
+                // record
   if (send == nullptr || send->stage != Stage::waiting) {
     return Status(Code::failed,
                   cat("an unexpected grant: lane ", int{key.lane}, ", sequence ", key.sequence));
@@ -372,7 +374,7 @@ bool Outgoing::flush(Sink& sink) {
   return moved;
 }
 
-// As many as fit. True: some did.
+// Writes as many answers as fit. Returns true if it wrote any.
 bool Outgoing::write_answers(RecordKind kind, std::vector<Key>& keys) {
   std::size_t written = 0;
   while (written < keys.size() && write_answer(kind, keys[written])) ++written;
@@ -382,8 +384,8 @@ bool Outgoing::write_answers(RecordKind kind, std::vector<Key>& keys) {
 
 bool Outgoing::arm() {
   if (owes_look_) return false;
-  // What waits for staging memory needs no wake-up of its own: the reserve is in use then, and
-  // comes back with a release.
+  // A send that waits for staging memory needs no wake-up of its own. The reserve is in use then,
+  // and a release gives it back.
   if (!staged_.empty()) return false;
   return !ring_.refused() || ring_.ask_for_space();
 }

@@ -1,12 +1,13 @@
-// Everything that goes to one peer: control messages, publications, sends, and the answers to the
-// peer's own.
+// The sending half of a peer: control messages, publications, sends, and answers to the peer.
 //
-// A send is a publication in the transfer space: the receiver, once its receive is posted, copies
-// out of our memory and releases it. The sender never writes into memory of the receiver, so
-// posting the receive is all the grant there is and costs no message. Only where the receiver can
-// read nothing but our pool do other bytes have to be staged there first; since staging memory is
-// bounded, and a transfer that nobody takes would keep it from one that the peer waits for, large
-// ones are staged only when the peer has granted them, and then always find room (the reserve).
+// A send is a publication in the transfer space. Once the receive is posted, the receiver copies
+// the bytes out of our memory and releases it. The sender never writes into the receiver's memory.
+// So posting the receive is the grant, and costs no message.
+//
+// If the receiver can read only our pool, other bytes are staged in the pool first. Staging memory
+// is bounded. A transfer without a receive would keep that memory from another that the peer waits
+// for. So large transfers are staged only when the peer has granted them. A granted transfer always
+// finds room in the reserve.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@ namespace rdmacoll::shm {
 
 class Outgoing {
  public:
-  // `eager_bytes`: what may be sent before its receives are posted.
+  // `eager_bytes`: limit of data that is sent before its receives are posted.
   Outgoing(MemoryPool& pool, uint32_t epoch, std::size_t eager_bytes, Transport::Counters& counters)
       : pool_(pool), epoch_(epoch), counters_(counters), ahead_(eager_bytes) {}
   ~Outgoing() { close(); }
@@ -36,10 +37,10 @@ class Outgoing {
   Outgoing& operator=(const Outgoing&) = delete;
 
   Status open(RingProducer ring, Bell bell, bool one_copy);
-  // Gives the staging memory back; nothing is sent any more.
+  // Frees the staging memory. No later call sends anything.
   void close();
 
-  // These return busy when there is no room.
+  // Return Status::busy() when there is no room.
   Status post_control(std::span<const std::byte> message);
   Status publish(const Transfer& transfer);
   Status send(const Transfer& transfer);
@@ -47,9 +48,9 @@ class Outgoing {
   Status grant(const Key& key);
   void release_when_possible(const Key& key);
   void grant_when_possible(const Key& key);
-  void heartbeat();  // a full ring is sign of life enough
+  void heartbeat();  // does nothing if the ring is full, since unread records prove liveness
 
-  // What the peer says.
+  // Handle an answer of the peer.
   Status released(const Key& key, Sink& sink);
   Status granted(const Key& key);
 
@@ -58,15 +59,15 @@ class Outgoing {
            !grants_.empty() || !granted_.empty() || !control_.empty();
   }
   bool awaits_grants() const { return waiting_ > 0; }
-  // Reports and moves on what had to wait. True: something moved.
+  // Writes delayed records and reports completions. Returns true if anything moved.
   bool flush(Sink& sink);
   bool arm();
   bool broken() const { return ring_.broken() || is_told_nonsense_; }
-  // Once more whether the peer sleeps, for what was written since the last time: see doorbell.h.
+  // Checks again, behind a fence, whether the peer sleeps: see doorbell.h.
   void look_behind() {
     if (owes_look_) ring_behind_fence();
   }
-  // Nothing of ours is left for the peer to read or for us to write.
+  // Returns true if the peer has nothing left to read and we have nothing left to write.
   bool finished() const;
   void ring_bell();
 
@@ -80,8 +81,8 @@ class Outgoing {
     uint64_t cookie = 0;
     std::size_t bytes = 0;
     std::byte* staging = nullptr;
-    std::vector<Piece> pieces;      // waiting or granted
-    std::vector<PieceRecord> list;  // published, too many for a record
+    std::vector<Piece> pieces;      // in states waiting, granted
+    std::vector<PieceRecord> list;  // in state published, when the list is too long for a record
   };
   enum class Staged { done, ring_full, no_memory };
 
@@ -89,8 +90,8 @@ class Outgoing {
     std::size_t bytes = 0;
     bool in_pool = true;
   };
-  Encoded encode(std::span<const Piece> pieces);  // into wire_
-  // The count of claims is looked at only when the last one does not suffice.
+  Encoded encode(std::span<const Piece> pieces);  // result in wire_
+  // Reads the peer's count of claims only when the last known count does not suffice.
   bool may_go_ahead(std::size_t bytes) {
     if (ahead_.allows(bytes)) return true;
     is_told_nonsense_ |= !ahead_.hear(ring_.claimed());
@@ -112,26 +113,26 @@ class Outgoing {
   const uint32_t epoch_;
   Transport::Counters& counters_;
   RingProducer ring_;
-  ShownWrites shown_writes_;  // data in the ring, and what is staged
+  ShownWrites shown_writes_;  // for data in the ring, and for staged bytes
   Bell bell_;
   bool one_copy_ = false;
   bool owes_look_ = false;
-  EagerBudget ahead_;              // of transfers in records
-  bool is_told_nonsense_ = false;  // of what was claimed
+  EagerBudget ahead_;              // for transfers in records
+  bool is_told_nonsense_ = false;  // the peer's count of claims was impossible
 
   SlotTable<Send> sends_;
   std::size_t grants_early_ = 0;
-  std::size_t outstanding_ = 0;  // accepted and not yet reported, in sends_
-  std::size_t waiting_ = 0;      // ... that wait for a grant
+  std::size_t outstanding_ = 0;  // sends in sends_ that are accepted and not yet reported
+  std::size_t waiting_ = 0;      // the part of them that waits for a grant
   std::size_t eager_bytes_ = 0;
-  std::byte* reserve_ = nullptr;  // kStagedBytesMax
+  std::byte* reserve_ = nullptr;  // kStagedBytesMax bytes
   bool reserve_in_use_ = false;
   std::vector<PieceRecord> wire_;   // scratch
-  std::vector<uint64_t> staged_;    // cookies whose bytes are ours now: to be reported
+  std::vector<uint64_t> staged_;    // cookies of sends whose bytes are copied, to be reported
   std::vector<Key> granted_;        // sends that may be staged now
-  std::vector<Key> releases_;       // to be written,
-  std::vector<Key> grants_;         // and those of small transfers that were offered
-  std::vector<std::byte> control_;  // the rest of a large message
+  std::vector<Key> releases_;       // releases to be written
+  std::vector<Key> grants_;         // grants of small offered transfers, to be written
+  std::vector<std::byte> control_;  // the unsent rest of a large message
   std::size_t control_done_ = 0;
   uint64_t control_number_ = 0;
 };

@@ -1,5 +1,5 @@
-// What stands in a ring: a header of 40 bytes and a payload. The ring is memory that the peer can
-// change at any moment, so a reader copies first and checks the copy.
+// A record of a ring: a header of 40 bytes and a payload. The peer can change the ring's memory at
+// any moment, so a reader copies first and checks the copy.
 #pragma once
 
 #include <cstddef>
@@ -10,30 +10,30 @@
 
 namespace rdmacoll::shm {
 
-// A typical record (a header and one piece, or a small sum's data) fills one cache line, and a
-// record never shares a line with another one.
+// A typical record (a header and one piece, or the data of a small sum) fills one cache line. No
+// two records share a line.
 inline constexpr std::size_t kRecordAlign = 64;
-// Small, so that the rings of all peers of a rank stay in its cache; the largest record is a
-// quarter, so that several fit.
+// Small, so that the rings of all peers of a rank stay in its cache. The largest record is a
+// quarter of the ring, so that several fit.
 inline constexpr std::size_t kRingBytes = 64 * 1024;
 inline constexpr std::size_t kRecordBytesMax = kRingBytes / 4;
 
 enum class RecordKind : uint8_t {
   control = 1,  // a message, or a fragment of one
-  publish,      // the peer may read these pieces ...
-  release,      // ... and has done so
+  publish,      // the peer may read these pieces
+  release,      // the peer has read them
   grant,        // a receive is posted (only between ranks that need staging)
   heartbeat,
   data,   // a whole small transfer: no grant, no release
-  offer,  // a small transfer waits for its grant: there are too many whose receive is not posted
+  offer,  // a small transfer that waits for its grant, since the eager budget is used up
 };
 
-// Sends and publications are matched in spaces of their own.
+// Transfers and views are matched in separate number spaces.
 enum class Traffic : uint8_t { transfer = 0, view = 1 };
 
 struct RecordHeader {
-  uint64_t stamp = 0;  // written last: the record is there. See ring.h
-  uint32_t bytes = 0;  // of the payload
+  uint64_t stamp = 0;  // written last: it marks the record as present. See ring.h
+  uint32_t bytes = 0;  // bytes of the payload
   RecordKind kind{};
   Traffic traffic{};
   Lane lane = 0;
@@ -41,12 +41,12 @@ struct RecordHeader {
   uint32_t epoch = 0;
   uint32_t count = 0;     // publish: pieces; control: bytes of the whole message
   uint64_t sequence = 0;  // control: number of the message
-  uint64_t extra = 0;     // control: offset of the fragment; publish: address of a list of pieces
-                          // that is too long for a record, else 0
+  uint64_t extra = 0;  // control: offset of the fragment; publish: address of a list of pieces if
+                       // it is too long for a record, else 0
 };
 static_assert(sizeof(RecordHeader) == 40);
 
-// Bytes of the publisher: in its pool (address = offset from the pool's base), or anywhere.
+// Bytes of the publisher. In its pool, `address` is the offset from the pool's base.
 struct PieceRecord {
   uint64_t address = 0;
   uint64_t bytes = 0;  // kInPool is or'ed in
@@ -55,18 +55,18 @@ inline constexpr uint64_t kInPool = uint64_t{1} << 63;
 
 inline constexpr std::size_t kPiecesMax = 128;
 static_assert(sizeof(RecordHeader) + kPiecesMax * sizeof(PieceRecord) <= kRecordBytesMax);
-// Transfers up to here go as data: copied twice, which takes less than a view that is given back.
+// Transfers up to this size go as data. Two copies take less time than a view and its release.
 inline constexpr std::size_t kDataBytesMax = 4096;
 static_assert(sizeof(RecordHeader) + kDataBytesMax <= kRecordBytesMax);
 inline constexpr std::size_t kControlFragmentMax = kRecordBytesMax - sizeof(RecordHeader);
-// More pieces than this in one transfer, or more things that nobody has asked for yet, are a broken
-// peer's: of sends and views each have at most kTransfersMax, and eager transfers are fewer.
+// A peer that exceeds these limits is broken. Sends and views have at most kTransfersMax each, and
+// eager transfers are fewer.
 inline constexpr std::size_t kListedPiecesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kUnclaimedMax = 4 * kTransfersMax;
 
-// One byte count for a whole transfer; far above any, and far from overflow.
+// The limit of one transfer's byte count: far above real transfers, and far from overflow.
 inline constexpr std::size_t kTransferBytesMax = std::size_t{1} << 30;
-// Bytes that must pass through the sender's pool go in steps of this size at most.
+// The limit of one transfer that must pass through the sender's pool.
 inline constexpr std::size_t kStagedBytesMax = std::size_t{1} << 20;
 
 }  // namespace rdmacoll::shm

@@ -13,10 +13,10 @@
 namespace rdmacoll::shm {
 namespace {
 
-// As many pieces as one call gathers. The kernel allows 1,024 (IOV_MAX); the array is on the stack
-// of a compute worker, and beyond some dozens the call itself costs nothing any more.
+// The most pieces that one call gathers. The kernel allows 1,024 (IOV_MAX). The array is on the
+// stack of a compute worker, and more pieces save little time.
 constexpr std::size_t kGatherMax = 128;
-// A single call moves 2 GiB less a page at most and stops short there.
+// The kernel limits one call to 2 GiB less a page.
 constexpr std::size_t kCallBytesMax = std::size_t{1} << 30;
 
 ssize_t read_process(int64_t pid, const iovec& local, std::span<const iovec> remote) {
@@ -86,7 +86,7 @@ Status RemoteMemory::read(std::span<const RemotePiece> from, std::size_t skip, s
       now = std::min(piece.bytes - skip, bytes);
       std::memcpy(into, piece.mapped + skip, now);
     } else {
-      // A run of unmapped pieces goes in one call.
+      // One call reads a run of unmapped pieces.
       const std::size_t wanted = std::min(bytes, kCallBytesMax);
       std::size_t run = 0;
       std::size_t run_bytes = 0;
@@ -127,7 +127,8 @@ Status RemoteMemory::read_vector(std::span<const RemotePiece> from, std::size_t 
     const ssize_t got = read_process(pid_, local, std::span(remote).first(pieces));
     if (got < 0) return failed(errno);
     if (got == 0) return failed(EFAULT);
-    // Short: some page was unreadable, or the call's limit. The next round goes on, or says why.
+    // A short read met an unreadable page or the call's limit. The next round continues, or returns
+    // the error.
     skip += static_cast<std::size_t>(got);
     into += got;
     bytes -= static_cast<std::size_t>(got);

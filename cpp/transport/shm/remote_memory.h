@@ -1,5 +1,5 @@
-// A peer's memory: its pool, mapped, and the rest of it by process_vm_readv (one copy,
-// straight from its address space into ours), where the kernel permits that.
+// A peer's memory. Its pool is mapped. process_vm_readv reads other memory with one copy between
+// the two address spaces, if the kernel permits it.
 #pragma once
 
 #include <atomic>
@@ -22,24 +22,24 @@ class RemoteMemory final : public RemoteReader {
  public:
   RemoteMemory(int rank, const Member& member) : rank_(rank), host_(member.host) {}
 
-  // `base`: where the peer sees its pool.
+  // `base`: the pool's address in the peer's process.
   Status map_pool(Fd pool, uint64_t base, uint64_t bytes);
   PeerPool pool() const {
     return {pool_->shared.data(), pool_->view.data(), pool_->shared.bytes(), pool_};
   }
 
-  // Whether one of the candidates is the process that has `value` at `address`; remembers which. A
-  // pid may be another one in our pid namespace, so what counts is the word.
+  // Finds the candidate process that has `value` at `address`, and remembers its pid. A pid may
+  // name another process in our pid namespace, so only the value proves it.
   bool probe(std::span<const int64_t> pids, uint64_t address, uint64_t value);
 
-  // Both sides may read each other.
+  // Call when both sides can read each other.
   void allow_one_copy() { one_copy_ = true; }
   bool one_copy() const { return one_copy_; }
-  // The peer has gone: its pid may be given to another process, so nothing is read any more. The
-  // mapping stays, as somebody may be reading it.
+  // Call when the peer has gone. Its pid may pass to another process, so no read follows. The
+  // mapping stays, since a thread may be reading it.
   void forget() { gone_.store(true, std::memory_order_relaxed); }
 
-  // Checks what the peer says about its memory.
+  // Checks the peer's description of its memory.
   Status locate(const PieceRecord& record, RemotePiece& piece) const;
 
   Status read(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,

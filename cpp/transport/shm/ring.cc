@@ -16,8 +16,8 @@ constexpr std::size_t padded(std::size_t payload_bytes) {
 
 constexpr std::size_t place(uint64_t index) { return index % kRingBytes; }
 
-// Both indexes only grow, by whole records, and are never more than a ring apart. The peer wrote
-// the other one, so this is checked and not assumed.
+// Both indexes only grow, by whole records, and differ by at most a ring. The peer writes the other
+// index, so it is checked.
 constexpr bool is_sane(uint64_t head, uint64_t tail) {
   return head - tail <= kRingBytes && head % kRecordAlign == 0 && tail % kRecordAlign == 0;
 }
@@ -57,7 +57,7 @@ std::size_t RingProducer::room() {
 }
 
 void RingProducer::refuse() {
-  // The oldest refusal counts: whoever was refused first must hear of all room since.
+  // The oldest refusal counts, since its caller must hear of all room that appears later.
   if (!refused_) tail_at_refusal_ = tail_;
   refused_ = true;
 }
@@ -72,15 +72,15 @@ void RingProducer::commit(const RecordHeader& header, bool past_cache) {
   if (header.kind == RecordKind::data && !past_cache) own_next(padded(header.bytes));
 }
 
-// The next record is often as long as this one. Its lines are in the consumer's cache, and to write
-// there would wait for each of them while the peer waits for us. Not what is still to be read, nor
-// the first line, at which the consumer looks.
+// The next record often has the same length. Its lines are in the consumer's cache, and writing
+// them later would wait for each line while the peer waits for us. Unread lines are excluded, and
+// so is the first line, which the consumer polls.
 void RingProducer::own_next(std::size_t bytes) const {
   const std::size_t free = kRingBytes - (head_ - tail_);
   for (std::size_t at = kRecordAlign; at < std::min(bytes, free); at += kRecordAlign) {
     const std::byte& line = data_[place(head_ + at)];
 #if defined(__x86_64__)
-    asm volatile("prefetchw %0" : : "m"(line));  // a processor without it does nothing
+    asm volatile("prefetchw %0" : : "m"(line));  // without effect on processors that lack it
 #else
     __builtin_prefetch(&line, 1);
 #endif
@@ -96,8 +96,8 @@ bool RingProducer::accepts_again() {
 }
 
 bool RingProducer::ask_for_space() {
-  // Against a consumer that stores its tail and then reads wants_space (show_space): in the single
-  // order of these four seq_cst accesses, either it sees our wish or we see its tail.
+  // The consumer stores its tail and then reads wants_space (show_space). In the single order of
+  // these four seq_cst accesses, either the consumer sees wants_space or we see its tail.
   indexes_->wants_space.store(1, std::memory_order_seq_cst);
   look_at_tail(std::memory_order_seq_cst);
   return !broken_ && tail_ == tail_at_refusal_;

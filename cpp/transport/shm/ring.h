@@ -1,10 +1,10 @@
 // A byte ring in shared memory: one producer, one consumer, records of whole cache lines.
 //
-// A record says itself that it is there, by the stamp in its first line: the line's number in all
-// that was ever written, counted from the ring's mark, which nothing that stood there before can
-// bear but by a chance of 1 to 2^64. So a small record comes with one line of the producer's cache,
-// and an idle poll is one load from a line that stays in the own cache. The consumer's index is
-// looked at only when the copy of it does not suffice.
+// The stamp in a record's first line marks the record as present. The stamp is the line's number
+// among all lines ever written, counted from the ring's random mark. Older bytes at that place
+// equal the stamp only with probability 1 in 2^64. So a small record costs one line of the
+// producer's cache. An idle poll is one load from a line in the own cache. The producer reads the
+// consumer's index only when its copy does not suffice.
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,10 @@
 
 namespace rdmacoll::shm {
 
-// 128: processors fetch lines in pairs.
+// 128 bytes, since processors fetch lines in pairs.
 struct RingIndexes {
-  alignas(128) std::atomic<uint64_t> tail;         // bytes ever read; stored by the consumer,
-  std::atomic<uint64_t> claimed;                   // as is this: see eager_budget.h
+  alignas(128) std::atomic<uint64_t> tail;         // bytes ever read; the consumer stores it
+  std::atomic<uint64_t> claimed;                   // the consumer stores it: see eager_budget.h
   alignas(128) std::atomic<uint32_t> wants_space;  // the producer sleeps on a full ring
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -35,22 +35,24 @@ class RingProducer {
   RingProducer(RingIndexes* indexes, std::byte* data, uint64_t mark)
       : indexes_(indexes), data_(data), mark_(mark) {}
 
-  // Room for a record with this payload, or null: then remembers that it was refused.
+  // Returns room for a record with this payload. If there is none, remembers the refusal and
+  // returns null.
   std::byte* reserve(std::size_t payload_bytes);
   // The largest payload that fits now.
   std::size_t room();
-  // Writes the header before the payload that reserve() gave, and its stamp, which shows the
-  // record. `past_cache`: the payload was, and that of the next record will be.
+  // Writes the header before the payload that reserve() gave, then the stamp, which shows the
+  // record. `past_cache`: the payload bypassed the cache, and the next payload will.
   void commit(const RecordHeader& header, bool past_cache = false);
 
   bool refused() const { return refused_; }
-  // Room has appeared since the refusal; forgets it.
+  // Returns true once if room has appeared since the refusal, and forgets the refusal.
   bool accepts_again();
-  // Before sleeping on a refusal: asks the consumer to ring. False: there is room meanwhile.
+  // Call before sleeping on a refusal. Asks the consumer to ring. Returns false if there is room
+  // now.
   bool ask_for_space();
-  // What the consumer's receives have claimed so far.
+  // Eager bytes that the consumer's receives have claimed so far.
   uint64_t claimed() const { return indexes_->claimed.load(std::memory_order_relaxed); }
-  // The consumer's index is nonsense.
+  // Returns true if the consumer's index is impossible.
   bool broken() const { return broken_; }
 
  private:
@@ -62,7 +64,7 @@ class RingProducer {
   std::byte* data_ = nullptr;
   uint64_t mark_ = 0;
   uint64_t head_ = 0;  // bytes ever written
-  uint64_t tail_ = 0;  // the consumer's, as last seen
+  uint64_t tail_ = 0;  // the consumer's index, as last seen
   uint64_t tail_at_refusal_ = 0;
   bool refused_ = false;
   bool broken_ = false;
@@ -75,21 +77,22 @@ class RingConsumer {
       : indexes_(indexes), data_(data), mark_(mark) {}
 
   bool empty() const { return !is_there(std::memory_order_acquire); }
-  // The last look before sleeping; see Doorbell for the order that it needs.
+  // The last check before sleeping. See Doorbell for the memory order that it needs.
   bool empty_for_sleep() const { return !is_there(std::memory_order_seq_cst); }
 
   enum class Take { nothing, record, nonsense };
-  // The next record; `payload` is shared memory, valid until pop().
+  // Reads the next record. `payload` is shared memory, valid until pop().
   Take take(RecordHeader& header, const std::byte*& payload) const;
   void pop(const RecordHeader& header);
-  uint64_t taken() const { return tail_; }  // bytes ever
-  // A receive has claimed so much of what came eagerly.
+  uint64_t taken() const { return tail_; }  // bytes ever taken
+  // Adds to the eager bytes that receives have claimed.
   void claim(std::size_t cost) {
     claimed_ += cost;
     indexes_->claimed.store(claimed_, std::memory_order_relaxed);
   }
-  // After a batch of pops. True: the producer wants to be woken. It wants that only where more is
-  // to be read than a ring without the largest record, so a look in so many bytes is enough.
+  // Call after a batch of pops. Returns true if the producer wants to be woken. A producer waits
+  // only if the unread bytes leave no room for the largest record. So one check per kRecordBytesMax
+  // bytes is enough.
   bool show_space();
 
  private:
@@ -101,7 +104,7 @@ class RingConsumer {
   std::byte* data_ = nullptr;
   uint64_t mark_ = 0;
   uint64_t tail_ = 0;
-  uint64_t shown_ = 0;  // the tail at the last look for a wish
+  uint64_t shown_ = 0;  // the tail at the last check of wants_space
   uint64_t claimed_ = 0;
 };
 

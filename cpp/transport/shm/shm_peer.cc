@@ -14,8 +14,8 @@
 namespace rdmacoll::shm {
 namespace {
 
-// The channel of a pair: the indexes of both rings, then the rings. Ring 0 carries what the dialer
-// says.
+// The channel of a pair: the indexes of both rings, then the rings. Ring 0 carries the dialer's
+// records.
 constexpr std::size_t kIndexBytes = 4096;
 constexpr std::size_t kSecondIndexes = kIndexBytes / 2;
 constexpr std::size_t kChannelBytes = kIndexBytes + 2 * kRingBytes;
@@ -23,8 +23,8 @@ static_assert(sizeof(RingIndexes) <= kSecondIndexes && kSecondIndexes % alignof(
 
 constexpr int passed_by(bool dialer) { return dialer ? kPassedMax : kPassedMax - 1; }
 
-// The pid under which the kernel shows the process that made the socket: it differs from what the
-// peer says when the peer lives in another pid namespace.
+// The kernel's pid of the process that made the socket. It differs from the peer's own pid if the
+// peer lives in another pid namespace.
 int64_t pid_of_socket(int socket) {
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
@@ -49,7 +49,7 @@ ShmPeer::ShmPeer(const Home& home, int rank, Fd socket, bool dialer)
   if (prepared_.ok()) prepared_ = greet(dialer);
 }
 
-// A failure is told by meet(): no descriptor, no word to the peer.
+// meet() reports a failure: the peer then gets no descriptor and no message.
 Status ShmPeer::greet(bool dialer) {
   if (dialer) RC_RETURN_IF_ERROR(create_shared("rdmacoll channel", kChannelBytes, channel_));
   const Hello hello{.epoch = home_.world.epoch,
@@ -155,7 +155,7 @@ void ShmPeer::look_at_socket(Sink& sink) {
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   const std::string cause =
       got > 0 ? "it sent nonsense on its socket" : closing_cause(got == 0 ? 0 : errno);
-  // What it had said before it went is still in the ring.
+  // Records that the peer wrote before its end are still in the ring.
   if (Status last = drain(sink); !last.ok()) return fail(sink, last);
   fail(sink, cause);
 }
@@ -197,7 +197,7 @@ bool ShmPeer::work(Sink& sink) {
 }
 
 Status ShmPeer::drain(Sink& sink) {
-  // What comes meanwhile may be as much again: not all of it at once.
+  // The peer may write more records meanwhile, so one call reads at most a ring of them.
   const uint64_t begin = consumer_.taken();
   RecordHeader header;
   const std::byte* payload = nullptr;
@@ -254,7 +254,7 @@ void ShmPeer::close() {
   remote_.forget();
   outgoing_.close();
   incoming_.close();
-  // Said aloud, as closing is not enough while a forked child holds a copy of the socket.
+  // shutdown() is needed since a forked child may hold a copy of the socket.
   ::shutdown(socket_.get(), SHUT_RDWR);
   ::epoll_ctl(home_.epoll, EPOLL_CTL_DEL, socket_.get(), nullptr);
   socket_.reset();
@@ -270,7 +270,7 @@ void ShmPeer::fail(Sink& sink, const std::string& cause) {
 void ShmPeer::fail(Sink& sink, const Status& status) {
   const std::string& cause = status.detail().cause;
   if (!cause.empty()) return fail(sink, cause);
-  // A limit of this process; the others hear it as well.
+  // A limit of this process. The other ranks hear the message as well.
   const bool is_own = status.code() == Code::invalid;
   const std::string who = is_own ? cat(home_.world.describe(home_.world.rank), ": ") : "";
   fail(sink, cat(who, status.message()));

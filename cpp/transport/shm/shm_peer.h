@@ -1,4 +1,4 @@
-// One rank of the same node: its socket (a sign of life, once the two have met), its rings, its
+// One rank of the same node: its socket (a liveness check after the handshake), its rings, its
 // memory.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace rdmacoll::shm {
 
-// What all peers of a rank share; outlives them.
+// State that all peers of a rank share. It outlives them.
 struct Home {
   const World& world;
   MemoryPool& pool;
@@ -29,8 +29,8 @@ struct Home {
   std::optional<bool> one_copy;
   Nanoseconds peer_timeout;
   const Doorbell& doorbell;
-  const uint64_t& probe;  // a random word that tells this rank from any other
-  int epoll;              // each peer watches its socket there, under its rank
+  const uint64_t& probe;  // a random word that identifies this rank
+  int epoll;              // each peer watches its socket there, with its rank as token
   Transport::Counters& counters;
 };
 
@@ -48,18 +48,18 @@ class ShmPeer {
   Outgoing& outgoing() { return outgoing_; }
   Incoming& incoming() { return incoming_; }
 
-  // Of a connected peer: looks at the ring. Returns whether anything happened.
+  // Call for a connected peer: reads the ring. Returns whether anything happened.
   bool poll(Sink& sink) {
     if (consumer_.empty() && !outgoing_.has_work() && !incoming_.has_work()) return false;
     return work(sink);
   }
-  // The socket has something to say, or we are still meeting.
+  // Call when the socket is readable, or during the handshake.
   void look_at_socket(Sink& sink);
   void keep_alive(Nanoseconds now, Sink& sink);
   bool arm();
   Nanoseconds next_deadline() const { return liveness_.next_deadline(); }
 
-  // The end: nothing is sent or read any more; what is mapped stays until destruction.
+  // Ends the connection: no later call sends or reads. Mappings stay until destruction.
   void close();
   void fail(Sink& sink, const std::string& cause);
   void fail(Sink& sink, const Status& status);
@@ -80,8 +80,8 @@ class ShmPeer {
   State state_ = State::greeting;
   Fd socket_;
   SocketMessage message_;
-  Status prepared_;       // watched by home_.epoll, with a channel if we make it
-  bool written_ = false;  // my part of the present step has left
+  Status prepared_;       // success if home_.epoll watches the socket and the dialer has a channel
+  bool written_ = false;  // this side's part of the present step has been sent
   bool can_read_ = false;
   bool heard_ = false;
   Fd channel_;

@@ -17,9 +17,9 @@ using shm::ShmPeer;
 
 namespace {
 
-constexpr uint32_t kDoorbellToken = UINT32_MAX;  // beside ranks
-// Sockets tell of death and heartbeats only: a look per millisecond is enough, and even the clock
-// is read only every so many polls (a poll takes tens of nanoseconds when nothing happens).
+constexpr uint32_t kDoorbellToken = UINT32_MAX;  // no rank has this number
+// Sockets report only a peer's end and heartbeats, so one check per millisecond is enough. An idle
+// poll is so short that even the clock is read only every few polls.
 constexpr Nanoseconds kLookInterval = kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
 constexpr int kEventsPerLook = 64;
@@ -166,7 +166,7 @@ bool ShmTransport::look_around(Nanoseconds now, Sink& sink) {
   }
   bool meeting = false;
   for (ShmPeer* peer : live_) {
-    // Whoever has not sent its greeting yet is not waiting for the socket alone.
+    // A peer may still have to send its greeting, so its socket need not be readable.
     if (!peer->connected()) peer->look_at_socket(sink);
     peer->keep_alive(now, sink);
     const bool failed = peer->state() == ShmPeer::State::failed;

@@ -1,5 +1,6 @@
-// Ranks of one node, over shared memory: rings for words, mapped pools and one-copy reads for
-// bytes, an eventfd to wake who sleeps. See Outgoing for the protocol and Doorbell for the wake-up.
+// Connects ranks of one node through shared memory. Rings carry records, mapped pools and one-copy
+// reads carry bytes, and an eventfd wakes a sleeping rank. See Outgoing for the protocol and
+// Doorbell for the wake-up.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +20,23 @@
 namespace rdmacoll {
 
 struct ShmOptions {
-  // process_vm_readv of memory outside the pool: unset = where the kernel permits it, false =
-  // never, true = a peer that cannot be read has failed. A pair uses it when both sides can.
+  // process_vm_readv of memory outside the pool. unset: if the kernel permits it. false: never.
+  // true: a peer that cannot be read has failed. A pair uses it when both sides can.
   std::optional<bool> one_copy;
   Nanoseconds peer_timeout = 5 * kSecond;
 };
 
 class ShmTransport final : public Transport {
  public:
-  // `pool` and `clock` outlive the transport; the pool of each peer stays mapped until the
+  // `pool` and `clock` outlive the transport. The pool of each peer stays mapped until the
   // transport is destroyed, so no view may be read after that.
   ShmTransport(const World& world, MemoryPool& pool, const Clock& clock, ShmOptions options);
   ~ShmTransport() override;
-  // When this is an error nothing else may be called.
+  // If this is an error, make no other call.
   const Status& opened() const { return opened_; }
 
-  // An authenticated, connected AF_UNIX stream socket to `peer`; one of the two sides is the
-  // dialer. Sink::connected follows, or peer_failed.
+  // Takes an authenticated, connected AF_UNIX stream socket to `peer`. One of the two sides is the
+  // dialer. Sink::connected or Sink::peer_failed follows.
   void adopt(int peer, Fd socket, bool dialer);
 
   void connect(int peer) override;  // nothing to do: sockets come through adopt()
@@ -60,7 +61,7 @@ class ShmTransport final : public Transport {
   Counters counters() const override { return counters_; }
 
  private:
-  shm::ShmPeer* usable(int peer);  // null: it has failed
+  shm::ShmPeer* usable(int peer);  // null if the peer has failed
   Status open();
   bool look_around(Nanoseconds now, Sink& sink);
 
@@ -74,8 +75,8 @@ class ShmTransport final : public Transport {
   Fd epoll_;
   Status opened_;
   std::vector<std::unique_ptr<shm::ShmPeer>> peers_;  // by rank
-  std::vector<shm::ShmPeer*> live_;                   // not failed
-  bool meeting_ = false;                              // some live one is not connected yet
+  std::vector<shm::ShmPeer*> live_;                   // peers that have not failed
+  bool meeting_ = false;                              // a live peer is not connected yet
   uint32_t polls_ = 0;
   Nanoseconds looked_at_;
 };

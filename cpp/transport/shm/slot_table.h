@@ -1,5 +1,5 @@
-// Finds what belongs to (traffic, lane, sequence). Flat, open addressing; slots are recycled with
-// the capacity of their vectors, so the steady state allocates nothing.
+// Finds the slot of (traffic, lane, sequence) in a flat table with open addressing. Slots are
+// recycled with the capacity of their vectors, so the steady state allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class SlotTable {
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
 
-  // The slot stays where it is until it is erased.
+  // The address of a slot is stable until its erasure.
   Slot* find(const Key& key) {
     for (std::size_t at = home(key);; at = next(at)) {
       if (entries_[at].slot == nullptr) return nullptr;
@@ -36,7 +36,7 @@ class SlotTable {
     }
   }
 
-  // `key` must not be there. The slot holds what its last owner left in it.
+  // `key` must be absent. The slot holds its last owner's contents.
   Slot& insert(const Key& key) {
     if (2 * (size_ + 1) > entries_.size()) grow();
     if (free_.empty()) free_.push_back(&slots_.emplace_back());
@@ -53,8 +53,8 @@ class SlotTable {
     RC_ASSERT(entries_[hole].slot != nullptr);
     free_.push_back(entries_[hole].slot);
     --size_;
-    // Close the gap: whatever may stand in the hole moves there (no tombstones, so that the table
-    // does not age).
+    // Closes the gap: an entry that may stand in the hole moves there. Tombstones would slow the
+    // table with age.
     for (std::size_t at = next(hole); entries_[at].slot != nullptr; at = next(at)) {
       const std::size_t wish = home(entries_[at].key);
       const bool stays = ((at - wish) & mask()) < ((at - hole) & mask());
@@ -90,8 +90,8 @@ class SlotTable {
   std::size_t mask() const { return entries_.size() - 1; }
   std::size_t next(std::size_t at) const { return (at + 1) & mask(); }
   std::size_t home(const Key& key) const {
-    // Sequences are counters with other counters in their high bits: every bit must count. (The
-    // finalizer of splitmix64.)
+    // Sequences are counters with other counters in their high bits, so every bit must count. This
+    // is the finalizer of splitmix64.
     uint64_t bits = key.sequence ^ (uint64_t{key.lane} << 56) ^
                     (uint64_t{static_cast<uint8_t>(key.traffic)} << 48);
     bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -118,7 +118,7 @@ class SlotTable {
   }
 
   std::vector<Entry> entries_;
-  std::deque<Slot> slots_;  // a deque: addresses are kept when it grows
+  std::deque<Slot> slots_;  // a deque keeps addresses when it grows
   std::vector<Slot*> free_;
   std::size_t size_ = 0;
 };
