@@ -1,6 +1,7 @@
-// After a plan: the decisions that some ranks have started and others not yet. Whoever is behind
-// runs them as soon as its caller submits what they name. Until all have joined in, or were told
-// why not, nobody reports their result: a rank that never submits its part takes part with zeros.
+// The decisions that some ranks had started, and others had not, when a plan ended. A rank that is
+// behind runs such a decision when its caller submits the operations. No rank reports the result
+// until every rank has submitted the operation or heard its error. A rank that never submits takes
+// part with zeros.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ namespace rdmacoll {
 
 class CatchUp {
  public:
-  // `agreed` is of the plan that has ended. `is_started`: here, and announced.
+  // `agreed` belongs to the plan that has ended. `is_started`: this rank has started and announced
+  // it.
   void expect(const Agreed& agreed, bool is_started) {
     for (const UnitKey& key : agreed.keys) units_[key] = {agreed.decision.sequence, is_started};
     missing_[agreed.decision.sequence] = agreed.keys.size();
@@ -23,7 +25,7 @@ class CatchUp {
   bool names(const UnitKey& key) const { return units_.contains(key); }
   bool has_announced(const UnitKey& key) const { return units_.at(key).is_announced; }
   uint64_t sequence_of(const UnitKey& key) const { return units_.at(key).sequence; }
-  // The first unit that has not caught up; null: it waits for none.
+  // The first unit of the decision that has not caught up, or null.
   const UnitKey* unit_of(uint64_t sequence) const {
     for (const auto& [key, unit] : units_) {
       if (unit.sequence == sequence) return &key;
@@ -31,8 +33,9 @@ class CatchUp {
     return nullptr;
   }
 
-  // Every rank has the unit, or hears its verdict now. The root counts, and learns the sequence
-  // that waits for nothing more; the others are told.
+  // Called when every rank has the unit or hears its verdict. Returns the sequence of the decision
+  // once none of its units is missing. The root counts units; the other ranks receive a
+  // CaughtUpMessage.
   std::optional<uint64_t> unit_caught_up(const UnitKey& key) {
     const auto found = units_.find(key);
     if (found == units_.end()) return std::nullopt;
@@ -52,7 +55,7 @@ class CatchUp {
     bool is_announced = false;
   };
   std::map<UnitKey, Unit> units_;
-  std::map<uint64_t, std::size_t> missing_;  // units, by sequence
+  std::map<uint64_t, std::size_t> missing_;  // number of missing units, by sequence
 };
 
 }  // namespace rdmacoll

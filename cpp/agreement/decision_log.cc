@@ -8,7 +8,7 @@
 namespace rdmacoll {
 namespace {
 
-// Segments that are this many times shorter than they should be cost time that a person would mind.
+// Segments shorter than the best length by this factor slow an operation noticeably.
 constexpr uint64_t kCutShort = 4;
 
 }  // namespace
@@ -40,8 +40,8 @@ int DecisionLog::offer(ReadyUnit unit) {
   return -1;
 }
 
-// Only what is summed in the same order in any company may share a batch, else the bits of a result
-// would depend on timing: in canonical order alone and in a batch of `bytes`.
+// Only sums in canonical order, alone and in a batch of `bytes`, may share a batch. Otherwise the
+// bits of a result would depend on timing.
 bool DecisionLog::fuses(const Offer& offer, uint64_t bytes, bool one_node) const {
   if (offer.descriptor.kind != Kind::allreduce || offer.bytes > rules_.fuse_unit_bytes ||
       bytes > rules_.fuse_batch_bytes) {
@@ -61,8 +61,8 @@ bool DecisionLog::may_share(const Offer& a, const Offer& b) const {
 Facts DecisionLog::facts_of(const Offer& offer, uint64_t bytes, bool one_node) const {
   const Descriptor& what = offer.descriptor;
   const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
-  // More than this offer: a batch, whose sums are the same as in any company. What is forced ends
-  // it instead.
+  // More bytes than this offer mean a batch, which requires the canonical order. A forced algorithm
+  // takes precedence, and ends the batch instead.
   const bool is_batch = bytes > offer.bytes && rules_.forced.empty();
   const bool is_canonical = rules_.canonical || is_batch;
   return {world_.size(),        one_node, bytes,         is_wide,       is_canonical, rules_.forced,
@@ -102,7 +102,7 @@ std::optional<DecisionLog::Formed> DecisionLog::form(bool one_node) {
   }
   const Choice choice = choose(first, bytes, one_node);
   formed.decision.algorithm = choice.algorithm;
-  // Sums in float32 take twice the memory.
+  // The wide sums (float32) of 16-bit floats take twice the memory.
   const Descriptor& what = first.descriptor;
   const bool is_wide = has_wide_sums(what.kind, what.dtype, what.op);
   formed.decision.segment_bytes =

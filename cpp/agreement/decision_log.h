@@ -1,5 +1,5 @@
-// The one place where it is decided what runs next. The root forms decisions; everybody, the root
-// included, accepts them in the order of their sequence and obeys.
+// Decides which operations run next. The root forms decisions. All ranks, including the root,
+// accept and run them in the order of their sequence.
 #pragma once
 
 #include <cstdint>
@@ -25,27 +25,28 @@ class DecisionLog {
     std::optional<uint64_t> segment_bytes;
     int servers = 0;
     uint64_t segment_bytes_max = UINT64_MAX;
-    // Loose operations up to this size share a batch, up to that many bytes together.
+    // Operations up to fuse_unit_bytes share a batch of at most fuse_batch_bytes.
     uint64_t fuse_unit_bytes = 64 << 10;
     uint64_t fuse_batch_bytes = 1 << 20;
   };
   DecisionLog(const World& world, DescriptorTable& table, Rules rules);
 
-  // Root: what has become ready, in the order of readiness. Returns -1, or a rank whose numbers of
-  // rows do not fit the operation.
+  // Root: appends an operation that became ready. Returns -1, or the first rank whose row counts do
+  // not fit the operation.
   int offer(ReadyUnit unit);
-  // Root: decisions for as many batches as have `room`, with the numbers that they need first.
+  // Root: the next decision, and the descriptor numbers that must be sent before it.
   struct Formed {
     std::vector<InternMessage> interns;
     Decision decision;
-    bool is_cut_short = false;  // the pool allows segments of a small part of what would be best
+    bool is_cut_short = false;  // the pool allows only a small part of the best segment size
   };
   std::optional<Formed> form(bool one_node);
   bool waiting() const { return !offered_.empty(); }
 
-  // Everybody: false when the sequence has a gap.
+  // All ranks. Returns false if the sequence has a gap.
   bool accept(const Decision& decision) { return decision.sequence == accepted_++; }
-  // Root: a plan decides from now on; it has decided up to what was accepted.
+  // Root: withdraw_offers() drops the offers when a plan begins. go_on() continues behind the
+  // decisions that were accepted meanwhile.
   void withdraw_offers() { offered_.clear(); }
   void go_on() { formed_ = accepted_; }
   uint64_t accepted() const { return accepted_; }
@@ -56,7 +57,7 @@ class DecisionLog {
     Descriptor descriptor;
     uint64_t bytes;
     int64_t most_rows;  // as in Decision
-    bool is_even;       // alltoall: all give all as much
+    bool is_even;       // alltoall: all pairs exchange the same number of rows
   };
   bool fuses(const Offer& offer, uint64_t bytes, bool one_node) const;
   bool may_share(const Offer& a, const Offer& b) const;

@@ -1,4 +1,4 @@
-// Numbers for descriptors, given by the root and known to every rank before they are used.
+// Numbers for descriptors. The root assigns them, and every rank learns a number before it is used.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace rdmacoll {
 
 class DescriptorTable {
  public:
-  // Beyond this many, descriptors travel in full: a program that invents names forever must not
-  // grow without bound.
+  // Beyond this limit descriptors travel in full. It bounds the memory of programs that invent new
+  // names forever.
   static constexpr std::size_t kDescriptorsMax = 65536;
 
-  // Root: the number of `bytes`, and whether it is new (then everybody must be told). 0: full.
+  // Root: the number of `bytes`. `is_new`: all ranks must be told. Returns 0 if the table is full.
   uint32_t intern(const std::string& bytes, bool& is_new) {
     is_new = false;
     if (const uint32_t id = find(bytes); id != 0) return id;
@@ -26,7 +26,7 @@ class DescriptorTable {
     add(static_cast<uint32_t>(texts_.size()) + 1, bytes);
     return static_cast<uint32_t>(texts_.size());
   }
-  // The others: numbers come in order.
+  // The other ranks: numbers must arrive in order.
   bool is_next(uint32_t id) const {
     return id == texts_.size() + 1 && texts_.size() < kDescriptorsMax;
   }
@@ -44,7 +44,7 @@ class DescriptorTable {
     const uint32_t id = find(bytes);
     return id != 0 ? DescriptorRef{id, {}} : DescriptorRef{0, bytes};
   }
-  // Null: a number that was never given.
+  // Returns null for a number that was never assigned.
   const std::string* resolve(const DescriptorRef& descriptor) const {
     return descriptor.id == 0 ? &descriptor.bytes : text(descriptor.id);
   }

@@ -14,23 +14,25 @@ constexpr const char* kUnknown =
     "a number of an operation that nobody has given, or one that cannot run";
 constexpr const char* kOutOfPlace = "a message of the agreement that only another rank may send";
 
-// Numbers of unnamed operations: so many no job submits, and numbers behind them do not overflow.
+// The limit for numbers of unnamed operations. No job submits so many, and later numbers do not
+// overflow.
 constexpr int64_t kNumberMax = int64_t{1} << 60;
-// An operation that waits for longer than a year has ended with an error before.
+// An operation ends with an error long before it has waited for a year.
 constexpr Nanoseconds kAgeMax = 366 * 24 * 3600 * kSecond;
-// Ranks are at most a few batches apart; this leaves room for many more in flight.
+// Ranks are at most a few batches apart. The limit leaves room for many more in flight.
 constexpr uint64_t kSequencesApart = 4096;
-// Each rank goes through all segments of a batch, those without bytes too: so many are 64 TiB in
-// segments of 4 MiB. A segment, or a rank's share of it, has at least a cache line.
+// The limit for the segments of a batch. Each rank steps through all segments, including empty
+// ones. The limit equals 64 TiB in segments of 4 MiB. A segment, or a rank's share of it, has at
+// least one cache line.
 constexpr uint64_t kSegmentsMax = uint64_t{1} << 24;
 constexpr uint64_t kCacheLine = 64;
-constexpr uint64_t kPageBytes = 4096;  // shared results begin with one
+constexpr uint64_t kPageBytes = 4096;  // shared results are aligned to pages
 
 bool is_number(int64_t iteration) { return iteration >= 0 && iteration <= kNumberMax; }
 
 bool has_rows(const Descriptor& descriptor) { return row_of(descriptor.kind).first_may_differ; }
 
-// Operations that share a batch are sums of one dtype, which are treated alike.
+// Operations may share a batch if they are sums with equal dtype, operator and scales.
 bool may_share(const Descriptor& a, const Descriptor& b) {
   return a.kind == Kind::allreduce && b.kind == Kind::allreduce && a.dtype == b.dtype &&
          a.op == b.op && a.prescale == b.prescale && a.postscale == b.postscale;
@@ -49,7 +51,7 @@ bool Gate::is_near(uint64_t sequence) const {
                               : sequence - accepted <= kSequencesApart;
 }
 
-// A number keeps its meaning: it is read once.
+// Descriptors with a number are decoded once, since a number keeps its meaning.
 const Descriptor* Gate::sound(const DescriptorRef& ref) {
   const std::string* bytes = facts_.table.resolve(ref);
   if (bytes == nullptr) return nullptr;
@@ -75,7 +77,7 @@ std::string Gate::complaint(int sender, const ReadyMessage& message) {
   if (!is_child(sender)) return kOutOfPlace;
   const uint32_t era = facts_.plan.era();
   if (message.era > era) return cat("readiness of era ", message.era, " in era ", era);
-  if (message.era < era) return "";  // void
+  if (message.era < era) return "";  // an earlier era is void
   for (const ReadyRecord& record : message.records) {
     std::string what = complaint_about(sender, record);
     if (!what.empty()) return what;
@@ -96,7 +98,7 @@ std::string Gate::complaint_about(int sender, const ReadyRecord& record) {
   }
   const std::string* bytes = facts_.table.resolve(record.descriptor);
   if (bytes == nullptr) return kUnknown;
-  if (is_refusal(*bytes)) {  // it may be wrong in any way, and never runs
+  if (is_refusal(*bytes)) {  // a refusal may have any error, and never runs
     Descriptor refused;
     const bool is_right = decode_descriptor(*bytes, refused) && record.rows.empty();
     return is_right ? "" : "a refusal that cannot be read";
@@ -109,7 +111,7 @@ std::string Gate::complaint_about(int sender, const ReadyRecord& record) {
   return complaint_about_rows(record, *descriptor);
 }
 
-// Each rank that the record is about has said its rows, once.
+// Each rank of the record must have sent its row counts once.
 std::string Gate::complaint_about_rows(const ReadyRecord& record,
                                        const Descriptor& descriptor) const {
   if (!has_rows(descriptor)) return record.rows.empty() ? "" : "rows of an operation without any";
@@ -136,7 +138,7 @@ std::string Gate::complaint_about_rows(const ReadyRecord& record,
 
 std::string Gate::complaint(int sender, const FrozenMessage& message) {
   if (!is_child(sender)) return kOutOfPlace;
-  // Perhaps no plan goes on, since a rank has left.
+  // The plan may have ended already, because a rank has left.
   if (facts_.plan.phase() != PlanMode::Phase::frozen || message.era != facts_.plan.era()) return "";
   if (message.least < facts_.plan.start() || !is_near(message.least) ||
       !is_near(message.furthest) ||
@@ -181,10 +183,10 @@ std::string Gate::complaint(int sender, const Decision& decision) {
     const Descriptor* descriptor = sound(unit.descriptor);
     if (descriptor == nullptr) return kUnknown;
     units_.push_back({descriptor, unit.iteration});
-    // A descriptor in full has one place: there are none in a batch.
+    // A batch has only descriptors with numbers: there is one place for a full descriptor.
     if (unit.descriptor.id == 0 && decision.units.size() > 1) return kUnknown;
   }
-  // A server hears of all decisions, without their rows, and takes part in some.
+  // A server receives all decisions without their rows, and takes part in some.
   if (is_server() && decision.algorithm != Algorithm::parameter_server) return "";
   const std::size_t receivers =
       decision.rows.empty() ? 0 : tree_subtree(world_.rank, world_.size()).size();
@@ -192,7 +194,7 @@ std::string Gate::complaint(int sender, const Decision& decision) {
       {decision.algorithm, decision.segment_bytes, decision.rows, decision.most_rows, receivers});
 }
 
-// Of the units in hand.
+// Checks the operations in units_.
 std::string Gate::complaint_about(const Batch& batch) {
   const Descriptor& first = *units_.front().descriptor;
   for (const Unit& unit : units_) {
@@ -220,11 +222,11 @@ std::string Gate::complaint_about(const Batch& batch) {
   return "";
 }
 
-// And how much they are: no more than can be counted.
+// Also checks that their sizes can be counted. `moves_bytes`: whether any rank sends data.
 bool Gate::are_rows_right(const Batch& batch, const Descriptor& descriptor,
                           bool& moves_bytes) const {
   const auto ranks = static_cast<uint64_t>(world_.size());
-  uint64_t largest = 0;  // of what is cut in segments
+  uint64_t largest = 0;  // bytes that are cut in segments
   if (!has_rows(descriptor)) {
     if (!batch.rows.empty() || batch.most_rows != 0) return false;
     for (const Unit& unit : units_) largest += unit.descriptor->bytes();
@@ -299,7 +301,7 @@ std::string Gate::complaint(int sender, const PlanMessage& message) {
   return "";
 }
 
-// This rank has reported how far it is.
+// Valid only after this rank has reported its progress in the plan.
 std::string Gate::complaint(int sender, const ResumeMessage& message) {
   if (is_server() || !is_parent(sender)) return kOutOfPlace;
   const uint64_t accepted = facts_.log.accepted();

@@ -1,8 +1,8 @@
-// The gate of the agreement: each message of another rank is held against what this rank knows,
-// before the message has any effect. A message that does not fit is its sender's fault. An
-// assertion that fails behind the gate is a bug of this process.
+// The gate of the agreement. Each message of another rank is checked against the state of this rank
+// before it has any effect. A message that does not fit is its sender's fault. A failed assertion
+// behind the gate is a bug of this process.
 //
-// Pure: it knows the set and its state of agreement, and no transport.
+// Pure: the gate knows the set and its state of agreement, and no transport.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@
 
 namespace rdmacoll {
 
-// The largest operation of one rank, in bytes. Sums over the ranks of any world stay in 64 bits.
+// The largest operation of one rank, in bytes. Sums over the ranks of any world fit 64 bits.
 inline constexpr uint64_t kOperationBytesMax = uint64_t{1} << 46;
 
 class Gate {
  public:
   struct Facts {
-    const World& world;  // the set, with the rank of this process in it
-    int servers = 0;     // beside the ranks of the set
+    const World& world;  // the set, with this process's rank in it
+    int servers = 0;     // servers of the job that are not ranks of the set
     const DescriptorTable& table;
     const Readiness& readiness;
     const DecisionLog& log;
@@ -38,8 +38,8 @@ class Gate {
   };
   explicit Gate(const Facts& facts);
 
-  // The end of the sentence "it sent ..." about a message that does not fit, or "". `sender` is a
-  // rank of the set.
+  // Checks a message of `sender`, a rank of the set. Returns "" for a valid message. Otherwise
+  // returns the end of the sentence "it sent ...".
   std::string complaint(int sender, const ReadyMessage& message);
   std::string complaint(int sender, const InternMessage& message);
   std::string complaint(int sender, const Decision& decision);
@@ -58,13 +58,13 @@ class Gate {
     const Descriptor* descriptor;
     int64_t iteration;
   };
-  // What a decision of the log and one of a plan have in common.
+  // The fields that decisions of the log and of a plan share.
   struct Batch {
     Algorithm algorithm;
     uint64_t segment_bytes;
     const RowTable& rows;
     int64_t most_rows;
-    // An alltoall has a number for each of these ranks, or one for all of them.
+    // An alltoall has a row count for each of these ranks, or one for all of them.
     std::size_t receivers;
   };
 
@@ -74,22 +74,23 @@ class Gate {
   // Whether a sequence is near those that this rank has accepted.
   bool is_near(uint64_t sequence) const;
   bool is_unplanned() const { return facts_.plan.phase() == PlanMode::Phase::log; }
-  // Null: nobody has given the number, or the descriptor is none that can run here.
+  // Null if the number was never assigned, or if the descriptor cannot run here.
   const Descriptor* sound(const DescriptorRef& ref);
   std::string complaint_about(int sender, const ReadyRecord& record);
   std::string complaint_about_rows(const ReadyRecord& record, const Descriptor& descriptor) const;
-  std::string complaint_about(const Batch& batch);  // of units_
+  std::string complaint_about(const Batch& batch);  // checks units_
   bool are_rows_right(const Batch& batch, const Descriptor& descriptor, bool& moves_bytes) const;
   bool has_a_unit_twice() const;
 
   const Facts facts_;
   const World& world_;
-  const int parent_;  // the root's is -1, a server's the root
-  // By number. Descriptors that cannot run are null.
+  const int parent_;  // -1 at the root; the root at a server
+  // Indexed by number - 1. Descriptors that cannot run are null.
   std::vector<std::unique_ptr<const Descriptor>> known_;
-  Descriptor read_;                   // of a descriptor in full
-  std::vector<Unit> units_;           // of the decision in hand; kept for its capacity
-  std::map<int, uint32_t> reported_;  // by child: the era of the last plan that it has reported on
+  Descriptor read_;  // the last full descriptor
+  // the operations of the decision being checked; a member to reuse its memory
+  std::vector<Unit> units_;
+  std::map<int, uint32_t> reported_;  // by child: the era of the last plan that it reported on
 };
 
 }  // namespace rdmacoll

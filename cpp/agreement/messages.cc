@@ -166,7 +166,7 @@ FailureMessage get_failure(Reader& reader, int ranks) {
   message.rank = reader.get<int32_t>();
   message.status = get_status(reader, ranks);
   if (message.rank < 0 || message.rank >= ranks) reader.fail();
-  const int named = message.status.detail().rank;  // ranks that connect later hear it, too
+  const int named = message.status.detail().rank;  // ranks that connect later receive it, too
   if (named < 0 || named >= ranks) reader.fail();
   return message;
 }
@@ -318,7 +318,7 @@ uint32_t epoch_of(std::span<const std::byte> bytes) { return Reader(bytes).get<u
 
 uint32_t addressed_set(std::span<const std::byte> bytes) {
   Reader reader(bytes);
-  reader.get<uint32_t>();  // epoch_of()
+  reader.get<uint32_t>();  // skip the epoch
   return reader.get<uint32_t>();
 }
 
@@ -326,7 +326,7 @@ bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message
             int servers) {
   Reader reader(bytes);
   const bool ours = reader.get<uint32_t>() == epoch;
-  reader.get<uint32_t>();  // addressed_set()
+  reader.get<uint32_t>();  // skip the set
   switch (reader.get<uint8_t>()) {
     case 0:
       message = get_ready(reader, ranks);

@@ -1,4 +1,4 @@
-// What goes over the control tree. Encoded with base/wire, decoded with every field checked.
+// The messages of the control tree. They are encoded with base/wire. Decoding checks every field.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 
 namespace rdmacoll {
 
-// An agreed description of an operation: a number once the root has given one, before that in full.
+// Refers to a descriptor: by number once the root has assigned one, in full before that.
 struct DescriptorRef {
-  uint32_t id = 0;  // 0: `bytes` says it
+  uint32_t id = 0;  // 0: `bytes` has the descriptor
   std::string bytes;
 };
 
@@ -27,31 +27,31 @@ struct ReadyRecord {
   int64_t iteration = 0;
   int32_t origin = 0;
   bool subtree = false;
-  // What a rank alone knows of its rows (own_rows in cut.h): rank, numbers.
+  // The row counts that only a rank itself knows (own_rows() in cut.h), by rank.
   std::vector<std::pair<int32_t, std::vector<int64_t>>> rows;
-  // Of the tensors, for people: what `origin` calls them. No part of what has to agree. Like the
-  // descriptor it is said once: "" when that is a number, but for unnamed operations.
+  // The tensors' labels at `origin`, for error messages. Ranks need not agree on them. They are
+  // sent once, like the descriptor: "" if the descriptor is a number and the operation has a name.
   std::string labels = {};
-  // Names whose order has to agree: listing.h. "": there are none, or those that `origin` has said
-  // for this operation last.
+  // Names whose order must agree (listing.h). "": none, or the same names that `origin` sent for
+  // this operation before.
   std::string listing = {};
-  Nanoseconds age = 0;  // since the first rank submitted it: said again, it is no younger
-  // No operation: `origin` has no data left, and takes part with zeros in what the others sum,
-  // until all have joined. `iteration`: the number that its next unnamed operation would have.
+  Nanoseconds age = 0;  // since the first rank submitted it; repeated records keep it
+  // A join, and no operation: `origin` has no data left. It takes part with zeros in sums until all
+  // ranks have joined. `iteration`: the number of its next unnamed operation.
   bool joins = false;
 };
 struct ReadyMessage {
   std::vector<ReadyRecord> records;
-  uint32_t era = 0;  // of another one than the receiver's it is void: everybody says it again
+  uint32_t era = 0;  // readiness of another era is void; ranks send it again
 };
 
-// Downward: from now on this number means this descriptor.
+// Downward: assigns a number to a descriptor.
 struct InternMessage {
   uint32_t id = 0;
   std::string bytes;
 };
 
-// Downward: these operations, together, now. Everybody runs decisions in the order of `sequence`.
+// Downward: run these operations together, now. All ranks run decisions in the order of `sequence`.
 struct DecisionUnit {
   DescriptorRef descriptor;
   int64_t iteration = 0;
@@ -61,84 +61,84 @@ struct Decision {
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
   std::vector<DecisionUnit> units;
-  // By rank, where ranks give or get different numbers. Of an alltoall one number for all, or those
-  // for the receiver of this message and for all below it in the tree.
+  // By rank, if row counts differ between ranks. An alltoall has, by sender, one number for all
+  // receivers, or one for each rank in the subtree of the message's receiver.
   std::vector<std::vector<int64_t>> rows;
-  int64_t most_rows = 0;  // alltoall: that anybody gives to anybody
+  int64_t most_rows = 0;  // alltoall: the maximum over all pairs of ranks
 };
 
-// Downward: the decisions from `start` on are these, over and over, until somebody says otherwise:
-// nobody asks, nobody answers. The eras of the log and of plans take turns.
+// Downward: the decisions from `start` on are these, repeated until a rank leaves the plan. Ranks
+// exchange no messages meanwhile. The eras of the log and of plans alternate.
 struct PlannedUnit {
   uint32_t descriptor = 0;
-  bool numbered = false;  // unnamed: its iteration is the next number
+  bool numbered = false;  // unnamed: takes the next number as its iteration
   int64_t iteration = 0;
 };
 struct PlannedDecision {
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
   std::vector<PlannedUnit> units;
-  std::vector<std::vector<int64_t>> rows = {};  // as all ranks have said them
+  std::vector<std::vector<int64_t>> rows = {};  // the row counts of all ranks
   int64_t most_rows = 0;                        // as in Decision
 };
 struct PlanMessage {
   uint32_t era = 0;
   uint64_t start = 0;
-  int64_t first_number = 0;  // of the numbered units
+  int64_t first_number = 0;  // the number of the first numbered unit
   std::vector<PlannedDecision> decisions;
 };
 
-// To everybody along the tree: what this rank has to do is not in the plan, or does not come its
-// way.
+// Along the tree, to all ranks: this rank leaves the plan. Either its operation is not in the plan,
+// or the planned operation does not come.
 struct FreezeMessage {
   uint32_t era = 0;
 };
 
-// Upward: nobody in my subtree starts anything more; so far they had taken at least and at most so
-// many decisions.
+// Upward: all ranks of this subtree have stopped taking decisions. The message has the least and
+// the largest number of decisions that one of them has taken.
 struct FrozenMessage {
   uint32_t era = 0;
   uint64_t least = 0;
   uint64_t furthest = 0;
 };
 
-// Downward: back to the log. What somebody has started, the plan's decisions up to `furthest`,
-// everybody runs.
+// Downward: return to the log. All ranks run the plan's decisions up to `furthest`, since some rank
+// has started them.
 struct ResumeMessage {
   uint32_t era = 0;
   uint64_t least = 0;
   uint64_t furthest = 0;
 };
 
-// Downward, after a plan: every rank has what this decision needs, or has heard the verdict of what
-// it has not.
+// Downward, after a plan: every rank has the operations of this decision, or has heard the error of
+// the missing ones.
 struct CaughtUpMessage {
   uint64_t sequence = 0;
 };
 
-// Downward, after a plan: every rank has what this decision needs, but some with other numbers of
-// rows than the plan has. It is run with those of the plan, and for nothing: then everybody says
-// again what it has, and the log decides.
+// Downward, after a plan: some ranks have other row counts than the plan for this decision. The
+// decision runs with the planned rows, and its result is discarded. Then all ranks send their
+// readiness again, and the log decides.
 struct AnewMessage {
   uint64_t sequence = 0;
 };
 
-// From the first member to all others: where the results of this decision lie, in its pool, or
-// kNoPlace: each has its own.
+// From the first member to all others: the place of a decision's results in the first member's
+// pool. kNoPlace: each rank uses its own memory.
 struct PlaceMessage {
   static constexpr uint64_t kNoPlace = UINT64_MAX;
   uint64_t sequence = 0;
   uint64_t offset = kNoPlace;
 };
 
-// Downward: all ranks have joined, and go on as before.
+// Downward: all ranks have joined. Normal operation resumes.
 struct AllJoinedMessage {
-  int32_t last = -1;        // the rank that was the last
-  int64_t next_number = 0;  // of unnamed operations from here on
+  int32_t last = -1;        // the last rank that joined
+  int64_t next_number = 0;  // the number of the next unnamed operation
 };
 
-// Downward: this operation ends with an error on these ranks. They have submitted it and cannot
-// submit it again before they hear this, so it meets the operation that it is about.
+// Downward: this operation ends with an error on these ranks. They have submitted it. They cannot
+// submit it again before this message, so the verdict cannot meet a later operation.
 struct VerdictMessage {
   std::string name;
   int64_t iteration = 0;
@@ -146,30 +146,30 @@ struct VerdictMessage {
   Status status;
 };
 
-// To everybody: a rank is gone. The first sentence wins.
+// To all ranks: a rank has failed. The first message about it wins.
 struct FailureMessage {
   int32_t rank = -1;
   Status status;
 };
 
-// To everybody along the tree: a rank goes, by its own will. `cause` is "" for a clean end.
+// Along the tree, to all ranks: a rank leaves on its own. `cause` is "" for a clean end.
 struct LeavingMessage {
   int32_t rank = -1;
-  bool unfinished = false;  // it had operations in flight
-  // By set: the decisions that it has taken part in. A set that it is not in has none.
+  bool unfinished = false;  // operations were in flight
+  // By set: the number of decisions that it has taken part in. Sets without this rank are absent.
   std::map<uint32_t, uint64_t> started;
   std::string cause;
 };
 
-// To each connected peer: my connection is about to close, and nothing is wrong.
+// To each connected peer: this rank is about to close the connection, without an error.
 struct GoodbyeMessage {
-  LeavingMessage leaving;  // may come before the one along the tree, and before decisions
+  LeavingMessage leaving;  // may arrive before the one along the tree, and before decisions
 };
 
-// The answer to it: I have all that I need of you.
+// The answer to a GoodbyeMessage: this rank needs nothing more from the peer.
 struct FarewellMessage {};
 
-// A message that is too long for a transport comes in several of these.
+// A part of a message that is too long for a transport.
 struct FragmentMessage {
   bool is_last = false;
   std::string bytes;
@@ -181,17 +181,17 @@ using Message = std::variant<ReadyMessage, InternMessage, Decision, VerdictMessa
                              FrozenMessage, ResumeMessage, CaughtUpMessage, FragmentMessage,
                              FarewellMessage, AllJoinedMessage, AnewMessage, PlaceMessage>;
 
-// Every control message begins with the epoch of its world, and the set that it is for: its ranks
-// are the set's. What is about the world is for set 0.
+// Encodes a message. Each message begins with the epoch of its world and the process set it is for.
+// Its ranks are ranks of that set. Messages about the world are for set 0.
 std::vector<std::byte> encode(uint32_t epoch, const Message& message, uint32_t set = 0);
-// The same, in as many messages as a transport takes it. The parts are for set 0: which set the
-// whole is for, it says itself.
+// Encodes a message in as many parts as the transport requires. The parts are for set 0. The whole
+// message names its own set.
 std::vector<std::vector<std::byte>> encode_in_parts(uint32_t epoch, const Message& message,
                                                     uint32_t set = 0);
 uint32_t epoch_of(std::span<const std::byte> bytes);
 uint32_t addressed_set(std::span<const std::byte> bytes);
-// False: not a message of this epoch, or damaged. `ranks`: how many the set has; `servers`: how
-// many others the job has, which may fail and leave.
+// Decodes a message. Returns false if it is damaged, or belongs to another epoch. `ranks`: the size
+// of the set. `servers`: further processes of the job, which may fail and leave.
 bool decode(uint32_t epoch, int ranks, std::span<const std::byte> bytes, Message& message,
             int servers = 0);
 

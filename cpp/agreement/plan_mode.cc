@@ -7,7 +7,7 @@
 namespace rdmacoll {
 namespace {
 
-// Of a numbered unit: without its number.
+// The key of a numbered unit has no number yet.
 UnitKey key_of(const PlannedUnit& unit, const std::string& descriptor) {
   if (unit.numbered) return {};
   return {std::string(descriptor_name(descriptor)), unit.iteration};
@@ -21,7 +21,7 @@ bool PlanMode::begin(const PlanMessage& message) {
   numbered_.clear();
   numbered_before_.clear();
   period_.clear();
-  period_.reserve(message.decisions.size());  // meanings point there
+  period_.reserve(message.decisions.size());  // Meaning::agreed points into it
   for (const PlannedDecision& decision : message.decisions) {
     numbered_before_.push_back(numbered_.size());
     Agreed& agreed = period_.emplace_back();
@@ -49,7 +49,7 @@ bool PlanMode::begin(const PlanMessage& message) {
   return true;
 }
 
-// Of all ranks, and what this one has of them.
+// Takes over the row counts of all ranks, and selects the ones of this rank.
 bool PlanMode::take_rows(const PlannedDecision& decision, Agreed& agreed) const {
   for (const PlannedUnit& unit : decision.units) {
     const std::string* bytes = table_.text(unit.descriptor);
@@ -63,7 +63,7 @@ bool PlanMode::take_rows(const PlannedDecision& decision, Agreed& agreed) const 
   if (decision.rows.size() != world_.members.size()) return false;
   agreed.own_rows = decision.rows[world_.rank];
   RowTable rows = decision.rows;
-  if (decision.most_rows > 0) {  // an alltoall: as its decision would have come here
+  if (decision.most_rows > 0) {  // an alltoall: only the numbers for this rank, as in a decision
     std::vector<int> all(world_.members.size());
     std::iota(all.begin(), all.end(), 0);
     if (!columns_of(decision.rows, all, {world_.rank}, rows)) return false;
@@ -107,7 +107,7 @@ const Agreed& PlanMode::decision(uint64_t sequence) {
   return agreed;
 }
 
-// Mostly the next one.
+// Usually the next sequence.
 void PlanMode::go_to(uint64_t sequence) {
   if (sequence == at_.sequence + 1) {
     if (++at_.place == period()) {

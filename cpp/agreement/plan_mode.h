@@ -1,10 +1,10 @@
-// Which decisions come next when nobody takes any: the order that has repeated itself. Also how
-// ranks find together again when one of them has something else to do.
+// Plan mode: ranks run a repeated order of decisions without messages, and leave it together.
 //
-// A rank takes the next decision of the plan as soon as it has submitted what that names. Since all
-// have the same plan from the same sequence on, all take the same decisions; only how far they are
-// differs. To leave the plan everybody first stops taking decisions and says how many it has taken;
-// what the furthest has started, everybody runs, and there the log goes on.
+// A rank takes the next decision of the plan as soon as its caller has submitted the operations.
+// All ranks have the same plan from the same sequence on, so all take the same decisions. They
+// differ only in their progress. To leave the plan, all ranks stop taking decisions and report
+// their progress. All ranks then run the decisions up to the furthest rank's, and the log continues
+// there.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,15 @@
 
 namespace rdmacoll {
 
-// A decision, and what this rank calls the operations in it.
+// A decision, with the keys of its operations on this rank.
 struct Agreed {
-  Decision decision;  // without its rows
+  Decision decision;  // its `rows` are not used
   std::vector<UnitKey> keys;
-  // The decision's, which operations and recipes share; null: none. In a plan they are the same
-  // ones each time.
+  // The row counts of the decision, shared by operations and recipes. Null if there are none. A
+  // plan reuses one table.
   RowsRef rows = nullptr;
   bool is_planned = false;
-  std::vector<int64_t> own_rows = {};  // planned: what this rank is to say of them (own_rows())
+  std::vector<int64_t> own_rows = {};  // planned: the row counts expected of this rank (own_rows())
 };
 
 class PlanMode {
@@ -44,35 +44,39 @@ class PlanMode {
   std::size_t period() const { return plan_.decisions.size(); }
   uint64_t start() const { return plan_.start; }
 
-  // False: not of the next era, with a number that was never given, or with rows that do not fit.
+  // Begins a plan. Returns false if the plan is not of the next era, uses a number that was never
+  // assigned, or has row counts that do not fit.
   bool begin(const PlanMessage& message);
-  // Whether the plan names this operation, now or later.
+  // Whether the plan contains this operation, now or later.
   bool fits(const Operation& operation) const;
-  // The decision of this sequence, which is not before the plan's start.
+  // The decision at `sequence`, which must not be before the plan's start.
   const Agreed& decision(uint64_t sequence);
-  // Whether that is about this operation and no other. One that comes again is not compared again.
+  // Whether `agreed` is about this operation alone. The result is cached in a prepared operation.
   bool is_about(const Agreed& agreed, Operation& operation) const;
-  // Whether it has as many rows as planned, where that is its rank's own business.
+  // Whether the operation has the planned row counts of this rank. True for kinds without row
+  // counts.
   bool says_own_rows(const Agreed& agreed, const Operation& operation) const;
-  // What all ranks said of their rows when that was decided.
+  // The planned row counts of all ranks for this decision.
   const RowTable& rows_of(uint64_t sequence) const {
     return plan_.decisions[(sequence - plan_.start) % period()].rows;
   }
 
   void freeze() { phase_ = Phase::frozen; }
-  // How far a child's subtree, or this rank, has come. True when all have said it: see range().
+  // Takes the progress of this rank or of a child's subtree. Returns true once all have reported.
+  // least() and furthest() then have the range.
   bool report(uint64_t least, uint64_t furthest);
   uint64_t least() const { return least_; }
   uint64_t furthest() const { return furthest_; }
 
-  // Whether decisions from `least` to `furthest` (excluded) name an operation twice: no two ranks
-  // are so far apart, since its next run begins when all ranks have begun this one.
+  // Whether the decisions from `least` to `furthest` (excluded) name an operation twice. Ranks are
+  // never so far apart: the next run of an operation begins only when all ranks have begun this
+  // one.
   bool repeats_within(uint64_t least, uint64_t furthest) const;
 
   void resume(uint32_t era);
 
  private:
-  struct Meaning {  // of a name
+  struct Meaning {  // the operation that a name or number stands for
     uint32_t descriptor = 0;
     const Agreed* agreed = nullptr;
   };
@@ -87,13 +91,14 @@ class PlanMode {
   uint32_t era_ = 0;
   PlanMessage plan_;
   std::map<UnitKey, Meaning> named_;
-  std::vector<Meaning> numbered_;             // in the order of their numbers
-  std::vector<std::size_t> numbered_before_;  // by decision of the period
-  std::vector<Agreed> period_;                // as decision() has made them last
+  std::vector<Meaning> numbered_;  // in the order of their numbers
+  // number of numbered units before each decision of the period
+  std::vector<std::size_t> numbered_before_;
+  std::vector<Agreed> period_;  // reused by decision()
   struct {
-    uint64_t sequence = 0, times = 0;  // the period has been gone through
-    std::size_t place = 0;             // in the period
-  } at_;                               // of the last decision that was asked for
+    uint64_t sequence = 0, times = 0;  // times: completed periods
+    std::size_t place = 0;             // position in the period
+  } at_;                               // the last decision that decision() returned
   std::size_t reports_ = 0;
   uint64_t least_ = 0;
   uint64_t furthest_ = 0;

@@ -25,7 +25,8 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now, bool is_passed_o
   if (record.joins) return add_join(record);
   const std::string* descriptor = table_.resolve(record.descriptor);
   if (descriptor == nullptr) return false;
-  // The root has to know who has spoken and who has joined, so nothing is merged here.
+  // Records are not merged after a join, since the root must know which ranks have spoken and which
+  // have joined.
   if (!is_root() && has_joined()) {
     upward_.push_back(record);
     return true;
@@ -37,10 +38,10 @@ bool Readiness::add(const ReadyRecord& record, Nanoseconds now, bool is_passed_o
   pending.since = std::min(pending.since, now - record.age);
   pending.age = std::max(pending.age, record.age);
   if (has_spoken(pending, record)) {
-    // Only after an error that this rank has seen and another has not: this is its next operation
-    // of the name, and waits until the other has come to the same point.
+    // This rank has seen an error that another rank has not seen yet. The record is the rank's next
+    // operation of that name. It is held until the other rank has caught up.
     if (!is_root()) {
-      // What a plan had started the root may judge before it hears of it from here.
+      // The root may judge an operation that a plan had started before it receives the record.
       if (!std::exchange(pending.piecemeal, true)) pass_on(key, pending, 0);
       if (!is_passed_on) upward_.push_back(record);
     } else if (pending.verdict.ok() || is_held(pending, record)) {
@@ -100,7 +101,7 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
     }
   } else if (pending.variants.size() > 1) {
     if (pending.verdict.ok()) judge(key, pending, mismatch(key, pending));
-  } else if (is_refusal(pending.variants.front())) {  // by all ranks, for one reason
+  } else if (is_refusal(pending.variants.front())) {  // refused by all ranks, for one reason
     if (pending.verdict.ok()) judge(key, pending, mismatch(key, pending));
   } else if (Status order = check_order(key, pending, true); pending.verdict.ok() && !order.ok()) {
     judge(key, pending, std::move(order));
@@ -116,8 +117,8 @@ void Readiness::complete(const UnitKey& key, Pending& pending) {
   if (!said_by_all_.empty()) said_by_all_.erase(key);
   pending_.erase(UnitKey(key));  // a copy: `key` may lie in what is erased
   for (const ReadyRecord& record : held) {
-    // Below the root they have been passed on; the others' next operations are gathered with them,
-    // not with the ones after.
+    // Below the root, the held records were passed on already. They belong to the operation that is
+    // gathered now, not to a later one.
     const bool added = add(record, now, !is_root());
     RC_ASSERT(added);
   }
@@ -171,7 +172,7 @@ void Readiness::check(Nanoseconds now) {
 void Readiness::check_stall(const UnitKey& key, Pending& pending, Nanoseconds now) {
   const Nanoseconds age = now - pending.since;
   if (!is_root()) {
-    // The root must know who is missing below us before it warns.
+    // The root must know the missing ranks below before it warns.
     if (!pending.piecemeal && age >= limits_.stall_warning / 2) {
       pending.piecemeal = true;
       pass_on(key, pending, 0);
@@ -268,9 +269,9 @@ std::vector<int> Readiness::missing(const Pending& pending) const {
 }
 
 Status Readiness::mismatch(const UnitKey& key, const Pending& pending) {
-  // The same variables in another order have other shapes at most places.
+  // Reordered variables usually have different shapes, too. The order is the better explanation.
   if (Status order = check_order(key, pending, false); !order.ok()) return order;
-  // Of lists of gradients that differ, the first bucket alone may well look the same.
+  // If gradient lists differ, the first buckets may still be equal.
   std::set<std::string> manifests;
   for (const std::string& variant : pending.variants) manifests.insert(describe_manifest(variant));
   const bool lists_differ = manifests.size() > 1 && !manifests.contains("");
@@ -326,7 +327,7 @@ const std::string& Readiness::labels(const UnitKey& key, const Pending& pending)
   return pending.labels.empty() && known != labels_.end() ? known->second : pending.labels;
 }
 
-// What a typed error calls it: "bucket_0 (conv1/kernel, conv1/bias and 4 more)".
+// The tensor's name in errors: "bucket_0 (conv1/kernel, conv1/bias and 4 more)".
 std::string Readiness::tensor(const UnitKey& key, const Pending& pending) const {
   const std::string& inside = labels(key, pending);
   if (key.name.empty() || inside.empty()) return key.name + inside;
@@ -348,7 +349,7 @@ std::string Readiness::describe_ranks(const std::vector<int>& ranks) const {
              all.size() - kShown, " more");
 }
 
-// What sentences call them.
+// The world's numbers of these ranks, for messages.
 std::vector<int> Readiness::numbers(std::vector<int> ranks) const {
   for (int& rank : ranks) rank = world_.number(rank);
   return ranks;
@@ -361,7 +362,7 @@ std::string Readiness::state() const {
   }
   for (const auto& [key, pending] : pending_) {
     std::vector<int> absent = missing(pending);
-    if (!is_root()) {  // what others have said is not known here
+    if (!is_root()) {  // this rank knows nothing outside its subtree
       const std::vector<int> below = tree_subtree(world_.rank, world_.size());
       std::erase_if(
           absent, [&](int rank) { return !std::binary_search(below.begin(), below.end(), rank); });

@@ -1,6 +1,6 @@
-// Who is ready for what. Each node of the control tree gathers its own subtree and says upward,
-// once, "this operation is ready in my whole subtree"; at the root that means: everywhere. Ranks
-// that disagree, and operations that some rank never submits, are found here.
+// Gathers which ranks are ready for which operation. Each node of the control tree gathers its
+// subtree, and reports once that an operation is ready in the whole subtree. At the root this means
+// on all ranks. Mismatches and operations that a rank never submits are detected here.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace rdmacoll {
 
-// For sentences: 1.2 (s).
+// For messages: seconds with one decimal.
 constexpr double tenths_of_seconds(Nanoseconds time) {
   return static_cast<double>(time / (100 * kMillisecond)) / 10;
 }
@@ -36,7 +36,7 @@ struct UnitKey {
 // "'bucket_0'", "operation number 7 of process set 1".
 std::string title(const UnitKey& key, const World& world);
 
-// At the root: an operation that every rank has submitted, with equal descriptors.
+// Root: an operation that every rank has submitted, with equal descriptors.
 struct ReadyUnit {
   UnitKey key;
   std::string descriptor;
@@ -48,14 +48,15 @@ class Readiness {
   struct Limits {
     Nanoseconds stall_warning = 10 * kSecond;
     Nanoseconds stall_error = 600 * kSecond;
-    // How long a mismatch waits for the ranks that have not spoken yet, to name their values too.
+    // A mismatch is reported after this delay, so that late ranks can still add their values.
     Nanoseconds mismatch_grace = 50 * kMillisecond;
   };
   Readiness(const World& world, const DescriptorTable& table, Limits limits);
 
-  // A record of my own or of a child. False: nonsense (unknown number, not from that subtree).
+  // Adds a record of this rank or of a child. Returns false if its descriptor number is unknown, or
+  // if it counts a rank twice.
   bool add(const ReadyRecord& record, Nanoseconds now);
-  // Once per progress(): what is late or in conflict.
+  // Called once for each progress(). Detects late operations and conflicts.
   void check(Nanoseconds now);
   Nanoseconds next_deadline() const;
 
@@ -65,30 +66,29 @@ class Readiness {
   std::vector<VerdictMessage> take_verdicts() { return std::exchange(verdicts_, {}); }
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
-  // "allreduce 'x': waiting for ranks 2, 3" per line.
+  // One line for each pending operation: "allreduce 'x': waiting for ranks 2, 3".
   std::string state() const;
   std::size_t pending() const { return pending_.size(); }
-  // An operation has ended with an error and some rank has not submitted it yet, or waits for so
-  // long.
+  // Whether a pending operation has ended with an error, or is older than `limit`.
   bool is_late(Nanoseconds now, Nanoseconds limit) const;
-  // Everybody says again what it is ready for, and whether it has joined.
+  // Drops all state, including joins. All ranks send their readiness again.
   void forget();
 
-  // Ranks that have joined are ready for every sum and barrier, with nothing to give. Below the
-  // root they are only told of; the root counts them.
+  // Ranks that have joined are ready for every sum and barrier, without data. Below the root their
+  // joins are only passed on. The root counts them.
   bool has_joined() const { return !joined_.empty(); }
   bool have_all_joined() const { return joined_.size() == world_.members.size(); }
-  // The number that a rank that has joined would go on with.
+  // The number of the next unnamed operation of a rank that has joined.
   std::optional<int64_t> number_joined_with(int rank) const {
     const auto found = joined_.find(rank);
     return found == joined_.end() ? std::nullopt : std::optional(found->second);
   }
   AllJoinedMessage all_joined() const;
-  void part();  // nobody has joined any more
-  // All ranks have submitted it, and say so again: also who has joined since.
+  void part();  // ends the join: no rank has joined any more
+  // All ranks have submitted this operation and repeat their records, together with their joins.
   void await_all(const UnitKey& key) { said_by_all_.insert(key); }
   bool awaits_all() const { return !said_by_all_.empty(); }
-  // This rank's operation has ended: the next one of its name is another.
+  // This rank's operation has ended. The next one of that name is a new one.
   void ended(const UnitKey& key) {
     if (!warned_.empty()) warned_.erase(key);
   }
@@ -98,20 +98,20 @@ class Readiness {
     int origin;
     bool subtree;
     std::size_t variant;
-    std::size_t listing;  // 0: none, or the one that it has said before
+    std::size_t listing;  // 0: none, or the same as sent before
   };
   struct Pending {
-    std::vector<std::string> variants;  // descriptors; more than one is a conflict
+    std::vector<std::string> variants;  // descriptors; several mean a conflict
     std::vector<Contribution> contributions;
     std::vector<std::pair<int32_t, std::vector<int64_t>>> rows;
-    std::vector<std::string> listings{""};  // of names; those that differ
-    std::string labels;                     // of the first rank that has said any
+    std::vector<std::string> listings{""};  // distinct listings of names
+    std::string labels;                     // from the first rank that sent any
     int ranks = 0;
     Nanoseconds since = 0;
-    Nanoseconds age = 0;            // of the oldest record when it came
-    bool piecemeal = false;         // below the root: what comes is passed on one by one
-    Status verdict;                 // at the root: whoever comes late is told at once
-    std::vector<ReadyRecord> held;  // of ranks that have heard the verdict: their next operation
+    Nanoseconds age = 0;            // the largest age of a record at its arrival
+    bool piecemeal = false;         // below the root: records are passed on one by one
+    Status verdict;                 // root: a late rank receives it at once
+    std::vector<ReadyRecord> held;  // next operations of ranks that have heard the verdict
     Nanoseconds held_since = 0;
   };
 
@@ -135,11 +135,11 @@ class Readiness {
   std::string describe_ranks(const std::vector<int>& ranks) const;
   std::vector<int> numbers(std::vector<int> ranks) const;
 
-  // Ranks whose loops are not at the same iteration: readiness_loops.cc.
+  // Loops that are at different iterations: readiness_loops.cc.
   const UnitKey* other_iteration(const UnitKey& key, const std::vector<int>& absent) const;
   std::string iterations_apart(const UnitKey& key, const UnitKey& other, Nanoseconds age) const;
 
-  // Names of variables, whose order has to agree: readiness_names.cc.
+  // The order of variable names: readiness_names.cc.
   struct Listed {
     std::string ranks;  // "rank 0"
     std::string names;
@@ -163,9 +163,9 @@ class Readiness {
   Limits limits_;
   int subtree_ranks_;
   std::map<UnitKey, Pending> pending_;
-  std::map<std::string, std::string> labels_;  // by name: of operations whose descriptor is known
-  // At the root: the names that ranks have said last, for those that do not say them again. By the
-  // operation's name, or what describes it.
+  std::map<std::string, std::string> labels_;  // by name, for operations with a known descriptor
+  // Root: the last listing of each operation, for ranks that do not repeat it. Keyed by the
+  // operation's name, or by its descriptor if it has none.
   std::map<std::string, std::string> listings_;
   bool has_warned_of_names_ = false;
   std::set<UnitKey> warned_;
@@ -174,10 +174,10 @@ class Readiness {
   std::vector<VerdictMessage> verdicts_;
   std::vector<std::string> warnings_;
 
-  std::map<int, int64_t> joined_;  // the number that each would go on with
+  std::map<int, int64_t> joined_;  // by rank: its next number
   int last_joined_ = -1;
   std::set<UnitKey> said_by_all_;
-  Nanoseconds join_moved_at_ = 0;  // when somebody has submitted or joined last
+  Nanoseconds join_moved_at_ = 0;  // when a rank last submitted or joined
   bool join_warned_ = false;
 };
 

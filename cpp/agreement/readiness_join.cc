@@ -1,4 +1,4 @@
-// Ranks that have joined: ready for every sum, with nothing to give.
+// Ranks that have joined take part in every sum, with zeros.
 #include <algorithm>
 
 #include "agreement/readiness.h"
@@ -8,8 +8,7 @@
 namespace rdmacoll {
 namespace {
 
-// Zeros change no sum. They would be the least or the most of values that are all on one side, and
-// their product is zero.
+// Zeros do not change a sum. They could be the minimum or maximum, and would make a product zero.
 bool goes_on_with_zeros(std::string_view bytes) {
   Descriptor descriptor;
   const bool is_readable = decode_descriptor(bytes, descriptor);
@@ -21,7 +20,7 @@ bool goes_on_with_zeros(std::string_view bytes) {
 
 }  // namespace
 
-// What was ready here goes up before it, as it is.
+// Pending records are passed on, unmerged, before the join.
 bool Readiness::add_join(const ReadyRecord& record) {
   if (!joined_.emplace(record.origin, record.iteration).second) return false;
   last_joined_ = record.origin;
@@ -39,7 +38,7 @@ bool Readiness::add_join(const ReadyRecord& record) {
   return true;
 }
 
-// At the root, with an operation that may have waited for nobody but those who have joined.
+// Root: completes an operation that waits only for ranks that have joined.
 void Readiness::go_on_without_data(const UnitKey& key) {
   const auto found = pending_.find(key);
   if (found == pending_.end() || said_by_all_.contains(key)) return;
@@ -52,7 +51,7 @@ void Readiness::go_on_without_data(const UnitKey& key) {
   if (missing(pending).empty()) complete(key, pending);
 }
 
-// Who has joined, and not submitted it before.
+// Ranks that have joined without submitting this operation.
 std::vector<int> Readiness::joined_without(const Pending& pending) const {
   std::vector<int> without;
   for (const auto& [rank, number] : joined_) {
@@ -76,7 +75,7 @@ Status Readiness::needs_data(const UnitKey& key, const Pending& pending,
           detail};
 }
 
-// Nobody who has joined waits for ever for a rank that does neither join nor anything else.
+// Warns about, and finally fails, a join that waits for ranks that neither join nor submit.
 void Readiness::check_join(Nanoseconds now) {
   const Nanoseconds idle = now - join_moved_at_;
   if (!is_root() || !has_joined() || have_all_joined() || idle < limits_.stall_warning) return;

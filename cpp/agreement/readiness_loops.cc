@@ -1,4 +1,4 @@
-// Loops that have other lengths on other ranks: each rank waits for the next iteration of its own.
+// Loops of different lengths: ranks wait at different iterations of one operation.
 #include <algorithm>
 
 #include "agreement/readiness.h"
@@ -6,7 +6,8 @@
 
 namespace rdmacoll {
 
-// Another iteration of the same operation, which only ranks wait for that are `absent` in this one.
+// Another iteration of this operation, which is missing exactly on the ranks that are not `absent`
+// here.
 const UnitKey* Readiness::other_iteration(const UnitKey& key,
                                           const std::vector<int>& absent) const {
   if (key.name.empty()) return nullptr;
@@ -14,7 +15,7 @@ const UnitKey* Readiness::other_iteration(const UnitKey& key,
        entry != pending_.end() && entry->first.name == key.name; ++entry) {
     if (entry->first.iteration == key.iteration || !entry->second.verdict.ok()) continue;
     const std::vector<int> others = missing(entry->second);
-    // Whoever has submitted one has not submitted the other.
+    // A rank that has submitted one iteration has not submitted the other.
     const bool is_apart = std::none_of(others.begin(), others.end(), [&](int rank) {
       return std::binary_search(absent.begin(), absent.end(), rank);
     });
@@ -23,14 +24,14 @@ const UnitKey* Readiness::other_iteration(const UnitKey& key,
   return nullptr;
 }
 
-// One sentence for both, the earlier iteration first.
+// One message for both iterations, the earlier one first.
 std::string Readiness::iterations_apart(const UnitKey& key, const UnitKey& other,
                                         Nanoseconds age) const {
   const UnitKey& first = std::min(key, other);
   const UnitKey& second = std::max(key, other);
   const std::vector<int> behind = missing(pending_.at(second));
   const std::vector<int> ahead = missing(pending_.at(first));
-  constexpr int64_t kShownMax = 1 << 20;  // in nested loops it is no count
+  constexpr int64_t kShownMax = 1 << 20;  // in nested loops the iteration is not a count
   const bool is_count = first.iteration >= 0 && second.iteration < kShownMax;
   const auto iteration = [&](const UnitKey& one) {
     return is_count ? cat("iteration ", one.iteration) : std::string("one iteration");

@@ -1,4 +1,4 @@
-// Names of variables: ranks that list the same ones in different orders would exchange them.
+// Variable names: ranks with the same names in different orders would exchange their variables.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr std::size_t kListingsMax = 4096;  // that are remembered
+constexpr std::size_t kListingsMax = 4096;  // the number of listings that are kept
 
 const std::string& name_of(const UnitKey& key, const std::string& descriptor) {
   return key.name.empty() ? descriptor : key.name;
@@ -18,7 +18,7 @@ const std::string& name_of(const UnitKey& key, const std::string& descriptor) {
 
 }  // namespace
 
-// At the root: each listing once, with the ranks that have it.
+// Root: the listings that differ, with their ranks.
 std::vector<Readiness::Listed> Readiness::listed(const UnitKey& key, const Pending& pending) const {
   std::vector<Listed> all;
   for (std::size_t listing = 0; listing < pending.listings.size(); ++listing) {
@@ -41,7 +41,7 @@ std::vector<Readiness::Listed> Readiness::listed(const UnitKey& key, const Pendi
   return all;
 }
 
-// Names that differ otherwise may do so for good reason, which is said once.
+// Reordered names are an error. Other differences may be intended, so they cause one warning.
 Status Readiness::check_order(const UnitKey& key, const Pending& pending, bool may_warn) {
   if (!is_root() || pending.listings.size() == 1) return {};
   const std::vector<Listed> all = listed(key, pending);
@@ -80,8 +80,8 @@ void Readiness::remember_names(const UnitKey& key, const Pending& pending) {
   listings_[name] = pending.listings[1];
 }
 
-// The first tensor at which each other variant differs from the first variant, with the names that
-// ranks of this variant have said. The first variant shows those of all others, but not many.
+// For each other variant, the first tensor that differs from the first variant, with the name that
+// ranks of this variant use. The first variant shows the tensors of all others, up to kShown.
 std::vector<ShownTensor> Readiness::differing(const Pending& pending, std::size_t variant) const {
   constexpr std::size_t kShown = 3;
   std::set<std::size_t> positions;

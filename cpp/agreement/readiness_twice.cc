@@ -1,4 +1,4 @@
-// Records that would count a rank twice: no rank sends them.
+// Detects records that would count a rank twice. A correct rank never sends them.
 #include <algorithm>
 
 #include "agreement/readiness.h"
@@ -6,7 +6,7 @@
 namespace rdmacoll {
 namespace {
 
-// In the control tree, or the same rank.
+// Whether `rank` equals `ancestor`, or is below it in the control tree.
 bool is_below(int ancestor, int rank) {
   while (rank > ancestor) rank = tree_parent(rank);
   return rank == ancestor;
@@ -14,7 +14,7 @@ bool is_below(int ancestor, int rank) {
 
 }  // namespace
 
-// A rank that has spoken is in the subtree that the record is about.
+// Whether a rank that has spoken already lies in the subtree of the record.
 bool Readiness::counts_twice(const Pending& pending, const ReadyRecord& record) {
   return record.subtree && std::any_of(pending.contributions.begin(), pending.contributions.end(),
                                        [&](const Contribution& contribution) {
@@ -22,7 +22,7 @@ bool Readiness::counts_twice(const Pending& pending, const ReadyRecord& record) 
                                        });
 }
 
-// A rank says its next operation once: only the verdict of that makes it say another.
+// A rank sends its next operation once. It sends another only after the verdict of that one.
 bool Readiness::is_held(const Pending& pending, const ReadyRecord& record) {
   return std::any_of(pending.held.begin(), pending.held.end(), [&](const ReadyRecord& held) {
     return held.origin == record.origin ||

@@ -9,16 +9,16 @@ namespace rdmacoll {
 namespace {
 
 constexpr int kPatienceMax = 8;
-// A plan that lasted for so many periods was worth its beginning and its end.
+// A plan that lasted this many periods saved more than its beginning and end cost.
 constexpr uint64_t kPeriodsThatPay = 16;
 
-// The finalizer of SplitMix64: sums of such hashes are equal by accident once in 2^64 only.
+// The finalizer of SplitMix64. Sums of such hashes are accidentally equal with probability 2^-64.
 uint64_t mix(uint64_t value) {
   value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
   value = (value ^ value >> 27) * 0x94d049bb133111eb;
   return value ^ value >> 31;
 }
-// Where there are rows there is one unit.
+// A decision with rows has one unit.
 uint64_t hash(const PlannedUnit& unit, const RowTable& rows) {
   uint64_t hash =
       mix(mix(unit.descriptor + 0x9e3779b97f4a7c15) + static_cast<uint64_t>(unit.iteration));
@@ -86,8 +86,7 @@ std::optional<Recurrence::Period> Recurrence::find() const {
   return std::nullopt;
 }
 
-// A name that stands for two operations, of different shapes or rows, in turn, would fit the plan
-// or not.
+// Refuses a period in which one name stands for different descriptors or rows.
 bool Recurrence::has_one_meaning(const std::vector<PlannedDecision>& decisions) const {
   std::map<std::pair<std::string_view, int64_t>, std::pair<uint32_t, const RowTable*>> meanings;
   for (const PlannedDecision& decision : decisions) {
@@ -103,7 +102,7 @@ bool Recurrence::has_one_meaning(const std::vector<PlannedDecision>& decisions) 
   return true;
 }
 
-// Whether the units since `before` are those of as many units before that, and so on.
+// Whether the units since `before` repeat, in any order, as often as required.
 bool Recurrence::repeats(const End& before) const {
   const uint64_t units = now_.units - before.units, sum = now_.sum - before.sum;
   End end = before;
@@ -129,7 +128,7 @@ void Recurrence::forget() {
   next_number_ = -1;
 }
 
-// What was before may not count any more.
+// Decisions before this point no longer count.
 void Recurrence::restart() {
   history_.clear();
   before_.clear();

@@ -1,4 +1,4 @@
-// Root: whether the decisions repeat themselves, so that a plan can take their place.
+// Root: detects repeating decisions, so that a plan can replace them.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@ namespace rdmacoll {
 
 class Recurrence {
  public:
-  static constexpr std::size_t kPeriodMax = 64;  // decisions
+  static constexpr std::size_t kPeriodMax = 64;  // in decisions
   static constexpr uint64_t kRepeatsMax = 16;
-  // A decision with more numbers of rows is in no plan: it is compared each time, and kept.
+  // Decisions with more row counts are never planned, since plans keep and compare all of them.
   static constexpr std::size_t kRowsMax = 4096;
 
-  // A period has to come `repeats` times in a row, twice at least; 0: nothing is ever planned. Its
-  // units may come in another order, and in other company, each time: that depends on timing.
+  // `repeats`: how often a period must occur in a row, at least twice. 0 disables plans. The units
+  // of a period may come in any order and batching, since both depend on timing.
   Recurrence(const DescriptorTable& table, uint64_t repeats)
       : table_(table),
         repeats_(std::min(repeats, kRepeatsMax)),
@@ -28,25 +28,25 @@ class Recurrence {
     if (repeats > 0) ends_.front() = now_;
   }
 
-  // A decision that was taken.
+  // Notes a decision that was taken.
   void note(const Decision& decision);
-  // Once the last decisions are repetitions: the last period of them, and the number that the next
-  // unnamed operation has.
+  // Returns the last period once the decisions repeat, and the number of the next unnamed
+  // operation.
   struct Period {
     std::vector<PlannedDecision> decisions;
     int64_t next_number = 0;
   };
   std::optional<Period> find() const;
 
-  // The plan was left after so many of its decisions. One that did not pay makes the next one wait
-  // twice as long.
+  // A plan was left after `decisions` of its decisions. After a plan that did not pay, the next one
+  // must repeat twice as long.
   void plan_ended(std::size_t period, uint64_t decisions);
-  // The order is broken, and so may the numbers be: an unnamed operation has ended with an error.
+  // An unnamed operation ended with an error, so the order and the numbers may not continue.
   void forget();
 
  private:
-  // After each decision: how many units there were so far, and the sum of their hashes, which does
-  // not depend on their order.
+  // The units before a decision, and the sum of their hashes. The sum does not depend on their
+  // order.
   struct End {
     uint64_t units = 0;
     uint64_t sum = 0;
@@ -59,13 +59,13 @@ class Recurrence {
 
   const DescriptorTable& table_;
   uint64_t repeats_;
-  int patience_ = 0;  // doublings
+  int patience_ = 0;  // number of doublings
   uint64_t noted_ = 0;
   int64_t next_number_ = -1;
   std::deque<PlannedDecision> history_;
-  std::deque<End> before_;  // each decision of the history
+  std::deque<End> before_;  // for each decision of the history
   End now_, first_;
-  std::vector<End> ends_;  // by the number of units, in a circle
+  std::vector<End> ends_;  // a ring, indexed by the number of units
 };
 
 }  // namespace rdmacoll

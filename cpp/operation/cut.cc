@@ -19,7 +19,7 @@ std::size_t count_of_own_rows(const Descriptor& descriptor, int rank, int ranks)
   }
 }
 
-// Splits that are not given are equal.
+// Absent splits mean equal parts.
 bool is_all_one(const std::vector<int64_t>& splits) {
   return std::equal(splits.begin() + (splits.empty() ? 0 : 1), splits.end(), splits.begin());
 }
@@ -28,7 +28,7 @@ int64_t even_share(int64_t rows, int rank, int ranks) {
   return rows / ranks + (rank < rows % ranks ? 1 : 0);
 }
 
-// Without a list of them: a plan asks this of every operation.
+// Visits the rows without building a list, since plan mode compares them for every operation.
 template <typename Visit>
 void each_own_row(const Request& request, int rank, int ranks, Visit visit) {
   const bool is_giver =
@@ -56,7 +56,7 @@ std::vector<uint64_t> row_bytes_of(const Descriptor& descriptor) {
   return bytes;
 }
 
-// All that is given, by part and tensor.
+// The rows that all ranks send, by part and tensor.
 RowTable given_rows(const Descriptor& descriptor, const RowTable& said, int ranks) {
   RowTable given;
   switch (descriptor.kind) {

@@ -1,6 +1,6 @@
-// How the rows of an operation (along the first dimension) are cut, where ranks give or get
-// different numbers of them. Pure: from the descriptor, which is the same everywhere, and what each
-// rank said.
+// How the rows (the first dimension) of an operation are cut if ranks send or receive different
+// numbers of rows. Pure: computed from the descriptor, which is equal on all ranks, and the row
+// counts of each rank.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,30 @@
 
 namespace rdmacoll {
 
-// Numbers of rows: by rank, what each has said of them (own_rows); or by part and tensor.
+// Row counts. Either by rank, as own_rows() returns them, or by part and tensor.
 using RowTable = std::vector<std::vector<int64_t>>;
-// Shared by a plan, the batches that it starts and their recipes, which are told by it whether they
-// are of the same rows.
+// Shared by a plan, the batches that it starts, and their recipes. Equal pointers mean equal rows.
 using RowsRef = std::shared_ptr<const RowTable>;
 
-// So many for each rank; the first ones have one more.
+// Cuts `rows` into one part for each rank. The first parts have one more row if the cut is uneven.
 std::vector<int64_t> even_rows(int64_t rows, int ranks);
 
-// What this rank alone knows and others have to: how many rows of each tensor it gives (allgather,
-// gather), or how many to each rank (alltoall, where all get as many one number; scatter at the
-// root). The others say nothing.
+// The row counts that only this rank knows and all ranks need.
+//
+// Allgather and gather: the rows of each tensor that this rank sends. Alltoall: the rows that it
+// sends to each rank, or one number if all are equal. Scatter: the root's rows for each rank. Other
+// ranks of a scatter, and other kinds, have none.
 std::vector<int64_t> own_rows(const Request& request, int rank, int ranks);
-// Whether these are they.
+// Whether `rows` equals own_rows() of this request.
 bool are_own_rows(const std::vector<int64_t>& rows, const Request& request, int rank, int ranks);
-// Whether these are as many numbers as this rank should say.
+// Whether `own` has as many row counts as this rank must send.
 bool is_complete(const Descriptor& descriptor, const std::vector<int64_t>& own, int rank,
                  int ranks);
-// The first rank that has not said so many, or -1.
+// The first rank whose row counts are incomplete, or -1.
 int incomplete_rank(const Descriptor& descriptor, const RowTable& said, int ranks);
 
-// Parts as the algorithms name them: those of rank 0 to p-1; in an alltoall first those that this
-// rank gives, then those that it gets.
+// The parts, numbered as algorithms name them: by rank, from 0 to p-1. In an alltoall the parts
+// that this rank sends come first, then the parts that it receives.
 struct Cut {
   struct Span {  // parts [first, last)
     int first = 0;
@@ -41,29 +42,29 @@ struct Cut {
   };
   RowTable rows;                    // by part and tensor
   std::vector<uint64_t> row_bytes;  // by tensor
-  Span input, output;               // what each tensor of the caller is made of, part after part
-  uint64_t part_bytes_max = 0;      // of any rank: all cut their segments alike
+  Span input, output;               // the parts of each input and output tensor, in order
+  uint64_t part_bytes_max = 0;      // the maximum over all ranks, so that all cut equal segments
 
   int64_t output_rows(std::size_t tensor) const;
 };
 Cut cut_of(const Descriptor& descriptor, const RowTable& said, int rank, int ranks);
 
-// An alltoall has as many numbers as pairs of ranks, and each rank needs those of its own: what it
-// gives to each, what it gets from each, and the most that anybody gives to anybody.
+// The row counts of an alltoall that concern one rank: the rows that it sends to each rank, the
+// rows that it receives from each, and the maximum over all pairs of ranks.
 struct Exchange {
   std::vector<int64_t> given, got;
   int64_t most = 0;
 
-  bool is_even() const;  // all give all as much
+  bool is_even() const;  // all pairs of ranks exchange the same number of rows
 };
 Cut exchange_cut(const Descriptor& descriptor, const Exchange& exchange);
 int64_t most_rows(const RowTable& said);
-// By giver, the numbers for the ranks `kept` out of those for `had`; both ascend. False: they are
-// not numbers for `had`.
+// Selects the row counts of the receivers `kept` from a table of the receivers `had`. Both lists
+// ascend. Returns false if a row of the table does not fit `had`.
 bool columns_of(const RowTable& said, const std::vector<int>& had, const std::vector<int>& kept,
                 RowTable& columns);
 
-// Of all that is given: what a choice of algorithms goes by.
+// The bytes that all ranks send together. The choice of an algorithm depends on it.
 uint64_t bytes_moved(const Descriptor& descriptor, const RowTable& said, int ranks);
 
 }  // namespace rdmacoll

@@ -9,7 +9,7 @@ namespace {
 
 using Result = AlgorithmRow::Result;
 
-// By number.
+// Indexed by Kind.
 constexpr std::array kKinds{
     //      name            reduces root   differ makes  groups
     KindRow{"allreduce", true, false, false, false, true, Result::sum},

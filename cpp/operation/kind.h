@@ -1,4 +1,4 @@
-// The kinds of collectives, and what is special about each.
+// The kinds of collectives and their properties.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace rdmacoll {
 
-// Values are on the wire and in the C ABI: append only.
+// The values are part of the wire format and of the C ABI: append only.
 enum class Kind : uint8_t {
   allreduce = 0,
   broadcast = 1,
@@ -20,23 +20,24 @@ enum class Kind : uint8_t {
   reduce = 6,
   gather = 7,
   scatter = 8,
-  join = 9,  // no collective: this rank has no data left
+  join = 9,  // not a collective: this rank has no data left
 };
 
 struct KindRow {
   std::string_view name;
-  bool reduces;                 // operator and scales count
-  bool has_root;                // root counts
-  bool first_may_differ;        // the first dimension is each rank's own business
-  bool makes_result;            // in memory that is asked for once its size is known
-  bool takes_groups;            // several tensors
-  AlgorithmRow::Result result;  // of its algorithms; a barrier, which moves nothing, needs none
+  bool reduces;           // the operator and the scales are used
+  bool has_root;          // the root is used
+  bool first_may_differ;  // the first dimension may differ between ranks
+  bool makes_result;      // result memory is allocated once its size is known
+  bool takes_groups;      // accepts several tensors
+  // the result of its algorithms; unused by a barrier, which moves no data
+  AlgorithmRow::Result result;
 };
-// False: no kind of this version.
+// Returns false for a kind that this version does not know.
 bool is_known(Kind kind);
 const KindRow& row_of(Kind kind);
 inline std::string_view name_of(Kind kind) { return row_of(kind).name; }
-// Of a kind that sums: see has_wide_sums() of base/dtype.h.
+// Whether the kind reduces, with sums as in has_wide_sums() of base/dtype.h.
 inline bool has_wide_sums(Kind kind, Dtype dtype, ReduceOp op) {
   return row_of(kind).reduces && has_wide_sums(dtype, op);
 }

@@ -13,16 +13,16 @@ namespace {
 
 constexpr std::size_t kDimensionsMax = 8;
 constexpr std::size_t kTensorsMax = 1u << 20;
-// A descriptor travels in one control message, beside others.
+// A descriptor shares one control message with other content.
 constexpr std::size_t kDescriptorBytesMax = 512 << 10;
-// Numbers of rows may take several messages; all of them meet at the root.
+// Row counts may take several messages, but the root holds all of them.
 constexpr std::size_t kTableBytesMax = 32 << 20;
 
 std::string shape_text(const std::vector<int64_t>& dims) {
   return cat("(", join(dims, ", "), dims.size() == 1 ? ",)" : ")");
 }
 
-// Shortened where a character of UTF-8 begins.
+// Cuts the text at the beginning of a UTF-8 character.
 std::string_view shortened(std::string_view text, std::size_t bytes_max) {
   if (text.size() <= bytes_max) return text;
   while (bytes_max > 0 && (static_cast<uint8_t>(text[bytes_max]) & 0xc0) == 0x80) --bytes_max;
@@ -33,7 +33,7 @@ std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// Of a kind that reduces.
+// For kinds that reduce.
 Status check_reduction(const Request& request) {
   const bool is_boolean = request.dtype == Dtype::boolean;
   if (!is_reducible(request.dtype, request.op)) {
@@ -79,7 +79,7 @@ Status check_tensor(const Request& request, const TensorRef& tensor, int rank) {
   return {};
 }
 
-// Of an alltoall, or of a scatter's root, whose tensor has a first dimension.
+// For an alltoall, and for the root of a scatter. The tensor has a first dimension.
 Status check_splits(const Request& request, int ranks) {
   const std::vector<int64_t>& splits = request.splits;
   const int64_t rows = request.tensors.front().dims.front();
@@ -95,7 +95,7 @@ Status check_splits(const Request& request, int ranks) {
   if (*std::min_element(splits.begin(), splits.end()) < 0) {
     return {Code::invalid, cat("splits (", join(splits, ", "), ") has a negative number of rows.")};
   }
-  constexpr uint64_t kMost = uint64_t{1} << 63;  // the sum of any numbers stays there
+  constexpr uint64_t kMost = uint64_t{1} << 63;  // larger sums are clamped to it
   uint64_t sum = 0;
   for (int64_t split : splits) sum = std::min(sum + static_cast<uint64_t>(split), kMost);
   if (sum != static_cast<uint64_t>(rows)) {
@@ -105,7 +105,7 @@ Status check_splits(const Request& request, int ranks) {
   return {};
 }
 
-// What has to be told: the descriptor, and the rows that all ranks say.
+// Limits the size of the messages: the descriptor, and the row counts of all ranks.
 Status check_told(const Request& request, int rank, int ranks) {
   std::size_t shapes = request.name.size();
   for (const TensorRef& tensor : request.tensors) {
@@ -214,7 +214,8 @@ Operation::Operation(Request given)
 void Operation::complete(Status status) {
   RC_ASSERT(!done(), label());
   status_ = std::move(status);
-  // With a callback nobody waits on the handle, and the callback may be the last to know us.
+  // An operation with a callback has no waiter. The callback may release the last reference to this
+  // operation, so a copy runs.
   const auto callback = request.done;
   if (callback) callback(status_);
   done_.store(kDone, std::memory_order_seq_cst);
@@ -250,7 +251,7 @@ std::string Operation::label() const {
 
 std::string encode_descriptor(const Request& request) {
   Writer writer;
-  // Of a kind that does not exist, which check() refuses, nothing has to agree.
+  // check() refuses unknown kinds. Until then they encode as a kind without properties.
   const KindRow kind = is_known(request.kind) ? row_of(request.kind) : KindRow{};
   writer.put(request.kind).put(request.dtype);
   writer.put(kind.reduces ? request.op : ReduceOp::sum);
@@ -316,7 +317,7 @@ uint64_t Descriptor::bytes() const {
 }
 
 std::string_view descriptor_name(std::string_view descriptor) {
-  // kind, dtype, op, root, two scales, then the length of the name and the name.
+  // Before the name: kind, dtype, op, root, two scales, and the length of the name.
   constexpr std::size_t kOffset = 3 + 4 + 16;
   if (descriptor.size() < kOffset + 4) return {};
   uint32_t bytes = 0;
@@ -326,7 +327,7 @@ std::string_view descriptor_name(std::string_view descriptor) {
 
 namespace {
 
-// ", average, prescale 0.5": how the values are treated, whatever they are.
+// ", average, prescale 0.5": the parameters of the operation, without its tensors.
 std::string describe_treatment(const Descriptor& d) {
   std::string text;
   if (row_of(d.kind).reduces) text += cat(", ", name_of(d.op));

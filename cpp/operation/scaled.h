@@ -1,4 +1,4 @@
-// What a reduction's factors come to.
+// The operator and factors that a reduction runs with.
 #pragma once
 
 #include "operation/operation.h"
@@ -6,11 +6,12 @@
 namespace rdmacoll {
 
 struct Scaled {
-  ReduceOp op;  // that runs: of an average it is the sum
+  ReduceOp op;  // the operator that runs; an average runs as a sum
   double before, after;
 };
 
-// The least of scaled values is the scaled least: 16-bit floats are rounded once that way.
+// Extrema of 16-bit floats are scaled after the reduction, so that values are rounded only once. A
+// negative factor swaps min and max.
 inline Scaled scaled_of(const Request& request) {
   const ReduceOp op = request.op == ReduceOp::average ? ReduceOp::sum : request.op;
   const bool is_extremum = op == ReduceOp::min || op == ReduceOp::max;

@@ -5,7 +5,7 @@
 namespace rdmacoll {
 namespace {
 
-// At most `bytes_max` + 1, which stands for all that is more.
+// The product, clamped to `bytes_max` + 1.
 uint64_t product(uint64_t a, uint64_t b, uint64_t bytes_max) {
   uint64_t bytes = 0;
   const bool is_more = __builtin_mul_overflow(a, b, &bytes) || bytes > bytes_max;
@@ -13,7 +13,7 @@ uint64_t product(uint64_t a, uint64_t b, uint64_t bytes_max) {
 }
 uint64_t sum(uint64_t a, uint64_t b, uint64_t bytes_max) { return std::min(a + b, bytes_max + 1); }
 
-// Dimensions of 0 count as 1, so that the product of any of them is no more.
+// Dimensions of 0 count as 1, so that no partial product exceeds the result.
 uint64_t bytes_at_most(const std::vector<int64_t>& shape, std::size_t first, Dtype dtype,
                        uint64_t bytes_max) {
   uint64_t bytes = size_of(dtype);
@@ -69,7 +69,7 @@ uint64_t bytes_of_own_rows(const Descriptor& descriptor, const std::vector<int64
   const bool is_split = descriptor.kind == Kind::alltoall || descriptor.kind == Kind::scatter;
   const bool is_one_for_all = descriptor.kind == Kind::alltoall && own.size() == 1;
   const auto times = static_cast<uint64_t>(is_one_for_all ? ranks : 1);
-  uint64_t bytes = 0, all_rows = 0;  // rows without bytes are counted, too
+  uint64_t bytes = 0, all_rows = 0;  // all_rows also limits rows that have no bytes
   for (std::size_t i = 0; i < own.size(); ++i) {
     const uint64_t rows = product(static_cast<uint64_t>(own[i]), times, bytes_max);
     all_rows = sum(all_rows, rows, bytes_max);

@@ -1,4 +1,4 @@
-// Whether the description of an operation, which came from another rank, can be true.
+// Checks of a descriptor that another rank sent.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace rdmacoll {
 
-// Whether check() lets such an operation pass on some rank of the set, and it has at most
-// `bytes_max`. A refusal is not sound: it never runs.
+// Whether check() could accept such an operation on a rank of the set, with at most `bytes_max`
+// bytes. A refusal is not sound, since it never runs.
 bool is_sound(const Descriptor& descriptor, int ranks, uint64_t bytes_max);
 
-// How many bytes the rows are that a rank gives, which is_complete(). `bytes_max` + 1 stands for
-// more bytes than `bytes_max`, or more rows.
+// The bytes of the rows that a rank sends. `own` must satisfy is_complete(). Returns `bytes_max` +
+// 1 if the bytes, or the number of rows, exceed `bytes_max`.
 uint64_t bytes_of_own_rows(const Descriptor& descriptor, const std::vector<int64_t>& own, int ranks,
                            uint64_t bytes_max);
 

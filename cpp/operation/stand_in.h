@@ -1,4 +1,4 @@
-// What a rank takes part with in an operation that its caller never submits.
+// The request of a placeholder: this rank takes part in an operation that its caller never submits.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace rdmacoll {
 
-// A request like those of the others, without a name's labels and without
-// memory. `own_rows`: as in cut.h, what this rank is expected to say.
+// A request that matches the descriptor, without labels and without memory. `own_rows`: the row
+// counts that the other ranks expect from this one, as in cut.h.
 Request request_like(const Descriptor& descriptor, const std::vector<int64_t>& own_rows, int rank,
                      int ranks);
-// All its tensors, one after the other: what they give, and where results go
-// that have the same shape.
+// Lays all tensors into `memory`, one after the other. Inputs and the outputs of equal shape share
+// it.
 void lay_in(Request& request, std::byte* memory);
 
 }  // namespace rdmacoll
