@@ -1,4 +1,4 @@
-"""What `init()` was asked for, in arguments, flags and variables, before anybody is met."""
+"""The options of `init()`, from arguments, flags and variables, before this rank meets any other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rdmacoll._start.rendezvous_place import data_settings
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet, setting_of
 
-# What the library says where RDMA cannot be used.
+# These words of the library's error tell that RDMA cannot be used, and who asked for it.
 _ASKED = "RDMA was asked for ("
 _CURE = "To go without, unset what asks for it."
 _CURE_OF_PROTOCOL = "To go without, give server_protocol=grpc."
@@ -26,20 +26,23 @@ Sets = Union[Sequence[Union[ProcessSet, Iterable[int]]], str, None]
 
 @dataclass(frozen=True)
 class Asked:
-    """The settings as the library reads them, and what is wrong with them: an error that the other ranks are
-    to hear, for which some settings are needed. `listed`: the start, where lists of hosts say it; `note`: a
-    sentence for rank 0's log."""
+    """The settings as the library reads them.
+
+    arguments: the text for the library. wrong: the first error in the settings, which the other ranks hear
+    too; reporting it needs some settings. listed: the start that lists of hosts describe. note: a line for
+    rank 0's log.
+    """
 
     arguments: str
     values: Values
     wrong: RdmacollError | None
     listed: Launch | None = None
     note: str = ""
-    protocol: str = ""  # of TensorFlow's servers, where it asks for RDMA
+    protocol: str = ""  # the protocol of TensorFlow's servers, if it requests RDMA
 
     @contextlib.contextmanager
     def named(self) -> Iterator[None]:
-        """RDMA that cannot be used is said to have been asked for by the protocol, where that has done it."""
+        """Makes an error about unusable RDMA name the protocol, if the protocol requested RDMA."""
         try:
             yield
         except ConfigError as error:
@@ -50,7 +53,7 @@ class Asked:
 
 
 def read(library: Library, process_sets: Sets, settings: Mapping[str, object]) -> Asked:
-    """The settings alone. Raises nothing for what is wrong with them."""
+    """The settings alone. An error in them goes to `wrong`, and is not raised."""
     rows, wrong = library.readable_settings()
     arguments = ""
     try:
@@ -71,10 +74,10 @@ def ask(
     argv: bool | Sequence[str],
     lists: Mapping[str, Any],
 ) -> Asked:
-    """Settings and lists of hosts, which bring some settings along. Raises ConfigError for lists that do not
-    say who this process is.
+    """Settings and lists of hosts. The lists imply some settings.
 
-    by_hand: comm, rank, size and rendezvous, as given. lists: job_name and so on, as of `init`.
+    by_hand: comm, rank, size and rendezvous, as given. lists: job_name and so on, as in `init`. Raises
+    ConfigError for lists that do not tell which process this is.
     """
     words = sys.argv if argv is True else () if argv is False or argv is None else argv
     told = cluster.told_by(cluster.flags_of(words), **lists)

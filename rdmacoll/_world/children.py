@@ -1,4 +1,4 @@
-"""Programs that a rank starts: they are no ranks, and hear so when they call `init()`."""
+"""Marks programs that a rank starts: they are no ranks, and `init()` tells them so."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measures paths between two ranks, each in a world of its own: a broken one spoils no other.
+"""Measures paths between two ranks, each in a world of its own, so that a broken path spoils no other.
 
-A round has disjoint pairs. Every rank takes part in every exchange of texts of a round, whatever happens to
-its own pair, so nobody waits for a rank that has failed.
+A round has disjoint pairs. Every rank takes part in every exchange of texts of a round, even if its own pair
+has failed. So no rank waits for a failed one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rdmacoll._world import world
 from rdmacoll.engine.errors import RdmacollError
 
 Pair = tuple[int, int]  # the lower rank first: it leads
-_MARGIN_S = 30.0  # for what is between the parts of a test
+_MARGIN_S = 30.0  # seconds for the work between the parts of a test
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ def gathering() -> Iterator[Gathering]:
 
 @dataclass(frozen=True)
 class Test:
-    """What is measured of a path. `settings` as of `init()`: they overrule the environment's."""
+    """The measurements of one path. `settings` as in `init()`: they overrule the environment's."""
 
     settings: Mapping[str, object]
     measures: int  # LATENCY, EXCHANGE, BANDWIDTH of the library, added up
     sizes: Sequence[int]
     repeats: int = 3
     burst_s: float = 0.02
-    patience_s: float = 10.0  # nothing moves for so long: an error
+    patience_s: float = 10.0  # no progress for so long is an error
     limit_s: float = 60.0
 
     def plan(self) -> dict[str, Any]:
-        """What both ends measure."""
+        """The measurements that both ends make, as arguments of `pair_run`."""
         return {
             "measures": self.measures,
             "sizes": self.sizes,
@@ -74,7 +74,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the leader measured; or the sentences of what went wrong, of both ends ("": nothing there)."""
+    """The leader's measurements, or the error messages of both ends. "": no error at that end."""
 
     found: Mapping[str, Any]
     problems: tuple[str, str] = ("", "")
@@ -86,7 +86,7 @@ class Outcome:
 
 
 class _Round:
-    """What every rank has said in this round."""
+    """One round of measurements, and every rank's answers in it."""
 
     def __init__(self, here: Gathering, pairs: Sequence[Pair], test: Test, name: str) -> None:
         self._here, self._test = here, test
@@ -97,7 +97,7 @@ class _Round:
         self._name = name
 
     def run(self) -> dict[Pair, Outcome]:
-        """Opens, finds the node, connects and measures. The same at every rank."""
+        """Opens, finds the node, connects and measures. Returns the same at every rank."""
         try:
             cards = self._agree(self._open)
             leaders = self._agree(lambda mine: self._node(mine, cards))
@@ -111,14 +111,14 @@ class _Round:
         }
 
     def _agree(self, step: Callable[[Pair], Any]) -> list[Any]:
-        """Runs a step in the pairs that are well so far; everybody's answer, None where there is none."""
+        """Runs a step in each pair without a problem so far. Returns all ranks' answers; None: no answer."""
         mine: dict[str, Any] = {}
         if self._mine is not None and self._problems[self._mine] == ("", ""):
             try:
                 mine = {"ok": step(self._mine)}
             except RdmacollError as error:
                 mine = {"problem": str(error)}
-        # Whoever has nothing to do waits for those who measure.
+        # Ranks without work wait here for the ranks that measure.
         self._here.carrier.renew(2 * self._test.limit_s + _MARGIN_S, "--timeout, twice, and some seconds")
         answers = [json.loads(text) for text in self._here.carrier.allgather(json.dumps(mine))]
         for pair, problems in self._problems.items():
@@ -147,6 +147,8 @@ class _Round:
 
 
 def measure(here: Gathering, pairs: Sequence[Pair], test: Test, name: str) -> dict[Pair, Outcome]:
-    """One round: `test` of every pair, at the same time; the same result at every rank. All ranks call it,
-    with the same arguments; `name` is new for each round."""
+    """Runs one round: `test` on every pair, at the same time. Returns the same result at every rank.
+
+    All ranks call it with the same arguments. `name` is new for each round.
+    """
     return _Round(here, pairs, test, name).run()

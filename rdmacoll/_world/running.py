@@ -1,4 +1,4 @@
-"""One running engine of this process, and who holds something of it."""
+"""One running engine of this process, and the holders of its memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rdmacoll.engine.process_set import ProcessSet
 
 
 def refusal_of(*, is_forked: bool) -> RdmacollError:
-    """Why there is no engine here, or none that may be used."""
+    """The error for a process without an engine, or with one that it may not use."""
     if is_forked:
         return NotInitializedError(
             f"process {os.getpid()} was forked from a rank of rdmacoll, and is no rank itself: its "
@@ -25,10 +25,11 @@ def refusal_of(*, is_forked: bool) -> RdmacollError:
 
 
 class Engine:
-    """One running engine, and who still holds something of it.
+    """One running engine, and the objects that still hold its handles or memory.
 
-    The library wants every handle and every block of memory freed before the engine is. Garbage collection
-    promises no order, so holders are counted: the last one to let go, after the end, frees the engine.
+    The library requires that every handle and every block of memory is freed before the engine. Garbage
+    collection promises no order, so this class counts holders. After the end, the last holder to let go frees
+    the engine.
     """
 
     def __init__(self, library: Library, address: int, values: Values) -> None:
@@ -36,15 +37,15 @@ class Engine:
         self.address = address
         self.values = values
         self.is_open = True
-        self.is_forked = False  # this is a child's copy: nothing of it may be touched
+        self.is_forked = False  # True in a forked child, which must not touch the engine
         self.topology = library.engine_topology(address)
         told = library.engine_describe(address)
         self.servers, self.is_server = int(told["servers"]), bool(told["is_server"])
         self.variable_servers: VariableServers | None = None  # asynchronous ones
-        self.keeper: Keeper | None = None  # of rank 0's address
-        self.process_sets: dict[int, ProcessSet] = {}  # by number; beside that of all ranks
-        # Arrays of operations that nobody waits for any more, until the engine is done with them; the same of
-        # prepared runs that an exception ended, of which nobody can ask whether they are done.
+        self.keeper: Keeper | None = None  # holds rank 0's address
+        self.process_sets: dict[int, ProcessSet] = {}  # by number, without the set of all ranks
+        # Abandoned operations, with the arrays that the engine may still touch. `interrupted` has prepared
+        # runs that an exception ended. The library cannot tell whether these are done.
         self.unfinished: list[tuple[int, object]] = []
         self.interrupted: list[tuple[int, object]] = []
         self._holders: set[int] = set()
@@ -53,7 +54,8 @@ class Engine:
     def hold(self, holder: int) -> None:
         """Keeps the engine's memory until `let_go(holder)`. Raises NotInitializedError after the end.
 
-        Adding before looking, here, and closing before looking, in `close`, cannot miss each other.
+        `hold` adds the holder before it reads `is_open`. `close` clears `is_open` before it reads the
+        holders. So neither can miss the other.
         """
         self._holders.add(holder)
         if not self.is_open:
@@ -61,11 +63,11 @@ class Engine:
             raise refusal_of(is_forked=self.is_forked)
 
     def share(self, holder: int) -> None:
-        """A further holder of an engine that is held already: never refused."""
+        """Adds a holder to an engine that is already held. The engine never refuses it."""
         self._holders.add(holder)
 
     def let_go(self, holder: int) -> None:
-        """The end of a `hold`."""
+        """Ends a `hold` or a `share`. The last one after the end frees the engine."""
         self._holders.discard(holder)
         self._free_if_unused()
 
@@ -79,12 +81,12 @@ class Engine:
         self.library.engine_free(address)
 
     def close(self, cause: str | None) -> None:
-        """Says goodbye; pending operations fail with ShutdownError. Bounded, idempotent."""
+        """Leaves the world; pending operations fail with ShutdownError. Bounded in time, idempotent."""
         if not self.is_open:
             return
         if self.keeper is not None:
             self.keeper.close()  # the next world may need the address
-        # Whoever this wakes lets go in another thread: the engine must not go before this has returned.
+        # This wakes waiting threads, which let go. The engine must not be freed before this call returns.
         self.share(id(self))
         self.is_open = False
         self.library.engine_close(self.address, cause)
@@ -95,7 +97,7 @@ class Engine:
         self.let_go(id(self))
 
     def sweep(self) -> None:
-        """Lets go of arrays whose operations have ended meanwhile."""
+        """Frees the handles and arrays of abandoned operations that have ended."""
         for entry in list(self.unfinished):
             if self.library.handle_done(entry[0]):
                 self.unfinished.remove(entry)
@@ -103,7 +105,7 @@ class Engine:
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """The address, valid inside the block."""
+        """The engine's address, valid inside the block. Raises NotInitializedError after the end."""
         holder = object()
         self.hold(id(holder))
         try:
@@ -112,8 +114,11 @@ class Engine:
             self.let_go(id(holder))
 
     def keep_address(self, carrier: Carrier) -> None:
-        """On rank 0 of a start without MPI: while this engine is open, ranks of another job find this one."""
-        self.keeper = carrier.keeper()  # first: whatever comes between, somebody closes it
+        """Keeps rank 0's address while this engine is open, so that ranks of another job find it in use.
+
+        Does so only on rank 0 of a start without MPI.
+        """
+        self.keeper = carrier.keeper()  # first, so that `close` closes it if anything fails from here on
         carrier.keep(self._is_over, self._blame)
 
     def _is_over(self) -> bool:
@@ -130,10 +135,13 @@ class Engine:
             with self.held() as address:
                 self.library.engine_blame(address, error)
         except NotInitializedError:
-            pass  # it has ended meanwhile
+            pass  # the engine has ended meanwhile
 
     def forget_in_child(self) -> None:
-        """In a forked child: nothing of this is touched any more, and nothing kept from others."""
+        """In a forked child:
+
+        gives up the engine without touching it, and frees copies of rank 0's address.
+        """
         self.is_open = False
         self.is_forked = True
         if self.keeper is not None:

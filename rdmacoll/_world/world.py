@@ -1,4 +1,4 @@
-"""The world of this process: start, end, and who takes part."""
+"""The world of this process: its start, its end, and its ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rdmacoll.engine.process_set import ProcessSet, bind_static, unbind
 
 
 class _Process:
-    """What there is once per process."""
+    """The state of which each process has one."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
@@ -35,7 +35,7 @@ class _Process:
         self.is_forked = False
         self.finalizes_mpi = False
         self.had_servers = False
-        self.look: Callable[[], None] | None = None  # while this process serves, which is all it does
+        self.look: Callable[[], None] | None = None  # set in a process that only serves
         self.listeners: list[Callable[[int], None]] = []
 
     def tell(self, address: int) -> None:
@@ -55,13 +55,16 @@ def current() -> Engine:
 
 
 def refusal() -> RdmacollError:
-    """Why there is no engine here."""
+    """The error for a process without an engine."""
     return refusal_of(is_forked=_PROCESS.is_forked)
 
 
 def on_change(listener: Callable[[int], None]) -> None:
-    """Calls `listener` with the engine's address now if there is one, at each start, and with 0 before
-    each end: for libraries that keep the address. Never called in a forked child."""
+    """Calls `listener` with the engine's address at each start, and with 0 before each end.
+
+    If there is an engine now, it is called at once. Libraries that keep the address use this. Never called in
+    a forked child.
+    """
     with _PROCESS.lock:
         _PROCESS.listeners.append(listener)
         if _PROCESS.engine is not None:
@@ -86,25 +89,29 @@ def init(
     protocol: str | None = None,
     **settings: object,
 ) -> None:
-    """Joins the world that the launcher describes; every rank has to call it.
+    """Joins the world that the launcher describes. Every rank has to call it.
 
-    comm: an mpi4py communicator whose ranks form the world. rank, size, rendezvous: a start by hand, as
-    RDMACOLL_RANK, _SIZE and _RENDEZVOUS. process_sets: sets of ranks that exist from the start, the same on
-    every rank; `add_process_set` adds others. placement, sync, staleness: RDMACOLL_SERVER_PLACEMENT, _PS_SYNC
-    and _PS_STALENESS. settings: any setting that `rdmacoll config` lists, without its prefix and in small
-    letters (`init(transport="tcp")`). A second call without arguments does nothing.
+    - comm: an mpi4py communicator whose ranks form the world
+    - rank, size, rendezvous: a start by hand, as RDMACOLL_RANK, _SIZE and _RENDEZVOUS
+    - process_sets: sets of ranks that exist from the start, the same on every rank; `add_process_set` adds
+      others
+    - placement, sync, staleness: RDMACOLL_SERVER_PLACEMENT, _PS_SYNC and _PS_STALENESS
+    - settings: any setting that `rdmacoll config` lists, without its prefix and in small letters
+      (`init(transport="tcp")`)
+    - job_name ("ps" or "worker"), task_index, ps_hosts, worker_hosts: a start by hand with parameter servers;
+      each list is a sequence of host:port or a text with commas, the same in every process
+    - protocol: the protocol of TensorFlow's servers (grpc, grpc+verbs, grpc+mpi, grpc+gdr)
+    - argv: True, or a list of words, if flags give job_name and the arguments after it (the last one is
+      --server_protocol); sys.argv stays unchanged
 
-    job_name ("ps" or "worker"), task_index, ps_hosts, worker_hosts: a start by hand with parameter servers;
-    the lists of host:port, or texts with commas, are the same in every process. protocol: what TensorFlow's
-    servers would speak (grpc, grpc+verbs, grpc+mpi, grpc+gdr). argv=True, or a list of words: all of these
-    may be flags, the last one --server_protocol; sys.argv stays. With mode="ps" TF_CONFIG counts, too.
+    A second call without arguments does nothing. With mode="ps" TF_CONFIG counts, too.
 
-    With mode="ps" the last `num_servers` ranks are parameter servers. There `init()` does not return: it
-    serves until the workers are done, and then ends the process with the exit status 0 (SystemExit), or
-    raises the RankFailedError that names who has failed. `rank()`, `size()` and their like count the workers.
+    With mode="ps" the last `num_servers` ranks are parameter servers. On a server `init()` does not return.
+    It serves until the workers are done. Then it ends the process with exit status 0 (SystemExit), or raises
+    the RankFailedError that names the failed rank. `rank()`, `size()` and the like count the workers.
 
-    Raises ConfigError for a wrong argument, setting or environment, also when it is another rank's, and
-    RankFailedError when a rank dies meanwhile. Ctrl-C ends it on every rank.
+    Raises ConfigError for a wrong argument, setting or environment, also if it is another rank's. Raises
+    RankFailedError when a rank dies meanwhile. Ctrl-C ends the start on every rank.
     """
     lists = {"job_name": job_name, "task_index": task_index, "ps_hosts": ps_hosts}
     lists |= {"worker_hosts": worker_hosts, "protocol": protocol}
@@ -145,7 +152,7 @@ def _started(
     argv: bool | Sequence[str],
     lists: dict[str, Any],
 ) -> Engine:
-    """The engine of this process, in a world that stands; arguments as of `init`."""
+    """Starts the engine of this process, and returns it when the world stands. Arguments as in `init`."""
     library = load()
     asked = ask(library, process_sets, settings, by_hand=by_hand, argv=argv, lists=lists)
     start = start_of(**by_hand, listed=asked.listed, values=asked.values)
@@ -175,18 +182,18 @@ def _started(
 
 
 def _register_ops() -> None:
-    """Where TensorFlow is imported: graphs that were saved with our ops load before one of them is called."""
+    """Registers the ops if TensorFlow is imported, so that saved graphs with these ops load."""
     if hasattr(sys.modules.get("tensorflow"), "load_op_library"):
         importlib.import_module("rdmacoll.ops._library").register()
 
 
 def serve_alone(look: Callable[[], None]) -> None:
-    """This process is a server without a script: `init()` refuses to make it a worker."""
+    """Marks this process as a server without a script, so that `init()` refuses to make it a worker."""
     _PROCESS.look = look
 
 
 def _serve(engine: Engine) -> None:
-    """The whole life of a parameter server; the process ends with it."""
+    """Serves as a parameter server until the end, and then exits the process."""
     with engine.held() as address:
         if not serve(engine.library, address, engine.variable_servers, leave, _PROCESS.ending, _PROCESS.look):
             note_failure()
@@ -195,7 +202,7 @@ def _serve(engine: Engine) -> None:
 
 
 def start_of(comm: Any = None, **by_hand: Any) -> Start:
-    """How this process was started, as `find_start`; an MPI that this begins ends with the process."""
+    """The start of this process, as `find_start`. MPI that this call initialises is finalised at exit."""
     fill_standard_descriptors()
     with _PROCESS.lock:
         start = find_start(comm, **by_hand)
@@ -216,34 +223,34 @@ def _end(cause: str | None) -> None:
             if servers is not None:
                 servers.blame(engine.address if engine.is_open else 0)
                 if not is_harmless(cause or ""):
-                    engine.close(cause)  # first: a colocated server ends with this process, others with that
+                    engine.close(cause)  # first: this failure ends servers of other processes
                 if not servers.close(engine.address if engine.is_open else 0, cause):
                     note_failure()
         finally:
             engine.close(cause)
-        engine.let_go(id(_PROCESS))  # what `leave` holds
+        engine.let_go(id(_PROCESS))  # ends the hold of `leave`
 
 
 def shutdown() -> None:
-    """Leaves the world. Pending operations fail with ShutdownError; `init()` may follow. Bounded."""
+    """Leaves the world. Pending operations fail with ShutdownError. `init()` may follow. Bounded in time."""
     if not _PROCESS.is_forked:
         _end(farewell() or None)
 
 
 def leave(cause: str) -> None:
-    """Ends communication for a reason that all others hear: they fail. rank() and size() go on to answer."""
+    """Ends communication with a failure that all other ranks hear. rank() and size() still answer."""
     with _PROCESS.lock:
         engine = _PROCESS.engine
         if engine is not None and engine.is_open:
             note_failure()
-            engine.hold(id(_PROCESS))  # ops know it until the end
+            engine.hold(id(_PROCESS))  # ops know the engine's address until the end
             if engine.variable_servers is not None:
                 engine.variable_servers.end()
             engine.close(cause)
 
 
 def _hook() -> None:
-    """Installs, once, what ends the world with the process."""
+    """Installs the hooks that end the world with the process. Does so once."""
     if _PROCESS.is_hooked:
         return
     _PROCESS.is_hooked = True
@@ -254,17 +261,17 @@ def _hook() -> None:
 
 def _after_fork() -> None:
     if _PROCESS.engine is not None:
-        # The parent's engine is kept, never closed or freed: its thread does not exist here.
+        # The child keeps the parent's engine, and never closes or frees it: its thread does not exist here.
         _PROCESS.engine.forget_in_child()
         _PROCESS.engine = None
-    # After shutdown() too: MPI is the parent's, and would wait for ever to be finalised here.
+    # Also after shutdown(): MPI belongs to the parent, and MPI_Finalize would hang in the child.
     _PROCESS.is_forked = True
     _PROCESS.finalizes_mpi = False
     _PROCESS.lock = threading.RLock()
 
 
 def note_failure() -> None:
-    """Another rank has failed: MPI_Finalize would wait for it, so it is left out."""
+    """Notes that another rank has failed. MPI_Finalize would wait for that rank, so it is not called."""
     _PROCESS.finalizes_mpi = False
 
 
@@ -293,7 +300,7 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many processes there are, without parameter servers."""
+    """The number of workers. Parameter servers do not count."""
     return current().topology[1]
 
 
@@ -303,38 +310,42 @@ def local_rank() -> int:
 
 
 def local_size() -> int:
-    """How many workers this node has. Processes that cannot share memory are on different nodes."""
+    """The number of workers on this node. Processes that cannot share memory are on different nodes."""
     return current().topology[3]
 
 
 def cross_rank() -> int:
-    """The number of this process's node among all that have workers, from 0."""
+    """The number of this process's node among all nodes with workers, from 0."""
     return current().topology[4]
 
 
 def cross_size() -> int:
-    """How many nodes there are that have workers."""
+    """The number of nodes with workers."""
     return current().topology[5]
 
 
 def metrics() -> dict[str, int]:
-    """Totals since init(). `bytes_reduced_beside_sends` of `bytes_reduced`: while data of this rank was under
-    way. `bytes_striped` of `bytes_sent`: over further TCP streams. `results_shared`: sums that a node has
-    once. `communication_s` is `communication_waiting_s`, for late ranks, and `communication_moving_s`."""
+    """Totals since init().
+
+    - `bytes_reduced_beside_sends`: the part of `bytes_reduced` that was reduced while data of this rank was
+    in transit - `bytes_striped`: the part of `bytes_sent` that went over additional TCP streams -
+    `results_shared`: sums that the node stores once - `communication_s`: the sum of
+    `communication_waiting_s`, for late ranks, and `communication_moving_s`
+    """
     engine = current()
     with engine.held() as address:
         return engine.library.engine_metrics(address)
 
 
 def describe() -> dict[str, Any]:
-    """What the engine runs on: transport, determinism level, and a summary for people."""
+    """The engine's transport and determinism level, its servers, and a summary for people."""
     engine = current()
     with engine.held() as address:
         return engine.library.engine_describe(address)
 
 
 def state() -> str:
-    """Pending units, batches and transfers, as text for people."""
+    """Pending operations, batches and transfers, as text for people."""
     engine = current()
     with engine.held() as address:
         return engine.library.engine_state(address)
