@@ -1,5 +1,5 @@
-// What travels on a TCP stream: frames, each a fixed header and `bytes` of payload. Where a peer
-// has several streams, data and heartbeats go on all of them, all else on the first one.
+// Frames of a TCP stream: a fixed header and `bytes` of payload. If a peer has several streams, all
+// of them carry data and heartbeats. The other kinds use the first stream only.
 #pragma once
 
 #include <array>
@@ -16,10 +16,10 @@ namespace rdmacoll::tcp {
 
 enum class Kind : uint8_t {
   control = 1,    // payload: one message
-  grant = 2,      // the receive (lane, sequence) is posted; `position` is how long it is
+  grant = 2,      // the receive (lane, sequence) is posted; `position` is its length in bytes
   data = 3,       // payload: bytes of the transfer (lane, sequence) from `position` on
-  heartbeat = 4,  // nothing but a sign of life
-  eager = 5,      // payload: the whole transfer (lane, sequence), whose grant is still to come
+  heartbeat = 4,  // a sign of life without content
+  eager = 5,      // payload: the whole transfer (lane, sequence), sent before its grant
 };
 
 struct Header {
@@ -34,30 +34,31 @@ struct Header {
 inline constexpr std::size_t kHeaderBytes = 32;
 inline constexpr uint32_t kMagic = 0x31435452;  // "RTC1"
 
-// The most payload in one data frame: a control message waits behind at most this much of our own
-// data, and the cost of a header and a system call is already lost in the copy of so many bytes.
+// The most payload in one data frame. A control message waits for at most this much of our own
+// data. Larger frames gain nothing: the copy of the bytes far outweighs a header and a system call.
 inline constexpr std::size_t kFragmentBytes = 256 * 1024;
 
-// A transfer up to here goes ahead of its grant, which costs the way of a message. (At 10 Gbit/s
-// larger ones take as long with a grant.)
+// Transfers up to this size are sent before their grant, which would cost a message's travel time.
+// Larger transfers take as long with a grant, as measured.
 inline constexpr std::size_t kEagerBytes = 64 * 1024;
 static_assert(kEagerBytes <= kFragmentBytes, "an eager transfer is one frame");
-// Each counts for so much more than its bytes, so that there are not too many.
+// Each eager transfer counts for this much more than its bytes, which limits their number.
 inline constexpr std::size_t kEagerCost = 4 * 1024;
 static_assert(kEagerBytesOfPeer / kEagerCost < kTransfersMax / 2, "receives find a place");
 
-// What one poll reads from one stream, and writes to it, before the others have their turn.
+// The most bytes that one poll reads from or writes to one stream, before other streams have a
+// turn.
 inline constexpr std::size_t kReadBytesPerPoll = 1024 * 1024;
 inline constexpr std::size_t kWriteBytesPerPoll = 1024 * 1024;
 
-// A length that nobody has memory for; larger ones are refused before arithmetic is done with them.
+// No machine has memory for a longer transfer. Longer ones are refused before any arithmetic.
 inline constexpr uint64_t kTransferBytesMax = uint64_t{1} << 40;
 
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encode(const Header& header);
 
-// Takes a header apart and checks every field. "" when it is well formed, else what is wrong.
+// Decodes a header and checks every field. Returns "" if it is well formed, else the error.
 std::string decode(std::span<const std::byte, kHeaderBytes> bytes, uint32_t epoch, Header& header);
 
 }  // namespace rdmacoll::tcp

@@ -10,8 +10,8 @@
 namespace rdmacoll::tcp {
 namespace {
 
-// With more payload than this to come, only the next header is read behind it: whatever else lands
-// in the buffer must be copied once more.
+// If more payload than this is due, the buffer takes only the next header behind it. Other bytes in
+// the buffer would have to be copied once more.
 constexpr std::size_t kCopyBytesMax = 8 * 1024;
 
 constexpr std::size_t kIovecsPerReceive = 64;
@@ -32,7 +32,7 @@ Status Inbound::post_recv(const Transfer& transfer) {
   return {};
 }
 
-// The receive takes what was kept aside, and goes on where that ends.
+// Moves the bytes of an early transfer into its receive. The receive takes the further bytes.
 void Inbound::claim(const Transfer& transfer, uint32_t slot) {
   const Early early = *early_.get(transfer.lane, transfer.sequence);
   const Progress& ahead = receives_[early.slot];
@@ -56,7 +56,7 @@ void Inbound::claim(const Transfer& transfer, uint32_t slot) {
   }
   early_.erase(transfer.lane, transfer.sequence);
   early_bytes_ -= ahead.bytes + kEagerCost;
-  // Kept, large ones would pile up among the small ones.
+  // Large buffers are released, since they would pile up among the small ones.
   if (aside_[early.memory].capacity() > kCopyBytesMax) aside_[early.memory] = {};
   aside_.give_back(early.memory);
   receives_.give_back(early.slot);
@@ -87,7 +87,7 @@ Inbound::Result Inbound::read(int socket, bool hangup, Outbound& outbound, Sink&
     total += static_cast<std::size_t>(count);
     result.ended = parse(outbound, sink);
     if (!result.ended.empty()) return result;
-    // A short read has emptied the socket; what comes later is announced again.
+    // A short read has emptied the socket. epoll announces later bytes.
     if (static_cast<std::size_t>(count) < wanted && !hangup) {
       result.drained = true;
       return result;
@@ -96,7 +96,7 @@ Inbound::Result Inbound::read(int socket, bool hangup, Outbound& outbound, Sink&
   return result;
 }
 
-// One system call: the payload that is due straight into its place, then the buffer.
+// Makes one system call: reads the due payload straight into its place, then fills the buffer.
 ssize_t Inbound::receive(int socket, std::size_t& wanted) {
   std::array<iovec, kIovecsPerReceive> iovecs;
   std::size_t used = 0;
@@ -132,7 +132,7 @@ ssize_t Inbound::receive(int socket, std::size_t& wanted) {
   return count;
 }
 
-// Consumes the buffer as far as whole things are in it; returns what is wrong, or "".
+// Consumes complete frames of the buffer. Returns "" or the error.
 std::string Inbound::parse(Outbound& outbound, Sink& sink) {
   while (true) {
     switch (state_) {
@@ -219,7 +219,7 @@ void Inbound::take_control(Sink& sink) {
   const auto bytes = std::span<const std::byte>(buffer_).subspan(begin_, count);
   begin_ += count;
   left_ -= count;
-  if (left_ > 0 || !message_.empty()) {  // it came, or comes, in several reads
+  if (left_ > 0 || !message_.empty()) {  // the message comes in several reads
     message_.insert(message_.end(), bytes.begin(), bytes.end());
     if (left_ > 0) return;
     sink.control(peer_, message_);
@@ -245,7 +245,7 @@ void Inbound::end_data(Sink& sink) {
   if (!is_early_) end_receive(slot_, sink);
 }
 
-// If all of it is there.
+// Ends the receive if all of its bytes are there.
 void Inbound::end_receive(uint32_t slot, Sink& sink) {
   Progress& receive = receives_[slot];
   if (receive.done < receive.bytes || receive.beside > 0) return;
@@ -254,8 +254,8 @@ void Inbound::end_receive(uint32_t slot, Sink& sink) {
   sink.received(receive.cookie);
 }
 
-// Stripes come off the end of what the first stream brings, in any order: `bytes` is where the
-// first of them begins, `beside` what is not there of all behind it.
+// Stripes are cut off the end of the first stream's part, in any order. `bytes` becomes the start
+// of the first stripe. `beside` counts the missing bytes after it.
 std::string Inbound::begin_stripe(const Header& frame, Progress& part, uint32_t& slot) {
   const auto where = [&] {
     return cat(" at byte ", frame.position, " (lane ", int{frame.lane}, ", sequence ",

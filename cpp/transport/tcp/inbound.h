@@ -1,5 +1,5 @@
-// The receiving half of a peer: takes the first stream apart and puts payloads where they belong.
-// Further streams ask where their stripes do.
+// The receiving half of a peer: decodes the first stream and puts payloads into their receives.
+// Further streams ask here for the place of their stripes.
 #pragma once
 
 #include <string>
@@ -20,24 +20,25 @@ class Inbound {
 
   // The caller sends the grant.
   Status post_recv(const Transfer& transfer);
-  // Receives whose data had come before them have ended.
+  // Receives that were complete when they were posted, to be reported.
   bool has_reports() const { return !ended_.empty(); }
   bool report(Sink& sink);
-  // What came before its receive, and does not fit it: found by post_recv, which cannot say so.
+  // The error of data that came before its receive and does not fit it, or "". post_recv finds the
+  // error and cannot return it.
   const std::string& fault() const { return fault_; }
 
   struct Result {
     bool moved = false;
     bool drained = false;  // nothing is left in the socket for now
-    std::string ended;     // why there will never be more, or ""
+    std::string ended;     // why the stream has ended, or ""
   };
-  // Reads up to a share of one poll. `hangup`: the socket has an end to report, so go on until it.
+  // Reads up to the share of one poll. `hangup`: the socket has an end to report, so read until it.
   Result read(int socket, bool hangup, Outbound& outbound, Sink& sink);
 
-  // For another stream: `part` becomes the place of the stripe that follows `frame`. Returns what
-  // is wrong, or "".
+  // Call for a further stream: `part` becomes the place of the stripe that follows `frame`. Returns
+  // "" or the error.
   std::string begin_stripe(const Header& frame, Progress& part, uint32_t& slot);
-  // All of it is there.
+  // Call when all bytes of a stripe are there.
   void stripe_received(uint32_t slot, uint64_t bytes, Sink& sink);
   void share(uint64_t stripe_bytes) { stripe_bytes_ = stripe_bytes; }
 
@@ -48,7 +49,7 @@ class Inbound {
 
   static constexpr std::size_t kBufferBytes = 16 * 1024;
 
-  // Data that has come, or comes, before its receive: a receive of our own into memory kept aside.
+  // Data that comes before its receive: an internal receive into memory kept aside.
   struct Early {
     uint32_t slot;    // in receives_
     uint32_t memory;  // in aside_
@@ -78,15 +79,15 @@ class Inbound {
 
   State state_ = State::header;
   Header frame_;
-  std::size_t left_ = 0;            // of the payload of frame_
-  uint32_t slot_ = 0;               // of the transfer that frame_ belongs to,
-  bool is_early_ = false;           // whose receive is not posted
-  std::vector<std::byte> message_;  // a control message of which a part has come
+  std::size_t left_ = 0;            // bytes left of the payload of frame_
+  uint32_t slot_ = 0;               // the transfer that frame_ belongs to
+  bool is_early_ = false;           // true if the receive of that transfer is not posted
+  std::vector<std::byte> message_;  // the part of a control message that has come
 
   MatchTable<uint32_t> posted_;
   ProgressPool receives_;
   MatchTable<Early> early_;
-  std::size_t early_bytes_ = 0;  // as the sender counts them
+  std::size_t early_bytes_ = 0;  // by the sender's count
   SlotPool<std::vector<std::byte>> aside_;
   std::vector<uint64_t> ended_;  // cookies to be reported
   std::string fault_;

@@ -9,12 +9,12 @@
 namespace rdmacoll::tcp {
 namespace {
 
-// More than this waiting, and post_control says busy: the peer does not read.
+// With more bytes than this waiting, post_control returns busy, since the peer does not read.
 constexpr std::size_t kUrgentBytesMax = 4 * kControlBytesMax;
 
 constexpr std::size_t kFramesPerCall = 16;
 constexpr std::size_t kIovecsPerSend = 128;
-// Further streams look so far for something to cut.
+// The number of sends that further streams search for a stripe.
 constexpr std::size_t kSendsSearched = 16;
 // An eager frame is the whole transfer, so it needs room for all pieces in one call.
 constexpr std::size_t kEagerPieces = kIovecsPerSend / 2;
@@ -62,7 +62,7 @@ void Outbound::grant(Lane lane, uint64_t sequence, uint64_t bytes) {
 }
 
 void Outbound::heartbeat() {
-  // Whatever is queued already speaks for us as soon as the peer reads again.
+  // Queued frames are heartbeats too, as soon as the peer reads again.
   if (!has_output()) put_urgent({.kind = Kind::heartbeat, .epoch = epoch_}, {});
 }
 
@@ -119,8 +119,8 @@ std::string Outbound::granted(Lane lane, uint64_t sequence, uint64_t bytes) {
   return "";
 }
 
-// Adds data frames while one call is worth it. All but the last end their transfers, so that on
-// return from the kernel each frame belongs to the transfer that is then at the front.
+// Adds data frames while they fit one call. All but the last complete their transfers. So when the
+// kernel returns, each frame belongs to the transfer at the front.
 void Outbound::plan_frames(Plan& plan) {
   std::size_t next = 0;  // into ready_
   if (current_) {
@@ -177,7 +177,7 @@ Outbound::Result Outbound::write(int socket, Sink& sink) {
     result = Result::moved;
     total += static_cast<std::size_t>(written);
     consume(plan, static_cast<std::size_t>(written), sink);
-    // The kernel has noted that we want more room, and will say when there is some.
+    // The kernel has noted that we want more room, and reports when there is some.
     if (static_cast<std::size_t>(written) < plan.bytes) return Result::blocked;
   }
   return result;
@@ -199,7 +199,7 @@ void Outbound::consume(Plan& plan, std::size_t written, Sink& sink) {
   }
 }
 
-// Takes the frame's share of `written`. True when the frame is out.
+// Takes the frame's share of `written`. Returns true when the frame is fully written.
 bool Outbound::consume_frame(Frame& frame, std::size_t& written, Sink& sink) {
   const std::size_t header = std::min(written, frame.header_left);
   frame.header_left -= header;
@@ -222,14 +222,14 @@ void Outbound::frame_done(Sink& sink) {
     if (send.beside > 0) return;
     sends_.give_back(slot);
     sink.sent(send.cookie);
-  } else if (send.turn >= chunk_bytes_) {  // the others have a turn
+  } else if (send.turn >= chunk_bytes_) {  // other transfers have a turn
     send.turn = 0;
     ready_.pop();
     ready_.push(slot);
   }
 }
 
-// No stream takes much more than a stripe before the others have their turn.
+// No stream takes much more than a stripe in one turn.
 void Outbound::share(uint64_t stripe_bytes) {
   stripe_bytes_ = stripe_bytes;
   call_bytes_max_ = std::max<std::size_t>(stripe_bytes, kEagerBytes);
@@ -241,7 +241,7 @@ bool Outbound::has_stripe() const {
   return find_stripe(at).bytes > 0;
 }
 
-// `at`: in ready_.
+// Finds a stripe to cut. `at` becomes its transfer's index in ready_.
 Stripe Outbound::find_stripe(std::size_t& at) const {
   for (at = 0; at < std::min(ready_.size(), kSendsSearched); ++at) {
     const Progress& send = sends_[ready_[at]];

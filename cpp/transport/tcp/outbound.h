@@ -1,5 +1,5 @@
-// The sending half of a peer: what waits for the socket, and in which order it goes. Further
-// streams take stripes of what waits.
+// The sending half of a peer: the frames that wait for the socket, and their order. Further streams
+// take stripes of waiting transfers.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ class Outbound {
         eager_bytes_max_(eager_bytes_max),
         counters_(counters) {}
 
-  // From now on there are other streams, which take stripes as long as this.
+  // From now on further streams take stripes of `stripe_bytes`.
   void share(uint64_t stripe_bytes);
 
   Status post_control(std::span<const std::byte> message);
@@ -29,23 +29,23 @@ class Outbound {
   void grant(Lane lane, uint64_t sequence, uint64_t bytes);
   void heartbeat();
 
-  // The peer has posted a receive. Returns what is wrong with that, or "".
+  // Handles a grant of the peer. Returns "" or the error.
   std::string granted(Lane lane, uint64_t sequence, uint64_t bytes);
 
   bool has_output() const { return !urgent_.empty() || !ready_.empty(); }
   bool awaits_grants() const { return !waiting_.empty(); }
-  // A grant that came before its send, and does not fit it: found by post_send, which cannot say
-  // so.
+  // The error of a grant that came before its send and does not fit it, or "". post_send finds the
+  // error and cannot return it.
   const std::string& fault() const { return fault_; }
 
   enum class Result : uint8_t { idle, moved, blocked, broken };
-  // Writes what the socket takes, up to a share of one poll. broken: errno says why.
+  // Writes as much as the socket takes, up to the share of one poll. broken: errno names the cause.
   Result write(int socket, Sink& sink);
 
-  // For another stream: something to be sent can be cut, and is.
+  // Call for a further stream: has_stripe() finds a transfer to cut, and take_stripe() cuts it.
   bool has_stripe() const;
   bool take_stripe(Header& header, Progress& part, uint32_t& slot);
-  // All of it has been written.
+  // Call when all bytes of a stripe have been written.
   void stripe_sent(uint32_t slot, uint64_t bytes, Sink& sink);
 
   void clear();
@@ -76,12 +76,13 @@ class Outbound {
   Transport::Counters& counters_;
 
   ByteQueue urgent_;              // whole frames: control, grants, heartbeats
-  std::optional<Frame> current_;  // of ready_.front(); partly written, so it goes before urgent_
+  std::optional<Frame> current_;  // a partly written frame of ready_.front(), so it goes before
+                                  // urgent_
   RingQueue<uint32_t> ready_;     // granted sends, by slot
   MatchTable<uint32_t> waiting_;  // sends that wait for a grant -> slot
   MatchTable<uint64_t> grants_;   // grants that wait for a send -> bytes
   MatchTable<uint64_t> eager_;    // sends that went ahead of their grants -> bytes
-  std::size_t eager_bytes_ = 0;   // of those, with what each costs beside
+  std::size_t eager_bytes_ = 0;   // bytes of those sends, with kEagerCost for each
   ProgressPool sends_;
   std::string fault_;
 };

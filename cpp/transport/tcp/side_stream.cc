@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::size_t kIovecs = 128;
 
-// When a host is gone all streams are silent, and the first one is to say so.
+// Longer than the first stream's timeout: if a host vanishes, all streams are silent, and the first
+// stream reports it.
 constexpr Nanoseconds timeout_beside(Nanoseconds peer_timeout) { return peer_timeout * 3 / 2; }
 
 }  // namespace
@@ -102,7 +103,7 @@ bool SideStream::read(Nanoseconds now, Sink& sink) {
   return moved;
 }
 
-// One system call: the payload straight into its place, then the next header.
+// Makes one system call: reads the payload straight into its place, then the next header.
 ssize_t SideStream::receive(std::size_t& wanted) {
   std::array<iovec, kIovecs> iovecs;
   std::size_t used = 0;
@@ -142,7 +143,7 @@ std::string SideStream::begin_frame() {
   return wrong;
 }
 
-// One stripe, then the others have their turn.
+// Writes one stripe. Other streams then have a turn.
 bool SideStream::write(Nanoseconds now, Sink& sink) {
   if (!is_sending()) {
     Header header;
@@ -183,7 +184,7 @@ bool SideStream::write(Nanoseconds now, Sink& sink) {
     counters_.bytes_sent += payload;
     counters_.bytes_striped += payload;
     if (payload > 0 && out_left_ == 0) outbound_.stripe_sent(out_slot_, out_.bytes, sink);
-    // The kernel has noted that we want more room, and will say when there is some.
+    // The kernel has noted that we want more room, and reports when there is some.
     if (written < named) {
       socket_.writable = false;
       return true;

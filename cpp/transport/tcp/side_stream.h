@@ -1,5 +1,5 @@
-// A further connection to a peer: it carries stripes of large transfers and signs of life, and
-// nothing else. What is posted is the first stream's, in Outbound and Inbound.
+// A further connection to a peer. It carries only stripes of large transfers and heartbeats. The
+// transfers themselves are posted in Outbound and Inbound of the first stream.
 #pragma once
 
 #include <array>
@@ -22,15 +22,15 @@ class SideStream {
   int number() const { return number_; }  // from 1
   StreamSocket& socket() { return socket_; }
 
-  // Reads, writes, and looks at the clock.
+  // Reads, writes, and checks the timeouts.
   bool poll(Nanoseconds now, Sink& sink);
-  // What the peer has sent before its end.
+  // Reads the remaining bytes of a stream that has ended.
   void drain(Nanoseconds now, Sink& sink);
   void close();
 
-  // Why it is of no use any more, or "".
+  // The reason why the stream is unusable, or "".
   const std::string& cause() const { return cause_; }
-  // When the connection ended; kNever: it has not, whatever cause() says.
+  // The time of the connection's end. kNever: it is open, even if cause() is set.
   Nanoseconds ended_at() const { return ended_at_; }
   bool has_ended() const { return ended_at_ != kNever; }
 
@@ -57,14 +57,14 @@ class SideStream {
   std::string cause_;
   Nanoseconds ended_at_ = kNever;
 
-  // The frame that is on its way out: of a stripe, or a heartbeat.
+  // The frame that is being sent: a stripe or a heartbeat.
   HeaderBytes header_{};
   std::size_t header_left_ = 0;
   std::size_t out_left_ = 0;
   uint32_t out_slot_ = 0;
   Progress out_;
 
-  // The frame that comes in.
+  // The frame that is being received.
   HeaderBytes came_{};
   std::size_t came_bytes_ = 0;
   std::size_t in_left_ = 0;

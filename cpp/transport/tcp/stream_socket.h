@@ -1,4 +1,4 @@
-// A socket of a stream, and what epoll has said of it.
+// A stream's socket, and the last events that epoll reported for it.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@ namespace rdmacoll::tcp {
 
 struct StreamSocket {
   Fd fd;
-  bool readable = false;  // epoll is edge-triggered, so what it said is kept here
+  bool readable = false;  // epoll is edge-triggered, so its events are kept here
   bool writable = false;
   bool hangup = false;
 
   void adopt(Fd socket);
   void signal(uint32_t events);
-  // The kernel has nothing left that the peer has not acknowledged.
+  // Returns true if the peer has acknowledged all bytes that the kernel took.
   bool is_acknowledged() const;
 };
 

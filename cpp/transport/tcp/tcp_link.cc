@@ -10,11 +10,11 @@
 namespace rdmacoll::tcp {
 namespace {
 
-// When a process ends all its connections do; then the first stream tells, behind the last words.
-// Its end may be late by a packet that is sent again (after 200 ms at least). One that ends so long
-// before is a cause of its own,
+// When a process ends, all its connections end. The first stream then reports the end, after its
+// last bytes. Its end may be late by one retransmitted packet. A further stream that ended longer
+// ago than this is a cause of its own.
 constexpr Nanoseconds kEndTogether = 250 * kMillisecond;
-// and where the first one goes on for so long it is the only one.
+// If the first stream goes on for this long, only the further stream has ended.
 constexpr Nanoseconds kEndAlone = kSecond;
 
 }  // namespace
@@ -71,7 +71,7 @@ bool Link::poll(Nanoseconds now, Sink& sink) {
   if (is_connected() && liveness_->is_silent(now)) fail(liveness_->cause());
   if (is_connected() && liveness_->should_speak(now)) {
     outbound_.heartbeat();
-    liveness_->spoke(now);  // also where the socket is full: then silence is the peer's
+    liveness_->spoke(now);  // also when the socket is full: then the peer is silent
   }
   if (is_connected() && stream_.writable && outbound_.has_output()) moved |= write(now, sink);
   return moved;
@@ -102,7 +102,7 @@ bool Link::write(Nanoseconds now, Sink& sink) {
   return false;
 }
 
-// The peer is gone, but what it had sent before is ours still.
+// Reads the bytes that the peer sent before its end, then fails the link.
 void Link::drain_and_fail(const std::string& cause, Nanoseconds now, Sink& sink) {
   stream_.hangup = stream_.readable = true;
   while (is_connected() && stream_.readable) read(now, sink);
@@ -123,7 +123,7 @@ bool Link::poll_beside(Nanoseconds now, Sink& sink) {
   return moved;
 }
 
-// The first stream has ended.
+// Handles the end of the first stream.
 void Link::end(const std::string& cause, Nanoseconds now, Sink& sink) {
   for (const auto& side : beside_) {
     side->drain(now, sink);
@@ -134,7 +134,7 @@ void Link::end(const std::string& cause, Nanoseconds now, Sink& sink) {
 }
 
 void Link::fail(const std::string& cause) {
-  std::string reason = cause;  // close() may clear what it refers to
+  std::string reason = cause;  // close() may clear the string that `cause` refers to
   close();
   cause_ = std::move(reason);
 }
@@ -159,7 +159,7 @@ bool Link::has_beside(int number) const {
 
 bool Link::flushed() const {
   if (!is_connected()) return true;
-  // A send that was never granted cannot leave and does not count.
+  // A send without a grant cannot leave and does not count.
   return !outbound_.has_output() && stream_.is_acknowledged() &&
          are_all_of(beside_, [](const auto& side) { return side->flushed(); });
 }

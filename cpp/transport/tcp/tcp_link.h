@@ -1,4 +1,4 @@
-// One peer of the TCP transport: its streams, and what is posted on them.
+// One peer of the TCP transport: its streams and its posted transfers.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@
 
 namespace rdmacoll::tcp {
 
-// The first stream is the peer: it is there from the start, and has all that is not a stripe. The
-// others come and help when they can; without them everything goes on the first one.
+// The first stream exists from the start and carries everything but stripes. Further streams help
+// once they are open. Without them the first stream carries everything.
 struct Streams {
-  int count = 1;  // of each peer
+  int count = 1;  // streams of each peer
   uint64_t stripe_bytes = kStripeBytes;
 };
 
-// What is said of a further stream (number, from 1) that failed while the first one goes on.
+// The error text of a further stream (`number`, from 1) that failed while the first one goes on.
 std::string stream_text(int number, int streams, const std::string& cause);
 
 class Link {
@@ -46,20 +46,20 @@ class Link {
   StreamSocket& socket() { return stream_; }
   void adopt(Fd socket, Nanoseconds peer_timeout, Nanoseconds now);
   bool has_beside(int number) const;
-  // The stream of that number (from 1) of `streams`.
+  // Adds the stream `number` (from 1) of `streams`.
   StreamSocket& adopt_beside(int number, const Streams& streams, Fd socket,
                              Nanoseconds peer_timeout, Nanoseconds now);
   Status post_recv(const Transfer& transfer);
-  // Writes what waits, as far as the socket takes it. What the peer has sent meanwhile is looked
-  // for without asking epoll first: of ranks that exchange, the second finds it there.
+  // Writes waiting frames, as far as the socket takes them. It also reads without asking epoll
+  // first. When two ranks exchange data, the second one to write finds the peer's data there.
   bool write_at_once(Nanoseconds now, Sink& sink);
-  // Reads, writes, and looks at the clock. A peer that failed is in state failed afterwards, its
-  // cause to be reported.
+  // Reads, writes, and checks the timeouts. A peer that fails is in state failed afterwards, and
+  // its cause is to be reported.
   bool poll(Nanoseconds now, Sink& sink);
-  // Something can be done without the socket having a say first.
+  // Returns true if there is work that needs no event of the socket.
   bool wants_poll() const;
 
-  void close();  // forgets everything; no report
+  void close();  // Forgets everything, without a report.
   std::string take_cause() { return std::exchange(cause_, {}); }
   bool is_sending() const;
   bool flushed() const;
@@ -87,7 +87,7 @@ class Link {
   Inbound inbound_;
 
   int streams_ = 1;
-  // Kept until we are gone ourselves: epoll has their addresses.
+  // Kept until the link is destroyed, since epoll holds their addresses.
   std::vector<std::unique_ptr<SideStream>> beside_;
 };
 

@@ -63,8 +63,8 @@ void TcpTransport::adopt_beside(int peer, int number, Fd socket) {
   ++counters_.connections;
 }
 
-// Edge-triggered: one registration for good, where level-triggering would cost a system call each
-// time that a socket becomes full and each time that it has room again.
+// Edge-triggered epoll needs one registration for good. Level-triggering would cost a system call
+// each time that a socket becomes full or has room again.
 Status TcpTransport::watch_stream(int socket, tcp::StreamSocket& stream) {
   return watch(epoll_.get(), socket,
                {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {.ptr = &stream}});
@@ -123,7 +123,7 @@ bool TcpTransport::poll(Sink& sink) {
   const Nanoseconds now = clock_.now();
   bool wrote = false;
   for (Link* peer : active_) wrote |= peer->write_at_once(now, sink);
-  // Every other turn at least, however much there is to write.
+  // Takes signals at least every other turn, even if there is always data to write.
   asks_ = !(wrote && asks_);
   if (asks_) take_signals();
   moved |= wrote;

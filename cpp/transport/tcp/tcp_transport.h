@@ -1,4 +1,4 @@
-// Ranks over stream sockets: TCP between nodes, and wherever nothing better is allowed.
+// Connects ranks through stream sockets: TCP between nodes, or when no better transport is allowed.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 namespace rdmacoll {
 
 struct TcpOptions {
-  // After so many bytes of one transfer the next one to the same peer has its turn.
+  // After this many bytes of one transfer, the next transfer to the same peer has a turn.
   uint64_t chunk_bytes = 4 * 1024 * 1024;
   tcp::Streams streams;
 };
@@ -23,18 +23,18 @@ class TcpTransport final : public Transport {
  public:
   TcpTransport(const World& world, const Clock& clock, Nanoseconds peer_timeout,
                TcpOptions options = {});
-  // When this is an error nothing else may be called.
+  // If this is an error, make no other call.
   const Status& opened() const { return opened_; }
 
-  // Takes over an authenticated stream socket; `connected` follows at the next poll. Ignored when
-  // the peer is connected already or has failed.
+  // Takes over an authenticated stream socket. `connected` follows at the next poll. Ignored if the
+  // peer is connected already or has failed.
   void adopt(int peer, Fd socket);
-  // A further one of that number, from 1; whenever it comes it helps. Ignored where it is
-  // there already, or the peer is not connected.
+  // Takes a further stream of `number`, from 1, at any time. Ignored if that stream exists already
+  // or the peer is not connected.
   void adopt_beside(int peer, int number, Fd socket);
   bool has_beside(int peer, int number) const { return link(peer).has_beside(number); }
 
-  void connect(int) override {}  // whoever owns us dials, and calls adopt()
+  void connect(int) override {}  // the owner of the transport dials, and calls adopt()
   bool is_connected(int peer) const override;
   Reach reach(int peer) const override;
   Status post_control(int peer, std::span<const std::byte> message) override;
@@ -63,11 +63,11 @@ class TcpTransport final : public Transport {
   tcp::Streams streams_;
   Counters counters_;
   Fd epoll_;
-  bool asks_ = true;  // epoll, at the last poll
+  bool asks_ = true;  // whether the last poll asked epoll
   Status opened_;
   std::vector<std::unique_ptr<tcp::Link>> links_;       // by peer; null for ourselves
   std::vector<tcp::Link*> active_;                      // connected ones
-  std::vector<int> arrived_;                            // `connected` is to be reported
+  std::vector<int> arrived_;                            // peers whose `connected` is to be reported
   std::vector<std::pair<int, std::string>> stillborn_;  // peers to be reported as failed
 };
 
