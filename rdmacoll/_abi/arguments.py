@@ -1,6 +1,6 @@
 """Arguments of the collectives: as the engine takes them, or a ConfigError that names value and cure.
 
-What is right already costs a type check; the sentences are made on the slow path.
+A correct argument costs only a type check. Error messages are made on the slow path.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _refuse_mask(value: Any, label: str) -> None:
 
 
 def check_kept(operation: str, **arrays: Any) -> None:
-    """Raises ConfigError for an array, by its label, whose memory a prepared call could not use itself."""
+    """Raises ConfigError, with its label, for an array whose memory a prepared call cannot use directly."""
     for label, given in arrays.items():
         if given is not None and (
             not isinstance(given, np.ndarray) or not given.flags.c_contiguous or not given.dtype.isnative
@@ -59,7 +59,7 @@ def check_kept(operation: str, **arrays: Any) -> None:
 
 
 def is_plain(array: Any) -> bool:
-    """In-place on memory as it is: the common case, decided with few look-ups."""
+    """Whether the engine can work in place on this array. The common case, decided with few look-ups."""
     if type(array) is not np.ndarray:
         return False
     flags = array.flags
@@ -67,7 +67,10 @@ def is_plain(array: Any) -> bool:
 
 
 def target(given: Array, out: Array | None, *, array: Any) -> Array:
-    """Where the engine writes: `out` itself where it can, else memory that is copied to it after."""
+    """The array that the engine writes.
+
+    This is `out` itself if possible. Otherwise it is new memory, which `deliver` copies to `out`.
+    """
     if out is None:
         return np.empty(given.shape, given.dtype)
     if not isinstance(out, np.ndarray):
@@ -88,7 +91,10 @@ def target(given: Array, out: Array | None, *, array: Any) -> Array:
 
 
 def placed(array: Any, out: Array | None) -> tuple[Array, Array]:
-    """What the engine reads and where it writes, which is one array where the caller gave one for both."""
+    """The array that the engine reads, and the one that it writes.
+
+    Both are one array if the call is in place.
+    """
     given = source(array)
     where = target(given, out, array=array)
     return (where if where is array else given), where
@@ -99,7 +105,7 @@ def _is_same(a: Array, b: Array) -> bool:
 
 
 def deliver(result: Array, out: Array | None) -> Array:
-    """The result where the caller wants it."""
+    """The result in the caller's `out`, or itself if there is none."""
     if out is None or out is result:
         return result
     out[...] = result
@@ -107,7 +113,7 @@ def deliver(result: Array, out: Array | None) -> Array:
 
 
 def address_of(array: Array) -> int:
-    """Where a C-contiguous array's bytes are. The buffer interface is the cheapest way to ask."""
+    """The address of a C-contiguous array's bytes. The buffer interface is the cheapest way to get it."""
     try:
         return _address_of(_byte_at(array))
     except (TypeError, ValueError):  # read-only, empty, or a dtype without a buffer format
@@ -116,8 +122,10 @@ def address_of(array: Array) -> int:
 
 
 def check_apart(arrays: Sequence[Any], outs: Sequence[Array]) -> None:
-    """Raises ConfigError when an `out` of a group shares memory with another member: the engine would
-    write a result over values that it has not read, or over another result."""
+    """Raises ConfigError when an `out` of a group shares memory with another member.
+
+    The engine would write a result over values that it has not read yet, or over another result.
+    """
     if _are_apart([*outs, *[array for array, out in zip(arrays, outs) if array is not out]]):
         return
     members = [(True, i, out) for i, out in enumerate(outs) if isinstance(out, np.ndarray)]
@@ -127,7 +135,7 @@ def check_apart(arrays: Sequence[Any], outs: Sequence[Array]) -> None:
         if array is not outs[i] and isinstance(array, np.ndarray)
     ]
     spans = sorted([(*_span(array), number) for number, (_, _, array) in enumerate(members)])
-    active: list[tuple[int, int]] = []  # (end, member) of what began before this one, and goes on
+    active: list[tuple[int, int]] = []  # (end, member) of spans that begin before this one and reach into it
     for begin, end, number in spans:
         if begin == end:
             continue
@@ -139,11 +147,11 @@ def check_apart(arrays: Sequence[Any], outs: Sequence[Array]) -> None:
 
 
 def _are_apart(arrays: Sequence[Any]) -> bool:
-    """The common case, decided fast: contiguous arrays, none of which begins inside another."""
+    """Whether all arrays are contiguous and none begins inside another. The common case, decided fast."""
     try:
         spans = sorted([(_address_of(_byte_at(array)), array.nbytes) for array in arrays])
     except (AttributeError, TypeError, ValueError):
-        return False  # not contiguous, empty, read-only, no array: to be looked at one by one
+        return False  # not contiguous, empty, read-only, or no array: `check_apart` compares them in detail
     last = 0
     for begin, size in spans:
         if begin < last:
@@ -175,7 +183,7 @@ def _span(array: Array) -> tuple[int, int]:
 
 
 def scale(value: Any, label: str) -> float:
-    """A factor. Raises ConfigError for what is no finite number."""
+    """A factor. Raises ConfigError for a value that is no finite number."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -197,7 +205,7 @@ def check_exact(dtype: str, factor: float, label: str) -> None:
 
 
 def scales(dtype: Any, prescale: Any, postscale: Any) -> tuple[float, float]:
-    """Both factors. Raises ConfigError for what is not finite, or would make integers round."""
+    """Both factors. Raises ConfigError for a factor that is not finite, or would make integers round."""
     factors = scale(prescale, "prescale_factor"), scale(postscale, "postscale_factor")
     check_exact(dtype.name, factors[0], "prescale_factor")
     check_exact(dtype.name, factors[1], "postscale_factor")
@@ -205,7 +213,7 @@ def scales(dtype: Any, prescale: Any, postscale: Any) -> tuple[float, float]:
 
 
 def root(root_rank: Any, size: int) -> int:
-    """The root as a rank of this world."""
+    """The root as a rank of this world. Raises ConfigError."""
     if type(root_rank) is int and 0 <= root_rank < size:
         return root_rank
     number = _whole(root_rank)
@@ -223,7 +231,10 @@ def check_has_rows(array: Array, operation: str) -> None:
 
 
 def splits(value: Any, size: int) -> Array:
-    """How many rows each rank gets, as the engine takes them. Whether they fit the array, it says."""
+    """The number of rows for each rank, as the engine takes them.
+
+    The engine checks that they fit the array.
+    """
     try:
         numbers = [_whole(item) for item in value]
     except TypeError:
@@ -238,7 +249,7 @@ def splits(value: Any, size: int) -> Array:
 
 
 def name(value: Any) -> str:
-    """An operation's name, fit for the library, which ends it at a NUL."""
+    """An operation's name, checked for the library, which ends names at a NUL. Raises ConfigError."""
     if not isinstance(value, str):
         raise ConfigError(f"name={value!r} is a {type(value).__name__}: a name is a str, or None.")
     if "\0" in value:
@@ -251,7 +262,7 @@ def name(value: Any) -> str:
 
 
 def timeout(value: Any) -> float | None:
-    """Seconds, or None for no limit."""
+    """Seconds, or None for no limit. Raises ConfigError."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):
@@ -262,7 +273,7 @@ def timeout(value: Any) -> float | None:
 
 
 def shape(value: Any) -> tuple[int, ...]:
-    """Dimensions, from a number or a sequence of them."""
+    """Dimensions, from a number or a sequence of numbers. Raises ConfigError."""
     single = _whole(value)
     try:
         items = list(value) if single is None else [single]
@@ -275,7 +286,7 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def dtype(value: Any) -> np.dtype[Any]:
-    """A dtype whose values lie in the array itself."""
+    """A dtype whose values lie in the array itself. Raises ConfigError."""
     try:
         kind: np.dtype[Any] = np.dtype(value)
     except TypeError:

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Block:
-    """Memory as numpy takes it; an array over it holds this object as its base, and so the memory's owner."""
+    """Memory as numpy takes it. An array over it keeps this object as its base, and so the memory's owner."""
 
     def __init__(self, owner: object, address: int, size: int) -> None:
         self.owner = owner

@@ -1,5 +1,7 @@
-"""Functions of the library that CPython calls as its own: without a frame, and without ctypes, whose call
-takes as long as a small sum."""
+"""Functions of the library that CPython calls as builtin functions, without a frame and without ctypes.
+
+A ctypes call takes as long as a small sum.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,19 @@ _make.restype = ctypes.py_object
 
 
 class _Address(int):
-    """Of what a function needs, which it keeps there."""
+    """The address of a structure that a function needs. It keeps the structure alive."""
 
     kept: ctypes.Structure
 
 
 def function_at(address: int, needed: ctypes.Structure) -> Callable[[], Any]:
-    """The C function `PyObject *f(PyObject *self, PyObject *)` at `address`; the address of what is `needed`
-    is the `self` that it gets."""
+    """The C function `PyObject *f(PyObject *self, PyObject *)` at `address`, as a Python function.
+
+    The function gets the address of `needed` as its `self`.
+    """
     if address not in _definitions:
         _definitions[address] = _Definition(b"run", address, _METH_NOARGS, None)
-        # Functions refer to it until the interpreter has ended.
+        # Function objects refer to the definition until the interpreter ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(_definitions[address]))
     itself = _Address(ctypes.addressof(needed))
     itself.kept = needed

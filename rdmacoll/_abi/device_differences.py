@@ -1,4 +1,4 @@
-"""Where two views of the devices differ. Pure."""
+"""Differences between two views of the devices. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 from rdmacoll._abi.devices import GID_TYPE_TEXT, Device, Gid, Port, View
 
-# Rates are rounded differently: FDR's 14.0625 Gbit/s per lane are 14 in sysfs.
+# Sysfs rounds rates: FDR has 14.0625 Gbit/s per lane, and sysfs shows 14.
 _RATE_TOLERANCE = 0.02
 
 
 def differences(one: View, other: View) -> list[str]:
-    """What two observers say differently, each a phrase with both values. What one cannot see is no
-    difference."""
+    """The differences between two observers, each a phrase with both values.
+
+    A value that one observer cannot see is no difference.
+    """
     found = []
     ours = {device.name: device for device in one.devices}
     theirs = {device.name: device for device in other.devices}
@@ -34,7 +36,7 @@ def _device_differences(one: Device, other: Device) -> Iterator[tuple[str, str, 
         kinds = {True: "software", False: "hardware"}
         yield f"{one.name}", kinds[one.is_software], kinds[other.is_software]
     if one.unusable or other.unusable:
-        return  # the engine looks no further at a device that cannot carry data
+        return  # the engine reads no ports of a device that cannot carry data
     ours = {port.number: port for port in one.ports}
     theirs = {port.number: port for port in other.ports}
     if set(ours) != set(theirs):

@@ -10,7 +10,7 @@ from rdmacoll._abi.devices import PYVERBS, SYSFS, Device, Gid, Port, View, gid_t
 
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active"}  # ibv_port_state; 5 is "active, deferred"
 _SYSFS_LINKS = {"InfiniBand": "infiniband", "Ethernet": "ethernet"}
-# "IB/RoCE v1" is what InfiniBand ports say as well.
+# InfiniBand ports also show "IB/RoCE v1".
 _SYSFS_TYPES = {"RoCE v2": "roce_v2", "IB/RoCE v1": "roce_v1"}
 _LINKS = {1: "infiniband", 2: "ethernet"}  # IBV_LINK_LAYER_*
 _GID_TYPES = {0: "infiniband", 1: "roce_v1", 2: "roce_v2"}  # ibv_gid_type
@@ -18,12 +18,12 @@ _MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}  # ibv_mtu
 # active_width and active_speed of ibv_query_port(3): lanes, and Gbit/s of a lane.
 _WIDTHS = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _SPEEDS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0, 256: 200.0}
-# A table of more entries (32 bytes each) than fit 16 bits the kernel refuses with EINVAL.
+# With more entries the table (32 bytes each) exceeds 16 bits, and the kernel refuses it with EINVAL.
 _GIDS_MAX = 2047
 
 
 def _read(path: Path) -> str:
-    """The text of a file of sysfs; empty where it is missing or the kernel refuses (an unset GID)."""
+    """The text of a file of sysfs. Empty if the file is missing or the kernel refuses it (an unset GID)."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -50,7 +50,7 @@ def _sysfs_device(path: Path) -> Device:
         path.name,
         _read(path / "fw_ver"),
         _read(path / "node_guid"),
-        # rxe says in `parent` which network interface it uses; hardware has a `device` on a bus.
+        # rxe names its network interface in `parent`. Hardware has a `device` on a bus.
         (path / "parent").exists() or not (path / "device").exists(),
         int(numa) if numa else None,
         tuple(_sysfs_port(port) for port in _numbered(path / "ports")),
@@ -85,7 +85,7 @@ def _sysfs_gid(port: Path, entry: Path, link: str) -> Gid | None:
 
 
 def pyverbs_view() -> View:
-    """What pyverbs of rdma-core sees, where this Python has it."""
+    """The devices that pyverbs of rdma-core sees, if this Python has pyverbs."""
     try:
         module = importlib.import_module("pyverbs.device")
     except ImportError as error:
@@ -94,7 +94,7 @@ def pyverbs_view() -> View:
         return View(PYVERBS, problem=why)
     try:
         listed = module.get_device_list()
-    except Exception as error:  # its own class, for want of a device or of a kernel module alike
+    except Exception as error:  # pyverbs has one class for a missing device and a missing kernel module
         return View(PYVERBS, problem=str(error).strip().split("\n")[0])
     return View(PYVERBS, tuple(_pyverbs_device(module, listing.name.decode()) for listing in listed))
 

@@ -1,7 +1,7 @@
-"""What is known of the RDMA devices of this machine, as the engine, the kernel and pyverbs each see it.
+"""The RDMA devices of this machine, as the engine, the kernel and pyverbs each see them.
 
-The words are those of cpp/transport/rdma/facts.h. A `View` is one observer's account; views that differ point
-at a container, a library or a driver that shows only part of the machine.
+The words are those of cpp/transport/rdma/facts.h. A `View` is one observer's account. If views differ, a
+container, a library or a driver shows only part of the machine.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from rdmacoll.engine.errors import RdmacollError
 if TYPE_CHECKING:
     from rdmacoll._abi.library import Library
 
-ENGINE, SYSFS, PYVERBS = "the engine", "sysfs", "pyverbs"  # who looks
+ENGINE, SYSFS, PYVERBS = "the engine", "sysfs", "pyverbs"  # the observers
 LINK_TEXT = {"infiniband": "InfiniBand", "ethernet": "Ethernet", "unknown": "unknown link layer"}
-# The engine's texts that are not ours.
+# The engine's texts that differ from this module's words.
 _STATE_OF_TEXT = {"initializing": "init", "in an unknown state": "other"}
 GID_TYPE_TEXT = {"infiniband": "InfiniBand", "roce_v1": "RoCE v1", "roce_v2": "RoCE v2", "unknown": "unknown"}
 
 
 @dataclass(frozen=True)
 class Gid:
-    """An entry of a port's GID table that is set; `gid` as `gid_text` writes it."""
+    """A set entry of a port's GID table. `gid` has the form of `gid_text`."""
 
     index: int
     gid: str
@@ -34,7 +34,7 @@ class Gid:
 
     @property
     def is_link_local(self) -> bool:
-        """fe80::/10: good on one link only, where no router is between."""
+        """fe80::/10: valid on one link only, without routers."""
         return ipaddress.IPv6Address(self.gid).is_link_local
 
     @property
@@ -43,13 +43,13 @@ class Gid:
         return ipaddress.IPv6Address(self.gid).ipv4_mapped is not None
 
     def text(self) -> str:
-        """For a person: index, value and type."""
+        """Index, value and type, for a person."""
         return f"GID {self.index} {self.gid} ({GID_TYPE_TEXT.get(self.type, self.type)})"
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port. What an observer cannot see is None, or "unknown"."""
+    """A port. A value that the observer cannot see is None, or "unknown"."""
 
     number: int
     state: str = "other"  # down, init, armed, active, other
@@ -58,12 +58,12 @@ class Port:
     gbit_per_s: float | None = None
     lid: int | None = None  # InfiniBand
     gids: tuple[Gid, ...] = ()
-    unusable: str | None = None  # the engine alone: why it cannot carry data; empty when it can
+    unusable: str | None = None  # from the engine only: why it cannot carry data; empty if it can
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device. What an observer cannot see is None or empty."""
+    """A device. A value that the observer cannot see is None or empty."""
 
     name: str
     firmware: str = ""
@@ -71,12 +71,12 @@ class Device:
     is_software: bool | None = None  # soft-RoCE, soft-iWARP
     numa_node: int | None = None
     ports: tuple[Port, ...] = ()
-    unusable: str = ""  # the engine alone: why it cannot carry data ("is an iWARP device")
+    unusable: str = ""  # from the engine only: why it cannot carry data ("is an iWARP device")
 
 
 @dataclass(frozen=True)
 class Rail:
-    """A port that the engine would use; `text` and `reason` in its own words."""
+    """A port that the engine would use. `text` and `reason` are the engine's words."""
 
     device: str
     port: int
@@ -87,26 +87,26 @@ class Rail:
 
     @property
     def is_link_local(self) -> bool:
-        """Whether its GID is good on one link only."""
+        """Whether its GID is valid on one link only."""
         address = ipaddress.IPv6Address(self.gid)
         return (address.ipv4_mapped or address).is_link_local
 
 
 @dataclass(frozen=True)
 class View:
-    """The devices as one observer sees them. `problem` says, in a sentence, why it sees nothing at all."""
+    """The devices as one observer sees them. `problem` is a sentence why the observer sees nothing at all."""
 
     by: str
     devices: tuple[Device, ...] = ()
     problem: str = ""
-    is_broken: bool = False  # the problem came unexpectedly
-    # The engine alone: the ports that its settings choose, or the sentence why there are none.
+    is_broken: bool = False  # the problem was unexpected
+    # From the engine only: the ports that its settings choose, or the sentence why there are none.
     rails: tuple[Rail, ...] = ()
     refusal: str = ""
-    warning: str = ""  # the engine alone: what works less well than it should
+    warning: str = ""  # from the engine only: a choice that works less well than it should
 
     def fields(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields, for JSON."""
         return asdict(self)
 
 
@@ -117,7 +117,7 @@ def gid_text(text: str) -> str:
     ('::ffff:10.9.0.1', 'fe80::1')
     """
     address = ipaddress.IPv6Address(text.strip())
-    mapped = address.ipv4_mapped  # Python 3.13 writes these with dots, earlier ones do not
+    mapped = address.ipv4_mapped  # the same text on all versions: only Python 3.13 writes these with dots
     return f"::ffff:{mapped}" if mapped else address.compressed
 
 
@@ -167,13 +167,15 @@ def _rail(fields: Mapping[str, Any]) -> Rail:
 
 
 def engine_view(library: Library | None) -> View:
-    """What the engine's own verbs see, and which ports its settings choose. `library` is None when it
-    cannot be loaded."""
+    """The devices that the engine's own verbs see, and the ports that its settings choose.
+
+    library: None if it cannot be loaded.
+    """
     if library is None:
         return View(ENGINE, problem="librdmacoll cannot be loaded")
     try:
         fields = library.devices()
-    except RdmacollError as error:  # of the settings, with its cure
+    except RdmacollError as error:  # wrong settings; the message has the cure
         return View(ENGINE, problem=str(error))
     return View(
         ENGINE,

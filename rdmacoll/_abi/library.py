@@ -1,4 +1,4 @@
-"""The C ABI of librdmacoll.so (cpp/api/rdmacoll_c.h): the only Python that knows it."""
+"""The C ABI of librdmacoll.so (cpp/api/rdmacoll_c.h). No other Python module knows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VOID = ctypes.c_void_p
 
 
 class Library:
-    """The loaded library. Functions that are called often are attributes without a wrapper."""
+    """The loaded library. Functions that run often are attributes without a wrapper."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -59,7 +59,7 @@ class Library:
         self.prepare = api.prepare
         self.prepared_run = api.prepared_run
         self.prepared_run_locked = api.prepared_run_locked
-        # CPython's; what they pass on is opaque.
+        # CPython's functions. The objects that they pass on are opaque to the library.
         python = ctypes.pythonapi
         hooks = (python.PyEval_SaveThread, python.PyEval_RestoreThread)
         api.set_lock_hooks(*(ctypes.cast(hook, _VOID) for hook in hooks))
@@ -74,7 +74,7 @@ class Library:
         self.memory_free = api.memory_free
 
     def take_text(self, address: int | None) -> str:
-        """A text that the library gave away, freed."""
+        """Takes a text that the library gave away, and frees the library's copy."""
         if not address:
             return ""
         text = ctypes.string_at(address).decode("utf-8", "replace")
@@ -82,7 +82,7 @@ class Library:
         return text
 
     def error(self, slot: ctypes.c_void_p) -> RdmacollError:
-        """The typed error in an error slot, which is empty afterwards."""
+        """The typed error in an error slot. Empties the slot."""
         text = self.take_text(slot.value)
         slot.value = None
         return error_from_json(text) if text else RdmacollError("the engine gave no reason.")
@@ -99,13 +99,13 @@ class Library:
         return rows
 
     def readable_settings(self, arguments: str = "") -> tuple[list[dict[str, Any]], RdmacollError | None]:
-        """The same table, where what cannot be read has its default, and the first error."""
+        """The settings' table, with defaults for unreadable values, and the first error."""
         text, error = _VOID(), _VOID()
         code = self._api.settings(arguments.encode(), ctypes.byref(text), ctypes.byref(error))
         return json.loads(self.take_text(text.value)), self.error(error) if code != 0 else None
 
     def check_descriptors(self, needed: int) -> None:
-        """Raises ConfigError when this process may not open so many more descriptors now."""
+        """Raises ConfigError if this process may not open so many more descriptors now."""
         error = _VOID()
         self._check(self._api.check_descriptors(needed, ctypes.byref(error)), error)
 
@@ -131,8 +131,11 @@ class Library:
         return opened.value or 0, self.take_text(card.value)
 
     def engine_callers(self, engine: int) -> int:
-        """Before `engine_start`: the engine listens where ranks meet, and callers that begin as at a
-        rendezvous come out of this socket, as numbers of descriptors. -1: no descriptor was left."""
+        """Makes the engine listen at the rendezvous port. Call it before `engine_start`.
+
+        Returns a socket. Callers that begin as at a rendezvous come out of it, as numbers of their
+        descriptors. -1: no descriptor was left.
+        """
         return int(self._api.engine_callers(engine))
 
     def engine_node(self, engine: int, addresses: Sequence[str]) -> int:
@@ -146,8 +149,11 @@ class Library:
         return leader.value
 
     def engine_start(self, engine: int, leaders: Sequence[int], timeout_ms: int) -> bool:
-        """Step 4: connects the control tree and starts the engine's thread. False when the time is over
-        before. After True it raises what has happened to another rank since."""
+        """Step 4: connects the control tree and starts the engine's thread.
+
+        False if `timeout_ms` passes first; then call it again. A call after True raises the error of a rank
+        that was lost since.
+        """
         error = _VOID()
         array = (ctypes.c_int32 * len(leaders))(*leaders)
         code = self._api.engine_start(engine, array, timeout_ms, ctypes.byref(error))
@@ -157,8 +163,11 @@ class Library:
         return True
 
     def engine_serve(self, engine: int, timeout_ms: int) -> dict[str, str] | None:
-        """A parameter server's work: why each worker has left, by rank ("" is a clean end). None when the
-        time is over before all have. Raises the error that has ended the world."""
+        """Serves as a parameter server until all workers have left.
+
+        Returns the cause of each worker's end by rank; "" is a clean end. None if `timeout_ms` passes first.
+        Raises the error that has ended the world.
+        """
         left, error = _VOID(), _VOID()
         code = self._api.engine_serve(engine, timeout_ms, ctypes.byref(left), ctypes.byref(error))
         if code == TIMEOUT:
@@ -168,21 +177,24 @@ class Library:
         return causes
 
     def engine_close(self, engine: int, cause: str | None) -> None:
-        """Says goodbye and fails what is pending; bounded, idempotent."""
+        """Leaves the world, and fails pending operations. Bounded in time, idempotent."""
         self._api.engine_close(engine, None if cause is None else cause.encode(errors="backslashreplace"))
 
     def engine_blame(self, engine: int, error: RankFailedError) -> bool:
-        """The rank that `error` names has failed, as another connection of this process knows: everybody
-        hears of it. Whether the world's failure is that rank's now, and no earlier one."""
+        """Makes the world fail by the rank that `error` names, and tells all ranks.
+
+        Another connection of this process has lost that rank. Returns whether this is now the world's
+        failure; False if the world has failed earlier.
+        """
         words = str(error).encode(errors="backslashreplace"), error.cause.encode(errors="backslashreplace")
         return bool(self._api.engine_blame(engine, error.rank, *words))
 
     def engine_free(self, engine: int) -> None:
-        """The last call about this engine."""
+        """Frees the engine. No other call about it may follow."""
         self._api.engine_free(engine)
 
     def engine_topology(self, engine: int) -> tuple[int, int, int, int, int, int]:
-        """rank, size, local_rank, local_size, cross_rank, cross_size: of the workers."""
+        """rank, size, local_rank, local_size, cross_rank, cross_size. They count workers."""
         out = (ctypes.c_int32 * 6)()
         self._api.engine_topology(engine, out)
         return out[0], out[1], out[2], out[3], out[4], out[5]
@@ -198,11 +210,11 @@ class Library:
         return fields
 
     def engine_state(self, engine: int) -> str:
-        """What is pending, for a person."""
+        """The pending operations, for a person."""
         return self.take_text(self._api.engine_state(engine))
 
     def set_add(self, engine: int, ranks: Sequence[int]) -> int:
-        """This rank's part of adding a process set: its number. Raises ConfigError."""
+        """This rank's part of adding a process set. Returns the set's number. Raises ConfigError."""
         number, error = ctypes.c_int32(0), _VOID()
         array = (ctypes.c_int32 * len(ranks))(*ranks)
         code = self._api.set_add(engine, array, len(ranks), ctypes.byref(number), ctypes.byref(error))
@@ -210,7 +222,10 @@ class Library:
         return number.value
 
     def set_remove(self, engine: int, number: int, timeout_ms: int) -> bool:
-        """This rank's part of removing it. False when the time is over before the others are done."""
+        """This rank's part of removing a process set.
+
+        False if `timeout_ms` passes before the others finish.
+        """
         error = _VOID()
         code = self._api.set_remove(engine, number, timeout_ms, ctypes.byref(error))
         if code == TIMEOUT:
@@ -219,20 +234,22 @@ class Library:
         return True
 
     def set_in_flight(self, engine: int, number: int) -> int:
-        """How many operations of this rank have not ended there."""
+        """The number of this rank's operations in the set that have not ended."""
         count, error = ctypes.c_int32(0), _VOID()
         self._check(self._api.set_in_flight(engine, number, ctypes.byref(count), ctypes.byref(error)), error)
         return count.value
 
     def handle_result_at(self, handle: int, index: int) -> tuple[int, tuple[int, ...]]:
-        """(address, dims) of one of the results of an operation that makes them, and has succeeded."""
+        """(address, dims) of one result that the engine made. The operation has succeeded."""
         ndim, dims = ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
         address = self._api.handle_result_at(handle, index, ctypes.byref(ndim), dims)
         return address or 0, tuple(dims[: ndim.value])
 
     def prepared_result_at(self, prepared: int, index: int) -> tuple[int, int, tuple[int, ...]]:
-        """(result, address, dims) of one of the results of a prepared operation that makes them. The address
-        is valid until `result_free(result)`."""
+        """(result, address, dims) of one result that a prepared operation made.
+
+        The address is valid until `result_free(result)`.
+        """
         memory, ndim, dims = _VOID(), ctypes.c_int32(0), (ctypes.c_int64 * DIMS_MAX)()
         result = self._api.prepared_result_at(prepared, index, ctypes.byref(memory), ctypes.byref(ndim), dims)
         return result or 0, memory.value or 0, tuple(dims[: ndim.value])
@@ -250,33 +267,39 @@ class Library:
         return code, json.loads(self.take_text(text.value))
 
     def _answer(self, function: Callable[..., int], *asked: Any) -> dict[str, Any]:
-        """The JSON that a function with `char** json, char** error` gives."""
+        """The JSON result of a function with `char** json, char** error`."""
         text, error = _VOID(), _VOID()
         self._check(function(*asked, ctypes.byref(text), ctypes.byref(error)), error)
         found: dict[str, Any] = json.loads(self.take_text(text.value))
         return found
 
     def explain(self, question: ctypes.Structure, arguments: str = "") -> dict[str, Any]:
-        """What would run, and why (`rdmacoll._abi.question`); keys in rdmacoll_c.h. Raises ConfigError."""
+        """The algorithm that would run, and why (`rdmacoll._abi.question`). Keys in rdmacoll_c.h.
+
+        Raises ConfigError.
+        """
         return self._answer(self._api.explain, ctypes.byref(question), arguments.encode())
 
     def sim_scale(self, question: ctypes.Structure) -> dict[str, Any]:
-        """How long a step takes (`rdmacoll._abi.scale`); keys in rdmacoll_c.h. Raises ConfigError."""
+        """The duration of a step (`rdmacoll._abi.scale`). Keys in rdmacoll_c.h. Raises ConfigError."""
         return self._answer(self._api.sim_scale, ctypes.byref(question))
 
     def devices(self, arguments: str = "") -> dict[str, Any]:
-        """RDMA devices and the choice among them; keys in rdmacoll_c.h. Raises ConfigError."""
+        """RDMA devices and the choice among them. Keys in rdmacoll_c.h. Raises ConfigError."""
         return self._answer(self._api.devices, arguments.encode())
 
     def pair_open(
         self, *, place: int, numbers: Sequence[int], job: str, secret: bytes, arguments: str
     ) -> tuple[int, str]:
-        """One end of a path between two ranks, `numbers` of the job: (pair, its card). Place 0 leads."""
+        """Opens one end of a path between two ranks, `numbers` in the job. Returns (pair, its card).
+
+        Place 0 leads.
+        """
         both = (ctypes.c_int32 * 2)(*numbers)
         return self._open(self._api.pair_open, place, both, job=job, secret=secret, arguments=arguments)
 
     def pair_node(self, pair: int, cards: Sequence[str]) -> int:
-        """The place of who leads this end's node, from both cards."""
+        """The place of the end that leads this end's node, from both cards."""
         return self._node(self._api.pair_node, pair, cards)
 
     def pair_run(
@@ -291,7 +314,7 @@ class Library:
         patience_s: float,
         limit_s: float,
     ) -> dict[str, Any]:
-        """Connects and measures; keys in rdmacoll_c.h. Blocks for twice `limit_s` at most."""
+        """Connects and measures. Keys in rdmacoll_c.h. Blocks for at most twice `limit_s`."""
         plan = mirror.Plan(
             ctypes.sizeof(mirror.Plan),
             measures,
@@ -310,11 +333,11 @@ class Library:
         return found
 
     def pair_free(self, pair: int) -> None:
-        """Ends an opened pair."""
+        """Frees an opened pair."""
         self._api.pair_free(pair)
 
     def ps_rule_slots(self, rule: str) -> tuple[list[str], float]:
-        """What a parameter server keeps beside a variable: (names, initial value). Raises ConfigError."""
+        """The slots of a parameter server for each variable: (names, initial value). Raises ConfigError."""
         found = self._answer(self._api.ps_rule_slots, rule.encode())
         return found["slots"], found["initial_value"]
 
@@ -331,8 +354,10 @@ class Library:
         gradient: int,
         rate: float | None,
     ) -> None:
-        """One update as a parameter server makes it, of arrays at these addresses; rate: the learning rate
-        of a push, or None: the rule's. Raises ConfigError."""
+        """Makes one update as a parameter server does, on arrays at these addresses.
+
+        rate: the learning rate of a push, or None: the rule's. Raises ConfigError.
+        """
         places = (ctypes.c_void_p * len(slots))(*slots)
         update = mirror.Update(
             ctypes.sizeof(mirror.Update),
@@ -362,8 +387,10 @@ class Library:
         secret: bytes,
         arguments: str,
     ) -> tuple[int, str]:
-        """A rank of an asynchronous parameter server: (address, its card). It is called where the engine
-        listens. staleness -1: not bounded."""
+        """Opens a rank of an asynchronous parameter server: (address, its card).
+
+        Other ranks connect to it at the engine's listener. staleness -1: no bound.
+        """
         who = (engine, rank, size, servers, staleness)
         return self._open(self._api.ps_open, *who, job=job, secret=secret, arguments=arguments)
 
@@ -372,7 +399,7 @@ class Library:
         return self._node(self._api.ps_node, ps, cards)
 
     def ps_start(self, ps: int, leaders: Sequence[int], timeout_ms: int) -> bool:
-        """Connects workers and servers. False when the time is over before."""
+        """Connects workers and servers. False if `timeout_ms` passes first."""
         error = _VOID()
         array = (ctypes.c_int32 * len(leaders))(*leaders)
         code = self._api.ps_start(ps, array, timeout_ms, ctypes.byref(error))
@@ -381,7 +408,7 @@ class Library:
         return bool(code != TIMEOUT)
 
     def ps_serve(self, ps: int, timeout_ms: int) -> bool:
-        """Serves. False when the time is over before all workers have left."""
+        """Serves. False if `timeout_ms` passes before all workers have left."""
         error = _VOID()
         code = self._api.ps_serve(ps, timeout_ms, ctypes.byref(error))
         if code != TIMEOUT:
@@ -389,7 +416,7 @@ class Library:
         return bool(code != TIMEOUT)
 
     def ps_free(self, ps: int) -> None:
-        """The last call about it."""
+        """Frees this rank of the servers. No other call about it may follow."""
         self._api.ps_free(ps)
 
     def _ps_call(self, function: Any, *asked: Any) -> int:
@@ -398,15 +425,17 @@ class Library:
         return call.value or 0
 
     def ps_declare(self, ps: int, variables: Sequence[mirror.Variable], rule: str) -> int:
-        """A call. Variables get the next numbers."""
+        """Begins a call. Variables get the next numbers."""
         array = (mirror.Variable * len(variables))(*variables)
         return self._ps_call(self._api.ps_declare, ps, array, len(variables), rule.encode())
 
     def ps_move(
         self, ps: int, move: int, variables: Sequence[int], addresses: Sequence[int], rate: float | None
     ) -> int:
-        """A call: PS_INIT, PS_PUSH or PS_PULL of whole variables; rate: the learning rate of a push, or None:
-        the rule's, also below."""
+        """Begins a call: PS_INIT, PS_PUSH or PS_PULL of whole variables.
+
+        rate: the learning rate of a push, or None: the rule's. The same holds for the functions below.
+        """
         numbers, places = _int32s(variables), _addresses(addresses)
         return self._ps_call(self._api.ps_move, ps, move, len(variables), numbers, places, _rate(rate))
 
@@ -418,62 +447,68 @@ class Library:
         values: Sequence[int],
         rate: float | None,
     ) -> int:
-        """A call: gradients of whole variables go, and their fresh values come, at these addresses."""
+        """Begins a call that pushes gradients of whole variables and pulls their fresh values, at these
+        addresses."""
         numbers, there, back = _int32s(variables), _addresses(gradients), _addresses(values)
         return self._ps_call(self._api.ps_exchange, ps, len(variables), numbers, there, back, _rate(rate))
 
     def ps_move_slot(
         self, ps: int, move: int, slot: int, updates: int, variables: Sequence[int], addresses: Sequence[int]
     ) -> int:
-        """A call: PS_INIT or PS_PULL of a slot from 1 on, or of the values (0), which had so many updates."""
+        """Begins a call: PS_INIT or PS_PULL of a slot, from 1 on, or of the values (0).
+
+        updates: the number of updates that the values have had.
+        """
         numbers, places = _int32s(variables), _addresses(addresses)
         which = (move, slot, updates, len(variables))
         return self._ps_call(self._api.ps_move_slot, ps, *which, numbers, places)
 
     def ps_updates(self, ps: int, variables: Sequence[int]) -> int:
-        """A call. The largest number among what the servers say is how many updates these have had."""
+        """Begins a call. The largest number among the answers is the number of updates of these variables."""
         return self._ps_call(self._api.ps_updates, ps, len(variables), _int32s(variables))
 
     def ps_end(self, ps: int) -> None:
-        """What is open, and what will be asked, ends with ShutdownError."""
+        """Ends open and later calls with ShutdownError."""
         self._api.ps_end(ps)
 
     def ps_stats(self, ps: int) -> dict[str, Any]:
-        """What this server has done, and how many workers wait."""
+        """This server's counters, and the number of waiting workers."""
         fields: dict[str, Any] = json.loads(self.take_text(self._api.ps_stats(ps)))
         return fields
 
     def ps_losses(self, ps: int) -> list[str]:
-        """On a server, about workers that were lost since the last call."""
+        """On a server: sentences about workers that were lost since the last call."""
         sentences: list[str] = json.loads(self.take_text(self._api.ps_losses(ps)))
         return sentences
 
     def ps_failure(self, ps: int) -> RdmacollError | None:
-        """On a worker: what has ended it."""
+        """On a worker: the error that has ended it, or None."""
         error = _VOID()
         return self.error(error) if self._api.ps_failure(ps, ctypes.byref(error)) else None
 
     def ps_leave(self, ps: int, cause: str) -> None:
-        """A server that ends before its workers tells them why; `ps_free` comes next."""
+        """On a server that ends before its workers: tells them the cause. `ps_free` comes next."""
         self._api.ps_leave(ps, cause.encode(errors="backslashreplace"))
 
     def ps_move_rows(
         self, ps: int, move: int, variable: int, rows: int, count: int, data: int, rate: float | None
     ) -> int:
-        """A call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""
+        """Begins a call: PS_PUSH or PS_PULL of `count` rows, at these addresses."""
         return self._ps_call(self._api.ps_move_rows, ps, move, variable, rows, count, data, _rate(rate))
 
     def ps_ask(self, ps: int, ask: int) -> int:
-        """A call: PS_STATS or PS_LEAVE."""
+        """Begins a call: PS_STATS or PS_LEAVE."""
         return self._ps_call(self._api.ps_ask, ps, ask)
 
     def ps_checkpoint(self, ps: int, path: str, way: int) -> int:
-        """A call: each server saves to, or restores from, a file whose name begins with `path`, or says of
-        which save that is."""
+        """Begins a call on each server's file, whose name begins with `path`.
+
+        way: PS_SAVE, PS_RESTORE, or PS_SAVED for the number of the save in the file.
+        """
         return self._ps_call(self._api.ps_checkpoint, ps, os.fsencode(path), way)
 
     def ps_wait(self, ps: int, call: int, timeout_ms: int) -> list[str] | None:
-        """What the servers said; None when the time is over before. Raises what went wrong."""
+        """The servers' answers. None if `timeout_ms` passes first. Raises the call's error."""
         texts, error = _VOID(), _VOID()
         code = self._api.ps_wait(ps, call, timeout_ms, ctypes.byref(texts), ctypes.byref(error))
         if code == TIMEOUT:
@@ -483,11 +518,11 @@ class Library:
         return said
 
     def ps_call_free(self, call: int) -> None:
-        """The last use of a call that has ended."""
+        """Frees a call that has ended. No other use of it may follow."""
         self._api.ps_call_free(call)
 
     def ps_sharding(self, ps: int) -> str:
-        """Which server stores what, for a person."""
+        """The variables of each server, for a person."""
         return self.take_text(self._api.ps_sharding(ps))
 
 
@@ -504,7 +539,7 @@ def _addresses(values: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
 
 
 def library_path() -> Path:
-    """Where the library lies, in a wheel and in a development install alike."""
+    """The path of the library, in a wheel and in a development install alike."""
     return Path(__file__).resolve().parent.parent / "lib" / "librdmacoll.so"
 
 

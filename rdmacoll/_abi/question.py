@@ -1,4 +1,4 @@
-"""What `rdmacoll plan` asks the library: which algorithm would run, what each costs, who does what."""
+"""Questions of `rdmacoll plan`: the algorithm that would run, its costs, and each rank's steps."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def explain(
 ) -> dict[str, Any]:
     """The answer to one question about `count` bytes; keys in rdmacoll_c.h.
 
-    `servers`: parameter servers beside the ranks, with the numbers after theirs. `latency_us` and
-    `gbit_per_s` are those of the network between nodes; 0: what is usual. `dtype`: of what is summed; sums of
-    16-bit floats stay in float32 on their way. Raises ConfigError when a value or a setting is wrong.
+    `servers`: parameter servers, which have the numbers after the ranks. `latency_us` and `gbit_per_s`
+    describe the network between nodes; 0: usual values. `dtype`: the dtype of the summed arrays; sums of
+    16-bit floats stay in float32 between ranks. Raises ConfigError when a value or a setting is wrong.
 
     >>> explain("allreduce", ranks=8, nodes=2, count=1 << 20)["algorithm"]
     'two_level'

@@ -1,4 +1,4 @@
-"""What `rdmacoll sim scale` asks the library: how long a step of allreduces takes on modelled links."""
+"""Questions of `rdmacoll sim scale`: the duration of a step of allreduces on modelled links."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BYTES_PER_US_OF_GBIT = 125.0
 
 @dataclass(frozen=True)
 class Link:
-    """LogGP: latency, the processor's overhead at each end of a transfer, the gap from one transfer to the
-    next at a port, and the bytes that a port carries in each direction."""
+    """LogGP parameters: latency, the processor's overhead at each end of a transfer, the gap between
+    transfers at a port, and the bytes that a port carries in each direction."""
 
     latency_us: float
     overhead_us: float
@@ -26,20 +26,20 @@ class Link:
 
 @dataclass(frozen=True)
 class Model:
-    """Links within a node and between nodes, and what a processor does."""
+    """Links within a node and between nodes, and a processor's rates."""
 
     network: Link
     is_rdma: bool
     node: Link = Link(0.3, 0.2, 0.0, 10_000)
     rack_nodes: int = 0  # 0: all nodes are in one rack
-    oversubscription: float = 1.0  # what a rack's nodes could send together, over its uplink
+    oversubscription: float = 1.0  # the send rate of all nodes of a rack, divided by its uplink's rate
     step_us: float = 0.1
     copy_bytes_per_us: float = 12_000
     reduce_bytes_per_us: float = 8_000
 
     @property
     def uplink_bytes_per_us(self) -> float:
-        """Of a rack, in each direction."""
+        """The rate of a rack's uplink in each direction."""
         return max(1, self.rack_nodes) * self.network.bytes_per_us / self.oversubscription
 
 
@@ -55,7 +55,7 @@ PRESETS = {
 
 
 def with_network(model: Model, **given: float | None) -> Model:
-    """The model with what is given of its network.
+    """The model with these values of its network; None keeps the model's value.
 
     >>> with_network(PRESETS["1gbit"], latency_us=50.0, gap_us=None).network.latency_us
     50.0
@@ -77,9 +77,12 @@ def simulate(
     algorithm: str | None = None,
     transfers_max: int = 4_000_000,
 ) -> dict[str, Any]:
-    """A step of allreduces, each of so many bytes and submitted so many us after its begin: "time_us" (None
-    where the step has more than `transfers_max` transfers), "transfers", "algorithms", "moved" (sums were
-    compared; else bytes had sizes alone). Raises ConfigError where the question is wrong.
+    """Simulates a step of allreduces.
+
+    operations: for each allreduce its bytes, and the time of its submission after the step's begin in us.
+    Result: "time_us" (None if the step has more than `transfers_max` transfers), "transfers", "algorithms",
+    and "moved" (true: sums were compared; false: only sizes were simulated). Raises ConfigError for a wrong
+    question.
 
     >>> simulate(PRESETS["10gbit"], ranks=2, operations=[(1 << 20, 0.0)])["time_us"] > 900
     True

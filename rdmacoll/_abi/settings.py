@@ -1,4 +1,4 @@
-"""Settings that come as arguments of `init()`: passed through to the one table in cpp/base/config.cc."""
+"""Settings from arguments of `init()`. They pass through to the one table in cpp/base/config_table.cc."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def argument_name(name: str, known: Sequence[str]) -> str:
 
 
 def argument_text(name: str, value: object) -> str:
-    """How a Python value is written in a variable. Raises ConfigError.
+    """A Python value in the form of a variable. Raises ConfigError.
 
     >>> [argument_text("a", v) for v in (True, 4096, 0.5, ["shm", "tcp"])]
     ['true', '4096', '0.5', 'shm,tcp']
@@ -42,7 +42,7 @@ def argument_text(name: str, value: object) -> str:
 
 
 def arguments_text(settings: Mapping[str, object], known: Sequence[str]) -> str:
-    """The lines "NAME=value" that the library reads; None means: not given."""
+    """The lines "NAME=value" that the library reads. None means: not given."""
     return "".join(
         f"{argument_name(name, known)}={argument_text(name, value)}\n"
         for name, value in settings.items()
@@ -51,7 +51,7 @@ def arguments_text(settings: Mapping[str, object], known: Sequence[str]) -> str:
 
 
 class Values:
-    """The effective settings, by name, with where each came from."""
+    """The effective settings by name, and the source of each."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._rows = {str(row["name"]): row for row in rows}

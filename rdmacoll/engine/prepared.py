@@ -16,7 +16,8 @@ from rdmacoll._world.world import refusal
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 from rdmacoll.engine.process_set import ProcessSet, number_of
 
-# Runs whose inputs on all ranks together have at most so many bytes end so soon that they keep the GIL.
+# Inputs of all ranks together. Runs of at most so many bytes are short, and release the GIL only if they
+# wait.
 LOCKED_BYTES_MAX = 64 << 10
 
 
