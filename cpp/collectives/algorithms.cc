@@ -15,15 +15,15 @@ using Result = AlgorithmRow::Result;
 bool always(const Shape&) { return true; }
 bool never(const Shape&) { return false; }
 
-// Then each node sums a node of the canonical tree, which is cut at powers of two.
+// Whether each node sums one node of the canonical tree, which is cut at powers of two.
 bool is_by_powers_of_two(const Shape& shape) {
-  int size = 0;  // of the first node
+  int size = 0;  // ranks of the first node
   while (size < shape.ranks && shape.node_of(size) == shape.node_of(0)) ++size;
   std::set<int> begun;
   for (int rank = 0; rank < shape.ranks; ++rank) {
     const bool begins = rank == 0 || shape.node_of(rank) != shape.node_of(rank - 1);
     if (begins != (rank % size == 0)) return false;
-    if (begins && !begun.insert(shape.node_of(rank)).second) return false;  // it goes on elsewhere
+    if (begins && !begun.insert(shape.node_of(rank)).second) return false;  // the node is split
   }
   return std::has_single_bit(static_cast<unsigned>(size)) || begun.size() == 1;
 }

@@ -17,7 +17,7 @@ struct Share {
 
 int largest_power_within(int count) { return static_cast<int>(std::bit_floor(unsigned(count))); }
 
-// What member `index` of a block has when the block has halved `all` for every member.
+// The share of member `index` of a block whose members have halved `all` down to one share each.
 Share share_of(int index, int size, Share all) {
   for (int distance = 1; distance < size; distance *= 2) {
     all.parts /= 2;
@@ -67,7 +67,7 @@ class BlockProgram {
     return slice;
   }
 
-  // Reduce-scatter: the sum over my block, of my share.
+  // Reduce-scatter: afterwards sum_ is the sum over this block, of this rank's share.
   void halve() {
     for (int distance = 1; distance < block_.size; distance *= 2) {
       const bool upper = (index_ & distance) != 0;
@@ -80,7 +80,8 @@ class BlockProgram {
     }
   }
 
-  // sum_ = what a rank sends, of its own or of several, and what we hold, in the order of ranks.
+  // sum_ = the slice from `rank` plus `held`, in rank order. `of_several`: the slice is itself a
+  // sum.
   void add_from(int rank, bool of_several, Slice held, bool held_first, bool last) {
     const Slice theirs =
         program_.addend(held.first_part, held.parts, of_several || begins_with_sums_);
@@ -94,12 +95,12 @@ class BlockProgram {
     }
   }
 
-  // All blocks behind mine are in it.
+  // The sum of the smaller block already includes all blocks after it.
   void take_sum_of_smaller() {
     add_from(partner_in_smaller(), smaller_.size > 1, sum_, true, block_.begin == 0);
   }
 
-  // My share is that of several ranks there.
+  // Visits those members of the larger block whose shares together make up this rank's share.
   template <typename Visit>
   void each_owner_in_larger(Visit visit) const {
     for (int owner = index_; owner < larger_.size; owner += block_.size) {
@@ -118,7 +119,7 @@ class BlockProgram {
     sum_ = program_.output(sum_.first_part, sum_.parts);
   }
 
-  // Allgather: partners of falling distance have the other half of what comes next.
+  // Allgather: at each distance the partner has the other half of the range.
   void redouble() {
     for (int distance = block_.size / 2; distance > 0; distance /= 2) {
       const int partner = rank_at(block_, index_ ^ distance);
@@ -137,8 +138,8 @@ class BlockProgram {
   Share all_;
   bool begins_with_sums_;
   Block larger_, block_, smaller_;
-  int index_ = 0;  // in my block
-  Slice sum_;      // what I have summed of it
+  int index_ = 0;  // in block_
+  Slice sum_;      // the sum of this rank's share so far
 };
 
 }  // namespace

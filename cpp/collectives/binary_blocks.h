@@ -1,5 +1,5 @@
-// The allreduce of a group of ranks by halving and doubling, as a part of a schedule: the whole of
-// halving_doubling, and what two_level does between nodes.
+// The allreduce of a group of ranks by halving and doubling, as a part of a schedule. It is all of
+// halving_doubling, and the stage between nodes of two_level.
 #pragma once
 
 #include <span>
@@ -8,16 +8,18 @@
 
 namespace rdmacoll {
 
-// A group of this many ranks shares its work when the parts are a multiple of this.
+// The number of parts must be a multiple of this, so that a group of `members` ranks can share its
+// work.
 int binary_block_parts(int members);
 
-// `mine` is the contribution of group[index]; in the end the sum over the group lies in the output
-// there. Every member calls it with the same parts, wide or not. Two ranks or more.
+// Appends the steps of group[index] to `program`. `mine` is its contribution; at the end the sum
+// over the group lies in the output there. Every member calls this with the same parts and the same
+// width. The group has two ranks or more.
 //
 // The group is cut in blocks of powers of two, the largest first. Within a block the vector is
-// halved while the distance between partners doubles: a sum then always covers neighbours, an
-// aligned block of ranks, which is a node of the canonical tree. A smaller block gives its sum to
-// the next larger one, as the tree does at its right edge. The way back is the same in reverse.
+// halved while the distance between partners doubles. A sum then always covers an aligned block of
+// neighbouring ranks, which is a node of the canonical tree. A smaller block gives its sum to the
+// next larger one, as the tree does at its right edge. The way back is the same in reverse.
 void allreduce_by_blocks(Builder& program, std::span<const int> group, int index, Slice mine);
 
 }  // namespace rdmacoll

@@ -9,7 +9,7 @@ Schedule binomial_broadcast(const Shape& shape) {
   const auto rank_at = [&](int at) { return (at + shape.root) % ranks; };
 
   Builder program(ranks, shape.rank, 1);
-  int step = 1;  // the lowest set bit of my position; above all of them at the root
+  int step = 1;  // the lowest set bit of `position`; at the root a power of two above all positions
   while (step < ranks && (position & step) == 0) step *= 2;
   if (position == 0) {
     program.copy(program.output(0), program.input(0));

@@ -7,7 +7,7 @@
 namespace rdmacoll {
 namespace {
 
-// Of the distances 1 to ranks - 1 those with this bit: what one round moves.
+// The distances from 1 to ranks - 1 that have this bit: one round moves their parts.
 std::vector<int> distances_with(int bit, int ranks) {
   std::vector<int> distances;
   for (int distance = bit; distance < ranks; ++distance) {
@@ -24,8 +24,8 @@ int parts_on_their_way(int ranks) {
 
 }  // namespace
 
-// What a rank gives to the one `distance` above it goes there by the bits of the distance, through
-// the work of others: each round has parts of its own for what it brings.
+// A part for the rank `distance` above travels by the bits of that distance, through the work of
+// other ranks. Each round has its own parts for the data that it brings.
 Schedule bruck_alltoall(const Shape& shape) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;

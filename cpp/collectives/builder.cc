@@ -94,8 +94,9 @@ void Builder::add(Step step, std::span<const Slice> sources) {
   schedule_.steps.push_back(step);
 }
 
-// A step waits for the writers of what it reads, and for writers and readers of what it writes.
-// Searched from the latest step backwards, leaving out what an already found one implies.
+// A step waits for the writers of the slices that it reads, and for the writers and readers of the
+// slice that it writes. The search goes backwards from the latest step, and leaves out steps that a
+// found step already implies.
 void Builder::find_hazards(Step& step, std::span<const Slice> sources) {
   const std::size_t here = schedule_.steps.size();
   Bits before(here);
@@ -124,7 +125,8 @@ void Builder::find_hazards(Step& step, std::span<const Slice> sources) {
   ancestors_.push_back(std::move(before));
 }
 
-// The earlier steps at the places of this one, the latest first; it is at them from now on.
+// Returns the earlier steps that touch this step's places, the latest first. Registers this step
+// there.
 std::vector<uint16_t> Builder::take_turn_at(const Step& step, std::span<const Slice> sources) {
   std::vector<uint16_t> earlier;
   const auto here = static_cast<uint16_t>(schedule_.steps.size());

@@ -1,5 +1,5 @@
 // Writes schedules. An algorithm names its steps in an order in which they could run one after the
-// other; the builder finds out which of them really have to wait for which.
+// other. The builder finds out which steps really depend on which.
 #pragma once
 
 #include <array>
@@ -18,8 +18,9 @@ namespace rdmacoll {
 class Builder {
  public:
   Builder(int ranks, int rank, int parts);
-  // Of a sum. Where the input is scaled first, that goes into the output or, where a rank has no
-  // output for all parts, into scratch; contribution() is what came of it.
+  // For a sum. If the shape is prescaled, the scaled input goes to `scaled`, which is the output or
+  // scratch. Scratch is for ranks whose output does not hold all parts. contribution() names the
+  // scaled data.
   Builder(const Shape& shape, int parts, Space scaled = Space::output);
 
   Slice input(int part, int parts = 1) const { return slice(Space::input, 0, part, parts); }
@@ -27,9 +28,9 @@ class Builder {
   Slice work(int part, int parts = 1) const { return slice(Space::work, 0, part, parts); }
   Slice scratch(int part, int parts = 1, bool wide = false);  // a fresh slot
   Slice contribution(int part, int parts = 1) const;
-  // Where a sum that is not whole is made: in the output, unless that would round it.
+  // The place of a partial sum: the output, or sums if the output would round it.
   Slice partial(int part, int parts = 1) const;
-  // A fresh slot for what is to be added: a rank's contribution, or the sum of several.
+  // A fresh slot for an addend: one rank's contribution, or the sum of several.
   Slice addend(int part, int parts, bool is_sum) {
     return scratch(part, parts, is_sum && schedule_.wide_sums);
   }
@@ -39,16 +40,18 @@ class Builder {
   void publish(int peer, const Slice& from) {
     add({.verb = Verb::publish, .peer = peer, .to = from});
   }
-  // The view that reduce and copy may read, of what `like` would have received.
+  // Returns a view that reduce and copy may read. `like`: the slice that a receive would have
+  // written.
   Slice await(int peer, const Slice& like);
-  // A send or receive of which only the word travels, when what it names is there.
+  // A send or receive without bytes: it only says that the data in step.to is there, in shared
+  // memory.
   void signal(const Step& step);
   void reduce(const Slice& to, std::span<const Slice> sources, bool final);
   void reduce(const Slice& to, std::initializer_list<Slice> sources, bool final) {
     reduce(to, std::span(sources.begin(), sources.size()), final);
   }
-  // The sum of two neighbouring blocks of ranks, the lower one first, in the output or a fresh
-  // slot.
+  // The sum of two neighbouring blocks of ranks, the lower one first. It goes to the output or to a
+  // fresh slot.
   Slice joined(const Slice& lower, const Slice& upper, bool final) {
     const Slice sum =
         final ? output(lower.first_part, lower.parts) : addend(lower.first_part, lower.parts, true);
@@ -58,7 +61,7 @@ class Builder {
   void copy(const Slice& to, const Slice& from, bool final = false) {
     add({.verb = Verb::copy, .final = final, .to = to}, {&from, 1});
   }
-  // The sources one after the other; no views.
+  // Copies the sources one after the other. None of them may be a view.
   void gather(const Slice& to, std::span<const Slice> sources) {
     add({.verb = Verb::copy, .to = to}, sources);
   }
@@ -85,13 +88,13 @@ class Builder {
   Schedule schedule_;
   std::vector<Slice> scaled_;  // by part; empty: not prescaled
   std::map<int, Ordinals> ordinals_;
-  std::vector<Bits> ancestors_;  // by step: every step that is done before it
-  // By space, and there by part or by slot: the steps that read or write it, so that hazards are
-  // not sought among all steps, which are thousands where ranks are.
+  std::vector<Bits> ancestors_;  // by step: all steps that are done before it
+  // By space, then by part or slot: the steps that read or write it. A search for hazards thus need
+  // not go through all steps, of which large worlds have thousands.
   std::array<std::vector<std::vector<uint16_t>>, kSpaces> turns_;
 };
 
-// Whether both name some of the same memory: input and output of one part are the same place.
+// Whether both slices share memory. The input and the output of one part count as the same place.
 bool overlap(const Slice& a, const Slice& b);
 
 }  // namespace rdmacoll

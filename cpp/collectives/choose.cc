@@ -21,16 +21,17 @@ bool breaks_canonical_order(const Facts& facts, Algorithm algorithm) {
   return facts.canonical && !is_in_canonical_order(algorithm, facts);
 }
 
-// Partial sums travel that are longer than contributions and results. Where all these meet, and
-// each sum is made at one place, none does.
+// Whether partial sums travel that are longer than contributions and results. Two ranks send none.
+// Algorithms that make each sum at one place do not send them either.
 bool has_wide_partials(const Facts& facts) { return facts.wide_sums && facts.ranks > 2; }
 
-// Of what is sent after the first round of a tree.
+// Bytes that a rank sends in each round of a tree after the first.
 uint64_t partial_bytes(const Facts& facts) {
   return has_wide_partials(facts) ? facts.bytes * kWide : facts.bytes;
 }
 
-// More ranks would send too much through the ports that they share.
+// Whether 16-bit floats are summed at one place, so that no partial sum travels. More ranks than
+// `ranks_sharing` would send too much through the ports that they share.
 bool meets_where_partials_are_wide(const Facts& facts, int ranks_sharing) {
   return has_wide_partials(facts) && (!facts.spread.shares_nodes || facts.ranks <= ranks_sharing);
 }
@@ -45,7 +46,7 @@ uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) 
       !breaks_canonical_order(facts, Algorithm::two_level)) {
     return tuning.doubling_bytes_long_way;
   }
-  // Of another number of ranks than a power of two some send twice as much.
+  // If the number of ranks is not a power of two, some ranks send twice as much.
   const bool are_many = facts.ranks >= 8 && !facts.spread.shares_nodes;
   uint64_t most = tuning.doubling_bytes_network;
   if (!is_power_of_two(facts) && !facts.spread.is_doubled_by_node) {
@@ -55,7 +56,7 @@ uint64_t doubling_bytes_between_nodes(const Tuning& tuning, const Facts& facts) 
   return std::min(most, tuning.doubling_bytes_port / sharing);
 }
 
-// So small that rounds cost more than bytes.
+// Whether the message is so small that rounds cost more than bytes.
 bool is_short(const Tuning& tuning, const Facts& facts) {
   if (!facts.one_node) {
     return partial_bytes(facts) <= doubling_bytes_between_nodes(tuning, facts);
@@ -64,7 +65,7 @@ bool is_short(const Tuning& tuning, const Facts& facts) {
          (facts.ranks <= 2 ? tuning.doubling_bytes_shared_pair : tuning.doubling_bytes_shared);
 }
 
-// Two rounds, of p-1 messages each.
+// Whether direct pays: two rounds of p-1 messages each.
 bool is_of_middle_size(const Tuning& tuning, const Facts& facts) {
   const auto ranks = static_cast<uint64_t>(facts.ranks);
   const bool is_worth_messages = facts.ranks <= tuning.direct_ranks_network ||
@@ -74,7 +75,8 @@ bool is_of_middle_size(const Tuning& tuning, const Facts& facts) {
   return is_worth_messages && facts.bytes <= most;
 }
 
-// So small that every rank does all of the work rather than wait for a second round.
+// Whether the message is so small that each rank rather does all of the work than waits for a
+// second round.
 bool is_for_one_shot(const Tuning& tuning, const Facts& facts) {
   return facts.one_node && facts.ranks > 2 && facts.ranks <= tuning.one_shot_ranks_shared &&
          facts.bytes * static_cast<uint64_t>(facts.ranks) <= tuning.one_shot_bytes_shared;
@@ -103,11 +105,12 @@ Preference by_size_between_nodes(const Tuning& tuning, const Facts& facts) {
   if (is_of_middle_size(tuning, facts)) {
     return {Algorithm::direct, "middle size: two rounds"};
   }
-  // A ring is for any order; of a number that is no power of two it takes less than halving.
+  // A ring adds in any order. Unless p is a power of two, it takes less time than halving and
+  // doubling.
   const bool may_be_ring = !facts.canonical && !is_power_of_two(facts) && !has_wide_partials(facts);
   const bool few =
       facts.ranks <= (may_be_ring ? tuning.direct_ranks_network : tuning.direct_ranks_at_once);
-  // The rounds of a ring are as many as ranks, and their parts as small.
+  // A ring has as many rounds as ranks, and its parts shrink as the rounds grow in number.
   const int ring_ranks =
       is_power_of_two(facts) ? tuning.ring_ranks_network : tuning.ring_ranks_uneven;
   const bool fits = facts.bytes <= tuning.halving_bytes_network || facts.canonical ||
@@ -139,8 +142,8 @@ std::optional<Algorithm> forced_at(const Facts& facts) {
   return std::nullopt;
 }
 
-// Within a node what is packed goes by segments that stay in the caches. Of what is scattered each
-// byte is packed for one rank alone, which gains nothing.
+// Whether segments are cut so small that packed data stays in the caches of the node. Scattered
+// data is not cut so: each byte is packed for one rank alone, and caches gain nothing.
 bool is_cut_for_caches(Algorithm algorithm, const Tuning& tuning, uint64_t bytes) {
   const AlgorithmRow* row = row_of(algorithm);
   if (row == nullptr || is_scattered(row->result)) return false;
@@ -196,7 +199,7 @@ uint64_t segment_bytes_of(Algorithm algorithm, const Tuning& tuning, const Facts
 
 namespace {
 
-// How many rounds of recursive doubling have a message between nodes.
+// The number of rounds of recursive doubling with a message between nodes.
 int rounds_across(const Shape& shape) {
   int rounds = 0;
   for (int block = 1; block < shape.ranks; block *= 2) {
@@ -254,7 +257,7 @@ Preference for_root_value(const Tuning& tuning, const Facts& facts) {
           "the fewest rounds, and neighbours of a node get it from each other"};
 }
 
-// Up to how many bytes of all ranks together.
+// The largest size, in bytes of all ranks together, at which allgather doubles.
 uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
   const auto ranks = static_cast<uint64_t>(facts.ranks);
   if (facts.spread.shares_nodes) {
@@ -267,8 +270,8 @@ uint64_t doubling_bytes_of_gather(const Tuning& tuning, const Facts& facts) {
 }
 
 Preference for_concatenation(const Tuning& tuning, const Facts& facts) {
-  // With three ranks both take two rounds, and a ring has shorter ones; on two nodes it crosses in
-  // each.
+  // With three ranks both algorithms take two rounds, and those of a ring are shorter. On two nodes
+  // a ring crosses in each round.
   const bool doubles = !facts.one_node && (facts.ranks != 3 || facts.spread.shares_nodes);
   if (doubles && facts.bytes <= doubling_bytes_of_gather(tuning, facts)) {
     return {Algorithm::doubling_allgather, "small, between nodes: the fewest rounds"};

@@ -15,7 +15,7 @@
 namespace rdmacoll {
 namespace {
 
-// So many segments are executed; then the pipeline has long been full.
+// At most this many segments are executed. The pipeline has then long been full.
 constexpr uint32_t kSegmentsExecuted = 32;
 
 // A step of one segment at one rank.
@@ -25,20 +25,20 @@ struct At {
   uint16_t step = 0;
 };
 
-// Of a step, which is ready; of a transfer, whose ends are both ready, whose first byte comes to
-// its next port, and whose last one is there; of a step, which is done.
+// ready: a step can start. matched: both ends of a transfer are ready. passing: its first byte
+// reaches its next port. arrived: its last byte is there. done: a step has ended.
 enum class Happening : uint8_t { ready, matched, passing, arrived, done };
 
 struct Event {
   double time = 0;
-  uint64_t number = 0;  // in the order in which they were made
+  uint64_t number = 0;  // in the order of creation
   Happening what = Happening::ready;
   At at;
   At other;  // matched: the receiving step; passing: the sending one
   uint8_t hop = 0;
 
-  // What happens at the same time goes in the order of the schedules: so a rank's transfers get the
-  // port in the order in which it posts them. The queue has the largest on top.
+  // Events at the same time go in the order of the schedules. A rank's transfers thus get the port
+  // in the order in which it posts them. The queue has the largest on top.
   bool operator<(const Event& event) const { return event.order() < order(); }
   std::tuple<double, Happening, uint32_t, uint16_t, uint64_t> order() const {
     return {time, what, at.segment, at.step, number};
@@ -47,7 +47,7 @@ struct Event {
 
 class TimedExecution {
  public:
-  struct Traffic {  // of one rank
+  struct Traffic {  // by one rank
     uint64_t messages = 0;
     double network_bytes = 0;
   };
@@ -67,7 +67,7 @@ class TimedExecution {
     }
   }
 
-  // When all segments have ended at all ranks.
+  // Returns the time when all segments have ended at all ranks, in microseconds.
   double run() {
     for (int rank = 0; rank < static_cast<int>(schedules_.size()); ++rank) {
       const uint32_t first = std::min<uint32_t>(segments_, kSegmentsInFlight);
@@ -106,7 +106,7 @@ class TimedExecution {
       }
     }
     std::vector<std::vector<uint16_t>> successors;
-    std::vector<uint16_t> waits, unread;  // as a segment begins
+    std::vector<uint16_t> waits, unread;  // at the beginning of a segment
     std::array<Run, kSegmentsInFlight> runs;
     uint32_t begun = 0;
     uint32_t in_flight = 0;
@@ -121,7 +121,7 @@ class TimedExecution {
     events_.push({time, made_++, what, at, other, static_cast<uint8_t>(hop)});
   }
 
-  // Takes the processor for so long, as soon as it is free; when that is over.
+  // Occupies the rank's processor for `takes`, as soon as it is free. Returns when that ends.
   double work(int rank, double from, double takes) {
     processors_[rank] = std::max(processors_[rank], from) + takes;
     return processors_[rank];
@@ -146,7 +146,7 @@ class TimedExecution {
     RankState& state = ranks_[rank];
     --state.in_flight;
     end_ = std::max(end_, time);
-    // The place of this segment is that of the next which shares it.
+    // The next segment that shares this segment's place begins.
     if (segment + kSegmentsInFlight < segments_) begin(rank, segment + kSegmentsInFlight, time);
   }
 
@@ -242,8 +242,8 @@ class TimedExecution {
   double bytes_per_part_;
   uint32_t segments_;
   std::vector<RankState> ranks_;
-  std::vector<double> processors_;  // by rank: busy until then
-  // By sender, receiver, segment and ordinal: the end that has come first, and when.
+  std::vector<double> processors_;  // by rank: the time until which it is busy
+  // By sender, receiver, segment and ordinal: the end that is ready first, and its time.
   std::map<std::tuple<int, int, uint32_t, uint16_t>, std::pair<At, double>> waiting_;
   std::priority_queue<Event> events_;
   uint64_t made_ = 0;

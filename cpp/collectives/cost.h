@@ -1,6 +1,6 @@
-// What a collective takes, found by executing the schedules of all ranks against a model of links:
-// each step takes its processor, each transfer its ports, and the last step to end is the answer.
-// So an algorithm has its cost for nothing, and it is that of its critical path.
+// Estimates the time of a collective. It executes the schedules of all ranks against a model of
+// links. Each step occupies its processor, each transfer its ports, and the last step to end gives
+// the time. A new algorithm thus needs no formula, and its cost is that of its critical path.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,22 @@ namespace rdmacoll {
 
 struct Cost {
   double time_us = 0;
-  uint64_t messages = 0;       // that the busiest rank sends
-  uint64_t network_bytes = 0;  // that the busiest node sends to others
+  uint64_t messages = 0;       // sent by the busiest rank
+  uint64_t network_bytes = 0;  // sent by the busiest node to others
 };
 
-// `nodes`: the node of each schedule's rank. All ranks begin at once, kSegmentsInFlight segments
-// are on their way at a time; beyond some tens of segments the rest goes on at the rate that was
-// reached.
+// `nodes`: the node of each schedule's rank. All ranks begin at once, and kSegmentsInFlight
+// segments are in flight. After some tens of segments, the rest is extrapolated at the rate that
+// was reached.
 Cost cost_of(const std::vector<Schedule>& schedules, std::span<const int> nodes,
              const LinkModel& links, uint64_t bytes, uint64_t segment_bytes);
 
-// What cost_of() takes for the bytes of a collective (of an exchange: what each rank gives): those
-// of all parts of a rank.
+// Converts the bytes of a collective to those that cost_of() expects: of all parts of a rank. For
+// an exchange `bytes` is the amount that each rank gives.
 uint64_t row_bytes(AlgorithmRow::Result result, const Schedule& schedule, uint64_t bytes);
 
-// Of all ranks and servers, lowered for nodes in which everybody sees everybody's memory: the
-// caller's too if `is_visible`, else it is packed.
+// The schedules of all ranks and servers, lowered for nodes whose ranks see each other's memory. If
+// `is_visible`, they also see the callers' memory; otherwise that is packed.
 std::vector<Schedule> lowered_schedules(Algorithm algorithm, Shape shape, const LinkModel& links,
                                         bool is_visible);
 

@@ -7,7 +7,7 @@ namespace rdmacoll {
 void direct_sums(Builder& program, const Shape& shape, const Slice& sum) {
   const int ranks = shape.ranks;
   const int rank = shape.rank;
-  // Everybody begins with another partner, so that no rank is hit by all others at once.
+  // Each rank begins with a different partner, so that no rank is hit by all others at once.
   const auto partner = [&](int distance) { return (rank + distance) % ranks; };
 
   for (int d = 1; d < ranks; ++d) program.send(partner(d), program.contribution(partner(d)));

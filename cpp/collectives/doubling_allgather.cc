@@ -16,11 +16,11 @@ Schedule doubling_allgather(const Shape& shape) {
     const bool lower = begin / block % 2 == 0;
     const int sibling = lower ? begin + block : begin - block;
     const int siblings = std::min(block, ranks - sibling);
-    if (siblings <= 0) continue;  // nobody there: my block waits for a larger sibling
+    if (siblings <= 0) continue;  // no sibling: this block waits for a larger one
     const int members = std::min(block, ranks - begin);
     const Slice mine = program.output(begin, members);
 
-    // Member i of the smaller block serves members i, i + its size, ... of the other.
+    // Member i of the smaller block serves members i, i + its size, ... of the other block.
     const int index = rank - begin;
     for (int i = index; i < siblings; i += members) program.send(sibling + i, mine);
     program.receive(sibling + index % siblings, program.output(sibling, siblings));

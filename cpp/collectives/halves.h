@@ -1,4 +1,4 @@
-// Halves: what several algorithms are made of.
+// Stages that several algorithms share.
 #pragma once
 
 #include "collectives/algorithms.h"
@@ -6,15 +6,15 @@
 
 namespace rdmacoll {
 
-// Reduce-scatter around the ring: p-1 rounds, and this rank has the whole sum of its own part in
-// the output. `partial` is where the sums of other parts are made on their way: in the output, or
-// in scratch where a rank has none for them.
+// Reduce-scatter around the ring: p-1 rounds, after which the output has the whole sum of this
+// rank's part. `partial` is the place for partial sums of other parts: the output, or scratch if
+// the rank has no output for them.
 void ring_sums(Builder& program, const Shape& shape, Space partial);
 
 // Allgather around the ring: every part begins in the output of its own rank.
 void ring_copies(Builder& program, const Shape& shape);
 
-// Direct reduce-scatter: rank k collects part k from everybody and reduces once, in canonical
+// Direct reduce-scatter: rank k collects part k from all ranks and reduces once, in canonical
 // order, into `sum`.
 void direct_sums(Builder& program, const Shape& shape, const Slice& sum);
 

@@ -35,13 +35,13 @@ class Lowering {
   }
 
  private:
-  // An output part that a device will read or write lives in work.
+  // Marks the output parts that a device reads or writes: they live in work.
   void mark_device_outputs() {
     if (placement_.output_visible || placement_.output_shared) return;
     for (const Step& step : from_.steps) {
       if (step.peer >= 0 && step.to.space == Space::output && by_device(step)) mark(step.to);
     }
-    // A slice is in one place as a whole, and so is what shares a part with it.
+    // A slice lies in one place as a whole. All slices that share a part with it lie there too.
     for (bool grows = true; grows;) {
       grows = false;
       for (const Step& step : from_.steps) {
@@ -55,7 +55,7 @@ class Lowering {
     std::fill_n(in_work_.begin() + slice.first_part, slice.parts, true);
   }
 
-  // Marks all of an output slice of which some is marked. Whether that was news.
+  // Marks all of an output slice if a part of it is marked. Returns whether marks were added.
   bool spread(const Slice& slice) {
     if (slice.space != Space::output) return false;
     const auto begin = in_work_.begin() + slice.first_part;
@@ -97,7 +97,7 @@ class Lowering {
     }
     const Slice view = to_.await(step.peer, step.to);
     if (step.to.space == Space::scratch && !is_sent(step.to.slot)) {
-      moved_scratch_[step.to.slot] = view;  // whoever read the scratch slot reads the view
+      moved_scratch_[step.to.slot] = view;  // readers of the scratch slot read the view
     } else {
       to_.copy(moved(step.to), view);
     }
@@ -109,7 +109,7 @@ class Lowering {
     });
   }
 
-  // Where a slice of the original schedule is now.
+  // The place of a slice of the original schedule in the lowered one.
   Slice moved(const Slice& slice) {
     if (slice.space == Space::output && is_in_work(slice)) {
       return to_.work(slice.first_part, slice.parts);
@@ -125,8 +125,8 @@ class Lowering {
     return slice;
   }
 
-  // Two ranks that show each other what both overwrite with the sum would wait for each other for
-  // ever: a view lasts until the peer has read it. Each shows a copy instead.
+  // Two ranks may publish to each other a slice that both later overwrite with the sum. Both would
+  // wait for ever, since a view lasts until the peer has read it. Each publishes a copy instead.
   bool is_exchanged(std::size_t sent_at) const {
     const Slice& slice = from_.steps[sent_at].to;
     if (slice.space == Space::scratch) return false;
@@ -135,7 +135,7 @@ class Lowering {
         [&](const Step& step) { return step.verb == Verb::reduce && overlap(step.to, slice); });
   }
 
-  // The same, in memory that a viewer can see.
+  // The same data, in memory that a viewer can see.
   Slice visible(const Slice& slice) {
     if (is_exchanged(at_)) {
       for (const auto& [original, copy] : exchanged_) {
@@ -158,8 +158,8 @@ class Lowering {
     return is_hidden ? packed(slice, outputs_packed_, inputs_packed_) : moved(slice);
   }
 
-  // Its place in work, where each of its parts is copied once for what it holds. `others` were
-  // there.
+  // The slice's place in work. Each of its parts is packed once for its present data. `others` are
+  // the packed parts of the other space, which this overwrites.
   Slice packed(const Slice& slice, std::vector<bool>& parts, std::vector<bool>& others) {
     const int last = slice.first_part + slice.parts;
     for (int part = slice.first_part, end = part; part < last; part = end) {
@@ -175,10 +175,10 @@ class Lowering {
     return to_.work(slice.first_part, slice.parts);
   }
 
-  // Of a slice of the output: all of it is, or nothing.
+  // Whether an output slice lies in work. It does as a whole, or not at all.
   bool is_in_work(const Slice& slice) const { return in_work_[slice.first_part]; }
 
-  // Parts that come together are unpacked together.
+  // Parts that are written by the same step are unpacked together.
   void unpack_results() {
     std::vector<std::size_t> written_by(from_.parts, 0);
     for (std::size_t i = 0; i < from_.steps.size(); ++i) {

@@ -1,4 +1,4 @@
-// What each result of an algorithm means, part by part: what a rank begins with, and must end with.
+// Defines each result of an algorithm part by part: what a rank begins with and must end with.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,21 @@ namespace rdmacoll {
 
 class Outcome {
  public:
-  // `ranks`: that have data. Others begin and end with none.
+  // `ranks`: the ranks that have data. Other members begin and end with none.
   Outcome(AlgorithmRow::Result result, int ranks, int root)
       : result_(result), ranks_(ranks), root_(root) {}
 
   int ranks() const { return ranks_; }
 
   AlgorithmRow::Result result() const { return result_; }
-  // What belongs in this part, as a number: the part's own, but in an exchange, where each pair of
-  // ranks has another, which the two call by different parts. Beyond those anything may pass.
+  // The number of the data that belongs in this part, usually the part's own number. In an exchange
+  // each pair of ranks has its own number, since the two use different parts for it. Further parts
+  // may hold anything.
   static constexpr int kAnything = -2;
   int content(int rank, int part) const;
-  bool begins_with(int rank, int part) const;  // the rank's own contribution is there
+  bool begins_with(int rank, int part) const;  // the part holds the rank's own contribution
   bool ends_with(int rank, int part) const;
-  // How often each rank's contribution must be in it then.
+  // How often each rank's contribution must be in the part at the end.
   std::vector<uint8_t> contributions(int part) const;
 
  private:

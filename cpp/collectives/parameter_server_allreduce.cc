@@ -6,7 +6,8 @@
 namespace rdmacoll {
 namespace {
 
-// What a rank that has data does. Each begins with another server, so that none is hit by all.
+// The steps of a rank with data. Each rank begins with a different server, so that none is hit by
+// all.
 Schedule of_worker(const Shape& shape) {
   Builder program(shape, shape.servers);
   const auto server_at = [&](int turn) { return (shape.rank + turn) % shape.servers; };
@@ -22,8 +23,8 @@ Schedule of_worker(const Shape& shape) {
   return program.finish();
 }
 
-// The sum of its part lies in the engine's own memory, like what it is made of, since a server has
-// neither input nor output; but for the workers' output where it sees that.
+// A server has neither input nor output. It sums its part in the engine's own memory, or in the
+// workers' output if it shares that memory.
 Schedule of_server(const Shape& shape) {
   const int part = shape.rank - shape.ranks;
   Builder program(shape.ranks, shape.rank, shape.servers);

@@ -6,7 +6,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr int kRoot = 0, kNobody = -1;  // as neighbours of a node
+constexpr int kRoot = 0, kNobody = -1;  // neighbours of a node that have no number
 
 struct Node {
   int parent = kRoot, left = kNobody, right = kNobody;
@@ -34,9 +34,8 @@ Node in_order_node(int number, int nodes) {
   return node;
 }
 
-// Two trees over all ranks but the root, in which a rank is an inner node at most once: the second
-// is the first one's mirror image, or shifted by one where that would map even numbers to even
-// ones.
+// Two trees over all ranks but the root. Each rank is an inner node of one tree at most. The second
+// tree mirrors the first, or is shifted by one if a mirror would map even numbers to even numbers.
 class TwoTrees {
  public:
   explicit TwoTrees(const Shape& shape) : shape_(shape), nodes_(shape.ranks - 1) {}

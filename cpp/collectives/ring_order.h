@@ -1,5 +1,5 @@
-// Who is whose neighbour in a ring. The ranks of a node follow each other, and among them those of
-// a NUMA node: so only two of a node's ranks have a neighbour elsewhere, however ranks were placed.
+// The order of ranks in a ring. The ranks of a node follow each other, and so do those of a NUMA
+// node. Only two ranks of a node thus have a neighbour on another node, wherever ranks were placed.
 #pragma once
 
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace rdmacoll {
 
-// The ranks in that order; ascending where nothing else is known.
+// The ranks in the order of the ring; ascending if neither nodes nor NUMA nodes are known.
 std::vector<int> ring_order(const Shape& shape);
 
 // The ring as this rank sees it.
@@ -18,7 +18,7 @@ class Ring {
 
   int next() const { return back(static_cast<int>(order_.size()) - 1); }
   int previous() const { return back(1); }
-  // So many places before this rank, at most twice around.
+  // The rank `places` before this one in the ring, at most twice around.
   int back(int places) const;
 
  private:

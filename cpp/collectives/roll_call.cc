@@ -20,13 +20,13 @@ uint16_t ordinal_of(const Schedule& schedule, const Step& next) {
 
 void call_roll(Schedule& schedule) {
   constexpr Slice kNothing{Space::input, 0, 0, 0};
-  std::vector<uint16_t> heard;  // the steps
+  std::vector<uint16_t> heard;  // the receives so far
   const auto add = [&](Verb verb, int peer) {
     Step step{.verb = verb, .peer = peer, .to = kNothing};
     step.ordinal = ordinal_of(schedule, step);
     step.first_source = static_cast<uint16_t>(schedule.sources.size());
     step.first_after = static_cast<uint32_t>(schedule.afters.size());
-    // What has been heard is passed on.
+    // A message follows all earlier receives, so that it passes on their news.
     if (verb == Verb::send) {
       step.afters = static_cast<uint16_t>(heard.size());
       schedule.afters.insert(schedule.afters.end(), heard.begin(), heard.end());

@@ -1,6 +1,6 @@
-// A schedule says who does what with which part, never where that part lies or how long it is.
-// One per (operation, algorithm, world, root); instantiated per segment, several segments in
-// flight. Pure: no clock, no socket, no memory.
+// A schedule says which rank does what with which part, but not where that part lies or how long it
+// is. There is one for each operation, algorithm, world and root. It runs once for each segment,
+// with several segments in flight. Pure: no clock, no socket, no memory.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace rdmacoll {
 
-inline constexpr int kSegmentsInFlight = 4;  // of one message
+inline constexpr int kSegmentsInFlight = 4;  // in one batch
 
 // send, receive, reduce and copy come from the algorithms; the others from lower().
 //   send     to.peer gets the bytes of `to`; done when they may be overwritten
-//   receive  the next bytes that the peer sends us land in `to`
+//   receive  the next bytes from the peer land in `to`
 //   reduce   to = sources combined, in the order given (rank order)
 //   copy     to = the sources, one after the other
 //   publish  like send, but the peer reads our memory itself; done when it has finished reading
@@ -23,10 +23,10 @@ inline constexpr int kSegmentsInFlight = 4;  // of one message
 //   unpack   copy from work back into the caller's memory
 enum class Verb : uint8_t { send, receive, reduce, copy, publish, await, pack, unpack };
 
-// input and output are the caller's tensors. They may be the same memory, so they count as one
-// wherever hazards are sought. work is a contiguous image of the segment in memory that peers can
-// view; scratch slots hold one slice each; a view is what an await has shown; sums is an image as
-// work is, of wide slices.
+// input and output are the caller's tensors. They may be the same memory, so the search for hazards
+// counts them as one. Space::work is a contiguous image of the segment in memory that peers can
+// view. A scratch slot holds one slice. A view is the memory that an await has learned. Space::sums
+// is an image of the segment like work, for wide slices.
 enum class Space : uint8_t { input, output, work, scratch, view, sums };
 inline constexpr int kSpaces = 6;
 
@@ -36,23 +36,23 @@ struct Slice {
   uint16_t slot = 0;
   uint16_t first_part = 0;
   uint16_t parts = 1;
-  // Sums that are not whole yet, of 16-bit floats: in float32, so that they are rounded once.
+  // A partial sum of 16-bit floats stays in float32, so that it is rounded only once.
   bool wide = false;
 
   bool operator==(const Slice&) const = default;
 };
-inline constexpr int kWide = 2;  // times as many bytes
+inline constexpr int kWide = 2;  // a wide slice has this many times the bytes
 inline int width(const Slice& slice) { return slice.wide ? kWide : 1; }
 
 struct Step {
   Verb verb = Verb::copy;
-  bool final = false;     // nothing is added any more: divide, scale and round here
+  bool final = false;     // the last step of a sum: it divides, scales and rounds
   bool prescale = false;  // a copy of the raw input, scaled
   int32_t peer = -1;      // send, receive, publish, await
-  uint16_t ordinal = 0;   // how many steps of the same direction with this peer come before
+  uint16_t ordinal = 0;   // the number of earlier steps in the same direction with this peer
   Slice to;               // written by receive, reduce, copy, pack, unpack; read by send, publish
   uint16_t first_source = 0, sources = 0;  // into Schedule::sources
-  uint32_t first_after = 0;                // into Schedule::afters: steps that must be done before
+  uint32_t first_after = 0;                // into Schedule::afters: steps that must be done first
   uint16_t afters = 0;
 };
 
@@ -61,10 +61,10 @@ inline bool receives(Verb verb) { return verb == Verb::receive || verb == Verb::
 inline bool computes(Verb verb) { return !sends(verb) && !receives(verb); }
 
 struct Schedule {
-  int ranks = 0;  // that have data: servers are not counted
+  int ranks = 0;  // ranks with data, without servers
   int rank = 0;
   uint16_t parts = 1;             // a segment is cut into this many
-  std::vector<uint16_t> scratch;  // parts that each scratch slot has room for; a wide one is two
+  std::vector<uint16_t> scratch;  // by slot: its room in parts; a wide part counts twice
   bool uses_work = false;
   bool uses_sums = false;
   bool wide_sums = false;  // no sum may be rounded before it is whole

@@ -6,44 +6,43 @@
 
 namespace rdmacoll {
 
-// Each message costs more, and bytes cost more beside the rounds.
+// Over TCP each message costs more, and bytes cost more in comparison with rounds.
 Tuning socket_tuning() {
-  return {
-      .doubling_bytes_network = 16 << 10,
-      .doubling_bytes_long_way = 0,
-      .doubling_bytes_pair = 256 << 10,
-      .direct_bytes_pair = 200,
-      // Measured, 3, 4 and 6 hosts with cables of 1 and 10 Gbit/s: level at 64 KiB and here, and
-      // above a ring took 3 to 40 % less, since who sends to several sends to none at full rate.
-      .direct_bytes_network = 512 << 10,
-      // Measured, 8 hosts with cables of 1 and 10 Gbit/s: from 512 KiB on the slowest calls
-      // took five times the fastest, and the median twice what halving and doubling took.
-      .direct_ranks_at_once = 6,
-      .direct_bytes_at_once = 256 << 10,
-      .direct_bytes_port = 0,
-      .wide_ranks_port = 3,
-      .wide_ranks_scattered = 5,
-      .ring_ranks_network = 128,
-      .ring_ranks_uneven = 128,
-      .scatter_bytes_network = 2 << 20,
-      .scatter_bytes_rank = 512 << 10,
-      .scatter_ranks_port = 4,
-      .reduce_bytes_network = 16 << 10,
-      .reduce_bytes_rank = 2 << 10,
-      .reduces_by_node = true,
-      .gather_bytes_rank = 64 << 10,
-      .gather_bytes_port = 16 << 10,
-      .gather_bytes_long_way = 0,
-      .segment_bytes_rank = 128 << 10};  // added while it is in the cache: measured, 2 hosts
+  return {.doubling_bytes_network = 16 << 10,
+          .doubling_bytes_long_way = 0,
+          .doubling_bytes_pair = 256 << 10,
+          .direct_bytes_pair = 200,
+          // Measured on several hosts: above this a ring is faster, since a rank that sends to
+          // several sends to none of them at the full rate.
+          .direct_bytes_network = 512 << 10,
+          // Measured on eight hosts: above this calls vary widely in time, and the median is slower
+          // than halving and doubling.
+          .direct_ranks_at_once = 6,
+          .direct_bytes_at_once = 256 << 10,
+          .direct_bytes_port = 0,
+          .wide_ranks_port = 3,
+          .wide_ranks_scattered = 5,
+          .ring_ranks_network = 128,
+          .ring_ranks_uneven = 128,
+          .scatter_bytes_network = 2 << 20,
+          .scatter_bytes_rank = 512 << 10,
+          .scatter_ranks_port = 4,
+          .reduce_bytes_network = 16 << 10,
+          .reduce_bytes_rank = 2 << 10,
+          .reduces_by_node = true,
+          .gather_bytes_rank = 64 << 10,
+          .gather_bytes_port = 16 << 10,
+          .gather_bytes_long_way = 0,
+          .segment_bytes_rank = 128 << 10};  // added while it is in the cache (measured, two hosts)
 }
 
-// A cut at which bytes cost as much as rounds moves with the rate of the links. By powers of two,
-// as cuts are.
+// A cut at which bytes cost as much as rounds moves with the rate of the links. It moves by powers
+// of two, as cuts are powers of two.
 Tuning tuning_for(const LinkModel& links) {
   Tuning tuning = links.is_by_device ? Tuning{} : socket_tuning();
   const Link& usual = links.is_by_device ? kRdmaLinks.network : kTcpLinks.network;
   const double rate = links.network.bytes_per_us / usual.bytes_per_us;
-  const int fastest = links.is_by_device ? 1 : 2;  // then it is processors that bytes cost
+  const int fastest = links.is_by_device ? 1 : 2;  // beyond, bytes cost the processor's time
   const int power = std::clamp(static_cast<int>(std::lround(std::log2(rate))), -4, fastest);
   const auto scale = [power](uint64_t& cut) { cut = power < 0 ? cut >> -power : cut << power; };
   for (uint64_t* cut :

@@ -11,16 +11,16 @@
 namespace rdmacoll {
 namespace {
 
-// More shares than this would be short messages where the sizes of nodes have no small multiple,
-// and more parts than that are not to be numbered.
+// Limits of shares and of parts. If the sizes of nodes have no small common multiple, more shares
+// would make short messages. Numbers of parts must fit in 16 bits.
 constexpr int kSharesMax = 64, kPartsMax = 1 << 14;
 
 struct Range {
   int begin = 0, end = 0;
 };
 
-// The ranks of each node, nodes in the order of their first rank, and who owns which shares: those
-// of a node divide all shares among themselves, in order.
+// The ranks of each node, nodes in the order of their first rank, and the owners of shares. The
+// ranks of a node divide all shares among themselves, in order.
 class Nodes {
  public:
   explicit Nodes(const Shape& shape) {
@@ -50,12 +50,12 @@ class Nodes {
   int shares() const { return shares_; }
   int mine() const { return mine_; }
   int local_rank() const { return local_; }
-  const std::vector<int>& neighbours() const { return members_[mine_]; }  // and me
+  const std::vector<int>& neighbours() const { return members_[mine_]; }  // this rank included
   Range shares_of(int local_rank) const {
     const int size = static_cast<int>(neighbours().size());
     return {first_share(local_rank, size), first_share(local_rank + 1, size)};
   }
-  // Who owns the share in each node.
+  // The owner of the share in each node.
   std::vector<int> owners(int share) const {
     std::vector<int> owners;
     for (const std::vector<int>& node : members_) {
@@ -94,7 +94,7 @@ class TwoLevels {
  private:
   int neighbours() const { return static_cast<int>(nodes_.neighbours().size()); }
   int rank_at(int local_rank) const { return nodes_.neighbours()[local_rank]; }
-  // Everybody begins with another partner.
+  // Each rank begins with a different partner.
   int partner(int distance) const { return (nodes_.local_rank() + distance) % neighbours(); }
   Slice contribution(const Range& shares) const {
     return program_.contribution(shares.begin * unit_, (shares.end - shares.begin) * unit_);
@@ -106,7 +106,8 @@ class TwoLevels {
     return program_.partial(shares.begin * unit_, (shares.end - shares.begin) * unit_);
   }
   template <typename Visit>
-  void each_partner(Visit visit) {  // that has a share
+  // Visits the partners that own a share.
+  void each_partner(Visit visit) {
     for (int distance = 1; distance < neighbours(); ++distance) {
       const Range shares = nodes_.shares_of(partner(distance));
       if (shares.begin < shares.end) visit(partner(distance), shares);
@@ -136,7 +137,7 @@ class TwoLevels {
     program_.reduce(mine_, sources, last);
   }
 
-  // Between nodes all give sums of the same width.
+  // Between nodes all members must contribute sums of the same width.
   void widen_mine() {
     const Slice wide = partial(owned_);
     if (!wide.wide) return;
@@ -144,7 +145,7 @@ class TwoLevels {
     mine_ = wide;
   }
 
-  // Neighbouring shares with the same owners go together.
+  // Neighbouring shares with the same owners go together in one allreduce.
   void allreduce_between_owners() {
     for (Range range{owned_.begin, owned_.begin}; range.begin < owned_.end;
          range.begin = range.end) {
@@ -173,7 +174,7 @@ class TwoLevels {
   int unit_;  // parts of a share
   Builder program_;
   Range owned_;  // shares
-  Slice mine_;   // my part of the sum, as far as it is summed
+  Slice mine_;   // the sum of owned_ so far
 };
 
 }  // namespace

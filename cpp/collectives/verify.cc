@@ -15,11 +15,11 @@
 namespace rdmacoll {
 namespace {
 
-// What a part holds: the sum over [first, last) when it was built in canonical order, and in any
-// case the multiset of contributions.
+// The value of a part: the multiset of its contributions, and whether it was summed in canonical
+// order.
 struct Value {
   int content = -1;                    // Outcome::content
-  std::vector<uint8_t> contributions;  // how often each rank is in it
+  std::vector<uint8_t> contributions;  // by rank: how often it is in the sum
   bool canonical = true;
   bool final = false;
   bool wide = false;
@@ -33,7 +33,7 @@ int largest_power_below(int count) {
   return power;
 }
 
-// The ranks in it, if they are consecutive.
+// The range of ranks in the value, if they are consecutive.
 std::optional<std::pair<int, int>> range_of(const Value& value) {
   const auto& c = value.contributions;
   const auto first = std::find(c.begin(), c.end(), 1);
@@ -42,7 +42,7 @@ std::optional<std::pair<int, int>> range_of(const Value& value) {
   return std::pair(static_cast<int>(first - c.begin()), static_cast<int>(last - c.begin()));
 }
 
-// Would the canonical tree over `all` ranks have exactly this node?
+// Whether [begin, end) is a node of the canonical tree over the `count` ranks from `first` on.
 bool is_tree_node(int begin, int end, int first, int count) {
   while (count > 0) {
     if (first == begin && first + count == end) return true;
@@ -58,14 +58,14 @@ bool is_tree_node(int begin, int end, int first, int count) {
   return false;
 }
 
-// One part of one place. input and output lie on one another.
+// The key of part i of a slice. Input and output of one part are the same place.
 uint64_t cell(const Slice& slice, int i) {
   const Space space = slice.space == Space::output ? Space::input : slice.space;
   return uint64_t{static_cast<uint8_t>(space)} << 32 | uint64_t{slice.slot} << 16 |
          static_cast<uint64_t>(slice.first_part + i);
 }
 
-// One rank's memory, and which of its steps are done.
+// One rank's memory, and the state of its steps.
 class Machine {
  public:
   Machine(const Schedule& schedule, const Outcome& outcome)
@@ -105,7 +105,7 @@ class Machine {
     }
     return ready;
   }
-  // How many steps have still to read what this await has shown.
+  // The number of steps that have yet to read the view of this await.
   uint16_t& unread(std::size_t await) { return unread_[await]; }
 
   std::vector<Value> read(const Slice& slice) const {
@@ -173,8 +173,8 @@ class Machine {
     for (int r = 0; r < outcome_.ranks(); ++r) left.contributions[r] += right.contributions[r];
   }
 
-  // An n-ary reduce evaluates its own tree over its sources: canonical when these are all the
-  // single ranks below one of its nodes, in order.
+  // An n-ary reduce evaluates its own tree over its sources. The sum is canonical if these are
+  // all the single ranks below one node of the canonical tree, in order.
   void check_tree(const Step& step, std::vector<Value>& sum) {
     const std::span<const Slice> sources = schedule_.sources_of(step);
     const auto all = range_of(sum.front());
@@ -198,7 +198,7 @@ class Machine {
   std::vector<bool> done_;
 };
 
-// Two steps that touch one slice, one of them writing, with neither before the other.
+// Finds two steps that touch one slice, one of them writing, while neither waits for the other.
 std::string find_race(const Schedule& schedule) {
   const std::size_t count = schedule.steps.size();
   std::vector<Bits> before(count, Bits(count));
@@ -237,13 +237,13 @@ std::string find_race(const Schedule& schedule) {
   return "";
 }
 
-// All ranks together: a step runs when what it waits for is done and, for a transfer, when the
-// other side is there.
+// Runs all ranks together. A step runs when the steps before it are done. A transfer also needs its
+// other side.
 class Execution {
  public:
   explicit Execution(std::vector<Machine>& machines) : machines_(machines) {}
 
-  // Moves everything that can move; returns the first complaint.
+  // Runs all steps that can run. Returns the first complaint, or "".
   std::string run() {
     for (int rank = 0; rank < static_cast<int>(machines_.size()); ++rank) {
       for (std::size_t i = 0; i < machines_[rank].schedule().steps.size(); ++i) {
@@ -269,7 +269,7 @@ class Execution {
     int rank;
     std::size_t step;
   };
-  // One direction between two ranks: what one side is ready to give or take, by ordinal.
+  // One direction between two ranks: the steps that are ready to send or receive, by ordinal.
   using Side = std::unordered_map<uint16_t, std::size_t>;
   struct Channel {
     Side sends, receives;
@@ -320,7 +320,7 @@ class Execution {
                  receive.step, " disagree in how wide a sum is");
     }
     to.write(target, values);
-    // Of memory that ranks share only the word travels: what it names is there now.
+    // In memory that ranks share, a message has no bytes: from now on its slice holds the data.
     for (const Slice& there : from.schedule().sources_of(from.step(send.step))) {
       if (to.holds_result(there)) {
         return cat("rank ", receive.rank, " has a result already where rank ", send.rank, " step ",
@@ -329,7 +329,7 @@ class Execution {
       to.write(there, from.read(there));
     }
     finish(receive);
-    // What is shown may not change until every step that reads the view is done.
+    // Published memory may not change until every step that reads the view is done.
     if (shown && to.unread(receive.step) > 0) {
       shown_by_.emplace(std::pair(receive.rank, static_cast<uint16_t>(receive.step)), send);
     } else {
@@ -345,7 +345,7 @@ class Execution {
   std::vector<Machine>& machines_;
   std::deque<At> ready_;
   std::map<std::pair<int, int>, Channel> channels_;  // by sender and receiver
-  std::map<std::pair<int, uint16_t>, At> shown_by_;  // by reader and its await
+  std::map<std::pair<int, uint16_t>, At> shown_by_;  // by reader and its await: the publish
 };
 
 std::string check_result(const Machine& machine, const Outcome& outcome, bool canonical) {

@@ -1,6 +1,6 @@
-// Executes the schedules of all ranks, and of the servers behind them, symbolically. Sends complete
-// only when the peer has received (the strictest order), and all parts of input and output lie on
-// one another (in place), also where ranks share their output.
+// Executes the schedules of all ranks and servers symbolically. Sends complete only when the peer
+// has received (the strictest order). All parts of input and output lie on one another (in place),
+// also if ranks share their output.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace rdmacoll {
 
-// "" when each receive has its send, nothing can deadlock, no two unordered steps touch one slice,
-// and each rank ends with each contribution exactly once (in canonical order if `canonical`),
-// scaled once. Otherwise a sentence that names rank and step.
+// Checks that each receive has its send, nothing can deadlock, and no two unordered steps touch one
+// slice. Each rank must end with each contribution exactly once, scaled once, and in canonical
+// order if `canonical`. Returns "" or a sentence that names rank and step.
 std::string verify(const std::vector<Schedule>& schedules, AlgorithmRow::Result result, int root,
                    bool canonical);
 
