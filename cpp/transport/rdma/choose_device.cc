@@ -9,9 +9,11 @@
 namespace rdmacoll::rdma {
 namespace {
 
-constexpr uint16_t kFullMember = 0x8000;  // of a partition: limited members cannot talk together
+constexpr uint16_t kFullMember = 0x8000;  // partition membership; limited members cannot talk to
+                                          // each other
+                                          // other
 
-// A port is a rail, or the reason why it is none.
+// A port is a rail, or `refusal` says why it is not.
 struct Verdict {
   std::optional<Rail> rail;
   std::string refusal;
@@ -22,8 +24,8 @@ bool is_local(const Gid& gid) {
   return gid.is_link_local() || (gid.is_ipv4() && gid.raw[12] == 169 && gid.raw[13] == 254);
 }
 
-// Smaller is better. Link-local last: two ports of a host share its network, so that the kernel may
-// send by the wrong one.
+// Smaller is better. Link-local comes last: two ports of a host share its network, so the kernel
+// may send through the wrong one.
 int rank_of(const Gid& gid) { return is_local(gid) ? 2 : gid.is_ipv4() ? 0 : 1; }
 
 std::string_view kind_of(const Gid& gid) {
@@ -55,7 +57,7 @@ const GidFacts* best_roce_v2(const PortFacts& port) {
   return best;
 }
 
-// Empty when `rail` has its GID now, else why there is none.
+// Chooses the rail's GID. Returns "" or the reason why there is none.
 std::string set_gid(const PortFacts& port, std::optional<int> wanted, Rail& rail,
                     std::string& reason) {
   if (wanted) {
@@ -69,7 +71,7 @@ std::string set_gid(const PortFacts& port, std::optional<int> wanted, Rail& rail
     return "";
   }
   if (port.link != LinkLayer::ethernet) {
-    // Index 0 is the port's own GID by the specification, and needed between subnets only.
+    // Index 0 is the port's own GID by the specification. It is needed only between subnets.
     if (const GidFacts* own = gid_at(port, 0); own != nullptr) rail.gid = own->gid;
     return "";
   }
@@ -112,7 +114,7 @@ std::string set_pkey(const PortFacts& port, std::optional<int> wanted, Rail& rai
     if (index != 0) reason = cat("PKEY ", index, " is the first with full membership");
     return "";
   }
-  // Ethernet has one PKEY, the default one, whatever a driver says of it.
+  // Ethernet has one PKEY, the default one, even if a driver reports others.
   if (port.link == LinkLayer::ethernet) return "";
   return "is a full member of no partition: ask the subnet manager's operator for full membership";
 }
@@ -166,7 +168,7 @@ Status none_present() {
           "what the kernel has)."};
 }
 
-// `why` stands in front of what the port itself says.
+// Returns the first usable port of the device. `why` precedes the port's own reason.
 std::optional<Rail> first_rail(const DeviceFacts& device, const Wish& wish, std::string_view why) {
   for (const PortFacts& port : device.ports) {
     if (wish.port && port.number != *wish.port) continue;
@@ -200,7 +202,7 @@ Status choose_automatically(std::span<const DeviceFacts> present, const Wish& wi
       return {};
     }
   }
-  // Without what was wished of ports, is there one?
+  // Is there a usable port without the requests that concern ports?
   const std::vector<std::string> wished = wished_of_ports(wish);
   const bool is_there = std::any_of(present.begin(), present.end(), [](const DeviceFacts& device) {
     return device.unusable.empty() && first_rail(device, {}, "");

@@ -1,4 +1,4 @@
-// Which devices, ports and GIDs carry the data. Pure.
+// Chooses the devices, ports and GIDs that carry the data. Pure.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace rdmacoll::rdma {
 
-// One port that carries data; several are several rails.
+// One port that carries data. Several ports are several rails.
 struct Rail {
   std::string device;
   int port = 1;
@@ -25,7 +25,7 @@ struct Rail {
   bool is_software = false;
   int completions_max = 0;  // entries of one completion queue
   int queue_depth_max = 0;  // requests of one queue
-  std::string reason;  // why this one, for a person: "first active port; GID 1 is RoCE v2, IPv4"
+  std::string reason;       // why this port was chosen: "first active port; GID 1 is RoCE v2, IPv4"
 
   // "mlx5_0 port 1 (InfiniBand, 100 Gbit/s, LID 7)", "rxe0 port 1 (Ethernet, ..., GID 1 ...)"
   std::string text() const;
@@ -34,18 +34,20 @@ struct Rail {
 struct Wish {
   // TF_RDMA_DEV_NAME: "mlx5_0", "mlx5_0:2" (a port), "mlx5_0,mlx5_1" (rails); "" for automatic.
   std::string devices;
-  std::string devices_by = "RDMACOLL_DEVICE";  // the setting that says so, for sentences
+  std::string devices_by = "RDMACOLL_DEVICE";  // the setting that names the devices, for messages
   std::optional<int> gid_index = {};
-  std::optional<int> port = {};  // of devices that are named without one, and of all when none is
+  std::optional<int> port = {};  // for devices without a port number, and for all devices if none
+                                 // is named
   std::optional<int> pkey_index = {};
 };
 
-// Automatic is one rail: the first device with an active port, hardware before software. A wish
-// that cannot be fulfilled is an error that lists those present with the state of their ports.
+// Without a request the result is one rail: the first device with an active port, hardware before
+// software. If a request cannot be fulfilled, the error lists the present devices and their ports'
+// states.
 Status choose_rails(std::span<const DeviceFacts> present, const Wish& wish,
                     std::vector<Rail>& rails);
 
-// Why a port of a device cannot carry data ("is down"); "" when it can.
+// Returns why a port of a device cannot carry data ("is down"), or "" if it can.
 std::string obstacle_of(const DeviceFacts& device, const PortFacts& port, const Wish& wish);
 
 }  // namespace rdmacoll::rdma

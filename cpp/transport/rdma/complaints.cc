@@ -71,7 +71,8 @@ Status not_registered(const std::string& device, uint64_t bytes, int error,
                               " are needed: ", kRaiseLimit, "; or lower RDMACOLL_BUF_SIZE.")};
   }
   if (is_memory_error(error)) {
-    // The kernel also counts what other processes of the user have pinned, which nobody can see.
+    // The kernel also counts memory that other processes of the user have pinned, which is not
+    // visible here.
     const std::string have = limit.allowed ? bytes_text(*limit.allowed) : "unlimited";
     return {Code::failed,
             cat(what, "; the limit on pinned memory (RLIMIT_MEMLOCK) is ", have, " and ",

@@ -1,5 +1,5 @@
-// What failures of the verbs say: what happened, the values, and the cure. Pure, so that each
-// sentence can be tested without the machine that would provoke it.
+// Messages for failures of the verbs: the event, the values, and the cure. Pure, so tests can check
+// each message without the machine that would provoke it.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,27 @@ struct KernelView {
   bool has_verbs_class = false;           // /sys/class/infiniband_verbs: ib_uverbs is loaded
   std::vector<std::string> device_files;  // /dev/infiniband/uverbs*
 };
-// The library lists nothing. Ok when that is so because there is nothing.
+// For an empty list of devices. Returns success if the machine has no RDMA device.
 Status nothing_listed(const KernelView& kernel);
 
-// As the words after a device's name: "cannot be opened: ..."
+// Continues a device's name: "cannot be opened: ..."
 std::string not_opened(int error);
 
 struct MemoryLimit {
   std::optional<uint64_t> allowed;  // RLIMIT_MEMLOCK; none: unlimited
   uint64_t pinned = 0;              // by this process already
 };
-// Of this process, which has none with CAP_IPC_LOCK.
+// Reads the limit of this process. A process with CAP_IPC_LOCK has none.
 MemoryLimit memory_limit();
-// `need` bytes would be pinned for a pool of `pool` bytes; `cure_by_size` is what else may help.
+// A pool of `pool` bytes would pin `need` bytes. `cure_by_size` names another possible cure.
 std::string pool_too_large(uint64_t pool, uint64_t need, const MemoryLimit& limit,
                            const std::string& cure_by_size);
-// `who` may pin less than the default pool needs, so that all take one of `pool` bytes.
+// Rank `who` may pin less than the default pool needs, so all ranks take a pool of `pool` bytes.
 std::string pool_shrunk(const std::string& who, uint64_t pool, uint64_t default_pool);
 Status not_registered(const std::string& device, uint64_t bytes, int error,
                       const MemoryLimit& limit);
 
-// From INIT to ready: the kernel looks the way to the other end up.
+// For the change from INIT to ready, in which the kernel resolves the path to the other end.
 Status no_path(const std::string& device, int port, const Gid& local, const Gid& remote,
                uint16_t remote_lid, int error);
 

@@ -23,7 +23,7 @@ double measure_copy_speed(const Clock& clock) {
   for (int i = 0; i < kCopies; ++i) {
     const Nanoseconds begin = clock.now();
     std::memcpy(to.data(), from.data(), to.size());
-    from.front() = to.back();  // so that no copy can be left out
+    from.front() = to.back();  // so that the compiler cannot omit a copy
     best = std::min(best, clock.now() - begin);
   }
   return static_cast<double>(kEagerBytesMax) / static_cast<double>(std::max<Nanoseconds>(best, 1));

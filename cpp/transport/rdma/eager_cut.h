@@ -1,4 +1,4 @@
-// Up to which size a transfer goes eager, where nobody has set it: found by measurement.
+// Finds the largest eager transfer by measurement, if no setting gives it.
 #pragma once
 
 #include <algorithm>
@@ -9,24 +9,25 @@
 
 namespace rdmacoll::rdma {
 
-// What is found lies between these; the lower one is the documented default of TF_RDMA_ACC_SIZE.
+// The result lies between these. The lower one is the documented default of TF_RDMA_ACC_SIZE.
 inline constexpr uint32_t kEagerBytesMin = 8 << 10;
 inline constexpr uint32_t kEagerBytesMax = 64 << 10;
 
-// Eager costs a copy at each end, rendezvous the way of a grant: the largest power of two for which
-// the copies do not take longer, at most `most`. `way`: how long the shortest request takes until
-// it is acknowledged; `copy_speed`: bytes per nanosecond.
+// Eager costs a copy at each end, and rendezvous costs the travel time of a grant. Returns the
+// largest power of two, at most `most`, for which the copies do not take longer.
+//
+// Arguments: `way`, the time until the shortest request is acknowledged. `copy_speed`, in bytes per
+// nanosecond.
 uint32_t eager_cut(Nanoseconds way, double copy_speed, uint32_t most);
 
-// Of this processor, in bytes per nanosecond; takes some 0.1 ms.
+// Measures this processor, in bytes per nanosecond.
 double measure_copy_speed(const Clock& clock);
 
-// Takes the time of requests, one after the other; the shortest counts, since what disturbs only
-// makes them longer.
+// Times single requests. The shortest time counts, since disturbances only lengthen a request.
 class WayTimer {
  public:
   void start(int requests) { left_ = requests; }
-  // The next request may go.
+  // Returns true if the next request may go.
   bool wants_request() const { return left_ > 0 && began_at_ == kNever; }
   void begin(Nanoseconds now) { began_at_ = now; }
   void end(Nanoseconds now) {

@@ -67,8 +67,8 @@ std::string Gid::text() const {
   return buffer;
 }
 
-// In the order of ibv_wc_status; plain words first, true of both ends where either may be told,
-// then the specification's.
+// In the order of ibv_wc_status. Each text begins with plain words, which hold for either end that
+// may see the status. The specification's words follow.
 std::string completion_text(int status) {
   static constexpr std::string_view kTexts[] = {
       "success",

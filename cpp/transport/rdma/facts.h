@@ -1,5 +1,5 @@
-// What is known of the RDMA devices of this machine: plain values, so that the choice among them is
-// a pure function and can be tested on recorded machines.
+// Facts about the RDMA devices of this machine. They are plain values, so the choice among them is
+// a pure function and tests can use recorded machines.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct Gid {
 
   bool is_zero() const { return *this == Gid{}; }
   bool is_link_local() const { return raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80; }
-  bool is_ipv4() const;  // ::ffff:a.b.c.d, also of the link-local 169.254.0.0/16
+  bool is_ipv4() const;  // ::ffff:a.b.c.d, including the link-local 169.254.0.0/16
   bool is_of_subnet(const Gid& other) const;  // InfiniBand: the same prefix
   std::string text() const;                   // "fe80::1", "::ffff:10.9.0.1"
   bool operator==(const Gid&) const = default;
@@ -32,7 +32,7 @@ struct GidFacts {
   int index = 0;
   Gid gid;
   GidType type = GidType::unknown;
-  std::string interface;  // the network interface behind it, where there is one
+  std::string interface;  // the network interface behind it, if there is one
 };
 
 struct PortFacts {
@@ -43,7 +43,7 @@ struct PortFacts {
   double gbit_per_s = 0;    // rate of the link: width times speed
   uint16_t lid = 0;         // InfiniBand
   uint64_t message_bytes_max = 0;
-  std::vector<GidFacts> gids;   // those that are set
+  std::vector<GidFacts> gids;   // entries that are set
   std::vector<uint16_t> pkeys;  // by index; 0: not set
 };
 
@@ -51,9 +51,10 @@ struct DeviceFacts {
   std::string name;
   std::string firmware;
   std::string node_guid;  // "0011:2233:4455:6677"
-  // Why it cannot carry data ("is an iWARP device"); no more is known of such a one. "": it can.
+  // Why the device cannot carry data ("is an iWARP device"), or "". If set, other facts are
+  // unknown.
   std::string unusable;
-  bool is_software = false;  // soft-RoCE: no hardware, and timers of its own
+  bool is_software = false;  // soft-RoCE: no hardware, and its own timers
   int numa_node = -1;
   int queue_depth_max = 0;      // work requests of one queue
   int completions_max = 0;      // entries of one completion queue

@@ -85,7 +85,8 @@ Status GreetingSocket::turn(bool& heard) {
     const ssize_t sent =
         ::send(socket_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) break;  // full, or broken: then reading tells, after what still can be read
+    // The socket is full or broken. Reading reports a broken one, after the remaining bytes.
+    if (sent <= 0) break;
     out_.erase(out_.begin(), out_.begin() + sent);
   }
   std::array<std::byte, 512> bytes;
@@ -132,7 +133,7 @@ std::string GreetingSocket::last_words() const {
 
 void GreetingSocket::close() {
   if (!socket_) return;
-  // Said aloud, as closing is not enough while a forked child holds a copy of the socket.
+  // shutdown() is needed since a forked child may hold a copy of the socket.
   ::shutdown(socket_.get(), SHUT_RDWR);
   socket_.reset();
 }

@@ -1,6 +1,6 @@
-// How two ranks meet: over their authenticated socket each says how its queue pairs are reached and
-// what it can do, connects them, and says that it has. Later the socket carries signs of life, and
-// its end is that of the peer.
+// The greeting of two ranks. Over the authenticated socket each rank sends the addresses of its
+// queue pairs and its abilities. It then connects them, and confirms it. Later the socket carries
+// heartbeats, and its end is the peer's end.
 #pragma once
 
 #include <string>
@@ -29,14 +29,14 @@ struct Greeting {
   std::vector<GreetingEnd> rails;
 };
 
-// Of one size, whatever the number of rails: the reader knows when it has it all.
+// All greetings have one size, whatever the number of rails, so the reader knows the length.
 std::vector<std::byte> encode(const Greeting& greeting);
 std::size_t greeting_bytes();
-// "" or what is wrong.
+// Returns "" or the error.
 std::string decode(std::span<const std::byte> bytes, Greeting& greeting);
 
-// A socket that never blocks: whole greetings first, then words of one byte. After the last one,
-// `failed`, comes why, as text.
+// A socket that never blocks. It carries whole greetings first, then words of one byte. After the
+// last word, `failed`, follows the reason as text.
 class GreetingSocket {
  public:
   enum class Word : uint8_t { ready = 1, alive = 2, failed = 3 };
@@ -48,17 +48,17 @@ class GreetingSocket {
   }
   void say(Word word) { out_.push_back(static_cast<std::byte>(word)); }
 
-  // Writes and reads what is possible; `heard`: something came. A Status that is not ok: the peer
-  // is gone, and why; what had come before can still be taken.
+  // Writes and reads as much as possible. `heard`: something came. A Status that is not ok says why
+  // the peer is gone. Bytes that came before can still be taken.
   Status turn(bool& heard);
   bool is_flushed() const { return out_.empty(); }
-  // The next `bytes` bytes, once they are there.
+  // Takes the next `bytes` bytes once they are there.
   bool take(std::size_t bytes, std::vector<std::byte>& into);
-  // The next word, once it is there and not the last.
+  // Takes the next word once it is there. Does not take the last word, `failed`.
   bool take_word(Word& word);
-  // Tells the peer why this end gives up, as far as the system takes it at once.
+  // Tells the peer why this end gives up, as far as the system takes the text at once.
   void say_last(const std::string& why);
-  // What the peer has said so, or "".
+  // The peer's reason for giving up, or "".
   std::string last_words() const;
   void close();
 

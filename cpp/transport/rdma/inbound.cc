@@ -10,14 +10,14 @@ namespace rdmacoll::rdma {
 namespace {
 
 static_assert(kPlacesMax <= UINT16_MAX, "the number of a place is half of an immediate");
-// A transfer that has so many unwritten places of a staging buffer lets others have the next.
+// A transfer with this many unwritten places in staging buffers lets other transfers have a turn.
 constexpr std::size_t kStagesOfOne = 2;
-// Of the memory of one early transfer, for the next one.
+// The largest buffer of an early transfer that is kept for reuse.
 constexpr std::size_t kEarlyBytesKept = 8 << 10;
 
 }  // namespace
 
-// Control messages.
+// ---- control ----
 
 bool Inbound::control(int peer, const RecordHeader& header, std::span<const std::byte> payload,
                       Sink& sink) {
@@ -38,7 +38,7 @@ bool Inbound::control(int peer, const RecordHeader& header, std::span<const std:
   return true;
 }
 
-// Transfers in messages.
+// ---- transfers in messages ----
 
 Status Inbound::post_recv(const Transfer& transfer) {
   const std::size_t bytes = total_bytes(transfer.pieces);
@@ -83,7 +83,7 @@ Status Inbound::expect_eager(const Transfer& transfer, uint32_t bytes) {
     return {};
   }
   scatter(early_bytes_[at].data(), transfer.pieces);
-  // Kept, large ones would pile up among the small ones.
+  // Large buffers are released, since they would pile up among the small ones.
   if (early_bytes_[at].capacity() > kEarlyBytesKept) early_bytes_[at] = {};
   home_.counters.bytes_copied += bytes;
   received_.push_back(transfer.cookie);
@@ -116,7 +116,7 @@ bool Inbound::data(const RecordHeader& header, std::span<const std::byte> payloa
   return true;
 }
 
-// The receive of what the peer has offered is posted now.
+// Call when the receive of an offered transfer is posted.
 void Inbound::claim_offer(const Transfer& transfer, uint32_t bytes) {
   const uint32_t* offer = offers_.get(transfer.lane, transfer.sequence);
   if (offer == nullptr) return;
@@ -140,7 +140,7 @@ bool Inbound::offered(const RecordHeader& header) {
          offers_.insert(header.lane, header.sequence, bytes);
 }
 
-// Transfers by grant.
+// ---- transfers by grant ----
 
 void Inbound::pump() {
   for (; !taking_.empty() && take_offer(taking_.front()); taking_.pop()) {
@@ -181,7 +181,7 @@ std::size_t Inbound::places_that_fit() const {
   return room <= 0 ? 0 : static_cast<std::size_t>(room) / kPlaceBytes;
 }
 
-// All of it, or as much as fits; true when there is nothing left to grant.
+// Grants as much as fits. Returns true when nothing is left to grant.
 bool Inbound::grant(uint32_t index) {
   Progress& progress = receivings_[index].progress;
   while (progress.done < progress.bytes) {
@@ -213,12 +213,12 @@ bool Inbound::grant(uint32_t index) {
   return true;
 }
 
-// The same through staging buffers. The sender has said that it is there, so that a buffer is held
-// no longer than its write takes.
+// Grants through staging buffers. The sender has confirmed that it is ready, so a buffer is held
+// only for its write.
 bool Inbound::grant_staged(uint32_t index) {
   Receiving& receiving = receivings_[index];
   Progress& progress = receiving.progress;
-  // Progress stands where the copying is; what is granted beyond lies in places not yet written.
+  // `progress` counts copied bytes. Granted bytes beyond it lie in places that are not written yet.
   uint64_t granted = receiving.granted;
   const uint64_t position = granted;
   places_.clear();
@@ -253,7 +253,7 @@ void Inbound::add_place(uint32_t index, const std::byte* address, uint32_t bytes
   slot.stage = stage;
   slot.receiving = index;
   slot.bytes = bytes;
-  // What is copied on is written in order, which one queue keeps.
+  // Staged data must be written in order, and one queue keeps the order.
   const uint32_t rail = stage != 0 ? 0 : next_rail_++ % static_cast<uint32_t>(link_.pairs.size());
   places_.push_back({.address = reinterpret_cast<uint64_t>(address),
                      .key = keys[rail].remote,

@@ -13,23 +13,23 @@ class Inbound {
 
   Status post_recv(const Transfer& transfer);
 
-  // Records that came. False: nonsense.
+  // Handle records of the peer. They return false if the record makes no sense.
   bool control(int peer, const RecordHeader& header, std::span<const std::byte> payload,
                Sink& sink);
   bool data(const RecordHeader& header, std::span<const std::byte> payload);
   bool ready(const RecordHeader& header);
   bool offered(const RecordHeader& header);
-  // A place was written.
+  // The peer has written to a place.
   bool written(uint32_t immediate);
 
-  // Grants what may be granted by now.
+  // Grants all transfers that may be granted by now.
   void pump();
-  bool report(Sink& sink);  // what has been received
+  bool report(Sink& sink);  // reports received transfers
 
   bool has_work() const {
     return !granting_.empty() || !staged_.empty() || !asking_.empty() || !taking_.empty();
   }
-  bool has_transfers() const { return !by_key_.empty(); }  // beyond the eager cut
+  bool has_transfers() const { return !by_key_.empty(); }  // larger than the eager cut
   bool has_report() const { return !received_.empty(); }
   bool has_early() const { return early_.size() > 0; }  // data whose receive is not posted yet
   void clear();
@@ -39,20 +39,20 @@ class Inbound {
     Lane lane = 0;
     uint64_t sequence = 0;
   };
-  // A transfer beyond the eager cut.
+  // A transfer larger than the eager cut.
   struct Receiving {
-    Progress progress;  // how far it is granted; staged: how far it is copied
+    Progress progress;  // granted bytes; staged: copied bytes
     uint64_t written = 0;
-    bool is_staged = false;  // some of it lies outside the slabs,
-    bool is_ready = false;   // and the sender has said that it is there
-    uint64_t granted = 0;    // staged: bytes,
-    uint32_t places = 0;     // and places that are not written yet
+    bool is_staged = false;  // a part lies outside the slabs
+    bool is_ready = false;   // the sender has confirmed that it is ready
+    uint64_t granted = 0;    // staged: granted bytes
+    uint32_t places = 0;     // staged: places that are not written yet
   };
-  // A granted place, by the upper half of its immediate; the lower half counts its uses.
+  // A granted place, by the upper half of its immediate. The lower half counts the slot's uses.
   struct Slot {
     uint16_t use = 0;
     bool is_granted = false;
-    uint16_t stage = 0;  // + 1
+    uint16_t stage = 0;  // index + 1; 0: none
     uint32_t receiving = 0;
     uint32_t bytes = 0;
   };
@@ -73,23 +73,23 @@ class Inbound {
   Home home_;
   Link& link_;
 
-  std::vector<std::byte> control_;  // of a message in several records, what has come
+  std::vector<std::byte> control_;  // the part of a control message that has come
 
   ProgressPool eager_;
   MatchTable<uint32_t> expected_;  // eager receives -> eager_
   MatchTable<uint32_t> early_;     // data before its receive -> early_bytes_
   SlotPool<std::vector<std::byte>> early_bytes_;
-  std::size_t early_cost_ = 0;   // of all of these
+  std::size_t early_cost_ = 0;   // total of the early data
   MatchTable<uint32_t> offers_;  // small transfers that wait for their receive -> bytes
-  RingQueue<Key> taking_;        // their receives are posted, and the sender does not know
+  RingQueue<Key> taking_;        // receives are posted, and the sender is not told yet
 
   SlotPool<Receiving> receivings_;
-  MatchTable<uint32_t> by_key_;   // beyond the eager cut -> receivings_
-  RingQueue<uint32_t> granting_;  // in slabs, and not granted to its end
-  RingQueue<uint32_t> asking_;    // staged, and the sender does not know
-  RingQueue<uint32_t> staged_;    // staged, the sender has it, and not granted to its end
+  MatchTable<uint32_t> by_key_;   // larger than the eager cut -> receivings_
+  RingQueue<uint32_t> granting_;  // in slabs, not fully granted
+  RingQueue<uint32_t> asking_;    // staged, and the sender is not asked yet
+  RingQueue<uint32_t> staged_;    // staged, the sender is ready, not fully granted
   SlotPool<Slot> slots_;
-  std::vector<Place> places_;  // of the grant that is being made
+  std::vector<Place> places_;  // places of the grant that is being made
   uint32_t next_rail_ = 0;
   std::vector<uint64_t> received_;  // cookies to report
 };

@@ -12,8 +12,8 @@
 namespace rdmacoll::rdma {
 namespace {
 
-// The library still has its first interface under the same names, which a lookup without a version
-// may find. Two functions are the same in both, and have the first version only.
+// The library keeps its first interface under the same names, and a lookup without a version may
+// find it. Two functions are the same in both interfaces and have only the first version.
 constexpr const char* kSymbolVersion = "IBVERBS_1.1";
 constexpr const char* kFirstVersion = "IBVERBS_1.0";
 
@@ -70,8 +70,8 @@ Status find_functions(void* handle, Library& library) {
   return library_missing(cat("it lacks the function ", finder.missing()));
 }
 
-// Pages that a device knows must stay where they are when the process forks; newer kernels see to
-// it themselves.
+// Pages that a device knows must not move when the process forks. Newer kernels ensure this
+// themselves.
 std::string prepare_for_forks(const Library& library) {
   const int error = library.fork_init();
   if (error == 0) return "";
@@ -114,7 +114,7 @@ KernelView kernel_view(const Sysfs& sysfs) {
           .device_files = device_files()};
 }
 
-// The list as the library gives it, freed at the end; open devices survive that.
+// The library's list of devices, freed at destruction. Open devices survive that.
 class DeviceList {
  public:
   explicit DeviceList(const Library& library) : library_(library) {
@@ -198,7 +198,7 @@ class SystemVerbs final : public Verbs {
 }  // namespace
 
 Status load_library(const Library*& library) {
-  // One of a process, as the library itself is.
+  // One per process, as the library itself.
   static const Loaded* loaded = new Loaded;
   library = &loaded->library;
   return loaded->status;

@@ -1,5 +1,5 @@
-// The real verbs, inside: what the files libibverbs*.cc share, and nobody else includes.
-// librdmacoll must load where there is no libibverbs, so its functions are found at run time.
+// The private header of the files libibverbs*.cc. librdmacoll must load on machines without
+// libibverbs, so it looks up the library's functions at run time.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -14,9 +14,9 @@
 
 namespace rdmacoll::rdma {
 
-// The functions of the library. Names differ from the library's, since ibv_reg_mr, ibv_query_port
-// and ibv_get_device_list are macros in its header. What is called often (post, poll, arm) is no
-// function of the library at all but of the driver: context->ops.
+// The functions of the library. Their names differ from the library's, since ibv_reg_mr,
+// ibv_query_port and ibv_get_device_list are macros in its header. The frequent calls (post, poll,
+// arm) belong to the driver, not to the library: context->ops.
 struct Library {
   ibv_device** (*device_list)(int* count);
   void (*free_device_list)(ibv_device** list);
@@ -44,7 +44,7 @@ struct Library {
   void (*acknowledge_async_event)(ibv_async_event* event);
   const char* (*event_text)(ibv_event_type type);
   int (*fork_init)();
-  // Newer than the oldest library that is supported; null there.
+  // Null if the library is older than these functions.
   ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t count,
                              uint32_t flags, size_t entry_bytes);
   ibv_fork_status (*fork_status)();
@@ -52,12 +52,12 @@ struct Library {
   std::string warning;  // Verbs::warning()
 };
 
-// Loads the library at the first call in the process, and prepares it for forks. Never unloaded:
-// drivers have threads and handlers of their own.
+// Loads the library at the first call in the process, and prepares it for forks. It is never
+// unloaded, since drivers have threads and handlers of their own.
 Status load_library(const Library*& library);
 
-// An open device of the library, and its two descriptors, which a forked child closes with all
-// others: it would keep the queue pairs of a dead parent alive.
+// An open device of the library and its two descriptors. A forked child closes the descriptors.
+// Otherwise it would keep the queue pairs of a dead parent alive.
 class Context {
  public:
   Context(const Library& library, ibv_context* context);
@@ -68,7 +68,7 @@ class Context {
   const Library& library() const { return library_; }
   ibv_context* get() const { return context_; }
   bool query_port(int port, ibv_port_attr& attributes) const;
-  // Of a port of its table, or all zero.
+  // The GID of a port at `index`, or all zero.
   Gid gid(int port, int index) const;
 
  private:
@@ -85,7 +85,7 @@ DeviceFacts facts_of(const Context& context, const Sysfs& sysfs);
 Status open_verbs_device(std::unique_ptr<Context> context, DeviceFacts facts, uint32_t completions,
                          std::unique_ptr<Device>& device);
 
-// What a queue pair has of its device, which outlives it.
+// The parts of a device that a queue pair uses. The device outlives the queue pair.
 struct PairPlace {
   const Context* context = nullptr;
   const DeviceFacts* facts = nullptr;

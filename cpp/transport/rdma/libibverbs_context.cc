@@ -1,4 +1,4 @@
-// An open device of the library: its facts.
+// An open device of the library, and its facts.
 #include <fcntl.h>
 #include <net/if.h>
 
@@ -28,7 +28,7 @@ PortState state_of(ibv_port_state state) {
 }
 
 LinkLayer link_of(uint8_t link) {
-  // Kernels that do not say it know InfiniBand alone.
+  // Kernels that do not report it know only InfiniBand.
   if (link == IBV_LINK_LAYER_INFINIBAND || link == IBV_LINK_LAYER_UNSPECIFIED) {
     return LinkLayer::infiniband;
   }
@@ -54,7 +54,7 @@ Gid gid_from(const ibv_gid& from) {
   return gid;
 }
 
-// Of all ports. False where library or kernel cannot say it in one call.
+// Reads the GIDs of all ports. Returns false if library or kernel cannot do it in one call.
 bool read_gid_table(const Context& context, std::size_t entries_max,
                     std::vector<ibv_gid_entry>& entries) {
   if (context.library().query_gid_table == nullptr) return false;
@@ -114,14 +114,14 @@ Context::Context(const Library& library, ibv_context* context)
 }
 
 Context::~Context() {
-  // The library closes them.
+  // The library closes these descriptors.
   commands_.release();
   events_.release();
   library_.close_device(context_);
 }
 
-// What the macro ibv_query_port does: the driver's function where it has one, since the library's
-// own fills the front part only, as it was in the first version.
+// Does the work of the macro ibv_query_port. It prefers the driver's function, since the library's
+// function fills only the fields of the first version.
 bool Context::query_port(int port, ibv_port_attr& attributes) const {
   std::memset(&attributes, 0, sizeof(attributes));
   const auto number = static_cast<uint8_t>(port);

@@ -14,7 +14,7 @@
 namespace rdmacoll::rdma {
 namespace {
 
-// Acknowledging takes a lock of the library, so events are counted and acknowledged together.
+// Acknowledging takes a lock of the library, so several events are acknowledged together.
 constexpr unsigned kEventsPerAcknowledgement = 64;
 constexpr std::size_t kPolledAtOnce = 32;
 
@@ -118,7 +118,7 @@ class VerbsDevice final : public Device {
   }
 
   const DeviceFacts& facts() const override { return facts_; }
-  // Whose device is gone, the kernel answers nothing any more; the name may stand a little longer.
+  // The kernel answers no query on a removed device. The device's name may stay a little longer.
   bool is_there() const override {
     ibv_port_attr port;
     return facts_.ports.empty() || context_->query_port(facts_.ports.front().number, port);
@@ -192,7 +192,7 @@ class VerbsDevice final : public Device {
  private:
   const Library& library() const { return context_->library(); }
 
-  // All of them, or destroying the queue would wait for ever.
+  // Acknowledges all events. Otherwise destroying the queue would wait for ever.
   void acknowledge() {
     if (events_taken_ != 0) library().acknowledge_queue_events(queue_, events_taken_);
     events_taken_ = 0;

@@ -67,7 +67,7 @@ class VerbsQueuePair final : public QueuePair {
                             .max_inline_data = limits.inline_bytes};
     attributes.cap = wanted;
     pair_ = library().create_pair(place_.domain, &attributes);
-    // No device tells how much it takes inline; one that is asked too much refuses everything.
+    // A device does not report its inline limit, and refuses a queue pair that asks for more.
     for (uint32_t bytes = wanted.max_inline_data / 2; pair_ == nullptr && errno == EINVAL;
          bytes /= 2) {
       attributes.cap = wanted;
@@ -134,14 +134,14 @@ class VerbsQueuePair final : public QueuePair {
   void fail() override {
     ibv_qp_attr attributes{};
     attributes.qp_state = IBV_QPS_ERR;
-    // Refused only by a device that is lost, which flushes everything itself.
+    // Only a lost device refuses this, and it flushes all requests itself.
     library().modify_pair(pair_, &attributes, IBV_QP_STATE);
   }
 
  private:
   const Library& library() const { return place_.context->library(); }
 
-  // What no request has was zeroed when `to` was made.
+  // Other fields were zeroed when `to` was made.
   static void fill(ibv_send_wr& to, const SendRequest& request, ibv_sge* pieces) {
     to.wr_id = request.id;
     to.sg_list = pieces;
@@ -155,7 +155,7 @@ class VerbsQueuePair final : public QueuePair {
     to.wr.rdma.rkey = request.remote_key;
   }
 
-  // The library says of which request on it took none.
+  // The library reports the first request that it did not take.
   template <typename Request>
   std::size_t taken(int error, const Request* refused, const Request* first, std::size_t count,
                     std::string_view what, Status& status) const {
@@ -196,7 +196,7 @@ class VerbsQueuePair final : public QueuePair {
     attributes.qp_state = IBV_QPS_RTR;
     attributes.dest_qp_num = remote.queue_pair;
     attributes.rq_psn = remote.first_packet;
-    attributes.max_dest_rd_atomic = 1;  // nobody reads; some devices do not take 0
+    attributes.max_dest_rd_atomic = 1;  // nobody reads, but some devices refuse 0
     attributes.min_rnr_timer = path.rnr_timer;
     attributes.ah_attr.port_num = static_cast<uint8_t>(place_.port);
     attributes.ah_attr.dlid = remote.lid;
@@ -239,7 +239,7 @@ class VerbsQueuePair final : public QueuePair {
   ibv_qp* pair_ = nullptr;
   End local_;
   QueuePairLimits granted_;
-  // For one call each; kept, so that posting allocates nothing after warm-up.
+  // Scratch for one call, kept so that posting allocates nothing after warm-up.
   std::vector<ibv_send_wr> sends_;
   std::vector<ibv_recv_wr> receives_;
   std::vector<ibv_sge> pieces_;

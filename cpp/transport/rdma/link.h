@@ -1,4 +1,4 @@
-// What the two halves of a connection share.
+// State that the two halves of a connection share.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +13,33 @@
 
 namespace rdmacoll::rdma {
 
-// Of every connection of this rank.
+// State that all connections of this rank share.
 struct Home {
   Slabs& slabs;
   Stages& send_stages;
   Stages& receive_stages;
   Transport::Counters& counters;
   const Clock& clock;
-  double copy_speed = 0;  // of this processor in bytes per nanosecond, where cuts are found
+  double copy_speed = 0;  // speed of this processor in bytes per nanosecond, if cuts are measured
 };
 
-// Equal at both ends: the smaller of both.
+// Equal at both ends: the smaller of the two ranks' values.
 struct Cuts {
-  uint32_t eager_bytes = 0;  // transfers up to here travel in messages, without a grant
-  uint32_t chunk_bytes = 0;  // of one write
+  uint32_t eager_bytes = 0;  // transfers up to this size travel in messages, without a grant
+  uint32_t chunk_bytes = 0;  // the most bytes of one write
 };
 
 struct Link {
   Outbox outbox;
-  EagerBudget ahead;        // of our small transfers,
-  std::size_t eager_bytes;  // as of the peer's
+  EagerBudget ahead;        // budget for our small transfers
+  std::size_t eager_bytes;  // the budget of the peer's small transfers
   std::span<Pair> pairs;    // by rail
   Cuts cuts;
-  // Why this connection cannot go on, or "".
+  // The reason why this connection cannot go on, or "".
   std::string fault;
 };
 
-// Places that a peer has granted and that are not written yet.
+// The most places that a peer has granted and that are not written yet.
 inline constexpr std::size_t kPlacesMax = 4096;
 
 }  // namespace rdmacoll::rdma

@@ -1,4 +1,4 @@
-// How much memory this process may pin.
+// Reads how much memory this process may pin.
 #include <sys/resource.h>
 
 #include <fstream>
@@ -8,9 +8,9 @@
 namespace rdmacoll::rdma {
 namespace {
 
-constexpr int kIpcLock = 14;  // CAP_IPC_LOCK, the bit
+constexpr int kIpcLock = 14;  // the bit of CAP_IPC_LOCK
 
-// The kernel asks for the capability in its first user namespace: a container's own root lacks it.
+// The kernel checks the capability in its first user namespace, so a container's own root lacks it.
 bool is_first_user_namespace() {
   uint64_t inside = 0, outside = 0, length = 0;
   std::ifstream map("/proc/self/uid_map");

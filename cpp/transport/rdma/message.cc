@@ -6,7 +6,7 @@
 namespace rdmacoll::rdma {
 namespace {
 
-// Fixed places in a buffer of our own, without Writer's vector: this is the hot path.
+// Writes fixed fields into our own buffer. It avoids Writer's vector on the hot path.
 class Filler {
  public:
   explicit Filler(std::byte* into) : into_(into) {}

@@ -10,12 +10,12 @@
 namespace rdmacoll::rdma {
 namespace {
 
-// Control messages that wait: an engine that hears `busy` keeps them itself.
+// The most waiting control messages. The engine keeps further ones itself when it gets `busy`.
 constexpr std::size_t kControlBacklogBytes = std::size_t{4} << 20;
 
 }  // namespace
 
-// Control messages.
+// ---- control ----
 
 Status Outbound::post_control(std::span<const std::byte> message) {
   RC_ASSERT(message.size() <= kControlBytesMax, cat(message.size(), " bytes"));
@@ -32,7 +32,7 @@ void Outbound::pump_control() {
     const uint32_t length = control_lengths_.front();
     const int64_t room = link_.outbox.room();
     const uint32_t left = length - control_done_;
-    // A crumb at the end of a message is not worth a record.
+    // A few bytes at the end of a message are not worth a record.
     const int64_t worthwhile = std::max<int64_t>(1, link_.cuts.eager_bytes / 2);
     if (room < std::min<int64_t>(left, worthwhile)) return;
     const auto bytes = static_cast<uint32_t>(std::min<int64_t>(room, left));
@@ -49,12 +49,12 @@ void Outbound::pump_control() {
   }
 }
 
-// Transfers.
+// ---- transfers ----
 
 Status Outbound::post_send(const Transfer& transfer) {
   const std::size_t bytes = total_bytes(transfer.pieces);
   if (bytes <= link_.cuts.eager_bytes) {
-    // Behind control messages, so that a stream of small transfers does not starve them.
+    // Control messages go first, so that a stream of small transfers does not starve them.
     if (!control_lengths_.empty() || link_.outbox.room() < static_cast<int64_t>(bytes)) {
       return Status::busy();
     }
@@ -97,7 +97,8 @@ void Outbound::send_eager(const Transfer& transfer, uint32_t bytes) {
   }
 }
 
-// It waits for its receive, as those beyond the eager cut: no other transfer waits for it.
+// The transfer waits for its receive, like those above the eager cut. No other transfer waits for
+// it.
 Status Outbound::offer(const Transfer& transfer, uint32_t bytes) {
   if (by_key_.size() >= kTransfersMax) return Status::busy();
   if (by_key_.contains(transfer.lane, transfer.sequence)) {
@@ -185,7 +186,7 @@ bool Outbound::say_ready(const Sending& sending) {
   return true;
 }
 
-// It waits its turn to be written, once, while there is something to write.
+// Puts the transfer into writing_ once, while it has something to write.
 void Outbound::go_on(uint32_t index) {
   Sending& sending = sendings_[index];
   const bool can_write = sending.is_posted && sending.place < sending.places.size();
@@ -201,7 +202,8 @@ void Outbound::pump_messages() {
 }
 
 void Outbound::pump_writes() {
-  // One place each in turn. Who cannot go on (another rail's queue is full, say) lets others pass.
+  // Each transfer writes to one place in turn. A blocked one (for example, another rail's queue is
+  // full) lets others pass.
   for (std::size_t blocked = 0; blocked < writing_.size() && link_.fault.empty();) {
     const uint32_t index = writing_.front();
     writing_.pop();
@@ -211,7 +213,7 @@ void Outbound::pump_writes() {
   }
 }
 
-// Writes to one place, as far as queue and buffers allow. False: nothing could be done.
+// Writes to one place, as far as queue and buffers allow. Returns false if nothing was done.
 bool Outbound::write(uint32_t index) {
   Sending& sending = sendings_[index];
   const Place place = sending.places[sending.place];
@@ -219,7 +221,7 @@ bool Outbound::write(uint32_t index) {
   bool moved = false;
   while (sending.place_done < place.bytes) {
     const uint32_t left = place.bytes - sending.place_done;
-    // The last write takes a credit; the one that is kept is for a message that returns credits.
+    // The last write takes a credit. The reserved credit is for a message that returns credits.
     if (!pair.has_room() || !pair.has_credit(place.rail == 0 ? 1 : 0)) return moved;
     std::array<Sge, kSgesMax> pieces;
     std::size_t count = 0;
@@ -248,7 +250,7 @@ bool Outbound::write(uint32_t index) {
   return true;
 }
 
-// Names the next bytes for one write: pieces of slabs where they lie, others through a buffer.
+// Names the next bytes for one write. Pieces in slabs are sent in place, others through a buffer.
 std::size_t Outbound::gather(Sending& sending, const Place& place, std::size_t want,
                              std::array<Sge, kSgesMax>& pieces, std::size_t& count,
                              uint16_t& stage) {

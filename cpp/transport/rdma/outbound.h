@@ -14,38 +14,38 @@ class Outbound {
   Status post_control(std::span<const std::byte> message);
   Status post_send(const Transfer& transfer);
 
-  // A grant came. False: it is nonsense.
+  // Handles a grant. Returns false if the grant makes no sense.
   bool granted(const RecordHeader& header, std::span<const std::byte> payload);
-  // A write is done.
+  // Call when a write is done.
   void written(const Sent& sent);
 
-  // Put into messages, and into queues, what may go by now.
+  // Move the data that may go by now into messages and into queues.
   void pump_messages();
   void pump_writes();
-  bool report(Sink& sink);  // what has been sent
+  bool report(Sink& sink);  // reports sent transfers
 
   bool has_work() const {
     return !control_lengths_.empty() || !writing_.empty() || !asked_.empty();
   }
   bool awaits_grants() const { return ungiven_ > 0; }
-  bool has_transfers() const { return !by_key_.empty(); }  // beyond the eager cut
+  bool has_transfers() const { return !by_key_.empty(); }  // larger than the eager cut
   bool has_report() const { return !sent_.empty(); }
   void clear();
 
  private:
-  // A transfer beyond the eager cut, which begins with its post, or with the first word of its
-  // grant; or a small one for which the budget had no room when it was posted.
+  // A transfer larger than the eager cut. It begins with its post or with the first record of its
+  // grant. A small transfer that had no budget when it was posted is one, too.
   struct Sending {
     Progress progress;
     std::vector<Place> places;
-    std::size_t place = 0;    // the next one to write to,
-    uint32_t place_done = 0;  // and how much of it is
-    uint64_t granted = 0;     // bytes of all places
+    std::size_t place = 0;    // the next one to write to
+    uint32_t place_done = 0;  // bytes of this place that are written
+    uint64_t granted = 0;     // total bytes of the places
     uint32_t writes = 0;      // in flight
     Lane lane = 0;
     uint64_t sequence = 0;
     bool is_posted = false;
-    bool is_asked = false;  // the receiver waits for the word that it is posted, or for the bytes
+    bool is_asked = false;  // the receiver waits for `ready`, or for the bytes
     bool is_small = false;
     bool is_writing = false;  // in writing_
   };
@@ -68,17 +68,17 @@ class Outbound {
   Home home_;
   Link& link_;
 
-  ByteQueue control_;  // messages that did not fit yet,
+  ByteQueue control_;  // control messages that did not fit yet
   RingQueue<uint32_t> control_lengths_;
-  uint32_t control_done_ = 0;  // and how much of the first one has left
+  uint32_t control_done_ = 0;  // bytes of the first one that have left
 
   SlotPool<Sending> sendings_;
-  MatchTable<uint32_t> by_key_;  // not finished -> its number
+  MatchTable<uint32_t> by_key_;  // unfinished transfers -> sendings_
   RingQueue<uint32_t> writing_;  // posted and granted
   RingQueue<uint32_t> asked_;    // posted, and the receiver waits for a message
   std::vector<uint64_t> sent_;   // cookies to report
   std::size_t unwritten_places_ = 0;
-  std::size_t ungiven_ = 0;  // posted transfers of which the device has not got all
+  std::size_t ungiven_ = 0;  // posted transfers whose bytes the device has not fully got
 };
 
 }  // namespace rdmacoll::rdma

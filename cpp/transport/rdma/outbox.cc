@@ -8,11 +8,11 @@
 namespace rdmacoll::rdma {
 namespace {
 
-// While so many messages are on their way, what comes meanwhile shares the next one.
+// While this many messages are in flight, further records share the next message.
 constexpr uint32_t kMessagesInFlight = 8;
-// A completion costs both ends of a device, and says nothing that has to be known at once. One in
-// so many is early enough for what is counted above; control messages have theirs, since ranks that
-// leave wait for it.
+// A completion costs time at the device, and is not urgent. One completion for this many messages
+// is early enough for the count above. Control messages each have a completion, since leaving ranks
+// wait for it.
 constexpr uint32_t kMessagesPerCompletion = 4;
 static_assert(kMessagesPerCompletion < kMessagesInFlight);
 constexpr uint32_t kCreditsKept = 1;
@@ -72,8 +72,8 @@ void Outbox::return_credits(std::span<Pair> pairs) {
   Pair& pair = pairs.front();
   const bool due = claimed_ - told_ > claims_per_message_ ||
                    is_any_of(pairs, [](const Pair& each) { return each.owes_much(); });
-  // The last credit is spent on credits of the same queue pair alone: two ranks that both gave it
-  // away for those of another one would have none to go on with.
+  // The last credit may only return credits of the same queue pair. If two ranks spent it on
+  // another queue pair's credits, neither could go on.
   const uint32_t kept = pair.owes_much() ? 0 : kCreditsKept;
   if (!due || !credit_slot_is_free_ || !pair.has_room() || !pair.has_credit(kept)) return;
   credit_slot_is_free_ = false;

@@ -1,5 +1,5 @@
-// Messages on their way out of one connection: records are put into the open one, which leaves at
-// once while the queue is short and takes more while it is not.
+// Outgoing messages of one connection. Records are put into the open message. It leaves at once
+// while the queue is short, and takes further records while the queue is long.
 #pragma once
 
 #include <algorithm>
@@ -14,37 +14,37 @@ namespace rdmacoll::rdma {
 
 class Outbox {
  public:
-  // `eager_bytes`: what the peer may be ahead of receives.
+  // `eager_bytes`: the eager budget of the peer.
   Outbox(uint32_t epoch, std::size_t eager_bytes)
       : epoch_(epoch), claims_per_message_(eager_bytes / kTellsInABudget) {}
 
   // `memory`: `slots` messages of `slot_bytes` each, registered under `local_key`.
   void open(std::byte* memory, uint32_t slots, uint32_t slot_bytes, uint32_t local_key);
 
-  // The peer's receives are smaller than our messages could be.
+  // Limits the message size, since the peer's receives are smaller than our slots.
   void limit(uint32_t slot_bytes) { message_bytes_ = std::min(message_bytes_, slot_bytes); }
 
-  // The largest payload that a record can have now; -1: not even an empty one.
+  // The largest payload that a record can have now. -1: not even an empty record fits.
   int64_t room() const;
-  // Adds a record; its payload (header.bytes, at most room()) is to be written where this points.
+  // Adds a record. The caller writes its payload (header.bytes, at most room()) at the result.
   std::byte* append(const RecordHeader& header);
 
   bool is_empty() const { return open_bytes_ == 0 && closed_.empty(); }
-  // Hands to the first pair what its queue and its credits allow. The last credit is kept for a
-  // message that brings credits and nothing else, without which two ranks could wait for each other
-  // for ever.
+  // Posts messages to the first pair, as far as its queue and credits allow. The last credit is
+  // kept for a message that only returns credits. Otherwise two ranks could wait for each other for
+  // ever.
   void flush(std::span<Pair> pairs);
-  // Receives have claimed so much of what came eagerly: the next message says it.
+  // Adds to the eager bytes that receives have claimed. The next message reports the total.
   void claim(std::size_t cost) { claimed_ += cost; }
-  // A message without records, if there are many credits to return, or claims to be told, and none
-  // is on its way.
+  // Sends a message without records if many credits or claims are to be reported. Does nothing
+  // while one is on its way.
   void return_credits(std::span<Pair> pairs);
   void free(uint32_t slot);
 
   void clear();
 
  private:
-  // The peer hears of claims before it has spent all that it may.
+  // Claims are reported this many times per budget, so the peer hears of them in time.
   static constexpr std::size_t kTellsInABudget = 4;
   std::byte* slot(uint32_t index) { return memory_ + std::size_t{index} * slot_bytes_; }
   void close_open();
@@ -58,11 +58,11 @@ class Outbox {
   uint32_t number_ = 0;
   const std::size_t claims_per_message_;
   uint64_t claimed_ = 0;
-  uint64_t told_ = 0;         // of that
-  uint32_t credit_slot_ = 0;  // the last one: messages without records
+  uint64_t told_ = 0;         // the part of claimed_ that is reported
+  uint32_t credit_slot_ = 0;  // the last slot, for messages without records
   bool credit_slot_is_free_ = true;
   uint32_t in_flight_ = 0;
-  uint32_t unawaited_ = 0;  // since the last one whose completion is waited for
+  uint32_t unawaited_ = 0;  // messages since the last one whose completion is awaited
 
   struct Closed {
     uint32_t slot = 0;
@@ -72,7 +72,7 @@ class Outbox {
   std::vector<uint32_t> free_;
   RingQueue<Closed> closed_;
   uint32_t open_slot_ = 0;
-  uint32_t open_bytes_ = 0;  // 0: none is open
+  uint32_t open_bytes_ = 0;  // 0: no message is open
   bool open_has_control_ = false;
 };
 

@@ -92,7 +92,7 @@ Status Pair::flush() {
   return status;
 }
 
-// Whose queue is full, or who has failed: what it did not take comes again.
+// Drops the requests that the device took. The queue is full or has failed, so the others remain.
 void Pair::forget(std::size_t taken) {
   chain_.erase(chain_.begin(), chain_.begin() + static_cast<std::ptrdiff_t>(taken));
   for (std::size_t i = 0; taken > 0 && i < chain_.size(); ++i) {

@@ -1,6 +1,6 @@
 // One queue pair with its flow control. A send, or a write with an immediate, takes a receive that
 // the other end has posted: a credit. The other end returns credits in the headers of its messages
-// (message.h); this class only counts.
+// (message.h). This class only counts them.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ namespace rdmacoll::rdma {
 
 inline constexpr std::size_t kSgesMax = 8;
 
-// What a finished send request gives back to whoever added it.
+// Describes a finished send request to the caller that added it.
 struct Sent {
   enum class Kind : uint8_t { message, write, path_test, timed, tail };
   Kind kind = Kind::message;
-  bool is_awaited = true;  // else a later request's completion is early enough
-  uint16_t stage = 0;      // write: the staging buffer, + 1
+  bool is_awaited = true;  // false: a later request's completion is early enough
+  uint16_t stage = 0;      // write: the index of the staging buffer + 1
   uint32_t index = 0;      // message: its slot; write: its transfer
 };
 
@@ -33,7 +33,7 @@ class Pair {
     uint32_t receives = 0;
     uint32_t receive_bytes = 0;  // 0: only immediates come
   };
-  // Receives of messages lie one after the other in `memory`.
+  // Receives of messages lie consecutively in `memory`.
   Status open(Device& device, const Rail& rail, const Sizes& sizes, std::byte* memory,
               uint32_t local_key);
   End local() const { return queue_pair_->local(); }
@@ -41,18 +41,18 @@ class Pair {
   std::size_t pieces_max() const { return pieces_max_; }
   uint64_t message_bytes_max() const { return message_bytes_max_; }
 
-  // `credits`: how many receives the other end has posted.
+  // `credits`: the number of receives that the other end has posted.
   Status connect(const End& remote, const PathSettings& path, uint32_t credits);
 
   bool has_room() const { return in_flight_.size() < sizes_.sends; }
   bool has_credit(uint32_t reserve) const { return credits_ > reserve; }
   std::size_t in_flight() const { return in_flight_.size(); }
-  // Asks for a completion where requests without one are all that is on its way, and were so at the
-  // last call, too.
+  // Asks for a completion if only requests without one are in flight, and this was so at the last
+  // call too.
   void ask_for_tail();
-  // What was added leaves with the next flush(). At most kSgesMax pieces.
+  // Adds a request of at most kSgesMax pieces. It leaves with the next flush().
   void add(SendRequest request, std::span<const Sge> pieces, Sent sent);
-  // Gives receives and sends to the device, as far as it takes them.
+  // Gives receives and sends to the device, as far as the device takes them.
   Status flush();
   bool is_flushed() const { return chain_.empty() && !has_many_consumed(); }
 
@@ -67,15 +67,15 @@ class Pair {
   }
 
   std::span<const std::byte> received(uint64_t id, uint32_t bytes) const;
-  // The receive `id` is read and may be posted again.
+  // Call when receive `id` is read. It may be posted again.
   void consume(uint64_t id) { consumed_.push_back(id); }
   void add_credits(uint32_t credits) { credits_ += credits; }
   bool credits_are_sound() const { return credits_ <= credits_max_; }
-  // Receives that are posted again and of which the other end does not know.
+  // Takes the number of receives that are posted again and not yet reported to the other end.
   uint16_t take_owed();
   bool owes_much() const { return owed_ >= static_cast<int32_t>(sizes_.receives / 2); }
 
-  // Nothing is read or written by the device after it. What was under way is given back.
+  // After this the device reads and writes nothing. Requests in flight are given back.
   template <typename OnSent>
   void close(OnSent on_sent) {
     destroy();
@@ -83,14 +83,15 @@ class Pair {
   }
 
  private:
-  // Posted again some at a time: a request costs less so, and the peer has credits meanwhile.
+  // Receives are posted again in groups, which costs less per request. The peer has credits
+  // meanwhile.
   bool has_many_consumed() const {
     return !consumed_.empty() && consumed_.size() >= sizes_.receives / 8;
   }
   using Pieces = std::array<Sge, kSgesMax>;
   Status flush_receives();
   void forget(std::size_t taken);
-  void note_signalled() {  // its completion speaks for all before it
+  void note_signalled() {  // its completion covers all earlier requests
     unsignalled_ = 0;
     is_awaited_ = false;
   }
@@ -102,19 +103,19 @@ class Pair {
   uint32_t local_key_ = 0;
   uint32_t inline_bytes_max_ = 0;
   std::size_t pieces_max_ = 1;
-  uint64_t message_bytes_max_ = UINT32_MAX;  // of one request
+  uint64_t message_bytes_max_ = UINT32_MAX;  // limit of one request
   uint32_t credits_ = 0;
   uint32_t credits_max_ = 0;
-  int32_t owed_ = 0;  // below 0 until those are posted of which the greeting has told
+  int32_t owed_ = 0;  // below 0 until the receives that the greeting announced are posted
 
-  uint64_t first_id_ = 0;  // of in_flight_.front()
+  uint64_t first_id_ = 0;  // id of in_flight_.front()
   uint64_t next_id_ = 0;
   uint32_t unsignalled_ = 0;  // since the last signalled one
-  bool is_awaited_ = false;   // one of those, or of chain_
+  bool is_awaited_ = false;   // one of those, or of chain_, is awaited
   uint64_t tail_at_last_ask_ = 0;
   RingQueue<Sent> in_flight_;       // added and not retired
-  std::vector<SendRequest> chain_;  // added, and not with the device yet
-  std::vector<Pieces> pieces_;      // of the requests in chain_; they stay where they are
+  std::vector<SendRequest> chain_;  // added, and not given to the device yet
+  std::vector<Pieces> pieces_;      // pieces of the requests in chain_, at stable addresses
   std::vector<uint64_t> consumed_;
   std::vector<ReceiveRequest> receives_;
 };

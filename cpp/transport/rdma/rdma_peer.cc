@@ -9,14 +9,14 @@
 namespace rdmacoll::rdma {
 namespace {
 
-constexpr uint32_t kReceives = 64;  // of a queue pair, where messages are small
+constexpr uint32_t kReceives = 64;  // per queue pair, if messages are small
 constexpr uint32_t kReceivesMin = 8;
-constexpr uint32_t kMessageSlots = 17;  // on their way out; one of them only returns credits
+constexpr uint32_t kMessageSlots = 17;  // for outgoing messages; one only returns credits
 constexpr uint32_t kRecordBytesMin = 1024;
-// The messages of one peer take at most this part of the pool.
+// The messages of one peer take at most the pool divided by this.
 constexpr std::size_t kPoolShare = 16;
 
-// Some milliseconds; a failure of the peer's alone has no other cause here.
+// Checks before a failure of the peer alone, which has no other cause here, is reported.
 constexpr int kLooksForACause = 16;
 
 constexpr int kTimedRequests = 16;
@@ -71,7 +71,7 @@ RdmaPeer::RdmaPeer(const World& world, int rank, const Ports& ports, const PeerO
 
 RdmaPeer::~RdmaPeer() { close(); }
 
-// Meeting.
+// ---- handshake ----
 
 Status RdmaPeer::open(Fd socket, Nanoseconds now) {
   socket_.open(std::move(socket));
@@ -176,7 +176,7 @@ PathSettings RdmaPeer::path_to(const Rail& rail, const GreetingEnd& remote) cons
   return path;
 }
 
-// Other rails first: the record on the first one says that all are open, and what its way takes.
+// Tests other rails first. The first rail's record reports that all are open, and the eager cut.
 void RdmaPeer::test_path() {
   for (std::size_t rail = 1; rail < link_.pairs.size(); ++rail) {
     link_.pairs[rail].add({.kind = SendKind::write_with_immediate, .immediate = kPathImmediate}, {},
@@ -202,7 +202,7 @@ void RdmaPeer::open_path_if_tested(Sink& sink) {
   begin_if_ready(sink);
 }
 
-// Nothing may be sent before our own record of the path: the peer takes nothing else first.
+// The peer accepts nothing before our record of the path, so nothing may be sent earlier.
 void RdmaPeer::begin_if_ready(Sink& sink) {
   if (state_ != State::testing || !is_tried_ || !is_open_) return;
   link_.outbox.limit(static_cast<uint32_t>(slot_bytes(link_.cuts.eager_bytes)));
@@ -212,7 +212,7 @@ void RdmaPeer::begin_if_ready(Sink& sink) {
   sink.connected(rank_);
 }
 
-// What comes from the device.
+// ---- from the device ----
 
 void RdmaPeer::handle(std::size_t rail, const Completion& completion, Sink& sink) {
   if (has_failed()) return;
@@ -261,7 +261,7 @@ void RdmaPeer::handle_failure(std::size_t rail, const Completion& completion, Si
   const std::string cause =
       cat("queue pair ", completion.queue_pair, " failed: ", completion_text(completion.status),
           vendor, ", on ", path, cure);
-  // What follows from a failure, or from the loss of the device, may be seen before that itself.
+  // Consequences of a failure, or of a lost device, may be seen before the failure itself.
   const bool may_follow = completion.status == kFlushed || completion.status == kNotCarriedOut;
   if (!may_follow) return give_up(sink, cause);
   if (echo_.empty()) {
@@ -270,7 +270,7 @@ void RdmaPeer::handle_failure(std::size_t rail, const Completion& completion, Si
   }
 }
 
-// False: it has failed, since the peer breaks the protocol.
+// Returns false if the peer has failed, since it breaks the protocol.
 bool RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Sink& sink) {
   std::span<const std::byte> bytes = pairs_[rail].received(completion.id, completion.bytes);
   MessageHeader message;
@@ -306,7 +306,7 @@ bool RdmaPeer::handle_message(std::size_t rail, const Completion& completion, Si
 bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::byte> payload,
                              Sink& sink) {
   if (header.kind == RecordKind::path) {
-    // It may overtake the word on the socket that the peer is ready.
+    // It may overtake the word `ready` on the socket.
     if (is_open_ || (state_ != State::joining && state_ != State::testing)) return false;
     Reader reader(payload);
     const auto their_cut = reader.get<uint32_t>();
@@ -334,7 +334,7 @@ bool RdmaPeer::handle_record(const RecordHeader& header, std::span<const std::by
   return false;
 }
 
-// What goes to the device.
+// ---- to the device ----
 
 bool RdmaPeer::report(Sink& sink) {
   if (!is_connected()) return false;
@@ -344,7 +344,7 @@ bool RdmaPeer::report(Sink& sink) {
 
 bool RdmaPeer::end_if_at_fault(Sink& sink) {
   if (link_.fault.empty() || has_ended()) return false;
-  if (!echo_.empty()) return false;  // a refusal is an echo then, too: keep_alive() ends it
+  if (!echo_.empty()) return false;  // the fault is a consequence too: keep_alive() ends the peer
   give_up(sink, link_.fault);
   return true;
 }
@@ -354,7 +354,7 @@ void RdmaPeer::push() {
   outbound_.pump_messages();
   inbound_.pump();
   if (way_.wants_request()) time_way();
-  // Messages go first: a peer waits for its grants while the bytes of many writes are on the wire.
+  // Messages go first: a peer needs its grants while the bytes of many writes are on the wire.
   link_.outbox.flush(link_.pairs);
   link_.outbox.return_credits(link_.pairs);
   outbound_.pump_writes();
@@ -364,7 +364,7 @@ void RdmaPeer::push() {
   }
 }
 
-// The socket.
+// ---- the socket ----
 
 void RdmaPeer::look_at_socket(Nanoseconds now, Sink& sink) {
   if (has_failed() || has_ended()) return;

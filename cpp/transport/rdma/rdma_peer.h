@@ -1,5 +1,5 @@
-// One peer of the RDMA transport: its queue pairs (one a rail), what is under way on them, and the
-// socket that tells whether it lives.
+// One peer of the RDMA transport: its queue pairs (one per rail), their transfers, and the socket
+// that shows whether the peer is alive.
 #pragma once
 
 #include <memory>
@@ -16,32 +16,32 @@
 
 namespace rdmacoll::rdma {
 
-// Of the whole transport; outlives its peers.
+// Ports of the whole transport. They outlive its peers.
 struct Ports {
   std::vector<Rail> rails;
   std::vector<Device*> devices;  // by rail
 };
 
 struct PeerOptions {
-  uint32_t accumulation_bytes = 8 << 10;  // what a message takes, and the largest eager transfer
-  bool finds_cut = false;                 // ... or how large that may be found to be
-  uint32_t chunk_bytes = 4 << 20;         // of one write
+  uint32_t accumulation_bytes = 8 << 10;  // capacity of a message, and the largest eager transfer
+  bool finds_cut = false;                 // the eager cut is measured, up to that limit
+  uint32_t chunk_bytes = 4 << 20;         // the most bytes of one write
   uint32_t queue_depth = 128;             // sends that a queue pair holds
   Nanoseconds peer_timeout = 5 * kSecond;
-  PathSettings path;  // timeouts, retries, class; its mtu, if set, bounds both ends'
+  PathSettings path;  // timeouts, retries, class; `mtu`, if set, limits both ends
 };
 
-// The least that the messages of one peer take of the pool.
+// The least memory of the pool that the messages of one peer take, in bytes.
 uint64_t message_bytes_min(uint64_t accumulation_bytes);
-// What messages may take where nobody has set it, so that those of all peers fit.
+// The default capacity of a message, so that the messages of all peers fit into the pool.
 uint32_t accumulation_that_fits(std::size_t pool_bytes, int ranks);
 
-// What one queue pair of one peer may need of the completion queue.
+// The entries of the completion queue that one queue pair of one peer may need.
 uint32_t completions_of_a_pair(const PeerOptions& options, std::size_t pool_bytes);
 
-// How long data of a peer who left may wait for its receive: a decision may be on its way still.
+// How long data of a departed peer may wait for its receive, since a decision may be on its way.
 inline constexpr Nanoseconds kClaimTime = kSecond / 2;
-// ... and how long what he acknowledged may be on its way: his socket's end overtakes it.
+// How long acknowledged data may be on its way, since the socket's end overtakes it.
 inline constexpr Nanoseconds kAcknowledgementTime = 50 * kMillisecond;
 
 class RdmaPeer {
@@ -54,7 +54,7 @@ class RdmaPeer {
   RdmaPeer& operator=(const RdmaPeer&) = delete;
   ~RdmaPeer();
 
-  // Makes the queue pairs, and greets.
+  // Makes the queue pairs and sends the greeting.
   Status open(Fd socket, Nanoseconds now);
 
   int rank() const { return rank_; }
@@ -72,35 +72,38 @@ class RdmaPeer {
   void handle(std::size_t rail, const Completion& completion, Sink& sink);
   void look_at_socket(Nanoseconds now, Sink& sink);
   void keep_alive(Nanoseconds now, Sink& sink);
-  // Its socket has ended, which overtakes what it sent before: that lies in the completion queues.
-  // Once these are empty, end() reports the failure, as soon as all that came has its receive.
+  // Returns true after the end of the peer's socket. Data that the peer sent before may still be in
+  // the completion queues. Once these are empty and all data has its receive, end() reports the
+  // failure.
   bool has_ended() const { return !end_.empty(); }
   bool end(Nanoseconds now, Sink& sink);
-  // Of what is done. Returns whether there was any.
+  // Reports finished transfers. Returns whether there were any.
   bool report(Sink& sink);
-  // Hands to the device what may go. What is wrong with that is said by end_if_at_fault().
+  // Gives ready requests to the device. end_if_at_fault() reports an error of it.
   void push();
   bool end_if_at_fault(Sink& sink);
 
   void fail(Sink& sink, const std::string& cause);
-  // By what a device says here: the peer, whose own may find nothing, hears of it.
+  // Fails the peer because of an error of the device here. It also tells the peer, whose own device
+  // may find nothing.
   void give_up(Sink& sink, const std::string& cause);
   void close();
 
-  // Nothing is left to do until the device or the socket says something.
+  // Returns true if nothing is to be done until the device or the socket has an event.
   bool may_sleep() const;
   bool needs_poll() const { return !may_sleep() || has_more(); }
-  // What may_sleep() does not wait for, since an event will come.
+  // Returns true if there is work that waits for such an event.
   bool has_more() const;
   bool is_flushed() const;
-  // Devices may read or write memory of transfers.
+  // Returns true if devices may read or write memory of transfers.
   bool has_transfers() const { return outbound_.has_transfers() || inbound_.has_transfers(); }
   Nanoseconds next_deadline() const {
     return has_ended() ? claim_until() : liveness_->next_deadline();
   }
 
  private:
-  // Since its socket has ended, what it sent or acknowledged before is waited for.
+  // The time until which end() waits for data that was sent or acknowledged before the socket's
+  // end.
   Nanoseconds claim_until() const {
     if (inbound_.has_early()) return ended_at_ + kClaimTime;
     return outbound_.has_transfers() ? ended_at_ + kAcknowledgementTime : ended_at_;
@@ -126,7 +129,7 @@ class RdmaPeer {
   MemoryPool& pool_;
   Home home_;
   State state_ = State::greeting;
-  std::byte* memory_ = nullptr;  // of messages, both ways
+  std::byte* memory_ = nullptr;  // messages in both directions
   RegisteredMemory registered_;
   std::vector<Pair> pairs_;
   std::vector<GreetingEnd> remote_;
@@ -136,14 +139,14 @@ class RdmaPeer {
   Outbound outbound_;
   Inbound inbound_;
   uint32_t messages_ = 0;    // received
-  uint32_t path_tests_ = 0;  // sent on other rails than the first, and not acknowledged
-  WayTimer way_;             // of the first rail
-  bool is_tried_ = false;    // our way to the peer is, and the record that says so is on its way
-  bool is_open_ = false;     // the peer's way to us is
+  uint32_t path_tests_ = 0;  // sent on rails after the first, and not acknowledged
+  WayTimer way_;             // times requests of the first rail
+  bool is_tried_ = false;    // our path to the peer works, and the record that confirms it is sent
+  bool is_open_ = false;     // the peer's path to us works
   bool heard_ = false;
-  std::string echo_;  // of a failure that is not seen yet, as a cause, or ""
+  std::string echo_;  // the text of a failure that must be the consequence of an unseen one, or ""
   int looks_left_ = 0;
-  std::string end_;  // why its socket ended
+  std::string end_;  // why the peer's socket ended
   Nanoseconds ended_at_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// How a connection ends, and when it may rest.
+// The end of a connection, and the conditions for sleeping.
 #include <algorithm>
 #include <utility>
 
@@ -18,7 +18,7 @@ bool RdmaPeer::end(Nanoseconds now, Sink& sink) {
 
 void RdmaPeer::fail(Sink& sink, const std::string& cause) {
   if (has_failed()) return;
-  const std::string reason = cause;  // close() may clear what it refers to
+  const std::string reason = cause;  // close() may clear the string that `cause` refers to
   close();
   sink.peer_failed(rank_, reason);
 }
@@ -29,7 +29,7 @@ void RdmaPeer::give_up(Sink& sink, const std::string& cause) {
   fail(sink, cause);
 }
 
-// What had to come before it did not come: with a device that is gone nothing comes any more.
+// The cause that should have come before the consequence did not come. A lost device explains that.
 std::string RdmaPeer::cause_of_echo() const {
   for (std::size_t rail = 0; rail < ports_.rails.size(); ++rail) {
     if (ports_.devices[rail]->is_there()) continue;
@@ -73,7 +73,7 @@ bool RdmaPeer::has_more() const {
                           outbound_.awaits_grants() || inbound_.has_work());
 }
 
-// A send that was never granted cannot leave and does not count.
+// A send without a grant cannot leave and does not count.
 bool RdmaPeer::is_flushed() const {
   if (has_failed() || has_ended()) return true;
   const bool all = are_all_of(link_.pairs, [](const Pair& pair) { return pair.in_flight() == 0; });

@@ -18,14 +18,14 @@ using rdma::RdmaPeer;
 namespace {
 
 constexpr std::size_t kCompletionsPerPoll = 64;
-// Sockets and events tell of death only, and a look is a system call or two.
+// Sockets and events report only the end of a peer, and a check costs a system call or two.
 constexpr Nanoseconds kLookInterval = kMillisecond;
 constexpr uint32_t kPollsPerClockRead = 16;
 constexpr int kEventsPerLook = 64;
 constexpr uint32_t kCompletionsMax = 32 << 10;
 constexpr uint32_t kPollsOfAll = kCompletionsMax / kCompletionsPerPoll;
 
-// Staging buffers, both ways together, take at most this part of the pool.
+// Staging buffers, both directions together, take at most the pool divided by this.
 constexpr std::size_t kStageShare = 8;
 constexpr uint32_t kStages = 16;  // in each direction
 constexpr std::size_t kStageBytesMin = 4 << 10;
@@ -36,7 +36,7 @@ uint32_t stage_bytes(std::size_t pool_bytes) {
                                           kStageBytesMin, kStageBytesMax));
 }
 
-// What an epoll event is about.
+// The source of an epoll event.
 enum class Source : uint32_t { completions, events, socket };
 uint64_t token(Source source, std::size_t index) {
   return static_cast<uint64_t>(source) << 32 | index;
@@ -71,11 +71,11 @@ RdmaTransport::RdmaTransport(const World& world, MemoryPool& pool, const Clock& 
 
 RdmaTransport::~RdmaTransport() {
   live_.clear();
-  peers_.clear();  // their queue pairs and registrations, before those of all,
+  peers_.clear();  // queue pairs and registrations of peers go before shared ones
   send_stages_.reset();
   receive_stages_.reset();
   slabs_.reset();
-  devices_.clear();  // before the devices
+  devices_.clear();  // registrations go before the devices
 }
 
 Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
@@ -107,7 +107,7 @@ Status RdmaTransport::open_devices(rdma::Verbs& verbs) {
   return {};
 }
 
-// Meeting.
+// ---- handshake ----
 
 void RdmaTransport::adopt(int peer, Fd socket) {
   if (peers_.at(static_cast<std::size_t>(peer)) != nullptr) return;
@@ -160,10 +160,10 @@ Reach RdmaTransport::reach(int peer) const {
           .eager_bytes = found == nullptr ? 0 : found->eager_bytes()};
 }
 
-// Posting.
+// ---- posting ----
 
 RdmaPeer* RdmaTransport::usable(int peer) {
-  is_touched_ = true;  // whoever asks is about to post
+  is_touched_ = true;  // the caller is about to post
   RC_ASSERT(peer >= 0 && peer < world_.size() && peer != world_.rank, cat("rank ", peer));
   RdmaPeer* found = peers_[static_cast<std::size_t>(peer)].get();
   if (found != nullptr && found->has_failed()) return nullptr;
@@ -171,8 +171,8 @@ RdmaPeer* RdmaTransport::usable(int peer) {
   return found;
 }
 
-// What is posted leaves with the next poll() or arm(): what one turn of the engine says to a peer
-// shares messages and doorbells.
+// Posted requests leave with the next poll() or arm(). So all requests of one turn of the engine to
+// a peer share messages and doorbells.
 
 Status RdmaTransport::post_control(int peer, std::span<const std::byte> message) {
   RdmaPeer* to = usable(peer);
@@ -200,11 +200,11 @@ void RdmaTransport::forget_unpinned() {
   if (!is_used) slabs_->forget_unpinned();
 }
 
-// Progress.
+// ---- progress ----
 
 bool RdmaTransport::poll(Sink& sink) {
   const bool woken = std::exchange(is_armed_, false);
-  // What was posted leaves before what has come is taken: a peer may wait for it.
+  // Posted requests leave before incoming data is taken, since a peer may wait for them.
   const bool was_touched = std::exchange(is_touched_, false);
   if (was_touched) {
     for (RdmaPeer* peer : live_) peer->push();
@@ -222,7 +222,7 @@ bool RdmaTransport::poll(Sink& sink) {
       has_news = true;
     }
   }
-  if (!has_news && !was_touched) return false;  // as most polls
+  if (!has_news && !was_touched) return false;  // the usual case
   if (is_ending_) moved |= end_those_who_left(sink);
   bool has_failed = false;
   is_touched_ = has_work_ = false;
@@ -240,7 +240,7 @@ bool RdmaTransport::poll(Sink& sink) {
   return moved;
 }
 
-// What a peer sent was acknowledged before it closed its socket: all of it is in the queues by now.
+// The peer's data was acknowledged before its socket closed, so all of it is in the queues by now.
 bool RdmaTransport::end_those_who_left(Sink& sink) {
   bool moved = false;
   for (std::size_t rail = 0; rail < devices_.size(); ++rail) {
@@ -266,7 +266,7 @@ bool RdmaTransport::take_completions(std::size_t rail, Sink& sink) {
 void RdmaTransport::dispatch(std::size_t rail, const Completion& completion, Sink& sink) {
   const auto& peers = devices_[rail].peers;
   const auto found = peers.find(completion.queue_pair);
-  // Those of a queue pair that is gone mean nothing any more.
+  // Completions of a closed queue pair are ignored.
   if (found != peers.end()) found->second->handle(rail, completion, sink);
 }
 
@@ -351,7 +351,7 @@ bool RdmaTransport::arm() {
   is_armed_ = true;
   bool is_quiet = true;
   for (Port& port : devices_) {
-    // Arm, then poll once more: what came before the arming makes no event.
+    // Arm first, then poll once more: a completion before the arming makes no event.
     Status status = port.device->arm();
     const std::size_t count = port.device->poll(completions_, status);
     port.early.insert(port.early.end(), completions_.begin(),

@@ -1,4 +1,5 @@
-// Ranks over reliable queue pairs, InfiniBand or RoCE. docs/internals/rdma.md has the protocol.
+// Connects ranks through reliable queue pairs, InfiniBand or RoCE. docs/internals/rdma.md has the
+// protocol.
 #pragma once
 
 #include <memory>
@@ -21,11 +22,11 @@ class RdmaTransport final : public Transport {
                      std::unique_ptr<RdmaTransport>& transport);
   ~RdmaTransport() override;
 
-  // Takes over an authenticated stream socket; `connected` follows once both have made their queue
-  // pairs. Ignored when the peer is known already.
+  // Takes over an authenticated stream socket. `connected` follows once both ranks have made their
+  // queue pairs. Ignored if the peer is known already.
   void adopt(int peer, Fd socket);
 
-  void connect(int) override {}  // whoever owns us dials, and calls adopt()
+  void connect(int) override {}  // the owner of the transport dials, and calls adopt()
   bool is_connected(int peer) const override;
   Reach reach(int peer) const override;
   Status post_control(int peer, std::span<const std::byte> message) override;
@@ -47,8 +48,8 @@ class RdmaTransport final : public Transport {
   struct Port {
     std::unique_ptr<rdma::Device> device;
     std::unordered_map<uint32_t, rdma::RdmaPeer*> peers;  // by queue pair
-    std::vector<rdma::Completion> early;  // taken by arm(), to be handled by the next poll
-    uint32_t completions_left = 0;        // of its queue, not promised to a queue pair yet
+    std::vector<rdma::Completion> early;  // completions that arm() took, for the next poll
+    uint32_t completions_left = 0;  // entries of its completion queue that no queue pair has yet
   };
 
   RdmaTransport(const World& world, MemoryPool& pool, const Clock& clock,
@@ -80,11 +81,11 @@ class RdmaTransport final : public Transport {
   std::vector<std::unique_ptr<rdma::RdmaPeer>> peers_;  // by rank
   std::vector<rdma::RdmaPeer*> live_;
   std::vector<std::pair<int, std::string>> stillborn_;  // peers to be reported as failed
-  std::vector<rdma::Completion> completions_;           // scratch of a poll
+  std::vector<rdma::Completion> completions_;           // scratch of one poll
   bool is_armed_ = false;
-  bool is_ending_ = false;  // some peer's socket has ended
-  bool is_touched_ = true;  // by posts, or left undone by the last poll: peers have to work
-  bool has_work_ = false;   // some peer needed polling when they were last looked at
+  bool is_ending_ = false;  // a peer's socket has ended
+  bool is_touched_ = true;  // peers have work: new posts, or work that the last poll left
+  bool has_work_ = false;   // a peer needed polling at the last check
   bool is_meeting_ = false;
   uint32_t polls_ = 0;
   Nanoseconds looked_at_ = 0;

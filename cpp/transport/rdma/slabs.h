@@ -1,5 +1,5 @@
-// Registers the pool with the devices slab by slab, each when memory of it is first used: a job
-// that touches little pins little. Beside the pool, memory of callers that they have shown.
+// Registers the pool with the devices, slab by slab, each at its first use. So a job that touches
+// little memory pins little. It also registers memory that callers have pinned.
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@
 
 namespace rdmacoll::rdma {
 
-// Ports that share the traffic of one pair of ranks.
+// The most ports that share the traffic of one pair of ranks.
 inline constexpr std::size_t kRailsMax = 4;
 
-// By rail: every device has keys of its own.
+// By rail, since every device has its own keys.
 using RailKeys = std::array<MemoryKeys, kRailsMax>;
 
-// Memory that is registered with all devices for as long as this lives.
+// Memory that is registered with all devices during this object's life.
 class RegisteredMemory {
  public:
   Status open(std::span<Device* const> devices, std::byte* memory, std::size_t bytes,
@@ -35,8 +35,8 @@ class RegisteredMemory {
 
 class Slabs {
  public:
-  // From here on the pool keeps its pages: a device would go on writing into those that were given
-  // back.
+  // From now on the pool keeps its pages. A device would continue to write into pages that were
+  // given back to the system.
   Slabs(MemoryPool& pool, std::span<Device* const> devices, Transport::Counters& counters);
 
   bool contains(const Piece& piece) const {
@@ -47,12 +47,12 @@ class Slabs {
   void unpin(const Piece& memory);
   bool is_pinned(const Piece& piece) const { return find(piece) != nullptr; }
   bool has_unpinned() const { return !unpinned_.empty(); }
-  // No transfer is under way: the devices forget what was unpinned.
+  // Call when no transfer is under way. The devices forget the unpinned ranges.
   void forget_unpinned() { unpinned_.clear(); }
 
-  // How many bytes from `address` on lie in its slab, or in what is pinned.
+  // The number of bytes from `address` to the end of its slab or pinned range.
   std::size_t reach(const std::byte* address) const;
-  // Null, and `status` says why, when the slab cannot be registered.
+  // Returns null if the slab cannot be registered. `status` then has the error.
   const RailKeys* keys(const std::byte* address, Status& status);
 
  private:
@@ -65,12 +65,12 @@ class Slabs {
       return piece.data >= memory.data && piece.data + piece.bytes <= memory.data + memory.bytes;
     }
   };
-  using Place = std::pair<const std::byte*, std::size_t>;  // where it begins, and its bytes
+  using Place = std::pair<const std::byte*, std::size_t>;  // begin and length
 
   std::size_t index(const std::byte* address) const;
-  // What is pinned and holds all of `piece`, or null.
+  // The pinned range that holds all of `piece`, or null.
   const Pinned* find(const Piece& piece) const;
-  // What holds this byte of a transfer, unpinned by now or not.
+  // The range that holds this byte of a transfer, even if it is unpinned by now.
   const Pinned& holder(const std::byte* address) const;
 
   MemoryPool& pool_;
@@ -79,7 +79,7 @@ class Slabs {
   std::size_t slab_bytes_;
   std::vector<std::unique_ptr<RegisteredMemory>> slabs_;
   std::map<Place, Pinned> pinned_;
-  std::vector<Pinned> unpinned_;  // and perhaps used by transfers under way
+  std::vector<Pinned> unpinned_;  // may still be used by transfers under way
 };
 
 }  // namespace rdmacoll::rdma

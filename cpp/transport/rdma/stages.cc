@@ -7,7 +7,7 @@
 namespace rdmacoll::rdma {
 
 Stages::~Stages() {
-  registered_ = {};  // before the memory is somebody else's
+  registered_ = {};  // deregister before the memory has another owner
   pool_.free(memory_);
 }
 
@@ -16,7 +16,7 @@ Status Stages::make() {
   memory_ = pool_.allocate(bytes);
   if (memory_ == nullptr) return pool_exhausted(pool_, bytes, " to copy through");
   if (Status status = registered_.open(devices_, memory_, bytes, counters_); !status.ok()) {
-    // As if it had not been tried: the next peer that needs a buffer is told the same.
+    // Reset the state, so that the next peer that needs a buffer gets the same error.
     registered_ = {};
     pool_.free(std::exchange(memory_, nullptr));
     return status;

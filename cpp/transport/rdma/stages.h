@@ -1,4 +1,4 @@
-// Registered buffers through which memory that no device may touch is copied on its way.
+// Registered staging buffers, for memory that devices may not access.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ class Stages {
   ~Stages();
 
   uint32_t bytes() const { return bytes_; }
-  // False: none is free, or `status` says why there are none at all. Made at the first call.
+  // Returns false if no buffer is free. If buffers cannot be made at all, `status` has the error.
+  // The first call makes the buffers.
   bool take(uint16_t& index, Status& status);
   void free(uint16_t index) { free_.push_back(index); }
   std::byte* at(uint16_t index) const { return memory_ + std::size_t{index} * bytes_; }

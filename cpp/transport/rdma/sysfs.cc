@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 GidType type_of(const std::string& written) {
   if (written == "RoCE v2") return GidType::roce_v2;
-  // The kernel has one name for both; the port's link layer tells them apart.
+  // The kernel has one name for both. The port's link layer distinguishes them.
   if (written == "IB/RoCE v1") return GidType::roce_v1;
   return GidType::unknown;
 }
@@ -46,8 +46,8 @@ std::string Sysfs::firmware(const std::string& device) const { return line(devic
 
 std::string Sysfs::node_guid(const std::string& device) const { return line(device, "node_guid"); }
 
-// soft-RoCE and soft-iWARP hang under no bus, whatever a person has named them; older kernels hang
-// them under the network card's, but then they have the file `parent`.
+// soft-RoCE and soft-iWARP have no bus, whatever their name. Older kernels put them under the
+// network card's bus, and then they have the file `parent`.
 bool Sysfs::is_software(const std::string& device) const {
   std::error_code error;
   const std::string place = fs::canonical(cat(root_, "/", device), error);

@@ -1,4 +1,4 @@
-// What the kernel says of RDMA devices in files, where the library does not.
+// Reads facts about RDMA devices that the kernel has in files and the library does not report.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace rdmacoll::rdma {
 
-// `root` is /sys/class/infiniband, or in tests a folder like it. What cannot be read is empty, 0 or
-// -1: no fact is worth a failure.
+// `root` is /sys/class/infiniband, or a similar folder in tests. An unreadable value is empty, 0 or
+// -1, since a missing fact is no failure.
 class Sysfs {
  public:
   explicit Sysfs(std::string root = "/sys/class/infiniband") : root_(std::move(root)) {}
@@ -20,7 +20,7 @@ class Sysfs {
   bool is_software(const std::string& device) const;
   int numa_node(const std::string& device) const;
   double gbit_per_s(const std::string& device, int port) const;
-  // Those that are set among the first `count`.
+  // The GIDs that are set among the first `count`.
   std::vector<GidFacts> gids(const std::string& device, int port, int count) const;
 
  private:

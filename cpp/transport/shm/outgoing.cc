@@ -314,9 +314,7 @@ Status Outgoing::granted(const Key& key) {
     ++grants_early_;
     return {};
   }
-  if (send != nullptr && send->stage == Stage::published)
-    return {};  // the grant crossed our
-                // record
+  if (send != nullptr && send->stage == Stage::published) return {};  // both records crossed
   if (send == nullptr || send->stage != Stage::waiting) {
     return Status(Code::failed,
                   cat("an unexpected grant: lane ", int{key.lane}, ", sequence ", key.sequence));
