@@ -19,20 +19,20 @@
 namespace rdmacoll {
 namespace {
 
-// The engine thread takes the engine back when no caller has come for so long. Meanwhile nobody
-// looks at what peers send, but then nothing that this rank has submitted is under way, and a
-// failure may take that much longer to be heard of.
+// The engine thread takes the engine back if no caller has come for this long. Meanwhile no thread
+// reads messages of peers. Nothing that this rank has submitted is in flight then. Only the news of
+// a failure may be delayed.
 constexpr Nanoseconds kStandBack = 20 * kMillisecond;
-// Whoever waits for the baton is woken for it; these bound what a lost race could cost.
+// Waiters are woken when the baton is free. These limits bound the cost of a lost race.
 constexpr Nanoseconds kBatonPatience = kMillisecond;
 constexpr Nanoseconds kCallerPatience = 20 * kMillisecond;
 constexpr Nanoseconds kBatonSpin = 20 * kMicrosecond;
-// While there is work, the limits of drive() are looked at once in so many turns.
+// While there is work, drive() checks its limits once in this many turns.
 constexpr uint32_t kTurnsPerLook = 16;
-// Whoever polls longer than this gives way after each turn: the peer that it waits for, or the
-// thread that feeds it, may have been put on the same core.
+// A thread that polls longer yields after each turn. The peer that it waits for, or the thread that
+// feeds this peer, may share its core.
 constexpr Nanoseconds kSpinAlone = 10 * kMicrosecond;
-// How long a start that has failed goes on telling the others, some of whom may not be connected.
+// How long a failed start continues to inform other ranks, since some may not be connected yet.
 constexpr Nanoseconds kNewsLimit = 300 * kMillisecond;
 
 void relax(bool yield) {
@@ -78,7 +78,7 @@ Status Driver::connect(Nanoseconds timeout) {
         {.timeout = timeout, .spin = options_.caller_spin, .insists = true});
   const Status failure = engine_.start_failure();
   if (failure.ok()) return engine_.started() ? Status() : Status::busy();
-  // There may be no thread yet that passes the news on.
+  // The engine thread may not run yet, so this thread sends the news.
   drive([this] { return engine_.may_end(); }, {.timeout = kNewsLimit, .insists = true});
   return failure;
 }
@@ -137,7 +137,7 @@ Status Driver::submit_and_wait(const OperationRef& operation, Nanoseconds timeou
     if (status.ok()) drive([&] { return operation->done(); }, limits);
     leave();
   } else {
-    status = engine_.submit(operation);  // no bell: this thread is about to drive the engine itself
+    status = engine_.submit(operation);  // no bell, since this thread drives the engine next
   }
   if (status.ok()) visit(*operation, limits);
   end_visit();
@@ -170,7 +170,7 @@ bool Driver::wait(Operation& operation, Nanoseconds timeout, LongWait* long_wait
   return operation.done();
 }
 
-// Of a caller, who is counted as one.
+// Waits for an operation. The caller is counted in callers_.
 void Driver::visit(Operation& operation, Limits& limits) {
   Nanoseconds refused_at = 0;
   while (!operation.done()) {
@@ -184,10 +184,11 @@ void Driver::visit(Operation& operation, Limits& limits) {
       const Nanoseconds now = clock_.now();
       if (refused_at == 0) {
         refused_at = now;
-        wake();  // the holder may sleep, and not know of an operation that came without a bell
+        wake();  // the holder may sleep, unaware of an operation submitted without a bell
       }
       if (limits.are_reached(now)) return;
-      if (now - refused_at < kBatonSpin) {  // the engine thread gives it up when it sees a caller
+      // the engine thread yields to callers
+      if (now - refused_at < kBatonSpin) {
         relax(options_.yield);
       } else {
         wait_for_baton(operation, std::min(limits.deadline() - now, kCallerPatience));
@@ -197,20 +198,21 @@ void Driver::visit(Operation& operation, Limits& limits) {
   }
 }
 
-// Whoever has submitted meanwhile and saw a caller has left it to him.
+// The last caller calls the engine thread for threads that saw a caller when they submitted.
 void Driver::end_visit() {
   const bool last = callers_.fetch_sub(1, std::memory_order_seq_cst) == 1;
   if (last && (thread_wanted_.load() || engine_.has_submissions())) call_thread();
 }
 
-// Until the operation is done, or until the baton may be free.
+// Sleeps until the operation is done, or until the baton may be free.
 void Driver::wait_for_baton(Operation& operation, Nanoseconds timeout) {
   {
     const std::lock_guard lock(waiting_mutex_);
     waiting_.push_back(&operation);
     waiting_count_.fetch_add(1, std::memory_order_seq_cst);
   }
-  // Who gives the baton back either sees us in the list, or did so before this look.
+  // A thread that releases the baton either sees this caller in the list, or has released it before
+  // this check.
   const uint32_t ticket = operation.ticket();
   if (baton_.load(std::memory_order_seq_cst) == 1) operation.wait(ticket, timeout);
   const std::lock_guard lock(waiting_mutex_);
@@ -223,17 +225,18 @@ void Driver::nudge_waiting() {
   if (!waiting_.empty()) waiting_.front()->nudge();
 }
 
-// With the baton, which it gives back.
+// Releases the baton.
 void Driver::leave() {
   if (engine_.needs_driver()) {
-    // As a sleeper would: what comes now rings.
+    // Arms the engine like a sleeper, so that later events ring the bell.
     thread_wanted_.store(true, std::memory_order_seq_cst);
     if (!fall_asleep()) ring();
     give_baton();
     if (callers_.load() == 0) call_thread();
     return;
   }
-  // The thread does not know that its sleep is disarmed; from now on it looks every kStandBack.
+  // The engine thread does not know that its sleep is disarmed. Once awake, it checks every
+  // kStandBack.
   if (thread_sleeps_.load(std::memory_order_relaxed) && thread_sleeps_.exchange(false)) {
     rdmacoll::ring(get_up_fd_);
   }
@@ -258,21 +261,22 @@ void Driver::run() {
     if (rung) silence_bell();
     drive([this] { return stopping_.load() || callers_.load() > 0; },
           {.spin = options_.thread_spin, .idle = Idle::returns});
-    // The bell that was silenced may have been that of the end.
+    // The silenced bell may have been the one of stop().
     const bool quiet = !stopping_.load() && fall_asleep();
     const Nanoseconds deadline = engine_.next_deadline();
     thread_wanted_.store(engine_.needs_driver());
-    thread_sleeps_.store(quiet, std::memory_order_relaxed);  // shown by the baton
+    thread_sleeps_.store(quiet, std::memory_order_relaxed);  // ordered by the release of the baton
     give_baton();
-    // From here on a caller may drive. It disarms the sleep; when it leaves something to do it arms
-    // it again, and everything that comes then is still an event of this epoll set.
+    // From here on a caller may drive. This disarms the sleep. A caller that leaves work arms it
+    // again, and later events still reach this epoll set.
     rung = quiet && sleep(thread_epoll_, deadline);
     thread_sleeps_.store(false);
     if (quiet) silence(get_up_fd_);
   }
 }
 
-// True: callers have the engine, or had it a moment ago, and nobody has called meanwhile.
+// Returns true while callers have the engine, or had it a moment ago, unless the thread was called
+// meanwhile.
 bool Driver::stand_back() {
   stands_back_.store(1, std::memory_order_seq_cst);
   const uint32_t visits = visits_.load(std::memory_order_relaxed);
@@ -293,8 +297,8 @@ bool Driver::fall_asleep() {
   return false;
 }
 
-// Does not read the bell: a sleeper that finds the baton taken must leave it for the one who has
-// it, whose own epoll_wait would otherwise look again and find nothing.
+// Does not read the bell. A sleeper that finds the baton taken must leave the bell to the holder,
+// whose epoll_wait would otherwise miss it.
 bool Driver::sleep(const Fd& epoll, Nanoseconds deadline) {
   wakeups_.fetch_add(1, std::memory_order_relaxed);
   const Nanoseconds left =
@@ -308,7 +312,7 @@ bool Driver::sleep(const Fd& epoll, Nanoseconds deadline) {
                      [this](const auto& event) { return event.data.fd == wake_fd_.get(); });
 }
 
-// With the baton.
+// Requires the baton.
 void Driver::silence_bell() { silence(wake_fd_); }
 
 // ---- the baton ----
@@ -316,7 +320,7 @@ void Driver::silence_bell() { silence(wake_fd_); }
 bool Driver::try_baton() {
   uint32_t free = 0;
   if (!baton_.compare_exchange_strong(free, 1, std::memory_order_acquire)) return false;
-  // Only who has the baton sets it, so this thread sees what the last one has left.
+  // Only the holder of the baton writes it, so this thread sees the last holder's value.
   if (asleep_.load(std::memory_order_relaxed)) asleep_.store(false, std::memory_order_seq_cst);
   thread_wanted_.store(false, std::memory_order_relaxed);
   return true;
@@ -345,7 +349,7 @@ void Driver::drive(Done done, Limits& limits) {
     if (state_wanted_.load(std::memory_order_relaxed) && state_wanted_.exchange(false)) {
       std::fputs(engine_.state().c_str(), stderr);
     }
-    // Where ranks share a processor, a peer's answer does not come before this one gives way.
+    // If ranks share a core, a peer can answer only after this thread yields.
     const bool moved = engine_.progress() && !(options_.yield && engine_.has_said_all());
     if (moved) idle_since = 0;
     if (moved && limits.long_wait == nullptr && ++turns % kTurnsPerLook != 0) continue;
@@ -355,7 +359,7 @@ void Driver::drive(Done done, Limits& limits) {
     if (limits.long_wait != nullptr && now - limits.since > kSpinAlone) limits.long_wait->begin();
     if (moved) continue;
     if (idle_since == 0) idle_since = now;
-    // Starts and ends, which insist, say nothing of what waits take between them.
+    // Starts and ends insist. Their waits say nothing about later waits.
     const bool learns = limits.idle == Idle::sleeps && !limits.insists;
     if (now - idle_since < (learns ? patience_.spin() : limits.spin)) {
       relax(options_.yield || now - idle_since > kSpinAlone);

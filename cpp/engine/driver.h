@@ -1,6 +1,6 @@
-// Threads around an Engine. All engine calls come from whoever holds the baton: the engine thread
-// by default; a caller that waits takes it if it is free and drives the engine itself, since
-// handing over to a thread costs ten times what a small allreduce does.
+// The threads around an Engine. Every call of the engine comes from the thread that holds the
+// baton. By default this is the engine thread. A caller that waits takes the baton if it is free
+// and drives the engine itself, since waking another thread costs more than a small allreduce.
 #pragma once
 
 #include <algorithm>
@@ -21,13 +21,14 @@
 namespace rdmacoll {
 
 struct DriverOptions {
-  // How long to poll without success before sleeping. A caller has nothing else to do, but does so
-  // for less where it was in vain; the engine thread shares the cores with the training.
+  // How long to poll without success before sleeping. A caller has nothing else to do, and polls
+  // for less if polling was in vain. The engine thread shares its core with the training.
   Nanoseconds caller_spin = 100 * kMicrosecond;
   Nanoseconds thread_spin = 10 * kMicrosecond;
-  // How long the thread that submits a small TensorFlow op drives it, which has others to run.
+  // How long a thread that submits a small TensorFlow op drives it. The thread has other ops to
+  // run.
   Nanoseconds op_spin = 100 * kMicrosecond;
-  // More ranks than cores: whoever polls gives way after each turn.
+  // There are more ranks than cores: a polling thread yields after each turn.
   bool yield = false;
 };
 
@@ -36,44 +37,47 @@ class Driver {
   Driver(Engine& engine, const Transport& transport, const Clock& clock, DriverOptions options);
   ~Driver();
 
-  Status open();  // descriptors
-  // Drives until the control tree stands; busy() when `timeout` is over before. It may be asked
-  // again at any time, and says then whether a rank was lost meanwhile.
+  Status open();  // creates the descriptors
+  // Drives until the control tree is connected. Returns busy() after `timeout`. May be called at
+  // any time, and then reports a rank that was lost meanwhile.
   Status connect(Nanoseconds timeout);
-  Status start();  // the engine thread, which a limit may refuse
-  // At a parameter server: drives until every worker has left. busy() when `timeout` is over
-  // before; an error is that which has ended the world.
+  Status start();  // starts the engine thread, which a resource limit may refuse
+  // At a parameter server: drives until every worker has left. Returns busy() after `timeout`, or
+  // the error that has ended the world.
   Status serve(Nanoseconds timeout);
 
-  // Any thread.
+  // From any thread.
   Status submit(const OperationRef& operation);
-  // The same in one, without waking the engine thread. An error: not accepted. `long_wait` begins
-  // before this thread blocks, or has waited for 10 us.
+  // submit() and wait() in one call, without waking the engine thread. Returns an error if the
+  // operation was not accepted. `long_wait` begins before this thread blocks, or polls for more
+  // than 10 us.
   Status submit_and_wait(const OperationRef& operation, Nanoseconds timeout,
                          LongWait* long_wait = nullptr);
-  // Submits, and drives the engine for as long as a caller polls, unless somebody else does: what
-  // its peers are ready for ends here, and no thread is woken. The rest is the engine thread's.
+  // Submits, and drives the engine for op_spin unless another thread drives it. If the peers are
+  // ready, the operation ends here, and no thread is woken. Otherwise the engine thread completes
+  // it.
   Status submit_and_drive(const OperationRef& operation);
-  // Until done or until `timeout` (kNever: no limit) is over; drives the engine if nobody else
-  // does.
+  // Returns when the operation is done, or after `timeout` (kNever: no limit). Drives the engine
+  // unless another thread does. Returns whether the operation is done.
   bool wait(Operation& operation, Nanoseconds timeout, LongWait* long_wait = nullptr);
   void wake();
-  // Runs `read` while nobody steps the engine: for metrics and state.
+  // Runs `read` while no thread steps the engine, for metrics and state.
   template <typename Read>
   auto look(Read read) {
     const Hold hold(*this);
     return read(engine_);
   }
 
-  // Prints the engine's state to stderr as soon as somebody holds the baton. Async-signal-safe.
+  // Asks the holder of the baton to print the engine's state to stderr. Async-signal-safe.
   void request_state();
   uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
-  // Says goodbye, waits at most `limit` for what is in flight, fails the rest, ends the thread.
+  // Leaves the world, waits at most `limit` for operations in flight, fails the rest, and ends the
+  // engine thread.
   void stop(const std::string& cause, Nanoseconds limit);
 
  private:
-  class Hold {  // the baton, taken whatever it costs
+  class Hold {  // holds the baton, and waits for it if necessary
    public:
     explicit Hold(Driver& driver) : driver_(driver) { driver_.take_baton(); }
     ~Hold() { driver_.leave(); }
@@ -85,15 +89,16 @@ class Driver {
   };
 
   void ring();
-  void run();  // the engine thread
+  void run();  // the main function of the engine thread
   bool stand_back();
   void call_thread();
   void leave();
   bool try_baton();
   void take_baton();
   void give_baton();
-  // With the baton. Until done() or `timeout`, or until somebody else wants the baton, unless it
-  // insists. Sleeps when there is nothing to do; with Idle::returns it comes back instead.
+  // Drives while holding the baton, until done() or `timeout`. Without `insists` it also returns
+  // when another thread wants the baton. If there is nothing to do, it sleeps, or returns with
+  // Idle::returns.
   enum class Idle : uint8_t { sleeps, returns };
   struct Limits {
     Nanoseconds timeout = kNever;
@@ -101,7 +106,7 @@ class Driver {
     Idle idle = Idle::sleeps;
     bool insists = false;
     LongWait* long_wait = nullptr;
-    Nanoseconds since = kNever;  // the first look at the time, from which all of this counts
+    Nanoseconds since = kNever;  // when the first check of the limits was made
 
     bool are_reached(Nanoseconds now) {
       since = std::min(since, now);
@@ -116,44 +121,45 @@ class Driver {
     drive(done, limits);
   }
   void visit(Operation& operation, Limits& limits);
-  void count_visit() {  // with the baton: nobody else counts
+  void count_visit() {  // only the holder of the baton counts
     visits_.store(visits_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
   void wait_for_baton(Operation& operation, Nanoseconds timeout);
   void end_visit();
   void nudge_waiting();
-  // Announces that this thread is about to sleep. False: there is work after all.
+  // Announces that this thread is about to sleep. Returns false if there is work.
   bool fall_asleep();
-  bool sleep(const Fd& epoll, Nanoseconds deadline);  // whether the bell has rung
+  bool sleep(const Fd& epoll, Nanoseconds deadline);  // returns whether the bell has rung
   void silence_bell();
 
   Engine& engine_;
   const Transport& transport_;
   const Clock& clock_;
   DriverOptions options_;
-  Patience patience_;  // of callers, with the baton
-  Fd wake_fd_;         // the bell, of whoever has the baton
-  Fd get_up_fd_;     // for the engine thread alone: a bell could be silenced by a caller before it
-                     // has got up
-  Fd thread_epoll_;  // of the engine thread
-  Fd caller_epoll_;  // of a caller that sleeps with the baton: an event must wake both
+  Patience patience_;  // for callers that hold the baton
+  Fd wake_fd_;         // the bell of the thread that holds the baton
+  // for the engine thread alone, since a caller could silence the bell before the thread is awake
+  Fd get_up_fd_;
+  Fd thread_epoll_;  // used by the engine thread
+  Fd caller_epoll_;  // used by a caller that sleeps with the baton; an event must wake both
   std::thread thread_;
 
   std::atomic<uint32_t> baton_{0};    // 1: held
-  std::atomic<uint32_t> wanted_{0};   // how many insist on having it
-  std::atomic<uint32_t> callers_{0};  // how many are in wait(): the engine thread stays away
-  std::atomic<bool> asleep_{false};   // whoever submits must ring
+  std::atomic<uint32_t> wanted_{0};   // number of threads that insist on the baton
+  std::atomic<uint32_t> callers_{0};  // number of threads in wait(); the engine thread stands back
+  std::atomic<bool> asleep_{false};   // a thread that submits must ring the bell
 
-  // While callers come and go the engine thread stands back: the engine is not armed between two
-  // calls that leave nothing to do, so no peer rings, and no thread is woken to fight a caller for
-  // his core. Whoever leaves something to do, or submits without waiting, calls the thread.
-  std::atomic<uint32_t> stands_back_{0};    // 1: it waits on this word
-  std::atomic<bool> thread_wanted_{false};  // the last holder left something to do
-  std::atomic<bool> thread_sleeps_{false};  // in its epoll set, and nobody has told it to get up
-  std::atomic<uint32_t> visits_{0};         // of callers who had the baton, ever
-  uint32_t visits_seen_ = 0;                // by the engine thread
+  // The engine thread stands back while callers come and go. Between two calls that leave nothing
+  // to do, the engine is not armed: no peer rings, and no thread wakes up to compete for the
+  // caller's core. A caller that leaves work, or submits without waiting, calls the thread.
+  std::atomic<uint32_t> stands_back_{0};    // 1: the engine thread waits on this word
+  std::atomic<bool> thread_wanted_{false};  // the last holder left work
+  // the engine thread sleeps in its epoll set and was not woken
+  std::atomic<bool> thread_sleeps_{false};
+  std::atomic<uint32_t> visits_{0};  // number of times that a caller took the baton
+  uint32_t visits_seen_ = 0;         // by the engine thread
 
-  // Callers that sleep because another one has the baton. Who gives it back wakes one.
+  // Callers that sleep while another caller has the baton. Each release of the baton wakes one.
   std::mutex waiting_mutex_;
   std::vector<Operation*> waiting_;
   std::atomic<uint32_t> waiting_count_{0};

@@ -10,8 +10,8 @@
 namespace rdmacoll {
 namespace {
 
-// Half of the pool is the engine's, callers have the other; a quarter of that is for the sets
-// beside the world.
+// Half of the pool belongs to the engine, the other half to callers. A quarter of the engine's half
+// is for sets other than the world.
 constexpr uint64_t kEngineShare = 2;
 constexpr uint64_t kSetsShare = 4;
 
@@ -44,7 +44,7 @@ bool Engine::progress() {
   const bool waits = in_flight_ > 0;
   settled_ = !advance();
   if (settled_) return false;
-  // Nothing came for so long: the peers were late.
+  // A long turn without progress means that peers were late.
   const Nanoseconds gap = now_.turned_at - moved_at_;
   if (waits && gap >= kLateGap) late_ += gap;
   moved_at_ = now_.turned_at;
@@ -54,19 +54,19 @@ bool Engine::progress() {
 bool Engine::advance() {
   now_.turned_at = clock_.now();
   stopped_for_ = gap_.turn(now_.turned_at, peer_timeout_);
-  bool moved = take_submissions();  // what callers want
-  // What a plan has started leaves with this turn's words, and waits when its answer comes in.
+  bool moved = take_submissions();  // take the callers' operations
+  // Operations that a plan has started send their data in this turn, before answers are read.
   if (moved && now_.goes_on() && suspects_.empty()) execute();
-  moved |= poll_transport();  // control messages and completions come in
+  moved |= poll_transport();  // receive control messages and completions
   if (!suspects_.empty() && now_.goes_on()) moved |= judge_suspects();
   if (!now_.goes_on()) return end_failed_world() || moved;
   if (!suspects_.empty()) return moved;
-  for (const auto& set : sets_) {  // what runs next is agreed on, and becomes batches
+  for (const auto& set : sets_) {  // agree on the next operations, and start batches
     if (set->has_to_agree()) moved |= set->agree();
   }
-  moved |= execute();            // steps that can run do
-  moved |= finish_operations();  // callers get their memory back
-  moved |= end_deserted();       // what a rank that has left will never join in
+  moved |= execute();            // run the steps that are ready
+  moved |= finish_operations();  // return memory to the callers
+  moved |= end_deserted();       // end operations that wait for a rank that has left
   if (!to_answer_.empty()) moved |= answer_goodbyes();
   return flush_outbox() || moved;
 }
@@ -115,23 +115,24 @@ bool Engine::execute() {
   const bool moved = executor_.poll();
   const Status& status = executor_.status();
   if (status.code() == Code::rank_failed && status.detail().rank != world_.rank) {
-    fail(status.detail().rank, status);  // it ended while its memory was read
+    fail(status.detail().rank, status);  // the peer ended while its memory was read
   } else if (!status.ok()) {
     fail_myself(status);
   }
   return moved;
 }
 
-// Between the last read of a peer's memory and the success of an operation, the transport is looked
-// at once more: a peer that fails says so before it gives its memory back, so whoever may have read
-// too late learns it here, and reports the failure instead of a sum that may be wrong. And what
-// this turn has posted leaves: peers wait for it, and the caller that drives may go away with its
-// result.
+// Polls the transport once more between the last read of a peer's memory and the success of an
+// operation. A failing peer reports its failure before it releases its memory. So a rank that may
+// have read too late sees the failure here, and reports it instead of a wrong sum.
+//
+// The poll also sends the messages of this turn. Peers wait for them, and a caller that drives may
+// return with its result.
 bool Engine::finish_operations() {
   if (!executor_.has_finished()) return false;
   if (executor_.has_viewed() || transport_.needs_poll()) {
     poll_transport();
-    if (!suspects_.empty() && now_.goes_on()) return true;  // it ends with them
+    if (!suspects_.empty() && now_.goes_on()) return true;  // the operations end with the suspects
   }
   executor_.take_finished(finished_);
   for (OperationRef& operation : finished_) {
@@ -143,7 +144,8 @@ bool Engine::finish_operations() {
 }
 
 void Engine::begin(const OperationRef& operation) {
-  if (!operation->request.refusal.empty()) return;  // its caller does not wait for it
+  // the caller does not wait for a refused operation
+  if (!operation->request.refusal.empty()) return;
   if (in_flight_++ == 0) busy_since_ = now_.turned_at;
 }
 
@@ -167,8 +169,8 @@ void Engine::end(const OperationRef& operation, const Status& status) {
 }
 
 void Engine::complete(const OperationRef& operation, const Status& status) {
-  // A callback takes as long as it likes (TensorFlow's schedules what has waited), while peers wait
-  // for this thread, but for a caller that drives for its own sake.
+  // A callback may take long, for example in TensorFlow's scheduler, while peers wait for this
+  // thread. A caller that drives for its own operation runs it directly.
   const bool may_take_long = operation->request.done && !operation->is_driven_by_caller;
   if (may_take_long && compute_.hand_over([operation, status] { operation->complete(status); })) {
     return;

@@ -1,7 +1,7 @@
-// One rank's engine: the whole loop of HOW data moves is progress(), on one page in engine.cc.
+// One rank's engine. progress() in engine.cc is the whole loop, on one page.
 //
-// An Engine is stepped. It owns no thread, no clock, no socket: clock, transport and compute are
-// given, so that the simulator steps the very same object. Threads are the business of Driver.
+// An engine is stepped from outside. It owns no thread, clock or socket: clock, transport and
+// compute are passed in, so the simulator steps the same object. Driver owns the threads.
 #pragma once
 
 #include <algorithm>
@@ -46,8 +46,9 @@ struct EngineParts {
   Tuning tuning = {};
 };
 
-// How long whoever leaves waits for its peers. One of them may wait in turn for a rank that has
-// stopped, and takes whoever ends first for the cause: so, until silence has named that rank.
+// How long a leaving rank waits for its peers. A peer may itself wait for a rank that has stopped,
+// and would blame the first rank that ends. So the limit is long enough for the peer timeout to
+// name that rank.
 constexpr Nanoseconds goodbye_limit(Nanoseconds peer_timeout) {
   return std::clamp(peer_timeout + kSecond, 2 * kSecond, 60 * kSecond);
 }
@@ -56,66 +57,69 @@ class Engine final : public Sink, private SetHost {
  public:
   explicit Engine(EngineParts parts);
 
-  // Any thread. An operation that was accepted is completed exactly once.
+  // From any thread. An accepted operation is completed exactly once.
   Status submit(const OperationRef& operation);
-  // What is wrong with a request, whose ranks are those of its set.
+  // Validates a request. Its ranks are ranks of its set.
   Status check(const Request& request) const;
-  // What a set calls a rank of the job; -1: it is not in it.
+  // The set's rank of a rank of the job, or -1 if the set does not contain it.
   int rank_in(uint32_t set, int rank) const { return submissions_.rank_in(set, rank); }
   bool has_submissions() const { return submissions_.waiting(); }
 
-  // Everything below: the holder of the baton only.
-  // submit(), for the next progress().
+  // All functions below: only for the holder of the baton.
+  //
+  // take(): submit() for the next progress().
   Status take(const OperationRef& operation);
-  // Never blocks. Returns whether anything moved; false means: nothing to do until something comes.
+  // Never blocks. Returns whether anything moved. If not, there is nothing to do until an event
+  // arrives.
   bool progress();
-  // When the last progress() began: what happens in a turn happens then, for the engine and for who
-  // drives it. Reading the clock is a system call on some machines (user-mode Linux for one).
+  // The time when the last progress() began. All events of a turn have this time. It saves readings
+  // of the clock, which are system calls on some machines.
   Nanoseconds turned_at() const { return now_.turned_at; }
-  // Nothing is left to do here, as far as the last progress() has shown, and everything has been
-  // said: the next one can only find what peers have sent meanwhile.
+  // Whether the last progress() left nothing to do and nothing to send. The next one can only find
+  // new messages of peers.
   bool has_said_all() const;
-  // Before sleeping. False: something arrived meanwhile. The sleeper must also look at
-  // has_submissions() after it has said that it sleeps.
+  // Prepares to sleep. Returns false if something arrived meanwhile. The sleeper must announce its
+  // sleep, and then check has_submissions(), too.
   bool arm();
   Nanoseconds next_deadline() const;
-  // Whether progress() must go on soon though no caller waits: something is pending here, or peers
-  // wait for what this rank still has to do. What peers alone have to do is no reason.
+  // Whether progress() must run soon although no caller waits. True if work is pending here, or if
+  // peers wait for this rank. False if this rank waits for peers only.
   bool needs_driver() const;
 
-  // Process sets beside the world. Every rank of the job calls this for the same sets in the same
-  // order, members or not; nobody submits to a new set before all have called, and nobody has
-  // anything in flight in a set that is removed, anywhere.
+  // Adds a process set. Every rank of the job, member or not, makes the same calls of add_set() and
+  // remove_set() in the same order. Ranks submit to a new set only after all have added it. A set
+  // may be removed only when no rank has operations in flight in it.
   Status add_set(const std::vector<int>& ranks, uint32_t& number);
-  // busy(): what others need of this rank is not done yet; ask again.
+  // Returns busy() while other ranks still need this rank for the set. Call it again.
   Status remove_set(uint32_t number);
-  // How many operations of this rank's callers have not ended.
+  // The number of operations of this rank's callers that have not ended.
   std::size_t in_flight(uint32_t set);
 
-  // All neighbours of the control trees are connected.
+  // Whether all neighbours of the control trees are connected.
   bool started() const;
-  // The end of this rank's work: says so to the others. progress() until may_end(), then end().
+  // Ends this rank's work and tells the other ranks. Call progress() until may_end(), then end().
   void leave(const std::string& said);
   bool may_end() const;
-  void end();  // lets every peer go, fails what is pending
+  void end();  // disconnects all peers, fails pending operations
 
-  // A rank has failed, as somebody else in this process knows, whose sentence this is.
+  // Reports a rank failure that another part of this process has seen. `failure` is the message to
+  // show.
   void blame(const Status& failure);
-  // Why the world cannot come to stand: a rank has failed, or has left already; ok() while it can.
+  // The reason why the world cannot start: a rank has failed, or has left already. ok() otherwise.
   Status start_failure() const;
-  // Of a parameter server: every worker has left, and has had its answers. Why each of them did, by
-  // rank.
+  // At a parameter server: whether every worker has left and has received its answers. left() has
+  // the cause of each, by rank.
   bool have_workers_left() const;
   const std::map<int, std::string>& left() const { return gone_; }
-  // The failure that ended this world, ok() while there is none.
+  // The failure that ended this world, or ok().
   const Status& failure() const { return now_.failure; }
-  std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often a driver has slept
+  std::string metrics_json(uint64_t wakeups) const;  // `wakeups`: how often the driver has slept
   std::string state() const;
   const World& world() const { return world_; }
-  SetTotals totals() const;  // over all sets
+  SetTotals totals() const;  // sums over all sets
 
  private:
-  // From the transport, inside poll().
+  // Callbacks of the transport, inside poll().
   void connected(int peer) override;
   void sent(uint64_t cookie) override { executor_.sent(cookie); }
   void received(uint64_t cookie) override { executor_.received(cookie); }
@@ -130,7 +134,7 @@ class Engine final : public Sink, private SetHost {
   void handle(int peer, FarewellMessage& message);
   void handle(int peer, FragmentMessage& message);
 
-  // From the sets.
+  // Callbacks of the sets.
   void post(int rank, uint32_t set, const Message& message) override;
   void fail(int rank, Status status) override;
   void fail_myself(const Status& status) override;
@@ -138,7 +142,7 @@ class Engine final : public Sink, private SetHost {
   void begin(const OperationRef& operation) override;
   void number_from(uint32_t set, int64_t number) override { submissions_.number_from(set, number); }
   void end(const OperationRef& operation, const Status& status) override;
-  void complete(const OperationRef& operation, const Status& status);  // tells its caller
+  void complete(const OperationRef& operation, const Status& status);  // notifies the caller
 
   bool advance();
   bool take_submissions();
@@ -160,11 +164,11 @@ class Engine final : public Sink, private SetHost {
   void post_neighbours(const Message& message, int except);
   bool poll_transport();
   bool flush_outbox() { return !outbox_.empty() && post_again(); }
-  bool post_again();  // what was refused
+  bool post_again();  // sends the messages that the transport refused
 
   ProcessSet& world_set() { return *sets_.front(); }
   ProcessSet* find_set(uint32_t number);
-  // Of an operation that was submitted, or a batch.
+  // The set of an operation.
   ProcessSet& set_of(const Operation& operation) {
     const uint32_t number = operation.request.set;
     return number == 0 ? world_set() : *find_set(number);
@@ -185,32 +189,33 @@ class Engine final : public Sink, private SetHost {
   Situation now_;
   Submissions submissions_;
   Executor executor_;
-  SetTable table_;                                 // of all sets of the job but the world
-  std::vector<std::unique_ptr<ProcessSet>> sets_;  // that this rank is in; the world first
+  SetTable table_;                                 // all sets of the job, except the world
+  std::vector<std::unique_ptr<ProcessSet>> sets_;  // the sets with this rank; the world is first
 
-  // Control messages refused as busy; no empty ones.
+  // By peer: control messages that the transport refused. No queue is empty.
   std::map<int, std::deque<std::vector<std::byte>>> outbox_;
-  std::map<int, std::vector<std::byte>> fragments_;  // by peer: a message whose end has not come
+  std::map<int, std::vector<std::byte>> fragments_;  // by peer: an incomplete message
 
   struct Suspect {
     int rank;
     Status status;
     Nanoseconds due;
   };
-  std::vector<Suspect> suspects_;  // lost, and perhaps not by their own fault
+  std::vector<Suspect> suspects_;  // lost peers that another rank's failure may have ended
   Nanoseconds failed_at_ = 0;
   bool ended_ = false;
-  LeavingMessage first_gone_;        // what the first rank that left has said
-  std::map<int, std::string> gone_;  // ranks that have left, and why
+  LeavingMessage first_gone_;        // the message of the first rank that left
+  std::map<int, std::string> gone_;  // ranks that have left, with the cause
   std::map<int, LeavingMessage> said_goodbye_;
-  std::set<int> to_answer_;   // of those: who waits until this rank has what it needs of them
-  std::set<int> unanswered_;  // this rank leaves: who may still need something of it
-  std::set<int> silent_;      // peers that will not touch our memory any more
+  // leaving peers that wait until this rank needs nothing more from them
+  std::set<int> to_answer_;
+  std::set<int> unanswered_;  // while this rank leaves: peers that may still need its data
+  std::set<int> silent_;      // peers that no longer access memory of this process
 
-  std::vector<OperationRef> submitted_, finished_;  // these are kept for their capacity
+  std::vector<OperationRef> submitted_, finished_;  // members to reuse their memory
 
-  // Totals since start.
-  SetTotals removed_;  // of sets that are no more
+  // Totals since the start.
+  SetTotals removed_;  // totals of removed sets
   uint64_t control_messages_ = 0;
   uint64_t operations_ = 0;
   uint64_t tensors_ = 0;
@@ -219,13 +224,13 @@ class Engine final : public Sink, private SetHost {
   bool polling_ = false;
   bool settled_ = false;  // the last progress() moved nothing
   Gap gap_;
-  Nanoseconds stopped_for_ = 0;  // what it says
-  // Operations are in flight, and for so long nothing comes: the time counts as waiting.
+  Nanoseconds stopped_for_ = 0;  // result of gap_: how long this process was suspended
+  // A turn without progress for this long, with operations in flight, counts as waiting.
   static constexpr Nanoseconds kLateGap = 5 * kMillisecond;
   Nanoseconds busy_since_ = 0;
   Nanoseconds busy_ = 0;
   Nanoseconds moved_at_ = 0;
-  Nanoseconds late_ = 0;  // of busy_
+  Nanoseconds late_ = 0;  // the part of busy_ that counts as waiting
 };
 
 }  // namespace rdmacoll

@@ -1,4 +1,4 @@
-// What the engine says to its peers and hears from them, and what it tells a person.
+// The engine's control messages, metrics and state.
 #include <algorithm>
 
 #include "base/text.h"
@@ -6,22 +6,22 @@
 
 namespace rdmacoll {
 
-// ---- what peers say ----
+// ---- messages of peers ----
 
 void Engine::connected(int peer) {
   for (const auto& set : sets_) set->connected();
   log_.debug(cat("connected to ", world_.describe(peer)));
-  // It has asked for this connection, and must not take our end for the cause.
+  // The peer has requested this connection. It must learn the cause, and not blame this rank.
   if (!now_.goes_on()) post(peer, 0, FailureMessage{now_.failure.detail().rank, now_.failure});
 }
 
 void Engine::control(int peer, std::span<const std::byte> bytes) { hear(peer, bytes, false); }
 
-// `is_whole`: its fragments have been put together.
+// `is_whole`: assembled from fragments.
 void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
   const uint32_t number = addressed_set(bytes);
   ProcessSet* const set = find_set(number);
-  // The last words about a set that was removed here.
+  // Ignore the last messages for a set that was removed here.
   if (set == nullptr && table_.was_added(number) && table_.find(number) == nullptr) return;
   Message message;
   if (set == nullptr ||
@@ -55,7 +55,7 @@ void Engine::hear(int peer, std::span<const std::byte> bytes, bool is_whole) {
 void Engine::handle(int peer, FailureMessage& message) {
   silent_.insert(peer);
   unanswered_.erase(peer);
-  // Who leaves with operations in flight fails the others, and knows it: its own end goes on.
+  // A rank that leaves with operations in flight fails the others, and its own end continues.
   if (now_.leaving && message.rank == world_.rank) return;
   fail(message.rank, message.status);
 }
@@ -101,7 +101,7 @@ void Engine::post(int peer, uint32_t set, const Message& message) {
   if (ended_ || now_.lost.contains(peer)) return;
   for (std::vector<std::byte>& bytes : encode_in_parts(world_.epoch, message, set)) {
     ++control_messages_;
-    // Inside poll() the transport must not be called: what is said there leaves right after it.
+    // The transport must not be called inside poll(). Such messages leave right afterwards.
     if (!polling_ && !outbox_.contains(peer) && transport_.is_connected(peer) &&
         transport_.post_control(peer, bytes).ok()) {
       continue;
@@ -112,7 +112,7 @@ void Engine::post(int peer, uint32_t set, const Message& message) {
 
 void Engine::post_neighbours(const Message& message, int except) {
   for (int peer : world_set().neighbours()) {
-    // Who leaves tells the servers itself: it is passed on along the tree alone.
+    // A leaving rank informs the servers itself. Other ranks pass the message along the tree only.
     if (peer != except && (except < 0 || !world_.is_server(peer))) post(peer, 0, message);
   }
 }
@@ -138,7 +138,7 @@ bool Engine::post_again() {
   return moved;
 }
 
-// ---- telling ----
+// ---- metrics and state ----
 
 std::string Engine::metrics_json(uint64_t wakeups) const {
   const SetTotals sums = totals();

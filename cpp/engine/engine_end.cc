@@ -1,4 +1,4 @@
-// How an engine ends: a peer fails, a rank leaves, or this one does.
+// The end of an engine: a peer fails, a rank leaves, or this rank leaves.
 #include <algorithm>
 
 #include "base/text.h"
@@ -7,11 +7,11 @@
 namespace rdmacoll {
 namespace {
 
-// How long the news of a failure may take to leave this process, before its peers are let go.
+// How long the news of a failure may take to leave this process before its peers are disconnected.
 constexpr Nanoseconds kFailureFlush = 200 * kMillisecond;
-// How long the control tree may take to say why a peer that is not our neighbour there has ended.
+// How long to wait for the control tree to report why a peer has ended that is no neighbour there.
 constexpr Nanoseconds kHearsay = 100 * kMillisecond;
-// What user code says when it fails may be of any length.
+// The limit for the cause of an end, which comes from user code.
 constexpr std::size_t kCauseBytesMax = 1000;
 
 }  // namespace
@@ -28,16 +28,18 @@ void Engine::peer_failed(int peer, const std::string& cause) {
     const Nanoseconds due = now_.turned_at + (world_set().is_neighbour(peer) ? 0 : kHearsay);
     suspects_.push_back({peer, world_.failed(peer, cause), due});
   } else if (executor_.needs(peer) && is_ahead_of(said_goodbye_[peer])) {
-    // Started by a plan, and it will never join in; perhaps since another one had left before.
+    // This rank has started a decision by a plan, and the peer never joins it. An earlier departure
+    // may be the cause.
     const Status gone = now_.departed.ok() ? departure(said_goodbye_[peer]) : now_.departed;
     fail(gone.detail().rank, gone);
   } else if (executor_.needs(peer)) {
-    // It waits for its peers before it goes, but not for ever: this rank was too slow for it.
+    // The peer waits for its peers before it goes, but only for a limited time. This rank was too
+    // slow.
     fail(peer, world_.failed(peer, kLeftTooEarly));
   }
 }
 
-// In some set this rank has started, by a plan, what that one never will.
+// Whether this rank has started, by a plan, a decision that the leaving rank will never start.
 bool Engine::is_ahead_of(const LeavingMessage& message) const {
   return std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
     const auto started = message.started.find(set->number());
@@ -45,22 +47,22 @@ bool Engine::is_ahead_of(const LeavingMessage& message) const {
   });
 }
 
-// A peer that is lost may have ended because of another rank, of which we have not heard yet. Its
-// neighbours in the control tree have, and say so; nothing is executed meanwhile.
+// A lost peer may have ended because of another rank, whose failure is not known here yet. The
+// neighbours of that rank in the control tree report it. Nothing is executed meanwhile.
 bool Engine::judge_suspects() {
   const auto due = std::find_if(suspects_.begin(), suspects_.end(), [&](const Suspect& suspect) {
     return now_.turned_at >= suspect.due;
   });
   if (due == suspects_.end()) return false;
   const Suspect suspect = std::move(*due);
-  suspects_.erase(due);  // who leaves, and has nothing in flight, goes on without it
+  suspects_.erase(due);  // a leaving rank with nothing in flight continues without it
   fail(suspect.rank, suspect.status);
   return true;
 }
 
-// The first sentence wins. From here on nothing is executed: whoever hears it from us knows that we
-// read no memory of his any more, and we wait (for a moment) to hear the same from all the others,
-// since only then is nobody using our callers' memory.
+// The first failure wins. From here on nothing is executed. A peer that receives the failure knows
+// that this rank no longer reads its memory. This rank waits shortly for the same message of all
+// peers. Afterwards no peer uses the memory of this rank's callers.
 void Engine::fail(int rank, Status status) {
   if (!now_.goes_on() || ended_ || (now_.leaving && in_flight_ == 0)) return;
   now_.failure = std::move(status);
@@ -69,7 +71,7 @@ void Engine::fail(int rank, Status status) {
   submissions_.close(now_.failure);
   if (!goes_on_without(rank)) {
     log_.error(now_.failure.message());
-  } else if (!world_.is_server(world_.rank)) {  // servers say it themselves
+  } else if (!world_.is_server(world_.rank)) {  // servers report it themselves
     const int there = workers_without(rank);
     std::string_view what = now_.failure.message();
     if (what.ends_with('.')) what.remove_suffix(1);
@@ -77,7 +79,8 @@ void Engine::fail(int rank, Status status) {
                      "; collectives, which need all of them, end with this error."));
   }
   for (int peer = 0; peer < world_.size(); ++peer) {
-    // Also who is about to be connected: it must not take our end for the cause.
+    // Includes peers that are about to be connected. They must learn the cause, and not blame this
+    // rank.
     const bool wanted = std::any_of(sets_.begin(), sets_.end(), [&](const auto& set) {
       return set->is_neighbour(peer) || set->asked().contains(peer);
     });
@@ -90,10 +93,10 @@ void Engine::fail(int rank, Status status) {
 void Engine::blame(const Status& failure) {
   const int rank = failure.detail().rank;
   const bool has_left = !now_.departed.ok() && now_.departed.detail().rank == rank;
-  if (!has_left) fail(rank, failure);  // else everybody knows it from that rank
+  if (!has_left) fail(rank, failure);  // otherwise all ranks know it from that rank
 }
 
-// Asynchronous servers do, and the workers with them.
+// Asynchronous servers, and their workers, continue without a worker that failed.
 bool Engine::goes_on_without(int rank) const {
   return world_.servers > 0 && world_.members[world_.workers()].stores && rank != world_.rank &&
          !world_.is_server(rank);
@@ -107,7 +110,7 @@ int Engine::workers_without(int lost) const {
   return count;
 }
 
-// Others run the same batch: there is no going on without us.
+// Other ranks run the same batch, so they cannot continue without this rank.
 void Engine::fail_myself(const Status& status) {
   fail(world_.rank, world_.failed(world_.rank, status.message()));
 }
@@ -143,7 +146,7 @@ void Engine::depart(const LeavingMessage& message) {
     const auto started = message.started.find(set->number());
     if (started != message.started.end()) set->depart_from(started->second);
   }
-  // In a world that has failed the cause is known: what is undecided ends with that.
+  // In a failed world, undecided operations end with the failure.
   if (!now_.goes_on() || !now_.departed.ok() || now_.leaving) return;
   first_gone_ = message;
   now_.departed = departure(message);
@@ -162,7 +165,7 @@ Status Engine::start_failure() const {
 void Engine::complete_undecided(const Status& status) {
   for (const auto& set : sets_) {
     set->complete_undecided(status);
-    set->complete_caught_up();  // what was held for the end of a plan, which may not come now
+    set->complete_caught_up();  // operations held for the end of a plan, which may never come
   }
 }
 
@@ -185,11 +188,12 @@ bool Engine::are_workers_gone() const {
 bool Engine::have_workers_left() const { return are_workers_gone() && to_answer_.empty(); }
 
 void Engine::leave(const std::string& said) {
-  if (now_.leaving || ended_ || !now_.goes_on()) return;  // a failure has said it all
+  // a failure has informed all ranks already
+  if (now_.leaving || ended_ || !now_.goes_on()) return;
   const std::string cause = said.size() <= kCauseBytesMax ? said
                                                           : cat(said.substr(0, kCauseBytesMax),
                                                                 " ... (", said.size(), " bytes)");
-  // Workers cannot go on without a server, and other servers hear it of nobody else.
+  // Workers cannot continue without a server, and other servers learn its end only this way.
   if (world_.is_server(world_.rank) && started() && !are_workers_gone()) {
     return fail(world_.rank, departure({world_.rank, false, {}, cause}));
   }
@@ -202,7 +206,7 @@ void Engine::leave(const std::string& said) {
     leaving.started[set->number()] = set->started();
   }
   post_neighbours(leaving, -1);
-  // Who goes because another one has gone names that one: the other's own word may come later.
+  // A rank that leaves because of another one names that one, whose own message may arrive later.
   LeavingMessage first = now_.departed.ok() ? leaving : first_gone_;
   for (const auto& set : sets_) {
     first.started[set->number()] = std::min(set->started(), set->departed_from());
@@ -215,8 +219,8 @@ void Engine::leave(const std::string& said) {
   complete_undecided({Code::shutdown, "rdmacoll was shut down while the operation was pending."});
 }
 
-// What was sent eagerly is gone from here, and may have no receive yet where it has come to: it
-// would be lost with the connection. So whoever leaves waits for a word of its peers.
+// Eager data has left this rank, but may not have a receive at the peer yet. It would be lost with
+// the connection. So a leaving rank waits for a FarewellMessage of each peer.
 bool Engine::answer_goodbyes() {
   const std::size_t waiting = to_answer_.size();
   std::erase_if(to_answer_, [&](int peer) {
@@ -252,7 +256,7 @@ void Engine::end() {
   for (int peer = 0; peer < world_.size(); ++peer) {
     if (peer != world_.rank) transport_.fail(peer);
   }
-  // With a suspect, or with ranks that have not joined, its sum is nothing to rely on.
+  // With a suspect, or with ranks that have not caught up, a sum is not reliable.
   executor_.take_finished(finished_);
   for (const OperationRef& operation : std::exchange(finished_, {})) {
     const ProcessSet& set = set_of(*operation);
@@ -262,7 +266,7 @@ void Engine::end() {
   for (const OperationRef& operation : executor_.abandon()) {
     set_of(*operation).complete(operation, status);
   }
-  do {  // behind each of them another one may have waited
+  do {  // an operation may have waited behind each of them
     take_submissions();
     for (const auto& set : sets_) set->abandon(status);
   } while (submissions_.waiting());

@@ -1,4 +1,4 @@
-// The process sets of an engine: made and removed.
+// Adds and removes the process sets of an engine.
 #include <algorithm>
 #include <bit>
 
@@ -10,10 +10,10 @@ namespace {
 
 constexpr uint64_t kSegmentBytesMin = 64;
 
-// All segments of a set that can be in flight together fit into `bytes`. Of all algorithms that
-// are chosen recursive doubling needs most: in each round a place to receive and one to show. One
-// that is forced has all ranks' at once (one_shot). A server has its part of every worker, and the
-// sum.
+// The segment size with which all segments of a set in flight fit into `bytes`. Among the chosen
+// algorithms, recursive doubling needs the most memory: in each round one place to receive and one
+// to publish. A forced one_shot has the data of all ranks at once. A server has its part from every
+// worker, and the sum.
 uint64_t segment_bytes_max(uint64_t bytes, int ranks, int servers, std::size_t batches,
                            bool has_all_at_once) {
   const int rounds = std::bit_width(static_cast<unsigned>(ranks - 1));

@@ -1,4 +1,4 @@
-// What whoever drives the engine asks before sleeping, and before leaving it.
+// The checks of a driver before it sleeps, and before it leaves the engine.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -11,7 +11,7 @@ constexpr Nanoseconds kFlushInterval = kMillisecond;
 }  // namespace
 
 bool Engine::arm() {
-  // What the last step has released (a slot, say) may let another operation go on.
+  // The last step may have released a slot, for example, so that another operation can continue.
   if (!settled_) return false;
   if (!outbox_.empty()) return false;
   if (executor_.has_steps()) return false;
@@ -22,7 +22,7 @@ Nanoseconds Engine::next_deadline() const {
   Nanoseconds next = transport_.next_deadline();
   for (const auto& set : sets_) next = std::min(next, set->next_deadline());
   for (const Suspect& suspect : suspects_) next = std::min(next, suspect.due);
-  // That the last bytes have left is no event: it has to be looked for.
+  // The flush of the last bytes is no event, so it must be polled.
   if ((!now_.goes_on() || now_.leaving) && !ended_) {
     next = std::min(next, clock_.now() + kFlushInterval);
   }

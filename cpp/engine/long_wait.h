@@ -1,5 +1,5 @@
-// What a thread does before it waits for long, and after: one of Python's gives the interpreter's
-// lock away, which takes a tenth of a small allreduce where it is done for every one.
+// Hooks around a long wait of a thread. A Python thread releases the interpreter lock. This is too
+// expensive for each small allreduce, so only long waits do it.
 #pragma once
 
 namespace rdmacoll {
@@ -12,7 +12,7 @@ struct LongWaitHooks {
 class LongWait {
  public:
   explicit LongWait(const LongWaitHooks& hooks) : hooks_(hooks) {}
-  // Python ends a thread in there that comes back when the interpreter has ended.
+  // Python ends a thread here that returns after the interpreter has ended.
   ~LongWait() noexcept(false) {
     if (begun_ != nullptr) hooks_.after(begun_);
   }

@@ -9,9 +9,9 @@
 namespace rdmacoll {
 namespace {
 
-// A message of records is closed at this size; the last record may be as large as a descriptor.
+// A ReadyMessage is closed at this size. Its last record may be as large as a descriptor.
 constexpr std::size_t kReadyMessageBytes = 256 << 10;
-constexpr std::size_t kReadyRecordBytes = 32;  // without what varies
+constexpr std::size_t kReadyRecordBytes = 32;  // the fixed part of a record
 
 Readiness::Limits limits_of(const Config& config) {
   Readiness::Limits limits;
@@ -27,7 +27,7 @@ DecisionLog::Rules rules_of(const SetParts& parts) {
   rules.tuning = parts.tuning;
   rules.segment_bytes_max = parts.segment_bytes_max;
   rules.servers = parts.servers;
-  // Servers that are no ranks of their own: every worker serves a part.
+  // Colocated servers have no ranks: every worker serves a part.
   if (config.has_servers && config.is_colocated) rules.forced.push_back({Algorithm::direct});
   rules.canonical = config.canonical;
   for (const AlgorithmRange& range : config.allreduce_algorithms) {
@@ -91,15 +91,15 @@ bool ProcessSet::is_connected() const {
 // ---- the loop ----
 
 bool ProcessSet::agree() {
-  bool moved = pass_readiness();  // readiness goes up; the root collects it
-  moved |= decide();              // the root's decisions go down
-  moved |= follow_plan();         // or each rank takes them from the plan
-  moved |= gather_operations();   // what is decided finds its operations
-  moved |= start_batches();       // decided operations become batches
-  return end_join() || moved;     // once no rank has data left, all go on
+  bool moved = pass_readiness();  // send readiness up; the root collects it
+  moved |= decide();              // root: send decisions down
+  moved |= follow_plan();         // in a plan: take the next decisions from it
+  moved |= gather_operations();   // find the operations of the decisions
+  moved |= start_batches();       // start batches of the decided operations
+  return end_join() || moved;     // root: end the join once all ranks have joined
 }
 
-// In a plan, with nothing but what is under way already, there is nothing to agree on.
+// In a plan there is nothing to agree on while all operations run already.
 bool ProcessSet::has_to_agree() const {
   return now_.turned_at - checked_at_ >= kCheckInterval || readiness_.has_news() ||
          decision_log_.waiting() || !undecided_.empty() || !agreed_.empty() || !decided_.empty();
@@ -127,7 +127,7 @@ void ProcessSet::announce(const OperationRef& operation) {
   if (record.descriptor.id == 0 || request.name.empty()) record.labels = request.labels();
   record.listing = names_to_say(*operation);
   record.age = now_.turned_at - operation->taken_at;
-  std::vector<int64_t> rows;  // a refusal has none
+  std::vector<int64_t> rows;  // a refusal has no rows
   if (request.refusal.empty()) rows = own_rows(request, world_.rank, world_.size());
   if (!rows.empty()) record.rows.emplace_back(world_.rank, std::move(rows));
   announce(std::move(record));
@@ -144,7 +144,7 @@ bool ProcessSet::pass_readiness() {
     checked_at_ = now;
     readiness_.check(now);
     for (const std::string& warning : readiness_.take_warnings()) log_.warning(warning);
-    results_.take_back();  // what else could be lent
+    results_.take_back();  // takes back lent results that are no longer used
   }
   if (!readiness_.has_news()) return false;
   for (const VerdictMessage& verdict : readiness_.take_verdicts()) {
@@ -174,7 +174,8 @@ bool ProcessSet::decide() {
   if (!decision_log_.waiting()) return false;
   const bool one_node = is_one_node();
   bool moved = false;
-  // What cannot start yet is not decided yet: meanwhile more may become ready, and share a batch.
+  // Decisions that cannot start are postponed. Meanwhile more operations may become ready and share
+  // a batch.
   while (agreed_.empty() && decided_.empty() &&
          executor_.has_room(lanes_, decision_log_.accepted())) {
     auto formed = decision_log_.form(one_node);
@@ -248,21 +249,22 @@ void ProcessSet::obey(Agreed agreed) {
   gather_operations();
 }
 
-// False when the sequence has a gap.
+// Returns false if the sequence has a gap.
 bool ProcessSet::accept(const Decision& decision) {
   if (!decision_log_.accept(decision)) return false;
   if (is_root()) tell_servers(decision);
   return true;
 }
 
-// The operations of a decision leave the undecided. They are here, but after a plan, when others
-// may have started what this rank's caller has not submitted yet.
+// Moves the operations of the decisions out of undecided_. They are present, except after a plan.
+// Other ranks may have started an operation then that this rank's caller has not submitted yet.
 bool ProcessSet::gather_operations() {
   bool moved = false;
   for (; !agreed_.empty() && now_.goes_on(); agreed_.pop_front(), moved = true) {
     const Decision& next = agreed_.front().decision;
     if (take_operations(agreed_.front())) continue;
-    // After a departure what this decision names has been ended: no fault of the root's.
+    // After a departure the operations of a decision have ended already. This is not the root's
+    // fault.
     if (!catch_up_.waits(next.sequence) && now_.departed.ok()) {
       host_.broken_protocol(above(), cat("decision ", next.sequence,
                                          " names an operation that this rank has not submitted"));
@@ -272,7 +274,7 @@ bool ProcessSet::gather_operations() {
   return moved;
 }
 
-// All of them, or none and false.
+// Takes all operations of the decision, or returns false and takes none.
 bool ProcessSet::take_operations(const Agreed& agreed) {
   const Decision& decision = agreed.decision;
   found_.clear();
@@ -295,7 +297,8 @@ bool ProcessSet::take_operations(const Agreed& agreed) {
   return true;
 }
 
-// False: it is not here, or is not what the others have under its name.
+// Returns false if the operation is absent, or differs from the other ranks' operation of that
+// name.
 bool ProcessSet::find_operation(const Agreed& agreed, std::size_t unit, Found& found) {
   const UnitKey& key = agreed.keys[unit];
   found = {&stand_ins_, stand_ins_.find(key)};
@@ -326,8 +329,8 @@ bool ProcessSet::start_batches() {
   return moved;
 }
 
-// Its peers are connected, and the executor has room. False: it has failed, and what it consists of
-// is still there, to end with the world.
+// Requires connected peers and room in the executor. Returns false on failure. The decision then
+// still has its operations, which end with the world.
 bool ProcessSet::start_batch(Decided& decided) {
   Batch batch;
   Status status = planner_.prepare(decided, batch);

@@ -1,7 +1,6 @@
-// The ranks that take part in the same operations, with all that they agree on: who is ready for
-// what, the log of decisions, the plan. The world is the set with number 0. An engine has one
-// object for each set that its rank is in; they share its executor, where each has lanes of its
-// own, so that no set ever waits for another.
+// A process set: ranks that take part in the same operations, and their agreement (readiness, log
+// of decisions, plan). The world is set 0. An engine has one object for each set that contains its
+// rank. The sets share the executor. Each has its own lanes there, so no set waits for another.
 #pragma once
 
 #include <cstdint>
@@ -33,47 +32,48 @@
 
 namespace rdmacoll {
 
-// Late and stalled operations, and plans that do not go on, are looked for this often.
+// How often late and stalled operations, and plans without progress, are checked.
 inline constexpr Nanoseconds kCheckInterval = kMillisecond;
-// So long an operation waits for those that the plan has before it, when there is room for them.
+// How long an operation waits for the operations that the plan has before it, although there is
+// room for them.
 inline constexpr Nanoseconds kPlanPatience = 100 * kMillisecond;
-// Why a rank that left by its own will has failed another one.
+// The cause of a failure if a rank left before others had its data.
 inline constexpr const char* kLeftTooEarly = "left before this rank had its data";
 
-// How things stand with the job, as its engine sees it.
+// The state of the job, maintained by the engine.
 struct Situation {
-  Nanoseconds turned_at = 0;  // when the engine's turn began
-  Status failure;             // that has ended the world; ok() while there is none
-  Status departed;            // the first rank that left: no more collectives
-  bool leaving = false;       // this rank is about to leave
-  std::set<int> lost;         // ranks without a connection any more
+  Nanoseconds turned_at = 0;  // when the current turn began
+  Status failure;             // the failure that ended the world, or ok()
+  Status departed;            // the first rank that left; no more collectives run
+  bool leaving = false;       // this rank is leaving
+  std::set<int> lost;         // ranks whose connection is closed
 
   bool goes_on() const { return failure.ok(); }
 };
 
-// What a set asks of the engine that it belongs to. Ranks are those of the job.
+// The functions of the engine that a set calls. Ranks are ranks of the job.
 class SetHost {
  public:
   virtual ~SetHost() = default;
   virtual void post(int rank, uint32_t set, const Message& message) = 0;
-  virtual void fail(int rank, Status status) = 0;  // the world ends
+  virtual void fail(int rank, Status status) = 0;  // ends the world
   virtual void fail_myself(const Status& status) = 0;
   virtual void broken_protocol(int rank, const std::string& what) = 0;
-  // An operation that no caller has submitted.
+  // An operation begins that no caller has submitted.
   virtual void begin(const OperationRef& operation) = 0;
-  // All ranks have joined: unnamed operations go on with this number.
+  // All ranks have joined. Unnamed operations continue with this number.
   virtual void number_from(uint32_t set, int64_t number) = 0;
-  // The caller gets it back.
+  // Completes the operation.
   virtual void end(const OperationRef& operation, const Status& status) = 0;
 };
 
 struct SetTotals {
-  uint64_t plans = 0;       // that this rank has followed
-  uint64_t plans_left = 0;  // and left
-  uint64_t caught_up = 0;   // decisions that some ranks had to catch up with then
-  uint64_t anew = 0;        // of those: that were taken anew, with other rows
-  uint64_t programs = 0;    // that were made
-  uint64_t shared = 0;      // sums whose results the ranks of the node share
+  uint64_t plans = 0;       // plans that this rank has followed
+  uint64_t plans_left = 0;  // plans that this rank has left
+  uint64_t caught_up = 0;   // decisions of ended plans that some ranks had to catch up with
+  uint64_t anew = 0;        // decisions among these that were made again with other rows
+  uint64_t programs = 0;    // programs that were built
+  uint64_t shared = 0;      // sums with results that the ranks of the node share
 
   SetTotals& operator+=(const SetTotals& other) {
     plans += other.plans;
@@ -89,10 +89,10 @@ struct SetTotals {
 struct SetParts {
   uint32_t number = 0;
   const World& job;
-  World world;             // of the set's members, with this rank's number among them
-  std::vector<int> ranks;  // of the members in the job, and of the servers behind them
+  World world;             // the members of the set, with this rank's number among them
+  std::vector<int> ranks;  // the job's ranks of the members, and of the servers after them
   int servers = 0;
-  Lanes lanes;  // in the executor
+  Lanes lanes;  // its lanes in the executor
   uint64_t segment_bytes_max = 0;
   const Config& config;
   const Tuning& tuning;
@@ -103,8 +103,8 @@ struct SetParts {
   Log log;
 };
 
-// Called by the holder of the engine's baton, as the engine is. Ranks in these calls are those of
-// the job; inside, and in messages of the set, they are those of the set.
+// Only for the holder of the baton, like Engine. Ranks in these functions are ranks of the job.
+// Inside, and in messages, they are ranks of the set.
 class ProcessSet {
  public:
   ProcessSet(SetParts parts, SetHost& host, const Situation& now);
@@ -114,19 +114,20 @@ class ProcessSet {
   const std::vector<int>& ranks() const { return ranks_; }
   const std::vector<int>& neighbours() const { return neighbours_; }
   bool is_neighbour(int rank) const;
-  bool is_connected() const;  // with all neighbours
+  bool is_connected() const;  // to all neighbours
 
   // ---- the loop ----
-  void take(const OperationRef& operation);  // the caller has submitted it
-  // Nothing moves without it: only what is under way already.
+  void take(const OperationRef& operation);  // the caller has submitted the operation
+  // Whether agree() could move anything beyond the batches that run already.
   bool has_to_agree() const;
   bool agree();
-  // It has ended in the executor.
+  // The operation has ended in the executor.
   void report(OperationRef operation);
   Nanoseconds next_deadline() const;
 
-  // ---- what members say ----
-  // Behind "it sent ", or "" for a message that fits: the gate, which comes before handle().
+  // ---- messages of members ----
+  // Checks a message before handle(). Returns "" if it is valid. Otherwise returns the end of the
+  // sentence "it sent ...".
   template <typename Body>
   std::string complaint(int peer, const Body& message) {
     return gate_.complaint(rank_of(peer), message);
@@ -147,28 +148,28 @@ class ProcessSet {
 
   // ---- the end ----
   uint64_t accepted() const { return decision_log_.accepted(); }
-  // The decisions that this rank has taken part in.
+  // The number of decisions that this rank has taken part in.
   uint64_t started() const { return decision_log_.accepted() - agreed_.size(); }
   uint64_t departed_from() const { return departed_from_; }
-  // A member has left, which takes no part in the decisions from this one on.
+  // A member has left. It takes no part in the decisions from `started` on.
   void depart_from(uint64_t started) { departed_from_ = std::min(departed_from_, started); }
-  // What this rank has started by the plan and a rank that has left had not: it cannot end. Nor can
-  // what others have started and this rank's caller will not submit any more.
+  // Whether decisions wait for a rank that has left. Either this rank has started them by a plan,
+  // or other ranks have started them and this rank's caller can no longer submit.
   bool is_deserted() const;
   void complete_undecided(const Status& status);
-  void complete_caught_up();  // and ended
+  void complete_caught_up();  // completes held operations that have ended
   void complete(const OperationRef& operation, const Status& status);
-  void abandon(const Status& status);  // completes all that the executor does not have
-  // What the executor has made of it is what its caller is to have.
+  void abandon(const Status& status);  // completes all operations outside the executor
+  // Whether the executor's result is the one that the caller receives.
   bool is_final(const Operation& ended) const;
   bool may_end() const { return decided_.empty() && held_.empty(); }
-  bool is_drained() const;                    // nothing decided is left to do
-  bool has_ended_all(uint64_t before) const;  // the decisions before this one
+  bool is_drained() const;                    // no decision is left to run
+  bool has_ended_all(uint64_t before) const;  // all decisions before this one have ended
   bool has_undecided() const { return !undecided_.empty(); }
 
-  // ---- telling ----
+  // ---- state and metrics ----
   const std::set<int>& asked() const { return planner_.asked(); }
-  // Those that a caller waits for.
+  // Operations that a caller waits for.
   std::size_t in_flight() const { return in_flight_ - stand_ins_in_flight_ - refusals_in_flight_; }
   SetTotals totals() const {
     return {(plan_.era() + 1) / 2u, plan_.era() / 2u, caught_up_, anew_,
@@ -183,7 +184,7 @@ class ProcessSet {
     Operations::iterator at;
   };
 
-  // Names of variables that the others have not heard from this rank: process_set_names.cc.
+  // Variable names that the other ranks have not received from this rank: process_set_names.cc.
   bool has_new_names(const Operation& operation) const;
   std::string names_to_say(Operation& operation);
   void note_names_heard(const Operation& operation, bool is_agreed);
@@ -224,19 +225,19 @@ class ProcessSet {
   void say_again(OperationRef operation);
   bool judge_started(const UnitKey& key, const Status& verdict);
 
-  // Ranks that never have data, and sum that of the others: process_set_servers.cc.
+  // Parameter servers, which sum the other ranks' data: process_set_servers.cc.
   bool is_server() const { return world_.rank >= world_.size(); }
   void post_servers(const Message& message);
   void tell_servers(const Decision& decision);
   void serve(Decision decision);
 
-  // Where the results lie that a node shares: process_set_results.cc.
+  // Results that the ranks of a node share: process_set_results.cc.
   bool shares_results(const Decided& decided) const;
   bool find_place(Decided& decided);
   void offer_place(Decided& decided, std::size_t block_bytes);
   void take_place(Decided& decided, const PeerPool& pool, uint64_t offset, std::size_t block_bytes);
 
-  // Ranks without data left: process_set_join.cc.
+  // Joins: process_set_join.cc.
   void announce_join();
   bool take_part_with_zeros(const Agreed& agreed, std::size_t unit);
   bool end_join();
@@ -251,19 +252,19 @@ class ProcessSet {
   void post_neighbours(const Message& message, int except);
   bool is_root() const { return world_.rank == 0; }
   int root() const { return ranks_.front(); }
-  // Decisions come from there.
+  // The rank that sends decisions to this one.
   int above() const { return is_root() || is_server() ? root() : neighbours_.front(); }
-  // In the set; -1: it is not in it.
+  // The peer's rank in the set, or -1 if the set does not contain it.
   int rank_of(int peer) const;
-  // Of the control tree.
+  // A leaf of the control tree.
   bool is_leaf() const { return children_.empty(); }
 
   const uint32_t number_;
   const World& job_;
-  const World world_;  // of those who have data: a server's rank is beyond them
+  const World world_;  // the ranks with data; a server's rank is beyond them
   const std::vector<int> ranks_;
   const std::vector<int> servers_;  // ranks of the job
-  const bool is_one_node_;          // with the servers
+  const bool is_one_node_;          // including the servers
   const bool checks_names_;
   const Lanes lanes_;
   SetHost& host_;
@@ -274,8 +275,8 @@ class ProcessSet {
   Executor& executor_;
   Log log_;
 
-  // In the control tree: parent first (but at the root), children; then the servers, which are
-  // neighbours of all. Ranks of the job.
+  // Ranks of the job. First the parent in the control tree (not at the root), then the children,
+  // then the servers. Servers are neighbours of all ranks.
   std::vector<int> neighbours_;
   std::vector<int> children_;
   DescriptorTable table_;
@@ -283,38 +284,41 @@ class ProcessSet {
   DecisionLog decision_log_;
   Planner planner_;
 
-  Operations undecided_;                 // wait for their decision
-  std::deque<Agreed> agreed_;            // decisions whose operations are not all here
-  std::deque<Decided> decided_;          // not started yet
-  std::map<uint64_t, uint64_t> places_;  // that the first member has told, by sequence
+  Operations undecided_;         // operations without a decision
+  std::deque<Agreed> agreed_;    // decisions that lack some operations
+  std::deque<Decided> decided_;  // complete decisions that have not started
+  // result offsets that the first member has sent, by sequence
+  std::map<uint64_t, uint64_t> places_;
   uint64_t departed_from_ = UINT64_MAX;
   Nanoseconds checked_at_ = 0;
   struct SaidNames {
     std::string digests;
-    bool is_heard = false;  // an operation with them has ended well
+    bool is_heard = false;  // an operation with these names has succeeded
   };
-  // What this rank has said last, by the operation's name, or what describes it.
+  // The names that this rank has sent last, by the operation's name, or by its descriptor if
+  // unnamed.
   std::map<std::string, SaidNames> said_names_;
 
   PlanMode plan_;
-  Recurrence recurrence_;  // at the root
+  Recurrence recurrence_;  // used at the root
   CatchUp catch_up_;
   Gate gate_;
-  Operations stand_ins_;  // wait for their decision's turn
+  Operations stand_ins_;  // placeholders whose decision has not started
   std::vector<Operation::Result> spare_zeros_;
-  std::map<UnitKey, Status> judged_;  // of operations that run, and end with this
-  std::set<UnitKey> unanswered_;      // of those: the root's answer to them is still to come
-  std::vector<OperationRef> held_;    // ended, but not all ranks have caught up
-  std::set<UnitKey> again_;           // run for nothing, and are to be decided anew once they end
+  std::map<UnitKey, Status> judged_;  // verdicts that running operations end with
+  // judged operations for which the root's verdict is still to come
+  std::set<UnitKey> unanswered_;
+  std::vector<OperationRef> held_;  // have ended, but not all ranks have caught up
+  std::set<UnitKey> again_;         // run with a discarded result, and need another decision
   Nanoseconds plan_moved_at_ = 0;
   Nanoseconds plan_checked_at_ = 0;
-  std::vector<Found> found_;  // kept for its capacity
+  std::vector<Found> found_;  // a member to reuse its memory
   uint64_t caught_up_ = 0;
   uint64_t anew_ = 0;
   uint64_t shared_ = 0;
   std::size_t in_flight_ = 0;
-  std::size_t stand_ins_in_flight_ = 0;  // of those
-  std::size_t refusals_in_flight_ = 0;   // of those, too
+  std::size_t stand_ins_in_flight_ = 0;  // included in in_flight_
+  std::size_t refusals_in_flight_ = 0;   // included in in_flight_
   bool told_of_pool_ = false;
 };
 

@@ -1,4 +1,4 @@
-// What a set's members say to each other, how it ends, and what it tells a person.
+// A set's messages, its end, and its state.
 #include <algorithm>
 
 #include "base/text.h"
@@ -7,10 +7,10 @@
 
 namespace rdmacoll {
 
-// ---- what members say ----
+// ---- messages of members ----
 
 void ProcessSet::handle(int peer, ReadyMessage& message) {
-  if (message.era != plan_.era()) return;  // said before its sender knew of the plan, or of its end
+  if (message.era != plan_.era()) return;  // sent before the sender knew of the plan, or of its end
   for (const ReadyRecord& record : message.records) {
     if (!readiness_.add(record, now_.turned_at)) {
       host_.broken_protocol(peer, "readiness for an operation that it cannot have");
@@ -45,20 +45,21 @@ void ProcessSet::apply(const VerdictMessage& verdict) {
       std::find(verdict.ranks.begin(), verdict.ranks.end(), world_.rank) != verdict.ranks.end();
   if (catch_up_.names(key)) {
     const bool is_started = judge_started(key, verdict.status);
-    // The root has judged before it had heard of what is running here: its answer is not about the
-    // next operation of the name.
+    // The root has judged before it heard of the operation that runs here. Its later verdict must
+    // not hit the next operation of that name.
     if (is_started && !is_answer && catch_up_.has_announced(key)) unanswered_.insert(key);
     if (is_started && is_root()) log_.error(verdict.status.message());
     unit_caught_up(key);
     if (is_started) return;
   }
-  // Not submitted here (yet): then the answer comes for it.
+  // Not submitted here yet: a verdict follows once it is.
   if (!is_answer || unanswered_.erase(key) > 0) return;
   const auto found = undecided_.find(key);
   if (found == undecided_.end()) return;
   const OperationRef operation = std::move(found->second);
   undecided_.erase(found);
-  // The others raise it, and once is enough here. A refused caller has heard it already.
+  // The other ranks only raise the error, and the root logs it once. A refused caller has received
+  // it already.
   if (is_root() && operation->request.refusal.empty()) log_.error(verdict.status.message());
   complete(operation, verdict.status);
 }
@@ -67,8 +68,8 @@ void ProcessSet::post_down(const Message& message) {
   for (int peer : children_) post(peer, message);
 }
 
-// Each child is told of an alltoall what the ranks of its subtree need. False: it says something
-// else of them.
+// Sends the decision to the children. For an alltoall, each child receives the row counts of its
+// subtree. Returns false if a row of the table has the wrong length.
 bool ProcessSet::pass_down(const Decision& decision) {
   if (decision.most_rows == 0) {
     post_down(decision);
@@ -92,7 +93,7 @@ void ProcessSet::post_neighbours(const Message& message, int except) {
 
 // ---- the end ----
 
-// It waits for a connection to a rank that is gone.
+// The decision waits for a connection to a rank that is gone.
 void ProcessSet::miss_peer_of(const Decided& decided) {
   for (int peer : planner_.peers_of(decided)) {
     if (!now_.lost.contains(peer)) continue;
@@ -140,7 +141,7 @@ bool ProcessSet::is_drained() const {
   return agreed_.empty() && decided_.empty() && held_.empty() && executor_.idle(lanes_);
 }
 
-// ---- telling ----
+// ---- state ----
 
 std::string ProcessSet::state() const {
   std::string text;

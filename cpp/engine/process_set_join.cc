@@ -1,5 +1,5 @@
-// Ranks that have no data left: they have joined. What the others sum goes on with zeros from them,
-// until all have joined; then all go on as before.
+// Joins. Ranks without further data take part in sums with zeros until all ranks have joined. Then
+// all ranks continue normally.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -9,7 +9,7 @@
 namespace rdmacoll {
 namespace {
 
-// As an operation that waits, a join has the name of none.
+// The key of a join in undecided_. No operation has it.
 const UnitKey kJoin{"", kJoinIteration};
 
 }  // namespace
@@ -24,7 +24,7 @@ void ProcessSet::announce_join() {
   announce(std::move(record));
 }
 
-// What is decided while this rank has joined, and its caller has not submitted.
+// Creates a placeholder for a decision that comes after this rank has joined.
 bool ProcessSet::take_part_with_zeros(const Agreed& agreed, std::size_t unit) {
   const DescriptorRef& descriptor = agreed.decision.units[unit].descriptor;
   if (!undecided_.contains(kJoin) || table_.resolve(descriptor) == nullptr) return false;
@@ -32,8 +32,8 @@ bool ProcessSet::take_part_with_zeros(const Agreed& agreed, std::size_t unit) {
   return stand_ins_.contains(agreed.keys[unit]);
 }
 
-// Whoever has joined does this again and again, so memory is kept: as many pieces as batches run.
-// Without memory: there is none.
+// Memory of zeros. It is reused, since a rank that has joined needs it for every batch. At most one
+// for each lane is kept. `memory` is null if the allocation failed.
 Operation::Result ProcessSet::zeros_of(uint64_t bytes) {
   const auto is_better = [&](const Operation::Result& a, const Operation::Result& b) {
     return (a.bytes >= bytes) != (b.bytes >= bytes) ? a.bytes >= bytes : a.bytes < b.bytes;
@@ -59,14 +59,14 @@ void ProcessSet::keep_zeros(Operation& stand_in) {
   spare_zeros_.push_back(std::move(stand_in.zeros));
 }
 
-// At the root. All that was ready before the last one joined is decided first.
+// Root: ends the join after all operations are decided that were ready before the last rank joined.
 bool ProcessSet::end_join() {
   if (!is_root() || !readiness_.have_all_joined() || readiness_.has_news() ||
       readiness_.awaits_all() || decision_log_.waiting() || !catch_up_.empty()) {
     return false;
   }
   const AllJoinedMessage message = readiness_.all_joined();
-  recurrence_.forget();  // unnamed operations may have other numbers now
+  recurrence_.forget();  // the numbers of unnamed operations may change
   post_down(message);
   apply(message);
   return true;
@@ -94,7 +94,7 @@ void ProcessSet::apply(const AllJoinedMessage& message) {
   complete(operation, {});
 }
 
-// Nobody has joined any more.
+// Ends the join on this rank.
 void ProcessSet::part() {
   readiness_.part();
   spare_zeros_.clear();

@@ -1,12 +1,12 @@
-// Names of variables, which each rank says once: with the first operation that has them, and again
-// when they change.
+// Variable names. Each rank sends them once, with the first operation that has them, and again when
+// they change.
 #include "engine/process_set.h"
 #include "operation/listing.h"
 
 namespace rdmacoll {
 namespace {
 
-constexpr std::size_t kNamesMax = 4096;  // operations whose names are remembered
+constexpr std::size_t kNamesMax = 4096;  // the number of operations whose names are kept
 
 const std::string& key_of(const Operation& operation) {
   return operation.request.name.empty() ? operation.descriptor : operation.request.name;
@@ -40,7 +40,7 @@ void ProcessSet::note_names_heard(const Operation& operation, bool is_agreed) {
   }
 }
 
-// What was said and not decided is void.
+// Names that were sent without a decision are void.
 void ProcessSet::forget_unheard_names() {
   std::erase_if(said_names_, [](const auto& entry) { return !entry.second.is_heard; });
   for (const auto& [key, operation] : undecided_) operation->has_said_names = false;

@@ -1,4 +1,4 @@
-// Plan mode: how ranks begin to follow a plan, and how they go back to the log.
+// Plan mode: how ranks enter a plan, follow it, and return to the log.
 #include <algorithm>
 
 #include "base/text.h"
@@ -8,7 +8,7 @@
 namespace rdmacoll {
 namespace {
 
-// Nothing has ended for so long: perhaps a rank is missing, and only the log can say which.
+// If nothing has ended for this long, a rank may be missing. Only the log can find out which.
 constexpr Nanoseconds kPlanSilence = kSecond;
 
 }  // namespace
@@ -32,8 +32,8 @@ void ProcessSet::handle(int, PlanMessage& message) {
   begin_plan(message);
 }
 
-// What was said in the log's era and is not decided yet is void: the plan decides it, or its end
-// makes everybody say it again.
+// Readiness of the log's era without a decision is void. The plan decides these operations, or all
+// ranks send their readiness again when it ends.
 void ProcessSet::begin_plan(const PlanMessage& message) {
   if (message.start != decision_log_.accepted() || !agreed_.empty() || !plan_.begin(message)) {
     host_.broken_protocol(
@@ -70,7 +70,7 @@ bool ProcessSet::follow_plan() {
   return moved;
 }
 
-// The next operation of a plan goes straight into its batch, where nothing else waits.
+// Starts an operation at once if it is the next one of the plan, and nothing else waits.
 bool ProcessSet::starts_at_once(const OperationRef& operation) {
   const uint64_t sequence = decision_log_.accepted();
   const bool waits = !undecided_.empty() || !decided_.empty() || !agreed_.empty() ||
@@ -107,7 +107,7 @@ Nanoseconds ProcessSet::next_deadline() const {
   return std::min(readiness_.next_deadline(), is_planned ? now_.turned_at + kPlanPatience : kNever);
 }
 
-// ---- out of the plan ----
+// ---- leaving the plan ----
 
 void ProcessSet::freeze(int except) {
   if (plan_.phase() != PlanMode::Phase::plan || !now_.departed.ok()) return;
@@ -121,7 +121,7 @@ void ProcessSet::handle(int peer, FreezeMessage& message) {
 }
 
 void ProcessSet::handle(int peer, FrozenMessage& message) {
-  if (!now_.departed.ok()) return;  // no more collectives in this world
+  if (!now_.departed.ok()) return;  // a rank has left: no more collectives in this world
   if (message.era != plan_.era() || plan_.phase() != PlanMode::Phase::frozen) {
     host_.broken_protocol(peer, "a report about a plan that it cannot know");
     return;
@@ -145,8 +145,9 @@ void ProcessSet::handle(int, ResumeMessage& message) {
   resume(message);
 }
 
-// Everybody says again what it has: of the decisions that not all have started, and of all that is
-// undecided. The first are decided already; they are gathered so that whoever is missing is named.
+// Leaves the plan. Each rank announces its operations again: those of decisions that not all ranks
+// have started, and all undecided ones. The former are decided already. Their readiness is gathered
+// so that a missing rank is named.
 void ProcessSet::resume(const ResumeMessage& message) {
   const uint64_t mine = decision_log_.accepted();
   plan_.resume(message.era);
@@ -171,12 +172,12 @@ void ProcessSet::resume(const ResumeMessage& message) {
   for (const auto& [key, operation] : undecided_) {
     if (operation->request.kind != Kind::join) announce(operation);
   }
-  announce_join();  // after what it has submitted before
+  announce_join();  // after the operations that this rank submitted before
   complete_caught_up();
   gather_operations();
 }
 
-// ---- what some have started and others have not ----
+// ---- decisions that only some ranks have started ----
 
 void ProcessSet::unit_caught_up(const UnitKey& key) {
   const std::optional<uint64_t> sequence = catch_up_.unit_caught_up(key);
@@ -192,14 +193,14 @@ void ProcessSet::handle(int, CaughtUpMessage& message) {
   complete_caught_up();
 }
 
-// ---- what some have started with other rows than others have now ----
+// ---- decisions that some ranks have started with other rows ----
 
 void ProcessSet::handle(int, AnewMessage& message) {
   post_down(message);
   take_anew(message.sequence);
 }
 
-// Who has started it runs it to its end, the others take part with zeros.
+// Ranks that have started the decision finish it. The other ranks take part with zeros.
 void ProcessSet::take_anew(uint64_t sequence) {
   const UnitKey* named = catch_up_.unit_of(sequence);
   if (named == nullptr) {
@@ -238,8 +239,9 @@ bool ProcessSet::is_final(const Operation& ended) const {
          (ended.stands_in || !again_.contains({ended.request.name, ended.request.iteration}));
 }
 
-// Until this rank hears how far all are, what ends here may have ended with zeros of a rank that
-// has heard it before: news and data come different ways. Nobody sends them once a rank has left.
+// While a plan ends, an operation may end here with the zeros of a rank that already knows the new
+// state. Control messages and data travel independently. After a departure no rank sends such
+// zeros.
 bool ProcessSet::may_be_behind() const {
   return plan_.phase() == PlanMode::Phase::frozen && now_.departed.ok() && !now_.leaving;
 }
@@ -248,9 +250,9 @@ void ProcessSet::complete_caught_up() {
   for (OperationRef& operation : std::exchange(held_, {})) report(std::move(operation));
 }
 
-// The verdict of an operation that some ranks have started already. They end it, with the verdict
-// as its result; where it is missing, or is another one, zeros take its place. True: it is running
-// here.
+// Applies the verdict to an operation that some ranks have started. They finish it, and report the
+// verdict as its result. A rank without the operation, or with a different one, sends zeros.
+// Returns whether the operation runs on this rank.
 bool ProcessSet::judge_started(const UnitKey& key, const Status& verdict) {
   for (const Agreed& agreed : agreed_) {
     for (std::size_t i = 0; i < agreed.keys.size(); ++i) {
@@ -279,7 +281,7 @@ void ProcessSet::stand_in(const Agreed& agreed, std::size_t unit) {
   Request request = request_like(descriptor, agreed.own_rows, world_.rank, world_.size());
   request.iteration = key.iteration;
   request.set = number_;
-  Operation::Result zeros;  // a server gives nothing, not even zeros
+  Operation::Result zeros;  // a server sends nothing, not even zeros
   if (!is_server()) {
     zeros = zeros_of(request.bytes());
     if (zeros.memory == nullptr) {

@@ -1,7 +1,7 @@
-// Results that all ranks of a node share. Where they lie the first member decides, at the moment in
-// which it begins the sum, in its pool: it tells the others, and the servers, who wait for its
-// word. All know for which sums there is one; a word may also say that there is no room. Who cannot
-// see the first member's memory has no place, which both know.
+// Results that all ranks of a node share. The first member chooses their place in its pool when it
+// begins the sum, and sends it to the other ranks and the servers. These wait for the message. All
+// ranks know which sums have shared results. The message may also say that there is no room. A rank
+// that cannot map the first member's pool uses its own memory, and both ranks know this.
 #include <algorithm>
 
 #include "base/text.h"
@@ -9,9 +9,10 @@
 
 namespace rdmacoll {
 
-// Each part of the result is written by one rank or server, once: so it is with these algorithms,
-// unless all inputs are scaled first, into the output. With `direct` all ranks are connected, with
-// servers the first one to its children in the control tree: these have to be all.
+// Requires that one rank or server writes each part of the result, once. These algorithms do so,
+// unless inputs are scaled first, into the output. The first member must be connected to all ranks.
+// With `direct` all ranks are connected. With servers it is connected to its children in the
+// control tree, so all ranks must be its children.
 bool ProcessSet::shares_results(const Decided& decided) const {
   const bool is_by_servers =
       decided.algorithm == Algorithm::parameter_server && world_.size() <= kTreeRadix + 1;
@@ -21,7 +22,7 @@ bool ProcessSet::shares_results(const Decided& decided) const {
   return request.shares_results && request.prescale == 1.0 && world_.size() > 1 && is_one_node_;
 }
 
-// All peers are connected. False: the first member has not said it yet.
+// Requires connected peers. Returns false while the first member's message is missing.
 bool ProcessSet::find_place(Decided& decided) {
   if (decided.place || !shares_results(decided)) return true;
   const ResultOffsets offsets(decided.operations.front()->request.result_bytes());
@@ -57,7 +58,7 @@ void ProcessSet::take_place(Decided& decided, const PeerPool& pool, uint64_t off
                             std::size_t block_bytes) {
   Decided::Place& place = *decided.place;
   place.block = {pool.base + offset, pool.view + offset, block_bytes};
-  // What a server writes the workers hold, until they have heard that it is written.
+  // A server writes into memory that the workers hold until they know that it is written.
   if (is_server()) return;
   const Status held = hold_results(place.block, pool.mapping, place.hold);
   if (!held.ok()) {

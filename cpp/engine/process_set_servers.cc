@@ -1,7 +1,7 @@
-// Parameter servers: ranks beside those of the set, which are ready for every sum and never submit
-// any. The root tells them what is decided at the moment in which it begins that itself, in the log
-// or by a plan. So they know nothing of readiness and plans, and are never ahead of all others:
-// what they have begun, a rank with data has begun, and runs to its end.
+// Parameter servers: ranks after the members of the set. They are ready for every sum, and never
+// submit one. The root sends them each decision when it begins the decision itself, by the log or
+// by a plan. So servers need no readiness and no plans. They are never ahead of all workers: a rank
+// with data has begun every decision that they begin, and finishes it.
 #include "base/text.h"
 #include "engine/process_set.h"
 
@@ -11,8 +11,7 @@ void ProcessSet::post_servers(const Message& message) {
   for (int server : servers_) post(server, message);
 }
 
-// At the root. What the others do among themselves has its number at the servers, too; how many
-// rows they have in it is no concern of theirs.
+// Root: servers receive all decisions, to count their sequence, but without rows.
 void ProcessSet::tell_servers(const Decision& decision) {
   if (servers_.empty()) return;
   Decision told = decision;
@@ -21,7 +20,7 @@ void ProcessSet::tell_servers(const Decision& decision) {
   post_servers(told);
 }
 
-// At a server: its part of the operations has no memory of a caller's, and begins at once.
+// At a server: its placeholders need no caller's memory, and begin at once.
 void ProcessSet::serve(Decision decision) {
   const Agreed agreed = agreed_of(std::move(decision));
   if (agreed.decision.algorithm != Algorithm::parameter_server) {

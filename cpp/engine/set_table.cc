@@ -8,7 +8,7 @@
 namespace rdmacoll {
 namespace {
 
-// A set takes such a part of what the sets of its fullest member have left.
+// A set receives this fraction of the bytes that its fullest member has left.
 constexpr uint64_t kShare = 16;
 
 }  // namespace

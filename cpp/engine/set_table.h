@@ -1,5 +1,5 @@
-// Which process sets the job has beside the world, and what each may use: lanes and memory. All
-// ranks, members or not, make the same changes in the same order, and so come to the same.
+// The process sets of the job other than the world, and the lanes and memory of each. All ranks,
+// members or not, make the same changes in the same order, and so have equal tables.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace rdmacoll {
 
-// The world has the first lanes.
+// The first lanes belong to the world.
 inline constexpr int kSetsMax = (kLanesMax - kBatchesInFlight) / kBatchesInFlightOfSet;
 
 class SetTable {
@@ -19,17 +19,17 @@ class SetTable {
   struct Entry {
     std::vector<int> ranks;
     Lanes lanes;
-    uint64_t bytes = 0;  // of segments in flight
+    uint64_t bytes = 0;  // for its segments in flight
   };
 
-  // `bytes`: for all sets that a rank is in, together.
+  // `bytes`: the total for all sets that contain one rank.
   SetTable(int ranks, uint64_t bytes) : ranks_(ranks), bytes_(bytes) {}
 
-  // `ranks`: of the job, ascending. Numbers are never given twice: what is still said of a set that
-  // was removed is not about another.
+  // `ranks`: ranks of the job, ascending. Numbers are never reused, so late messages of a removed
+  // set do not reach another set.
   Status add(const std::vector<int>& ranks, uint32_t& number);
   void remove(uint32_t number) { entries_.erase(number); }
-  // Null: it was never added, or has been removed.
+  // Returns null if the set was never added, or was removed.
   const Entry* find(uint32_t number) const;
   bool was_added(uint32_t number) const { return number < next_; }
 

@@ -26,7 +26,8 @@ void Submissions::close(uint32_t set) {
   if (door == doors_.end()) return;
   for (auto& [key, line] : door->second.lines) {
     for (OperationRef& next : line.waiting) {
-      if (!next->awaits_first) queue(std::move(next));  // the others end with their first one
+      // the others end with the first one of their group
+      if (!next->awaits_first) queue(std::move(next));
     }
   }
   doors_.erase(door);
@@ -113,8 +114,8 @@ Status Submissions::number(const OperationRef& operation, bool& waits) {
   return {};
 }
 
-// A refusal comes behind whatever has its name. So do parts of unnamed groups, in the order of the
-// groups, which all ranks share.
+// Refuses names that are in flight. A refusal may wait behind an operation of its name. So may
+// parts of unnamed groups, since all ranks share the order of the groups.
 Status Submissions::check_names(const Door& door, const Operation& operation) {
   const Request& request = operation.request;
   if (request.name.empty() || !request.refusal.empty()) return {};

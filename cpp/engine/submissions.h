@@ -1,4 +1,5 @@
-// The door: any thread hands operations over here, the holder of the baton takes them out.
+// The queue of submitted operations. Any thread adds operations, and the holder of the baton takes
+// them.
 #pragma once
 
 #include <atomic>
@@ -16,27 +17,28 @@ namespace rdmacoll {
 
 class Submissions {
  public:
-  // A process set that exists from now on, with this rank in it, or not (-1). `ranks`: its members.
+  // Adds a process set. `rank`: this rank's number in it, or -1. `ranks`: its members.
   void open(uint32_t set, int rank, std::vector<int> ranks);
-  void close(uint32_t set);  // it does not exist any more
+  void close(uint32_t set);  // removes the set
 
-  // Of a request for that set: this rank's number in it, and how many there are. An error: it is no
-  // set, or this rank is not in it.
+  // This rank's number in a set, and the size of the set. find() returns an error if the set does
+  // not exist, or does not contain this rank.
   struct Place {
     int rank = -1;
     int ranks = 0;
   };
   Status find(const Request& request, Place& place) const;
-  // What the set calls a rank of the job; -1: it is not in it.
+  // The set's rank of a rank of the job, or -1 if the set does not contain it.
   int rank_in(uint32_t set, int rank) const;
 
-  // Refuses a name that is in flight. Numbers the unnamed, by one counter for all kinds, so that an
-  // allreduce here against a broadcast there is a mismatch and not a stall.
+  // Refuses a name that is in flight. Unnamed operations of all kinds share one counter. So an
+  // allreduce on one rank and a broadcast on another are a mismatch, not a stall.
   Status add(const OperationRef& operation);
-  // The same, and drain(), in one: for whoever has the baton. Refused, it drains nothing.
+  // add() and drain() in one call, for the holder of the baton. Drains nothing if the operation is
+  // refused.
   Status add_behind(const OperationRef& operation, std::vector<OperationRef>& operations);
 
-  // Appends to `operations`. Cheap when nothing waits.
+  // Appends the waiting operations to `operations`. Cheap if there are none.
   void drain(std::vector<OperationRef>& operations) {
     if (!waiting()) return;
     const std::lock_guard lock(mutex_);
@@ -44,18 +46,18 @@ class Submissions {
   }
   bool waiting() const { return waiting_.load(std::memory_order_seq_cst); }
 
-  // The name may be used again, or who had joined may submit again. Before complete(), since the
-  // caller may submit it at once. The next operation that waits for its name is queued.
+  // Releases the operation's name, or ends this rank's join. Called before complete(), since the
+  // caller may submit the name again at once. Queues the next operation that waits for the name.
   void forget(const Operation& operation);
 
-  // The first operation of this one's group has ended. Ok: this one is on its way, or waits for its
-  // name. Otherwise it ends with what is returned, and nothing more is known of it here.
+  // The first operation of this one's group has ended with `first`. If ok, this operation is
+  // queued, or waits for its name. Otherwise it ends with the returned status, and is removed here.
   Status release(const OperationRef& operation, Status first);
 
-  // All ranks of the set have joined: its unnamed operations go on with this number.
+  // All ranks of the set have joined. Its unnamed operations continue with this number.
   void number_from(uint32_t set, int64_t number);
 
-  // From now on every add() is answered with this.
+  // From now on every add() returns this status.
   void close(Status status) {
     const std::lock_guard lock(mutex_);
     closed_ = std::move(status);
@@ -63,10 +65,10 @@ class Submissions {
 
  private:
   using Key = std::pair<std::string, int64_t>;
-  // Operations of one name, in the order of the calls: each begins when the one before has ended.
-  // Those that wait are refusals, what comes behind refusals, and parts of groups.
+  // Operations of one name, in the order of the calls. Each begins when the one before has ended.
+  // Refusals, operations behind refusals, and parts of groups may wait.
   struct Line {
-    int calls = 0;  // operations in flight or waiting that are no refusals
+    int calls = 0;  // operations in flight or waiting, except refusals
     bool is_in_flight = false;
     std::vector<OperationRef> waiting;
   };
@@ -78,11 +80,11 @@ class Submissions {
     bool has_joined = false;
   };
   Status find_door(const Request& request, Door*& door) const;
-  // Gives it its number. `waits`: it is queued later.
+  // Numbers the operation. `waits`: the operation is queued later.
   Status number(const OperationRef& operation, bool& waits);
   static Status check_names(const Door& door, const Operation& operation);
   static bool waits_in_line(Door& door, const OperationRef& operation);
-  // Of a line that has lost its first operation, or whose first one may begin.
+  // Queues the first operation of a line if it may begin, or removes an empty line.
   void advance(Door& door, std::map<Key, Line>::iterator line);
   void queue(OperationRef operation);
   void move_to(std::vector<OperationRef>& operations) {

@@ -9,13 +9,14 @@
 namespace rdmacoll {
 namespace {
 
-// Between two looks at the transport: peers wait for answers, and a job may run on this thread.
+// Bytes reduced between two polls of the transport. Peers wait for answers, and a job may run on
+// this thread.
 constexpr uint64_t kComputeBytesPerPoll = 1 << 20;
 
-// What peers read is written at so many bytes' worth of places in turn, in each lane, where the
-// pool has plenty. When a place comes again its lines have left the second-level caches, and to
-// write them takes none of them away from a reader: 64 KiB on 2 ranks take 5.2 us for 10.8
-// (docs/measurements/2026-11-25-measured-otherwise.md). Once more as many gain nothing.
+// In each lane, memory that peers read rotates through this many bytes of places, if the pool has
+// room. When a place is used again, its lines have left the second-level caches, so writing it
+// takes no lines away from a reader. The size was measured
+// (docs/measurements/2026-11-25-measured-otherwise.md).
 constexpr uint64_t kTurnedBytes = 512 << 10;
 constexpr uint64_t kPlaceAlignment = 4096;
 
@@ -33,8 +34,8 @@ Executor::~Executor() { close({0, slots_.size()}); }
 
 void Executor::open(const Lanes& lanes) {
   RC_ASSERT(std::has_single_bit(lanes.count) && lanes.first + lanes.count <= kLanesMax);
-  // Sequences go on where the last owner of a lane has left them: both ends of a pair have counted
-  // the same transfers.
+  // The sequences of a lane continue when another set takes the lane over. Both ends of a pair have
+  // counted the same transfers.
   while (slots_.size() < lanes.first + lanes.count) {
     const auto number = static_cast<Lane>(slots_.size());
     Slot& slot = slots_.emplace_back();
@@ -123,7 +124,7 @@ Status Executor::begin(Slot& slot, Run& run, std::size_t index) {
   return {};
 }
 
-// Several segments are at several places as it is.
+// Only batches of one segment rotate their places. Several segments already use several places.
 Status Executor::place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes) {
   const bool takes_turns = program.shows && segments == 1 && bytes > 0;
   const uint64_t place = round_up(bytes, kPlaceAlignment);
@@ -136,7 +137,7 @@ Status Executor::place_work(Run& run, const Program& program, uint32_t segments,
     run.work_bytes = 0;
     if (!allocate_work(run, bytes)) return pool_exhausted(pool_, bytes);
   }
-  if (run.allocation == nullptr) return {};  // none is needed
+  if (run.allocation == nullptr) return {};  // the program needs no work memory
   std::byte* work = run.allocation + kAwayFromArrays;
   if (takes_turns && place <= run.work_bytes) {
     work += run.turn++ % (std::min(run.work_bytes, turned) / place) * place;
@@ -147,7 +148,7 @@ Status Executor::place_work(Run& run, const Program& program, uint32_t segments,
   return {};
 }
 
-// In place of what it has.
+// Replaces the allocation of the run.
 bool Executor::allocate_work(Run& run, uint64_t bytes) {
   std::byte* allocation = pool_.allocate(bytes + kAwayFromArrays);
   if (allocation == nullptr) return false;
@@ -198,9 +199,9 @@ bool Executor::issue_computes() {
     const Step& step = step_of(next);
     StepMemory& memory = run.memory[next & 0xffff];
     if (!std::exchange(memory.is_located, true)) locate_job(run, step, memory);
-    const uint64_t step_bytes = memory.bytes;  // the run may be another's afterwards
+    const uint64_t step_bytes = memory.bytes;  // compute() may reuse the run for another segment
     if (!compute(run, step, memory, next)) break;
-    computes_.pop();  // what became ready meanwhile is behind it
+    computes_.pop();  // steps that became ready meanwhile are behind it
     bytes += step_bytes;
     --unissued_;
     moved = true;
@@ -249,7 +250,7 @@ bool Executor::compute(Run& run, const Step& step, StepMemory& memory, uint64_t 
   Status status;
   if (memory.has_views) {
     look_at_views(run, step, memory);
-    status = measure(memory.job, bytes);  // a peer may have said anything
+    status = measure(memory.job, bytes);  // check the sizes, since a peer can send any view
   }
   if (status.ok()) status = compute_.perform_at_once(memory.job, bytes);
   if (!status.is_busy()) {
@@ -300,7 +301,7 @@ void Executor::end_job(uint64_t cookie, const Status& status) {
   if (status.ok()) {
     finish(cookie);
   } else if (status_.ok()) {
-    status_ = status;  // the step is never done: the world ends before
+    status_ = status;  // the step stays unfinished, since the world ends
   }
 }
 
@@ -329,7 +330,7 @@ void Executor::end_segment(Slot& slot, Run& run) {
       slot.out[peer] += uint64_t{out} * layout_of(slot).segments();
       slot.in[peer] += uint64_t{in} * layout_of(slot).segments();
     }
-    // At a server no step touches callers' memory.
+    // At a server no step touches the callers' memory.
     if (!slot.batch.operations.empty()) end_of_caller_memory(slot);
     slot.busy = false;
     return;
@@ -346,7 +347,7 @@ void Executor::release_views(Run& run, const Step& step) {
     if (source.space != Space::view || --run.readers[source.slot] > 0) continue;
     const Step& await = program.schedule.steps[source.slot];
     const Release release{await.peer, run.slot->lane, sequence(run, source.slot)};
-    // In order behind those that wait, so that none is overtaken for ever.
+    // Queues behind releases that wait, to keep their order.
     if (!releases_.empty() ||
         !transport_.release(release.peer, release.lane, release.sequence).ok()) {
       releases_.push_back(release);

@@ -1,6 +1,6 @@
-// Performs schedules: several segments of several batches at once, each step as soon as the steps
-// it depends on are done. Peers are ranks of the job. Knows no algorithm; meets the wire only
-// through Transport and arithmetic only through Compute.
+// Runs schedules. Several segments of several batches run at once, and each step runs once the
+// steps before it are done. Peers are ranks of the job. The executor knows no algorithms. It moves
+// bytes only through Transport, and computes only through Compute.
 #pragma once
 
 #include <array>
@@ -28,13 +28,13 @@ struct Batch {
   RecipeRef recipe;
 };
 
-// A batch needs a slot; slot = lane, so that batches in flight never share a sequence space. Each
-// process set has slots of its own, which carry the same numbers on all of its members: what a set
-// has decided waits for none of another set's batches, which its peers may not have begun.
+// A batch occupies a slot. Slots equal lanes, so batches in flight never share a sequence space.
+// Each process set has its own slots, with the same numbers on all its members. So a set never
+// waits for a batch of another set, which its peers may not have begun.
 inline constexpr int kLanesMax = 256;
 static_assert(kLanesMax - 1 <= std::numeric_limits<Lane>::max());
-inline constexpr int kBatchesInFlight = 4;       // of the world
-inline constexpr int kBatchesInFlightOfSet = 2;  // of any other set
+inline constexpr int kBatchesInFlight = 4;       // for the world
+inline constexpr int kBatchesInFlightOfSet = 2;  // for every other set
 struct Lanes {
   std::size_t first = 0;
   std::size_t count = kBatchesInFlight;  // a power of two
@@ -47,53 +47,54 @@ class Executor final : public ComputeSink {
   Executor(int ranks, Transport& transport, Compute& compute, MemoryPool& pool);
   ~Executor() override;
 
-  // Before the first batch on these lanes, and after the last one, when they are idle: another set
-  // may have them then.
+  // open() comes before the first batch on these lanes. close() comes after the last one, when the
+  // lanes are idle. Afterwards another set may use them.
   void open(const Lanes& lanes);
   void close(const Lanes& lanes);
 
-  // Batches start in the order of their sequence: all ranks then number their transfers alike.
+  // Batches start in the order of their sequence, so that all ranks number their transfers alike.
   bool has_room(const Lanes& lanes, uint64_t sequence) const {
     return !slots_[lanes.of(sequence)].busy;
   }
   Status start(const Lanes& lanes, Batch batch);
-  // The same of an operation that is alone, and whose recipe it has.
+  // Starts a batch of one operation, with the recipe that the operation holds.
   Status start(const Lanes& lanes, uint64_t sequence, const OperationRef& operation);
-  // Issues what can be issued. Returns whether anything moved.
+  // Issues all steps that are ready. Returns whether anything moved.
   bool poll();
 
-  // From the transport, by cookie.
+  // Completions from the transport and from compute. `cookie` identifies the step.
   void sent(uint64_t cookie);
   void received(uint64_t cookie) { finish(cookie); }
   void viewed(uint64_t cookie, const View& view);
   void computed(uint64_t cookie, const Status& status) override;
 
-  // Operations whose memory is free again, in the order in which they ended.
+  // The operations whose memory is free again, in the order of their completion.
   void take_finished(std::vector<OperationRef>& finished) {
     finished.swap(finished_);
     has_viewed_ = false;
   }
   bool has_finished() const { return !finished_.empty(); }
-  // One of them has read memory of a peer.
+  // Whether one of them has read memory of a peer.
   bool has_viewed() const { return has_viewed_; }
-  const Status& status() const { return status_; }  // a compute step failed: the world is over
+  const Status& status() const { return status_; }  // a compute step failed: the world ends
   bool idle() const;
   bool idle(const Lanes& lanes) const { return !runs_before(lanes, UINT64_MAX); }
   bool needs(int peer) const;  // a step with this peer is not done
   bool runs_before(const Lanes& lanes, uint64_t sequence) const;
-  // How many peers have given all that a segment takes, while it waits for others.
+  // The number of peers that have delivered all their data to a segment that still waits for
+  // others. The maximum over the batches in flight.
   int peers_waiting() const;
   bool has_steps() const { return !transfers_.empty() || !computes_.empty() || !releases_.empty(); }
-  // Some step is still to be issued by this rank, now or when others are done.
+  // Whether this rank still has to issue a step, now or after other steps.
   bool has_to_issue() const { return unissued_ > 0 || jobs_ > 0 || !releases_.empty(); }
-  // Waits for the jobs that run; nothing that they end is acted upon any more.
+  // Waits for running jobs. Their completions have no effect.
   void halt();
-  // After halt(), and after the transport has dropped its peers: lets everything go and returns the
+  // Releases everything, after halt() and after the transport has dropped its peers. Returns the
   // operations that were in flight.
   std::vector<OperationRef> abandon();
 
-  // What reductions have made; `beside_sends`: while something that this rank gives was under way,
-  // so that no link waited for arithmetic.
+  // Bytes reduced so far. `beside_sends`: the part that was reduced while a send of this rank was
+  // in progress, so that the links were busy meanwhile.
   struct Reduced {
     uint64_t bytes = 0;
     uint64_t beside_sends = 0;
@@ -104,48 +105,48 @@ class Executor final : public ComputeSink {
   std::string state() const;
 
  private:
-  // What a step's transfer or job points to. It holds for the next run of the same segment of the
-  // same recipe, too.
+  // The memory of a step's transfer or job. It stays valid while the same segment of the same
+  // recipe runs again.
   struct StepMemory {
     bool is_located = false;
-    bool is_nothing = false;  // a job that would copy memory onto itself
-    bool has_views = false;   // a job with operands that are others each time
-    uint64_t bytes = 0;       // of each operand of the job's dtype
+    bool is_nothing = false;  // the job would copy memory onto itself
+    bool has_views = false;   // the operands include views, which change in each run
+    uint64_t bytes = 0;       // bytes of each operand, in the job's dtype
     std::vector<Piece> to;
     std::vector<Piece> sources;
     std::vector<Operand> operands;
     ComputeJob job;
   };
-  struct Seen {  // a view, in memory of ours: a peer that fails takes its own away
+  struct Seen {  // a copy of a view's description, which survives its peer
     std::vector<RemotePiece> pieces;
     const RemoteReader* reader = nullptr;
   };
   struct Slot;
-  static constexpr uint16_t kDone = 0xffff;  // in Run::waiting: nothing is waited for any more
+  static constexpr uint16_t kDone = 0xffff;  // in Run::waiting: the step is done
   struct Run {                               // one segment in flight
     Slot* slot = nullptr;
     const Program* program = nullptr;
-    RecipeRef recipe;  // of `memory`
+    RecipeRef recipe;  // the recipe that `memory` belongs to
     uint32_t segment = 0;
-    uint32_t left = 0;         // steps; 0: free
-    uint32_t caller_left = 0;  // steps that use the caller's memory
+    uint32_t left = 0;         // steps that are not done; 0: this run is free
+    uint32_t caller_left = 0;  // open steps that use the caller's memory
     std::vector<uint16_t> waiting;
     std::vector<uint16_t> readers;
     std::vector<Seen> views;
     std::vector<StepMemory> memory;
     std::byte* allocation = nullptr;
-    std::byte* work = nullptr;  // in the allocation
-    uint64_t work_bytes = 0;    // of the allocation
-    uint64_t turn = 0;          // which place is next
+    std::byte* work = nullptr;  // position in the allocation
+    uint64_t work_bytes = 0;    // size of the work memory in the allocation
+    uint64_t turn = 0;          // counts segments, to rotate through the places
   };
   struct Slot {
-    Lane lane = 0;  // its number
+    Lane lane = 0;  // equals its index
     bool busy = false;
     Batch batch;
     uint32_t next_segment = 0;
-    uint32_t segments_left = 0;         // until the slot is free
-    uint32_t caller_segments_left = 0;  // until the operations are done
-    std::vector<uint64_t> out, in;      // by peer: sequence base of this batch
+    uint32_t segments_left = 0;         // segments until the slot is free
+    uint32_t caller_segments_left = 0;  // segments until the operations are done
+    std::vector<uint64_t> out, in;      // by peer: the first sequence of this batch
     std::array<Run, kSegmentsInFlight> runs;
   };
   struct Release {
@@ -166,7 +167,7 @@ class Executor final : public ComputeSink {
   static const Program& program_of(const Run& run) { return *run.program; }
 
   Status start(Slot& slot);
-  Status fill(Slot& slot);  // start segments while there is a free run
+  Status fill(Slot& slot);  // starts segments while a run is free
   Status begin(Slot& slot, Run& run, std::size_t index);
   Status place_work(Run& run, const Program& program, uint32_t segments, uint64_t bytes);
   bool allocate_work(Run& run, uint64_t bytes);
@@ -192,23 +193,23 @@ class Executor final : public ComputeSink {
   void locate_in_image(const Run& run, const Slice& slice, std::byte* image,
                        std::vector<Piece>& pieces) const;
   uint64_t slice_bytes(const Run& run, const Slice& slice) const;
-  uint64_t sequence(const Run& run, std::size_t index) const;  // of a step's transfer
+  uint64_t sequence(const Run& run, std::size_t index) const;  // the sequence of a step's transfer
 
   const std::size_t ranks_;
   Transport& transport_;
   Compute& compute_;
   MemoryPool& pool_;
-  std::vector<Slot> slots_;  // they stay where they are
-  // Steps to issue. Transfers go first: the peer can use what is done while we compute.
+  std::vector<Slot> slots_;  // never reallocated, since runs point to slots
+  // Ready steps. Transfers are issued first, so that peers can continue while this rank computes.
   RingQueue<uint64_t> transfers_, computes_;
-  std::vector<uint64_t> refused_;  // transfers that were busy in this poll
+  std::vector<uint64_t> refused_;  // transfers that the transport refused in this poll
   std::vector<std::size_t> piece_ends_;
-  std::vector<Release> releases_;  // that were busy
+  std::vector<Release> releases_;  // refused by the transport; sent again in poll()
   std::vector<OperationRef> finished_;
   bool has_viewed_ = false;
   Status status_;
   std::size_t jobs_ = 0;
-  std::size_t sends_ = 0;  // sent or published, and their memory is not free yet
+  std::size_t sends_ = 0;  // sends and publishes whose memory is still in use
   Reduced reduced_;
   std::size_t unissued_ = 0;  // steps of batches in flight
   bool halted_ = false;

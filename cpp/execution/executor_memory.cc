@@ -1,4 +1,4 @@
-// What steps point to: where their bytes lie, and which number their transfers have.
+// Finds the memory of steps, and the sequences of their transfers.
 #include <algorithm>
 
 #include "base/few.h"
@@ -8,7 +8,7 @@
 
 namespace rdmacoll {
 
-// All but the views, which are others each time.
+// Locates all operands except the views, which change in each run.
 void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) {
   const Recipe::Head& head = run.recipe->head;
   const Program& program = program_of(run);
@@ -19,7 +19,7 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   memory.sources.clear();
   memory.operands.assign(sources.size(), {});
   locate(run, step.to, bytes, memory.to);
-  // First all pieces, then the spans into them: the vector may move while it grows.
+  // The spans are made after all pieces are known, since the vector may move while it grows.
   std::vector<std::size_t>& ends = piece_ends_;
   ends.clear();
   memory.bytes = bytes / (is_wide ? 1 : width(step.to));
@@ -64,8 +64,8 @@ void Executor::locate_job(const Run& run, const Step& step, StepMemory& memory) 
   memory.is_nothing = bytes == 0 || in_place;
 }
 
-// Of a job whose operands are not all wide. Where sums are, those that are not are inputs: they are
-// scaled when they are added, so that nothing is rounded before the end.
+// For jobs whose operands are not all wide. If sums are wide, narrow operands are inputs. They are
+// scaled while they are added, so that rounding happens once, at the end.
 void Executor::mark_widths(const Run& run, const Step& step, std::span<const Slice> sources,
                            StepMemory& memory) {
   memory.job.wide = memory.job.mixes = step.to.wide;

@@ -1,4 +1,4 @@
-// What the executor tells of itself: to the driver, to the stall watch and to people.
+// The executor's state, for the driver, the stall detection and the state report.
 
 #include <algorithm>
 #include <set>
@@ -9,7 +9,7 @@
 namespace rdmacoll {
 
 bool Executor::idle() const {
-  // A release that is still to be sent is work too: a peer waits for it.
+  // An unsent release is work, too: a peer waits for it.
   return releases_.empty() &&
          std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.busy; });
 }

@@ -23,7 +23,7 @@ void Layout::assign_even(std::vector<Tensor> tensors, uint64_t segment_bytes, in
   for (const Tensor& tensor : tensors_) {
     if (tensor.bytes == 0) continue;
     const uint64_t end = bytes_ + tensor.bytes;
-    // Inputs are only ever read; Piece has one kind of pointer.
+    // Inputs are only read. Piece has a single pointer type.
     inputs_.push_back({bytes_, end, const_cast<std::byte*>(tensor.input)});
     outputs_.push_back({bytes_, end, tensor.output});
     bytes_ = end;
@@ -33,7 +33,7 @@ void Layout::assign_even(std::vector<Tensor> tensors, uint64_t segment_bytes, in
     segments_ = 0;
     return;
   }
-  // Equal segments: a short last one would cost a full round for little.
+  // Equal segments: a short last segment would cost a full round.
   const uint64_t unit = kCacheLine * static_cast<uint64_t>(parts);
   segments_ = static_cast<uint32_t>(divide_up(bytes_, std::max<uint64_t>(segment_bytes, unit)));
   segment_bytes_ = round_up(divide_up(bytes_, segments_), unit);
@@ -64,7 +64,7 @@ void Layout::assign_ragged(const Cut& cut, const std::vector<std::byte*>& inputs
   part_bytes_max_ = std::min(segment_bytes_, round_up(largest, kCacheLine));
 }
 
-// A part takes, of each tensor, what follows the parts before it.
+// Each part takes the next rows of each tensor.
 void Layout::place(const Cut& cut, const Cut::Span& parts, const std::vector<std::byte*>& tensors,
                    const std::vector<uint64_t>& starts, Stretches& stretches) {
   stretches.clear();
@@ -92,7 +92,7 @@ Range Layout::ranges_of(uint32_t segment, int first, int count) const {
   }
   const uint64_t begin = segment * segment_bytes_;
   const uint64_t end = std::min(begin + segment_bytes_, bytes_);
-  // The last segment may be shorter: its parts are then shorter too.
+  // The last segment may be shorter, and so are its parts.
   const uint64_t share =
       round_up(divide_up(end - begin, static_cast<uint64_t>(parts_)), kCacheLine);
   return {std::min(begin + share * static_cast<uint64_t>(first), end),

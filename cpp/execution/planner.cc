@@ -16,7 +16,7 @@ Status no_memory(const Operation& operation, uint64_t bytes) {
           cat("no memory of ", bytes_text(bytes), " for the result of ", operation.label(), ".")};
 }
 
-// Memory for one of the operation's results: the caller's, or its own.
+// Finds memory for one result of the operation: the caller's, or memory of the operation.
 Status make_result(Operation& operation, std::size_t index, std::vector<int64_t> dims,
                    uint64_t bytes, std::byte*& memory) {
   if (operation.results.size() <= index) operation.results.resize(index + 1);
@@ -30,14 +30,15 @@ Status make_result(Operation& operation, std::size_t index, std::vector<int64_t>
   if (operation.request.allocate) {
     memory = static_cast<std::byte*>(operation.request.allocate(dims));
   } else {
-    result.memory.reset(new (std::nothrow) std::byte[bytes + 1]);  // an address if empty, too
+    // a valid address even without bytes
+    result.memory.reset(new (std::nothrow) std::byte[bytes + 1]);
     memory = result.memory.get();
   }
   result.dims = std::move(dims);
   return memory != nullptr ? Status() : no_memory(operation, bytes);
 }
 
-// The second result of an alltoall: how many rows came from each rank.
+// Writes the second result of an alltoall: the number of rows received from each rank.
 void tell(const RowTable& rows, std::byte* received) {
   for (const std::vector<int64_t>& numbers : rows) {
     if (numbers.empty()) continue;
@@ -84,14 +85,14 @@ Shape Planner::shape_of(const Decided& decided) const {
           has_wide_sums(request.kind, request.dtype, request.op)};
 }
 
-// A plan relies on it that whoever has ended an operation knows that all have begun it. The log has
-// asked all of them before. Without it, that is so where the data of every rank comes to every
-// rank; elsewhere it takes a roll call.
+// In plan mode, a rank that has ended an operation must know that all ranks have begun it. The log
+// guarantees this by readiness. Without the log it holds if each rank's data reaches every rank.
+// Other schedules need a roll call.
 bool Planner::calls_roll(const Operation& operation, Algorithm algorithm, bool is_planned) {
   return is_planned && (algorithm == Algorithm::none || row_of(operation.request.kind).has_root);
 }
 
-// Whether results are shared, or sums wide, changes neither peers nor parts.
+// Peers and parts do not depend on shared results or wide sums.
 const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool calls_roll) {
   const std::tuple key(algorithm, shape.root, calls_roll);
   const auto found = outlines_.find(key);
@@ -101,7 +102,7 @@ const Outline& Planner::outline_of(Algorithm algorithm, const Shape& shape, bool
   return outlines_.emplace(key, Outline(schedule, ranks_)).first->second;
 }
 
-// A prepared operation, alone again: nothing about it can have changed but who is connected.
+// Whether a prepared operation runs alone again. Only the topology can have changed since.
 bool Planner::is_known(const Decided& decided) const {
   return decided.operations.size() == 1 &&
          is_recipe_of(*decided.operations.front(), decided.algorithm, decided.segment_bytes,
@@ -119,8 +120,7 @@ bool Planner::is_recipe_of(const Operation& operation, Algorithm algorithm, uint
 
 bool Planner::does_again(const Operation& operation, const Decision& decision, const RowsRef& rows,
                          bool is_planned) const {
-  // An alltoall tells its caller anew what came from whom; where results are shared they lie
-  // elsewhere.
+  // An alltoall must write the received row counts again, and shared results have a new address.
   return operation.request.kind != Kind::alltoall && !operation.request.shares_results &&
          is_recipe_of(operation, decision.algorithm, decision.segment_bytes, rows, is_planned);
 }
@@ -145,7 +145,8 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
   batch.sequence = decided.sequence;
   if (is_known(decided)) {
     batch.recipe = decided.operations.front()->recipe;
-    if (batch.recipe->head.kind == Kind::alltoall) {  // a caller may have written there
+    // the caller may have overwritten the row counts
+    if (batch.recipe->head.kind == Kind::alltoall) {
       tell(rows_of(decided), decided.operations.front()->results[1].memory.get());
     }
     batch.operations = std::move(decided.operations);
@@ -174,8 +175,8 @@ Status Planner::prepare(Decided& decided, Batch& batch) {
   return {};
 }
 
-// Callers use their arrays again: where the first one lies decides where the recipe is kept. At a
-// server they lie nowhere, and have a size.
+// Callers reuse their arrays, so the address of the first output selects the place of the recipe.
+// Servers have no outputs and use the size.
 std::size_t Planner::index_of(std::span<const Layout::Tensor> tensors) {
   uintptr_t lines = 0;
   if (!tensors.empty()) {
@@ -196,7 +197,7 @@ Recipe::Head Planner::head_of(const Decided& decided) const {
           .segment_bytes = decided.segment_bytes,
           .calls_roll = calls_roll(decided),
           .shape = shape_of(decided),
-          // What is only moved is moved as bytes.
+          // kinds that do not reduce move bytes
           .dtype = reduces ? component_of(first.dtype) : Dtype::uint8,
           .op = scaled.op,
           .divisor = averages ? world_.size() : 1.0,
@@ -204,7 +205,7 @@ Recipe::Head Planner::head_of(const Decided& decided) const {
           .postscale = reduces ? scaled.after : 1.0};
 }
 
-// Gives outputs to an operation whose caller leaves it to us where they lie.
+// Assigns outputs to operations whose callers let the engine choose them.
 Status Planner::place_results(Operation& operation, const Decided& decided) {
   Request& request = operation.request;
   if (decided.place && decided.place->is_shared()) {
@@ -218,7 +219,7 @@ Status Planner::place_results(Operation& operation, const Decided& decided) {
     return {};
   }
   for (TensorRef& tensor : request.tensors) {
-    if (tensor.output != nullptr || !request.allocate) continue;  // a server has none
+    if (tensor.output != nullptr || !request.allocate) continue;  // a server has no outputs
     tensor.output = static_cast<std::byte*>(request.allocate(tensor.dims));
     if (tensor.output == nullptr) return no_memory(operation, tensor.bytes(request.dtype));
   }
@@ -231,14 +232,14 @@ void Planner::list_tensors(const Decided& decided) {
     const Request& request = operation->request;
     for (const TensorRef& tensor : request.tensors) {
       const std::byte* input = tensor.input;
-      // Nobody but the root of a broadcast has an input: the others' is never read.
+      // Only the root of a broadcast has an input. The input of other ranks is never read.
       if (request.kind == Kind::broadcast && request.root != world_.rank) input = tensor.output;
       tensors_.push_back({input, tensor.output, tensor.bytes(request.dtype)});
     }
   }
 }
 
-// Of tensors_.
+// For the tensors in tensors_.
 RecipeRef Planner::even_recipe(const Recipe::Head& head) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
@@ -247,7 +248,7 @@ RecipeRef Planner::even_recipe(const Recipe::Head& head) {
   return recipe;
 }
 
-// Of operations whose results have memory of their own each time.
+// For operations whose results have new memory in each run.
 Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, RecipeRef& made) {
   auto recipe = std::make_shared<Recipe>();
   recipe->head = head;
@@ -255,7 +256,7 @@ Status Planner::ragged_recipe(const Decided& decided, const Recipe::Head& head, 
   Cut cut;
   RC_RETURN_IF_ERROR(cut_rows(decided, cut));
   if (head.algorithm != Algorithm::none) {
-    // Parts that neither are given nor stay, but pass through: as large as any.
+    // Parts that only pass through this rank have the maximum size.
     cut.rows.resize(static_cast<std::size_t>(outline_of(head).parts), {decided.most_rows});
   }
   RC_RETURN_IF_ERROR(lay_out_ragged(decided, cut, recipe->layout));
@@ -280,7 +281,7 @@ Status Planner::cut_rows(const Decided& decided, Cut& cut) const {
   return {};
 }
 
-// The decision has what this rank gets; what it gives it knows.
+// The decision has the rows that this rank receives. The operation has the rows that it sends.
 Status Planner::cut_exchange(const Decided& decided, const Descriptor& descriptor, Cut& cut) const {
   const Operation& operation = *decided.operations.front();
   const auto ranks = static_cast<std::size_t>(world_.size());
@@ -308,7 +309,7 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
     dims.front() = cut.output_rows(i);
     const uint64_t bytes = cut.row_bytes[i] * static_cast<uint64_t>(dims.front());
     RC_RETURN_IF_ERROR(make_result(operation, i, std::move(dims), bytes, outputs.emplace_back()));
-    // Inputs are only ever read; Piece has one kind of pointer.
+    // Inputs are only read. Piece has a single pointer type.
     inputs.push_back(const_cast<std::byte*>(request.tensors[i].input));
   }
   if (request.kind == Kind::alltoall) {
@@ -321,7 +322,7 @@ Status Planner::lay_out_ragged(const Decided& decided, const Cut& cut, Layout& l
   return {};
 }
 
-// ---- who sees what ----
+// ---- visibility of memory ----
 
 void Planner::look_around() {
   around_ = {.is_known = true};
@@ -342,7 +343,7 @@ void Planner::look_around() {
   }
 }
 
-// Whether peers can see memory where it lies.
+// Whether peers can see this memory in place.
 bool Planner::can_see(const Piece& memory, bool is_read_in_place) const {
   return (around_.foreign && is_read_in_place) || pool_.contains(memory.data, memory.bytes) ||
          (!around_.is_viewed && transport_.is_pinned(memory));
@@ -384,8 +385,8 @@ void Planner::add_program(Recipe& recipe) {
                    layout.pieces_max(parts_at_once) <= around_.pieces_max;
   Placement placement{around_.views, few && head.input_visible, few && head.output_visible,
                       around_.devices, head.shape.shares_output};
-  // What is copied on its way needs no memory that others see. Both ends of a transfer know its
-  // size, and come to the same.
+  // Segments that the transport copies need no visible memory. Both ends of a transfer know its
+  // size, and decide alike.
   const uint64_t bytes = layout.segment_bytes_max();
   if (bytes <= around_.view_eager_bytes) placement.views.assign(placement.views.size(), false);
   if (bytes <= around_.device_eager_bytes) placement.devices.clear();

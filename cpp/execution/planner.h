@@ -1,4 +1,4 @@
-// From a decision and the operations of this rank to a batch that the executor can run.
+// Turns a decision and the operations of this rank into a batch for the executor.
 #pragma once
 
 #include <array>
@@ -22,9 +22,9 @@
 
 namespace rdmacoll {
 
-// A decision whose operations were found; what is missing is connections.
+// A decision whose operations are present. Its peers may not be connected yet.
 struct Decided {
-  // Of results that a node shares, in this process; no memory: each rank has its own.
+  // The memory of shared results, mapped into this process. Without memory, each rank uses its own.
   struct Place {
     ResultBlock block;
     std::shared_ptr<void> hold;
@@ -35,49 +35,49 @@ struct Decided {
   uint64_t sequence = 0;
   Algorithm algorithm = Algorithm::none;
   uint64_t segment_bytes = 0;
-  RowsRef rows;  // as in Decision; null: none
+  RowsRef rows;  // null if the decision has no rows
   int64_t most_rows = 0;
-  bool is_planned = false;  // by a plan: nobody has asked whether all are ready
+  bool is_planned = false;  // decided by a plan, without a readiness check
   std::vector<OperationRef> operations;
-  std::optional<Place> place;  // once it is known
+  std::optional<Place> place;  // empty until it is known
 };
 
 class Planner {
  public:
-  // `tuning`: which batches are packed into shared memory, and of which peers read the caller's
-  // memory where it lies.
-  // `ranks`: of the members in the job, by which the transport knows them, and of the servers
-  // behind them. From here on, in programs, peers have these numbers.
+  // `ranks`: the job's ranks of the members, and of the servers after them. The transport and
+  // programs use these numbers. `tuning`: decides which batches are copied into shared memory, and
+  // which are read in the caller's memory.
   Planner(const World& world, const std::vector<int>& ranks, int servers, Transport& transport,
           MemoryPool& pool, const Tuning& tuning);
 
-  // Whether every peer of the schedule is connected; asks for the missing connections.
+  // Returns whether all peers of the schedule are connected. Otherwise requests the missing
+  // connections.
   bool connect(const Decided& decided);
-  // Whom the schedule has this rank send to or receive from.
+  // The ranks that the schedule sends to or receives from.
   const std::vector<int>& peers_of(const Decided& decided);
-  // Whether what this one did the last time is what it does by that decision: its recipe holds, and
-  // all peers are connected.
+  // Whether the operation's last recipe is valid for this decision. If so, all peers are connected.
   bool does_again(const Operation& operation, const Decision& decision, const RowsRef& rows,
                   bool is_planned) const;
-  // All peers are connected: the batch, which takes the operations over unless this is an error.
-  // Results whose size was not known before are allocated here.
+  // Builds the batch, once all peers are connected. Results of unknown size are allocated here.
+  // Moves the operations into the batch unless an error is returned.
   Status prepare(Decided& decided, Batch& batch);
-  // A peer more: what can be seen may have changed.
+  // A peer has connected, so the visibility of memory may have changed.
   void connected() {
     around_.is_known = false;
     ++look_;
   }
-  const std::set<int>& asked() const { return asked_; }  // peers that some schedule needs
+  // peers that a schedule needed before they were connected
+  const std::set<int>& asked() const { return asked_; }
   std::size_t programs() const { return programs_.made(); }
 
  private:
-  struct Around {  // what peers and devices can see
+  struct Around {  // the memory that peers and devices can see
     bool is_known = false;
     std::vector<bool> views, devices;  // as in Placement
-    bool foreign = true;               // memory outside the pool
-    // Transfers up to here are copied by the transport itself, within the node and by devices.
+    bool foreign = true;               // memory outside the pool is visible
+    // Transfers up to these sizes are copied by the transport, within the node and by devices.
     std::size_t view_eager_bytes = SIZE_MAX, device_eager_bytes = SIZE_MAX;
-    bool is_viewed = false;  // somebody has views
+    bool is_viewed = false;  // some peer reads memory in place
     std::size_t pieces_max = SIZE_MAX;
   };
   static constexpr std::size_t kRecipes = 64;
@@ -112,18 +112,20 @@ class Planner {
   const World& world_;
   const std::vector<int>& ranks_;
   const int servers_;
-  std::vector<int> nodes_;  // of each rank
+  std::vector<int> nodes_;  // by rank
   std::vector<int> numa_nodes_;
   Transport& transport_;
   MemoryPool& pool_;
   const Tuning& tuning_;
   Programs programs_;
   std::set<int> asked_;
-  std::map<std::tuple<Algorithm, int, bool>, Outline> outlines_;  // by algorithm, root, roll call
+  // by algorithm, root and roll call
+  std::map<std::tuple<Algorithm, int, bool>, Outline> outlines_;
   Around around_;
-  uint64_t look_ = 1;                        // the number of what is in around_
-  std::array<RecipeRef, kRecipes> recipes_;  // the last ones, by index_of()
-  std::vector<Layout::Tensor> tensors_;      // of the batch that is being prepared
+  // the topology version of around_; each new connection increments it
+  uint64_t look_ = 1;
+  std::array<RecipeRef, kRecipes> recipes_;  // the last recipes, by index_of()
+  std::vector<Layout::Tensor> tensors_;      // the tensors of the batch that is being prepared
 };
 
 }  // namespace rdmacoll

@@ -17,7 +17,7 @@ bool looks_at(const Schedule& schedule, const Step& step, const Slice& output) {
   const auto is_read = [&](const Slice& slice) {
     return slice.space == Space::output && slice.parts > 0 && overlap(slice, output);
   };
-  if (sends(step.verb)) return is_read(step.to);  // the sources of a word are not sent
+  if (sends(step.verb)) return is_read(step.to);  // the source of a send word is not sent
   return std::ranges::any_of(schedule.sources_of(step), is_read);
 }
 
@@ -108,8 +108,8 @@ Outline::Outline(const Schedule& schedule, const std::vector<int>& ranks) : part
 
 const Program& Programs::prepared(Algorithm algorithm, const Shape& shape,
                                   const Placement& placement, bool calls_roll) {
-  // Which peers show views, which are devices and who is on which node does not change once they
-  // are connected; whether any are asked to show or to be devices is in the key.
+  // The topology of connected peers does not change: views, devices and nodes. The key has whether
+  // any views or devices are used.
   const Key key{algorithm,
                 shape.root,
                 shape.prescaled,

@@ -1,5 +1,6 @@
-// A schedule made ready to run: lowered to where memory lies, with everything counted that the
-// executor would otherwise count per segment. Prepared once per kind of batch, replayed ever after.
+// A program is a schedule that is ready to run. It is lowered to the visible memory, and everything
+// that the executor needs for each segment is counted in advance. It is built once for each kind of
+// batch.
 #pragma once
 
 #include <algorithm>
@@ -17,35 +18,35 @@
 namespace rdmacoll {
 
 struct Program {
-  // `ranks`: what the peers of the schedule, which counts the members of a set, are called in the
-  // job. That is how the program calls them.
+  // `ranks`: the job's ranks of the members of the set. Peers in the schedule are members of the
+  // set. Peers in the program are ranks of the job.
   Program(Schedule lowered, const std::vector<int>& ranks);
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   Schedule schedule;
-  struct Turn {  // what the executor asks of a step, each time
+  struct Turn {  // the properties of a step that the executor needs
     bool computes = false;
-    bool touches_caller = false;  // the caller's memory is in use until it is done
+    bool touches_caller = false;  // uses the caller's memory until it is done
     bool sends = false;
-    bool is_shown = false;                 // a peer reads what it writes
-    uint16_t per_segment = 0;              // how many transfers with its peer go its way
-    std::span<const uint16_t> successors;  // who waits for it
+    bool is_shown = false;                 // a peer reads the memory that this step writes
+    uint16_t per_segment = 0;              // number of transfers with its peer, in its direction
+    std::span<const uint16_t> successors;  // steps that wait for this one
   };
   std::vector<Turn> turns;        // by step
-  std::vector<uint16_t> afters;   // by step: for how many others it waits
-  std::vector<uint16_t> first;    // steps that wait for none
-  std::vector<uint16_t> readers;  // by await step: how many steps read its view
+  std::vector<uint16_t> afters;   // by step: the number of steps that it waits for
+  std::vector<uint16_t> first;    // steps that wait for no other
+  std::vector<uint16_t> readers;  // by await step: the number of steps that read its view
   bool has_views = false;
-  bool shows = false;            // some step's result to a peer, in work memory
-  uint32_t caller_steps = 0;     // how many touch the caller's memory
-  std::vector<bool> ends_there;  // by step: it writes output that no other step looks at
+  bool shows = false;            // a step writes work memory that a peer reads
+  uint32_t caller_steps = 0;     // number of steps that touch the caller's memory
+  std::vector<bool> ends_there;  // by step: writes output that no other step reads
   struct Traffic {
     int peer = -1;
-    uint16_t out = 0, in = 0;  // transfers per segment: they number the sequences
+    uint16_t out = 0, in = 0;  // transfers of a segment, which number the sequences
   };
-  std::vector<Traffic> traffic;  // one for each peer
-  uint32_t scratch_parts = 0;    // of all slots together
+  std::vector<Traffic> traffic;  // one entry for each peer
+  uint32_t scratch_parts = 0;    // the total of all slots
 
   std::size_t index_of(const Step& step) const {
     return static_cast<std::size_t>(&step - schedule.steps.data());
@@ -61,11 +62,11 @@ struct Program {
   std::vector<uint16_t> successors_;
 };
 
-// What has to be known of a schedule before it is lowered.
+// The properties of a schedule that are needed before it is lowered.
 struct Outline {
-  std::vector<int> peers;  // ranks of the job, each once
-  int parts = 1;           // that a segment is cut into
-  int parts_at_once = 1;   // the most in one step
+  std::vector<int> peers;  // ranks of the job, without duplicates
+  int parts = 1;           // number of parts in a segment
+  int parts_at_once = 1;   // the maximum number of parts in one step
 
   Outline(const Schedule& schedule, const std::vector<int>& ranks);
 };
@@ -73,13 +74,15 @@ struct Outline {
 class Programs {
  public:
   explicit Programs(const std::vector<int>& ranks) : ranks_(ranks) {}
-  // `calls_roll`: beside what the algorithm does, as in roll_call.h.
+  // The program of these parameters, built on first use. `calls_roll`: adds a roll call
+  // (roll_call.h).
   const Program& prepared(Algorithm algorithm, const Shape& shape, const Placement& placement,
                           bool calls_roll);
   std::size_t made() const { return programs_.size(); }
 
  private:
-  // Root, prescaled, wide, visible in and out, views, devices, roll call, output shared.
+  // Root, prescaled, wide sums, input visible, output visible, views, devices, roll call, output
+  // shared.
   using Key = std::tuple<Algorithm, int, bool, bool, bool, bool, bool, bool, bool, bool>;
   const std::vector<int>& ranks_;
   std::map<Key, std::unique_ptr<Program>> programs_;

@@ -1,5 +1,5 @@
-// What a batch does, whosever operations it is made of: the same again when the same memory comes
-// again.
+// Everything about a batch that does not depend on its callers. A recipe is reused when the same
+// memory is used again.
 #pragma once
 
 #include <memory>
@@ -23,16 +23,16 @@ struct Recipe {
     double divisor = 1.0;
     double prescale = 1.0;
     double postscale = 1.0;
-    bool input_visible = false;  // as in Placement, but for the number of pieces
+    bool input_visible = false;  // as in Placement, without the limit on pieces
     bool output_visible = false;
 
     bool operator==(const Head&) const = default;
   };
 
   Head head;
-  RowsRef rows;  // of its decision
+  RowsRef rows;  // the rows of its decision
   Layout layout;
-  const Program* program = nullptr;  // null: no data moves
+  const Program* program = nullptr;  // null if no data moves
 };
 
 using RecipeRef = std::shared_ptr<const Recipe>;
