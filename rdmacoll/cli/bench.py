@@ -37,7 +37,8 @@ def bench() -> None:
 
 
 def sizes_from(minimum: str, maximum: str, step: int) -> list[int]:
-    """From one to the other by a factor. Raises click's usage error."""
+    """Sizes from `minimum` to `maximum`, each `step` times the one before, in bytes. Raises click's usage
+    error."""
     first, last = parse_bytes(minimum), parse_bytes(maximum)
     if not 4 <= first <= last:
         raise click.BadParameter(f"sizes from {minimum} to {maximum}: at least 4, the smaller one first")
@@ -95,7 +96,7 @@ class _Options:
 
 
 def _command(kind: Kind) -> click.Command:
-    """`rdmacoll bench KIND`."""
+    """The click command `rdmacoll bench KIND`."""
 
     @click.command(
         kind.name,
@@ -179,12 +180,13 @@ def _measured(kind: Kind, options: _Options) -> Findings:
 
 
 def _counts(kind: Kind, sizes: list[int], ranks: int) -> list[int]:
-    """Sizes in elements; what is cut among the ranks is a multiple of their number."""
+    """The sizes in elements. If the collective cuts its data among the ranks, a size is a multiple of
+    their number."""
     each = ranks if kind.is_cut else 1
     counts = [max(1, size // _DTYPE.itemsize // each) * each for size in sizes]
     return list(dict.fromkeys(counts))
 
 
 def engine_setting(name: str) -> str:
-    """A setting's effective value in this world."""
+    """The effective value of a setting in this world."""
     return world.current().values.text(name)

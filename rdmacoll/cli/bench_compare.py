@@ -35,7 +35,7 @@ SIZES = "8,64,512,1K,4K,16K,64K,256K,1M,4M,16M,64M,256M"
 
 
 def names_of(text: str, known: list[str], option: str) -> list[str]:
-    """The names of a comma list; "all" is every one of them."""
+    """The names of a comma list; "all" stands for all known names. Raises click's usage error."""
     names = known if text == "all" else [name for name in text.split(",") if name]
     for name in names:
         if name not in known:
@@ -44,14 +44,15 @@ def names_of(text: str, known: list[str], option: str) -> list[str]:
 
 
 def numbers_of(text: str, option: str) -> list[int]:
-    """Numbers of ranks."""
+    """Numbers of ranks, from a comma list. Raises click's usage error."""
     if not all(part.isdigit() and int(part) >= 2 for part in text.split(",")):
         raise click.BadParameter(f"{option} {text}: numbers from 2 on, as in 2,4")
     return [int(part) for part in text.split(",")]
 
 
 def links_of(text: str, ranks: list[int]) -> list[str]:
-    """What is between the ranks."""
+    """The links between the ranks, from a comma list: "machine", or Gbit/s between two hosts. Raises
+    click's usage error."""
     links = text.split(",")
     for link in links:
         if link != MACHINE and not (link.replace(".", "", 1).isdigit() and float(link) > 0):
@@ -62,8 +63,8 @@ def links_of(text: str, ranks: list[int]) -> list[str]:
 
 
 def alone() -> None:
-    """For a command that starts all ranks itself: it ends them when it is terminated, too. Raises click's
-    usage error under a launcher."""
+    """Call first in a command that starts all ranks itself. When the command is terminated, it ends its
+    ranks too. Raises click's usage error under a launcher."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     told = bootstrap.told_launch()
     if told is not None and told.size > 1:

@@ -1,4 +1,4 @@
-"""`rdmacoll bench consistency`: what must hold between times, whatever the machine."""
+"""`rdmacoll bench consistency`: relations between times that hold on every machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _singles(given: Array) -> Run:
     return run
 
 
-# Those that are one operation are prepared.
+# Cases that are one operation use prepared calls.
 _ALLREDUCE = KINDS["allreduce"]
 CASES: dict[str, Kind] = {
     "allreduce": _ALLREDUCE,
@@ -66,7 +66,7 @@ def consistency(*, minimum: str, maximum: str, turns: int, burst: float) -> Find
     is printed, and the exit code is 0 all the same."""
     world.init()
     note_world_of_one("rdmacoll bench consistency")
-    # Of all cases: cut among the ranks, and in pieces.
+    # Sizes of all cases are multiples of the ranks and of the pieces.
     each = PIECES * world.size()
     counts = dict.fromkeys(max(1, size // 4 // each) * each for size in sizes_from(minimum, maximum, 2))
     say(f"{counted(world.size(), 'rank')}, transport {world.describe().get('transport')}, microseconds")

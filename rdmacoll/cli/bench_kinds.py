@@ -1,4 +1,4 @@
-"""The collectives that can be measured: what ranks give, what each must get, and how it is called. Sizes are
+"""The collectives that can be measured: the input of a rank, its expected result, and the calls. Sizes are
 those of nccl-tests: the larger one of a rank's input and output."""
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from rdmacoll.cli.references import rows_of
 from rdmacoll.engine.operators import Sum
 
 Array = np.ndarray[Any, Any]
-# Calls once; the result, None on ranks that get none.
+# Calls once and returns the result, or None on ranks that get none.
 Run = Callable[[], Optional[Array]]
 ROOT = 0
 
 
 @dataclass(frozen=True)
 class Place:
-    """A rank, and how many there are."""
+    """A rank, and the number of ranks."""
 
     rank: int
     ranks: int
@@ -31,12 +31,12 @@ class Kind:
     """A row of the table."""
 
     name: str
-    busbw: Callable[[int], float]  # bus bandwidth / algorithm bandwidth, for so many ranks
-    given: Callable[[int, Place], int]  # elements that a rank gives, of a size in elements
+    busbw: Callable[[int], float]  # bus bandwidth / algorithm bandwidth, by the number of ranks
+    given: Callable[[int, Place], int]  # input elements of a rank, by the size in elements
     expected: Callable[[list[Array], Place], Array | None]
     ours: Callable[[Array], Run]
-    mpi: Callable[[Any, Array, int, Place], Run]  # mpi4py's MPI, what is given, the size in elements
-    is_cut: bool = True  # the size is a multiple of the ranks
+    mpi: Callable[[Any, Array, int, Place], Run]  # mpi4py's MPI, the input, the size in elements
+    is_cut: bool = True  # the size is a multiple of the number of ranks
 
 
 def _all(count: int, _: Place) -> int:
@@ -79,7 +79,7 @@ def _mpi_allreduce(mpi: Any, given: Array, _: int, place: Place) -> Run:
 
 
 def _mpi_call(name: str, out_count: Callable[[int, Place], int], *more: str, root: bool = False) -> Any:
-    """From the given array into another one that is there already."""
+    """A call of mpi4py from the given array into another array, which is allocated before."""
 
     def prepare(mpi: Any, given: Array, count: int, place: Place) -> Run:
         out = np.empty(out_count(count, place), np.float32)

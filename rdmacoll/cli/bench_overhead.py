@@ -1,4 +1,4 @@
-"""`rdmacoll bench overhead`: what the engine itself costs, on one page."""
+"""`rdmacoll bench overhead`: the engine's own costs, on one page."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ _SIZE_MAX = 1 << 30
 
 
 def sizes_of(text: str) -> list[int]:
-    """The sizes of "8,64K:1M": single ones, and powers of 2 from the first of a range on, in rising order.
+    """The sizes of "8,64K:1M" in bytes, in rising order. A range stands for its first size and the doubled
+    ones up to its last.
 
     >>> sizes_of("8:64"), sizes_of("1M,8,64K:128K")
     ([8, 16, 32, 64], [8, 65536, 131072, 1048576])

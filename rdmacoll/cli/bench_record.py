@@ -1,4 +1,4 @@
-"""`rdmacoll bench record`: the sizes of a training's tensors, to be replayed by other benchmarks."""
+"""`rdmacoll bench record`: the sizes of a training's tensors, for other benchmarks to replay."""
 
 from __future__ import annotations
 

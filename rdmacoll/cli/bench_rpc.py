@@ -26,7 +26,8 @@ _OURS = (OURS, OURS_BY_TCP)
 
 
 def takes_payloads(sizes: str, kinds: str) -> Callable[..., Any]:
-    """Gives a command the options that say what is sent, which it gets together as `sent`."""
+    """Adds the options about the payloads to a command. The command gets them together as `sent`, a list
+    of payloads."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.option(
@@ -72,8 +73,8 @@ def takes_payloads(sizes: str, kinds: str) -> Callable[..., Any]:
 
 
 def takes_run(links: str) -> Callable[..., Any]:
-    """Gives a command the options that all of these have. It gets `run`, a function of (name, exchanges,
-    workers, servers, payloads under way), which takes `sent` for it."""
+    """Adds the options that all of these commands have. The command gets `run`, a function of (name,
+    exchanges, workers, servers, payloads in flight), which sends the payloads of `sent`."""
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         @click.option(
@@ -135,7 +136,7 @@ def takes_run(links: str) -> Callable[..., Any]:
 
 
 def measured(what: str, wish: Wish, plot: str | None) -> Findings:
-    """Runs it, and prints what is found."""
+    """Runs the measurement, prints it, and returns it as findings."""
     alone()
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError(

@@ -18,7 +18,7 @@ from rdmacoll.cli.bench_compare import alone, links_of, names_of
 from rdmacoll.cli.report import Findings, command, parse_bytes, say
 from rdmacoll.cli.turn_options import takes_rules
 
-DEFAULT_BUCKET = 26_214_400  # of RDMACOLL_BUCKET_BYTES
+DEFAULT_BUCKET = 26_214_400  # the default of RDMACOLL_BUCKET_BYTES
 
 
 @click.command("step")

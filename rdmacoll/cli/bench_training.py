@@ -20,12 +20,13 @@ from rdmacoll.cli.bench_compare import alone, links_of, names_of
 from rdmacoll.cli.report import Findings, command, say, say_rows
 from rdmacoll.cli.turn_options import takes_rules
 
-# Over TCP they are as many ranks again, each of which has gigabytes with AlexNet.
+# The default leaves out the contestants over TCP: they double the number of ranks, and each rank of AlexNet
+# has gigabytes.
 _OURS = ",".join(name for name in OURS if across(name))
 
 
 def trainings_of(models: str, image: int | None, batch: int | None) -> list[Training]:
-    """Of a comma list of models. Raises click's usage error."""
+    """The trainings of a comma list of models. Raises click's usage error."""
     found = []
     for name in names_of(models, list(MODELS), "--models"):
         model = MODELS[name]

@@ -1,4 +1,4 @@
-"""`rdmacoll config`: the settings, their effective values, and where each came from."""
+"""`rdmacoll config`: the settings, their effective values, and their sources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def config(*, everything: bool) -> Findings:
 
 
 def _rows() -> list[dict[str, Any]]:
-    """The table, with what TF_CONFIG sets where it counts. Raises ConfigError."""
+    """The rows of the table, including settings that TF_CONFIG makes. Raises ConfigError."""
     library = load()
     rows = library.settings()
     asked = ask(library, None, {}, by_hand={}, argv=False, lists={})
@@ -44,7 +44,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _shown(row: dict[str, Any], key: str) -> str:
-    """A value for people, with its unit; an empty one is chosen at the start.
+    """A value with its unit, for people. An empty value is "automatic": it is chosen at the start.
 
     >>> [_shown({"value": value, "unit": "bytes"}, "value") for value in ("26214400", "1000", "")]
     ['25 MiB', '1000 B', 'automatic']
@@ -73,7 +73,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("setting", no_wrap=True)  # a name is to be copied
+    table.add_column("setting", no_wrap=True)  # a user copies names, so they stay in one piece
     for title in ("default", "value", "source"):
         table.add_column(title, overflow="fold")
     for row in rows:

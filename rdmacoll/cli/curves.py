@@ -13,7 +13,7 @@ Curve = Sequence[tuple[float, float]]
 
 
 def panel(title: str, curves: Mapping[str, Curve], *, at: int = 0, unit: str = "ms") -> str:
-    """One diagram, the number `at` of a picture: curves by name, of (ranks, value) pairs.
+    """One diagram as SVG. at: its number in the picture. curves: by name, (ranks, value) pairs.
 
     >>> panel("a sum", {"ring": [(2, 1.0), (4, 10.0)]}).count("<circle")
     2
@@ -43,7 +43,7 @@ def panel(title: str, curves: Mapping[str, Curve], *, at: int = 0, unit: str = "
     for number, (name, curve) in enumerate(curves.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         places = [(across(x), up(y)) for x, y in curve]
-        # The first curve may lie on others: it is wider, and they are drawn on it.
+        # Other curves may cover the first one. So the first one is wider, and the others are drawn on it.
         wide = number == 0 and len(curves) > 1
         parts.append(_line(places, colour, 6 if wide else 1))
         radius = 6 if wide else 3

@@ -1,4 +1,4 @@
-"""`rdmacoll doctor`: what this machine can do, and why."""
+"""`rdmacoll doctor`: the abilities of this machine, and the reasons for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Check:
     needs: tuple[str, ...]
 
 
-# In the order of the page. A part that could not be gathered is a finding of the first check that needs it.
+# Checks have the order of the page. If a part was not gathered, the first check that needs it reports that.
 CHECKS = (
     Check("Engine", "librdmacoll", software.engine, ("engine",)),
     Check("Engine", "settings", software.settings, ("settings",)),
@@ -79,7 +79,7 @@ def _broke(name: str, reason: str) -> Finding:
 
 
 def examine(machine: Machine) -> list[Finding]:
-    """All findings, the most urgent ones first. A check that breaks is a finding itself."""
+    """All findings, the most urgent ones first. A check that raises becomes a finding."""
     findings: list[Finding] = []
     told: set[str] = set()
     for check in CHECKS:
@@ -119,7 +119,7 @@ def doctor(*, load_tensorflow: bool, pairs: bool, timeout: float) -> Findings:
     if pairs:
         return examine_pairs(timeout)
     if not is_speaker():
-        # Its failure would make mpirun end rank 0 in the middle of the page.
+        # A failure of another rank would make mpirun end rank 0 in the middle of the page.
         return {"ok": True}
     machine = gather(load_tensorflow=load_tensorflow)
     findings = examine(machine)

@@ -1,4 +1,4 @@
-"""What `rdmacoll doctor` looks at, as plain values: doctor_gather.py fills them, the checks judge them."""
+"""The facts of `rdmacoll doctor` as plain values. doctor_gather.py fills them, and the checks judge them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rdmacoll._start.launch import Launch
 from rdmacoll.version import __version__
 
 UNLIMITED = -1
-# Modules by which adapters reach the memory of GPUs.
+# Kernel modules through which adapters reach the memory of GPUs.
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A resource limit; UNLIMITED where there is none."""
+    """A resource limit; UNLIMITED: there is none."""
 
     soft: int = UNLIMITED
     hard: int = UNLIMITED
@@ -25,7 +25,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Engine:
-    """The loaded librdmacoll, or in `problem` the sentence why there is none."""
+    """The loaded librdmacoll. `problem` says why it cannot be loaded."""
 
     path: str = ""
     version: str = ""
@@ -35,46 +35,47 @@ class Engine:
 
 @dataclass(frozen=True)
 class Settings:
-    """The rows of `rdmacoll config`, or in `problem` the sentence why they cannot be."""
+    """The rows of `rdmacoll config`. `problem` says why there are none."""
 
     rows: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
 
     def value(self, name: str) -> str:
-        """The effective value; empty where it is automatic or unknown."""
+        """The effective value; empty: automatic or unknown."""
         return next((str(row["value"]) for row in self.rows if row["name"] == name), "")
 
     def given(self, name: str) -> str:
-        """The value that the user set, as the table writes it ("true", a number of bytes); else empty."""
+        """The value that the user set, as the table writes it ("true", a number of bytes); empty: not set."""
         chosen = (row for row in self.rows if row["name"] == name)
         return next((str(r["value"]) for r in chosen if r["source"] in ("environment", "argument")), "")
 
     def variable(self, name: str) -> str:
-        """The variable that the user set, which may be an alias; the setting's own name where none is."""
+        """The variable that the user set, which may be an alias. Without one, the setting's own name."""
         given = next((str(row.get("given", "")) for row in self.rows if row["name"] == name), "")
         return given.partition("=")[0] or name
 
     def told(self, name: str) -> str:
-        """What the user wrote, "VARIABLE=value"; empty where nothing is set."""
+        """The user's words, "VARIABLE=value"; empty: not set."""
         value = self.given(name)
         return f"{self.variable(name)}={value}" if value else ""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the kernel offers for RDMA: modules, device files, and adapters on the PCI bus."""
+    """RDMA in the kernel: modules, device files, and adapters on the PCI bus."""
 
-    modules: tuple[str, ...] = ()  # loaded or built in, of those that are of interest
-    verbs_files: tuple[tuple[str, bool], ...] = ()  # /dev/infiniband/uverbsN, and whether we may use it
+    modules: tuple[str, ...] = ()  # loaded or built in; only modules that matter here
+    # /dev/infiniband/uverbsN, and whether this process may use it
+    verbs_files: tuple[tuple[str, bool], ...] = ()
     verbs_expected: int = 0  # uverbs entries in sysfs
     adapters: tuple[str, ...] = ()  # PCI addresses of NVIDIA/Mellanox network adapters
     gpus: tuple[str, ...] = ()  # PCI addresses of NVIDIA GPUs
-    libibverbs: str = ""  # why libibverbs cannot be loaded; empty when it can
+    libibverbs: str = ""  # why libibverbs cannot be loaded; empty: it can
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Locked memory, huge pages, and reading another process's memory."""
+    """Locked memory, huge pages, and the memory of the control group."""
 
     memlock: Limit = field(default_factory=Limit)
     is_memlock_exempt: bool = False  # CAP_IPC_LOCK
@@ -82,13 +83,13 @@ class Memory:
     huge_free: int = 0
     huge_page_bytes: int = 0
     transparent: str = ""  # always, madvise, never; empty: the kernel has none
-    group_limit: int | None = None  # of all processes of the control group; None: no limit
-    group_file: str = ""  # that says so
+    group_limit: int | None = None  # bytes for all processes of the control group; None: no limit
+    group_file: str = ""  # the file that holds the limit
 
 
 @dataclass(frozen=True)
 class OneCopy:
-    """Whether a child process could read this one's memory, by trial."""
+    """Whether a child process could read this process's memory, by trial."""
 
     problem: str = ""
     ptrace_scope: int | None = None  # None: the kernel has no Yama
@@ -96,20 +97,20 @@ class OneCopy:
 
 @dataclass(frozen=True)
 class Congestion:
-    """How TCP connections send: the system's congestion control, and those that everybody may take."""
+    """Congestion control of TCP: the system's, and those that every user may choose."""
 
-    control: str = ""  # empty: not to be read
+    control: str = ""  # empty: it cannot be read
     allowed: tuple[str, ...] = ()
-    refusal: str = ""  # what the kernel says to the one that RDMACOLL_TCP_CONGESTION names
+    refusal: str = ""  # the kernel's refusal of the one in RDMACOLL_TCP_CONGESTION; empty: accepted
 
 
 @dataclass(frozen=True)
 class Cores:
-    """Where this process may run, and for how much of the time."""
+    """The cores of this process, and its share of their time."""
 
     online: int = 1
     allowed: tuple[int, ...] = (0,)
-    quota: float | None = None  # cores' worth of time; None: no limit
+    quota: float | None = None  # processor time in cores; None: no limit
     quota_from: str = ""
 
 
@@ -118,7 +119,7 @@ class Interface:
     """A network interface."""
 
     name: str
-    address: str = ""  # its first one of IPv4
+    address: str = ""  # its first IPv4 address
     mtu: int = 0
     is_up: bool = True
     is_bridge: bool = False
@@ -126,29 +127,29 @@ class Interface:
 
 @dataclass(frozen=True)
 class Network:
-    """The interfaces, and what this host's name stands for."""
+    """The interfaces, and the addresses of this host's name."""
 
     interfaces: tuple[Interface, ...] = ()
-    addresses: tuple[str, ...] = ()  # of the host's name
-    problem: str = ""  # why the name has none
+    addresses: tuple[str, ...] = ()  # the addresses of the host's name
+    problem: str = ""  # why the name has no address
 
 
 @dataclass(frozen=True)
 class Threads:
-    """How many threads there may be, and how many are asked for."""
+    """The limit of threads, and the number that is requested."""
 
     asked: int | None = None  # OMP_NUM_THREADS
-    ranks: int = 1  # of this node, as the launcher says
+    ranks: int = 1  # the ranks of this node, by the launcher
     limit: Limit = field(default_factory=Limit)  # RLIMIT_NPROC
 
 
 @dataclass(frozen=True)
 class Variables:
-    """Variables of other programs that say something about the job, and what is wrong with them."""
+    """Variables of other programs about the job, and their faults."""
 
-    horovod: tuple[str, ...] = ()  # HOROVOD_... that are set
-    tf_config: str = ""  # the sentence why TF_CONFIG cannot be read
-    secret: str = ""  # the sentence why the file of the secret cannot be used
+    horovod: tuple[str, ...] = ()  # HOROVOD_... variables that are set
+    tf_config: str = ""  # why TF_CONFIG cannot be read; empty: it can
+    secret: str = ""  # why the file of the secret cannot be used; empty: it can
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class Mpi:
 
 @dataclass(frozen=True)
 class Packages:
-    """Versions of installed packages; empty where there is none."""
+    """Versions of installed packages; empty: not installed."""
 
     tensorflow: str = ""
     tensorflow_package: str = ""
@@ -172,13 +173,13 @@ class Packages:
     tf_keras: str = ""
     has_op_library: bool = False
     op_library: str = ""  # path
-    op_library_fails: str = ""  # when it was really loaded; see --load-tensorflow
+    op_library_fails: str = ""  # the error of loading it; see --load-tensorflow
     op_library_was_loaded: bool = False
 
 
 @dataclass(frozen=True)
 class Start:
-    """What variables say of this process's start, or in `problem` the sentence what is wrong with them."""
+    """The start of this process, from variables. `problem` says why they are wrong."""
 
     launch: Launch | None = None
     problem: str = ""
@@ -186,13 +187,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything. `broken` holds the parts that could not be gathered, with the reason."""
+    """All facts. `broken` holds the parts that could not be gathered, with the reason."""
 
     host: str = ""
     system: str = ""
     python: str = ""
     package: str = __version__
-    views: tuple[devices.View, ...] = ()  # the engine's, sysfs', pyverbs'
+    views: tuple[devices.View, ...] = ()  # by the engine, sysfs and pyverbs
     engine: Engine = field(default_factory=Engine)
     settings: Settings = field(default_factory=Settings)
     kernel: Kernel = field(default_factory=Kernel)

@@ -1,4 +1,4 @@
-"""A finding of `rdmacoll doctor`: what was seen, why it matters, the cure, and how to check it."""
+"""A finding of `rdmacoll doctor`: the observation, why it matters, the cure, and a command to check it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 @dataclass(frozen=True)
 class Finding:
-    """Without a cure when all is well."""
+    """A finding. If all is well, it has no cure."""
 
     name: str
     state: str
@@ -20,35 +20,35 @@ class Finding:
     cure: str = ""
     check: str = ""
     group: str = ""
-    is_standing: bool = False  # a note about the machine as it is, which comes behind those about faults
+    is_standing: bool = False  # a note about the machine itself, shown after notes about faults
 
     @property
     def urgency(self) -> int:
-        """Findings are shown by it: problems, notes, standing notes, and what is well."""
+        """The order of the page: 0 problem, 1 note, 2 standing note, 3 ok."""
         return 3 if self.state == OK else 0 if self.state == PROBLEM else 2 if self.is_standing else 1
 
     def fields(self) -> dict[str, str]:
-        """For JSON."""
+        """The fields for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "is_standing"}
 
 
 def ok(name: str, seen: str, *, why: str, check: str) -> Finding:
-    """Nothing to do; why it was looked at, and how to see it oneself."""
+    """A finding without a cure. why: the reason for the check. check: a command that shows the same."""
     return Finding(name, OK, seen, why, check=check)
 
 
 def note(name: str, seen: str, *, why: str, cure: str, check: str, is_standing: bool = False) -> Finding:
-    """Worth knowing; a training runs."""
+    """A finding that is worth knowing; a training runs."""
     return Finding(name, NOTE, seen, why, cure, check, is_standing=is_standing)
 
 
 def problem(name: str, seen: str, *, why: str, cure: str, check: str) -> Finding:
-    """A training fails, or does not use what is there."""
+    """A fault: a training fails, or does not use the hardware that is there."""
     return Finding(name, PROBLEM, seen, why, cure, check)
 
 
 def size_text(count: int) -> str:
-    """Bytes for a person.
+    """A number of bytes for people.
 
     >>> size_text(65536), size_text(1 << 30), size_text(1536), size_text(12)
     ('64 KiB', '1 GiB', '1.5 KiB', '12 B')
@@ -60,9 +60,10 @@ def size_text(count: int) -> str:
 
 
 def limit_cure(limit: Limit, need: int, raised: str, entry: str, otherwise: str = "") -> str:
-    """How to raise a limit to `need`: in the shell if the hard limit allows it, else as root.
+    """How to raise a limit to `need`: in the shell if the hard limit allows it, otherwise as root.
 
-    raised: the arguments of ulimit. entry: the line of limits.d. otherwise: more ways beside that.
+    raised: the arguments of ulimit. entry: the line of limits.d. otherwise: further ways, added to the second
+    text.
 
     >>> limit_cure(Limit(64, 4096), 1024, "-n 4096", "nofile 65536")
     'ulimit -n 4096 in the shell or script that starts the ranks'

@@ -1,4 +1,4 @@
-"""Gathers a `Machine`: each part by itself, so that one that breaks leaves the others."""
+"""Gathers a `Machine`. Each part is gathered by itself, so that a failing one leaves the others intact."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from rdmacoll.engine.errors import RdmacollError
 
 _CHILD_TIMEOUT_S = 30
 _TENSORFLOW_TIMEOUT_S = 300
-_IPC_LOCK = 14  # CAP_IPC_LOCK, the bit
+_IPC_LOCK = 14  # the bit of CAP_IPC_LOCK
 _MELLANOX, _NVIDIA = "0x15b3", "0x10de"  # PCI vendors
 _MODULES = ("ib_core", "ib_uverbs", "rdma_ucm", "rdma_rxe", "siw", "mlx4_ib", "mlx5_ib")
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "intel-tensorflow")
@@ -71,12 +71,12 @@ def _views() -> tuple[devices.View, ...]:
 
 
 def kernel_devices() -> devices.View:
-    """What the kernel lists, whether or not a program can use it."""
+    """The devices that the kernel lists, whether or not a program can use them."""
     return view(devices.SYSFS, lambda: device_views.sysfs_view(Path("/sys/class/infiniband")))
 
 
 def view(by: str, look: Callable[[], devices.View]) -> devices.View:
-    """What `look` returns; one observer that breaks leaves the others."""
+    """The view that `look` returns. If it raises, the view says so, and the other views stay."""
     try:
         return look()
     except Exception as error:
@@ -102,12 +102,13 @@ def _settings() -> Settings:
 
 
 def settings(loaded: library.Library) -> Settings:
-    """As the environment has them. Raises ConfigError."""
+    """The settings in this environment. Raises ConfigError."""
     return Settings(tuple(loaded.settings()))
 
 
 def _pci(sys: Path, vendor: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """The PCI addresses of a vendor's devices whose class begins so (0x02: network, 0x03: display)."""
+    """The PCI addresses of a vendor's devices whose class begins with one of `kinds` (0x02: network, 0x03:
+    display)."""
     folder = sys / "bus/pci/devices"
     if not folder.is_dir():
         return ()
@@ -119,9 +120,9 @@ def _pci(sys: Path, vendor: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def kernel(sys: Path, proc: Path, dev: Path) -> Kernel:
-    """The kernel's part, below these three roots."""
+    """The kernel's part. sys, proc and dev are the roots to read."""
     loaded = {line.split(" ")[0] for line in read(proc / "modules").splitlines()}
-    # A module that is built in shows in /sys/module only when it has parameters or a version.
+    # A built-in module shows in /sys/module only if it has parameters or a version.
     modules = [m for m in (*_MODULES, *PEER_MODULES) if m in loaded or (sys / "module" / m).is_dir()]
     if (sys / "class/infiniband_verbs").is_dir() and "ib_uverbs" not in modules:
         modules.append("ib_uverbs")
@@ -147,9 +148,9 @@ def _libibverbs() -> str:
 
 
 def memory(sys: Path, proc: Path, memlock: Limit) -> Memory:
-    """Locked memory and huge pages, below these roots."""
+    """Locked memory, huge pages and the group's limit. sys and proc are the roots to read."""
     status = dict(line.partition(":\t")[::2] for line in read(proc / "self/status").splitlines())
-    # The kernel asks for the capability in its first user namespace: a container's own root has it not.
+    # The kernel checks the capability in the first user namespace. The root of a container lacks it there.
     is_first_namespace = read(proc / "self/uid_map").split() == ["0", "0", "4294967295"]
     has_bit = bool(int(status.get("CapEff", "0"), 16) >> _IPC_LOCK & 1)
     meminfo = dict(line.partition(":")[::2] for line in read(proc / "meminfo").splitlines())
@@ -157,7 +158,7 @@ def memory(sys: Path, proc: Path, memlock: Limit) -> Memory:
     def number(name: str) -> int:
         return int((meminfo.get(name, "").split() or ["0"])[0])
 
-    # "always [madvise] never"
+    # The file reads "always [madvise] never".
     _, _, rest = read(sys / "kernel/mm/transparent_hugepage/enabled").partition("[")
     return Memory(
         memlock,
@@ -171,7 +172,8 @@ def memory(sys: Path, proc: Path, memlock: Limit) -> Memory:
 
 
 def congestion(proc: Path, chosen: str) -> Congestion:
-    """What the kernel says of TCP, below this root, and to this choice."""
+    """The kernel's congestion controls, read below `proc`. The kernel is asked for `chosen`, if it is
+    given."""
     ipv4 = proc / "sys/net/ipv4"
     allowed = read(ipv4 / "tcp_allowed_congestion_control").split()
     refusal = ""
@@ -184,8 +186,8 @@ def congestion(proc: Path, chosen: str) -> Congestion:
     return Congestion(read(ipv4 / "tcp_congestion_control").strip(), tuple(allowed), refusal)
 
 
-# Run by a child: reads 8 bytes of its parent, as ranks read each other's arrays. Not the other way round:
-# Yama's scope 1 lets a parent read its child, and still forbids ranks to read each other.
+# A child runs this. It reads 8 bytes of its parent, as ranks read each other's arrays. The other direction
+# would prove nothing: Yama's scope 1 lets a parent read its child and still forbids ranks to read each other.
 _READ_PARENT = """
 import ctypes, os, sys
 class Piece(ctypes.Structure):
@@ -218,14 +220,14 @@ def _child(arguments: list[str], timeout_s: float = _CHILD_TIMEOUT_S) -> subproc
 
 
 def _last_line(text: str) -> str:
-    """The line of the exception that has ended a child; where there is none, its last line. Libraries may
-    print more behind it."""
+    """The line of the exception that ended a child, or else its last line. Libraries may print more after
+    it."""
     lines = [line.strip() for line in text.strip().splitlines()]
     return next((line for line in reversed(lines) if _EXCEPTION.match(line)), (lines or ["no output"])[-1])
 
 
 def read_by_child(proc: Path) -> OneCopy:
-    """Lets a child really try."""
+    """Lets a child try a one-copy read of this process."""
     word = ctypes.c_uint64(int.from_bytes(os.urandom(8), "little"))
     numbers = [str(os.getpid()), str(ctypes.addressof(word)), str(word.value)]
     done = _child([sys.executable, "-I", "-S", "-c", _READ_PARENT, *numbers])
@@ -234,7 +236,7 @@ def read_by_child(proc: Path) -> OneCopy:
     return OneCopy(problem, int(scope) if scope else None)
 
 
-# In a child: an MPI under another MPI's launcher may abort the process that loads it.
+# A child runs this, since an MPI under another MPI's launcher may abort the process that loads it.
 _ASK_MPI = """
 import json
 import mpi4py
@@ -268,7 +270,7 @@ def _version(package: str) -> str:
         return ""
 
 
-# In a child: TensorFlow takes seconds and gigabytes, and this process needs neither.
+# A child runs this: loading TensorFlow takes seconds and gigabytes, and this process does not need it.
 _LOAD_OPS = """
 from rdmacoll.ops import _library
 _library._load()
@@ -306,7 +308,7 @@ def _start() -> Start:
 
 
 def gather(*, load_tensorflow: bool = False) -> Machine:
-    """This machine, as this process sees it."""
+    """The facts of this machine, as this process sees them."""
     sys_root, proc = Path("/sys"), Path("/proc")
     broken: dict[str, str] = {}
 

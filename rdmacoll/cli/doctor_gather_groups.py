@@ -1,4 +1,4 @@
-"""Gathers what the control group of this process grants: cores' time, and memory."""
+"""Gathers the limits of this process's control group: processor time and memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Callable, TypeVar
 from rdmacoll.cli.doctor_facts import Cores
 
 _Limit = TypeVar("_Limit")
-# Version 1 of control groups says "no limit" by a number close to 2^63.
+# Version 1 of control groups expresses "no limit" as a number close to 2^63.
 _NO_LIMIT = 1 << 60
 
 
 def read(path: Path) -> str:
-    """A file of /proc or /sys, stripped; empty where it is not there or not for us."""
+    """The text of a file of /proc or /sys, stripped. Empty if the file is missing or unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -21,7 +21,8 @@ def read(path: Path) -> str:
 
 
 def cores(sys: Path, proc: Path, allowed: tuple[int, ...]) -> Cores:
-    """The quota of this process's control group, version 1 or 2, below these roots."""
+    """The cores, with the quota of this process's control group, version 1 or 2. sys and proc are the
+    roots to read."""
     quotas = [
         *_quotas(sys / "fs/cgroup", _cgroup(proc, ""), _quota_v2),
         *_quotas(sys / "fs/cgroup/unified", _cgroup(proc, ""), _quota_v2),
@@ -35,7 +36,7 @@ def cores(sys: Path, proc: Path, allowed: tuple[int, ...]) -> Cores:
 
 
 def _count(ranges: str) -> int:
-    """How many numbers "0-3,8" holds."""
+    """The number of values in "0-3,8"."""
     total = 0
     for part in ranges.split(",") if ranges else ():
         first, _, last = part.partition("-")
@@ -44,7 +45,7 @@ def _count(ranges: str) -> int:
 
 
 def _cgroup(proc: Path, controller: str) -> str:
-    """This process's group: of the controller in version 1, or of version 2 with "".
+    """This process's group: the controller's group in version 1; with "", the group of version 2.
 
     >>> _cgroup(Path("/nowhere"), "cpu")
     '/'
@@ -57,8 +58,8 @@ def _cgroup(proc: Path, controller: str) -> str:
 
 
 def _quotas(mount: Path, group: str, quota: Callable[[Path], _Limit | None]) -> list[tuple[_Limit, str]]:
-    """The limits of the group and of all above it: the narrowest counts. Inside a container the mount may
-    begin at the group itself, and its path is not below."""
+    """The limits of the group and of all groups above it, of which the lowest counts. Inside a container
+    the mount may begin at the group itself. Then the group's path does not exist below the mount."""
     parts = [part for part in group.split("/") if part not in ("", "..")]
     folders = [mount.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
     return [(value, str(path)) for path in folders if (value := quota(path)) is not None]
@@ -75,7 +76,8 @@ def _quota_v1(folder: Path) -> float | None:
 
 
 def group_memory(sys: Path, proc: Path) -> tuple[int | None, str]:
-    """How many bytes all processes of the group may use, and the file that says so; (None, "") without."""
+    """The bytes that all processes of the group may use, and the file that holds the limit; (None, "")
+    without a limit."""
 
     def limit_in(name: str) -> Callable[[Path], tuple[int, str] | None]:
         def look(folder: Path) -> tuple[int, str] | None:

@@ -1,4 +1,4 @@
-"""Gathers what `rdmacoll doctor` knows of the network, of threads and of variables."""
+"""Gathers the facts of `rdmacoll doctor` about the network, threads and variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rdmacoll.cli.doctor_facts import UNLIMITED, Interface, Limit, Network, Thre
 from rdmacoll.cli.doctor_gather_groups import read
 from rdmacoll.engine.errors import RdmacollError
 
-_SIOCGIFADDR = 0x8915  # of an interface, by its name: its first address of IPv4
+_SIOCGIFADDR = 0x8915  # returns the first IPv4 address of an interface, by its name
 _IFF_UP = 1
 _RANKS_OF_A_NODE = (
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -32,12 +32,13 @@ def _address(name: str) -> str:
         try:
             found = fcntl.ioctl(one, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         except OSError:
-            return ""  # it has none
+            return ""  # the interface has no address
     return socket.inet_ntoa(found[20:24])
 
 
 def interfaces(sys: Path) -> tuple[Interface, ...]:
-    """Those that the kernel lists below this root, with this process's addresses."""
+    """The interfaces that the kernel lists below `sys`, with their addresses in this process's network
+    namespace."""
     folder = sys / "class/net"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return tuple(
@@ -68,7 +69,7 @@ def _number(text: str) -> int | None:
 
 
 def threads(variables: Mapping[str, str], limit: Limit) -> Threads:
-    """By the variables of OpenMP and of launchers."""
+    """The facts about threads, from the variables of OpenMP and of launchers."""
     ranks = (_number(variables.get(name, "")) for name in _RANKS_OF_A_NODE)
     asked = variables.get("OMP_NUM_THREADS", "").partition(",")[0]
     return Threads(_number(asked), next((count for count in ranks if count), 1), limit)
@@ -81,7 +82,8 @@ def limit_of(kind: int) -> Limit:
 
 
 def variables(found: Mapping[str, str], secret_file: str) -> Variables:
-    """What is wrong with TF_CONFIG and with the secret. No file is made."""
+    """The variables of other programs, and the faults of TF_CONFIG and of the secret. This creates no
+    file."""
     tf_config = secret = ""
     if found.get("TF_CONFIG", "").strip():
         try:
@@ -93,6 +95,6 @@ def variables(found: Mapping[str, str], secret_file: str) -> Variables:
             read_secret(secret_file)
         except RdmacollError as error:
             secret = str(error)
-    # Those of its launchers are a finding of the start.
+    # Variables of Horovod's launchers belong to a finding of the start.
     horovod = sorted(name for name in found if name.startswith("HOROVOD_"))
     return Variables(tuple(horovod), tf_config, secret)

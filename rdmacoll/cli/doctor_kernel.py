@@ -1,4 +1,4 @@
-"""The checks of `rdmacoll doctor` about the system under RDMA: the kernel's part, locked memory. Pure."""
+"""The checks of `rdmacoll doctor` about the system below RDMA: the kernel, locked memory. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rdmacoll.cli.doctor_findings import Finding, limit_cure, note, ok, problem,
 from rdmacoll.cli.doctor_rdma import grave, seen_devices, view_by
 from rdmacoll.cli.doctor_wish import rdma_wish
 
-_POOL_BYTES = 1 << 30  # RDMACOLL_BUF_SIZE, where it is not known
+_POOL_BYTES = 1 << 30  # RDMACOLL_BUF_SIZE, if it is not known
 _POOL_BYTES_MIN = 16 << 20
-# cpp/bootstrap/rdma_ability.cc: every rail pins the pool once, and a quarter of it once more.
+# cpp/bootstrap/rdma_ability.cc: every rail pins the pool once, and a quarter of the pool a second time.
 _PINNED_SHARE = 1.25
 
 

@@ -31,7 +31,7 @@ def loopback(machine: Machine) -> Iterator[Finding]:
 
 
 def host_name(machine: Machine) -> Iterator[Finding]:
-    """The address that this host's name stands for, by which other ranks may call it."""
+    """The address of this host's name, by which other ranks may connect to it."""
     found, name = machine.network, machine.host
     several = machine.start.launch is not None and machine.start.launch.size > 1
     make = problem if several else note
@@ -77,7 +77,7 @@ def _text(one: Interface) -> str:
 
 
 def interfaces(machine: Machine) -> Iterator[Finding]:
-    """Where the engine listens, and why there."""
+    """The interfaces on which the engine listens, and why."""
     wish = machine.settings.told("RDMACOLL_INTERFACE")
     port = machine.settings.told("RDMACOLL_PORT") or "any free port"
     present = [one for one in machine.network.interfaces if one.address and one.name != _LOOPBACK]

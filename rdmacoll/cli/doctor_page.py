@@ -13,19 +13,19 @@ from rdmacoll.cli.doctor_findings import NOTE, OK, PROBLEM, Finding
 
 _COLOURS = {OK: "green", NOTE: "yellow", PROBLEM: "red"}
 _STATE_WIDTH = len(PROBLEM)
-# By urgency; what is well has the title of its group.
+# Titles by urgency. Findings that are ok stand below the title of their group.
 _TITLES = {0: "Problems", 1: "Notes", 2: "Notes about the machine"}
 _WIDTH_MIN, _WIDTH_MAX = 50, 120  # longer lines are hard to read
 
 
 def lines(machine: Machine, findings: Sequence[Finding], width: int) -> Iterator[str]:
-    """The page: problems and notes, then what is well, by groups, in one line each."""
+    """The page: problems and notes, then the findings that are ok, one line each, by groups."""
     yield f"rdmacoll {machine.package} on {machine.host} ({machine.system}, Python {machine.python})"
     yield from finding_lines(findings, width)
 
 
 def finding_lines(findings: Sequence[Finding], width: int) -> Iterator[str]:
-    """Findings, what is amiss before the groups of what is well, and the summary."""
+    """The findings, faults before the groups that are ok, and the summary."""
     width = max(_WIDTH_MIN, min(width, _WIDTH_MAX))
     name_width = max((len(finding.name) for finding in findings), default=0)
     group = ""
@@ -58,11 +58,11 @@ def _block(finding: Finding, name_width: int, width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    # Neither paths nor options are broken: they are there to be copied.
+    # Paths and options stay in one piece, so that a user can copy them.
     return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """The last line: how many of each."""
+    """The last line: the number of problems, notes and ok."""
     count = {state: sum(finding.state == state for finding in findings) for state in (PROBLEM, NOTE, OK)}
     return f"{counted(count[PROBLEM], 'problem')}, {counted(count[NOTE], 'note')}, {count[OK]} ok."

@@ -36,12 +36,12 @@ from rdmacoll.cli.report import Findings, say
 from rdmacoll.cli.tournament import rounds_of
 from rdmacoll.engine.errors import ConfigError
 
-# Many short ones: what disturbs a few of them leaves the median alone.
+# Many short bursts: a disturbance of a few of them leaves the median alone.
 _CUT_BURSTS, _CUT_BURST_S = 9, 0.004
 
 
 def examine_pairs(timeout_s: float) -> Findings:
-    """Runs the tests on all ranks; rank 0 prints the page. `timeout_s` is the limit of one test."""
+    """Runs the tests on all ranks; rank 0 prints the page. `timeout_s` limits one test, in seconds."""
     with pairs.gathering() as here:
         if here.launch.size < 2:
             raise ConfigError(
@@ -50,7 +50,7 @@ def examine_pairs(timeout_s: float) -> Findings:
             )
         found = _paths(here, timeout_s)
         if here.launch.rank != 0:
-            # Its failure would make mpirun end rank 0 in the middle of the page.
+            # A failure of another rank would make mpirun end rank 0 in the middle of the page.
             return {"ok": True}
     findings = judge(found)
     say("\n".join(path_page.lines(found, findings, shutil.get_terminal_size().columns)))
@@ -97,7 +97,7 @@ def _ranks(here: Gathering) -> tuple[RankFacts, ...]:
 
 
 class _Tests:
-    """What is measured of every path. The settings are the user's, but for these."""
+    """The tests of each path. They set a few settings; the others are the user's."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -107,14 +107,15 @@ class _Tests:
         return self._test(transport, {}, LATENCY | BANDWIDTH, (LATENCY_BYTES, BANDWIDTH_BYTES))
 
     def cut(self, acc_size: int) -> pairs.Test:
-        """The exchange of each size, eager or by rendezvous as `acc_size` says."""
+        """The exchange of each size. The cut at `acc_size` makes all of them eager or all of them
+        rendezvous."""
         test = self._test("rdma", {"acc_size": acc_size}, EXCHANGE, CUT_SIZES)
         return replace(test, repeats=_CUT_BURSTS, burst_s=_CUT_BURST_S)
 
     def _test(
         self, transport: str, settings: dict[str, object], measures: int, sizes: Sequence[int]
     ) -> pairs.Test:
-        # Whoever connects gives up before the whole test does: it knows the cause.
+        # The connecting end gives up before the whole test does, because it knows the cause.
         own = {"transport": transport, "start_timeout_s": self._timeout_s / 2, **settings}
         return pairs.Test(own, measures, sizes, patience_s=self._timeout_s / 2, limit_s=self._timeout_s)
 

@@ -16,23 +16,23 @@ _FALLBACK = "TCP and shared memory carry the data"
 
 
 def view_by(machine: Machine, name: str) -> View:
-    """The devices as this observer lists them."""
+    """The view of the observer `name`: its list of devices."""
     return next((view for view in machine.views if view.by == name), View(name, problem="not asked"))
 
 
 def seen_devices(machine: Machine) -> tuple[Device, ...]:
-    """The devices as the kernel lists them; as another observer does where sysfs is hidden."""
+    """The devices as the kernel lists them. If sysfs is hidden, another observer's list."""
     views = (view_by(machine, SYSFS), *machine.views)
     return next((view.devices for view in views if view.devices), ())
 
 
 def grave(machine: Machine) -> Callable[..., Finding]:
-    """A fault of RDMA is a note where it is turned off, else a problem."""
+    """The maker of a finding for a fault of RDMA: a note if RDMA is turned off, otherwise a problem."""
     return note if rdma_wish(machine.settings).off else problem
 
 
 def devices(machine: Machine) -> Iterator[Finding]:
-    """Which there are."""
+    """The RDMA devices of this machine."""
     found = seen_devices(machine)
     wish = rdma_wish(machine.settings)
     if found:
@@ -101,14 +101,16 @@ _PORT_CURES = {
 
 
 def unusable(device: Device, port: Port) -> str:
-    """Why a port cannot carry data, as the engine says; by its state alone where it sees no port."""
+    """Why a port cannot carry data, in the engine's words. If the engine does not see the port, its state
+    decides."""
     if device.unusable or port.unusable is not None:
         return device.unusable or port.unusable or ""
     return "" if port.state == "active" else f"is {port.state}"
 
 
 def _judged(machine: Machine) -> list[tuple[Device, Port]]:
-    """All ports, by the engine's account where it has one; what it does not know is the kernel's."""
+    """All ports as the engine judges them. Ports that the engine does not know are as the kernel lists
+    them."""
     engine = {device.name: device for device in view_by(machine, ENGINE).devices}
     found = []
     for device in seen_devices(machine):
@@ -119,8 +121,8 @@ def _judged(machine: Machine) -> list[tuple[Device, Port]]:
 
 
 def ports(machine: Machine) -> Iterator[Finding]:
-    """Each port: an unusable one is a note where another one is usable, else a problem."""
-    # pyverbs and the engine know the MTU, which sysfs does not show.
+    """Each port. An unusable port is a note if another port is usable, otherwise a problem."""
+    # pyverbs and the engine know the MTU; sysfs does not show it.
     mtus = {
         (device.name, port.number): port.active_mtu
         for view in machine.views
@@ -165,7 +167,7 @@ def _port_cure(settings: Settings, device: Device, port: Port, why_not: str) -> 
 
 
 def choice(machine: Machine) -> Iterator[Finding]:
-    """Which ports the engine chooses, and why, in its own words."""
+    """The ports that the engine chooses, with its own reasons."""
     if not seen_devices(machine):
         return
     wish = rdma_wish(machine.settings)
@@ -219,7 +221,7 @@ def _chosen(rail: Rail) -> Finding:
 
 
 def views(machine: Machine) -> Iterator[Finding]:
-    """Whether those who look at the devices see the same."""
+    """Whether all observers see the same devices."""
     for view in machine.views:
         if view.is_broken:
             yield note(

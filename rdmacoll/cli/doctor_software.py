@@ -41,7 +41,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
 
 
 def settings(machine: Machine) -> Iterator[Finding]:
-    """What the user set."""
+    """The settings of the user."""
     found = machine.settings
     if found.problem:
         yield problem(
@@ -133,7 +133,7 @@ def _op_library(machine: Machine) -> Iterator[Finding]:
 
 
 def keras(machine: Machine) -> Iterator[Finding]:
-    """Keras 3, or the Keras 2 of old."""
+    """Keras 3 or Keras 2."""
     found = machine.packages
     legacy = f", tf-keras {found.tf_keras}" if found.tf_keras else ""
     if not found.tensorflow:

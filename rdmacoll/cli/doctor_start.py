@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rdmacoll.cli.doctor_facts import Machine, Mpi
 from rdmacoll.cli.doctor_findings import Finding, note, ok, problem
 
-# Launchers and libraries of one family start each other's processes.
+# A launcher and a library of one family work together.
 _FAMILIES = {"Open MPI": "Open MPI", "MPICH": "PMI", "Intel MPI": "PMI", "MVAPICH": "PMI"}
 
 
@@ -30,7 +30,7 @@ def start(machine: Machine) -> Iterator[Finding]:
 
 
 def tf_config(machine: Machine) -> Iterator[Finding]:
-    """Whether TF_CONFIG can be read, where it is set."""
+    """Whether TF_CONFIG can be read, if it is set."""
     if machine.variables.tf_config:
         yield problem(
             "TF_CONFIG",
@@ -42,7 +42,7 @@ def tf_config(machine: Machine) -> Iterator[Finding]:
 
 
 def horovod(machine: Machine) -> Iterator[Finding]:
-    """Variables of Horovod, which are not read here."""
+    """Variables of Horovod, which rdmacoll ignores."""
     found = machine.variables.horovod
     if found:
         yield note(
@@ -56,7 +56,7 @@ def horovod(machine: Machine) -> Iterator[Finding]:
 
 
 def secret(machine: Machine) -> Iterator[Finding]:
-    """Whether the file of the job's secret can be used, where there is one."""
+    """Whether the file of the job's secret can be used, if it exists."""
     if machine.variables.secret:
         yield problem(
             "secret",
@@ -68,7 +68,7 @@ def secret(machine: Machine) -> Iterator[Finding]:
 
 
 def flavour(text: str) -> tuple[str, str]:
-    """(which MPI, its version) of what `mpirun --version` or MPI_Get_library_version says.
+    """(the MPI's name, its version), from the output of `mpirun --version` or MPI_Get_library_version.
 
     >>> flavour("mpirun (Open MPI) 4.1.4"), flavour("MPICH Version:      4.0.2")
     (('Open MPI', '4.1.4'), ('MPICH', '4.0.2'))
@@ -85,15 +85,15 @@ def flavour(text: str) -> tuple[str, str]:
 
 
 def _fits(launcher: tuple[str, str], library: tuple[str, str]) -> bool:
-    """Whether ranks that this launcher starts find each other with this library."""
+    """Whether ranks of this launcher find each other with this library."""
     if _FAMILIES.get(launcher[0], launcher[0]) != _FAMILIES.get(library[0], library[0]):
         return False
-    # Open MPI 5 launches by another protocol than 4.
+    # The launch protocol of Open MPI 5 is not that of Open MPI 4.
     return launcher[0] != "Open MPI" or launcher[1].split(".")[0] == library[1].split(".")[0]
 
 
 def mpi(machine: Machine) -> Iterator[Finding]:
-    """The launcher, mpi4py's MPI, and whether they fit."""
+    """The launcher, mpi4py's MPI, and whether they fit each other."""
     found = machine.mpi
     launched = machine.start.launch is not None and "MPI" in machine.start.launch.by
     by_hand = "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS start ranks without MPI"

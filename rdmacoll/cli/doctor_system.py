@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from rdmacoll.cli.doctor_facts import UNLIMITED, Machine
 from rdmacoll.cli.doctor_findings import Finding, limit_cure, note, ok, problem, size_text
 
-# Descriptors: the engine keeps some for each peer, Python and TensorFlow some hundred.
+# Descriptors: the engine keeps some for each peer; Python and TensorFlow keep hundreds.
 _FILES_TIGHT, _FILES_FEW = 1024, 256
-_THREADS_FEW = 256  # processes and threads of a user
+_THREADS_FEW = 256  # processes and threads of the user
 
 
 def cores(machine: Machine) -> Iterator[Finding]:
-    """How many cores, and for how much of the time."""
+    """The number of cores, and the quota of their time."""
     found = machine.cores
     check = "cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us"
     count = len(found.allowed)
@@ -35,7 +35,7 @@ def cores(machine: Machine) -> Iterator[Finding]:
 
 
 def binding(machine: Machine) -> Iterator[Finding]:
-    """Whether a launcher tied this process to one core."""
+    """Whether a launcher bound this process to one core."""
     found = machine.cores
     check = "taskset -cp $$; mpirun --report-bindings -np 2 true"
     if len(found.allowed) != 1 or found.online == 1:
@@ -54,7 +54,7 @@ def binding(machine: Machine) -> Iterator[Finding]:
 
 
 def huge_pages(machine: Machine) -> Iterator[Finding]:
-    """What the kernel offers."""
+    """Huge pages of the kernel."""
     found = machine.memory
     check = "cat /sys/kernel/mm/transparent_hugepage/enabled"
     reserved = "none reserved"
@@ -100,7 +100,7 @@ def one_copy(machine: Machine) -> Iterator[Finding]:
 
 
 def congestion(machine: Machine) -> Iterator[Finding]:
-    """By which congestion control TCP connections send."""
+    """The congestion control of TCP connections."""
     system = machine.congestion
     chosen = machine.settings.given("RDMACOLL_TCP_CONGESTION")
     check = "sysctl net.ipv4.tcp_congestion_control net.ipv4.tcp_allowed_congestion_control"
@@ -136,7 +136,7 @@ def congestion(machine: Machine) -> Iterator[Finding]:
 
 
 def memory(machine: Machine) -> Iterator[Finding]:
-    """How much memory the control group grants."""
+    """The memory that the control group grants."""
     limit, given = machine.memory.group_limit, machine.settings.given("RDMACOLL_BUF_SIZE")
     pool = int(machine.settings.value("RDMACOLL_BUF_SIZE") or 0)
     check = f"cat {machine.memory.group_file or '/sys/fs/cgroup/memory.max'}"
@@ -160,7 +160,7 @@ def _number(limit: int) -> str:
 
 
 def threads(machine: Machine) -> Iterator[Finding]:
-    """Whether threads have room: cores, and the limit of their number."""
+    """Whether threads have room: the cores, and the limit of their number."""
     found, count = machine.threads, len(machine.cores.allowed)
     soft = found.limit.soft
     check = "ulimit -u; env | grep OMP_NUM_THREADS"
@@ -188,7 +188,7 @@ def threads(machine: Machine) -> Iterator[Finding]:
 
 
 def files(machine: Machine) -> Iterator[Finding]:
-    """How many descriptors this process may have."""
+    """The number of descriptors that this process may open."""
     soft, hard = machine.files.soft, machine.files.hard
     why = "each rank keeps connections to its peers, and TensorFlow opens many files of its own"
     check = "ulimit -n, on each node and as the ranks are started"

@@ -1,4 +1,4 @@
-"""What the settings say of RDMA: it is turned off, welcome where all ranks have it, or demanded. Pure."""
+"""The settings' decision on RDMA: turned off, used if all ranks have it, or demanded. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from rdmacoll.cli.doctor_facts import Settings
 
 @dataclass(frozen=True)
 class RdmaWish:
-    """Neither of the two: RDMA is welcome. The texts are what the user wrote: "TF_RDMA_DEV_NAME=mlx5_0"."""
+    """The decision on RDMA. If both fields are empty, RDMA is used where all ranks have it. The texts are
+    the user's words: "TF_RDMA_DEV_NAME=mlx5_0"."""
 
-    off: str = ""  # what turns it off
-    demands: tuple[str, ...] = ()  # what makes RDMA that cannot be used an error at the start
+    off: str = ""  # the setting that turns RDMA off
+    demands: tuple[str, ...] = ()  # settings that make unusable RDMA an error at the start
 
     @property
     def demanded(self) -> str:
-        """For sentences, up to the verb; empty where nothing demands it.
+        """The subject and verb of a sentence; empty if no setting demands RDMA.
 
         >>> RdmaWish(demands=("A=1",)).demanded, RdmaWish(demands=("A=1", "B=2")).demanded
         ('A=1 demands', 'A=1 and B=2 demand')
@@ -26,7 +27,7 @@ class RdmaWish:
 
     @property
     def cure(self) -> str:
-        """How to demand it no more; empty where nothing demands it.
+        """The advice that ends the demand; empty if no setting demands RDMA.
 
         >>> RdmaWish(demands=("A=1", "B=2")).cure
         'unset A and B'
@@ -36,8 +37,9 @@ class RdmaWish:
 
 
 def rdma_wish(settings: Settings) -> RdmaWish:
-    """The rule of cpp/base/config_relations.cc: what turns RDMA off is above all that asks for it. (That
-    RDMACOLL_TRANSPORT names it and RDMACOLL_RDMA forbids it is refused before.)"""
+    """The rule of cpp/base/config_relations.cc: a setting that turns RDMA off overrides all that ask for
+    it. The engine refuses RDMACOLL_TRANSPORT with rdma together with RDMACOLL_RDMA=false, so that pair
+    cannot occur."""
     if settings.given("RDMACOLL_RDMA") == "false":
         return RdmaWish(off=settings.told("RDMACOLL_RDMA"))
     transports = settings.given("RDMACOLL_TRANSPORT")

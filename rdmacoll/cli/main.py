@@ -26,7 +26,7 @@ from rdmacoll.cli.selftest import selftest
 from rdmacoll.cli.serve import serve
 from rdmacoll.version import __version__
 
-# A launcher that sees one rank fail ends the others: rank 0 gets this long to say why.
+# If one rank fails, the launcher ends the others. Rank 0 gets this long to print the reason.
 SPEAKER_GRACE_S = 5.0
 
 
@@ -50,11 +50,11 @@ commands.add_command(serve)
 
 
 def main() -> None:
-    """Runs the command line, and leaves. Wrong usage is the same on all ranks: rank 0 says it."""
+    """Runs the command line and exits. Wrong usage is the same on all ranks, so rank 0 alone prints it."""
     try:
         sys.exit(commands.main(prog_name="rdmacoll", standalone_mode=False) or 0)
     except click.ClickException as error:
-        # Rank 0 is none of the servers, but one of their workers.
+        # A server is never rank 0: rank 0 is one of its workers.
         is_server = error.ctx is not None and error.ctx.command is serve  # type: ignore[attr-defined]
         if is_speaker() or is_server:
             error.show()

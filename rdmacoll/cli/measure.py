@@ -21,28 +21,28 @@ _WARM_UP_CALLS = 3
 
 
 class Contestant(Protocol):
-    """A library that has the collectives."""
+    """A library with the collectives."""
 
     name: str
     version: str
 
     def prepare(self, kind: Kind, given: Array, count: int) -> Run:
-        """A call that gives `given`; count: the size in elements."""
+        """A call whose input is `given`. count: the size in elements."""
 
 
 class OwnContestant:
-    """This library, by prepared calls."""
+    """This library, through prepared calls."""
 
     name = "rdmacoll"
     version = ""
 
     def prepare(self, kind: Kind, given: Array, count: int) -> Run:
-        """With its arrays looked up before, as the peers' are."""
+        """The prepared call. It looks its arrays up beforehand, as the peers' calls do."""
         return kind.ours(given)
 
 
 class MpiContestant:
-    """MPI through mpi4py's upper-case calls: the same input, and outputs that are there already."""
+    """MPI through mpi4py's upper-case calls, with the same input. The outputs are allocated beforehand."""
 
     def __init__(self, name: str, product: str) -> None:
         mpi = bootstrap.mpi_module()
@@ -58,7 +58,7 @@ class MpiContestant:
         self._mpi = mpi
 
     def prepare(self, kind: Kind, given: Array, count: int) -> Run:
-        """Buffers with their datatype, so that mpi4py need not look for it."""
+        """The call. Its buffers name their datatype, so that mpi4py does not search for it."""
         return kind.mpi(self._mpi, given, count, here())
 
 
@@ -69,14 +69,15 @@ def here() -> Place:
 
 @dataclass
 class Cell:
-    """What one library did at one size: seconds per call of each turn, and wrong values."""
+    """The result of one library at one size: seconds per call of each turn, and the number of wrong
+    values."""
 
     seconds: list[float] = field(default_factory=list)
     wrong: int = 0
 
 
 def check(kind: Kind, run: Run, given: Array, turn: int) -> int:
-    """Calls with fresh values of this turn; how many results are wrong, here."""
+    """Calls once with the values of this turn. Returns the number of wrong results on this rank."""
     values = []
     for rank in range(world.size()):
         values.append(np.empty_like(given))
@@ -96,7 +97,8 @@ def _slowest(seconds: float) -> float:
 
 
 def timed(run: Run, given: Array, calls: int) -> tuple[float, int]:
-    """(seconds per call at the slowest rank, wrong values) of a burst, on zeros that must stay zeros."""
+    """Times a burst of calls on zeros, which must stay zeros. Returns (seconds per call at the slowest
+    rank, wrong values on this rank)."""
     given[:] = 0
     result: Array | None = None
     engine.barrier()
@@ -117,7 +119,7 @@ def _calls_for(run: Run, given: Array, burst_s: float) -> int:
 
 @dataclass(frozen=True)
 class Entry:
-    """What takes turns: a call, what it gives, and what it must get."""
+    """One participant of the turns: the collective, the call, and the call's input."""
 
     kind: Kind
     run: Run
@@ -133,14 +135,15 @@ def interleaved(
     turns: int,
     burst_s: float,
 ) -> list[Cell]:
-    """Lets all take turns on one input."""
+    """Lets all contestants take turns on one input of `count` elements. burst_s: seconds."""
     given = allocate(kind.given(count, here()), np.dtype(np.float32))
     runs = [contestant.prepare(kind, given, count) for contestant in contestants]
     return take_turns([Entry(kind, run, given) for run in runs], turns=turns, burst_s=burst_s)
 
 
 def take_turns(entries: list[Entry], *, turns: int, burst_s: float) -> list[Cell]:
-    """A burst of each, in each turn; who begins alternates. Wrong values are summed over ranks."""
+    """Measures a burst of each entry in each turn. The order alternates. Wrong values are summed over the
+    ranks."""
     cells = [Cell() for _ in entries]
     counts = [_calls_for(entry.run, entry.given, burst_s) for entry in entries]
     for turn in range(turns):

@@ -13,11 +13,11 @@ from rdmacoll.cli.doctor_findings import Finding, note, ok, problem, size_text
 from rdmacoll.cli.paths import RDMA, TCP, Path, Paths, RailFacts, RankFacts
 
 AGAIN = "mpirun ... rdmacoll doctor --pair"
-_SLOW = 0.5  # of the median of its like
-_CUT_FACTOR = 4  # a cut in use that is so far from the measured one is worth a word
-# What the engine's sentences say (cpp/transport/rdma): nobody acknowledges, or the kernel finds no way.
+_SLOW = 0.5  # share of the median of similar paths
+_CUT_FACTOR = 4  # a cut in use that differs by this factor from the measured one is reported
+# Parts of the engine's messages (cpp/transport/rdma): no acknowledgement, or no route in the kernel.
 _NO_ANSWER, _NO_WAY = "no answer from the other end", "cannot be set up"
-# What the test of a path says (cpp/probe/pair_probe.cc) once its two ends have met.
+# Parts of the messages of the path test (cpp/probe/pair_probe.cc) after its two ends have met.
 _IS_LATE, _LOSES = "was not done within", "the path loses what is sent"
 _UNREACHABLE = ("unreachable", "no route to host")
 
@@ -33,11 +33,11 @@ def judge(found: Paths) -> list[Finding]:
 
 
 def without_rdma(found: Paths) -> Iterator[Finding]:
-    """Ranks that cannot use RDMA, and why."""
+    """The ranks that cannot use RDMA, and why."""
     unable = [rank for rank in found.ranks if rank.obstacle]
     if not unable:
         return
-    # A rank that has devices says more of what is wrong than one that has none.
+    # The reason of a rank with devices explains more than that of a rank without.
     first = next((rank for rank in unable if rank.has_devices and not rank.is_off), unable[0])
     seen = f"not tested with {_ranks(unable)}. {first.text}: {first.obstacle.rstrip('.')}"
     why = "a rank that cannot use RDMA keeps all ranks on TCP"
@@ -63,7 +63,8 @@ def _ranks(ranks: Sequence[RankFacts]) -> str:
 
 
 def broken(found: Paths, transport: str) -> Iterator[Finding]:
-    """Paths that carry nothing: a rank all of whose paths fail is one finding, every other path is one."""
+    """Paths that carry nothing. A rank without any working path is one finding; each other path is one
+    finding."""
     paths = found.over(transport)
     failed = [path for path in paths if not path.is_ok]
     if not paths:
@@ -75,7 +76,8 @@ def broken(found: Paths, transport: str) -> Iterator[Finding]:
     told: set[int] = set()
     for path in failed:
         cut_off = [rank for rank in path.ranks if rank not in works]
-        # Where one end reaches others and this one reaches nobody, it is this one's fault.
+        # If one end of the path reaches other ranks and the other end reaches none, the fault is at the
+        # latter.
         alone = cut_off[0] if len(cut_off) == 1 and len(found.ranks) > 2 else None
         if alone is not None and alone in told:
             continue
@@ -124,7 +126,7 @@ def _tcp_cause(low: RankFacts, high: RankFacts, causes: str) -> tuple[str, str, 
 
 def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
     low, high = (found.ranks[rank] for rank in path.ranks)
-    if not low.rails or not high.rails:  # the sentence of the path says all that is known
+    if not low.rails or not high.rails:  # the message of the path says all that is known
         return "RDMA is used where all ranks can", "see the sentence", AGAIN
     mine, theirs = low.rails[0], high.rails[0]
     check = _check(low, mine, theirs)
@@ -173,20 +175,20 @@ def _rdma_cause(found: Paths, path: Path) -> tuple[str, str, str]:
 
 
 def _kind(gid: Gid) -> str:
-    """What both ends of a path must have in common."""
+    """The kind of a GID. Both ends of a path must have the same."""
     address = "IPv4" if gid.is_ipv4 else "link-local" if gid.is_link_local else "IPv6"
     return f"{GID_TYPE_TEXT.get(gid.type, gid.type)} {address}"
 
 
 def _network(gid: Gid) -> object:
-    """The network that a GID is probably of: its prefix is not known here."""
+    """The probable network of a GID. Its prefix is not known here: /24 for IPv4, /64 for IPv6."""
     address = ipaddress.IPv6Address(gid.gid)
     mapped = address.ipv4_mapped
     return ipaddress.ip_network(f"{mapped}/24" if mapped else f"{address}/64", strict=False)
 
 
 def _outlier(found: Paths, low: RankFacts, high: RankFacts) -> tuple[RankFacts, RankFacts]:
-    """(the rank whose GID fewer ranks have the like of, the other one)."""
+    """(the rank with the rarer kind of GID, the other rank)."""
     kinds = Counter(_kind(rank.rails[0].gid) for rank in found.ranks if rank.rails)
 
     def standing(rank: RankFacts) -> tuple[int, bool, bool]:
@@ -215,7 +217,8 @@ def _check(low: RankFacts, mine: RailFacts, theirs: RailFacts) -> str:
 
 
 def slow(found: Paths, transport: str) -> Iterator[Finding]:
-    """Directions of paths that are far slower than the like of them: between hosts, or within one."""
+    """Directions of paths that are far slower than similar paths: those between hosts, or those within
+    one."""
     for is_within in (False, True):
         like = [
             path
@@ -248,7 +251,7 @@ def _slow(found: Paths, path: Path, usual: float) -> Finding:
 
 
 def _load_of(low: RankFacts, high: RankFacts) -> str:
-    """What to look at where a path is slow."""
+    """The advice for a slow path."""
     if low.host == high.host:
         return (
             "see what else runs on the host (top), and to which cores its ranks are bound (mpirun "
@@ -261,7 +264,7 @@ def _load_of(low: RankFacts, high: RankFacts) -> str:
 
 
 def cut(found: Paths) -> Iterator[Finding]:
-    """The size up to which a copy is cheaper than a round trip, as measured, beside the one in use."""
+    """The largest size for which a copy is cheaper than a round trip, as measured, beside the one in use."""
     measured, used = found.cut_bytes(), found.acc_size
     if measured is None or used is None:
         return

@@ -73,7 +73,7 @@ def _transport(transport: str, paths: dict[tuple[int, int], Path], count: int, w
 
 
 def _extremes(transport: str, paths: list[Path]) -> Iterator[str]:
-    """Where a matrix is too wide for the page."""
+    """The summary that replaces a matrix too wide for the page."""
     title = click.style(transport, bold=True)
     yield f"{title} {counted(len(paths), 'path')}; all of them are in the file of --json"
     if not paths:

@@ -1,4 +1,4 @@
-"""What `rdmacoll doctor --pair` knows of ranks and of the paths between them, as plain values."""
+"""The facts of `rdmacoll doctor --pair` about ranks and the paths between them, as plain values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CUT_SIZES = tuple(1 << power for power in range(10, 17))  # 1 KiB to 64 KiB
 
 @dataclass(frozen=True)
 class RailFacts:
-    """A port that carries RDMA: its text in the engine's words, its GID, and what it has to choose from."""
+    """A port that carries RDMA: its text in the engine's words, its GID, and all GIDs of the port."""
 
     text: str
     gid: Gid
@@ -27,29 +27,30 @@ class RailFacts:
 
 @dataclass(frozen=True)
 class RankFacts:
-    """A rank: where it is, and by which ports it uses RDMA, or why it does not."""
+    """A rank: its host, and its RDMA ports or the reason why it has none."""
 
     rank: int
     host: str
     rails: tuple[RailFacts, ...] = ()
-    obstacle: str = ""  # why no RDMA; empty: it can be used
-    has_devices: bool = False  # in the kernel, whether or not a program can use them
-    is_off: bool = False  # by its settings
+    obstacle: str = ""  # why the rank cannot use RDMA; empty: it can
+    has_devices: bool = False  # the kernel or the engine lists devices, usable or not
+    is_off: bool = False  # the rank's settings turn RDMA off
     demanded: str = ""  # "TF_RDMA_ENABLED=true demands": RDMA that cannot be used is an error at the start
-    demand_cure: str = ""  # how to demand it no more
+    demand_cure: str = ""  # the advice that ends the demand
 
     @property
     def text(self) -> str:
-        """For sentences."""
+        """The rank in a sentence."""
         return f"rank {self.rank} ({self.host})"
 
     def fields(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields for JSON."""
         return asdict(self)
 
 
 def rank_facts(rank: int, host: str, view: View, kernel: View, wish: RdmaWish) -> RankFacts:
-    """From what the engine sees and chooses at that rank, what the kernel lists, and what is asked for."""
+    """The facts of a rank. view: the engine's view and choice. kernel: the kernel's list. wish: the
+    settings' decision."""
     obstacle = f"it is turned off ({wish.off})" if wish.off else ""
     rails = []
     for rail in view.rails:
@@ -81,15 +82,16 @@ def rank_facts_from(fields: Mapping[str, Any]) -> RankFacts:
 
 @dataclass(frozen=True)
 class Cut:
-    """Times of the exchange of each size, all eager and all by rendezvous."""
+    """Times of the exchange of each size: all eager, and all by rendezvous."""
 
     eager_us: tuple[float, ...]
     rendezvous_us: tuple[float, ...]
 
     @property
     def eager_bytes(self) -> int:
-        """The largest size up to which eager is faster; half of the smallest where it never is. One size
-        alone at which the times cross may be chance: the next one has to agree."""
+        """The largest size up to which eager is faster, in bytes. If eager is never faster, half of the
+        smallest size. One size alone at which the times cross may be chance, so the next size has to
+        agree."""
         slower = [eager >= rendezvous for eager, rendezvous in zip(self.eager_us, self.rendezvous_us)]
         for place, size in enumerate(CUT_SIZES):
             if all(slower[place : place + 2]):
@@ -99,7 +101,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Path:
-    """The path between two ranks over one transport: numbers, or the sentences of both ends."""
+    """The path between two ranks over one transport: its numbers, or the messages of both ends."""
 
     ranks: Pair
     transport: str
@@ -113,7 +115,7 @@ class Path:
 
     @property
     def is_ok(self) -> bool:
-        """Whether there are numbers."""
+        """Whether the path has numbers."""
         return self.problems == ("", "")
 
     def speed(self, source: int) -> float:
@@ -126,12 +128,13 @@ class Path:
         return (self.forward, (low, high)), (self.back, (high, low))
 
     def causes(self) -> str:
-        """What went wrong, once. That the other end has closed is what follows from its own sentence."""
+        """The messages of both ends, each once. The message that the peer closed its connection follows
+        from the peer's own message, and is left out if there is one."""
         told = list(dict.fromkeys(problem for problem in self.problems if problem))
         return " ".join([text for text in told if "closed its connection" not in text] or told)
 
     def fields(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields for JSON."""
         fields = asdict(self)
         if self.cut is not None:
             fields["cut"].update(sizes=CUT_SIZES, eager_bytes=self.cut.eager_bytes)
@@ -139,7 +142,7 @@ class Path:
 
 
 def path_of(pair: Pair, transport: str, outcome: Outcome) -> Path:
-    """From a test of LATENCY_BYTES and BANDWIDTH_BYTES."""
+    """The path, from a test of LATENCY_BYTES and BANDWIDTH_BYTES."""
     if not outcome.is_ok:
         return Path(pair, transport, problems=outcome.problems)
     rows = {row["bytes"]: row for row in outcome.found["rows"]}
@@ -156,7 +159,7 @@ def path_of(pair: Pair, transport: str, outcome: Outcome) -> Path:
 
 
 def cut_of(eager: Outcome, rendezvous: Outcome) -> Cut | None:
-    """From two tests of CUT_SIZES, or None when one of them failed."""
+    """The cut, from two tests of CUT_SIZES; None if one of them failed."""
     if not (eager.is_ok and rendezvous.is_ok):
         return None
     times = [
@@ -167,7 +170,7 @@ def cut_of(eager: Outcome, rendezvous: Outcome) -> Cut | None:
 
 @dataclass(frozen=True)
 class Paths:
-    """Everything: ranks by number, paths, and whether somebody has set the eager cut."""
+    """All facts: ranks by number, paths, and whether the user set the eager cut."""
 
     ranks: tuple[RankFacts, ...]
     paths: tuple[Path, ...]
@@ -176,16 +179,16 @@ class Paths:
     seconds: float = field(default=0.0, compare=False)
 
     def over(self, transport: str) -> list[Path]:
-        """Those of one transport."""
+        """The paths of one transport."""
         return [path for path in self.paths if path.transport == transport]
 
     @property
     def acc_size(self) -> int | None:
-        """The eager cut in use: the median of the paths'; None where RDMA has none."""
+        """The eager cut in use, in bytes: the median of the paths'; None if no path over RDMA works."""
         cuts = [path.acc_size for path in self.over(RDMA) if path.is_ok]
         return statistics.median_low(cuts) if cuts else None
 
     def cut_bytes(self) -> int | None:
-        """The measured cut: the median of the pairs', a power of 2; None where nothing was measured."""
+        """The measured cut in bytes, a power of 2: the median of the pairs'; None if nothing was measured."""
         cuts = [path.cut.eager_bytes for path in self.paths if path.cut is not None]
         return statistics.median_low(cuts) if cuts else None

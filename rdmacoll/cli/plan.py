@@ -1,4 +1,4 @@
-"""`rdmacoll plan`: which algorithm would run, what each costs, and what one rank does."""
+"""`rdmacoll plan`: the algorithm that would run, the cost of each algorithm, and the steps of one rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rdmacoll.engine.operators import REDUCIBLE, Sum, is_reducible
 _OF_WHOM = "Of each rank; of an allgather or gather: of all together; of a scatter: the root's."
 _NETWORKS = ("rdma", "tcp")
 _DTYPES = [name for name in REDUCIBLE if is_reducible(name, Sum)]
-# What the words of a schedule mean; the rest of a line is where from, where to, and after which steps.
+# The meaning of the words of a schedule. The rest of a line is the source, the target, and the steps before.
 _WORDS = {
     "send": "its bytes go to that rank",
     "receive": "the next bytes of that rank come here",

@@ -1,4 +1,4 @@
-"""What collectives must give, computed with numpy from every rank's data."""
+"""The expected results of collectives, computed with numpy from the data of all ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def dtype_of(name: str) -> np.dtype[Any] | None:
 
 
 def data_of(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) -> Array:
-    """A rank's values: different on every rank, for every seed."""
+    """A rank's values: they differ by rank and by seed."""
     source = np.random.default_rng([seed, rank, *shape])
     values: Any
     if dtype.kind in "iu":
@@ -52,7 +52,7 @@ def data_of(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any], seed: int) 
 
 
 def _around_one(source: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    """Values of 0.5 to 1.5 in size, of both signs: products of many stay in range."""
+    """Values of magnitude 0.5 to 1.5 with either sign, so that products of many stay in range."""
     values = source.uniform(-1.0, 1.0, shape)
     return values + np.copysign(0.5, values)
 
@@ -62,7 +62,8 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def reduced(arrays: list[Array], op: ReduceOp) -> Array:
-    """The reduction: integers exactly (wrapping), booleans too, floats in float64, complex in complex128."""
+    """The reduction: exact (wrapping) for integers and booleans, in float64 for floats, in complex128 for
+    complex."""
     if arrays[0].dtype.kind in "iub":
         with np.errstate(over="ignore"):
             return np.asarray(functools.reduce(_PAIRWISE[op], arrays))
@@ -72,7 +73,8 @@ def reduced(arrays: list[Array], op: ReduceOp) -> Array:
 
 
 def wrong_values(got: Array, arrays: list[Array], op: ReduceOp) -> int:
-    """How many elements are not the reduction of `arrays`; floats may be off by their rounding."""
+    """The number of elements of `got` that are not the reduction of `arrays`. Floats may differ by
+    rounding."""
     expected = reduced(arrays, op)
     if got.shape != expected.shape or got.dtype != arrays[0].dtype:
         return max(1, got.size)
@@ -89,7 +91,8 @@ def wrong_values(got: Array, arrays: list[Array], op: ReduceOp) -> int:
 
 
 def rows_of(rows: int, rank: int, count: int) -> slice:
-    """A rank's share of the first dimension where nobody says otherwise: the first ranks get one more.
+    """A rank's default share of the first dimension. If the rows do not divide evenly, the first ranks get
+    one more.
 
     >>> [rows_of(5, rank, 3) for rank in range(3)]
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -101,7 +104,7 @@ def rows_of(rows: int, rank: int, count: int) -> slice:
 
 def canonical_sum(arrays: list[Array]) -> Array:
     """The sum in the order of RDMACOLL_ORDER=canonical: one binary tree over the ranks, split at the
-    largest power of two below the count; 16-bit types in float32, rounded once."""
+    largest power of two below the count. Types of 16 bits are added in float32 and rounded once."""
     narrow = arrays[0].dtype
     wide = np.dtype(np.float32) if narrow.itemsize == 2 else narrow
 
@@ -115,5 +118,5 @@ def canonical_sum(arrays: list[Array]) -> Array:
 
 
 def fingerprint(array: Array) -> int:
-    """Equal for equal bits."""
+    """A checksum: equal bits have equal ones."""
     return zlib.crc32(np.ascontiguousarray(array).tobytes())

@@ -1,4 +1,4 @@
-"""What every command shares: ranges, the JSON file, exit codes."""
+"""The common parts of all commands: ranges, output, the JSON file, exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rdmacoll.version import __version__
 if TYPE_CHECKING:
     from rich.table import Table
 
-# What a command found: its JSON keys, "ok" among them.
+# The result of a command: its JSON keys, "ok" among them.
 Findings = dict[str, Any]
 
 
@@ -34,7 +34,7 @@ STDOUT = "-"  # as the FILE of --json
 _JSON_HELP = "Write the result here as JSON; -: to standard output, and all else to standard error."
 _STDOUT_FD, _STDERR_FD = 1, 2
 
-_LAST_RANK: list[int] = []  # in the world that this process was in, where it has been in one
+_LAST_RANK: list[int] = []  # this process's rank in its latest world; empty: it was in none
 
 
 def _remember(engine: int) -> None:
@@ -46,7 +46,7 @@ world.on_change(_remember)
 
 
 def is_speaker() -> bool:
-    """Whether this process is the one that prints and writes: rank 0, as far as it is known."""
+    """Whether this process prints and writes for all: rank 0, as far as the rank is known."""
     if _LAST_RANK:
         return _LAST_RANK[0] == 0
     try:
@@ -56,8 +56,8 @@ def is_speaker() -> bool:
 
 
 def put(text: str = "") -> None:
-    """Prints a line. Where nobody reads any more (`| head`), nothing is printed, and the work goes on: other
-    ranks wait for it, and --json is still to be written."""
+    """Prints a line. If the reader of the pipe is gone (`| head`), output is discarded and the command
+    goes on: other ranks wait for it, and --json has yet to be written."""
     try:
         click.echo(text)
     except BrokenPipeError:
@@ -72,17 +72,18 @@ def say(text: str = "") -> None:
 
 
 def say_table(table: Table) -> None:
-    """Prints it at rank 0."""
+    """Prints a table at rank 0."""
     from rich.console import Console
 
     console = Console()
-    with console.capture() as captured:  # which ends the process where nobody reads, if it prints itself
+    with console.capture() as captured:  # rich itself would end the process if the reader of the pipe is gone
         console.print(table)
     say(captured.get().removesuffix("\n"))
 
 
 def say_prose(text: str, indent: str = "", hanging: str | None = None) -> None:
-    """Prints a text at rank 0, folded at the width of the terminal. hanging: the indent of further lines."""
+    """Prints a text at rank 0, folded at the width of the terminal. hanging: the indent of all lines but
+    the first."""
     say(
         textwrap.fill(
             text,
@@ -96,7 +97,7 @@ def say_prose(text: str, indent: str = "", hanging: str | None = None) -> None:
 
 
 def say_rows(lines: Sequence[str]) -> None:
-    """Prints a table that is given in Markdown (titles, alignments, rows) at rank 0, in columns."""
+    """Prints a Markdown table (titles, alignments, rows) at rank 0, in columns."""
     from rich.table import Table
 
     titles, alignments, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -109,7 +110,7 @@ def say_rows(lines: Sequence[str]) -> None:
 
 
 def note_world_of_one(name: str) -> None:
-    """Says that a command that is meant for several ranks has one."""
+    """Prints a note if a command that needs several ranks runs with one."""
     if world.size() == 1:
         say_prose(
             "note: this is a world of one rank, in which nothing travels. Start it by a launcher: "
@@ -118,7 +119,7 @@ def note_world_of_one(name: str) -> None:
 
 
 def _draft(target: Path) -> Path:
-    """A new empty file in the target's folder, under a name that no file there has."""
+    """Creates an empty file in the target's folder, under a name that is free, and returns its path."""
     while True:
         draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         with contextlib.suppress(FileExistsError):
@@ -127,12 +128,13 @@ def _draft(target: Path) -> Path:
 
 
 def _is_special(target: Path) -> bool:
-    """Whether it is a pipe, a device (/dev/null) or a link (/dev/stdout): no file may take its place."""
+    """Whether the target is a pipe, a device (/dev/null) or a link (/dev/stdout). A file must not replace
+    these."""
     return target.is_symlink() or (target.exists() and not target.is_file())
 
 
 def check_json(path: str, option: str = "--json") -> None:
-    """Raises click's usage error when `path` cannot be written: better now than after the work."""
+    """Raises click's usage error if `path` cannot be written. Call before the work begins."""
     if path == STDOUT:
         raise click.UsageError(
             f"{option} takes a file: standard output has other lines. ./- is one of that name."
@@ -146,13 +148,13 @@ def check_json(path: str, option: str = "--json") -> None:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
         _draft(target).unlink()
-    except (OSError, ValueError) as error:  # the latter for a NUL
+    except (OSError, ValueError) as error:  # ValueError: the path has a NUL
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise click.UsageError(f"{option} {path!r} cannot be written: {reason}.") from None
 
 
 def write_json(path: str | None, fields: Mapping[str, Any]) -> None:
-    """Writes the file at rank 0, complete or not at all."""
+    """Writes the file at rank 0, completely or not at all."""
     if path is not None and is_speaker():
         _write(path, fields)
 
@@ -178,8 +180,8 @@ def _write(path: str, fields: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _writer(path: str | None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """What writes the JSON, once. When it goes to standard output, all else that is printed meanwhile, by
-    children and by other libraries too, goes to standard error."""
+    """Yields the function that writes the JSON; call it once. If the JSON goes to standard output, all
+    other output goes to standard error meanwhile. This includes the output of children and of libraries."""
     if path != STDOUT:
         yield functools.partial(_write, path or "")
         return
@@ -208,10 +210,12 @@ def _speaks(_options: Mapping[str, Any]) -> bool:
 def command(
     name: str, speaks: Callable[[Mapping[str, Any]], bool] = _speaks, *, keeps: bool = False
 ) -> Callable[[Callable[..., Findings]], Callable[..., None]]:
-    """Wraps a command's body: adds --json, writes it whatever happens, and exits with 0 (ok), 1 (findings,
-    failures) or 2 (usage: nothing has run, nothing is written). speaks: whether this process writes, by its
-    options; rank 0 does. keeps: the body has an argument `found` more, a dictionary, and what it has put
-    there is written when it fails, too."""
+    """Wraps a command's body: adds --json, and writes the JSON after success and after a failure. Exits with
+    0 (ok), 1 (findings, failures) or 2 (usage: nothing has run, nothing is written).
+
+    speaks: whether this process writes, by its options; by default rank 0 does. keeps: the body gets one more
+    argument, the dictionary `found`. Its entries are written even if the body fails.
+    """
 
     def wrap(body: Callable[..., Findings]) -> Callable[..., None]:
         @click.option("--json", "json_path", metavar="FILE", help=_JSON_HELP)
@@ -240,7 +244,7 @@ def command(
                         write()
                     if not isinstance(error, (RdmacollError, OSError)):
                         raise
-                    # On every rank that sees it: a wrong environment may be this rank's alone.
+                    # Every rank that fails prints this: a wrong environment may be this rank's alone.
                     click.echo(f"rdmacoll {name}: {type(error).__name__}: {error}", err=True)
             if not fields["ok"]:
                 sys.exit(1)

@@ -1,4 +1,5 @@
-"""`rdmacoll sim scale`: what an allreduce and a training step take on many ranks, on modelled links."""
+"""`rdmacoll sim scale`: the time of an allreduce and of a training step on many ranks, over modelled
+links."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ from rdmacoll.optimizer import buckets
 
 _AUTO = "auto"
 _ALGORITHMS = ("ring", "halving_doubling", "recursive_doubling", "direct", "two_level")
-# A ring of 1024 ranks has so many in a step of one segment, which takes a minute and a half.
+# The default of --transfers. A ring of 1024 ranks has about so many in a step of one segment, which takes
+# over a minute to simulate (measured).
 _TRANSFERS = 2_200_000
-# Each has descriptors and memory of up to 64 ranks.
+# Each cell has descriptors, and memory for up to 64 ranks.
 _CELLS_AT_ONCE = 8
 
 
@@ -42,8 +44,8 @@ def worlds_of(first: int, last: int) -> list[int]:
 def step_of(
     shapes: Sequence[tuple[int, ...]], backward_us: float, bucket_bytes: int
 ) -> list[tuple[int, float]]:
-    """The buckets of a model's gradients, as the optimizer wrapper cuts them: bytes, and when the last of
-    the bucket's gradients is there, which come one after the other in equal times.
+    """The buckets of a model's gradients, as the optimizer wrapper cuts them: (bytes, time in us at which the
+    last gradient of the bucket is ready). Gradients become ready one after the other at equal intervals.
 
     >>> step_of(gradients.MODELS["resnet50"][1], 161.0, 26214400)[0]
     (4000, 1.0)
@@ -58,9 +60,10 @@ def step_of(
 
 
 def at_least(worlds: Sequence[int], times: Sequence[float | None]) -> list[float | None]:
-    """For worlds that are too large to be simulated: what they take at least, in the unit of `times`. Where
-    time has begun to grow ever faster, as that of a ring does, and of p-1 messages each, until it is in
-    proportion to the ranks, each rank more costs no less than those before.
+    """Lower bounds for worlds that are too large to be simulated, in the unit of `times`; None for the
+    others. If the time per added rank has not fallen between the last three known worlds, it does not fall
+    later (as with a ring, or with p-1 messages a rank). Then the bound grows with it. Otherwise the bound is
+    the last known time.
 
     >>> at_least([2, 4, 8, 16], [1.0, 2.0, 4.0, None])
     [None, None, None, 8.0]
@@ -205,7 +208,7 @@ def scale(
 def _row_of(
     what: str, world: int, found: dict[str, dict[str, Any]], forward_us: float, compute_us: float
 ) -> dict[str, Any]:
-    """compute_us: 0 where nothing is trained."""
+    """The JSON row of one world. compute_us: time of forward and backward pass; 0: no training."""
     before_us = forward_us if compute_us > 0 else 0.0
     times = {
         name: None if one["time_us"] is None else one["time_us"] + before_us for name, one in found.items()
@@ -215,7 +218,7 @@ def _row_of(
     if _AUTO in found:
         row["chosen"] = sorted(set(found[_AUTO]["algorithms"]))
     if compute_us > 0:
-        # An algorithm that was too large to be simulated might be the fastest.
+        # An algorithm that was too large to be simulated might be the fastest one.
         judged = [times[_AUTO]] if _AUTO in times else list(times.values())
         known = [time for time in judged if time is not None]
         row["scaling"] = compute_us / min(known) if known and len(known) == len(judged) else None
@@ -250,7 +253,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _titles(names: Sequence[str]) -> list[str]:
-    """The heads of columns, in two lines where a name is long.
+    """The heads of the columns, in two lines if a name is long.
 
     >>> _titles(["ranks", "ring", "recursive_doubling"])
     ['                recursive', 'ranks      ring _doubling']

@@ -1,4 +1,5 @@
-"""Runs the seeds that it is told: lines of "first end" in, lines of JSON out, until the input ends."""
+"""Runs the seeds of its input. It reads lines of "first end" and prints a line of JSON for each, until the
+input ends."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from rdmacoll.cli.seeds import CPU_LIMIT_S
 
 
 def main() -> None:
-    """Ends by SIGXCPU where a line takes too long."""
+    """The process ends by SIGXCPU if one line takes more than CPU_LIMIT_S of processor time."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     library = load()
     for line in sys.stdin:

@@ -1,5 +1,5 @@
-"""Seeds of the simulator on all processors, each of which has a process of its own: one that breaks or does
-not end is a finding about its seed."""
+"""Runs seeds of the simulator on all processors, in processes of their own. A seed that crashes its
+process or does not end becomes a finding."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ KINDS = ("hangs", "wrong_sums", "unnamed_errors", "lost_wakeups", "crashes")
 WORKER = ["-m", "rdmacoll.cli.seed_worker"]
 _SEEDS_AT_ONCE = 20
 _PROGRESS_S = 5.0
-# A seed takes some 10 to 20 ms of a processor. One that takes so long is in a loop; one that takes none,
-# and never ends, waits for itself.
+# A seed takes milliseconds of processor time (measured). A seed that reaches CPU_LIMIT_S is in an endless
+# loop. A seed that uses no processor time and does not end is blocked: _WALL_LIMIT_S ends it.
 CPU_LIMIT_S = 60
 _WALL_LIMIT_S = 1800.0
 
 
 def add(total: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Adds numbers and lists of a part to those of the whole.
+    """Adds the numbers and lists of one part to those of the whole.
 
     >>> total = {"seeds": 1}
     >>> add(total, {"seeds": 2, "failing_seeds": [7]}); total
@@ -44,7 +44,7 @@ def add(total: dict[str, Any], fields: dict[str, Any]) -> None:
 
 
 class _Worker:
-    """A process that runs seeds when it is told to, begun anew where one has broken."""
+    """A process that runs seeds on request. It is started again after a crash."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -63,7 +63,7 @@ class _Worker:
         return total
 
     def _ask(self, begin: int, end: int) -> dict[str, Any] | None:
-        """None: the process has broken, or does not answer."""
+        """The result of the seeds; None if the process crashed or does not answer."""
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -106,14 +106,15 @@ class _Worker:
         }
 
     def stop(self) -> int:
-        """Its exit status."""
+        """Ends the process and returns its exit status."""
         process, self._process = self._process, None
         if process is None:
             return 0
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.wait(0.5)  # it may be about to end by itself, with a status that says why
+            # the process may be about to end by itself, with a status that tells the reason
+            process.wait(0.5)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -132,7 +133,8 @@ class _Worker:
 
 
 def survey(begin: int, end: int, *, stops_at_first: bool = False) -> dict[str, Any]:
-    """What the seeds from `begin` up to `end`, exclusive, show; prints how far it is."""
+    """Runs the seeds from `begin` to `end`, exclusive, and returns the sums of their results. Rank 0
+    prints the progress. stops_at_first: ends after the first failing seed."""
     parts: queue.SimpleQueue[range] = queue.SimpleQueue()
     for first in range(begin, end, _SEEDS_AT_ONCE):
         parts.put(range(first, min(end, first + _SEEDS_AT_ONCE)))

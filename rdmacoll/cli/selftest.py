@@ -68,7 +68,7 @@ def _moves(label: str, seed: int, results: Results) -> None:
 
 
 def _parts(label: str, seed: int, results: Results, canonical: bool) -> None:
-    """Collectives in which ranks give or get different parts."""
+    """Collectives whose ranks give or get different parts."""
     me, count = world.rank(), world.size()
     for dtype in _dtypes(iter(CODES), results, f"alltoall {label}"):
         for size in SIZES:
@@ -146,7 +146,7 @@ def _grouped(label: str, seed: int, results: Results) -> None:
 
 
 def _in_world(label: str, settings: dict[str, Any], results: Results, body: Callable[[], None]) -> None:
-    """Runs `body` in a world with these settings; a world that does not start is a failed case."""
+    """Runs `body` in a world with these settings. A world that does not start is a failed case."""
     world.shutdown()
     try:
         world.init(**settings)
@@ -186,7 +186,7 @@ def selftest(*, seed: int, transports: tuple[str, ...], algorithms: tuple[str, .
         )
     results = Results()
     note_world_of_one("rdmacoll selftest")
-    # The first world has said how it was started: the others need not.
+    # The first world logs how it was started; the others do not repeat it.
     log = {} if world.current().values.is_given("RDMACOLL_LOG") else {"log": "error"}
     is_speaker = world.rank() == 0
     count, nodes = world.size(), world.cross_size()

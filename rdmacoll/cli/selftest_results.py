@@ -1,4 +1,4 @@
-"""What `rdmacoll selftest` has found, the same on every rank."""
+"""The results of `rdmacoll selftest`, the same on every rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rdmacoll.cli import references
 
 
 class Results:
-    """Counts cases; a case is one operation whose result every rank has compared."""
+    """Counts cases. A case is one operation whose result every rank has compared."""
 
     def __init__(self) -> None:
         self.cases = 0
@@ -19,19 +19,20 @@ class Results:
         self.skipped: list[dict[str, str]] = []
 
     def add(self, case: str, problem: str) -> None:
-        """One case that has run; `problem` is empty when it is right."""
+        """Adds a case that has run; `problem` is empty if the result is right."""
         self.cases += 1
         if problem:
             self.failures.append({"case": case, "reason": problem})
 
     def skip(self, case: str, reason: str) -> None:
-        """One case that cannot run here."""
+        """Adds a case that cannot run here."""
         self.skipped.append({"case": case, "reason": reason})
 
 
 def everywhere(problem: str, result: np.ndarray[Any, Any] | None = None) -> str:
-    """The first rank's problem, the same text on every rank; or that the ranks' bits differ, where each
-    has the same result."""
+    """The failing ranks, with this rank's own problem, or a message that the bits of the ranks' results
+    differ. Empty if all is right. Every rank calls it; `result` is given if all ranks must have the same
+    one."""
     same = 0 if result is None else references.fingerprint(result)
     prints = engine.allgather(np.array([same, 1 if problem else 0], np.int64).reshape(1, 2))
     if prints[:, 1].any():

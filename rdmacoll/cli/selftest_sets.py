@@ -17,7 +17,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 def _sets_of(count: int) -> list[tuple[int, ...]]:
-    """Disjoint and overlapping ones, none of them the world: a world of one has no other.
+    """Disjoint and overlapping sets of ranks. None is the whole world, so a world of one rank has no set.
 
     >>> _sets_of(2), _sets_of(3)
     ([(0,), (1,)], [(0, 2), (1,), (1, 2)])
@@ -39,12 +39,12 @@ def _sum_problem(got: np.ndarray[Any, Any], given: list[np.ndarray[Any, Any]], c
 def _at_once(
     sets: list[engine.ProcessSet], size: int, case: str, seed: int, results: Results, canonical: bool
 ) -> None:
-    """A sum and a broadcast in every set before the first of them is waited for."""
+    """Submits a sum and a broadcast in every set, and only then waits for the first of them."""
     me = world.rank()
     data = {rank: references.data_of(rank, (size,), _FLOAT32, seed) for rank in range(world.size())}
     mine = [one for one in sets if one.included()]
     sums, broadcasts = {}, {}
-    for one in mine[:: -1 if me % 2 else 1]:  # each rank in an order of its own
+    for one in mine[:: -1 if me % 2 else 1]:  # each rank has its own order
         sums[one] = engine.allreduce_async(data[me], ReduceOp.SUM, process_set=one)
         broadcasts[one] = engine.broadcast_async(data[me], one.ranks[-1], process_set=one)
     for one in sets:
@@ -74,7 +74,7 @@ def _parts(one: engine.ProcessSet, size: int, case: str, seed: int, results: Res
 
 
 def _joins(case: str, seed: int, results: Results, canonical: bool) -> None:
-    """Rank r has data for r + 1 sums, and joins."""
+    """Rank r submits r + 1 sums and then joins."""
     me, count = world.rank(), world.size()
     problem = ""
     for step in range(me + 1):
@@ -88,8 +88,8 @@ def _joins(case: str, seed: int, results: Results, canonical: bool) -> None:
 
 
 def run(case: str, seed: int, results: Results, canonical: bool) -> None:
-    """Adds its cases to `results`. Every rank of the world calls it; `canonical`: sums are compared bit by
-    bit with the canonical order."""
+    """Adds the cases of this file to `results`. Every rank of the world calls it. canonical: sums are
+    compared bit by bit with the canonical order."""
     _joins(case, seed, results, canonical)
     sets = [engine.add_process_set(ranks) for ranks in _sets_of(world.size())]
     for size in SIZES:

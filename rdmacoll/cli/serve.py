@@ -20,8 +20,8 @@ _LISTS = ("ps_hosts", "worker_hosts")
 
 
 def _speaks(options: Mapping[str, Any]) -> bool:
-    """Started by hand each server has a command line of its own; a launcher gives all of them the same one,
-    and the first writes."""
+    """Whether this process writes the JSON. A server that was started by hand has a command line of its
+    own, so it writes. A launcher gives all servers the same command line, so only the first server writes."""
     if any(options[name] for name in _LISTS):
         return True
     try:
@@ -34,7 +34,7 @@ def _speaks(options: Mapping[str, Any]) -> bool:
 
 
 class _Report:
-    """What this server does, for a terminal and for --json."""
+    """The counters of this server, for the terminal and for --json."""
 
     def __init__(self, every_s: float | None, workers: str, found: Findings) -> None:
         self._every_s, self._workers = every_s, workers
@@ -43,7 +43,7 @@ class _Report:
         self._has_looked = False
 
     def look(self) -> None:
-        """Reads the counters, and prints them when it is time."""
+        """Reads the counters, and prints them if it is time."""
         servers = world.current().variable_servers
         numbers = world.metrics() if servers is None else servers.stats
         is_first, self._has_looked = not self._has_looked, True
@@ -66,18 +66,18 @@ class _Report:
 
     @staticmethod
     def _place() -> Findings:
-        workers = world.size() - int(world.describe()["servers"])  # servers count all ranks
+        workers = world.size() - int(world.describe()["servers"])  # the servers count all ranks
         return {"rank": world.rank(), "server": world.rank() - workers, "workers": workers}
 
     def tell_interrupt(self) -> None:
-        """Of Ctrl-C before there is a world, which would say it."""
+        """Reports a Ctrl-C that comes before the world exists. A world reports it itself."""
         if not self._has_looked:
             whom = f"the workers {self._workers}" if self._workers else "the workers"
             text = f"rdmacoll serve: interrupted (Ctrl-C) while it waited for {whom}: it has served nobody."
             click.echo(text, err=True)
 
     def tell(self) -> None:
-        """One line."""
+        """Prints the counters in one line."""
         if not self._has_looked:
             return
         received, sent = (self.found[name] / 1e6 for name in ("bytes_received", "bytes_sent"))
@@ -155,7 +155,7 @@ def serve(
             staleness=staleness,
             **lists,
         )
-    except SystemExit as ended:  # how init() ends on a server
+    except SystemExit as ended:  # init() ends so on a server
         if ended.code:
             raise
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Which pairs of ranks are tested at the same time: everybody meets everybody once."""
+"""Schedules the tests of pairs of ranks: each pair once, disjoint pairs at the same time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 
 def everybody_once(players: Sequence[T]) -> list[list[tuple[T, T]]]:
-    """Rounds of disjoint pairs, as few as there can be: all but the first move on by one place a round.
+    """The smallest number of rounds of disjoint pairs that holds each pair once. In each round, all but the
+    first player move on by one place.
 
     >>> everybody_once("abcd")
     [[('a', 'd'), ('b', 'c')], [('a', 'c'), ('d', 'b')], [('a', 'b'), ('c', 'd')]]
@@ -29,7 +30,7 @@ def everybody_once(players: Sequence[T]) -> list[list[tuple[T, T]]]:
 
 def rounds_of(hosts: Sequence[str]) -> list[list[Pair]]:
     """Rounds that test every pair of ranks once, given each rank's host. A host takes part in one test at a
-    time, so that no path is measured while another one uses the same adapter.
+    time, so that no two tests use one adapter at once.
 
     >>> rounds_of(["a", "a", "b"])
     [[(0, 2)], [(1, 2)], [(0, 1)]]

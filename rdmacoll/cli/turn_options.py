@@ -1,4 +1,5 @@
-"""The options of commands that measure turn by turn: how often, how long, how quiet."""
+"""The options of commands that measure turn by turn: the number of turns, the length of bursts, the
+allowed disturbance."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from rdmacoll.benchmarks.turns import Rules
 
 
 def takes_rules(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command --turns, --burst and --foreign, which it gets together as `rules`."""
+    """Adds --turns, --burst and --foreign to a command, which gets them together as `rules`."""
 
     @click.option("--turns", default=Rules.turns, show_default=True, type=click.IntRange(min=1))
     @click.option("--burst", default=Rules.burst_s, show_default=True, type=click.FloatRange(0.001, 60))
