@@ -12,8 +12,8 @@ namespace {
 constexpr std::array<std::string_view, 7> kOurs{
     "auto", "ring", "direct", "one_shot", "recursive_doubling", "halving_doubling", "two_level"};
 
-// The words of tf_cnn_benchmarks. Of two levels ("nccl/xring") each has its own word there; here
-// one algorithm does both.
+// The words of tf_cnn_benchmarks. A spec of two levels ("nccl/xring") has one word for each level
+// there. Here one algorithm does both levels.
 struct Counterpart {
   std::string_view theirs, ours;
 };
@@ -21,9 +21,9 @@ constexpr std::array<Counterpart, 8> kCounterparts{{
     {"xring", "ring"},
     {"rechd", "halving_doubling"},
     {"rsag", "halving_doubling"},  // reduce-scatter, allgather
-    {"pscpu", "direct"},           // a shuffle: part k is summed at place k
+    {"pscpu", "direct"},           // a shuffle: part k is summed at rank k
     {"psgpu", "direct"},
-    {"nccl", "auto"},  // they choose for themselves
+    {"nccl", "auto"},  // both choose for themselves
     {"collective", "auto"},
     {"hierarchical_copy", "two_level"},
 }};

@@ -1,5 +1,5 @@
-// Which algorithm is forced for which sizes: "recursive_doubling:32k:ring" is the first one up to
-// 32 KiB and the second one above. The all_reduce_spec of tf_cnn_benchmarks is understood, too.
+// The algorithms that are forced for sizes: "recursive_doubling:32k:ring" is the first one up to 32
+// KiB and the second one above. The all_reduce_spec of tf_cnn_benchmarks is understood, too.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct AlgorithmRange {
 
 struct AlgorithmRanges {
   std::vector<AlgorithmRange> ranges;  // by growing size; the last one has no end
-  std::string note;                    // what of another system's words has no counterpart
+  std::string note;                    // how words of another system were taken
 
   std::string text() const;  // in our own words: "recursive_doubling:32768:ring"
 };
 
-// Nothing when it is no such list.
+// Parses such a list. Empty if `text` is no such list.
 std::optional<AlgorithmRanges> algorithm_ranges_from(std::string_view text);
 
 }  // namespace rdmacoll

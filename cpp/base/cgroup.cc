@@ -10,7 +10,7 @@ namespace {
 // Version 1 of control groups says "no limit" by a number close to 2^63.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
-// The least limit of the group at `path` below `base` and of those above it.
+// Reads the group at `path` below `base` and all groups above it, and keeps the least limit.
 void read_groups(const std::string& base, std::string path, const std::string& name,
                  std::optional<GroupLimit>& least) {
   for (;;) {

@@ -9,12 +9,12 @@ namespace rdmacoll {
 
 struct GroupLimit {
   uint64_t value = 0;
-  std::string file;  // that says so
+  std::string file;  // the file that sets the limit
 };
 
-// The least limit of the process's group and of those above it. `kind` is "memory" or "pids";
-// `file` is the file of version 2 of control groups, `old_file` that of version 1. `root`: where
-// /proc and /sys are, for tests.
+// Returns the least limit of the process's group and of all groups above it. `kind`: "memory" or
+// "pids". `file`: the name in version 2 of control groups; `old_file`: in version 1. `root`: the
+// folder of /proc and /sys, for tests.
 std::optional<GroupLimit> group_limit(const std::string& kind, const std::string& file,
                                       const std::string& old_file, const std::string& root = "");
 

@@ -8,10 +8,10 @@ namespace rdmacoll {
 namespace {
 
 constexpr uint64_t kFreshReadings = 1000;
-// A reading that took so many times as long as it must was interrupted: nobody knows when it was.
+// A reading that took this many times the usual time was interrupted: its moment is unknown.
 constexpr uint64_t kInterrupted = 4;
 
-// 0 where there is no counter.
+// The processor's counter, or 0 on processors without one.
 uint64_t ticks() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -30,7 +30,7 @@ Nanoseconds read_clock() {
   return static_cast<Nanoseconds>(time.tv_sec) * kSecond + time.tv_nsec;
 }
 
-// The quickest of a few: the others were interrupted, or the first of their kind.
+// Returns the quickest of a few readings. The others were interrupted, or met cold caches.
 uint64_t ticks_of_a_reading() {
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < 8; ++i) {
@@ -53,7 +53,7 @@ Nanoseconds SteadyClock::now() const {
   const double since = static_cast<double>(passed) * per_tick_.load(std::memory_order_acquire);
   const Nanoseconds reading = reading_.load(std::memory_order_acquire);
   const bool is_whole = version % 2 == 0 && version_.load(std::memory_order_relaxed) == version;
-  // Counters of two cores that differ make a distance that is huge.
+  // If the counters of two cores differ, the distance is huge and the reading counts as stale.
   const bool is_fresh = is_whole && passed < kFreshReadings * reading_ticks_;
   const Nanoseconds now = is_fresh ? reading + static_cast<Nanoseconds>(since) : look();
   Nanoseconds told = told_.load(std::memory_order_relaxed);
@@ -62,7 +62,8 @@ Nanoseconds SteadyClock::now() const {
   return std::max(told, now);
 }
 
-// The counts are taken so that what is computed from them is late rather than early.
+// The counts are taken so that a time computed from them lags behind the system's clock, never
+// ahead.
 Nanoseconds SteadyClock::look() const {
   const uint64_t before = ticks();
   const Nanoseconds now = read_clock();

@@ -1,4 +1,4 @@
-// Time is injected, so that the simulator can own it.
+// Time is an interface, so that the simulator can own it.
 #pragma once
 
 #include <atomic>
@@ -23,10 +23,9 @@ class Clock {
   virtual Nanoseconds now() const = 0;  // monotonic; any thread
 };
 
-// The system's monotonic clock. Where the processor has a counter of its own, that tells how much
-// has passed since the last reading, for a thousand times as long as a reading takes: 25 us where
-// the kernel maps its clock, and some 10 ms where every reading is a system call (user-mode Linux,
-// some virtual machines), which a loop that polls would otherwise spend its time on.
+// The system's monotonic clock. If the processor has a counter, that extends each reading for a
+// thousand times as long as a reading takes. A loop that polls thus does not spend its time on
+// readings where each is a system call (user-mode Linux, some virtual machines).
 class SteadyClock final : public Clock {
  public:
   SteadyClock();
@@ -35,16 +34,16 @@ class SteadyClock final : public Clock {
  private:
   Nanoseconds look() const;
 
-  uint64_t reading_ticks_;  // of the processor's counter: how long a reading takes
-  uint64_t first_count_;    // the counter, just before
+  uint64_t reading_ticks_;  // ticks of the processor's counter that a reading takes
+  uint64_t first_count_;    // the counter just before the first reading
   Nanoseconds first_;       // the first reading
 
-  // The last reading, for all threads; an odd version: one of them is changing it.
+  // The last reading, for all threads. While the version is odd, a thread is changing it.
   mutable std::atomic<uint32_t> version_{0};
-  mutable std::atomic<uint64_t> count_{0};  // the counter, just after
+  mutable std::atomic<uint64_t> count_{0};  // the counter just after the reading
   mutable std::atomic<Nanoseconds> reading_{0};
   mutable std::atomic<double> per_tick_{0};   // nanoseconds, measured since the first reading
-  mutable std::atomic<Nanoseconds> told_{0};  // the latest that anybody was told
+  mutable std::atomic<Nanoseconds> told_{0};  // the latest time that now() has returned
 };
 
 }  // namespace rdmacoll

@@ -18,7 +18,8 @@
 namespace rdmacoll {
 namespace {
 
-// The words of "auto, ring or direct": what a choice may be is what its error message says.
+// The words of "auto, ring or direct": a setting's text for error messages also defines its
+// choices.
 std::vector<std::string> words_of(std::string_view allowed) {
   std::string text(allowed);
   std::replace(text.begin(), text.end(), ',', ' ');
@@ -56,7 +57,7 @@ bool parse_integer(const Setting& setting, std::string_view text, ParsedValue& v
 
 bool parse_number(const Setting& setting, std::string_view text, ParsedValue& value) {
   std::istringstream stream{std::string(text)};
-  stream.imbue(std::locale::classic());  // a point is a point, whatever the user's language
+  stream.imbue(std::locale::classic());  // the decimal point, in any locale
   if (!(stream >> value.seconds) || !stream.eof()) return false;
   std::array<char, 64> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value.seconds).ptr;
@@ -85,7 +86,7 @@ bool parse_algorithms(std::string_view text, ParsedValue& value) {
   return true;
 }
 
-// One of the words, or a number of updates.
+// Parses one of the words, or a number of updates.
 bool parse_check(const Setting& setting, std::string_view text, ParsedValue& value) {
   if (std::isdigit(static_cast<unsigned char>(text.front())) != 0) {
     return parse_integer(setting, text, value);
@@ -147,7 +148,7 @@ bool parse(const Setting& setting, std::string_view text, ParsedValue& value) {
   return false;
 }
 
-// A sentence with a value of many lines would not be read.
+// Longer values are cut, since nobody reads a sentence with a value of many lines.
 constexpr std::size_t kShownMax = 120;
 
 std::string shown(std::string_view text) {
@@ -200,18 +201,18 @@ void tell_unknown_variables(std::vector<SettingValue>& values) {
     const std::string_view text = *entry;
     const std::string_view name = text.substr(0, text.find('='));
     const bool is_ours = name.starts_with("RDMACOLL_");
-    if (name == "RDMACOLL_CACHE" || name.starts_with("RDMACOLL_TEST_")) continue;  // of our tests
+    if (name == "RDMACOLL_CACHE" || name.starts_with("RDMACOLL_TEST_")) continue;  // for tests
     if (!is_ours && !name.starts_with("TF_RDMA_") && !name.starts_with("RDMA_QP_")) continue;
     const Nearest nearest = nearest_setting(name);
     if (nearest.distance == 0) continue;
     SettingValue& value = values[nearest.index];
-    // Of a short name that many letters are another name.
+    // In a short name, so many changed letters make another name.
     const bool is_typing_error = nearest.distance <= std::min(kTypingErrorsMax, name.size() / 6);
     add(is_ours || is_typing_error ? value.warning : value.note, unknown_text(name, nearest));
   }
 }
 
-// Where one setting was given a value, by precedence.
+// One value that a setting was given, and its source.
 struct Given {
   std::string name;
   std::string text;

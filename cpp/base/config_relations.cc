@@ -1,4 +1,4 @@
-// What settings mean together, and which exclude each other.
+// Checks relations between settings, and refuses those that exclude each other.
 #include <algorithm>
 
 #include "base/config.h"
@@ -54,8 +54,8 @@ Status check_relations(Config& config, std::vector<SettingValue>& values) {
                   "RDMACOLL_TRANSPORT names rdma, but RDMACOLL_RDMA (TF_RDMA_ENABLED) is false: "
                   "change one of them.");
   }
-  // Which transports are allowed is said last and most plainly: a device that scripts name is not
-  // asked for where rdma is left out.
+  // The list of transports decides. If it leaves out rdma, a device that scripts name is no request
+  // for RDMA.
   const bool excludes_rdma = !config.transports.empty() && !names_rdma;
   if (was_set("RDMACOLL_DEVICE")) {
     const std::string& given = value_of("RDMACOLL_DEVICE").given;

@@ -1,4 +1,5 @@
-// The rows. Documentation is printed from here; a setting that is not here does not exist.
+// The rows of the table of settings. Documentation is printed from here. There are no other
+// settings.
 #include <sstream>
 
 #include "base/config.h"
@@ -9,7 +10,7 @@ namespace {
 constexpr double kKi = 1024.0;
 constexpr double kMi = kKi * kKi;
 constexpr double kGi = kKi * kMi;
-// In nanoseconds this still fits 63 bits, four times over.
+// In nanoseconds this fits 63 bits.
 constexpr double kSecondsMax = 1e9;
 
 std::vector<std::string> split_list(const std::string& text) {

@@ -1,4 +1,4 @@
-// Element types and reduction operators, with the numbers they have on the wire and in the C ABI.
+// Element types and reduction operators, with their numbers on the wire and in the C ABI.
 #pragma once
 
 #include <array>
@@ -33,12 +33,12 @@ enum class Dtype : uint8_t {
 enum class ReduceOp : uint8_t { sum = 0, average = 1, min = 2, max = 3, product = 4 };
 inline constexpr int kReduceOps = 5;
 
-// What is known of a dtype, by its number.
+// The properties of a dtype, by its number.
 struct DtypeRow {
   std::string_view name;
   uint8_t bytes;
   enum class Number : uint8_t { integer, float16, complex, other } number;
-  bool is_reducible;  // by every operator; complex numbers are added alone
+  bool is_reducible;  // by every operator; complex numbers can only be added
 };
 inline constexpr std::array kDtypeRows{
     DtypeRow{"uint8", 1, DtypeRow::Number::integer, true},
@@ -63,7 +63,7 @@ inline const DtypeRow& row_of(Dtype dtype) {
   RC_ASSERT(index < kDtypeRows.size());
   return kDtypeRows[index];
 }
-// Asked for in every step of a small collective.
+// Called in every step of a small collective, so it is inline.
 inline std::size_t size_of(Dtype dtype) { return row_of(dtype).bytes; }
 inline std::string_view name_of(Dtype dtype) { return row_of(dtype).name; }
 inline bool is_reducible(Dtype dtype, ReduceOp op) {
@@ -77,12 +77,13 @@ inline bool is_integer(Dtype dtype) { return row_of(dtype).number == DtypeRow::N
 inline bool is_16_bit_float(Dtype dtype) {
   return row_of(dtype).number == DtypeRow::Number::float16;
 }
-// A sum adds these: a complex number is its two components.
+// The dtype in which a sum adds. A complex number is added as its two components.
 inline Dtype component_of(Dtype dtype) {
   if (row_of(dtype).number != DtypeRow::Number::complex) return dtype;
   return dtype == Dtype::complex64 ? Dtype::float32 : Dtype::float64;
 }
-// Whether a sum of sums would have been rounded twice, or overflow on its way to an average.
+// Whether partial sums stay in float32. They would otherwise be rounded twice, or overflow before
+// an average.
 inline bool has_wide_sums(Dtype dtype, ReduceOp op) {
   return is_16_bit_float(dtype) && op != ReduceOp::min && op != ReduceOp::max;
 }

@@ -14,12 +14,12 @@
 namespace rdmacoll {
 namespace {
 
-// Descriptor numbers above this cannot be tracked; it is far above any limit that is usual, and a
-// fixed array is what a forked child may walk without a lock or an allocation.
+// Descriptor numbers above this cannot be tracked. It is far above all usual limits. A forked child
+// can walk a fixed array without a lock or an allocation.
 constexpr std::size_t kDescriptorsMax = 65'536;
 
-// One flag per descriptor number: the process-wide list that fd.h speaks of. Zero-initialised, no
-// constructor, no destructor: usable before main and while the process exits.
+// One flag per descriptor number: the process-wide list of fd.h. Zero-initialised, without
+// constructor and destructor, so that it is usable before main and while the process exits.
 constinit std::array<std::atomic<uint8_t>, kDescriptorsMax> owned{};
 static_assert(std::atomic<uint8_t>::is_always_lock_free, "read in a forked child");
 
@@ -35,7 +35,8 @@ void Fd::reset() {
   const int fd = std::exchange(fd_, -1);
   if (fd < 0) return;
   if (static_cast<std::size_t>(fd) < kDescriptorsMax) {
-    // In a forked child the list is empty and its number may be another file by now: leave it.
+    // In a forked child the list is empty, and the number may be another file by now: leave it
+    // open.
     if (owned[fd].exchange(0, std::memory_order_relaxed) == 0) return;
   }
   ::close(fd);  // never repeated on EINTR: Linux has released the number by then

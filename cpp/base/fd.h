@@ -1,6 +1,6 @@
-// An owned file descriptor. Every descriptor of the engine is one of these, close-on-exec, and
-// known to a process-wide list, so that a forked child can close them all: a child that keeps a
-// socket open hides the death of its parent from the other ranks.
+// An owned file descriptor. Every descriptor of the engine is an Fd, is closed on exec, and stands
+// in a process-wide list, so that a forked child can close them all. A child that kept a socket
+// open would hide the death of its parent from the other ranks.
 #pragma once
 
 #include <utility>
@@ -23,7 +23,7 @@ class Fd {
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
-  // Owns it no longer and leaves it open: for one that a library closes itself.
+  // Gives up the descriptor without closing it, for one that a library closes itself.
   void release();
   void reset();
 
@@ -31,8 +31,8 @@ class Fd {
   int fd_ = -1;
 };
 
-// Called by the child side of pthread_atfork: async-signal-safe, closes every live Fd.
+// Closes every live Fd. Called by the child side of pthread_atfork; async-signal-safe.
 void close_all_descriptors_in_child();
-int open_descriptors();  // how many Fd objects hold one now; for tests and the state dump
+int open_descriptors();  // the number of Fd objects that hold one; for tests and the state dump
 
 }  // namespace rdmacoll

@@ -1,5 +1,5 @@
-// Questions about a few things, mostly one or two, on the way of every small message: the standard
-// algorithms are unrolled by four, which costs three times as much there.
+// Searches in ranges that mostly have one or two elements, on the way of every small message. The
+// standard algorithms are unrolled by four, which is measurably slower there.
 #pragma once
 
 namespace rdmacoll {

@@ -1,5 +1,5 @@
-// Whether this process did not run for so long that its peers have gone on without it: it was
-// stopped, or starved. Who is lost right after that has not failed.
+// Detects that this process did not run for so long that its peers went on without it: it was
+// stopped, or starved. A peer that is lost right after that has not failed.
 #pragma once
 
 #include "base/clock.h"
@@ -8,8 +8,9 @@ namespace rdmacoll {
 
 class Gap {
  public:
-  // To be called at each turn of the loop. How long it did not run, for a second after that; else
-  // 0. Peers hear of us five times in their `patience`, and the last time may be a fifth of it ago.
+  // Call this at each turn of the loop. Returns how long the process did not run, for one second
+  // after it resumed; otherwise 0. Peers hear from this process five times in `patience`, their
+  // timeout. The last time may be a fifth of it ago.
   Nanoseconds turn(Nanoseconds now, Nanoseconds patience) {
     if (turned_at_ != 0 && now - turned_at_ > patience - patience / 5) {
       gap_ = now - turned_at_;
@@ -22,7 +23,7 @@ class Gap {
   }
 
  private:
-  // By then the kernel has told of connections that were closed meanwhile.
+  // After this time the kernel has reported connections that were closed meanwhile.
   static constexpr Nanoseconds kResumed = kSecond;
 
   Nanoseconds turned_at_ = 0, resumed_at_ = 0;

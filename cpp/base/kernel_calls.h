@@ -1,6 +1,6 @@
-// Calls of the kernel that old C libraries have no functions for: the release wheel is linked
-// against glibc 2.17. They return -1 and set errno, as the functions would. Kernels before 3.17 do
-// not know them.
+// System calls for which old C libraries have no functions. The release wheel is linked against
+// glibc 2.17. Each returns -1 and sets errno, as the functions would. Kernels before 3.17 lack
+// these calls.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@ constexpr unsigned kMemfdAllowSealing = 2;
 
 int create_memfd(const char* name, unsigned flags);
 
-// Bytes that nobody can foretell; an old kernel has them in a file.
+// Fills `into` with random bytes. Old kernels without the call provide them in /dev/urandom.
 ssize_t get_random(void* into, std::size_t bytes);
 
 }  // namespace rdmacoll

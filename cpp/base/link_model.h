@@ -1,4 +1,4 @@
-// What it costs to move and to combine bytes: the numbers of LogGP, one set within a node and one
+// The cost of moving and combining bytes: the numbers of LogGP, one set within a node and one
 // between nodes. Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long messages
 // into the LogP model", 1995.
 #pragma once
@@ -7,29 +7,29 @@ namespace rdmacoll {
 
 struct Link {
   double latency_us = 0;    // L: from port to port
-  double overhead_us = 0;   // o: of the processor, at each end of each transfer
-  double gap_us = 0;        // g: from one transfer to the next at a port, at least
-  double bytes_per_us = 1;  // 1/G: of a port, in each direction
+  double overhead_us = 0;   // o: processor time, at each end of each transfer
+  double gap_us = 0;        // g: the least time from one transfer to the next at a port
+  double bytes_per_us = 1;  // 1/G: rate of a port, in each direction
 
   bool operator==(const Link&) const = default;
 };
 
-// Ranks of one node share the ports of the network: one way out and one in. Within a node each rank
-// has ports of its own; that its ranks share the memory's bandwidth is not modelled. Nodes may
-// stand in racks, whose ways to other racks they share as well.
+// Ranks of one node share its two ports to the network, one out and one in. Within a node each rank
+// has its own ports; the shared bandwidth of memory is not modelled. Nodes may stand in racks,
+// which also share their ways to other racks.
 struct LinkModel {
   Link node;
   Link network;
-  int rack_nodes = 0;              // 0: all nodes are in one
-  double uplink_bytes_per_us = 1;  // of a rack, in each direction
+  int rack_nodes = 0;              // 0: all nodes are in one rack
+  double uplink_bytes_per_us = 1;  // rate of a rack's uplink, in each direction
   uint64_t eager_bytes = 0;        // transfers between nodes up to here go without a grant
-  bool is_by_device = false;       // the network reads and writes pinned memory alone (RDMA)
-  double step_us = 0;              // what any copy or reduction costs beside its bytes
+  bool is_by_device = false;       // the network accesses pinned memory only (RDMA)
+  double step_us = 0;              // fixed cost of any copy or reduction, beside its bytes
   double copy_bytes_per_us = 1;
-  double reduce_bytes_per_us = 1;  // of each source but the first
+  double reduce_bytes_per_us = 1;  // for each source but the first
 };
 
-// Usual figures, to reason with: a node of today, and what joins it to others.
+// Usual figures to reason with: a node of today, and its links to other nodes.
 inline constexpr Link kNodeLink{.latency_us = 0.3, .overhead_us = 0.2, .bytes_per_us = 10'000};
 inline constexpr LinkModel kRdmaLinks{
     .node = kNodeLink,
@@ -49,7 +49,7 @@ inline constexpr LinkModel kTcpLinks{
     .reduce_bytes_per_us = 8'000};
 inline constexpr double kTcpLinksGbit = 10;
 
-// The usual links of a kind, where a node's port carries so many Gbit/s.
+// The usual links of a kind, for ports of nodes that carry `gbit` Gbit/s.
 inline LinkModel usual_links(bool is_by_device, double gbit) {
   LinkModel links = is_by_device ? kRdmaLinks : kTcpLinks;
   links.network.bytes_per_us *= gbit / (is_by_device ? kRdmaLinksGbit : kTcpLinksGbit);

@@ -1,5 +1,5 @@
-// The ports of a modelled network, and when transfers get their turn at them: what the cost model
-// and the simulator have in common.
+// The ports of a modelled network, and the times at which transfers get them. The cost model and
+// the simulator share this.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +20,13 @@ class LinkPorts {
   bool is_near(int a, int b) const { return nodes_[a] == nodes_[b]; }
   const Link& link(int a, int b) const { return is_near(a, b) ? links_.node : links_.network; }
 
-  // A transfer goes through so many ports, one after the other: the way out, the racks' uplinks if
-  // it leaves its rack, the way in.
+  // The number of ports that a transfer passes one after the other: the way out, the uplinks of
+  // both racks if they differ, and the way in.
   int hops(int from, int to) const { return is_near(from, to) || rack(from) == rack(to) ? 2 : 4; }
 
-  // Its first byte comes to a port at `time` (us), and leaves it when the port is free. Returns
-  // that; `last`: when the last byte has left.
+  // The first byte of a transfer reaches a port at `time` (us), and leaves it when the port is
+  // free. Returns the time at which it leaves. `last` becomes the time at which the last byte
+  // leaves.
   double pass(int hop, int from, int to, double bytes, double time, double& last) {
     const Link& way = link(from, to);
     const bool is_uplink = hop > 0 && hop + 1 < hops(from, to);
@@ -33,14 +34,14 @@ class LinkPorts {
     double& free_from = port(hop, from, to);
     const double begins = std::max(time, free_from);
     free_from = begins + std::max(bytes / rate, is_uplink ? 0 : way.gap_us);
-    // What comes through a narrower port does not go on faster.
+    // Bytes that come through a narrower port do not go on faster.
     last = begins + bytes / (hop == 0 ? rate : std::min(rate, narrowest(from, to)));
     return begins;
   }
 
  private:
   struct Port {
-    double out = 0, in = 0;  // free from then on
+    double out = 0, in = 0;  // the time from which it is free
   };
   int rack(int rank) const { return links_.rack_nodes == 0 ? 0 : nodes_[rank] / links_.rack_nodes; }
   double narrowest(int from, int to) const {

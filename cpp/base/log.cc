@@ -21,7 +21,7 @@ void Log::write_line(std::string_view prefix, std::string_view text) const {
   line += prefix;
   const std::size_t body = line.size();
   line += text;
-  // One fact is one line, whatever a name that came from outside holds.
+  // One fact is one line, even if a name from outside has line breaks.
   std::replace(line.begin() + static_cast<std::ptrdiff_t>(body), line.end(), '\n', ' ');
   line += '\n';
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());

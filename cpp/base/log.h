@@ -9,7 +9,7 @@ namespace rdmacoll {
 
 enum class LogLevel : uint8_t { error, warning, info, debug };
 
-// A value owned by whoever logs (an Engine logs with its own rank), not a global.
+// A value, not a global. Its owner logs with it: an Engine, for example, with its own rank.
 class Log {
  public:
   Log() = default;
@@ -19,12 +19,12 @@ class Log {
   void warning(std::string_view text) const { write(LogLevel::warning, text); }
   void info(std::string_view text) const { write(LogLevel::info, text); }
   void debug(std::string_view text) const { write(LogLevel::debug, text); }
-  // What everybody wants to know once, and is no warning: not shown where errors alone are wanted.
+  // News that every user wants once, and that is no warning. Hidden if only errors are shown.
   void say(std::string_view text) const {
     if (enabled(LogLevel::warning)) write_line("", text);
   }
   bool enabled(LogLevel level) const { return !silent_ && level <= level_; }
-  // The simulator's: thousands of planned failures.
+  // For the simulator, which plans thousands of failures.
   static Log silent(int rank) {
     Log log(LogLevel::error, rank);
     log.silent_ = true;

@@ -1,5 +1,5 @@
-// How long to poll before sleeping: as long as that has paid lately. It is like the kernel's halt
-// polling for virtual machines, but comes back to the most at once.
+// Decides how long to poll before sleeping: as long as polling has paid lately. It resembles the
+// kernel's halt polling for virtual machines, but returns to the full spin budget at once.
 #pragma once
 
 #include <algorithm>
@@ -14,22 +14,22 @@ class Patience {
   explicit Patience(Nanoseconds most) : most_(most), spin_(most) {}
 
   Nanoseconds spin() const { return spin_; }
-  // What has come soon would have come to whoever had polled a little longer; what takes longer is
-  // waited for asleep, and sooner so each time.
+  // If slightly longer polling would have caught the event, the full spin budget is restored.
+  // Otherwise the budget is halved.
   void slept(Nanoseconds waited) {
     spin_ = waited <= most_ + kWakeUp ? most_ : std::max(std::min(kLeast, most_), spin_ / 2);
   }
 
  private:
   static constexpr Nanoseconds kLeast = 5 * kMicrosecond;
-  static constexpr Nanoseconds kWakeUp = 100 * kMicrosecond;  // is part of what was waited
+  static constexpr Nanoseconds kWakeUp = 100 * kMicrosecond;  // is part of `waited`
 
   Nanoseconds most_;
   Nanoseconds spin_;
 };
 
-// A loop that polls, and sleeps when that has been in vain for as long as its patience goes.
-// However often it sleeps and wakes for nothing, that is one wait, until something moves.
+// A loop that polls, and sleeps after polling in vain for its spin budget. Sleeps and wake-ups
+// without progress belong to one wait, until something moves.
 class Wait {
  public:
   Wait(Patience& patience, Nanoseconds now) : patience_(patience), moved_at_(now) {}
@@ -44,7 +44,7 @@ class Wait {
  private:
   Patience& patience_;
   Nanoseconds moved_at_;
-  bool has_slept_ = false;  // since then
+  bool has_slept_ = false;  // since moved_at_
 };
 
 }  // namespace rdmacoll

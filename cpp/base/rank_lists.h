@@ -1,4 +1,4 @@
-// Several lists of ranks as a person writes them: "0,2;1,3".
+// Several lists of ranks in their written form: "0,2;1,3".
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace rdmacoll {
 
-// False: not lists of ascending ranks. `written`: how they are always written; without any, "none".
+// Parses lists of ascending ranks. Returns false if they are not. `written`: their canonical form,
+// or "none".
 bool parse_process_sets(std::string_view text, std::vector<std::vector<int>>& lists,
                         std::string& written);
 

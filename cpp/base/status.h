@@ -1,4 +1,5 @@
-// The world fails: a Status. We were wrong: RC_ASSERT, on in release builds too.
+// Failures of the environment are a Status. Our own errors are an RC_ASSERT, on in release builds
+// too.
 #pragma once
 
 #include <atomic>
@@ -20,13 +21,13 @@ enum class Code : uint8_t {
   stalled,        // StalledError: .tensor .missing_ranks
   shutdown,       // ShutdownError
   uninitialized,  // NotInitializedError
-  failed,         // RdmacollError: anything else the world did
+  failed,         // RdmacollError: any other failure of the environment
 };
 
-// The Python class that a code becomes; also the first word of the text that a graph shows.
+// The Python class for a code. It is also the first word of an error's text in a TensorFlow graph.
 std::string_view error_name(Code code);
 
-// What a typed error carries beside its sentence.
+// The data of a typed error, beside its sentence.
 struct ErrorDetail {
   int rank = -1;
   std::string host;
@@ -35,7 +36,8 @@ struct ErrorDetail {
   std::vector<int> ranks;
 };
 
-// A value, immutable: one pointer, null when ok, since every layer below a small sum returns some.
+// An immutable value. It is one pointer, null when ok, since every layer below a small sum returns
+// one.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -59,7 +61,8 @@ class [[nodiscard]] Status {
   const std::string& message() const;
   const ErrorDetail& detail() const;
 
-  // {"kind": "RankFailedError", "message": ..., "rank": ..., ...}: what crosses the C boundary.
+  // The form in which a status crosses the C boundary: {"kind": "RankFailedError", "message": ...,
+  // "rank": ..., ...}.
   std::string to_json() const;
 
  private:
@@ -69,7 +72,7 @@ class [[nodiscard]] Status {
     ErrorDetail detail;
     mutable std::atomic<uint32_t> users{1};
   };
-  static const Error kBusy;  // nobody's: not counted
+  static const Error kBusy;  // shared by all, not counted
 
   explicit Status(const Error* error) : error_(error) {}
   void keep() const {
@@ -89,7 +92,7 @@ Status rank_failed(int rank, const std::string& host, int64_t pid, const std::st
 
 }  // namespace rdmacoll
 
-// `values` is any text that helps whoever reads the crash: cat("sequence ", n).
+// `values` is any text that helps the reader of the crash: cat("sequence ", n).
 #define RC_ASSERT(condition, ...)                                           \
   do {                                                                      \
     if (!(condition)) [[unlikely]] {                                        \

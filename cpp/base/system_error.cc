@@ -13,9 +13,9 @@
 namespace rdmacoll {
 namespace {
 
-constexpr rlim_t kPlenty = 65'536;  // what is advised where no hard limit says how far one may go
+constexpr rlim_t kPlenty = 65'536;  // advised if there is no hard limit
 
-// errno of epoll_ctl, and of no other call that is made here with it.
+// The errno by which epoll_ctl reports this. No other call here reports it so.
 constexpr int kNoWatchesLeft = ENOSPC;
 
 rlimit limit_of_descriptors() {
@@ -37,7 +37,7 @@ std::string limit_cure(const rlimit& limit) {
              first);
 }
 
-// When a number is refused all below the limit are taken.
+// A new descriptor is refused only if all numbers below the limit are in use.
 std::string out_of_descriptors() {
   const rlimit limit = limit_of_descriptors();
   return cat("all ", limit.rlim_cur,

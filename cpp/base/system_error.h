@@ -1,5 +1,5 @@
-// What the kernel refuses, as a sentence; where a limit of descriptors is reached, with the limit,
-// how many are in use, and the cure.
+// Sentences for failed system calls. If a limit of descriptors was reached, the sentence has the
+// limit, the number in use, and the cure.
 #pragma once
 
 #include <sys/epoll.h>
@@ -14,16 +14,17 @@ namespace rdmacoll {
 // "connection refused", from an errno. Thread-safe, unlike strerror.
 std::string error_text(int error);
 
-// No descriptor was left, of the process or of the machine.
+// Whether no descriptor was left, in the process or on the machine.
 bool is_shortage(int error);
 
-// "what: why", from an errno. A limit that was reached is a ConfigError: the user can raise it.
+// A status "call: reason", from an errno. A limit that was reached is a ConfigError: the user can
+// raise it.
 Status system_error(std::string_view what, int error);
 
 // Adds `fd` to an epoll set.
 Status watch(int epoll, int fd, epoll_event event);
 
-// Whether this process may open so many more descriptors now, tried by opening them.
+// Checks that this process can open `needed` more descriptors, by opening them for a moment.
 Status check_descriptors(int needed);
 
 }  // namespace rdmacoll

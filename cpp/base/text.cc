@@ -70,7 +70,7 @@ std::string json_quote(std::string_view text) {
     const std::size_t length = utf8_length(text);
     const char c = text[0];
     if (length == 0) {
-      quoted += "\\ufffd";  // a tensor label may hold any bytes; JSON may not
+      quoted += "\\ufffd";  // a tensor label may have any bytes, JSON may not
     } else if (length > 1) {
       quoted += text.substr(0, length);
     } else if (c == '"' || c == '\\') {

@@ -34,13 +34,13 @@ std::string join(const Range& values, std::string_view separator) {
 // 4194304 -> "4 MiB", 1500 -> "1500 B"
 std::string bytes_text(uint64_t bytes);
 
-// "4194304", "4096K", "4MiB", "64b": a unit is a power of 1024, in words as in letters.
+// Parses "4194304", "4096K", "4MiB" or "64b". K and KiB both mean 1024, and so on.
 std::optional<uint64_t> bytes_from(std::string_view text);
 
 std::string lower(std::string_view text);
 std::string_view trim(std::string_view text);  // without blanks at its ends
 
-// How many letters are changed, added or left out from one to the other.
+// The number of letters to change, add or remove to get from one text to the other.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // A JSON string literal with its quotes.

@@ -1,4 +1,4 @@
-// Threads, which a limit may refuse.
+// Starts threads, which a limit may refuse.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace rdmacoll {
 
-// Starts `thread`. A refusal is a ConfigError that names the limit and how to raise it; `what` is
-// "the engine's thread".
+// Starts `thread`. `what` names it in the error: "the engine's thread". A refusal is a ConfigError
+// that names the limit and how to raise it.
 Status start_thread(std::thread& thread, std::string_view what, std::function<void()> work);
 
 }  // namespace rdmacoll

@@ -1,4 +1,4 @@
-// Which bytes are text.
+// Recognizes UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace rdmacoll {
 
-// The length of a well-formed UTF-8 sequence at the start of `text`, which is not empty, or 0: no
-// overlong forms, no surrogates, nothing above U+10FFFF.
+// Returns the length of the well-formed UTF-8 sequence at the start of `text`, which is not empty,
+// or 0. Overlong forms, surrogates and values above U+10FFFF are not well-formed.
 std::size_t utf8_length(std::string_view text);
 bool is_utf8(std::string_view text);
 

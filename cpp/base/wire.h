@@ -1,6 +1,6 @@
-// The one reader of bytes that came from another process: nothing else may index a received buffer.
-// Little endian, no padding. A Reader never throws and never reads past its end: after the first
-// short or absurd field it is !ok() and every further field reads as zero or empty.
+// The only reader of bytes from another process: no other code may index a received buffer. Little
+// endian, no padding. A Reader never throws and never reads past its end. After the first short or
+// absurd field it is !ok(), and all further fields read as zero or empty.
 #pragma once
 
 #include <bit>
@@ -55,7 +55,7 @@ class Reader {
     take_all(value);
     return value;
   }
-  // Fields one after the other, all or none of them.
+  // Reads consecutive fields, all or none of them.
   template <typename... T>
   requires((std::is_arithmetic_v<T> || std::is_enum_v<T>)&&...) bool take_all(T&... values) {
     if ((sizeof(T) + ...) > rest_.size()) return fail(), false;

@@ -22,7 +22,7 @@ int World::local_size() const {
 }
 
 int World::cross_rank() const {
-  std::set<int> seen;  // nodes that appear before mine
+  std::set<int> seen;  // nodes that appear before this rank's node
   for (const Member& member : members) {
     if (member.node == members[rank].node) break;
     seen.insert(member.node);

@@ -1,4 +1,4 @@
-// Who takes part. A value: a restart is a new World with the next epoch and a new Engine.
+// The ranks of a world. A value: a restart is a new World with the next epoch and a new Engine.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ struct Member {
   std::string host;
   int64_t pid = 0;
   int node = 0;         // ranks of equal node reach each other's abstract Unix sockets
-  int number = -1;      // its rank in the job, where this world is a part of one; -1: its rank here
-  int numa_node = -1;   // of its node, that it is bound to; -1: to none
-  bool stores = false;  // variables, which are lost with it: asynchronous parameter servers do
+  int number = -1;      // its rank in the job, if this world is a part of one; -1: its rank here
+  int numa_node = -1;   // the NUMA node of its node that it is bound to; -1: none
+  bool stores = false;  // an asynchronous parameter server: variables are lost with it
   int machine = -1;     // members of equal machine share its CPUs; a container may be a node
-  std::vector<int> cpus = {};  // that it may run on; empty: unknown
+  std::vector<int> cpus = {};  // CPUs that it may run on; empty: unknown
 };
 
-// Ranks of a machine that may run on CPUs of one of them, itself among them, and how many CPUs all
-// of these may run on.
+// Oversubscription: the ranks of a machine that share a CPU with one rank, that rank included, and
+// the number of CPUs that they may use together.
 struct Crowd {
   int ranks = 1;
   int cpus = 1;
@@ -33,43 +33,45 @@ struct Crowd {
 
 struct World {
   std::string job;     // names the job on every connection
-  uint32_t epoch = 0;  // in every header
+  uint32_t epoch = 0;  // is in every header
   int rank = 0;
   std::vector<Member> members;  // by rank
-  std::string part = {};        // " of process set 3" where it is a part of a job, for sentences
-  // Parameter servers, the last members: they have no data, and sum what the others have, the
-  // workers. So a worker has one rank, in the job and among the workers.
+  std::string part = {};        // " of process set 3" if it is a part of a job, for sentences
+  // Parameter servers are the last members. They have no data, and sum that of the other members,
+  // the workers. A worker thus has the same rank in the job and among the workers.
   int servers = 0;
 
   int size() const { return static_cast<int>(members.size()); }
   int workers() const { return size() - servers; }
   bool is_server(int which) const { return which >= workers(); }
   bool same_node(int a, int b) const { return members[a].node == members[b].node; }
-  int local_rank() const;  // position among the ranks of my node
+  int local_rank() const;  // position among the ranks of this node
   int local_size() const;
-  int cross_rank() const;  // position of my node among the nodes, by first appearance
+  int cross_rank() const;  // position of this node among the nodes, by first appearance
   int cross_size() const;
-  std::vector<int> nodes() const;  // of each rank
+  std::vector<int> nodes() const;  // by rank
   std::vector<int> numa_nodes() const;
-  // About this rank. Where one of its machine does not say what it may use all of them count, and
-  // the `allowed` CPUs of this one.
+  // The crowd around this rank. If some rank of the machine does not report its CPUs, all its ranks
+  // count, and the `allowed` CPUs of this rank.
   Crowd crowd(int allowed) const;
-  int number(int rank) const;     // what sentences call it
-  int rank_of(int number) const;  // the first that they call so, or -1
+  int number(int rank) const;     // the rank's number in sentences
+  int rank_of(int number) const;  // the first rank with this number, or -1
   // "rank 3 (node7, pid 4711)", "server 1 (rank 5, node7, pid 4712)"
   std::string describe(int rank) const;
-  // A sentence about a rank, which is to blame for what failed.
+  // A status that blames a rank for a failure, with a sentence about it.
   Status blaming(int rank, std::string sentence, const std::string& cause) const;
-  // It stopped answering.
+  // A status that says that the rank stopped answering.
   Status failed(int rank, const std::string& cause) const;
-  // This rank itself did not run for so long that its peers, who wait for `patience`, went on.
+  // A status that says that this rank did not run for `gap`, longer than its peers' timeout
+  // `patience`.
   Status was_stopped(Nanoseconds gap, Nanoseconds patience) const;
-  // What is lost with a rank, for the end of a sentence that says how it went.
+  // The end of a sentence about a failed rank: the data that is lost with it, or "".
   std::string_view loss(int rank) const;
-  World of_workers() const;  // without the servers; the rank stays, though it may be one of them
+  World of_workers() const;  // without servers; `rank` stays, even if it is a server
 };
 
-// The control tree: a k-ary heap order over ranks, root 0; one hop up to kTreeRadix + 1 ranks.
+// The control tree: a k-ary heap order over ranks, root 0. Up to kTreeRadix + 1 ranks are one hop
+// apart.
 inline constexpr int kTreeRadix = 16;
 int tree_parent(int rank);  // -1 at the root
 std::vector<int> tree_children(int rank, int size);

@@ -1,5 +1,5 @@
-// Memory that begins as zeros which nobody writes: the system makes its pages when they are first
-// touched. So what is large is there at once.
+// Memory that begins as zeros without being written: the system makes its pages when they are first
+// touched. Large containers are thus made at once.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +25,12 @@ struct ZeroedAllocator {
     return static_cast<T*>(memory);
   }
   void deallocate(T* memory, std::size_t) { std::free(memory); }
-  // What has no value is zero already.
+  // An element without a value is zero already.
   void construct(T*) {}
   bool operator==(const ZeroedAllocator&) const { return true; }
 };
 
-// One that is made with its size, or resized once: what grows again may find what was there.
+// A vector that is made with its size, or resized once. If it grows again, it may show old data.
 template <typename T>
 using Zeroed = std::vector<T, ZeroedAllocator<T>>;
 
