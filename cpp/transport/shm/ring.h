@@ -41,7 +41,7 @@ class RingProducer {
   // The largest payload that fits now.
   std::size_t room();
   // Writes the header before the payload that reserve() gave, then the stamp, which shows the
-  // record. `past_cache`: the payload bypassed the cache, and the next payload will.
+  // record. If `past_cache` is true, the payload bypassed the cache, and the next payload will.
   void commit(const RecordHeader& header, bool past_cache = false);
 
   bool refused() const { return refused_; }

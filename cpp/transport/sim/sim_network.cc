@@ -11,10 +11,10 @@ namespace {
 Nanoseconds from_us(double us) { return static_cast<Nanoseconds>(us * kMicrosecond); }
 double to_us(Nanoseconds time) { return static_cast<double>(time) / kMicrosecond; }
 
-// Of a message: the least in a chunk, and the most chunks, since each is an event or two.
+// The smallest chunk of a message and the most chunks, since each chunk is one or two events.
 constexpr double kChunkBytesMin = 64 << 10;
 constexpr double kChunksMax = 8;
-// What of a pair TCP has under way or unsent before a sender waits: fitted to
+// Bytes of a pair that TCP has in flight or unsent before a sender waits. The value is fitted to
 // benchmarks/scale_check.
 constexpr double kSocketBytes = 4 << 20;
 
@@ -105,8 +105,8 @@ void SimNetwork::end_chunk(int from, int to, double bytes) {
   }
 }
 
-// A device reads memory until the last byte has left; of TCP the kernel has copied what is under
-// way.
+// Reports sends whose memory is free again. A device reads memory until the last byte has left. The
+// kernel has copied the bytes that TCP has in flight.
 void SimNetwork::take_over(int from, int to) {
   const bool is_by_socket = !policy_.links->is_by_device && !ports_->is_near(from, to);
   double held = 0;
@@ -119,7 +119,7 @@ void SimNetwork::take_over(int from, int to) {
   }
 }
 
-// A port serves in the order of coming.
+// A port serves messages in the order of arrival.
 double SimNetwork::pass(int hop, int from, int to, double bytes, double time_us, Delivery deliver) {
   const Link& link = ports_->link(from, to);
   double last = 0;
@@ -152,12 +152,12 @@ int SimNetwork::take_woken() {
   return rank;
 }
 
-// ---- what happens ----
+// ---- events ----
 
 bool SimNetwork::step(Nanoseconds limit) {
   if (events_.empty() || events_.front().time > limit) return false;
   std::pop_heap(events_.begin(), events_.end());
-  // Out of the queue first: delivering may send more.
+  // Taken out of the queue first, since delivering may send more.
   const Event event = std::move(events_.back());
   events_.pop_back();
   clock_.advance_to(event.time);
@@ -169,7 +169,7 @@ void SimNetwork::kill(int rank) {
   dead_[rank] = true;
   for (int peer = 0; peer < ranks(); ++peer) {
     if (peer == rank || dead_[peer]) continue;
-    // What it had sent before may still arrive; the end of its connection comes behind that.
+    // Earlier messages of the rank may still arrive. The end of its connection comes after them.
     send(rank, peer, 0, Order::last, [this, rank, peer] {
       transports_[peer]->lose(rank, "closed its connection (process ended)");
     });
@@ -202,7 +202,7 @@ Nanoseconds SimNetwork::last_heard(int rank, int listener, Nanoseconds polled_at
   return is_cut_off ? std::min(polled_at, unplugged_at_) : polled_at;
 }
 
-// ---- words of an earlier world ----
+// ---- messages of an earlier world ----
 
 SimWord SimNetwork::note(int from, int to, std::span<const std::byte> message) {
   SimWord word{clock_.now() - began_, from, to, {message.begin(), message.end()}};

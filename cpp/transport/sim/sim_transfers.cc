@@ -1,4 +1,4 @@
-// How the bytes of transfers get from one memory to the other.
+// Moves the bytes of transfers between the ranks' memories.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@
 namespace rdmacoll {
 namespace {
 
-// Copies between two lists of pieces that are cut differently.
+// Copies between two lists of pieces with different boundaries. Returns the bytes copied.
 std::size_t copy_pieces(const std::vector<Piece>& from, const std::vector<Piece>& to) {
   std::size_t i = 0, j = 0, skip_from = 0, skip_to = 0, copied = 0;
   while (i < from.size() && j < to.size()) {
@@ -93,8 +93,8 @@ void SimTransport::try_transfer(int peer, Key key) {
   const auto arrival = [this, peer, key] { deliver(peer, key); };
   network_.send(rank_, peer, kHeaderBytes + bytes, SimNetwork::Order::free, arrival);
   if (!network_.chance(network_.policy().rewrites)) return;
-  // Until the completions both memories may be used again and again: data that is sent once more
-  // since an acknowledgement was lost, places that are written piece by piece.
+  // Both memories may be accessed repeatedly until the completions. Data is sent again after a lost
+  // acknowledgement, and places are written piece by piece.
   const auto touch = [this, peer, key] {
     const auto sending = peers_[peer].sends.find(key);
     const auto receiving = other(peer).peers_[rank_].receives.find(key);
@@ -105,17 +105,18 @@ void SimTransport::try_transfer(int peer, Key key) {
   network_.send(rank_, peer, kHeaderBytes + bytes, SimNetwork::Order::free, touch);
 }
 
-// The bytes leave the sender's memory at some time between grant and completion, and enter the
-// receiver's at any time after it was posted: early reuse of either shows as a wrong sum.
+// The bytes leave the sender's memory at some time between grant and completion. They enter the
+// receiver's memory at any time after its post. So early reuse of either memory shows as a wrong
+// sum.
 void SimTransport::deliver(int peer, Key key) {
-  if (network_.is_dead(rank_)) return;  // its memory went with it
+  if (network_.is_dead(rank_)) return;  // the memory is gone with the process
   SimTransport& to = other(peer);
   const auto sending = peers_[peer].sends.find(key);
   const auto receiving = to.peers_[rank_].receives.find(key);
   if (sending == peers_[peer].sends.end() || receiving == to.peers_[rank_].receives.end()) return;
   const std::size_t bytes = total_bytes(sending->second.pieces);
   const std::size_t expected = total_bytes(receiving->second.pieces);
-  if (bytes != expected && network_.policy().tamper) {  // ranks were told different sizes
+  if (bytes != expected && network_.policy().tamper) {  // ranks received different sizes
     const std::string cause = cat("sent ", bytes, " bytes where ", expected, " were expected");
     to.lose(rank_, cause);
     return lose(peer, cause);
@@ -132,7 +133,7 @@ void SimTransport::deliver(int peer, Key key) {
   to.peers_[rank_].receives.erase(receiving);
 }
 
-// The sender has its memory back when the last byte has left its port, or its socket has taken it.
+// The sender gets its memory back when the last byte has left its port, or its socket has taken it.
 void SimTransport::deliver_over_links(int peer, Key key) {
   const auto sending = peers_[peer].sends.extract(key);
   const std::vector<Piece>& pieces = sending.mapped().pieces;

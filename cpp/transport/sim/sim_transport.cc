@@ -49,12 +49,13 @@ void SimTransport::connect(int peer) {
 
 void SimTransport::greet(int peer) {
   Peer& from = peers_[peer];
-  if (from.dropped) {  // a socket that nobody will serve: the other end sees it close
+  if (from.dropped) {  // an unserved socket: the other end sees it close
     network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::last,
                   [this, peer] { other(peer).lose(rank_, "closed its connection"); });
   }
   if (from.connected || from.dropped || network_.is_dead(peer)) return;
-  // Either side's wish makes the connection; the other end learns of it as fast as a message goes.
+  // A connect() of either side makes the connection. The other end learns of it after a message's
+  // travel time.
   from.connected = true;
   ++counters_.connections;
   ++counters_.handshakes;
@@ -122,7 +123,7 @@ Status SimTransport::post_control(int peer, std::span<const std::byte> message) 
   return {};
 }
 
-// False: there is no connection that it could come by.
+// Returns false if there is no connection for the message.
 bool SimTransport::hear_late(int peer, const std::vector<std::byte>& message) {
   if (!is_connected(peer)) return false;
   arrive({.what = Arrival::What::control, .peer = peer, .message = message});
@@ -225,7 +226,7 @@ Status SimTransport::release(int peer, Lane lane, uint64_t sequence) {
   network_.send(rank_, peer, kHeaderBytes, SimNetwork::Order::free, [this, peer, key] {
     auto& publications = other(peer).peers_[rank_].publications;
     const auto publication = publications.find(key);
-    if (publication == publications.end()) return;  // it has let us go
+    if (publication == publications.end()) return;  // the publisher has dropped us
     other(peer).arrive(
         {.what = Arrival::What::sent, .peer = rank_, .cookie = publication->second.cookie});
     publications.erase(publication);
@@ -238,7 +239,7 @@ Status SimTransport::release(int peer, Lane lane, uint64_t sequence) {
 void SimTransport::arrive(Arrival arrival) {
   if (network_.is_dead(rank_)) return;
   arrivals_.push_back(std::move(arrival));
-  armed_ = false;  // the doorbell
+  armed_ = false;  // as the doorbell does
   network_.wake(rank_);
 }
 
@@ -246,7 +247,7 @@ bool SimTransport::poll(Sink& sink) {
   armed_ = false;
   const Nanoseconds now = network_.clock().now();
   if (now - polled_at_ > network_.policy().peer_timeout / 2) {
-    std::fill(patience_from_.begin(), patience_from_.end(), now);  // our own loop was late
+    std::fill(patience_from_.begin(), patience_from_.end(), now);  // this rank's own loop was late
   }
   polled_at_ = now;
   const bool any = !arrivals_.empty();
@@ -282,7 +283,7 @@ bool SimTransport::poll(Sink& sink) {
   return any;
 }
 
-// A peer that is not stepped any more does not speak: it is stopped.
+// A peer that is no longer stepped sends no heartbeat: it is stopped.
 void SimTransport::look_for_silence(Sink& sink) {
   const Nanoseconds now = polled_at_;
   if (now - silence_checked_at_ < network_.policy().peer_timeout / 100) return;
@@ -290,7 +291,7 @@ void SimTransport::look_for_silence(Sink& sink) {
   for (int peer = 0; peer < network_.ranks(); ++peer) {
     if (peer == rank_ || !peers_.is_wanted(peer) || network_.is_dead(peer)) continue;
     const Nanoseconds spoke = network_.last_heard(peer, rank_, other(peer).polled_at_);
-    // Before it has answered nothing was heard of it.
+    // A peer is unheard until it has answered.
     const Nanoseconds heard =
         is_connected(peer) ? std::max(spoke, patience_from_[peer]) : patience_from_[peer];
     if (now - heard <= network_.policy().peer_timeout) continue;

@@ -36,17 +36,17 @@ class SimTransport final : public Transport {
   Nanoseconds next_deadline() const override;
   void fail(int peer) override;
   bool needs_poll() const override { return false; }
-  bool flushed() const override { return true; }  // what was posted is under way
+  bool flushed() const override { return true; }  // posted data is under way
   Counters counters() const override { return counters_; }
 
   bool is_awake() const { return !armed_; }
-  // Where all other memory must not be sent from or received into.
+  // Later transfers of other memory than this pool are errors.
   void use_pool(const MemoryPool& pool) { pool_ = &pool; }
 
  private:
   friend class SimNetwork;
   using Key = std::pair<Lane, uint64_t>;
-  static constexpr std::size_t kHeaderBytes = 32;  // of every message
+  static constexpr std::size_t kHeaderBytes = 32;  // in every message
   struct Posted {
     std::vector<Piece> pieces;
     uint64_t cookie;
@@ -59,13 +59,13 @@ class SimTransport final : public Transport {
     bool wanted = false;  // connect() was called here
     bool connected = false;
     bool dropped = false;                                 // failed, or fail() was called
-    std::map<Key, Posted> sends, receives, publications;  // mine, not done
-    std::map<Key, bool> grants;                           // of the peer, for sends
-    std::map<Key, std::vector<std::byte>> early;          // eager, before they are expected
-    std::map<Key, Published> views;                       // of the peer, not released
+    std::map<Key, Posted> sends, receives, publications;  // posted here, not done
+    std::map<Key, bool> grants;                           // grants of the peer, for sends
+    std::map<Key, std::vector<std::byte>> early;          // eager data that came before its receive
+    std::map<Key, Published> views;                       // publications of the peer, not released
     std::map<Key, uint64_t> awaits;                       // cookie
   };
-  // By rank; most ranks of a large world never meet.
+  // By rank. Most ranks of a large world never connect.
   class Peers {
    public:
     explicit Peers(int ranks) : peers_(ranks) {}
@@ -89,7 +89,7 @@ class SimTransport final : public Transport {
     std::vector<std::byte> message;
     std::string cause;
   };
-  // Reads as a system call would: a copy, never a pointer.
+  // Reads as a system call would: it returns a copy, never a pointer.
   class Reader final : public RemoteReader {
    public:
     Status read(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,
@@ -105,10 +105,10 @@ class SimTransport final : public Transport {
   void send_eagerly(const Transfer& transfer, Key key);
   void receive_eagerly(int peer, Key key, const std::vector<std::byte>& bytes);
   void check_memory(const Transfer& transfer) const;
-  void try_transfer(int peer, Key key);  // at the sender: has it both data and grant?
+  void try_transfer(int peer, Key key);  // at the sender: starts when data and grant are there
   void deliver(int peer, Key key);
   void deliver_over_links(int peer, Key key);
-  void try_view(int peer, Key key);  // at the reader: has it both publication and await?
+  void try_view(int peer, Key key);  // at the reader: starts when publication and await are there
   void greet(int peer);
   void look_for_silence(Sink& sink);
   SimTransport& other(int peer) { return network_.transport(peer); }
@@ -121,7 +121,7 @@ class SimTransport final : public Transport {
   const MemoryPool* pool_ = nullptr;
   Nanoseconds silence_checked_at_ = 0;
   bool armed_ = false;
-  Nanoseconds polled_at_ = 0;               // when others last heard of us: polling is speaking
+  Nanoseconds polled_at_ = 0;  // when others last heard of us, since a poll is a heartbeat
   std::vector<Nanoseconds> patience_from_;  // by peer
   Counters counters_;
 };

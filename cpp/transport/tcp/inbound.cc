@@ -254,8 +254,8 @@ void Inbound::end_receive(uint32_t slot, Sink& sink) {
   sink.received(receive.cookie);
 }
 
-// Stripes are cut off the end of the first stream's part, in any order. `bytes` becomes the start
-// of the first stripe. `beside` counts the missing bytes after it.
+// Stripes are cut off the end of the bytes of the first stream, in any order. The start of the
+// first stripe becomes `bytes`. The missing bytes after it are counted in `beside`.
 std::string Inbound::begin_stripe(const Header& frame, Progress& part, uint32_t& slot) {
   const auto where = [&] {
     return cat(" at byte ", frame.position, " (lane ", int{frame.lane}, ", sequence ",
