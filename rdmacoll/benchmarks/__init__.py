@@ -1,1 +1,1 @@
-"""Benchmarks beside other libraries: each has ranks of its own, which take turns in one run."""
+"""Benchmarks beside other libraries. Each library has ranks of its own, which take turns in one run."""

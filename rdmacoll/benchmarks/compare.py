@@ -1,4 +1,4 @@
-"""All libraries that are there, in one run: for numbers of ranks, links and sizes, turn by turn."""
+"""Compares all installed libraries in one run, turn by turn, for numbers of ranks, links and sizes."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from rdmacoll.benchmarks.parts import Part, Parts
 from rdmacoll.benchmarks.team import Team, TeamError
 from rdmacoll.benchmarks.turns import Cell, Rules, Task
 
-PREPARED_BYTES_MAX = 16 << 10  # below it calls are prepared and plain ones stand beside them
-MEMORY_BYTES_MIN = 64 << 10  # below it numpy's calls cost more than the memory
+PREPARED_BYTES_MAX = 16 << 10  # below this size numpy's plain calls are measured beside the prepared ones
+MEMORY_BYTES_MIN = 64 << 10  # below this size numpy's calls cost more than the memory
 START_S = 90.0
-MACHINE = "machine"  # of the links: no link, ranks share this machine's memory
+MACHINE = "machine"  # as a link: the ranks share this machine's memory
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What to measure. links: "machine", or Gbit/s between two hosts."""
+    """The measurement that is requested. links: "machine", or Gbit/s between two hosts. seconds: the limit
+    of the run."""
 
     libraries: Sequence[str]
     ranks: Sequence[int]
@@ -43,7 +44,7 @@ class Wish:
 
 
 def title_of(ranks: int, link: str) -> str:
-    """A part of the comparison in words.
+    """The title of a part of the comparison.
 
     >>> title_of(2, "machine"), title_of(4, "10")
     ('2 ranks on one machine', '4 ranks on two hosts, 10 Gbit/s')
@@ -53,14 +54,14 @@ def title_of(ranks: int, link: str) -> str:
 
 
 def cable_of(part: dict[str, Any]) -> str:
-    """What stands behind a part's title of the cables between its hosts."""
+    """The text about the cables between hosts, which follows the title of a part."""
     return f", MTU {part['mtu']}, {part['congestion']}" if "mtu" in part else ""
 
 
 @contextlib.contextmanager
 def place_of(ranks: int, link: str, folder: Path, servers: int = 0) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Hosts for so many ranks, and facts of the link. servers: the last ranks, on a host of their own;
-    without, each of two hosts has half of the ranks."""
+    """Hosts for `ranks` ranks, and facts of the link. servers: that many ranks at the end are servers, on
+    a host of their own. Without servers, each of two hosts has half of the ranks."""
     if link == MACHINE:
         yield Place([0] * ranks, servers=servers), {}
         return
@@ -79,9 +80,9 @@ def place_of(ranks: int, link: str, folder: Path, servers: int = 0) -> Iterator[
 
 
 def python_for(library: Library, cache: Path) -> Path | None:
-    """The Python that runs a library's ranks; None where it is not installed."""
+    """The Python that runs the ranks of a library; None if the library is not installed."""
     found = python_of(library.environment, cache)
-    # Our operation runs with any TensorFlow; Horovod's is preferred, so that both have the same.
+    # Our operation runs with any TensorFlow. Horovod's TensorFlow is preferred, so that both have the same.
     has_it = bool(library.instead) and importlib.util.find_spec(library.instead) is not None
     return found or (python_of("own", cache) if has_it else None)
 
@@ -90,7 +91,8 @@ def python_for(library: Library, cache: Path) -> Path | None:
 def teams_of(
     libraries: Sequence[Library], place: Place, cache: Path, tell: Callable[[str], None]
 ) -> Iterator[list[Team]]:
-    """Started teams; what cannot be started is told and missing. All are ended, whatever happens."""
+    """Starts the teams and yields them. A team that cannot start is reported through `tell` and left out.
+    All teams are ended, also after a failure."""
     teams: list[Team] = []
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         try:
@@ -113,14 +115,14 @@ def teams_of(
 
 
 class Comparison(Parts):
-    """Allreduce of every library that is there."""
+    """The allreduce of all installed libraries."""
 
     def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
         super().__init__(wish.rules, wish.seconds, say)
         self._wish = wish
 
     def run(self, each: Callable[[Part], None]) -> None:
-        """Measures all parts; `each` is called with one that is complete."""
+        """Measures all parts. `each` is called with every completed part."""
         wanted = itertools.product(self._wish.ranks, self._wish.links)
         self._take(((title_of(*place), functools.partial(self._part, *place)) for place in wanted), each)
 
@@ -160,7 +162,7 @@ class Comparison(Parts):
 
 
 def machine_facts() -> dict[str, Any]:
-    """Of this machine, for JSON."""
+    """The facts of this machine, for JSON."""
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     return {
@@ -171,7 +173,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def settings_of(wish: Wish) -> dict[str, Any]:
-    """As JSON has it."""
+    """The settings of the run, for JSON."""
     rules = replace(wish.rules)
     return {
         "turns": rules.turns,

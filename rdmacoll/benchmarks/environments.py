@@ -1,4 +1,4 @@
-"""The peers' own environments, in the project's cache: which are there, and how they come there."""
+"""The peers' own environments in the project's cache: which ones exist, and how they are installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NICE = ("nice", "-n", "19")
 
 @dataclass(frozen=True)
 class Environment:
-    """What pip installs there, in this order."""
+    """The packages that pip installs there, in this order."""
 
     packages: tuple[tuple[str, ...], ...]
     newest_python: tuple[int, int] = (3, 99)
@@ -27,7 +27,7 @@ class Environment:
 
 ENVIRONMENTS = {
     "grpcio": Environment((("grpcio", "numpy"),)),
-    # Its gRPC takes less time than that of newer ones.
+    # The gRPC of this TensorFlow is faster than that of newer ones.
     "tf-grpc": Environment((("tensorflow-cpu==2.15.1", "numpy<2"),), newest_python=(3, 11)),
     "mpich": Environment((("mpich", "mpi4py>=4", "numpy"),)),
     "intelmpi": Environment((("impi-rt", "mpi4py>=4", "numpy"),)),
@@ -40,7 +40,7 @@ ENVIRONMENTS = {
             ),
             ("--no-build-isolation", "horovod==0.28.1"),
         ),
-        newest_python=(3, 11),  # of TensorFlow 2.15
+        newest_python=(3, 11),  # the limit of TensorFlow 2.15
         settings=(
             *("MAKEFLAGS=-j2", "HOROVOD_WITH_TENSORFLOW=1", "HOROVOD_WITH_MPI=1", "HOROVOD_WITH_GLOO=1"),
             *("HOROVOD_WITHOUT_PYTORCH=1", "HOROVOD_WITHOUT_MXNET=1"),
@@ -51,12 +51,12 @@ ENVIRONMENTS = {
 
 
 def folder_of(name: str, cache: Path) -> Path:
-    """Where an environment lies."""
+    """The folder of an environment."""
     return cache / "peers" / name
 
 
 def python_of(name: str, cache: Path) -> Path | None:
-    """The environment's Python, or None where it is not installed."""
+    """The environment's Python, or None if it is not installed."""
     if name == "own":
         return Path(sys.executable)
     folder = folder_of(name, cache)
@@ -64,7 +64,7 @@ def python_of(name: str, cache: Path) -> Path | None:
 
 
 def base_python(newest: tuple[int, int]) -> str:
-    """A Python that is not newer than this. Raises ConfigError."""
+    """A Python that is not newer than `newest`. Raises ConfigError."""
     if sys.version_info[:2] <= newest:
         return sys.executable
     for minor in range(newest[1], 8, -1):
@@ -78,14 +78,15 @@ def base_python(newest: tuple[int, int]) -> str:
 
 
 def install(name: str, cache: Path, tell: Callable[[str], None]) -> None:
-    """Makes an environment anew. Raises ConfigError with the last lines of what failed."""
+    """Removes an environment and installs it again. Raises ConfigError with the last lines of a failed
+    command."""
     environment, folder = ENVIRONMENTS[name], folder_of(name, cache)
     base = base_python(environment.newest_python)
     tell(f"{name}: installing into {folder}, {environment.cost}")
     shutil.rmtree(folder, ignore_errors=True)
     _run(name, [base, "-m", "venv", str(folder)])
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
-    # Horovod's build looks for programs of its environment on PATH.
+    # Horovod's build searches PATH for programs of its environment.
     path = ["sh", "-c", 'PATH="$0/bin:$PATH" exec "$@"', str(folder)]
     for packages in environment.packages:
         _run(name, [*path, "env", *environment.settings, *pip, *packages])

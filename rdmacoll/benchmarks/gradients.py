@@ -1,4 +1,4 @@
-"""What a training step of known networks has to sum: their trainable variables, in order."""
+"""The gradients that a training step of known networks sums: their trainable variables, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def vgg16_shapes() -> list[tuple[int, ...]]:
     return [*found, (7 * 7 * 512, 4096), (4096,), (4096, 4096), (4096,), (4096, 1000), (1000,)]
 
 
-# By name: what people call it, and its variables.
+# By name: the title, and the shapes of the variables.
 MODELS = {
     "resnet50": ("ResNet-50", resnet50.shapes()),
     "resnet101": ("ResNet-101", resnet50.shapes((3, 4, 23, 3))),

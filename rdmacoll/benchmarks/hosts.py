@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _CALL_S = 20
-# What a token bucket lets pass at once; two of the largest packets that a sender hands over would fit.
+# The bytes that a token bucket lets pass at once. They hold at least two of the largest packets that a sender
+# hands over.
 BURST_BYTES = 192_000
 _QUEUE_MS = 50
 _CONGESTION_CONTROL = "cubic"
@@ -21,7 +22,8 @@ def ip(*arguments: str) -> None:
 
 
 class Hosts:
-    """Namespaces on one bridge of its own, which lives in a namespace too: nothing outside is touched."""
+    """Namespaces joined by a bridge. The bridge has a namespace of its own, so the machine's network stays
+    as it is."""
 
     def __init__(self, count: int) -> None:
         tag = f"rc{os.getpid() % 100000}"
@@ -32,7 +34,7 @@ class Hosts:
         self._made: list[str] = []
 
     def open(self) -> None:
-        """Makes them."""
+        """Creates the hosts and their cables. Raises CalledProcessError."""
         self._make(self.switch)
         ip("-n", self.switch, "link", "add", "bridge0", "type", "bridge")
         ip("-n", self.switch, "link", "set", "bridge0", "up")
@@ -47,7 +49,7 @@ class Hosts:
             ip("-n", name, "link", "set", "lo", "up")
 
     def _make(self, name: str) -> None:
-        self._made.append(name)  # before it is there: a call that runs into its limit may have made it
+        self._made.append(name)  # noted first: a call that times out may have created the namespace
         ip("netns", "add", name)
 
     def shape(
@@ -58,10 +60,12 @@ class Hosts:
         queue_ms: int = _QUEUE_MS,
         burst_bytes: int = BURST_BYTES,
     ) -> None:
-        """Every host sends at most so many Gbit/s, through a token bucket; `both_ways`: so does the switch
-        to every host. `burst_bytes` pass at once where nothing was sent for a while. What would wait longer
-        than `queue_ms` is dropped. TCP sends by Linux's own congestion control, where the kernel has it:
-        under BBR pauses of milliseconds come and go (docs/measurements).
+        """Limits the sending rate of each host to `gigabits` Gbit/s through a token bucket. both_ways: the
+        switch sends to each host at this rate, too. burst_bytes: the bytes that pass at once after a pause.
+        Packets that would wait longer than `queue_ms` milliseconds are dropped.
+
+        TCP uses Linux's default congestion control, if the kernel has it: BBR pauses for milliseconds at
+        times (docs/measurements). Raises CalledProcessError.
         """
         bucket = f"tbf rate {gigabits:g}gbit burst {burst_bytes} latency {queue_ms}ms".split()
         ends = [(name, "eth0") for name in self.names]
@@ -79,7 +83,7 @@ class Hosts:
             self.congestion = _CONGESTION_CONTROL
 
     def _send_by(self, control: str) -> None:
-        """The congestion control of all TCP connections between hosts."""
+        """Sets the congestion control of all TCP connections between hosts."""
         for name, address in zip(self.names, self.addresses):
             plain = ["10.77.0.0/24", "dev", "eth0", "proto", "kernel", "scope", "link", "src", address]
             ip("-n", name, "route", "replace", *plain, "congctl", control)
@@ -87,7 +91,7 @@ class Hosts:
             ip("-n", name, "-6", "route", "replace", *six, "congctl", control)
 
     def mtu(self) -> int:
-        """Of the first host's cable, in bytes."""
+        """The MTU of the first host's cable, in bytes."""
         words = subprocess.run(
             ["ip", "-n", self.names[0], "link", "show", "eth0"],
             check=True,
@@ -98,12 +102,12 @@ class Hosts:
         return int(words[words.index("mtu") + 1])
 
     def prefixes(self, host_of: Sequence[int]) -> dict[int, list[str]]:
-        """How to start each rank on its host."""
+        """By rank: the prefix of a command that starts the rank on its host."""
         return {rank: ["ip", "netns", "exec", self.names[host]] for rank, host in enumerate(host_of)}
 
     def shell(self, folder: Path) -> Path:
-        """A program that runs a command on a host, `PROGRAM [-OPTION ...] ADDRESS COMMAND...`, for
-        launchers that use ssh. The host has a name of its own, by which MPIs tell hosts apart."""
+        """A program that runs a command on a host, `PROGRAM [-OPTION ...] ADDRESS COMMAND...`. Launchers
+        use it in place of ssh. Each host has a name of its own, by which MPIs tell hosts apart."""
         path = folder / "on_host"
         cases = "".join(f"  {address}) name={name};;\n" for address, name in zip(self.addresses, self.names))
         path.write_text(
@@ -117,10 +121,10 @@ class Hosts:
         return path
 
     def unplug(self, host: int) -> None:
-        """Takes the cable out, without a word to anybody."""
+        """Pulls the cable of a host out: neither end is told."""
         ip("-n", self.switch, "link", "set", f"p{host}", "down")
 
     def close(self) -> None:
-        """Takes them away."""
+        """Deletes the hosts."""
         for name in self._made:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=_CALL_S)

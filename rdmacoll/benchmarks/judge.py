@@ -1,4 +1,4 @@
-"""What is said of measured times: ratios, shares of a limit, findings, tables. Pure."""
+"""Judges measured times: ratios, shares of a limit, findings, tables. Pure."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from rdmacoll.benchmarks.libraries import LIBRARIES, OURS
 from rdmacoll.benchmarks.turns import Cell, ratio
 
 AHEAD_FROM_BYTES = 256 << 10
-AHEAD = 1.3  # times as fast as the best peer, from there on; below it is enough to be ahead
-OP_AHEAD = 25.0  # of Horovod, for an operation of a few bytes
-GROWTH_MIN, GROWTH_MAX = 0.95, 2.2  # of the time when the size doubles
+AHEAD = 1.3  # times as fast as the best peer, from AHEAD_FROM_BYTES on; below, 1 is enough
+OP_AHEAD = 25.0  # times as fast as Horovod, for an operation of a few bytes
+GROWTH_MIN, GROWTH_MAX = 0.95, 2.2  # ratio of the times when the size doubles
 
 AROUND_BYTES_MIN = 1 << 20
 AROUND_RATIO = 1.5
 LINK_PERCENT = 97.0
 BUSY_BYTES_MIN = 256 << 10
-LINK_GOAL = 0.995  # of the best peer, to two digits as fast: who fills a link cannot be overtaken
+# share of the best peer's speed, equal to two digits: a peer that fills the link cannot be overtaken
+LINK_GOAL = 0.995
 
 Row = dict[str, Any]
 
 
 def compared(size: int, cells: Mapping[str, Cell]) -> Row:
-    """A size's row: each library's times, each peer's ratio to ours of its group (above 1 we are faster),
-    the best peer of each group, and how near the limits our times are."""
+    """The row of a size: the times of each library, and the ratio of each peer to our library of the same
+    group (above 1 we are faster). It also holds the best peer of each group, and our share of each limit."""
     row: Row = {
         "bytes": size,
         "time_us": {name: cell.summary() for name, cell in cells.items()},
         "ratio": {},
         "best": {},
         "percent_of_limit": {},
-        "around": [],  # peers that did not go over the link
+        "around": [],  # peers whose bytes did not go over the link
     }
     for group, own in OURS.items():
         if own not in cells:
@@ -51,13 +52,13 @@ def compared(size: int, cells: Mapping[str, Cell]) -> Row:
 
 
 def _goes_around(size: int, cell: Cell, cells: Mapping[str, Cell]) -> bool:
-    """Whether this is so much faster than plain TCP that the bytes cannot have gone over the link. Less than
-    the size is let through by a token bucket at once."""
+    """Whether this library is so much faster than plain TCP that its bytes cannot have gone over the link.
+    Small sizes do not count: a token bucket lets them pass at once."""
     return size >= AROUND_BYTES_MIN and "stream" in cells and ratio(cells["stream"], cell) > AROUND_RATIO
 
 
 def goal_of(size: int, group: str, *, is_link: bool) -> float:
-    """How many times as fast as the best peer we mean to be at this size."""
+    """The goal at this size: how many times as fast as the best peer rdmacoll has to be."""
     if is_link:
         return LINK_GOAL
     if group == "tensorflow":
@@ -66,8 +67,9 @@ def goal_of(size: int, group: str, *, is_link: bool) -> float:
 
 
 def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
-    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one. One
-    that the processors can fill is to be filled as plain TCP does; a faster one they cannot."""
+    """A sentence for each missed goal, with the measured value. gigabits: the rate of the link in Gbit/s,
+    if there is one. A link of at most 1 Gbit/s has to be filled as plain TCP fills it. The processors
+    cannot fill a faster one."""
     found = []
     for row in rows:
         found += [
@@ -97,7 +99,8 @@ def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
 
 
 def growth(rows: Sequence[tuple[int, float]]) -> list[str]:
-    """A sentence wherever time does not grow with the size: t(2S) from 0.95 to 2.2 times t(S).
+    """A sentence for each step at which time does not grow with the size as it should: t(2S) from 0.95 to 2.2
+    times t(S).
 
     >>> growth([(8, 1.0), (16, 1.1), (32, 3.0), (64, 2.0)])
     ['16 to 32: 2.73 times the time for twice the bytes', '32 to 64: 0.67 times the time for twice the bytes']
@@ -113,7 +116,7 @@ def growth(rows: Sequence[tuple[int, float]]) -> list[str]:
 
 
 def parts_cost_more(size: int, whole_s: float, parts_s: Mapping[str, float], whole: str) -> list[str]:
-    """A sentence when the whole takes longer than its parts one after the other.
+    """A sentence if the whole takes longer than the sum of its parts; empty otherwise.
 
     >>> parts_cost_more(1024, 5.0, {"reducescatter": 2.0, "allgather": 2.0}, "allreduce")
     ['1K: allreduce takes 1.25 times as long as reducescatter + allgather']
@@ -137,7 +140,8 @@ def _time(summary: Mapping[str, Any] | None) -> str:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown: medians in microseconds; (L): others had the processor too, an upper bound."""
+    """Lines of Markdown: medians in microseconds. (L) marks an upper bound: other processes had the
+    processor too."""
     present = {name for row in rows for name in row["time_us"]}
     lines: list[str] = []
     for group, own in OURS.items():
@@ -163,8 +167,8 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def cores_table(rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown: how many cores all ranks of a library together keep busy during its calls, from
-    BUSY_BYTES_MIN on; none where no row is so large.
+    """Lines of Markdown: the number of cores that all ranks of a library together keep busy during its calls,
+    from BUSY_BYTES_MIN on. No lines if no row is so large.
 
     >>> cell = {"median": 100.0, "cpu_us": 150.0}
     >>> cores_table([{"bytes": 1 << 20, "time_us": {"rdmacoll": cell, "mpich": {**cell, "cpu_us": 200.0}}}])

@@ -1,4 +1,4 @@
-"""The libraries that can take part in a comparison, and how the ranks of each are started. Pure."""
+"""The libraries of a comparison, and the commands that start their ranks. Pure."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ class Library:
 
     name: str
     title: str
-    told: dict[str, str]  # for team_rank: its module, and what that asks for
-    # "numpy", "tensorflow" and "rpc" are compared among themselves; "limit" is what they are shown against.
+    told: dict[str, str]  # for team_rank: the module, and its options
+    # Libraries of "numpy", of "tensorflow" and of "rpc" are compared within their group. A "limit" is shown
+    # beside all of them.
     group: str
-    environment: str  # of environments.py; "own": the one that runs this
+    environment: str  # in environments.py; "own": the one of this process
     launcher: str  # hand, openmpi, hydra, gloo
     settings: dict[str, str] = field(default_factory=dict)
-    # Between hosts. UCX would find that namespaces share a machine, and go through its memory.
+    # Settings between hosts. Without them UCX would detect that the namespaces share a machine, and use its
+    # memory.
     across: dict[str, str] = field(default_factory=dict)
     sleeps: bool = False  # its threads sleep and wake while it measures
-    instead: str = ""  # where its environment is not installed, one that has this module serves
+    instead: str = ""  # if the environment is missing, this process's one serves, provided it has this module
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is rdmacoll, in whatever way."""
+        """Whether the library is rdmacoll, in any variant."""
         return self.name.split("-")[0] == "rdmacoll"
 
 
 _TCP = {"UCX_TLS": "tcp,self", "FI_PROVIDER": "tcp"}
-# Ranks are stopped while others measure: their peers must not take that for a failure.
+# Ranks are stopped while others measure. Their peers must not take that for a failure.
 PATIENT = {"RDMACOLL_PEER_TIMEOUT_S": _FOREVER_S, "RDMACOLL_STALL_WARNING_S": _FOREVER_S}
 _HOROVOD_ON_MPI = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
@@ -54,7 +56,7 @@ LIBRARIES = {
             "rdmacoll's op",
             {**_OPS, "library": "rdmacoll"},
             "tensorflow",
-            "horovod",  # the same TensorFlow as Horovod's, where that is installed
+            "horovod",  # the TensorFlow of Horovod, if that is installed
             "hand",
             {**PATIENT, **QUIET_TENSORFLOW},
             instead="tensorflow",
@@ -89,47 +91,47 @@ PEERS = [row.name for row in LIBRARIES.values() if row.group != "limit" and row.
 
 @dataclass(frozen=True)
 class Place:
-    """Where ranks are: the host of each; without addresses this machine itself."""
+    """The host of each rank. Without addresses, all ranks are on this machine itself."""
 
     host_of: list[int]
     addresses: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     prefixes: dict[int, list[str]] = field(default_factory=dict)  # by rank
-    shell: str = ""  # stands for ssh
-    servers: int = 0  # of the ranks the last ones, where some serve the others
+    shell: str = ""  # replaces ssh
+    servers: int = 0  # the number of ranks at the end that serve the others
     gbit: int = (
-        0  # of the cables between hosts, which as virtual ones say 10 whatever they carry; 0: as they say
+        0  # Gbit/s of the cables between hosts, since virtual cables always report 10; 0: as they report
     )
 
     @property
     def ranks(self) -> int:
-        """How many."""
+        """The number of ranks."""
         return len(self.host_of)
 
     @property
     def address(self) -> str:
-        """Of rank 0's host."""
+        """The address of rank 0's host."""
         return self.addresses[0] if self.addresses else "127.0.0.1"
 
     @property
     def interface(self) -> str:
-        """By which the hosts see each other."""
+        """The interface through which the hosts reach each other."""
         return "eth0" if self.addresses else "lo"
 
 
 @dataclass(frozen=True)
 class Start:
-    """What else a command line needs to know."""
+    """The further facts that a command line needs."""
 
-    python: Path  # of the library's environment; what its launcher is called lies beside it
+    python: Path  # the Python of the library's environment, beside its launcher
     socket: Path
     port: int
     is_root: bool
 
 
 def commands(library: Library, place: Place, start: Start) -> list[list[str]]:
-    """The processes to start: one for each rank, or a launcher."""
-    # TensorFlow's threads take all cores; between hosts the kernel does, too.
+    """The commands to start: one for each rank, or a launcher."""
+    # TensorFlow's threads need all cores, and so does the kernel between hosts. So these ranks are not bound.
     binds = {"bind": library.group in ("numpy", "limit") and not place.addresses}
     if library.launcher == "hand":
         by_hand = [_by_hand(library, place, start, rank) for rank in range(place.ranks)]
@@ -170,7 +172,7 @@ def _program(library: Library, start: Start, told: dict[str, Any], settings: dic
 def _by_hand(
     library: Library, place: Place, start: Start, rank: int
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What a launcher would tell a rank, and its settings."""
+    """The options of a rank that no launcher starts, and its settings."""
     told: dict[str, Any] = {}
     if library.group == "limit":
         told = {"rank": rank, "ranks": place.ranks, "address": place.address, "port": start.port}
@@ -197,13 +199,13 @@ def _by_hand(
 def _on_first_host(place: Place) -> Sequence[str]:
     if not place.addresses:
         return []
-    # A name of its own, as the others have from the shell.
+    # The first host gets a name of its own, as the shell gives to the others.
     return [*place.prefixes[0], *_named(place.names[0])]
 
 
 def _by_address(place: Place, rank: int) -> list[str]:
-    """Horovod's process sets on Gloo forget HOROVOD_GLOO_IFACE, and look up the host's name: here it is its
-    address."""
+    """The prefix of a rank's command. Horovod's process sets on Gloo ignore HOROVOD_GLOO_IFACE and look up
+    the host's name. So the host's name is its address."""
     prefix = place.prefixes.get(rank, [])
     return [*prefix, *_named(place.addresses[place.host_of[rank]])] if place.addresses else prefix
 

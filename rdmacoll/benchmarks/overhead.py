@@ -1,4 +1,4 @@
-"""What the engine itself costs: processor time of a step and of doing nothing, the start, memory."""
+"""The engine's own costs: processor time of a step and of an idle rank, the start, memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rdmacoll.benchmarks.team import Team
 from rdmacoll.benchmarks.turns import Rules, Task, Turns
 from rdmacoll.engine.errors import RdmacollError
 
-START_S_MAX = 0.3  # of two ranks, until both have joined, without the TensorFlow import
-IDLE_SHARE_MAX = 0.01  # of a core, for each rank
+START_S_MAX = 0.3  # start of two ranks until both have joined, without the TensorFlow import
+IDLE_SHARE_MAX = 0.01  # share of a core, for each rank
 _ANSWER_S = 60.0
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the page. goal: what the value is not to exceed, in its unit."""
+    """A line of the page. goal: the upper bound of the value, in its unit."""
 
     what: str
     value: float
@@ -35,11 +35,11 @@ class Line:
 
     @property
     def is_missed(self) -> bool:
-        """Whether there is a goal, and the value beyond it."""
+        """Whether the value exceeds a goal."""
         return self.goal is not None and self.value > self.goal
 
     def text(self) -> str:
-        """As it is printed.
+        """The printed line.
 
         >>> Line("idle", 2.5, "% of a core", 1.0).text()
         'idle                                             2.50 % of a core  goal 1: missed'
@@ -52,7 +52,8 @@ class Line:
 
 
 def start_lines(starts: Sequence[Mapping[str, float]]) -> list[Line]:
-    """Of several starts: the medians of the slowest rank's parts. Keys: python, import, init, total."""
+    """The lines about several starts: the medians of the parts, each at the slowest rank. Keys: python,
+    import, init, total, in seconds."""
 
     def median(part: str) -> float:
         return 1e3 * statistics.median(start[part] for start in starts)
@@ -68,7 +69,7 @@ def start_lines(starts: Sequence[Mapping[str, float]]) -> list[Line]:
 
 
 def parts_of(started_at: float, ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """One start in seconds, each part at the slowest rank.
+    """The parts of one start in seconds, each at its slowest rank.
 
     >>> ranks = [{"begin": 10.5, "joined": 11.0, "import": 0.125, "init": 0.25}]
     >>> parts_of(10.0, ranks)
@@ -83,7 +84,7 @@ def parts_of(started_at: float, ranks: Sequence[Mapping[str, float]]) -> dict[st
 
 
 class Overhead:
-    """One run; left_out: sentences about what was not measured."""
+    """One run. left_out: sentences about the parts that were not measured."""
 
     def __init__(
         self, ranks: int, starts: int, rest_s: float, rules: Rules, cache: Path, seconds: float
@@ -95,7 +96,7 @@ class Overhead:
         self.facts: dict[str, str] = {}
 
     def lines(self, folder: Path, say: Callable[[str], None]) -> list[Line]:
-        """Measures everything. Raises RdmacollError where ranks cannot be started."""
+        """Measures and prints all lines. Raises RdmacollError if ranks cannot be started."""
         watch = Watch()
         with place_of(self._ranks, MACHINE, folder) as (place, _):
             starts = []

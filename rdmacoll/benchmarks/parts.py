@@ -1,4 +1,5 @@
-"""What every measurement in one run has: parts, one after the other, and what there was no time for."""
+"""The common part of all measurements: parts, one after the other, and a list of those that ran out of
+time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ Part = dict[str, Any]
 
 
 class Parts:
-    """A run. `parts` is what was measured so far, `left_out` sentences about the rest. `say` is told both."""
+    """A run. parts: the measured parts so far. left_out: sentences about the others. say: prints both."""
 
     def __init__(self, rules: Rules, seconds: float, say: Callable[[str], None]) -> None:
         self.parts: list[Part] = []
@@ -26,13 +27,13 @@ class Parts:
         self._say(text)
 
     def _is_late(self, what: str) -> bool:
-        """Whether the time is over; then `what` is left out."""
+        """Whether the time is over. If so, `what` is reported as left out."""
         if self._turns.is_late:
             self._tell(f"not measured within {self._seconds:g} s: {what}")
         return self._turns.is_late
 
     def _take(self, wanted: Iterable[tuple[str, Callable[[], Part]]], each: Callable[[Part], None]) -> None:
-        """Measures parts, each with its title; `each` is called with one that is complete."""
+        """Measures parts, each with its title. `each` is called with every completed part."""
         for title, measure in wanted:
             if self._is_late(title):
                 continue

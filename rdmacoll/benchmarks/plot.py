@@ -14,13 +14,13 @@ _TICK_LABELS = ["8", "1K", "64K", "1M", "16M", "256M"]
 
 
 def draw(found: Mapping[str, Any]) -> Any:
-    """A row for each part: times on the left; on the right how many times as fast as each peer we are. It is
-    as wide as a page, so that it can be read there."""
+    """A figure with a row for each part: times on the left, the ratio of each peer to ours on the right.
+    It has the width of a page, so that it is readable there."""
     from matplotlib.figure import Figure
 
     parts = found["parts"]
     figure = Figure(figsize=(10, 0.8 + 3 * max(1, len(parts))), layout="constrained")
-    lines: dict[str, Any] = {}  # by library, for one legend
+    lines: dict[str, Any] = {}  # by library, for a common legend
     for row, part in enumerate(parts):
         times = figure.add_subplot(len(parts), 2, 2 * row + 1)
         ratios = figure.add_subplot(len(parts), 2, 2 * row + 2)

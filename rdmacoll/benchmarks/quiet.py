@@ -1,4 +1,4 @@
-"""How much of the processor others had while something was measured."""
+"""The share of the processor that other processes had during a measurement."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Of /proc/stat's first line: user, nice, system, steal. Interrupts are not among them: on shaped links they
-# move the packets of those who measure.
+# Fields of the first line of /proc/stat: user, nice, system, steal. Interrupts are left out: on shaped links
+# they move the packets of the measured processes.
 _BUSY_FIELDS = (1, 2, 3, 8)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LOOK_S = 0.25
@@ -17,15 +17,15 @@ _LOOK_S = 0.25
 
 @dataclass(frozen=True)
 class Reading:
-    """The machine at one time, in seconds."""
+    """The machine at one moment. All values are seconds."""
 
     at: float
     busy: float
-    packets: float  # the kernel's threads that move packets: they work for those who measure
+    packets: float  # the kernel's threads that move packets, which work for the measured processes
 
     def share_since(self, before: Reading, own_s: float, cores: int) -> float:
-        """The share of all cores that neither those who measure (own_s of processor time) nor their
-        packets had.
+        """The share of all cores that other processes had: neither the measured ones (own_s seconds of
+        processor time) nor their packets.
 
         >>> Reading(12.0, 8.0, 0.5).share_since(Reading(10.0, 5.0, 0.0), own_s=1.5, cores=2)
         0.25
@@ -35,7 +35,7 @@ class Reading:
 
 
 def busy_seconds(stat: str, ticks_per_s: int = 100) -> float:
-    """Of the text of /proc/stat: what all processors have worked.
+    """The busy seconds of all processors, from the text of /proc/stat.
 
     >>> busy_seconds("cpu  100 20 30 4000 50 6 7 80 0 0")
     2.3
@@ -52,19 +52,19 @@ def _packet_threads() -> list[Path]:
                 if (folder / "comm").read_text().startswith("ksoftirqd/"):
                     found.append(folder / "stat")
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
     return found
 
 
 class Watch:
-    """Reads the machine."""
+    """Reads the load of the machine."""
 
     def __init__(self) -> None:
         self.cores = os.cpu_count() or 1
         self._packet_threads: Sequence[Path] = _packet_threads()
 
     def read(self) -> Reading:
-        """Now."""
+        """The load at this moment."""
         packets = 0
         for path in self._packet_threads:
             fields = path.read_text().rpartition(")")[2].split()
@@ -73,7 +73,8 @@ class Watch:
         return Reading(time.monotonic(), busy, packets / _TICKS_PER_S)
 
     def wait(self, share_max: float, until: float) -> bool:
-        """Returns when others leave the processor alone for a moment, or the time is `until`."""
+        """Waits until other processes have at most `share_max` of the processors for a moment. Returns
+        False if the monotonic time `until` comes first."""
         while time.monotonic() < until:
             before = self.read()
             time.sleep(_LOOK_S)

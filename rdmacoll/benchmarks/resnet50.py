@@ -1,4 +1,4 @@
-"""What a training step of ResNet-50 has to sum."""
+"""The gradients that a training step of ResNet-50 sums."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 
 def shapes(depths: tuple[int, int, int, int] = (3, 4, 6, 3)) -> list[tuple[int, ...]]:
-    """The trainable variables in order: convolutions, batch norms, the classifier. `depths`: blocks of each
-    width, of ResNet-50 if nothing else is said.
+    """The trainable variables in order: convolutions, batch norms, the classifier. depths: the number of
+    blocks of each width; the default is ResNet-50.
 
     >>> len(shapes()), sum(math.prod(shape) for shape in shapes())
     (161, 25557032)
@@ -27,5 +27,5 @@ def shapes(depths: tuple[int, int, int, int] = (3, 4, 6, 3)) -> list[tuple[int, 
 
 
 def total_bytes() -> int:
-    """Of all of them, in float32."""
+    """The size of all variables in float32, in bytes."""
     return 4 * sum(math.prod(shape) for shape in shapes())

@@ -1,4 +1,5 @@
-"""A training step: gradients that come one after the other, and what of their sums is hidden behind them."""
+"""A training step: gradients become ready one after the other, and the backward pass hides a share of
+their sums."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from rdmacoll.benchmarks.turns import Cell, Rules, Task, Turns, ratio
 
 OWN = OURS["tensorflow"]
 MANNERS = ("wait", "compute")
-RAW_MPI = 1.0  # goal: the best raw MPI's time, tensor by tensor / ours
+RAW_MPI = 1.0  # goal: time of the best raw MPI, tensor by tensor / ours
 HOROVOD = 3.0  # goal: Horovod's time / ours
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What to measure. manner: what a backward pass does with the processor."""
+    """The measurement that is requested. manner: how a backward pass uses the processor."""
 
     libraries: Sequence[str]
     ranks: int
@@ -37,7 +38,8 @@ class Wish:
 
 
 def hidden_share(step: float, backward: float, alone: float) -> float:
-    """How much of the communication, which takes `alone`, a step hides behind its backward pass.
+    """The share of the communication that a step hides behind its backward pass. `alone`: the time of the
+    communication by itself. All times have one unit.
 
     >>> hidden_share(12.0, 10.0, 8.0), hidden_share(18.0, 10.0, 8.0), hidden_share(9.0, 10.0, 8.0)
     (0.75, 0.0, 1.0)
@@ -46,8 +48,9 @@ def hidden_share(step: float, backward: float, alone: float) -> float:
 
 
 def tasks_of(wish: Wish, names: Sequence[str]) -> dict[str, Task]:
-    """What takes turns: of each library its gradients alone; of operations also backward pass and step, ours
-    for every bucket. Keys are "library what" and "library what bucket"."""
+    """The tasks that take turns. Each library reduces its gradients alone. Operations also run the
+    backward pass and the step; ours do so for every bucket size. Keys are "library what" and "library what
+    bucket"."""
     common = {"shapes": resnet50.shapes(), "manner": wish.manner, "backward_s": wish.backward_s, "keep": True}
     tasks = {}
     for name in names:
@@ -65,8 +68,8 @@ def tasks_of(wish: Wish, names: Sequence[str]) -> dict[str, Task]:
 
 
 def rows_of(cells: Mapping[str, Cell], names: Sequence[str], buckets: Sequence[int]) -> list[dict[str, Any]]:
-    """A row for each library and bucket, in milliseconds: {library, bucket_bytes, gradients, backward,
-    step, hidden}; raw MPI has no operations that a backward pass could go on beside."""
+    """A row for each library and bucket size, in milliseconds: {library, bucket_bytes, gradients,
+    backward, step, hidden}. Raw MPI has no step: it has no operations that overlap with a backward pass."""
     rows = []
     for name in names:
         group = LIBRARIES[name].group
@@ -90,20 +93,21 @@ def rows_of(cells: Mapping[str, Cell], names: Sequence[str], buckets: Sequence[i
 
 
 def best_bucket(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Of our rows the one whose step takes least."""
+    """Our row with the shortest step; None if we have no step."""
     own = [row for row in rows if row["library"] == OWN and "step" in row]
     return min(own, key=lambda row: float(row["step"])) if own else None
 
 
 def level_with(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> list[int]:
-    """Buckets that this run cannot tell from the best one: a turn of theirs was faster than one of its."""
+    """The bucket sizes that this run cannot tell from the best one: their fastest turn is no slower than
+    its slowest."""
     slowest = max(best["times_us"]["step"]["turns"])
     others = [row for row in rows if row["library"] == OWN and "step" in row and row is not best]
     return [row["bucket_bytes"] for row in others if min(row["times_us"]["step"]["turns"]) <= slowest]
 
 
 def ratios_of(cells: Mapping[str, Cell], bucket: int) -> dict[str, float]:
-    """Each peer's gradients alone / ours with this bucket."""
+    """By peer: the time of its gradients alone / ours with this bucket size."""
     own = cells.get(f"{OWN} gradients {bucket}")
     if own is None:
         return {}
@@ -115,7 +119,7 @@ def ratios_of(cells: Mapping[str, Cell], bucket: int) -> dict[str, float]:
 
 
 def missed(ratios: Mapping[str, float]) -> list[str]:
-    """A sentence for each goal that is missed."""
+    """A sentence for each missed goal."""
     found = []
     for name, value in ratios.items():
         goal = HOROVOD if "horovod" in name else RAW_MPI
@@ -128,7 +132,7 @@ def missed(ratios: Mapping[str, float]) -> list[str]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines of Markdown, milliseconds."""
+    """Lines of Markdown; times are milliseconds."""
     lines = [
         "| | buckets | gradients alone | backward pass | step | hidden |",
         "|---|---:|---:|---:|---:|---:|",
@@ -149,7 +153,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def measure(
     wish: Wish, folder: Path, say: Callable[[str], None], tell: Callable[[str], None]
 ) -> tuple[dict[str, Cell], dict[str, dict[str, str]]]:
-    """The cells, and each library's facts."""
+    """Measures the request. Returns the cells by task, and the facts of each library."""
     turns = Turns(Watch(), wish.rules, time.monotonic() + wish.seconds, tell)
     limit = "memory" if wish.link == MACHINE else "stream"
     names = [n for n in wish.libraries if LIBRARIES[n].group != "limit" or n == limit]

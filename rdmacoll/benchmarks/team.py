@@ -1,4 +1,5 @@
-"""The ranks of one library: started, told what to do, stopped while others measure, ended."""
+"""The ranks of one library: the parent starts them, sends them requests, stops them while others measure,
+and ends them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 class TeamError(RdmacollError):
-    """A library that cannot go on; the text says what happened."""
+    """A library cannot go on. The text tells the reason."""
 
 
 _ENDING = {signal.SIGINT, signal.SIGTERM}
@@ -33,8 +34,8 @@ _ENDING = {signal.SIGINT, signal.SIGTERM}
 
 @contextlib.contextmanager
 def _ending_waits() -> Iterator[None]:
-    """Ctrl-C and SIGTERM come when this is left: Python drops what their handlers raise amid a fork, and an
-    exception before a child is noted would leave it behind."""
+    """Blocks SIGINT and SIGTERM until this context ends. Python drops exceptions that signal handlers
+    raise during a fork. An exception before a child is noted would leave the child behind."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         yield
@@ -43,13 +44,14 @@ def _ending_waits() -> Iterator[None]:
 
 
 def _begin_child() -> None:
-    """It ends with its starter: by SIGTERM, so that a launcher takes its ranks along."""
+    """Makes the child end with its parent: by SIGTERM, so that a launcher ends its ranks too."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def _free_ports(count: int, least: int) -> int:
-    """The first of `count` ports in a row, from `least` on, that nobody listens on here now."""
+    """The first of `count` consecutive ports, from `least` on, without a listener on 127.0.0.1. Raises
+    TeamError."""
     for port in range(least, 60_000, count):
         with contextlib.ExitStack() as probes:
             try:
@@ -87,9 +89,11 @@ class _Line:
 
 
 class Team:
-    """One library's ranks, started and stopped at the end of the constructor. Used as a context manager."""
+    """The ranks of one library. The constructor starts them and leaves them stopped. Use it as a context
+    manager. Raises TeamError or OSError."""
 
-    # What a team listens on at a host of its own network cannot be seen here: no two get the same ports.
+    # No two teams get the same ports, since this process cannot see listeners in the namespaces of other
+    # hosts.
     _next_port = 20_000 + os.getpid() % 10_000
 
     def __init__(self, library: Library, place: Place, python: Path, folder: Path, within_s: float) -> None:
@@ -154,7 +158,8 @@ class Team:
         return " | ".join(line for line in text.split("\n")[-6:] if line.strip())[-1200:] or "it said nothing"
 
     def ask(self, request: Mapping[str, Any], within_s: float) -> list[dict[str, Any]]:
-        """Tells all ranks the same; their answers. Raises TeamError."""
+        """Sends one request to all ranks and returns their answers, by rank. within_s: the limit in
+        seconds. Raises TeamError."""
         until = time.monotonic() + within_s
         answers = []
         try:
@@ -181,15 +186,15 @@ class Team:
                 os.kill(pid, number)
 
     def stop(self) -> None:
-        """Until `go`, no thread of these ranks runs."""
+        """Stops all threads of the ranks until `go`."""
         self._signal(signal.SIGSTOP)
 
     def go(self) -> None:
-        """The end of `stop`."""
+        """Continues the ranks after `stop`."""
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Lets the ranks leave, and ends those that do not."""
+        """Lets the ranks leave, and kills those that do not."""
         self.go()
         for line in self._lines:
             line.close()
@@ -202,7 +207,7 @@ class Team:
         self._path.unlink(missing_ok=True)
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        process.terminate()  # a launcher takes its ranks along
+        process.terminate()  # a launcher ends its ranks too
         try:
             process.wait(3)
         except subprocess.TimeoutExpired:
@@ -219,7 +224,7 @@ class Team:
 
 
 def _short(request: Mapping[str, Any]) -> str:
-    """For a sentence: shapes of a model's variables would fill pages.
+    """The request for an error message, shortened: the shapes of a model's variables would fill pages.
 
     >>> len(_short({"do": "make", "shapes": [[3, 3, 512, 512]] * 161}))
     203
@@ -229,7 +234,7 @@ def _short(request: Mapping[str, Any]) -> str:
 
 
 def slowest(answers: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Of each slice, the seconds of the rank that took longest.
+    """The seconds of each slice, at its slowest rank.
 
     >>> slowest([{"seconds": [1.0, 4.0]}, {"seconds": [2.0, 3.0]}])
     [2.0, 4.0]

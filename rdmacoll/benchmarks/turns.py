@@ -1,4 +1,4 @@
-"""Lets teams take turns, in bursts that nobody disturbed."""
+"""Lets teams take turns, in bursts without disturbance."""
 
 from __future__ import annotations
 
@@ -12,51 +12,52 @@ from typing import Any, Callable
 from rdmacoll.benchmarks.quiet import Watch
 from rdmacoll.benchmarks.team import Team, TeamError, slowest
 
-SLICES = 8  # of a burst; its time is their median
+SLICES = 8  # in a burst; the time of a burst is their median
 _TRIES = 4  # bursts of one turn, until one is quiet
-_QUIET_S = 10.0  # to wait for a quiet moment
+_QUIET_S = 10.0  # the longest wait for a quiet moment
 _CALLS_MAX = 200_000
-_CHECK_BYTES_MAX = 32 << 20  # of what is checked in every turn; larger ones in the first
+_CHECK_BYTES_MAX = 32 << 20  # a larger work is checked in its first turn only
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How long, how often, how quiet. foreign: the largest share of the processors that others may have."""
+    """The number of turns, their length, and the allowed disturbance. foreign: the largest share of the
+    processors that other processes may have."""
 
     turns: int = 5
     burst_s: float = 0.3
     foreign: float = 0.12
-    foreign_of_sleepers: float = 0.25  # beside libraries whose threads sleep and wake
-    step_s: float = 60.0  # for one thing that ranks are told, beside the time that calls take
+    foreign_of_sleepers: float = 0.25  # for libraries whose threads sleep and wake
+    step_s: float = 60.0  # the limit of one request to ranks, beside the time of its calls
 
 
 @dataclass
 class Burst:
-    """What one turn measured: seconds per call of each slice, at the slowest rank."""
+    """The result of one turn. seconds: per call, for each slice, at the slowest rank."""
 
     seconds: list[float]
     foreign: float
     cpu_s_per_call: float  # processor time of all ranks
     is_quiet: bool
-    cpu_s_of: list[float] = field(default_factory=list)  # of each rank, per call
-    peak_of: list[int] = field(default_factory=list)  # the most memory that each has had, in bytes
+    cpu_s_of: list[float] = field(default_factory=list)  # by rank, per call
+    peak_of: list[int] = field(default_factory=list)  # by rank, the peak memory in bytes
 
     @property
     def median(self) -> float:
-        """Of the slices."""
+        """The median of the slices, in seconds per call."""
         return statistics.median(self.seconds)
 
 
 @dataclass
 class Cell:
-    """What a library did with one work: a burst for each turn."""
+    """The results of one library with one work: a burst for each turn."""
 
     bursts: list[Burst] = field(default_factory=list)
     dropped: int = 0
     wrong: int = 0
 
     def summary(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The results for JSON. Times are microseconds."""
         slices = [seconds for burst in self.bursts for seconds in burst.seconds]
         return {
             "median": statistics.median(burst.median for burst in self.bursts) * 1e6,
@@ -74,13 +75,13 @@ class Cell:
 
 
 def best_burst(bursts: Sequence[Burst]) -> Burst:
-    """Of one turn's tries: the first quiet one, or the one that was disturbed least."""
+    """The best of one turn's tries: the first quiet burst, or the least disturbed one."""
     quiet = [burst for burst in bursts if burst.is_quiet]
     return quiet[0] if quiet else min(bursts, key=lambda burst: burst.foreign)
 
 
 def ratio(peer: Cell, ours: Cell) -> float:
-    """time of the peer / our time: the median over the turns' own ratios.
+    """Time of the peer / our time: the median of the ratios of the turns.
 
     >>> def cell(*seconds):
     ...     return Cell([Burst([each], 0.0, 0.0, True) for each in seconds])
@@ -92,7 +93,7 @@ def ratio(peer: Cell, ours: Cell) -> float:
 
 @dataclass(frozen=True)
 class Task:
-    """A library's name, and what it is to do."""
+    """The name of a library, and its work."""
 
     library: str
     work: Mapping[str, Any]
@@ -112,8 +113,8 @@ class Turns:
         return time.monotonic() >= self.until
 
     def take(self, teams: list[Team], tasks: Mapping[str, Task]) -> dict[str, Cell]:
-        """Each task's cell; who begins changes from turn to turn. A team that cannot go on is ended and
-        leaves `teams`."""
+        """Measures all tasks and returns their cells. The order shifts from turn to turn. A team that
+        cannot go on is ended and removed from `teams`."""
         cells = {key: Cell() for key in tasks}
         calls: dict[str, int] = {}
         keys = list(tasks)
@@ -134,7 +135,7 @@ class Turns:
             if self.is_late and turn + 1 < self._rules.turns:
                 self._tell(f"the time is over after turn {turn + 1} of {self._rules.turns}")
                 break
-        # Of a team that was left out there may be fewer bursts than of others.
+        # A team that was left out may have fewer bursts than the others, so its cells are dropped.
         here = {team.library.name for team in teams}
         return {key: cell for key, cell in cells.items() if cell.bursts and tasks[key].library in here}
 
@@ -174,7 +175,7 @@ class Turns:
         after = self._watch.read()
         own = [usage["cpu_s"] - cpu_s for usage, cpu_s in zip(usages, used)]
         foreign = after.share_since(before, sum(own), self._watch.cores)
-        # With the call that brings the ranks together.
+        # The first call synchronizes the ranks; its processor time counts too.
         number = (1 + order["slices"] * order["calls"]) * _each(answers)
         peaks = [usage["peak"] for usage in usages]
         return Burst(
@@ -187,7 +188,7 @@ class Turns:
         )
 
     def _calls(self, team: Team) -> int:
-        """How many calls fill a burst."""
+        """The number of calls that fill a burst."""
         seconds, each = math.inf, 1
         for calls in (1, 20, 500):
             answers = team.ask({"do": "burst", "slices": 2, "calls": calls}, self._rules.step_s)
@@ -199,5 +200,5 @@ class Turns:
 
 
 def _each(answers: Sequence[Mapping[str, Any]]) -> int:
-    """How many of what is timed there are in a call."""
+    """The number of measured units in one call."""
     return max(int(answer["each"]) for answer in answers)

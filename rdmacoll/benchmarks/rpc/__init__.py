@@ -1,1 +1,1 @@
-"""The traffic of parameter servers beside gRPC: payloads of several buffers, by rdmacoll and by its peers."""
+"""The traffic of parameter servers beside gRPC: rdmacoll and its peers send payloads of several buffers."""

@@ -1,4 +1,4 @@
-"""What is said of measured payloads: tables, and goals that are missed. Pure."""
+"""Judges measured payloads: tables, and missed goals. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rdmacoll.benchmarks.rpc.libraries import OURS, OURS_BY_TCP, SOCKETS, librar
 
 Row = Mapping[str, Any]
 
-# How many times as good as each peer we mean to be, by the command and its row. Plain sockets are none, but
-# what the kernel carries.
+# Goals: how many times as good as each peer rdmacoll has to be, by the command and its row. Plain sockets are
+# no goal: they show the rate of the kernel.
 LATENCY, LATENCY_BYTES_MAX = 4.0, 64 << 10
 BANDWIDTH, BANDWIDTH_PAYLOAD = 3.0, "skewed"
 THROUGHPUT, THROUGHPUT_PAYLOAD = 4.5, "uniform"
-LINK_FILLED = 0.85  # of a link, by payloads alone: who fills it cannot be overtaken
+LINK_FILLED = 0.85  # share of a link that payloads alone fill: a peer that fills the link cannot be overtaken
 
 _TITLES = {name: row.title for name, row in libraries(everybody=False).items()}
 
 
 def goal_of(command: str, row: Row) -> float | None:
-    """Of a row of p2p-latency, p2p-bandwidth or ps-throughput; None where there is none."""
+    """The goal of a row of p2p-latency, p2p-bandwidth or ps-throughput; None: the row has none."""
     if command == "p2p-latency":
         return LATENCY if row["buffers"] == 1 and row["bytes"] <= LATENCY_BYTES_MAX else None
     if command == "p2p-bandwidth":
@@ -31,12 +31,13 @@ def goal_of(command: str, row: Row) -> float | None:
 
 
 def fills(row: Row, name: str, gigabits: float | None) -> bool:
-    """Whether this fills the link, if there is one: then it reaches every goal."""
+    """Whether this library fills the link, if there is one. Then it reaches every goal."""
     return gigabits is not None and bool(row["MB_per_s"][name] * 8e-3 >= LINK_FILLED * gigabits)
 
 
 def missed(command: str, rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
-    """A sentence for each goal that is missed, and by how much. gigabits: the link's, if there is one."""
+    """A sentence for each missed goal, with the measured value. gigabits: the rate of the link in Gbit/s,
+    if there is one."""
     found = []
     for row in rows:
         goal = goal_of(command, row)
@@ -57,7 +58,7 @@ def _carried(ratios: Mapping[str, float], peer: str) -> str:
 
 
 def number(value: float) -> str:
-    """To three digits or so."""
+    """The number with about three digits."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
@@ -75,8 +76,9 @@ def _rate(row: Row, name: str) -> str:
 
 
 def table(command: str, rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown. Latency: microseconds, median (min to max); else what all workers move together,
-    by the medians. (L): others had the processor too. Ratios are the peer's time / ours."""
+    """Lines of Markdown. For latency: microseconds, median (min to max). Otherwise: the rate of all
+    workers together, by the medians. (L): other processes had the processor too. Ratios are the peer's
+    time / ours."""
     names = [name for name in _TITLES if any(name in row["time_us"] for row in rows)]
     ours = [name for name in (OURS, OURS_BY_TCP) if name in names]
     peers = [name for name in names if name not in ours]
@@ -96,7 +98,7 @@ def table(command: str, rows: Sequence[Row]) -> list[str]:
 
 
 def costs(rows: Sequence[Row]) -> list[str]:
-    """Lines of Markdown: processor time per payload and most memory, workers + servers."""
+    """Lines of Markdown: processor time per payload and peak memory, workers + servers."""
     names = [name for name in _TITLES if any(name in row["time_us"] for row in rows)]
     heads = ["", *(f"{_TITLES[name]}: processor µs, MiB" for name in names)]
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * len(names)]

@@ -1,23 +1,23 @@
-"""What can take part in these benchmarks: rows as in `rdmacoll.benchmarks.libraries`. Pure."""
+"""The libraries of these benchmarks: rows as in `rdmacoll.benchmarks.libraries`. Pure."""
 
 from __future__ import annotations
 
 from rdmacoll.benchmarks.libraries import PATIENT, QUIET_TENSORFLOW, Library
 
 OURS = "rdmacoll"
-# On one machine, where it would otherwise go through shared memory: as gRPC does.
+# Uses TCP on one machine, as gRPC does. Otherwise rdmacoll would use shared memory there.
 OURS_BY_TCP = "rdmacoll-tcp"
-# No library: what the kernel carries.
+# This is no library. It shows the rate of the kernel.
 SOCKETS = "sockets"
 PEERS = ("tf-grpc", "grpcio", SOCKETS)
 
-# What one call of a peer to one process needs; ours are requests to a server.
+# A peer's call goes to one process; a request of rdmacoll goes to a server.
 _TENSORFLOW = {"module": "rpc.tensorflow_grpc"}
 _BY_TCP = {**PATIENT, "RDMACOLL_TRANSPORT": "tcp"}
 
 
 def libraries(*, everybody: bool) -> dict[str, Library]:
-    """By name. everybody: every rank calls every other; else workers call servers."""
+    """The libraries by name. everybody: every rank calls every other rank; otherwise workers call servers."""
     ours = {"module": "rpc.ours_everybody" if everybody else "rpc.ours"}
     rows = (
         Library(OURS, "rdmacoll", ours, "rpc", "own", "hand", PATIENT),

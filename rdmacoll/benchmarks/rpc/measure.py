@@ -1,4 +1,5 @@
-"""Payloads between workers and servers, or between everybody: ours and the peers', turn by turn in a run."""
+"""Measures payloads between workers and servers, or between all ranks: ours and the peers', turn by turn
+in a run."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wish:
-    """What to measure. exchanges: round-trip, push, pull; servers: 0 where every rank calls every other.
-    under_way: payloads that a peer's worker has under way at once, and ours."""
+    """The measurement that is requested. exchanges: round-trip, push, pull. servers: 0: every rank calls
+    every other rank. under_way: the number of payloads in flight, for a worker of a peer and for ours."""
 
     libraries: Sequence[Library]
     exchanges: Sequence[str]
@@ -39,7 +40,7 @@ class Wish:
 
 
 def title_of(workers: int, servers: int, link: str) -> str:
-    """A part in words.
+    """The title of a part.
 
     >>> title_of(2, 1, "machine"), title_of(1, 1, "10"), title_of(3, 0, "machine")
     ('2 workers and 1 server on one machine', '1 worker and 1 server, 10 Gbit/s', '3 ranks on one machine')
@@ -50,10 +51,12 @@ def title_of(workers: int, servers: int, link: str) -> str:
 
 
 def row_of(exchange: str, payload: Payload, cells: Mapping[str, Cell], workers: int, servers: int) -> Row:
-    """A cell of each library: microseconds per payload at the slowest worker; payloads per second and MB/s
-    (10^6 bytes) of all workers, each of which sends to every other one where there are no servers; processor
-    time per payload and most memory, of all workers and of all servers; the peers' ratios to each of ours,
-    above 1 where we are faster."""
+    """The row of one exchange and payload, with a cell for each library:
+    - microseconds per payload at the slowest worker;
+    - payloads per second and MB/s (10^6 bytes) of all workers (without servers, each sends to every other);
+    - processor time per payload and peak memory, of all workers and of all servers;
+    - the peers' ratios to each of ours, above 1 if we are faster.
+    """
     row: Row = {
         "exchange": exchange,
         "payload": payload.name,
@@ -92,27 +95,27 @@ def row_of(exchange: str, payload: Payload, cells: Mapping[str, Cell], workers: 
 def by_link(
     links: Sequence[str], workers: int, servers: int, part: Callable[[str, str], Part]
 ) -> Iterator[tuple[str, Callable[[], Part]]]:
-    """For each link the title of its part, and what measures it: `part` of both."""
+    """Yields, for each link, the title of its part and the function that measures the part."""
     for link in links:
         title = title_of(workers, servers, link)
         yield title, partial(part, link, title)
 
 
 class Measurement(Parts):
-    """Every exchange of every payload."""
+    """Every exchange with every payload."""
 
     def __init__(self, wish: Wish, say: Callable[[str], None]) -> None:
         super().__init__(wish.rules, wish.seconds, say)
         self._wish = wish
 
     def run(self, each: Callable[[Part], None]) -> None:
-        """Measures all parts; `each` is called with one that is complete."""
+        """Measures all parts. `each` is called with every completed part."""
         wish = self._wish
         self._take(by_link(wish.links, wish.workers, wish.servers, self._part), each)
 
     def _part(self, link: str, title: str) -> Part:
         wish = self._wish
-        # Between hosts ours goes by TCP anyway.
+        # Between hosts rdmacoll uses TCP in any case.
         libraries = [row for row in wish.libraries if link == MACHINE or row.name != OURS_BY_TCP]
         with (
             tempfile.TemporaryDirectory(prefix="rpc-") as folder,
@@ -132,8 +135,8 @@ class Measurement(Parts):
 
     def _cells(self, teams: list[Team], exchange: str, payload: Payload) -> dict[str, Cell]:
         peers, ours = (1, 1) if exchange == "round-trip" else self._wish.under_way
-        # Without their bytes, by which large works would be checked in their first turn alone: each turn
-        # has new values.
+        # The work does not name its bytes. Turns would check a large work in its first turn alone, but here
+        # every turn has new values.
         work = {
             "what": exchange,
             "sizes": payload.sizes,

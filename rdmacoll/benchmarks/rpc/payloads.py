@@ -1,4 +1,4 @@
-"""Payloads of several buffers, as a training's tensors are: sizes in bytes, of whole float32. Pure."""
+"""Payloads of several buffers, like the tensors of a training. Sizes are bytes of whole float32. Pure."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from rdmacoll.engine.errors import ConfigError
 KINDS = ("uniform", "random", "skewed")
 _ITEM = 4
 SMALL, MEDIUM, LARGE = 10, 10 << 10, 1 << 20
-# Of the buffers, in percent: many large ones, few small ones.
+# Percent of the buffers that are small, medium and large.
 _SKEWED = (10, 30, 60)
 _CURE = "give uniform, random, skewed, or a file that rdmacoll bench record has written"
 
 
 @dataclass(frozen=True)
 class Payload:
-    """Its name, and its buffers' sizes in bytes."""
+    """A payload: its name, and the sizes of its buffers in bytes."""
 
     name: str
     sizes: list[int]
 
     @property
     def total(self) -> int:
-        """In bytes."""
+        """The size of the payload in bytes."""
         return sum(self.sizes)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How payloads are put together: of so many buffers of three sizes."""
+    """How to compose payloads. iovec: the number of buffers. small, medium, large: their sizes in bytes."""
 
     iovec: int = 10
     small: int = SMALL
@@ -44,7 +44,7 @@ class Recipe:
 
 
 def whole(size: int) -> int:
-    """The size of the float32 array that has at least so many bytes.
+    """The size of the smallest float32 array with at least `size` bytes.
 
     >>> whole(10), whole(12), whole(2)
     (12, 12, 4)
@@ -53,8 +53,8 @@ def whole(size: int) -> int:
 
 
 def of_kind(kind: str, recipe: Recipe) -> Payload:
-    """uniform: as many of each size, one more of the smaller ones where that does not come out even.
-    random: each is drawn, the same for one seed. skewed: 60 % large, 30 % medium, 10 % small.
+    """The payload of a kind. uniform: equal numbers of each size; a remainder goes to the smaller sizes.
+    random: each size is drawn, the same ones for the same seed. skewed: 60 % large, 30 % medium, 10 % small.
 
     >>> payload = of_kind("skewed", Recipe())
     >>> payload.sizes.count(1 << 20), payload.sizes.count(10 << 10), payload.sizes.count(12)
@@ -73,7 +73,7 @@ def of_kind(kind: str, recipe: Recipe) -> Payload:
 
 
 def recorded(path: Path) -> Payload:
-    """The tensors of one step, as `rdmacoll bench record` has written them. Raises ConfigError."""
+    """The tensors of one step, from a file of `rdmacoll bench record`. Raises ConfigError."""
     try:
         found = json_of(str(path), file_text(path, _CURE), _CURE)
         sizes = [whole_of("bytes", tensor["bytes"]) for tensor in found["tensors"]]
@@ -87,7 +87,7 @@ def recorded(path: Path) -> Payload:
 
 
 def payloads_of(text: str, recipe: Recipe) -> list[Payload]:
-    """Of a comma list of kinds and files. Raises ConfigError."""
+    """The payloads of a comma list of kinds and files. Raises ConfigError."""
     names = [name for name in text.split(",") if name]
     return [of_kind(name, recipe) if name in KINDS else recorded(Path(name)) for name in names]
 

@@ -11,8 +11,8 @@ _LIBRARIES = libraries(everybody=False)
 
 
 def draw(found: Mapping[str, Any]) -> Any:
-    """A column for each part: microseconds per payload above, and below how many times as fast as each peer
-    we are; a group of bars for each row."""
+    """A figure with a column for each part: microseconds per payload above, the ratio of each peer to ours
+    below. Each row of the part is a group of bars."""
     from matplotlib.figure import Figure
 
     parts = [part for part in found["parts"] if part["rows"]]
@@ -31,7 +31,7 @@ def draw(found: Mapping[str, Any]) -> Any:
         _bars(ratios, rows, peers, lambda row, name, own=own: row["ratio"].get(own, {}).get(name, 0.0))
         ratios.axhline(1.0, color="black", linewidth=1)
         ratios.set(ylabel=f"time of the peer / {_LIBRARIES[own].title}")
-        for bar, label in zip(*times.get_legend_handles_labels()):  # of one colour everywhere
+        for bar, label in zip(*times.get_legend_handles_labels()):  # each library has one colour in all parts
             bars.setdefault(label, bar)
     if bars:
         figure.legend(

@@ -1,4 +1,4 @@
-"""The sizes of the tensors that a training gives to be reduced, or pushes to servers, in one step."""
+"""Records the sizes of the tensors that a training reduces, or pushes to servers, in one step."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from unittest import mock
 from rdmacoll._base.text import bytes_text
 from rdmacoll.benchmarks import resnet50
 
-# Of the distribution that is printed: a line for each power of 4.
+# The printed distribution has a line for each power of this number.
 _STEP = 4
 
 
 class Recording:
-    """Of all lists of tensors that were seen, the one with the most bytes: a step's."""
+    """The list of tensors with the most bytes among all lists that the training passed: a step's."""
 
     def __init__(self) -> None:
         self.tensors: list[dict[str, Any]] = []
-        self.lists = 0  # that were seen
-        self.unknown = 0  # tensors of the step that are as large as its data is
-        self.exit_code: Any = 0  # of the program
+        self.lists = 0  # the number of lists so far
+        self.unknown = 0  # tensors of the step whose size depends on the data
+        self.exit_code: Any = 0  # exit code of the program
 
     def see(self, named: Sequence[tuple[str, Any]]) -> None:
-        """A list of tensors with their names; None has no gradient."""
+        """Notes a list of (name, tensor). A tensor None stands for a missing gradient."""
         self.lists += 1
         known, unknown = [], 0
         for name, tensor in named:
@@ -46,7 +46,7 @@ def _total(tensors: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _bytes_of(tensor: Any) -> int | None:
-    """None where only its data tells: rows of an embedding, for one."""
+    """The size of a tensor in bytes. None if it depends on the data, as with rows of an embedding."""
     if not hasattr(tensor, "indices") and tensor.shape is not None:
         dims = list(tensor.shape)
         if all(dim is not None for dim in dims):
@@ -57,8 +57,9 @@ def _bytes_of(tensor: Any) -> int | None:
 
 @contextlib.contextmanager
 def recording() -> Iterator[Recording]:
-    """Sees what optimizers and tapes reduce or push, when it is traced, and what `rdmacoll.ps.exchange` does.
-    These are replaced from outside, so that a training that is not recorded pays nothing for it."""
+    """Records the tensors that optimizers and tapes reduce or push when they are traced, and those of
+    `rdmacoll.ps.exchange`. These functions are replaced from outside, so that a training without a
+    recording pays nothing."""
     from rdmacoll import ps
 
     seen = Recording()
@@ -74,7 +75,7 @@ def recording() -> Iterator[Recording]:
             from rdmacoll.ops import servers
             from rdmacoll.optimizer.reduce import GradientReducer
 
-            # `servers.exchange` goes by it, too.
+            # `servers.exchange` calls it, too.
             reduce, step = GradientReducer.__call__, servers.exchange_undeclared
 
             def reduced(self: Any, gradients: Sequence[Any], variables: Any = None) -> Any:
@@ -93,7 +94,7 @@ def recording() -> Iterator[Recording]:
 
 
 def of_program(words: Sequence[str]) -> Recording:
-    """Runs a Python program here, as `python PROGRAM ARGUMENT...` does, and records it."""
+    """Runs a Python program in this process, as `python PROGRAM ARGUMENT...` does, and records it."""
     arguments, path = sys.argv, sys.path[0]
     sys.argv, sys.path[0] = list(words), str(Path(words[0]).resolve().parent)
     try:
@@ -108,7 +109,7 @@ def of_program(words: Sequence[str]) -> Recording:
 
 
 def of_resnet50() -> Recording:
-    """What a training of ResNet-50 gives, without one."""
+    """The recording of a training of ResNet-50, without running one."""
     seen = Recording()
     seen.lists = 1
     seen.tensors = [
@@ -119,7 +120,7 @@ def of_resnet50() -> Recording:
 
 
 def distribution(tensors: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]:
-    """(up to so many bytes, how many tensors, their bytes) for each power of 4 that has some.
+    """(limit, number of tensors, sum of their bytes) for each power of 4 with tensors up to that limit.
 
     >>> distribution([{"bytes": 40}, {"bytes": 64}, {"bytes": 1000}])
     [('64', 2, 104), ('1K', 1, 1000)]

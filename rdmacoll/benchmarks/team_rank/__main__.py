@@ -1,4 +1,4 @@
-"""Joins its library's world, then does what the socket says until it closes."""
+"""Joins the world of its library, then answers requests from a socket until the socket closes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WARM_UP_CALLS = 3
 
 
 class Rank:
-    """What this rank can be told."""
+    """The requests to this rank, one method each. A method returns the answer."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -30,7 +30,8 @@ class Rank:
         self._kept: dict[str, Job] = {}
 
     def make(self, *, work: dict[str, Any], turn: int, check: bool) -> dict[str, Any]:
-        """Memory and a call, or the one that was kept; checked, if asked, with values of this turn."""
+        """Allocates memory and prepares the call of a work, or takes a kept one. check: compares the
+        results for the values of this turn."""
         key = json.dumps(work)
         self._job = self._kept.get(key) or self._library.make(work)
         if work.get("keep"):
@@ -42,7 +43,7 @@ class Rank:
         return {"wrong": wrong}
 
     def burst(self, *, slices: int, calls: int) -> dict[str, Any]:
-        """Times slices of calls. One call before them brings the ranks together."""
+        """Times slices of calls. One call before them synchronizes the ranks."""
         assert self._job is not None
         call, each, seconds = self._job.call, getattr(self._job, "each", 1), []
         call()
@@ -54,24 +55,25 @@ class Rank:
         return {"seconds": seconds, "each": each}
 
     def usage(self) -> dict[str, Any]:
-        """Of this process: processor time so far, and the most memory it has had in bytes."""
+        """The processor time of this process so far, in seconds, and its peak memory in bytes."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         return {"cpu_s": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss * 1024}
 
     def drop(self) -> dict[str, Any]:
-        """Gives the cell's memory back, if it is not kept; wrong: what the timed calls left wrong."""
+        """Frees the job's memory, unless it is kept. wrong: the number of wrong results after the timed
+        calls."""
         assert self._job is not None
         wrong, self._job = self._job.after(), None
         return {"wrong": wrong}
 
     def rest(self, *, seconds: float) -> dict[str, Any]:
-        """Does nothing for so long: what the library's own threads take meanwhile."""
+        """Sleeps, and returns the processor time that the library's own threads used meanwhile."""
         before = time.process_time()
         time.sleep(seconds)
         return {"cpu_s": time.process_time() - before}
 
     def memory(self) -> dict[str, Any]:
-        """Bytes of this process: now, and at most."""
+        """The memory of this process in bytes: now, and at its peak."""
         with open("/proc/self/smaps_rollup", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file.read().splitlines()[1:])
         now = {name: int(fields[name].split()[0]) * 1024 for name in ("Rss", "Pss")}
@@ -79,22 +81,22 @@ class Rank:
 
 
 def _bind(rank: int, ranks: int) -> None:
-    """Where ranks are more than cores, to these in turn, whoever's they are: Intel MPI binds its own so, and
-    of four on two cores that nobody binds three are at one core for a while. With all threads that there
-    are."""
+    """Binds all threads of this process to one core if there are more ranks than cores, to the cores in
+    turn. Intel MPI binds its ranks in this way. Without it, Linux may keep three of four ranks on one of
+    two cores for a while."""
     cores = sorted(os.sched_getaffinity(0))
     if ranks <= len(cores):
         return
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended meanwhile
             os.sched_setaffinity(int(thread), {cores[rank % len(cores)]})
 
 
 def main() -> None:
-    """A rank's life."""
+    """Runs this rank."""
     begin = time.time()
     path, told = sys.argv[1], json.loads(sys.argv[2])
-    # Nobody continues a stopped rank whose starter is gone.
+    # If the parent dies, nobody continues a stopped rank. So the rank is killed with its parent.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     library = importlib.import_module(f"{__package__}.{told['module']}").join(told)
     if told["bind"]:
@@ -122,7 +124,7 @@ def main() -> None:
     serve = getattr(library, "serve", None)
     if serve is None:
         obey()
-    else:  # it takes the main thread, and returns when its workers have left
+    else:  # `serve` needs the main thread, and returns when the workers have left
         threading.Thread(target=obey, daemon=True).start()
         serve()
 

@@ -1,8 +1,8 @@
-"""Starts ranks of Horovod on Gloo: `python -m team_rank.gloo JSON`. Horovod's own launcher would reach
-other hosts by ssh; this one is told how to start a program on each host.
+"""Starts ranks of Horovod on Gloo: `python -m team_rank.gloo JSON`. Horovod's own launcher would use ssh for
+other hosts. This one gets the prefix of a command for each host.
 
 JSON: {"hosts": [[prefix of a command, ...], ...] one for each rank, "names": [a host's name for each rank],
-"address": where rank 0's host is reached, "interface", "command": [...]}
+"address": the address of rank 0's host, "interface", "command": [...]}
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a library does for one cell of a comparison."""
+"""The work of a library for one cell of a comparison."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ Work = dict[str, Any]
 
 
 class Job(Protocol):
-    """A call that is timed, and how its results are checked. One with an attribute `each` does that many of
-    what is timed in a call."""
+    """A timed call, and the check of its results. A job may have an attribute `each`: the number of
+    measured units in one call."""
 
     @property
     def call(self) -> Callable[[], object]:
-        """What is timed."""
+        """The timed call."""
 
     def check(self, turn: int) -> int:
-        """Calls once with values of this turn; how many results are wrong, here."""
+        """Calls once with the values of this turn. Returns the number of wrong results on this rank."""
 
     def clear(self) -> None:
-        """Makes what the timed calls work on."""
+        """Prepares the inputs of the timed calls."""
 
     def after(self) -> int:
-        """How many results are wrong after the timed calls."""
+        """The number of wrong results after the timed calls."""
 
 
 class Library(Protocol):
-    """A library that this process is a rank of. One with a method `serve` needs the main thread for it."""
+    """A library whose rank this process is. A library with a method `serve` needs the main thread for it."""
 
     rank: int
     ranks: int
-    facts: dict[str, str]  # versions, and what else tells times apart
+    facts: dict[str, str]  # versions, and other facts that explain times
 
     def make(self, work: Work) -> Job:
-        """Memory and a call for one cell."""
+        """Allocates memory and prepares the call of one cell."""
 
 
 class SumInPlace:
-    """An allreduce of one numpy array in place; the timed calls add zeros, which must stay zeros."""
+    """An allreduce of one numpy array in place. The timed calls add zeros, which must stay zeros."""
 
     def __init__(self, buffer: Array, call: Callable[[], object], library: Library) -> None:
         self.call = call
@@ -48,22 +48,22 @@ class SumInPlace:
         self._rank, self._ranks = library.rank, library.ranks
 
     def check(self, turn: int) -> int:
-        """Sums this turn's values."""
+        """Sums the values of this turn, and counts wrong sums."""
         fill(self._buffer, self._rank, turn)
         self.call()
         return wrong_sums(self._buffer, self._ranks, turn)
 
     def clear(self) -> None:
-        """Zeros."""
+        """Sets all values to zero."""
         self._buffer[:] = 0
 
     def after(self) -> int:
-        """What is no zero any more."""
+        """The number of values that are not zero."""
         return int((self._buffer != 0).sum())
 
 
 class GradientsInPlace:
-    """Sums of many numpy arrays in place, as a training step has them."""
+    """Sums of many numpy arrays in place, as in a training step."""
 
     def __init__(self, arrays: list[Array], call: Callable[[], object], library: Library) -> None:
         self.call = call
@@ -71,17 +71,18 @@ class GradientsInPlace:
         self._rank, self._ranks = library.rank, library.ranks
 
     def check(self, turn: int) -> int:
-        """Sums values that tell ranks and arrays apart; the same in each turn."""
+        """Sums values that differ by rank and array, and counts wrong sums. All turns have the same
+        values."""
         for index, array in enumerate(self._arrays):
             array[...] = gradient_value(self._rank, index)
         self.call()
         return wrong_gradients(self._arrays, self._ranks)
 
     def clear(self) -> None:
-        """Zeros."""
+        """Sets all values to zero."""
         for array in self._arrays:
             array[...] = 0
 
     def after(self) -> int:
-        """What is no zero any more."""
+        """The number of arrays that are not zero."""
         return sum(bool(array.any()) for array in self._arrays)

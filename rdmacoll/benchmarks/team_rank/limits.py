@@ -1,6 +1,7 @@
-"""What no library can beat: the memory's rate, and that of plain TCP streams over the same link.
+"""The limits that no library can beat: the rate of the memory, and the rate of plain TCP streams over the
+same link.
 
-They stand in a comparison as libraries do, and take their turns.
+They take turns in a comparison, like libraries.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ _POLL_MS = 10_000
 
 
 class Memory:
-    """Each rank adds its share of the others' arrays into its own, and copies the other sums: the least
-    that ranks of one machine do with memory in an allreduce. Nobody waits for anybody."""
+    """The least memory traffic of an allreduce on one machine. Each rank adds its share of the others'
+    arrays to its own, and copies the other sums. No rank waits for another."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.rank, self.ranks = told["rank"], told["ranks"]
         self.facts = {"numpy": np.__version__}
 
     def make(self, work: Work) -> Job:
-        """Of two arrays of this rank's own."""
+        """Two arrays of this rank."""
         return _AddAndCopy(work["bytes"] // 4, self.ranks)
 
 
@@ -40,30 +41,30 @@ class _AddAndCopy:
         self._parts = [self._other[n * share : (n + 1) * share] for n in range(1, ranks)]
 
     def call(self) -> None:
-        """All but one share added to one, and as many copied."""
+        """Adds all shares but one to the rank's own share, and copies as many shares."""
         for own, part in zip(self._own_parts, self._parts):
             np.add(own, part, out=own)
         for own, part in zip(self._own_parts, self._parts):
             np.copyto(part, own)
 
     def check(self, _: int) -> int:
-        """Ones and ones are twos."""
+        """Adds ones to ones, and counts sums that are not two."""
         self._own[:] = self._other[:] = 1
         np.add(self._own, self._other, out=self._own)
         return int((self._own != 2).sum())
 
     def clear(self) -> None:
-        """Zeros."""
+        """Sets all values to zero."""
         self._own[:] = self._other[:] = 0
 
     def after(self) -> int:
-        """What is no zero any more."""
+        """The number of values that are not zero."""
         return int((self._own != 0).sum())
 
 
 class Stream:
-    """Ranks of the first half of the hosts each have a TCP connection to one of the other half, and
-    exchange what an allreduce has to send between hosts: all of the bytes, both ways at once."""
+    """The bytes that an allreduce sends between hosts: all of them, both ways at once. Each rank of the
+    first half has a TCP connection to one rank of the second half."""
 
     def __init__(self, told: dict[str, Any]) -> None:
         self.rank, self.ranks = told["rank"], told["ranks"]
@@ -76,7 +77,7 @@ class Stream:
         self.facts = {"sender": "plain TCP, one connection for each pair of ranks"}
 
     def make(self, work: Work) -> Job:
-        """Both arrays of one exchange."""
+        """The sent and the received array of one exchange."""
         count = max(1, work["bytes"] // 4 // self._pairs)
         return _Exchange(self._line, self.rank, self._partner, count)
 
@@ -88,7 +89,7 @@ class _Exchange:
         self._received: Array = np.zeros(count, np.float32)
 
     def call(self) -> None:
-        """Sends and receives at once."""
+        """Sends and receives at the same time."""
         outgoing, incoming = self._sent.view(np.uint8).data, self._received.view(np.uint8).data
         line, poll = self._line, select.poll()
         poll.register(line, select.POLLIN | select.POLLOUT)
@@ -107,7 +108,7 @@ class _Exchange:
                 incoming = incoming[got:]
 
     def check(self, turn: int) -> int:
-        """What arrives is what the partner sent."""
+        """Exchanges the values of this turn, and counts values that differ from the partner's."""
         fill(self._sent, self._rank, turn)
         self.call()
         expected = np.empty_like(self._received)
@@ -115,11 +116,11 @@ class _Exchange:
         return int((self._received != expected).sum())
 
     def clear(self) -> None:
-        """Zeros."""
+        """Sets all sent values to zero."""
         self._sent[:] = 0
 
     def after(self) -> int:
-        """What is no zero any more."""
+        """The number of received values that are not zero."""
         return int((self._received != 0).sum())
 
 
@@ -141,5 +142,5 @@ def _connect(address: tuple[str, int]) -> socket.socket:
 
 
 def join(told: dict[str, Any]) -> Memory | Stream:
-    """This process as a rank of what is told."""
+    """Joins as a rank of the requested limit."""
     return Stream(told) if told["limit"] == "stream" else Memory(told)

@@ -1,4 +1,4 @@
-"""Ranks of an MPI, through mpi4py: Open MPI, MPICH, Intel MPI, whichever this environment has."""
+"""Ranks of an MPI through mpi4py: Open MPI, MPICH or Intel MPI, as in this environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from .job import GradientsInPlace, Job, SumInPlace, Work
 
 
 class MpiLibrary:
-    """MPI_Allreduce with MPI_IN_PLACE. Prepared: mpi4py is given the datatype and need not look for it."""
+    """MPI_Allreduce with MPI_IN_PLACE. The prepared call names the datatype, so that mpi4py does not
+    search for it."""
 
     def __init__(self) -> None:
         import mpi4py
@@ -23,7 +24,7 @@ class MpiLibrary:
         self.facts = {"version": version, "mpi4py": mpi4py.__version__, "numpy": np.__version__}
 
     def make(self, work: Work) -> Job:
-        """Of numpy arrays."""
+        """The job of a work, with numpy arrays."""
         mpi, call, place, total = self._mpi, self._world.Allreduce, self._mpi.IN_PLACE, self._mpi.SUM
         if work["what"] == "gradients":
             arrays = [np.zeros(shape, np.float32) for shape in work["shapes"]]
@@ -42,5 +43,5 @@ class MpiLibrary:
 
 
 def join(_: dict[str, Any]) -> MpiLibrary:
-    """This process as a rank."""
+    """Joins MPI's world as a rank."""
     return MpiLibrary()

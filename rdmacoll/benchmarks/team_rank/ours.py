@@ -31,7 +31,7 @@ class OurLibrary:
         }
 
     def make(self, work: Work) -> Job:
-        """Of numpy arrays. Prepared: `prepare_allreduce`; plain: `allreduce`."""
+        """The job of a work, with numpy arrays. prepared: `prepare_allreduce`. plain: `allreduce`."""
         engine, total = self._engine, self._sum
         if work["what"] == "gradients":
             arrays = [np.zeros(shape, np.float32) for shape in work["shapes"]]
@@ -45,5 +45,5 @@ class OurLibrary:
 
 
 def join(_: dict[str, Any]) -> OurLibrary:
-    """This process as a rank."""
+    """Joins rdmacoll's world as a rank."""
     return OurLibrary()

@@ -11,16 +11,17 @@ import numpy as np
 from .job import Job, Work
 from .values import Array, fill, gradient_value, wrong_gradients, wrong_sums
 
-# Given to TensorFlow, so that ranks do not fight for few cores; the collectives have threads of their own.
+# TensorFlow gets few threads, so that ranks do not compete for few cores. The collectives have threads of
+# their own.
 _INTRA_OP_THREADS, _INTER_OP_THREADS = 1, 4
 _MATRIX_ROWS = 256
 
-# Reduces the gradients of a step: (gradients, bytes of a bucket or None).
+# Reduces the gradients of a step. Arguments: (gradients, bytes of a bucket or None).
 Reduce = Callable[[Sequence[Any], "int | None"], "list[Any]"]
 
 
 class OpLibrary:
-    """One library's operations."""
+    """A rank with the operations of one library."""
 
     def __init__(self, name: str) -> None:
         import tensorflow as tf
@@ -38,14 +39,15 @@ class OpLibrary:
         }
 
     def make(self, work: Work) -> Job:
-        """allreduce: one operation. gradients: a step's, all ready at once. backward: the computing of a
-        step alone. step: gradients that come one after the other from that."""
+        """The job of a work. allreduce: one operation. gradients: a step's gradients, all ready at once.
+        backward: the computation of a step alone. step: the computation, whose gradients become ready one
+        after the other."""
         if work["what"] == "allreduce":
             return _OneSum(self, work["bytes"] // 4)
         return _Step(self, work)
 
     def gradients(self, shapes: list[tuple[int, ...]]) -> list[Any]:
-        """This rank's; all steps have the same."""
+        """The gradients of this rank, which are the same in all steps."""
         if [tuple(value.shape) for value in self._gradients] != shapes:
             values = [gradient_value(self.rank, index) for index in range(len(shapes))]
             self._gradients = [self.tf.fill(shape, value) for shape, value in zip(shapes, values)]
@@ -81,9 +83,11 @@ class _OneSum:
 
 
 class _Step:
-    """Gradients come from within the function, and sums stay there, as in a training: what is timed ends when
-    all are there, and Python gets an element of the first and the last one alone. These are compared, and all
-    elements of the same step where Python gets everything."""
+    """A step whose gradients arise in the function and whose sums stay there, as in a training. The timed
+    call ends when all sums are ready. Python gets one element of the first sum and one of the last.
+
+    The check compares these elements, and then all elements of the same step with all sums returned.
+    """
 
     def __init__(self, library: OpLibrary, work: Work) -> None:
         tf, shapes = library.tf, [tuple(shape) for shape in work["shapes"]]
@@ -99,19 +103,20 @@ class _Step:
             gradients = list(values)
             if work["what"] != "gradients":
                 for index in range(len(shapes) - 1, -1, -1):
-                    # A kernel and what belongs to it come together.
+                    # The gradients of a kernel and of its scale and bias become ready together.
                     one = pause(one) if len(shapes[index]) > 1 else one
                     gradients[index] = values[index] * one
             return library.reduce(gradients, bucket_bytes) if self._is_reduced else gradients
 
         def timed(one: Any) -> Any:
             results = step(one)
-            # It takes all of them, and looks at none: one that nothing took would not be computed.
+            # The assertion takes all sums and reads none. TensorFlow would not compute a sum that nothing
+            # takes.
             with tf.control_dependencies([tf.raw_ops.Assert(condition=one > 0, data=results)]):
                 return tf.stack([tf.reshape(results[index], [-1])[-1] for index in self._seen])
 
         self._whole, self._timed = tf.function(step), tf.function(timed)
-        # Not known when the graph is made, so that all products are computed in each step.
+        # The factor is an input and no constant of the graph, so that every step computes all products.
         self._one = tf.constant(1.0)
 
     def call(self) -> None:
@@ -122,7 +127,7 @@ class _Step:
         return self.after()
 
     def clear(self) -> None:
-        """Gradients are made anew by each step."""
+        """Forgets the last results. Each step makes its gradients itself."""
         self._ends = None
 
     def after(self) -> int:
@@ -134,8 +139,8 @@ class _Step:
 
 
 def _pause(tf: Any, manner: str, seconds: float) -> Callable[[Any], Any]:
-    """What a layer's backward pass takes. wait: the processor is free, as it is while an accelerator
-    computes. compute: products of matrices on the processor."""
+    """A function for a layer's backward pass, which takes `seconds`. wait: the processor is free, as while
+    an accelerator computes. compute: the processor multiplies matrices."""
     if manner == "wait":
 
         def nap(one: Any) -> Any:
@@ -191,7 +196,7 @@ def _horovod() -> tuple[Any, Reduce, str, tuple[int, int]]:
         return hvd.allreduce(tensor, op=hvd.Sum, name=name)
 
     def reduce(gradients: Sequence[Any], _: int | None) -> list[Any]:
-        # Backward order; Horovod fuses what is ready in the same of its cycles.
+        # Backward order. Horovod fuses the gradients that are ready in the same of its cycles.
         count = len(gradients)
         sums = [sum_of(gradients[index], f"gradient_{index}") for index in range(count - 1, -1, -1)]
         return sums[::-1]
@@ -200,5 +205,5 @@ def _horovod() -> tuple[Any, Reduce, str, tuple[int, int]]:
 
 
 def join(told: dict[str, Any]) -> OpLibrary:
-    """This process as a rank."""
+    """Joins the library's world as a rank."""
     return OpLibrary(told["library"])

@@ -1,4 +1,5 @@
-"""What ranks give, and what they must get: whole numbers, so that every order of addition is exact."""
+"""The inputs of ranks and the expected results. They are whole numbers, so that every order of addition is
+exact."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-# Values repeat after so many; a prime, so that no part of an array begins like another.
+# The period of the values. It is a prime, so that no part of an array begins like another.
 PERIOD = 262_139
 _MODULUS = 1021
 
 
 def pattern(rank: int, turn: int, count: int = PERIOD) -> Array:
-    """The first values of a rank in a turn: different on every rank, for every turn."""
+    """The first values of a rank in a turn. They differ by rank and by turn."""
     start = (rank * 7919 + turn * 104_729) % _MODULUS
     values = (np.arange(min(count, PERIOD), dtype=np.int64) * (rank + 1) + start) % _MODULUS
     return values.astype(np.float32)
@@ -26,14 +27,14 @@ def _pieces(array: Array) -> Iterator[Array]:
 
 
 def fill(array: Array, rank: int, turn: int) -> None:
-    """A rank's values of this turn."""
+    """Fills an array with a rank's values of this turn."""
     values = pattern(rank, turn, array.size)
     for piece in _pieces(array):
         piece[:] = values[: piece.size]
 
 
 def wrong_sums(array: Array, ranks: int, turn: int) -> int:
-    """How many are not the sum of all ranks' values of this turn.
+    """The number of elements that are not the sum of all ranks' values of this turn.
 
     >>> array = np.empty(3, np.float32)
     >>> fill(array, 0, 5)
@@ -47,11 +48,11 @@ def wrong_sums(array: Array, ranks: int, turn: int) -> int:
 
 
 def gradient_value(rank: int, index: int) -> float:
-    """What all elements of a rank's gradient are."""
+    """The value of all elements of a gradient."""
     return float((rank + 1) * (index % 7 + 1))
 
 
 def wrong_gradients(arrays: list[Array], ranks: int) -> int:
-    """How many of the summed gradients are not what they must be."""
+    """The number of summed gradients with a wrong value."""
     expected = [sum(gradient_value(rank, index) for rank in range(ranks)) for index in range(len(arrays))]
     return sum(not (array == value).all() for array, value in zip(arrays, expected))

@@ -1,4 +1,4 @@
-"""What is said of measured trainings: tables, and goals that are missed. Pure."""
+"""Judges measured trainings: tables, and missed goals. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rdmacoll.benchmarks.training.libraries import ALONE, CONTESTANTS, OURS, PEE
 
 Row = Mapping[str, Any]
 
-# How many times the images per second of the peer with the same kind of updates.
+# The goal: images per second / those of the peer with the same kind of updates.
 GOAL = 2.5
 _TITLES = {**{name: row.title for name, row in CONTESTANTS.items()}, ALONE: "no servers"}
 
@@ -21,8 +21,8 @@ def is_bound(row: Row, peer: str) -> bool:
 
 
 def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
-    """A sentence for each goal that is missed, and by how much. What is not bound by communication has none.
-    gigabits: the link's, if there is one."""
+    """A sentence for each missed goal, with the measured value. A training that is not bound by
+    communication has no goal. gigabits: the rate of the link in Gbit/s, if there is one."""
     found = []
     for row in rows:
         for ours, ratios in row["ratio"].items():
@@ -40,9 +40,9 @@ def missed(rows: Sequence[Row], gigabits: float | None = None) -> list[str]:
 
 
 def table(row: Row) -> list[str]:
-    """Lines of Markdown, one for each contestant. Steps: milliseconds, median (min to max), at the slowest
-    worker. (L): others had the processor too. The last two: images per second / those of TensorFlow's
-    servers, for ours."""
+    """Lines of Markdown, one for each contestant. Times of steps are milliseconds at the slowest worker:
+    median (min to max). (L): other processes had the processor too. The last columns are our images per
+    second / those of TensorFlow's servers."""
     peers = [name for name in PEERS if name in row["time_us"]]
     heads = ["", "images/s", "ms of a step", "communication", "processor ms", "MiB"]
     heads += [f"/ {_TITLES[peer]}" for peer in peers]
@@ -61,7 +61,8 @@ def table(row: Row) -> list[str]:
             f"{times[0]} ({times[1]} to {times[2]})",
             "-" if share is None or is_alone else f"{100 * share:.0f} %",
             number(cpu["workers"]) + ("" if is_alone else f" + {number(cpu['servers'])}"),
-            # The processes that train alone have trained with servers before.
+            # The processes that train alone have trained with servers before, so their peak memory tells
+            # nothing.
             "" if is_alone else f"{peak['workers'] / (1 << 20):.0f} + {peak['servers'] / (1 << 20):.0f}",
         ]
         for peer in peers:

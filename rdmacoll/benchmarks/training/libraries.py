@@ -1,4 +1,4 @@
-"""What can take part in these benchmarks: rows as in `rdmacoll.benchmarks.libraries`. Pure."""
+"""The libraries of these benchmarks: rows as in `rdmacoll.benchmarks.libraries`. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BY_TCP = {**_OURS, "RDMACOLL_TRANSPORT": "tcp"}
 
 
 def _ours(name: str, title: str, updates: str, settings: dict[str, str]) -> Library:
-    # The same TensorFlow as the peer's, where that is installed.
+    # The library uses the peer's TensorFlow, if that is installed.
     told = {"module": "training.ours", "updates": updates}
     return Library(name, title, told, "rpc", "tf-grpc", "hand", settings, sleeps=True, instead="tensorflow")
 
@@ -21,7 +21,7 @@ LIBRARIES = {
     for row in (
         _ours("rdmacoll-sync", "rdmacoll", "sync", _OURS),
         _ours("rdmacoll-async", "rdmacoll", "async", _OURS),
-        # On one machine, where the others go through shared memory: as gRPC does.
+        # These use TCP on one machine, as gRPC does. The others use shared memory there.
         _ours("rdmacoll-sync-tcp", "rdmacoll over TCP", "sync", _BY_TCP),
         _ours("rdmacoll-async-tcp", "rdmacoll over TCP", "async", _BY_TCP),
         Library(
@@ -41,7 +41,7 @@ LIBRARIES = {
 
 @dataclass(frozen=True)
 class Contestant:
-    """What is timed. updates: "sync", "async", or "none": workers that train each for itself."""
+    """One row of the comparison. updates: "sync", "async", or "none": each worker trains for itself."""
 
     name: str
     title: str
@@ -67,5 +67,5 @@ ALONE = "alone"
 
 
 def across(name: str) -> bool:
-    """Whether this takes part between hosts, where ours goes by TCP anyway."""
+    """Whether this contestant takes part between hosts. There ours use TCP in any case."""
     return not name.endswith("-tcp")

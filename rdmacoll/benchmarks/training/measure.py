@@ -1,4 +1,4 @@
-"""Trainings of models by workers and servers, ours and TensorFlow's own, turn by turn in a run."""
+"""Measures trainings by workers and servers, ours and TensorFlow's own, turn by turn in a run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from rdmacoll.benchmarks.turns import Cell, Rules, Task, ratio
 
 Row = dict[str, Any]
 
-# Graphs are made, a step is computed without servers, and over a slow link a step takes seconds.
+# The limit of one request in seconds. It allows for making graphs, for a step computed without servers, and
+# for steps of seconds over a slow link.
 _STEP_S = 400.0
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model, the edge of its images in pixels, and how many a worker has in a step."""
+    """A model, the edge of its images in pixels, and the images of one worker in a step."""
 
     model: Model
     image: int
@@ -32,11 +33,11 @@ class Training:
 
     @property
     def title(self) -> str:
-        """In words."""
+        """The title of the training."""
         return f"{self.model.title}, {self.batch} images of {self.image} x {self.image}"
 
     def work(self, updates: str) -> dict[str, Any]:
-        """For a rank. bytes: small ones are checked in every turn."""
+        """The work for a rank. Turns checks a work with few bytes in every turn."""
         return {
             "what": "training",
             "model": self.model.name,
@@ -52,7 +53,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Wish:
-    """What to measure. contestants: names."""
+    """The measurement that is requested. contestants: names."""
 
     contestants: Sequence[str]
     trainings: Sequence[Training]
@@ -65,11 +66,14 @@ class Wish:
 
 
 def row_of(training: Training, cells: Mapping[str, Cell], workers: int) -> Row:
-    """A cell of each contestant: microseconds per step at the slowest worker; images per second and MB/s
-    (10^6 bytes, each way) of all workers; the share of a step that is no computing, beside workers that train
-    each for itself; milliseconds of processor for a step of one worker, of workers and of servers; most
-    memory, of all workers and of all servers; the peers' ratios to each of ours, above 1 where we are
-    faster."""
+    """The row of one training, with a cell for each contestant:
+    - microseconds per step at the slowest worker;
+    - images per second and MB/s (10^6 bytes, each way) of all workers;
+    - the share of communication in a step, beside workers that train each for itself;
+    - milliseconds of processor for a step of one worker, of workers and of servers;
+    - peak memory, of all workers and of all servers;
+    - the peers' ratios to each of ours, above 1 if we are faster.
+    """
     alone = cells.get(ALONE)
     size = training.model.variables_bytes(training.image)
     row: Row = {
@@ -115,7 +119,7 @@ class Measurement(Parts):
         self._wish = wish
 
     def run(self, each: Callable[[Part], None]) -> None:
-        """Measures all parts; `each` is called with one that is complete."""
+        """Measures all parts. `each` is called with every completed part."""
         wish = self._wish
         self._take(by_link(wish.links, wish.workers, wish.servers, self._part), each)
 
@@ -140,7 +144,7 @@ class Measurement(Parts):
     def _cells(
         self, names: Sequence[str], training: Training, place: Place
     ) -> tuple[dict[str, Cell], dict[str, dict[str, str]]]:
-        """With ranks of its own: those of a large model have gigabytes."""
+        """Measures a training with ranks of its own, since the ranks of a large model keep gigabytes."""
         chosen = {CONTESTANTS[name].library for name in names}
         libraries = [row for name, row in LIBRARIES.items() if name in chosen]
         with teams_of(libraries, place, self._wish.cache, self._tell) as teams:

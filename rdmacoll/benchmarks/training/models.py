@@ -1,4 +1,5 @@
-"""The models of training benchmarks: shapes of their variables, and what they are trained with. Pure."""
+"""The models of training benchmarks: the shapes of their variables, and the parameters of their training.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ Shape = tuple[int, ...]
 
 CLASSES = 1000
 _TRIVIAL_WIDTH = 4096
-# Of each convolution: its kernel's edge, and how many channels come out.
+# The edge of the kernel and the output channels of each convolution.
 _ALEXNET_CONVOLUTIONS = ((11, 64), (5, 192), (3, 384), (3, 256), (3, 256))
-# What the classifier of AlexNet sees of an image of any size.
+# The edge of the grid that AlexNet's classifier gets from an image of any size.
 ALEXNET_GRID = 6
 
 
 def trivial(image: int) -> list[Shape]:
-    """tf_cnn_benchmarks' "trivial": the pixels, one unit, 4096, the classes.
+    """The shapes of tf_cnn_benchmarks' "trivial": the pixels, one unit, 4096 units, the classes.
 
     >>> sum(math.prod(shape) for shape in trivial(227))
     4259780
@@ -29,7 +30,8 @@ def trivial(image: int) -> list[Shape]:
 
 
 def alexnet(_: int) -> list[Shape]:
-    """AlexNet in one column, as tf_cnn_benchmarks has it, whose classifier sees 6 x 6 places of any image.
+    """The shapes of AlexNet in one column, as in tf_cnn_benchmarks. Its classifier gets a grid of 6 x 6 from
+    any image.
 
     >>> sum(math.prod(shape) for shape in alexnet(224))
     61100840
@@ -48,8 +50,8 @@ def _dense(units: Sequence[int]) -> list[Shape]:
 
 @dataclass(frozen=True)
 class Model:
-    """A row of the table. image: the edge of the square images, in pixels, unless another is asked for;
-    batch: how many of them each worker has in a step."""
+    """A row of the table. image: the default edge of the square images, in pixels. batch: the default
+    number of images of each worker in a step."""
 
     name: str
     title: str
@@ -57,15 +59,16 @@ class Model:
     image: int
     image_min: int
     batch: int
-    rate: float  # of plain SGD
+    rate: float  # learning rate of plain SGD
 
     def variables_bytes(self, image: int) -> int:
-        """Of all variables, in float32."""
+        """The size of all variables in float32, in bytes."""
         return 4 * sum(math.prod(shape) for shape in self.shapes(image))
 
 
-# Images and batches are small, so that two cores spend little of a step on computing: what is compared is
-# how gradients and variables travel. With --image 224 and larger batches they are those of the literature.
+# Images and batches are small, so that two cores spend little of a step on computation. The comparison is
+# about the transport of gradients and variables. With --image 224 and larger batches, both are as in the
+# literature.
 MODELS = {
     row.name: row
     for row in (

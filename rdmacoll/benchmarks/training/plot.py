@@ -11,7 +11,7 @@ _TITLES = {**{name: row.title for name, row in CONTESTANTS.items()}, ALONE: "no 
 
 
 def draw(found: Mapping[str, Any]) -> Any:
-    """A column for each link, a row for each model: images per second of each contestant."""
+    """A figure with a column for each link and a row for each model: images per second of each contestant."""
     from matplotlib.figure import Figure
 
     parts = [part for part in found["parts"] if part["rows"]]

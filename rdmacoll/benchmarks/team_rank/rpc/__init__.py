@@ -1,1 +1,1 @@
-"""Ranks that call each other: payloads of several buffers go to servers, come from them, or both."""
+"""Ranks that call each other. Payloads of several buffers go to servers, come from them, or both."""

@@ -1,4 +1,4 @@
-"""Plain gRPC in Python: a payload to a process is one message of bytes, and no message is parsed."""
+"""Plain gRPC in Python. A payload for one process is one message of bytes, which nobody parses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .routes import Here, Nothing, buffers_of, here_of, payload_of
 
 _CONNECT_S = 60.0
 _THREADS = 8
-# The default refuses more than 4 MiB.
+# The default limit is 4 MiB.
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
 class Grpcio:
-    """Ranks that are called have a server; what a rank pushes there is kept for it."""
+    """A rank. Ranks that are called run a server, which keeps the last payload of each rank."""
 
     def __init__(self, here: Here) -> None:
         import grpc
@@ -62,7 +62,7 @@ class Grpcio:
         return Handler()
 
     def make(self, work: Work) -> Job:
-        """Calls of one payload, or of several under way at once."""
+        """The calls of one payload, or of several in flight at once."""
         return Nothing() if self.here.is_server else _Calls(self, work)
 
 
@@ -73,7 +73,7 @@ class _Calls:
         self._routes = self._here.routes(self._sizes)
         self._calls = self._stubs(library, self._what)
         self._fetch, self._keep = self._stubs(library, "pull"), self._stubs(library, "push")
-        self._payloads: list[bytes]  # by `check`, without which nothing may be timed
+        self._payloads: list[bytes]  # set by `check`, which comes before any timed call
         self._answers: list[bytes] = []
 
     def _stubs(self, library: Grpcio, what: str) -> list[Any]:
@@ -81,7 +81,7 @@ class _Calls:
         return [library.channels[rank].unary_unary(method) for rank, _ in self._routes]
 
     def call(self) -> None:
-        """Waits for all answers."""
+        """Sends the payloads and waits for all answers."""
         given = [b""] * len(self._calls) if self._what == "pull" else self._payloads
         if self.each == len(self._calls) == 1:
             self._answers = [self._calls[0](given[0])]
@@ -92,7 +92,7 @@ class _Calls:
         self._answers = [one.result() for one in begun][-len(self._calls) :]
 
     def check(self, turn: int) -> int:
-        """With values of this turn."""
+        """Calls with the values of this turn, and counts wrong payloads."""
         buffers = buffers_of(self._here.rank, turn, self._sizes)
         self._payloads = [b"".join(buffers[number].tobytes() for number in part) for _, part in self._routes]
         if self._what == "pull":
@@ -102,16 +102,16 @@ class _Calls:
         return self.after()
 
     def clear(self) -> None:
-        """What was answered."""
+        """Forgets the answers."""
         self._answers = []
 
     def after(self) -> int:
-        """What came back last, or what the others have."""
+        """The number of wrong payloads in the last answers; after pushes, in the servers' memory."""
         if self._what == "push":
             self._answers = [fetch(b"") for fetch in self._fetch]
         return sum(answer != payload for answer, payload in zip(self._answers, self._payloads))
 
 
 def join(told: dict[str, Any]) -> Grpcio:
-    """This process as a worker or a server."""
+    """Joins as a worker or a server."""
     return Grpcio(here_of(told))

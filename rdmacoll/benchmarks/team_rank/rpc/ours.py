@@ -12,19 +12,19 @@ from ..job import Job, Work
 from ..values import Array
 from .routes import Here, Nothing, buffers_of, here_of, payload_of, wrong_buffers
 
-# The update is a subtraction: no optimizer costs less.
+# The update is a subtraction, since no optimizer costs less.
 _RULE = "optimizer=sgd\nschedule=constant\ninitial_learning_rate=1.0\n"
 
 
 def _start(servers: int) -> None:
-    """Joins the world; on a server it returns when all workers have left."""
+    """Joins the world. On a server it returns when all workers have left."""
     import rdmacoll
 
     rdmacoll.init(mode="ps", num_servers=servers, sync=False)
 
 
 def _moves() -> tuple[Callable[..., object], Callable[..., object]]:
-    """(push, pull) of a mapping from names to arrays, in one request to each server."""
+    """(push, pull), each for a mapping from names to arrays, in one request to each server."""
     from rdmacoll._abi import mirror
     from rdmacoll.ps import calls
 
@@ -33,24 +33,25 @@ def _moves() -> tuple[Callable[..., object], Callable[..., object]]:
 
 
 class OurServers:
-    """Each worker has variables of its own, as large as its payload's buffers."""
+    """A worker. Each worker has variables of its own, with the sizes of its payload's buffers."""
 
     def __init__(self, here: Here) -> None:
         import rdmacoll
 
         self.here, self.rank, self.ranks = here, here.rank, here.ranks
         self.facts = {"version": rdmacoll.__version__, "numpy": np.__version__}
-        # What the servers have, by sizes.
+        # The expected values at the servers, by sizes.
         self._stored: dict[tuple[int, ...], list[Array]] = {}
         if not here.is_server:
             _start(here.servers)
 
     def make(self, work: Work) -> Job:
-        """round-trip: `exchange`. push, pull: of the same variables, in one request too."""
+        """The job of a work. round-trip: `exchange`. push, pull: of the same variables, also in one
+        request."""
         return Nothing() if self.here.is_server else _Calls(self, work)
 
     def stored(self, sizes: Sequence[int]) -> tuple[list[str], list[Array]]:
-        """Names of this worker's variables of these sizes, and what the servers have of them."""
+        """The names of this worker's variables of these sizes, and their expected values at the servers."""
         from rdmacoll import ps
 
         key = tuple(sizes)
@@ -68,15 +69,16 @@ class OurServers:
 
 
 class OurServer(OurServers):
-    """One that serves, which takes the main thread."""
+    """A server, which needs the main thread."""
 
     def serve(self) -> None:
-        """Until the workers have left."""
+        """Serves until the workers have left."""
         _start(self.here.servers)
 
 
 class _Calls:
-    """All timed pushes give the same gradients, so the servers must have that many times these."""
+    """All timed pushes send the same gradients. So each variable must have fallen by its gradient times
+    the number of pushes."""
 
     def __init__(self, library: OurServers, work: Work) -> None:
         from rdmacoll import ps
@@ -85,10 +87,10 @@ class _Calls:
         self._names, self._stored = library.stored(self._sizes)
         self._push, self._pull = _moves()
         self._exchange = ps.exchange
-        self._gradients: dict[str, Array]  # by `check`, without which nothing may be timed
+        self._gradients: dict[str, Array]  # set by `check`, which comes before any timed call
         self._values = {name: np.empty(stored.shape, np.float32) for name, stored in self._named()}
         self._pushes = 0
-        # A call returns when the servers have done what it asks, so what is under way at once has threads.
+        # A call returns when the servers have done it. So each payload in flight needs a thread.
         self.each = work["under_way_of_ours"]
         self._threads = ThreadPoolExecutor(self.each) if self.each > 1 else None
 
@@ -96,7 +98,7 @@ class _Calls:
         return zip(self._names, self._stored)
 
     def call(self) -> None:
-        """One payload, or one by each thread."""
+        """Moves one payload, or one by each thread."""
         if self._threads is None:
             self._one()
         else:
@@ -113,7 +115,7 @@ class _Calls:
             self._values = self._exchange(self._gradients)
 
     def check(self, turn: int) -> int:
-        """The servers have this turn's gradients once more for each push."""
+        """Calls with the gradients of this turn, and counts wrong buffers."""
         self._gradients = dict(zip(self._names, buffers_of(self._rank, turn, self._sizes)))
         if self._what == "pull":
             self._push(self._gradients)
@@ -122,16 +124,17 @@ class _Calls:
         return self.after()
 
     def clear(self) -> None:
-        """What is timed goes on with these gradients."""
+        """Overwrites the received values. The timed calls go on with the same gradients."""
         for values in self._values.values():
             values[...] = np.nan
 
     def after(self) -> int:
-        """What the servers have after all pushes, exactly; and what the last call brought."""
+        """The number of wrong buffers: at the servers after all pushes, compared exactly, and in the last
+        call's answer."""
         pushes, self._pushes = self._pushes, 0
         for stored, gradient in zip(self._stored, self._gradients.values()):
             stored -= np.float32(pushes) * gradient
-        # Of several exchanges at once, any may have been the last.
+        # With several exchanges at once, any of them may have been the last.
         shows = self._what == "pull" or (self._what == "round-trip" and self.each == 1)
         wrong = wrong_buffers(list(self._values.values()), self._stored) if shows else 0
         self._pull(self._values)
@@ -139,6 +142,6 @@ class _Calls:
 
 
 def join(told: dict[str, Any]) -> OurServers:
-    """This process as a worker or a server."""
+    """Joins as a worker or a server."""
     here = here_of(told)
     return OurServer(here) if here.is_server else OurServers(here)

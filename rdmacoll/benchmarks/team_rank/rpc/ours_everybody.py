@@ -1,4 +1,4 @@
-"""Ranks of rdmacoll that send a payload to every other rank: an allgather of all its buffers."""
+"""Ranks of rdmacoll that send a payload to every other rank, by an allgather of all its buffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .routes import Here, buffers_of, here_of, payload_of, wrong_buffers
 
 
 class OurRanks:
-    """rdmacoll.engine."""
+    """A rank of rdmacoll.engine."""
 
     def __init__(self, here: Here) -> None:
         import rdmacoll
@@ -23,37 +23,37 @@ class OurRanks:
         self.facts = {"version": rdmacoll.__version__, "numpy": np.__version__}
 
     def make(self, work: Work) -> Job:
-        """Of numpy arrays."""
+        """The job of a work, with numpy arrays."""
         return _Gathering(self, payload_of(work))
 
 
 class _Gathering:
     def __init__(self, library: OurRanks, sizes: list[int]) -> None:
         self._library, self._sizes, self._turn = library, sizes, 0
-        self._buffers: list[Array]  # by `check`, without which nothing may be timed
+        self._buffers: list[Array]  # set by `check`, which comes before any timed call
         self._gathered: list[Array] = []
 
     def call(self) -> None:
-        """Everybody has everybody's payload."""
+        """Gathers the payloads of all ranks on every rank."""
         self._gathered = self._library.engine.grouped_allgather(self._buffers, "payload")
 
     def check(self, turn: int) -> int:
-        """Of values of this turn."""
+        """Gathers the values of this turn, and counts wrong buffers."""
         self._turn = turn
         self._buffers = buffers_of(self._library.rank, turn, self._sizes)
         self.call()
         return self.after()
 
     def clear(self) -> None:
-        """What was gathered."""
+        """Forgets the gathered buffers."""
         self._gathered = []
 
     def after(self) -> int:
-        """Each buffer is those of all ranks, one after the other."""
+        """The number of wrong buffers. A right one holds the buffers of all ranks, one after the other."""
         of_ranks = [buffers_of(rank, self._turn, self._sizes) for rank in range(self._library.ranks)]
         return wrong_buffers(self._gathered, [np.concatenate(same) for same in zip(*of_ranks)])
 
 
 def join(told: dict[str, Any]) -> OurRanks:
-    """This process as a rank."""
+    """Joins rdmacoll's world as a rank."""
     return OurRanks(here_of(told))

@@ -1,4 +1,4 @@
-"""Who sends which buffers to whom, and what is in them."""
+"""The routes and the contents of buffers: which rank sends which buffers to which rank."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from ..job import Work
 from ..values import Array
 
-# Repeats after so many; a prime, so that no buffer begins like another.
+# The period of the values. It is a prime, so that no buffer begins like another.
 _PERIOD = 65_521
-_LEVELS = 5  # whole numbers from -2 to 2: sums of millions of them are exact
+_LEVELS = 5  # whole numbers from -2 to 2, so that sums of millions are exact
 
 
 @dataclass(frozen=True)
 class Here:
-    """This rank. Servers are the last ranks; without any, every rank calls every other."""
+    """This rank among all. The last ranks are servers. Without servers, every rank calls every other rank."""
 
     rank: int
     addresses: Sequence[str]  # "host:port" of each rank
@@ -26,22 +26,22 @@ class Here:
 
     @property
     def ranks(self) -> int:
-        """How many."""
+        """The number of ranks."""
         return len(self.addresses)
 
     @property
     def workers(self) -> int:
-        """Those who call."""
+        """The number of ranks that call."""
         return self.ranks - self.servers
 
     @property
     def is_server(self) -> bool:
-        """Whether this one only answers."""
+        """Whether this rank only answers."""
         return self.rank >= self.workers
 
     @property
     def called(self) -> list[int]:
-        """Whom this rank calls."""
+        """The ranks that this rank calls."""
         if self.servers:
             return list(range(self.workers, self.ranks))
         return [rank for rank in range(self.ranks) if rank != self.rank]
@@ -53,7 +53,7 @@ class Here:
         return {job: addresses for job, addresses in jobs.items() if addresses}
 
     def task_of(self, rank: int) -> str:
-        """TensorFlow's device of a rank.
+        """TensorFlow's name of the device of a rank.
 
         >>> Here(0, ["a:1", "b:1", "c:1"], 1).task_of(2)
         '/job:ps/task:0'
@@ -62,19 +62,20 @@ class Here:
         return f"/job:worker/task:{rank}" if number < 0 else f"/job:ps/task:{number}"
 
     def routes(self, sizes: Sequence[int]) -> list[tuple[int, list[int]]]:
-        """(a rank that is called, the numbers of the buffers that go there). Servers share them."""
+        """(rank, numbers of the buffers that go to it) for each called rank. Servers share the buffers."""
         if not self.servers:
             return [(rank, list(range(len(sizes)))) for rank in self.called]
         return [(rank, part) for rank, part in zip(self.called, shared(sizes, self.servers)) if part]
 
 
 def here_of(told: dict[str, Any]) -> Here:
-    """Of what this rank was told."""
+    """This rank, from its options."""
     return Here(told["rank"], told["addresses"], told["servers"])
 
 
 def shared(sizes: Sequence[int], servers: int) -> list[list[int]]:
-    """The buffers of each server: the largest first to the one that has the fewest bytes.
+    """The buffers of each server. In falling order of size, each buffer goes to the server with the fewest
+    bytes.
 
     >>> shared([1, 4, 2, 2], 2)
     [[0, 1], [2, 3]]
@@ -89,7 +90,8 @@ def shared(sizes: Sequence[int], servers: int) -> list[list[int]]:
 
 
 def buffers_of(rank: int, turn: int, sizes: Sequence[int]) -> list[Array]:
-    """A rank's payload of this turn: float32 arrays of so many bytes, other ones for every rank and turn."""
+    """The payload of a rank in this turn: float32 arrays of these sizes in bytes. Every rank and turn has
+    other values."""
     buffers = []
     for number, size in enumerate(sizes):
         step = 1 + rank + 3 * number
@@ -100,31 +102,31 @@ def buffers_of(rank: int, turn: int, sizes: Sequence[int]) -> list[Array]:
 
 
 def wrong_buffers(got: Sequence[Array], expected: Sequence[Array]) -> int:
-    """How many are not what they must be."""
+    """The number of buffers that differ from the expected ones."""
     return abs(len(got) - len(expected)) + sum(
         not np.array_equal(mine, right) for mine, right in zip(got, expected)
     )
 
 
 class Nothing:
-    """What a server is told to do: it answers by threads of its own."""
+    """The job of a server: none. Threads of its library answer."""
 
     def call(self) -> None:
-        """Takes no time."""
+        """Returns at once."""
 
     def check(self, _: int) -> int:
-        """The workers do."""
+        """Finds nothing wrong: the workers check."""
         return 0
 
     def clear(self) -> None:
-        """Nothing."""
+        """Has nothing to prepare."""
 
     def after(self) -> int:
-        """The workers count."""
+        """Finds nothing wrong: the workers check."""
         return 0
 
 
 def payload_of(work: Work) -> list[int]:
-    """The sizes of its buffers."""
+    """The sizes of the payload's buffers, in bytes."""
     sizes: list[int] = work["sizes"]
     return sizes

@@ -1,4 +1,5 @@
-"""Plain TCP sockets, a thread for each connection: what loopback or a link carries without a library."""
+"""Plain TCP sockets with a thread for each connection: the rate of loopback or of a link without a
+library."""
 
 from __future__ import annotations
 
@@ -15,14 +16,15 @@ from ..values import Array
 from .routes import Here, Nothing, buffers_of, here_of, payload_of
 
 _CONNECT_S = 60.0
-_ASK = struct.Struct("<BQ")  # what, bytes
+_ASK = struct.Struct("<BQ")  # kind of request, number of bytes
 _PUSH, _PULL, _ECHO = range(3)
 _ASKS = {"push": _PUSH, "pull": _PULL, "round-trip": _ECHO}
 _DONE = b"."
 
 
 class Sockets:
-    """Ranks that are called listen; what a rank pushes there is kept for it."""
+    """A rank. Ranks that are called listen; the thread of a connection keeps the last payload pushed
+    through it."""
 
     def __init__(self, here: Here) -> None:
         self.here, self.rank, self.ranks = here, here.rank, here.ranks
@@ -39,7 +41,7 @@ class Sockets:
             threading.Thread(target=_serve, args=(way,), daemon=True).start()
 
     def make(self, work: Work) -> Job:
-        """Calls of one payload, or of several under way at once."""
+        """The calls of one payload, or of several in flight at once."""
         return Nothing() if self.here.is_server else _Calls(self, work)
 
 
@@ -64,14 +66,14 @@ def _connect(address: str) -> socket.socket:
 
 
 def _send(way: socket.socket, ask: bytes, payload: Any) -> None:
-    """Both at once, as far as the kernel takes them."""
+    """Sends both in one system call, as far as the kernel takes them."""
     sent = way.sendmsg([ask, payload]) - len(ask)
     assert sent >= 0  # a new message finds room for its first bytes
     way.sendall(memoryview(payload)[sent:])
 
 
 def _receive(way: socket.socket, into: Array) -> bool:
-    """False when the other end is gone."""
+    """Fills `into`. Returns False if the other end has closed."""
     rest = into.data
     while rest:
         got = way.recv_into(rest)
@@ -99,11 +101,11 @@ class _Calls:
         self.each = 1 if self._what == "round-trip" else work["under_way"]
         self._routes = self._here.routes(self._sizes)
         self._ways = [library.ways[rank] for rank, _ in self._routes]
-        self._payloads: list[Array]  # by `check`, without which nothing may be timed
+        self._payloads: list[Array]  # set by `check`, which comes before any timed call
         self._answers = [np.empty(sum(self._sizes[n] for n in part), np.uint8) for _, part in self._routes]
 
     def call(self) -> None:
-        """Waits for all answers."""
+        """Sends the requests and waits for all answers."""
         self._take(self._what, self.each)
 
     def _take(self, what: str, each: int) -> None:
@@ -118,7 +120,7 @@ class _Calls:
                     raise ConnectionError("a server has closed its connection")
 
     def check(self, turn: int) -> int:
-        """With values of this turn."""
+        """Calls with the values of this turn, and counts wrong payloads."""
         buffers = buffers_of(self._here.rank, turn, self._sizes)
         self._payloads = [
             np.concatenate([buffers[number].view(np.uint8) for number in part]) for _, part in self._routes
@@ -129,17 +131,17 @@ class _Calls:
         return self.after()
 
     def clear(self) -> None:
-        """What was answered."""
+        """Overwrites the answers with zeros."""
         for answer in self._answers:
             answer[...] = 0
 
     def after(self) -> int:
-        """What came back last, or what the others have."""
+        """The number of wrong payloads in the last answers; after pushes, in the servers' memory."""
         if self._what == "push":
             self._take("pull", 1)
         return sum(not np.array_equal(*pair) for pair in zip(self._answers, self._payloads))
 
 
 def join(told: dict[str, Any]) -> Sockets:
-    """This process as a worker or a server."""
+    """Joins as a worker or a server."""
     return Sockets(here_of(told))

@@ -1,7 +1,7 @@
 """TensorFlow's own parameter servers over gRPC: `tf.distribute.Server`, graphs across devices, sessions.
 
-A payload's buffers are tensors, each sent by a call of its own between TensorFlow's processes. A session
-costs more than its transfers, so several payloads are moved by one `session.run`.
+The buffers of a payload are tensors. TensorFlow sends each by a call of its own. A session costs more than
+its transfers, so one `session.run` moves several payloads.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..job import Job, Work
 from ..values import Array
 from .routes import Here, Nothing, buffers_of, here_of, payload_of, wrong_buffers
 
-_ROUND_TRIPS = 8  # of one `session.run`, one after the other
+_ROUND_TRIPS = 8  # in one `session.run`, one after the other
 
 
 class TensorFlow:
-    """A task of the cluster, with a session at its own server if it calls others."""
+    """A task of the cluster. A task that calls others has a session at its own server."""
 
     def __init__(self, here: Here) -> None:
         import tensorflow as tf
@@ -26,19 +26,19 @@ class TensorFlow:
         self.tf, self.v1 = tf, tf.compat.v1
         self.here, self.rank, self.ranks = here, here.rank, here.ranks
         self.facts = {"version": f"TensorFlow {tf.__version__}"}
-        # Nothing is folded, merged or left out of what the graphs say.
+        # TensorFlow runs the graphs as they are written: it folds, merges and drops nothing.
         self.config = self.v1.ConfigProto()
         self.config.graph_options.rewrite_options.disable_meta_optimizer = True
         self.config.graph_options.optimizer_options.opt_level = -1
         self.server = server_of(tf, here, self.config)
 
     def make(self, work: Work) -> Job:
-        """A graph and a session."""
+        """The graph and the session of a work."""
         return Nothing() if self.here.is_server else _Graph(self, work)
 
 
 def server_of(tf: Any, here: Here, config: Any) -> Any:
-    """This rank's, whose sessions see whom it calls and no other task."""
+    """The server of this rank. Its sessions see the tasks that this rank calls, and no others."""
     config.device_filters.extend(here.task_of(rank) for rank in [here.rank, *here.called])
     job, _, task = here.task_of(here.rank)[len("/job:") :].partition("/task:")
     return tf.distribute.Server(here.cluster, job_name=job, task_index=int(task), config=config)
@@ -47,12 +47,12 @@ def server_of(tf: Any, here: Here, config: Any) -> Any:
 class _Graph:
     def __init__(self, library: TensorFlow, work: Work) -> None:
         self._here, self._sizes, self._what = library.here, payload_of(work), work["what"]
-        self._buffers: list[Array]  # by `check`, without which nothing may be timed
+        self._buffers: list[Array]  # set by `check`, which comes before any timed call
         self._v1, self._own = library.v1, library.here.task_of(library.rank)
         self.each = _ROUND_TRIPS if self._what == "round-trip" else work["under_way"]
         with library.tf.Graph().as_default():
             routes = self._here.routes(self._sizes)
-            # (the number of a buffer, the device it goes to)
+            # (number of a buffer, device to which it goes)
             self._ways = [(number, library.here.task_of(rank)) for rank, part in routes for number in part]
             self._given = [self._variable("given", way, self._own) for way in self._ways]
             self._there = [self._variable("there", way, way[1]) for way in self._ways]
@@ -68,7 +68,7 @@ class _Graph:
             self.call = self._session.make_callable(do)
 
     def _variable(self, what: str, way: tuple[int, str], device: str) -> Any:
-        # A name of its own: servers keep variables by their names.
+        # The name is unique, since servers keep variables by their names.
         size, place = self._sizes[way[0]], way[1].strip("/").replace("/", "_").replace(":", "_")
         name = f"{what}_{self._here.rank}_{place}_{len(self._sizes)}_{sum(self._sizes)}_{way[0]}_{size}"
         with self._v1.device(device):
@@ -92,7 +92,7 @@ class _Graph:
     def _pushes(self) -> Any:
         done = []
         for _ in range(self.each):
-            # A tensor goes to a device once in a run, so each payload is one of its own.
+            # A run sends a tensor to a device only once, so each payload has tensors of its own.
             leaving = self._at(self._own, [variable.read_value() for variable in self._given])
             for (_, device), variable, tensor in zip(self._ways, self._there, leaving):
                 with self._v1.device(device):
@@ -120,7 +120,7 @@ class _Graph:
             return self._v1.group(*done)
 
     def check(self, turn: int) -> int:
-        """With values of this turn."""
+        """Runs the graph with the values of this turn, and counts wrong buffers."""
         buffers = buffers_of(self._here.rank, turn, self._sizes)
         self._buffers = [buffers[number] for number, _ in self._ways]
         nothing = [np.zeros_like(buffer) for buffer in self._buffers]
@@ -129,13 +129,13 @@ class _Graph:
         return self.after()
 
     def clear(self) -> None:
-        """What is timed goes on with these values."""
+        """Changes nothing: the timed calls go on with the same values."""
 
     def after(self) -> int:
-        """What came last."""
+        """The number of wrong buffers after the last run."""
         return wrong_buffers(self._read(), self._buffers)
 
 
 def join(told: dict[str, Any]) -> TensorFlow:
-    """This process as a worker or a server."""
+    """Joins the cluster as a worker or a server."""
     return TensorFlow(here_of(told))

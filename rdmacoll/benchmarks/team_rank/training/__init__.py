@@ -1,5 +1,5 @@
 """Workers that train a model with parameter servers, ours or TensorFlow's own over gRPC.
 
-A step is the same graph of TensorFlow 1 on both sides, run by a session: what differs is where variables are
-and how gradients come there.
+A session runs the same graph of TensorFlow 1 on both sides. The sides differ in the place of the variables
+and in the way of the gradients.
 """

@@ -1,4 +1,5 @@
-"""The models as graphs: of variables and a batch, the loss. The same functions on both sides."""
+"""The models as graphs: functions from variables and a batch to the loss. Both sides use the same
+functions."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ import numpy as np
 from ..values import Array
 
 _SEED = 20_260
-_GRID = 6  # of AlexNet's classifier
-_BLOCKS = (3, 4, 6, 3)  # of ResNet-50
+_GRID = 6  # edge of the grid before AlexNet's classifier
+_BLOCKS = (3, 4, 6, 3)  # blocks of ResNet-50 in each stage
 
 
 def initial(shapes: Sequence[Sequence[int]]) -> list[Array]:
-    """The same values on every worker: He's for kernels, ones for scales, zeros for what is added. A vector
-    that another one follows is the scale of a normalization."""
+    """The initial values, the same on every worker: He's initialization for kernels, ones for scales,
+    zeros for the other vectors. A vector before another vector is the scale of a normalization."""
     draw = np.random.default_rng(_SEED)
     values: list[Array] = []
     for number, shape in enumerate(shapes):
@@ -30,7 +31,7 @@ def initial(shapes: Sequence[Sequence[int]]) -> list[Array]:
 
 
 def batch_of(rank: int, batch: int, image: int, classes: int) -> tuple[Array, Any]:
-    """A worker's synthetic images, float32 [batch, image, image, 3], and their labels, int32 [batch]."""
+    """The synthetic images of a worker, float32 [batch, image, image, 3], and their labels, int32 [batch]."""
     draw = np.random.default_rng([_SEED, rank])
     images = draw.standard_normal((batch, image, image, 3), np.float32)
     return images, draw.integers(0, classes, batch, np.int32)
@@ -77,7 +78,7 @@ def _alexnet(tf: Any, weights: Iterator[Any], images: Any) -> Any:
 
 
 def _normalized(tf: Any, weights: Iterator[Any], inputs: Any, stride: int) -> Any:
-    """A convolution, normalized by the batch: moving averages are for evaluation, and left out."""
+    """A convolution, normalized by the batch. Moving averages are left out: only an evaluation needs them."""
     values = tf.nn.conv2d(inputs, next(weights), stride, "SAME")
     scale = next(weights)
     return tf.compat.v1.nn.fused_batch_norm(values, scale, next(weights), is_training=True)[0]
@@ -92,7 +93,7 @@ def _resnet50(tf: Any, weights: Iterator[Any], images: Any) -> Any:
             inner = tf.nn.relu(_normalized(tf, weights, values, 1))
             inner = tf.nn.relu(_normalized(tf, weights, inner, stride))
             inner = _normalized(tf, weights, inner, 1)
-            # Its weights come behind those of the block.
+            # The weights of the shortcut come after those of the block.
             values = _normalized(tf, weights, values, stride) if block == 0 else values
             values = tf.nn.relu(values + inner)
     return _affine(tf, weights, tf.reduce_mean(values, (1, 2)))

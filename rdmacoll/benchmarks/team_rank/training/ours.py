@@ -12,7 +12,7 @@ from .step import Alone, Step, load
 
 
 class OurServer:
-    """One that serves, which takes the main thread. It needs no TensorFlow."""
+    """A server, which needs the main thread. It needs no TensorFlow."""
 
     def __init__(self, here: Here, *, is_sync: bool) -> None:
         import rdmacoll
@@ -22,18 +22,18 @@ class OurServer:
         self.facts = {"version": rdmacoll.__version__}
 
     def make(self, _: Work) -> Job:
-        """It answers by itself."""
+        """The job of a server, which answers by itself."""
         return Nothing()
 
     def serve(self) -> None:
-        """Until the workers have left."""
+        """Serves until the workers have left."""
         import rdmacoll
 
         rdmacoll.init(mode="ps", num_servers=self._here.servers, sync=self._is_sync)
 
 
 class OurWorker:
-    """One that trains."""
+    """A worker."""
 
     def __init__(self, here: Here, *, is_sync: bool) -> None:
         import tensorflow as tf
@@ -46,16 +46,16 @@ class OurWorker:
         self.facts = {"version": rdmacoll.__version__, "tensorflow": tf.__version__}
 
     def make(self, work: Work) -> Job:
-        """Steps with servers, or without."""
+        """The steps of a work, with or without servers."""
         sides = {"sync": Synchronous, "async": Asynchronous, "none": Alone}
         return Step(sides[work["updates"]](self._tf, self._here, work), work)
 
 
 class Synchronous(Alone):
-    """Servers sum; every worker has variables of its own, which stay equal."""
+    """Servers sum the gradients. Every worker has variables of its own, which stay equal."""
 
     def update(self, loss: Any, variables: list[Any]) -> tuple[Any, Any]:
-        """Of the wrapped optimizer."""
+        """The step of the wrapped optimizer."""
         import rdmacoll
 
         plain = self.tf.compat.v1.train.GradientDescentOptimizer(self.rate)
@@ -63,26 +63,26 @@ class Synchronous(Alone):
         return self._step, self._step
 
     def barrier(self) -> None:
-        """Of the engine."""
+        """Waits for all workers, by the engine's barrier."""
         import rdmacoll
 
         rdmacoll.engine.barrier()
 
     def whose(self) -> list[int]:
-        """All workers'."""
+        """All workers."""
         return list(range(self.workers))
 
 
 class Asynchronous(Synchronous):
-    """Servers own the variables: a step pushes its gradients, and brings the fresh values."""
+    """Servers own the variables. A step pushes its gradients and receives the new values."""
 
     def begin(self, session: Any, variables: list[Any], values: Sequence[Array]) -> None:
-        """The first step gives them to the servers, and makes its update."""
+        """Runs a first step: it gives the values to the servers, and makes its update."""
         super().begin(session, variables, values)
         session.run(self._step)
 
     def read(self, session: Any, variables: list[Any]) -> list[Array]:
-        """What the servers have, from now on also here."""
+        """The values at the servers, which this worker's variables get as well."""
         from rdmacoll import ps
 
         values = [ps.pull(variable.op.name) for variable in variables]
@@ -90,11 +90,11 @@ class Asynchronous(Synchronous):
         return values
 
     def whose(self) -> list[int]:
-        """One worker's, while the others push nothing."""
+        """Worker 0, while the others push nothing."""
         return [0] if self.rank == 0 else []
 
 
 def join(told: dict[str, Any]) -> OurWorker | OurServer:
-    """This process as a worker or a server."""
+    """Joins as a worker or a server."""
     here, is_sync = here_of(told), told["updates"] == "sync"
     return OurServer(here, is_sync=is_sync) if here.is_server else OurWorker(here, is_sync=is_sync)

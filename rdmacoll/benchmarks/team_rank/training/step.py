@@ -1,4 +1,4 @@
-"""One worker's training steps, and what must come out of one."""
+"""The training steps of one worker, and the expected result of a step."""
 
 from __future__ import annotations
 
@@ -12,40 +12,42 @@ from ..rpc.routes import Here
 from ..values import Array
 from .networks import batch_of, initial, loss_of
 
-# Of what a step changes at most, and of the largest value: order of additions, fused multiplications.
+# Tolerance: a share of the largest change, and one of the largest value. It allows for the order of additions
+# and for fused multiplications.
 _OF_CHANGE, _OF_VALUE = 1e-3, 4e-7
 
 
 class Side(Protocol):
-    """Where variables are, and how gradients come there."""
+    """One side of the comparison: the place of the variables, and the way of the gradients."""
 
     rank: int
     workers: int
     tf: Any
-    target: str  # of sessions
-    config: Any  # of sessions
+    target: str  # target of sessions
+    config: Any  # configuration of sessions
 
     def variables(self, values: Sequence[Array]) -> list[Any]:
-        """In the graph; the model is computed of these. values: what they begin with."""
+        """Creates the variables of the model in the graph. values: their initial values."""
 
     def update(self, loss: Any, variables: list[Any]) -> tuple[Any, Any]:
-        """A step of plain SGD in the graph: what is timed, and the same without waiting for other workers."""
+        """A step of plain SGD in the graph: (the timed operation, the same step without waiting for other
+        workers)."""
 
     def begin(self, session: Any, variables: list[Any], values: Sequence[Array]) -> None:
-        """The variables have these values, at the servers too."""
+        """Sets the variables to these values, at the servers too."""
 
     def read(self, session: Any, variables: list[Any]) -> list[Array]:
-        """What the servers have; where this worker has variables of its own, these are so too."""
+        """The values at the servers. Variables of this worker itself have the same values afterwards."""
 
     def barrier(self) -> None:
-        """All workers are here."""
+        """Waits until all workers are here."""
 
     def whose(self) -> list[int]:
-        """Of the checked step: the workers whose gradients' mean it applies. None: somebody else takes it."""
+        """The workers whose mean gradient the checked step applies. Empty: another worker takes that step."""
 
 
 class Step:
-    """A job: the session's run of one step."""
+    """A job: one step in a session."""
 
     def __init__(self, side: Side, work: Work) -> None:
         self._side, self._work = side, work
@@ -64,8 +66,8 @@ class Step:
         self._first_loss: float | None = None
 
     def _loss(self, rank: int, weights: Sequence[Any]) -> Any:
-        """Of a worker's batch, which lies in this process: no constant, or TensorFlow computes with it before
-        the first step."""
+        """The loss of a worker's batch. The batch is in a variable of this process. It is no constant,
+        since TensorFlow would compute with a constant before the first step."""
         tf, v1, work = self._side.tf, self._side.tf.compat.v1, self._work
         self._data, tensors = {}, []
         for values in batch_of(rank, work["batch"], work["image"], work["shapes"][-1][0]):
@@ -76,9 +78,10 @@ class Step:
         return loss_of(tf, work["model"], weights, tensors[0].read_value(), tensors[1].read_value())
 
     def check(self, _: int) -> int:
-        """One step beside the same one computed here alone: how many variables are not what they must be."""
+        """Compares one step with the same step computed in this process alone. Returns the number of wrong
+        variables."""
         side = self._side
-        side.barrier()  # nobody takes steps
+        side.barrier()  # from here on no worker takes steps
         if self._first_loss is None:
             self._first_loss = float(self._loss_now())
         wrong = self._wrong(side.whose())
@@ -98,7 +101,7 @@ class Step:
         )
 
     def _expected(self, before: Sequence[Array], workers: Sequence[int]) -> list[Array]:
-        """What plain SGD adds to each variable, without any server."""
+        """The changes of all variables by plain SGD, computed without servers."""
         tf, v1 = self._side.tf, self._side.tf.compat.v1
         sums = [np.zeros_like(values) for values in before]
         for worker in workers:
@@ -114,19 +117,19 @@ class Step:
         return sums
 
     def clear(self) -> None:
-        """The most memory of this process is that of steps from here on."""
+        """Resets the peak memory of this process, so that the steps alone determine it."""
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
 
     def after(self) -> int:
-        """The loss of this worker's batch is a number, and has fallen."""
+        """Checks that the loss of this worker's batch is a number and has fallen."""
         loss = float(self._loss_now())
         return 0 if self._first_loss is not None and loss < self._first_loss else 1
 
 
 def wrong_steps(before: Sequence[Array], changes: Sequence[Array], after: Sequence[Array]) -> int:
-    """How many variables were not changed as they must be, within a thousandth of the largest change of each
-    and the rounding of float32; one where nothing changes at all.
+    """The number of variables whose change is wrong. The tolerance is a thousandth of a variable's largest
+    change, and the rounding of float32. A step that should change nothing counts as one wrong variable.
 
     >>> zero, one = np.zeros(2, np.float32), np.ones(2, np.float32)
     >>> wrong_steps([zero], [one], [one]), wrong_steps([zero], [one], [zero])
@@ -142,41 +145,41 @@ def wrong_steps(before: Sequence[Array], changes: Sequence[Array], after: Sequen
 
 
 class Alone:
-    """A side without servers: what a step takes that communicates nothing."""
+    """A side without servers. Its steps show the time without communication."""
 
-    target, config = "", None  # of sessions: this process, as TensorFlow is by itself
+    target, config = "", None  # sessions run in this process, TensorFlow's default
 
     def __init__(self, tf: Any, here: Here, work: Work) -> None:
         self.tf, self.rank, self.workers = tf, here.rank, here.workers
         self.rate = work["rate"]
 
     def variables(self, values: Sequence[Array]) -> list[Any]:
-        """This worker's."""
+        """The variables of this worker."""
         return own_variables(self.tf, values)
 
     def update(self, loss: Any, variables: list[Any]) -> tuple[Any, Any]:
-        """Of the plain optimizer."""
+        """The step of the plain optimizer."""
         step = self.tf.compat.v1.train.GradientDescentOptimizer(self.rate).minimize(loss, var_list=variables)
         return step, step
 
     def begin(self, session: Any, variables: list[Any], values: Sequence[Array]) -> None:
-        """They are here alone."""
+        """Sets the variables of this worker, the only ones."""
         load(session, variables, values)
 
     def read(self, session: Any, variables: list[Any]) -> list[Array]:
-        """Its own."""
+        """The values of this worker."""
         return list(session.run(variables))
 
     def barrier(self) -> None:
-        """Nobody is waited for."""
+        """Waits for nobody."""
 
     def whose(self) -> list[int]:
-        """Its own."""
+        """This worker."""
         return [self.rank]
 
 
 def own_variables(tf: Any, values: Sequence[Array]) -> list[Any]:
-    """In this process, without a value."""
+    """Creates variables in this process, without a value."""
     v1 = tf.compat.v1
     return [
         v1.get_variable(f"w{number}", value.shape, tf.float32, use_resource=True)
@@ -185,6 +188,6 @@ def own_variables(tf: Any, values: Sequence[Array]) -> list[Any]:
 
 
 def load(session: Any, variables: Sequence[Any], values: Sequence[Array]) -> None:
-    """Assigns, one after the other: together they might be more than a message may have."""
+    """Assigns the values one after the other. Together they might exceed the size of a message."""
     for variable, value in zip(variables, values):
         session.run(variable.initializer, {variable.initializer.inputs[1]: value})

@@ -1,9 +1,9 @@
 """TensorFlow's own parameter servers over gRPC, as of TensorFlow 1: `tf.distribute.Server`, a graph on each
-worker with variables on the servers, which apply the gradients of each worker as they come.
+worker with variables on the servers. The servers apply the gradients of each worker when they arrive.
 
-Synchronous is as tf_cnn_benchmarks' `cross_replica_sync`: the same, and a step ends when all workers' have
-ended, by queues of tokens on a server. SyncReplicasOptimizer drops what comes late, so that workers which
-all take a number of steps could wait for ever.
+Synchronous training works as `cross_replica_sync` of tf_cnn_benchmarks: queues of tokens on a server end a
+step when the steps of all workers have ended. SyncReplicasOptimizer is not used: it drops late gradients, so
+that workers with a fixed number of steps could wait for ever.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TensorFlow:
         self._server = server_of(tf, here, self._config)
 
     def make(self, work: Work) -> Job:
-        """Steps with servers, or without."""
+        """The steps of a work, with or without servers."""
         if self._here.is_server:
             return Nothing()
         if work["updates"] == "none":
@@ -41,7 +41,7 @@ class TensorFlow:
 
 
 class Servers(Alone):
-    """Variables are on the servers alone, and shared by name."""
+    """The variables are on the servers alone, and shared by name."""
 
     def __init__(self, tf: Any, here: Here, work: Work, session: tuple[str, Any]) -> None:
         super().__init__(tf, here, work)
@@ -50,7 +50,8 @@ class Servers(Alone):
         self._barrier_session: Any = None
 
     def variables(self, values: Sequence[Array]) -> list[Any]:
-        """Servers share them by bytes, as with replica_device_setter's greedy strategy."""
+        """Creates the variables. Servers share them by bytes, as with the greedy strategy of
+        replica_device_setter."""
         v1 = self.tf.compat.v1
         sizes = [4 * math.prod(value.shape) for value in values]
         server_of = {
@@ -63,7 +64,7 @@ class Servers(Alone):
         return found
 
     def update(self, loss: Any, variables: list[Any]) -> tuple[Any, Any]:
-        """Of the plain optimizer, whose updates TensorFlow places where the variables are."""
+        """The step of the plain optimizer. TensorFlow places its updates beside the variables."""
         step, _ = super().update(loss, variables)
         if not self._is_sync:
             return step, step
@@ -71,7 +72,7 @@ class Servers(Alone):
             return self._wait("step"), step
 
     def _wait(self, name: str) -> Any:
-        """A token for each other worker, and one of each of them."""
+        """Gives a token to each other worker, and takes one from each of them."""
         v1 = self.tf.compat.v1
         with v1.device(self._here.task_of(self.workers)):
             queues = [
@@ -83,7 +84,7 @@ class Servers(Alone):
             return v1.group(*given, taken.op)
 
     def begin(self, session: Any, variables: list[Any], values: Sequence[Array]) -> None:
-        """The first worker's."""
+        """Sets the variables, on worker 0 only."""
         if self.rank == 0:
             load(session, variables, values)
         with self.tf.Graph().as_default():
@@ -91,14 +92,14 @@ class Servers(Alone):
             self._meet = self._session.make_callable(self._wait("meet"))
 
     def barrier(self) -> None:
-        """By tokens too."""
+        """Waits for all workers, by tokens."""
         self._meet()
 
     def whose(self) -> list[int]:
-        """One worker's, while the others push nothing."""
+        """Worker 0, while the others push nothing."""
         return [0] if self.rank == 0 else []
 
 
 def join(told: dict[str, Any]) -> TensorFlow:
-    """This process as a worker or a server."""
+    """Joins the cluster as a worker or a server."""
     return TensorFlow(here_of(told))
