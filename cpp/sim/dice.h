@@ -1,4 +1,5 @@
-// What a seed says: streams of numbers that do not shift each other.
+// Random sources of a seed. Each stream is independent, so a new draw in one does not shift
+// another.
 #pragma once
 
 #include <array>

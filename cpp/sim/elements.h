@@ -1,4 +1,4 @@
-// Elements of a simulation's tensors, by dtype.
+// Access to elements of simulated tensors, by dtype.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace rdmacoll {
 
-// Calls `as(an element of the dtype's type)`; 16-bit floats are their bits.
+// Calls `as` with a value of the dtype's type. 16-bit floats are passed as their bits.
 template <typename As>
 auto with_type(Dtype dtype, As as) {
   switch (dtype) {
@@ -50,7 +50,7 @@ inline double element(Dtype dtype, const std::byte* at) {
   });
 }
 
-// Integers wrap, floats are rounded.
+// Integers wrap around, floats are rounded.
 inline void set_element(Dtype dtype, std::byte* at, double value) {
   with_type(dtype, [&](auto stored) {
     using Stored = decltype(stored);
@@ -65,7 +65,7 @@ inline void set_element(Dtype dtype, std::byte* at, double value) {
   });
 }
 
-// What becomes of a value that is stored.
+// The value after it is stored in the dtype.
 inline double as_stored(Dtype dtype, double value) {
   std::byte memory[sizeof(double)];
   set_element(dtype, memory, value);

@@ -1,5 +1,5 @@
-// Floats of 16 bits by exact arithmetic on float64, for what judges the kernels: shares no code
-// with them.
+// 16-bit floats, computed exactly with float64. The kernels are checked against this code, so it
+// shares none with them.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace rdmacoll::narrow {
 
-// A small float format: `digits` of significand with the hidden one, exponents from `lowest` (of
-// the smallest normal number) to `highest`.
+// A small float format. `digits`: bits of the significand, including the hidden one. `lowest`,
+// `highest`: the exponents of normal numbers.
 struct Format {
   int digits;
   int lowest;
@@ -30,7 +30,7 @@ inline uint16_t encode(Format format, float value) {
     exponent = std::max(std::ilogb(magnitude), format.lowest);
   }
   if (std::isinf(magnitude)) return sign | infinity;
-  // In units of the last place, which float64 holds exactly; nearbyint rounds ties to even.
+  // In units of the last place, which float64 represents exactly. nearbyint rounds ties to even.
   const double units = std::nearbyint(std::ldexp(magnitude, fraction_bits - exponent));
   const double rounded = std::ldexp(units, exponent - fraction_bits);
   if (rounded >= std::ldexp(1.0, format.highest + 1)) return sign | infinity;

@@ -8,8 +8,8 @@
 namespace rdmacoll {
 namespace {
 
-// A sum or a barrier; now and then something that needs data of every rank, which is refused where
-// ranks have joined.
+// A sum or a barrier. Sometimes an operation that needs data of every rank, and is refused if ranks
+// have joined.
 SimOperation make_sum(Dice& dice, std::size_t set, std::size_t index) {
   SimOperation sum;
   sum.set = set;
@@ -30,7 +30,7 @@ SimOperation make_sum(Dice& dice, std::size_t set, std::size_t index) {
   return sum;
 }
 
-// All at once: a rank that has joined was the first to submit some of them, perhaps.
+// One phase. A rank that has joined may be the first to submit some of it.
 std::vector<std::vector<SimOperation>> make_heap(Dice& dice, std::size_t set) {
   std::vector<SimOperation> heap;
   for (int64_t sums = dice.between(0, 6); sums > 0; --sums) {
@@ -39,7 +39,7 @@ std::vector<std::vector<SimOperation>> make_heap(Dice& dice, std::size_t set) {
   return {std::move(heap)};
 }
 
-// Step by step: the same in each, so that ranks follow a plan when one of them joins.
+// Several equal steps, so that ranks follow a plan when one of them joins.
 std::vector<std::vector<SimOperation>> make_steps(Dice& dice, std::size_t set) {
   std::vector<SimOperation> step;
   for (int64_t sums = dice.between(1, 3); sums > 0; --sums) {
@@ -52,7 +52,7 @@ bool is_of_join(const SimOperation& operation) {
   return operation.kind == Kind::join || operation.givers > 0;
 }
 
-// Some ranks may have none of it, and wait in the join that comes.
+// Whether some ranks may have no part in this phase, and wait in the join that follows.
 bool is_before_join(const std::vector<SimOperation>& phase) {
   return phase.back().kind != Kind::join && is_of_join(phase.front());
 }
@@ -60,9 +60,10 @@ bool is_before_join(const std::vector<SimOperation>& phase) {
 void take_givers_away(Dice& dice, int ranks, std::vector<std::vector<SimOperation>>& phases) {
   const int first = static_cast<int>(dice.between(0, ranks - 1));
   int givers = ranks;
-  // A step is whole: whoever waits for a part of one cannot catch up with the rest of it.
+  // A step is not divided. A rank that waits for a part of it could not catch up with the rest.
   const bool is_heap = phases.size() == 1;
-  // Before that all have data: often so long that they follow a plan when the first one joins.
+  // The first phases have data of all ranks. They often suffice for a plan before the first rank
+  // joins.
   const auto last = static_cast<int64_t>(phases.size()) - 1;
   const auto even = static_cast<std::size_t>(
       dice.chance(0.6) ? std::max<int64_t>(0, last - dice.between(0, 2)) : 0);

@@ -1,4 +1,4 @@
-// Data that is uneven, in a simulation: ranks whose data ends before the others' join.
+// Simulated joins: ranks whose data ends early join.
 #pragma once
 
 #include "sim/dice.h"
@@ -6,10 +6,10 @@
 
 namespace rdmacoll {
 
-// Adds phases to the script in which fewer and fewer ranks have data, and in the end all join.
+// Adds phases to the script in which fewer and fewer ranks have data. At the end all ranks join.
 void make_joins(Dice dice, Dice& variety, SimScript& script);
-// Who does not come, or comes with something else, might have joined just as well: the script's
-// fault would be another story.
+// Whether the script's fault touches operations of a join. A rank that submits nothing, or
+// something else, could equally have joined. So the fault would cause a different error.
 bool spoils_joins(const SimScript& script);
 
 }  // namespace rdmacoll

@@ -6,7 +6,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr uint64_t kTransfersOfSeedMax = 10'000;  // of all ranks, about
+constexpr uint64_t kTransfersOfSeedMax = 10'000;  // estimated, for all ranks
 constexpr uint64_t kSegmentBytesMax = 4 << 20;
 
 uint64_t bytes_of(const SimOperation& operation) {

@@ -1,12 +1,12 @@
-// How much a simulation has to do.
+// Limits the work of a simulation.
 #pragma once
 
 #include "sim/script.h"
 
 namespace rdmacoll {
 
-// Makes segments larger where there would be too many: a few seeds, which repeat large tensors in
-// small segments, would take most of the time of all.
+// Enlarges segments that would be too many. Otherwise a few seeds, with large tensors in small
+// segments, would take most of the time.
 void limit_segments(SimScript& script);
 
 }  // namespace rdmacoll

@@ -1,4 +1,4 @@
-// Small parts of the simulator: compute that takes its time, memory that ends.
+// Parts of the simulator: slow compute, and memory that runs out.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace rdmacoll {
 
-// Does its jobs some polls later than asked, in any order.
+// Performs jobs some polls after they were submitted, in any order.
 class SlowCompute final : public Compute {
  public:
   explicit SlowCompute(SimNetwork& network, bool slow) : network_(network), slow_(slow) {}
@@ -48,7 +48,7 @@ class SlowCompute final : public Compute {
   std::vector<ComputeJob> jobs_;
 };
 
-// A pool that may have nothing left from some time on.
+// A pool that can run out of memory at a given time.
 class SimPool final : public MemoryPool {
  public:
   explicit SimPool(std::size_t bytes) {

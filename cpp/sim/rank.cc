@@ -10,7 +10,7 @@
 namespace rdmacoll {
 namespace {
 
-constexpr Nanoseconds kStallError = 30 * kSecond;  // virtual
+constexpr Nanoseconds kStallError = 30 * kSecond;  // virtual time
 
 World world_of(const SimScript& script, int rank) {
   World world{"simulation", script.epoch, rank, {}};
@@ -72,7 +72,7 @@ void SimRank::step() {
                             !engine_->has_submissions();
   asleep_ = false;
   const bool moved = engine_->progress();
-  // Whoever sleeps has left nothing to do that it need not wait for.
+  // A sleeping rank must have no work except waiting.
   if (moved && is_heartbeat && engine_->failure().ok() && !script_.stops_a_rank()) {
     overslept_ =
         cat("rank ", rank_, " slept until its heartbeat with something to do: ", engine_->state());
@@ -109,8 +109,8 @@ void SimRank::act() {
   }
   if (open_ > 0) return;
   for (const auto& task : tasks_) check(*task);
-  // In a world that has failed somebody may still read what was given back, and throws away what
-  // comes of it. Between processes that is no crash, so the memory stays until the end.
+  // In a failed world, a peer may still read the memory that was returned, and discards the result.
+  // Between processes this does no harm. So the memory is kept until the end.
   if (failed_) std::move(tasks_.begin(), tasks_.end(), std::back_inserter(given_back_));
   tasks_.clear();
   if (failed_ || phase_ == script_.phases.size()) {
@@ -122,7 +122,7 @@ void SimRank::act() {
   }
 }
 
-// A server has no operations, and hears of a failure all the same.
+// A server has no operations, but still receives a failure.
 void SimRank::end_service() {
   const Status& failure = engine_->failure();
   const bool is_unharmed = script_.fault == Fault::none || script_.fault == Fault::nap;
@@ -137,7 +137,7 @@ void SimRank::end_service() {
   leave("");
 }
 
-// False: a set that goes still has something to do for its other ranks.
+// Returns false while a set that is to be removed still has work for other ranks.
 bool SimRank::change_sets() {
   for (; changes_made_ < script_.changes.size(); ++changes_made_) {
     const SimSetChange& change = script_.changes[changes_made_];
@@ -159,11 +159,11 @@ void SimRank::begin_phase() {
   const auto& phase = script_.phases[phase_++];
   order_.clear();
   next_ = 0;
-  // The named may come in any order, the unnamed keep theirs: they are counted.
+  // Named operations may come in any order. Unnamed ones keep their order, since they are counted.
   for (std::size_t i = 0; i < phase.size(); ++i) order_.push_back(i);
   for (std::size_t i = 0; i + 1 < order_.size(); ++i) {
     const std::size_t j = i + 1;
-    if (phase[order_[j]].kind == Kind::join) break;  // after all that its rank has
+    if (phase[order_[j]].kind == Kind::join) break;  // a join follows all operations of its rank
     if (!phase[order_[i]].name.empty() && network_.chance(0.5)) std::swap(order_[i], order_[j]);
   }
 }
@@ -203,7 +203,7 @@ void SimRank::submit(std::size_t index) {
   tasks_.push_back(std::move(task));
 }
 
-// Nobody has a result before all have begun, whatever the result depends on.
+// No rank may have a result before all ranks have begun the operation.
 void SimRank::check_begun(const Task& task) {
   const int ranks = script_.ranks_of(task.script->set);
   int givers = 0;
@@ -234,7 +234,7 @@ void SimRank::check(Task& task) {
           cat("rank ", rank_, " phase ", task.phase, " operation ", task.index, ": ", complaint);
     }
   }
-  // Whoever still reads or writes here is caught: by the sanitizer, or by a wrong sum.
+  // Overwrites the memory. A later access shows as a wrong sum, or in the sanitizer.
   for (auto& input : task.memory.inputs) std::fill(input.begin(), input.end(), std::byte{0xee});
   for (auto& output : task.memory.outputs) std::fill(output.begin(), output.end(), std::byte{0xee});
 }
@@ -261,7 +261,7 @@ void SimRank::judge(const Task& task, const Status& status) {
   failed_ = true;
 }
 
-// Is this the error that the fault must bring?
+// Whether the fault explains this error.
 bool SimRank::is_expected(const Task& task, const Status& status) {
   const ErrorDetail& detail = status.detail();
   const bool is_failure = status.code() == Code::rank_failed;
@@ -272,18 +272,18 @@ bool SimRank::is_expected(const Task& task, const Status& status) {
     case Fault::nap:
       return false;
     case Fault::mismatch:
-      if (is_failure) {  // another took the error as its end
+      if (is_failure) {  // another rank ended because of the error
         failed_ = true;
         return detail.cause.find("left") != std::string::npos;
       }
       return status.code() == Code::mismatch && task.phase == script_.fault_phase &&
              task.index == script_.fault_operation;
     case Fault::missing: {
-      // What is missing names the victim, as one who stalls or has come to its end. Meanwhile the
-      // victim has gone on alone, so that later operations may stall on either side.
+      // The missing operation's error names the victim, which stalls or has ended. Meanwhile the
+      // victim has continued alone, so later operations may stall on either side.
       failed_ = is_failure;
       const bool is_it = task.script->name == "missing" && task.phase == script_.fault_phase;
-      // Ranks outside of its set may have stalled elsewhere, and left, first.
+      // Ranks outside this set may have stalled in another one, and left first.
       const bool has_left = !script_.sets.empty() && is_failure;
       return (status.code() == Code::stalled || is_failure) &&
              (!is_it || has_left || detail.ranks == std::vector<int>{script_.victim});
@@ -298,13 +298,14 @@ bool SimRank::is_expected(const Task& task, const Status& status) {
       failed_ = true;
       return is_failure && (is_victim() || (detail.rank == script_.victim &&
                                             detail.cause.find("ValueError") != std::string::npos));
-    default:  // the victim may see itself, or anybody, since it was cut off from all
+    default:  // the victim may blame any rank, since it was cut off from all
       failed_ = true;
       return is_failure && (detail.rank == script_.victim || is_victim());
   }
 }
 
-// A control message of the world before has ended this one: it says so, and from whom that came.
+// Whether a control message of the previous world ended this one. The error must name the old
+// epoch, and the sender.
 bool SimRank::is_of_before(const Status& status) const {
   const ErrorDetail& detail = status.detail();
   return status.code() == Code::rank_failed && network_.has_come_late_from(detail.rank) &&

@@ -1,4 +1,4 @@
-// One rank of a simulation: its engine, and the program that uses it.
+// One simulated rank: its engine, and the program that uses the engine.
 #pragma once
 
 #include <map>
@@ -23,16 +23,16 @@ class SimRank {
   bool is_awake() const;
   Nanoseconds deadline() const { return asleep_ ? deadline_ : network_.clock().now(); }
   bool finished() const { return ended_; }
-  void step();  // of the engine
+  void step();  // steps the engine
 
-  // The user's thread: submits, looks at what is done, goes on.
+  // The user's thread: act() submits, checks results and continues.
   bool can_act() const {
     if (is_server()) return !left_ && has_served();
     return !left_ && (next_ < order_.size() || open_ == 0);
   }
   void act();
 
-  // From now on its pool has nothing left.
+  // From now on the pool has no free memory.
   void run_dry() { pool_.run_dry(); }
 
   void add_to(SimOutcome& outcome) const;

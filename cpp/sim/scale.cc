@@ -14,9 +14,9 @@
 namespace rdmacoll {
 namespace {
 
-// The first makes connections, and once two are equal a plan takes over.
+// The first step makes connections. After two equal steps a plan takes over.
 constexpr int kSteps = 3;
-constexpr Nanoseconds kStepMax = 3600 * kSecond;  // virtual
+constexpr Nanoseconds kStepMax = 3600 * kSecond;  // virtual time
 
 SimPolicy policy_of(const ScaleQuestion& question) {
   SimPolicy policy;
@@ -43,8 +43,8 @@ struct ScaleRank {
   std::unique_ptr<MemoryPool> pool;
   std::unique_ptr<ModelledCompute> compute;
   std::unique_ptr<Engine> engine;
-  std::vector<std::vector<float>> data;  // by operation, where bytes are moved
-  Nanoseconds wakes_at = 0;              // the next wake-up that is arranged
+  std::vector<std::vector<float>> data;  // by operation, if bytes are moved
+  Nanoseconds wakes_at = 0;              // the next scheduled wake-up
 };
 
 class ScaleWorld {
@@ -162,7 +162,7 @@ class ScaleWorld {
     return std::accumulate(first, first + static_cast<std::ptrdiff_t>(operation), std::size_t{0});
   }
 
-  // A turn of a rank's engine, as soon as its processor is free.
+  // Steps a rank's engine as soon as its processor is free.
   void drive(int number) {
     ScaleRank& rank = ranks_[number];
     if (network_.busy_until(number) > network_.clock().now()) {

@@ -1,5 +1,5 @@
-// How long steps of a training take on so many ranks: the real engines, stepped under a virtual
-// clock on modelled links. Where ranks are many, bytes have a size and no content.
+// Simulates the time of training steps for many ranks. Real engines are stepped under a virtual
+// clock on modelled links. With many ranks, bytes have a size but no content.
 #pragma once
 
 #include <cstdint>
@@ -18,28 +18,30 @@ struct ScaleQuestion {
   int ranks = 2;
   int node_ranks = 1;
   LinkModel links;
-  std::string algorithm;  // "": the one that the engine chooses
-  // A step: operations of so many bytes (of float32), submitted so long after its begin.
+  std::string algorithm;  // "": the engine chooses
+  // One step: operations of these sizes in bytes (float32), submitted this long after the step
+  // begins.
   std::vector<uint64_t> bytes;
   std::vector<double> ready_us;
-  // Of one step, about: more would take too long, and are not simulated.
+  // The limit for the estimated transfers of one step. Larger steps are not simulated.
   uint64_t transfers_max = 4'000'000;
 
-  // Bytes are moved, and sums compared, up to kMovingRanksMax ranks and so many bytes of all.
+  // Bytes are moved, and sums checked, up to kMovingRanksMax ranks and this many bytes of all
+  // ranks.
   uint64_t moving_bytes_max = 64 << 20;
 
   bool moves_bytes() const;
 };
 
 struct ScaleAnswer {
-  uint64_t transfers = 0;     // of a step, about
-  bool is_simulated = false;  // false: they are too many
-  double time_us = 0;         // of a step that follows a plan, until all ranks have it all
+  uint64_t transfers = 0;               // estimated, for one step
+  bool is_simulated = false;            // false: there are too many transfers
+  double time_us = 0;                   // one planned step, until all ranks have all results
   std::vector<std::string> algorithms;  // by operation
-  bool is_checked = false;              // bytes were moved, and sums are right
+  bool is_checked = false;              // bytes were moved, and all sums are correct
 };
 
-// An error: what is wrong with the question.
+// Returns an error if the question is invalid.
 Status simulate_scale(const ScaleQuestion& question, ScaleAnswer& answer);
 
 }  // namespace rdmacoll

@@ -58,7 +58,8 @@ SimOperation make_operation(Dice& dice, int ranks, std::size_t index) {
   return operation;
 }
 
-// Automatic, or any one that sums. One that is new is drawn apart, or all seeds would be others.
+// make_algorithm() draws from the automatic choice and the algorithms that sum, except this one. It
+// is newer, and drawn separately, so that existing seeds keep their meaning.
 constexpr Algorithm kDrawnApart = Algorithm::one_shot;
 
 std::string make_algorithm(Dice& dice) {
@@ -71,7 +72,7 @@ std::string make_algorithm(Dice& dice) {
   return names[static_cast<std::size_t>(dice.between(0, last))];
 }
 
-// Some ranks, ascending.
+// A random proper subset of the ranks, ascending.
 std::vector<int> make_set(Dice& dice, int ranks) {
   std::vector<int> set;
   while (set.empty() || static_cast<int>(set.size()) == ranks) {
@@ -83,7 +84,7 @@ std::vector<int> make_set(Dice& dice, int ranks) {
   return set;
 }
 
-// Sets that overlap as it comes; operations of all of them run at the same time.
+// Sets may overlap. Operations of all sets run at the same time.
 void make_sets(uint64_t seed, SimScript& script) {
   Dice dice(seed, 2);
   if (script.ranks == 1 || !dice.chance(0.4)) return;
@@ -104,7 +105,7 @@ void make_sets(uint64_t seed, SimScript& script) {
   }
 }
 
-// Sets that come and go, with barriers of all ranks around each change, as in
+// Sets are added and removed, with barriers of all ranks around each change, as in
 // rdmacoll/engine/process_sets.py.
 void make_set_changes(Dice dice, Dice& variety, SimScript& script) {
   if (script.ranks == 1 || !dice.chance(0.3)) return;
@@ -142,19 +143,19 @@ void make_set_changes(Dice dice, Dice& variety, SimScript& script) {
   }
 }
 
-// What keeps ranks together around a change cannot fail on some of them alone.
+// The barriers around a change must not fail on some ranks only.
 bool spoils_changes(const SimScript& script, const SimOperation& target) {
   if (script.changes.empty()) return false;
   return script.fault == Fault::missing ||
          (script.fault == Fault::mismatch && target.kind == Kind::barrier);
 }
 
-// Who leaves ends every set's operations: so nobody leaves before all are done.
+// A rank that leaves ends the operations of all sets. So no rank leaves before all are done.
 void make_end(SimScript& script) {
   if (!script.sets.empty()) script.phases.push_back({{.kind = Kind::barrier}});
 }
 
-// Now and then a rank gives another number of rows than in all the repetitions before.
+// Sometimes a rank sends another number of rows than in the repetitions before.
 void change_rows(Dice& dice, SimScript& script) {
   std::vector<std::vector<int64_t>*> said;
   for (auto& phase : script.phases) {
@@ -169,8 +170,8 @@ void change_rows(Dice& dice, SimScript& script) {
   }
 }
 
-// A training: a few phases over and over, many of them sums alone, so that ranks follow a plan; now
-// and then something else, to which some ranks come while others have started what the plan has.
+// A training: a few phases are repeated, often only sums, so that ranks follow a plan. Sometimes
+// another operation comes, while other ranks have already started the planned one.
 void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
   Dice kinds(seed, 6);
   script.plan_repeats = static_cast<uint64_t>(dice.one_of(std::array<int64_t, 4>{0, 2, 2, 3}));
@@ -187,7 +188,7 @@ void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
     }
   }
   const auto period = script.phases;
-  const int64_t most = script.ranks > 8 ? 5 : 12;  // of many ranks each turn takes its time
+  const int64_t most = script.ranks > 8 ? 5 : 12;  // with many ranks each turn takes long
   const auto repeat = [&](int64_t times) {
     for (; times > 0; --times) {
       script.phases.insert(script.phases.end(), period.begin(), period.end());
@@ -203,8 +204,8 @@ void make_repetitions(uint64_t seed, Dice& dice, SimScript& script) {
   if (has_all_kinds) change_rows(kinds, script);
 }
 
-// An operation for whose results the engine asks its caller: as it is, and so in a plan, or
-// another.
+// Chooses an operation for whose results the engine asks the caller. It keeps the target, and so a
+// plan, or replaces it.
 void make_refusal(Dice dice, SimOperation& target, int ranks) {
   const bool asks = row_of(target.kind).makes_result || target.kind == Kind::allreduce;
   if (asks && dice.chance(0.5)) return;
@@ -245,7 +246,7 @@ void make_fault(Dice& dice, const Dice& refusals, SimScript& script) {
   const std::size_t set = phase[script.fault_operation].set;
   if (script.rank_in(set, script.victim) < 0) script.victim = script.sets[set - 1].back();
   if (script.fault == Fault::mismatch) {
-    // What is to differ must be something that has a shape.
+    // A mismatch needs an operation that has a shape.
     SimOperation& target = phase[script.fault_operation];
     target.kind = Kind::allreduce;
     target.dtype = Dtype::float32;
@@ -258,18 +259,18 @@ void make_fault(Dice& dice, const Dice& refusals, SimScript& script) {
     make_refusal(refusals, target, script.ranks_of(target.set));
   }
   if (script.fault == Fault::missing) {
-    // A missing unnamed operation shifts the numbers of all that follow: a mismatch, another story.
+    // A missing unnamed operation would shift the numbers of all later ones, and cause a mismatch.
     phase[script.fault_operation].name = "missing";
   }
 }
 
-// Servers beside the ranks, which make the sums, and now and then are the victim.
+// Adds servers, which make the sums. Sometimes a server is the victim.
 void make_servers(Dice dice, SimScript& script) {
   if (!dice.chance(0.25)) return;
   script.servers = static_cast<int>(dice.between(1, 3));
   const int server = script.ranks + static_cast<int>(dice.between(0, script.servers - 1));
   const bool is_struck = dice.chance(0.5);
-  if (script.ranks == 1 && dice.chance(0.5)) {  // alone it had no fault
+  if (script.ranks == 1 && dice.chance(0.5)) {  // a single rank had no fault before
     script.fault = dice.one_of(std::array{Fault::kill, Fault::stop, Fault::unplug, Fault::dry});
   }
   if (!script.strikes_a_rank() || !(is_struck || script.ranks == 1)) return;
@@ -292,7 +293,7 @@ SimScript make_script(uint64_t seed) {
   script.network.eager_bytes =
       static_cast<std::size_t>(dice.one_of(std::array<int64_t, 4>{0, 0, 100, 2000}));
   script.network.pool_alone = dice.chance(0.3);
-  // Many ranks cut what a small pool allows into more segments than anybody wants to see.
+  // With many ranks, a small pool would cut the tensors into too many segments.
   const bool is_small = dice.chance(0.2) && script.ranks <= 8;
   script.pool_bytes = uint64_t{is_small ? 1u << 20 : 64u << 20};
   script.network.views = dice.chance(0.6);
@@ -325,7 +326,7 @@ SimScript make_script(uint64_t seed) {
   if (Dice(seed, 7).chance(0.25)) script.network.control_delays = 10;
   Dice sharing(seed, 9);
   script.shares_results = sharing.chance(0.4);
-  // What is small goes another way by itself.
+  // Automatically chosen algorithms do not share small results.
   if (script.shares_results && sharing.chance(0.5)) script.algorithm = "direct";
   if (!script.shares_results && Dice(seed, 10).chance(0.15))
     script.algorithm = name_of(kDrawnApart);
@@ -338,7 +339,7 @@ SimScript make_script(uint64_t seed) {
 
 SimScript SimScript::begun_again() const {
   SimScript next = *this;
-  next.network.seed = ~network.seed;  // other times
+  next.network.seed = ~network.seed;  // other timing
   next.fault = Fault::late;
   next.epoch = epoch + 1;
   return next;

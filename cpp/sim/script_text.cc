@@ -1,4 +1,4 @@
-// What a script says of itself.
+// The description of a script.
 #include "base/text.h"
 #include "sim/script.h"
 

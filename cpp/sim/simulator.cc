@@ -14,14 +14,15 @@
 namespace rdmacoll {
 namespace {
 
-constexpr Nanoseconds kEndOfTime = 300 * kSecond;      // virtual
+constexpr Nanoseconds kEndOfTime = 300 * kSecond;      // virtual time
 constexpr Nanoseconds kThought = 20 * kMicrosecond;    // between two acts of a user's thread
-constexpr Nanoseconds kIdleTurn = 100 * kMicrosecond;  // when ranks poll and nothing is under way
+constexpr Nanoseconds kIdleTurn = 100 * kMicrosecond;  // when ranks poll and the network is idle
 constexpr uint64_t kStepsMax = 40'000'000;
 
 class Simulation {
  public:
-  // `words`: taken from the world before, or kept here for the next one.
+  // `words`: control messages. A world begun again receives them from the previous world. Otherwise
+  // they are recorded here for the next one.
   Simulation(const SimScript& script, SimStory& story, std::vector<SimWord>& words)
       : script_(script),
         story_(story),
@@ -56,7 +57,7 @@ class Simulation {
   }
 
  private:
-  // The program is the same as then, so a word is believed most easily at about its own time.
+  // The program repeats, so an old message is most plausible at about its original time.
   void hear_late(const std::vector<SimWord>& words) {
     Dice dice(script_.network.seed, 12);
     const auto last = static_cast<int64_t>(words.size()) - 1;
@@ -100,13 +101,13 @@ class Simulation {
       case Fault::unplug:
         network_.unplug(script_.victim);
         break;
-      default:  // in what a rank submits
+      default:  // faults in submitted operations
         return;
     }
     story_.tell(script_.fault_text());
   }
 
-  // One thing happens: a rank is stepped, a user's thread goes on, or a message arrives.
+  // One event: a rank is stepped, a user's thread continues, or a message arrives.
   void turn() {
     awake_.clear();
     uint64_t dice = 0;
@@ -119,7 +120,7 @@ class Simulation {
     const Nanoseconds now = network_.clock().now();
     if (!awake_.empty() && network_.chance(0.7)) {
       ranks_[awake_[network_.random()() % awake_.size()]]->step();
-      network_.clock().advance_to(now + 200);  // polling takes time too
+      network_.clock().advance_to(now + 200);  // polling takes time, too
       return;
     }
     if (!awake_.empty() && network_.next_event() > now + kMillisecond) {
@@ -136,7 +137,7 @@ class Simulation {
     }
   }
 
-  // When something is due beside what is under way.
+  // The next time when something is due, apart from network events.
   Nanoseconds next_time() const {
     const Nanoseconds now = network_.clock().now();
     Nanoseconds limit = struck_ ? kNever : start_ + script_.fault_at;

@@ -1,6 +1,6 @@
-// The simulator: real engines, stepped in one thread under a virtual clock, on a network that
-// delays, refuses, reorders, breaks, kills and stops as a seed says. A failing seed is the bug
-// report.
+// The simulator. Real engines are stepped in one thread under a virtual clock. The network delays,
+// refuses, reorders, breaks and stops transfers as a seed determines. A failing seed is a complete
+// bug report.
 #pragma once
 
 #include <cstddef>
@@ -15,26 +15,26 @@ namespace rdmacoll {
 
 struct SimOutcome {
   std::string scenario;   // "4 ranks, 7 phases, rank 2 is killed at 1.2 ms"
-  std::string hang;       // who waits for what; "" is good
-  std::string wrong;      // a sum that is not right
-  std::string unnamed;    // an error of another kind, or that names another rank, than the fault
-  std::string overslept;  // who slept with something to do: a wake-up that is lost
+  std::string hang;       // the state of ranks that do not end, or ""
+  std::string wrong;      // a wrong sum
+  std::string unnamed;    // an error that does not match the fault, in its code or rank
+  std::string overslept;  // a rank that slept although it had work: a lost wake-up
 
-  uint64_t plans = 0;   // of all ranks: followed, left, decisions to catch up with, taken anew
+  uint64_t plans = 0;   // totals of all ranks: as in SetTotals
   uint64_t shared = 0;  // sums with results that a node shares
   uint64_t plans_left = 0;
   uint64_t caught_up = 0;
   uint64_t anew = 0;
-  uint64_t refused = 0;  // ranks whose world has ended by a word of the one before
-  uint64_t failed = 0;   // ranks whose world has ended by an error
-  std::map<std::size_t, int64_t> last_joined;  // by phase: what join() has said
-  std::vector<Status> failures;                // by rank: what has ended its world, or ok()
+  uint64_t refused = 0;  // ranks whose world ended by a message of the previous world
+  uint64_t failed = 0;   // ranks whose world ended by an error
+  std::map<std::size_t, int64_t> last_joined;  // by phase: the result of join()
+  std::vector<Status> failures;                // by rank: the failure of its world, or ok()
 
   bool ok() const { return hang.empty() && wrong.empty() && unnamed.empty() && overslept.empty(); }
 };
 
 struct SimScript;
-// `is_told`: what happens is printed.
+// `is_told`: prints the trace of the simulation.
 SimOutcome simulate(uint64_t seed, bool is_told = false);
 SimOutcome simulate(const SimScript& script, bool is_told = false);
 

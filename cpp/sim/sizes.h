@@ -1,4 +1,4 @@
-// Memory without content and compute without arithmetic, for worlds that are too large for either.
+// Memory without content and compute without arithmetic, for worlds too large for either.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 
 namespace rdmacoll {
 
-// Addresses that nobody may touch: who reads or writes there ends the process.
+// Addresses without memory. An access ends the process.
 class Addresses {
  public:
   explicit Addresses(std::size_t bytes) : bytes_(bytes) {
@@ -37,7 +37,7 @@ class Addresses {
   std::size_t bytes_;
 };
 
-// Gives each address once. Its engine allocates little more than it uses at a time.
+// Returns each address only once. An engine allocates little more than it uses at a time.
 class SizedPool final : public MemoryPool {
  public:
   explicit SizedPool(std::size_t bytes) : addresses_(4 * bytes), size_(bytes) {}
@@ -72,7 +72,7 @@ class SizedPool final : public MemoryPool {
   std::size_t next_ = 0;
 };
 
-// Jobs take the rank's processor for as long as the model says, one after the other.
+// Each job occupies the rank's processor for the modelled time. Jobs run one after the other.
 class ModelledCompute final : public Compute {
  public:
   ModelledCompute(SimNetwork& network, const LinkModel& links, int rank, bool performs)

@@ -1,4 +1,4 @@
-// What happens in a simulation, line by line, for whoever has a failing seed.
+// The trace of a simulation, line by line, to debug a failing seed.
 #pragma once
 
 #include <cstdio>
@@ -16,7 +16,7 @@ class SimStory {
   explicit SimStory(bool is_told) : is_told_(is_told) {}
 
   bool is_told() const { return is_told_; }
-  // How many ranks have submitted this operation of that phase.
+  // The number of ranks that have submitted this operation.
   int& begun(std::size_t phase, std::size_t index) { return begun_[{phase, index}]; }
   void begin(const Clock& clock) {
     begun_.clear();

@@ -16,12 +16,12 @@ int64_t product(const std::vector<int64_t>& dims) {
   return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
 }
 
-// The value of element `i` of a rank's input: whole, and so small that whatever is made of it on
-// the way is exact in its dtype, of up to 20 ranks. bfloat16 is, up to 256.
+// The value of element `i` of a rank's input. Values are integers, and small enough that all
+// results are exact in their dtype, for up to 20 ranks. bfloat16 is exact up to 256.
 int given(const SimOperation& operation, int rank, int64_t i) {
   const auto number =
       static_cast<int>((i * 7 + rank * 13 + static_cast<int64_t>(operation.shapes.size())) % 31);
-  // No factor is 1: that of a rank that is left out or comes twice is missed.
+  // No factor is 1, so a rank that is missing or counted twice changes the product.
   if (operation.op == ReduceOp::product) {
     if ((rank + i) % 4 != 0) return -1;
     return number % 2 == 0 ? 3 : -3;
@@ -64,7 +64,7 @@ double reduced(const SimOperation& operation, int ranks, int64_t i) {
   }
 }
 
-// Rows [first, first + count) of what `rank` gives.
+// Appends rows [first, first + count) of the input of `rank`.
 void append_given(const SimOperation& operation, int rank, int64_t first, int64_t count,
                   int64_t row, std::vector<double>& values) {
   for (int64_t i = first * row; i < (first + count) * row; ++i) {
@@ -72,7 +72,7 @@ void append_given(const SimOperation& operation, int rank, int64_t first, int64_
   }
 }
 
-// Of the parts before part `rank`.
+// The number of rows in the parts before part `rank`.
 int64_t rows_before(const std::vector<int64_t>& rows, int rank) {
   return std::accumulate(rows.begin(), rows.begin() + rank, int64_t{0});
 }
@@ -88,11 +88,11 @@ std::vector<int64_t> dims_of(const SimOperation& operation, int rank, std::size_
   return dims;
 }
 
-// What `rank` must have in the end, in the place of `tensor`; empty also where nobody looks at it.
+// The expected result of `rank` for `tensor`. Empty if the result is not checked.
 std::vector<double> expected(const SimOperation& operation, int ranks, int rank,
                              std::size_t tensor) {
   const std::vector<int64_t>& shape = operation.shapes[tensor];
-  const int64_t row = product(shape);  // where the first dimension is each rank's own
+  const int64_t row = product(shape);  // elements of one row if the first dimension may differ
   const bool is_root = rank == operation.root;
   std::vector<double> values;
   switch (operation.kind) {

@@ -1,5 +1,4 @@
-// What the ranks of a simulation give, and what they must get: pure, so that every rank can be
-// judged by itself.
+// The inputs and the expected results of simulated ranks. Pure, so each rank can be checked alone.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +10,16 @@
 
 namespace rdmacoll {
 
-// The caller's memory of one operation.
+// The caller's memory for one operation.
 struct SimMemory {
   std::vector<std::vector<std::byte>> inputs, outputs;
 };
 
-// Ranks are those of the operation's set. What `rank` submits, with its inputs filled; every second
-// tensor is in place, beginning with the first if `in_place`.
+// The request of `rank`, with its inputs filled. Ranks are ranks of the operation's set. Every
+// second tensor is in place, beginning with the first if `in_place`.
 Request sim_request(const SimOperation& operation, int rank, bool in_place, SimMemory& memory);
-// What is wrong with the results of an operation that has succeeded, or "".
+// Checks the results of an operation that has succeeded. Returns "" if they are correct, otherwise
+// a description of the error.
 std::string sim_complaint(const SimOperation& operation, int ranks, int rank,
                           const Operation& ended);
 

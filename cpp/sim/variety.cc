@@ -6,7 +6,7 @@
 namespace rdmacoll {
 namespace {
 
-// Of 16 bits often: their sums are float32 on the way.
+// Often 16-bit floats, whose sums are float32 internally.
 Dtype make_dtype(Dice& dice, bool reduces) {
   if (!reduces && dice.chance(0.5)) {
     return dice.one_of(std::array{Dtype::boolean, Dtype::boolean, Dtype::uint16});

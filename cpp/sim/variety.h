@@ -1,4 +1,4 @@
-// What is rarer in programs, and goes other ways in the engine.
+// Rare variations of programs, which take other paths in the engine.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace rdmacoll {
 
-// Gives some operations another dtype, some sums the operator product, and some exchanges parts
-// that are all as large, which go by Bruck's algorithm where they are small.
+// Gives some operations another dtype, some sums the operator product, and some alltoalls equal
+// parts. Small alltoalls with equal parts use Bruck's algorithm.
 void vary(Dice& dice, std::vector<SimOperation>& phase);
 
 }  // namespace rdmacoll
