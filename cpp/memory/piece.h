@@ -1,4 +1,4 @@
-// Contiguous memory, mine and a peer's.
+// Contiguous memory of this process or of a peer.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace rdmacoll {
 
-// Memory of this process. Memory of the MemoryPool is recognised by its address; anything else is
-// foreign memory and is handled as each transport can.
+// Memory of this process. Memory of the MemoryPool is recognised by its address. All other memory
+// is foreign, and each transport handles it in its own way.
 struct Piece {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
 
-// Memory of another process. `mapped` is its place in our address space, or null: then it is read
+// Memory of another process. `mapped` is its place in our address space. If null, it is read
 // through a RemoteReader in one copy.
 struct RemotePiece {
   const std::byte* mapped = nullptr;
@@ -29,7 +29,7 @@ struct RemotePiece {
 class RemoteReader {
  public:
   virtual ~RemoteReader() = default;
-  // Gathers `bytes` bytes, starting `skip` bytes into the concatenation of `from`.
+  // Copies `bytes` bytes into `into`, starting `skip` bytes into the concatenation of `from`.
   virtual Status read(std::span<const RemotePiece> from, std::size_t skip, std::byte* into,
                       std::size_t bytes) const = 0;
 };
@@ -40,7 +40,7 @@ inline std::size_t total_bytes(std::span<const Piece> pieces) {
   return bytes;
 }
 
-// From the pieces, all of them.
+// Copies all pieces, one after the other, into `into`.
 inline void gather(std::span<const Piece> from, std::byte* into) {
   for (const Piece& piece : from) {
     if (piece.bytes > 0) std::memcpy(into, piece.data, piece.bytes);
@@ -48,7 +48,7 @@ inline void gather(std::span<const Piece> from, std::byte* into) {
   }
 }
 
-// Into the pieces, all of them.
+// Fills all pieces, one after the other, from `from`.
 inline void scatter(const std::byte* from, std::span<const Piece> into) {
   for (const Piece& piece : into) {
     if (piece.bytes > 0) std::memcpy(piece.data, from, piece.bytes);

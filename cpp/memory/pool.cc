@@ -18,11 +18,11 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kLineBytes = 64;
-// A free of this size gives its pages back to the system when enough are kept; below, the call
-// costs more than the memory.
+// If enough freed pages are kept, a free of this size returns its pages to the system. For less,
+// the call costs more than the memory.
 constexpr std::size_t kGiveBackBytes = std::size_t{1} << 20;
 
-// Extents are offsets into the arena; `free_` holds no two neighbours that touch.
+// Extents are offsets into the arena. No two extents in `free_` touch.
 class Arena final : public MemoryPool {
  public:
   Arena(Fd fd, PoolMapping mapping)
@@ -67,12 +67,12 @@ class Arena final : public MemoryPool {
   std::shared_ptr<const void> mapping() const override { return mapping_; }
 
  private:
-  // A forked child maps the same pages: what it allocated or gave back would be the parent's. Asked
-  // before the lock, which another thread may have held while the process forked.
+  // A forked child maps the same pages, so its allocations would overlap the parent's. Checked
+  // before the lock, since another thread may have held it during the fork.
   bool is_in_child() const { return ::getpid() != owner_; }
   std::byte* take(std::size_t bytes, bool is_lent);
   void give_back(std::size_t offset, std::size_t bytes);
-  // How many freed bytes may keep their pages.
+  // The number of freed bytes that may keep their pages.
   std::size_t kept_bytes_max() const { return keeps_pages_ ? bytes_ : bytes_ / 4; }
 
   const Fd fd_;
@@ -90,7 +90,7 @@ class Arena final : public MemoryPool {
   std::size_t used_ = 0;
   std::size_t lent_ = 0;
   bool keeps_pages_ = false;
-  std::size_t kept_ = 0;  // freed and not given back, at most
+  std::size_t kept_ = 0;  // freed bytes that may still have pages, at most
 };
 
 std::byte* Arena::take(std::size_t bytes, bool is_lent) {
@@ -127,7 +127,7 @@ void Arena::free(std::byte* memory) {
   if (found->second.is_lent) lent_ -= length;
   live_.erase(found);
   used_ -= length;
-  // Before anyone else can be given these pages.
+  // Pages go back before another caller can get them.
   if (length >= kGiveBackBytes && kept_ + length > kept_bytes_max()) {
     give_back(offset, length);
   } else {

@@ -18,13 +18,13 @@ namespace {
 
 constexpr std::size_t kViewPageBytes = 4096;
 
-// Of a page in /proc/self/pagemap: it is there, it is in the swap, it is a page of a file. One that
-// is there or in the swap and is none of the file's is a copy.
+// Bits of a page in /proc/self/pagemap: present, swapped, page of a file. A page that is present or
+// swapped but not of the file is a private copy.
 constexpr uint64_t kPresent = uint64_t{1} << 63;
 constexpr uint64_t kSwapped = uint64_t{1} << 62;
 constexpr uint64_t kOfFile = uint64_t{1} << 61;
 
-// Whether some page has been copied; true when that cannot be found out.
+// Whether some page has been copied. True if the kernel does not tell.
 bool has_copies(const std::byte* begin, std::size_t bytes) {
   const Fd map(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   if (!map) return true;
@@ -60,7 +60,7 @@ Status allow_writes(std::byte* begin, std::size_t bytes) {
   return system_error(cat("mprotect of ", bytes_text(bytes)), errno);
 }
 
-// To drop all pages costs more than to look at them: each is then mapped once more.
+// Looking at all pages is cheaper than dropping them, since dropped pages must be mapped again.
 void forget_writes(std::byte* begin, std::size_t bytes) {
   if (has_copies(begin, bytes)) ::madvise(begin, bytes, MADV_DONTNEED);
 }

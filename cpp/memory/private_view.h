@@ -1,6 +1,6 @@
-// A second view of shared memory, for those who may write where they only should read: TensorFlow
-// reuses the memory of what it holds alone, and of parts of it, and Python's arrays can be written.
-// What is written through the view is copied first, page by page, and seen by this process alone.
+// A second, private view of shared memory, for readers that may write. TensorFlow reuses the memory
+// of tensors that it holds alone, and of parts of them. Python's arrays can be written. A write
+// through the view first copies the page, and only this process sees it.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace rdmacoll {
 
-// A pool, one's own or a peer's. The view is for reading only until allow_writes(): so it is no
-// claim on memory.
+// Both mappings of a pool, this rank's or a peer's. The view is read-only until allow_writes(), so
+// it reserves no memory.
 struct PoolMapping {
   Mapping shared, view;
 };
 Status map_pool(int fd, std::size_t bytes, PoolMapping& mapping);
-// Whole pages.
+// Allows writes to whole pages of a view. Fails if there is no memory for them.
 Status allow_writes(std::byte* begin, std::size_t bytes);
-// What has been written there through the view is gone, and what is shared is seen again.
+// Drops all writes to this part of the view. The shared memory is visible there again.
 void forget_writes(std::byte* begin, std::size_t bytes);
 
 }  // namespace rdmacoll

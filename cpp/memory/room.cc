@@ -14,11 +14,12 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kPoolBytesMin = 16 * kMiB;  // the least value of RDMACOLL_BUF_SIZE
-// A pool is mapped twice: to be written, and as callers see it (private_view.h).
+// A pool is mapped twice: for writing, and as callers see it (private_view.h).
 constexpr uint64_t kMappings = 2;
-// Of the address space that is left, the share of pools: threads, rings and TensorFlow need more.
+// Pools may take one half of the remaining address space: threads, rings and TensorFlow need the
+// rest.
 constexpr uint64_t kAddressShare = 2;
-// Of the memory of a cgroup, the share of a rank's pool.
+// A rank's pool may take one quarter of its cgroup's memory.
 constexpr uint64_t kGroupShare = 4;
 
 uint64_t left_of(const MemoryRoom& room) {
@@ -74,8 +75,8 @@ Status fit_pool(const PoolWish& wish, const MemoryRoom& room, uint64_t& bytes, s
   const auto ranks = static_cast<uint64_t>(std::max(1, wish.ranks));
   if (room.address_limit) {
     const uint64_t left = left_of(room);
-    // How many ranks of the node there really are is seen later: what was asked for is refused
-    // where not even one of them has room.
+    // The real number of ranks on the node is known only later. A size that the user set is refused
+    // only if not even one pool fits.
     const uint64_t needed = kMappings * bytes * (wish.is_given ? 1 : ranks * kAddressShare);
     if (needed > left) {
       RC_RETURN_IF_ERROR(lower(

@@ -1,4 +1,4 @@
-// How much memory this process may have, and the largest buffer pool that fits.
+// Finds the memory limits of this process, and the largest buffer pool that fits.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,27 @@ namespace rdmacoll {
 
 struct MemoryRoom {
   std::optional<uint64_t> address_limit;  // RLIMIT_AS, in bytes
-  uint64_t address_used = 0;              // of it
-  std::optional<uint64_t> group_limit;    // memory.max of the cgroup, or of one above it
-  std::string group_file;                 // that says so
+  uint64_t address_used = 0;              // bytes of address_limit in use
+  std::optional<uint64_t> group_limit;    // memory.max of the cgroup, or of a group above it
+  std::string group_file;                 // the file that sets group_limit
 };
 
-// Of this process. `root`: where /proc and /sys are, for tests.
+// Reads the limits of this process. `root`: the folder of /proc and /sys, for tests.
 MemoryRoom memory_room(const std::string& root = "");
 
 struct PoolWish {
   uint64_t bytes = 0;
   bool is_given = false;  // the user set RDMACOLL_BUF_SIZE
-  int ranks = 1;          // of this node, at most: each maps the pools of all
+  int ranks = 1;          // at most, on this node: each rank maps the pools of all
 };
 
-// The size of the pool. A default that does not fit becomes smaller, and `note` says why. A size
-// that was asked for and does not fit is refused with the limit, with what is needed and the cure.
+// Chooses the size of the pool. A default that does not fit becomes smaller, and `note` says why. A
+// size that the user set and that does not fit is refused. The error names the limit, the needed
+// size and the cure.
 Status fit_pool(const PoolWish& wish, const MemoryRoom& room, uint64_t& bytes, std::string& note);
 
-// Whether the pools of `peers` other ranks of this node can be mapped beside this rank's own, which
-// is mapped already.
+// Checks that the pools of `peers` other ranks of this node can be mapped. This rank's own pool is
+// already mapped.
 Status check_mappings(uint64_t pool_bytes, int peers, const MemoryRoom& room);
 
 }  // namespace rdmacoll

@@ -17,7 +17,7 @@
 namespace rdmacoll {
 namespace {
 
-// From fcntl.h, which on old systems lacks them.
+// From fcntl.h; old systems lack them there.
 constexpr int kAddSeals = 1033;
 constexpr int kGetSeals = 1034;
 constexpr int kSealSeal = 1;
@@ -25,11 +25,12 @@ constexpr int kSealShrink = 2;
 constexpr int kSealGrow = 4;
 
 Status create_nameless(std::size_t bytes, Fd& fd) {
-  std::string path = cat("/dev/shm/rdmacoll-", std::string(6, 'X'));  // what mkostemp fills in
+  std::string path = cat("/dev/shm/rdmacoll-", std::string(6, 'X'));  // filled in by mkostemp
   fd = Fd(::mkostemp(path.data(), O_CLOEXEC));
   if (!fd) return system_error("without memfd_create, a file in /dev/shm", errno);
   ::unlink(path.c_str());
-  // A page that finds no room when it is touched kills the process with SIGBUS.
+  // If a touched page finds no room, the kernel kills the process with SIGBUS. So check the room
+  // first.
   struct statvfs room {};
   if (::fstatvfs(fd.get(), &room) != 0) return system_error("fstatvfs of /dev/shm", errno);
   const std::size_t free = room.f_bavail * room.f_frsize;

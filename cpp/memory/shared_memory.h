@@ -1,4 +1,4 @@
-// Shared memory behind descriptors: it has no name, so nobody can guess it and nothing is left
+// Shared memory behind descriptors. It has no name, so nobody can guess it, and nothing is left
 // behind when a process dies.
 #pragma once
 
@@ -32,22 +32,23 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-// Kernels before 3.17 have no memfds, and some sandboxes forbid them: then it is a file in /dev/shm
-// that loses its name at once. It has no seals: that no holder shrinks it is up to the job's
-// secret.
+// Whether memfds exist. Kernels before 3.17 lack them, and some sandboxes forbid them. The memory
+// is then a file in /dev/shm that loses its name at once. It cannot be sealed: the job's secret
+// alone protects it from a holder that shrinks it.
 bool has_memfds();
 
-// Zeroed memory of exactly this size: sealed, so that no holder can shrink it under another's feet.
-// Without memfds /dev/shm has to have the room.
+// Creates zeroed memory of exactly `bytes` bytes. It is sealed, so that no holder can shrink it
+// while others use it. Without memfds, /dev/shm needs the room.
 Status create_shared(const char* name, std::size_t bytes, Fd& fd);
 
-// What a peer passed must be sealed against shrinking, where there are seals, and be at least as
-// large as it says; otherwise a read of the mapping could kill us with SIGBUS.
+// Checks memory that a peer passed. It must be sealed against shrinking, if seals exist, and have
+// at least `bytes` bytes. Otherwise a read of the mapping could kill this process with SIGBUS.
 Status check_shared(int fd, std::size_t bytes);
 
 Status map_shared(int fd, std::size_t bytes, Mapping& mapping);
 
-// The range [offset, offset + bytes) twice in a row, so that a record that wraps is contiguous.
+// Maps the range [offset, offset + bytes) twice in a row, so that a record that wraps is
+// contiguous.
 Status map_ring(int fd, std::size_t offset, std::size_t bytes, Mapping& mapping);
 
 }  // namespace rdmacoll

@@ -25,7 +25,7 @@ class Hold {
       : block_(block), mapping_(std::move(mapping)), owner_(::getpid()) {}
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
-  // What was read of the results was read before.
+  // The release order keeps this rank's reads of the results before the decrement.
   ~Hold() {
     if (::getpid() != owner_) return;
     forget_writes(block_.view, block_.bytes);

@@ -13,13 +13,15 @@
 namespace rdmacoll {
 namespace {
 
-// Of what a byte from memory takes, what one from the writer's cache does not.
+// The part of the time of a byte from memory that a reader saves if the byte is in the writer's
+// cache.
 constexpr double kSavedByCache = 0.6;
-// A way that takes so many times as long as in its trial, so many times in a row, is tried again.
+// A way is tried again if it takes this many times as long as in its trial, this many times in a
+// row.
 constexpr double kWorse = 2.0;
 constexpr uint32_t kWorseMax = 3;
 
-// When all that was written before is in the cache or in memory.
+// The time when all earlier writes are in the cache or in memory.
 uint64_t processor_ticks() {
   _mm_mfence();
   return __rdtsc();
@@ -45,7 +47,8 @@ double measure_memory() {
   return static_cast<double>(least) / kBytes;
 }
 
-// Of the usual writes: some are interrupted, and some find lines that nobody has read.
+// The median stands for the usual writes. Some writes are interrupted, and some find lines that no
+// rank has read.
 template <std::size_t N>
 double median(std::array<double, N> values) {
   std::nth_element(values.begin(), values.begin() + N / 2, values.end());

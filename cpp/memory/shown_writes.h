@@ -1,10 +1,10 @@
 // Writes of memory that another rank of the node reads next.
 //
-// Through the cache the reader finds the bytes there; but each line that it has read before is
-// taken away from it first, one after the other, for 1 ns a line or for 30: one machine, a virtual
-// one, showed both within minutes. Past the cache nothing is taken from anybody, and the reader
-// fetches the lines from memory. So writes are tried both ways, by size, and what takes less is
-// kept up for some thousands of them.
+// If a write goes through the cache, the reader finds the bytes there. But each line that the
+// reader has read before is first taken away from it, one after the other. The cost of that varies
+// widely even on one machine (measured). If a write goes past the cache, it takes nothing away, and
+// the reader fetches the lines from memory. Both ways are tried for each size, and the faster one
+// is used for some thousands of writes.
 #pragma once
 
 #include <array>
@@ -16,54 +16,58 @@
 
 namespace rdmacoll {
 
-// Belongs to the thread that writes, as it is the place that matters of both that read and write.
+// Belongs to the thread that writes. Its processor matters for both the write and the later read.
 class ShownWrites {
  public:
   struct Costs {
     uint64_t (*now)();                  // in ticks of any length
-    double (*memory_ticks_per_byte)();  // what a reader takes for a byte that is in no cache
+    double (*memory_ticks_per_byte)();  // a reader's time for a byte that is in no cache
   };
   ShownWrites();
   explicit ShownWrites(const Costs& costs) : costs_(costs) {}
 
-  // Smaller ones go through the cache: a few lines at a time are taken while others are written.
+  // Smaller writes go through the cache: a few lines are taken from the reader while others are
+  // written.
   static constexpr std::size_t kBytesMin = 2 << 10;
 
-  // A write, and one that lays pieces, of so many bytes together, one behind the other. Whether it
-  // went past the cache.
+  // Writes `bytes` bytes: copy() from one place, gather() from pieces, one after the other. Returns
+  // whether the write went past the cache.
   bool copy(std::byte* to, std::span<const std::byte> from);
   bool gather(std::span<const Piece> from, std::size_t bytes, std::byte* to);
-  // Around one that somebody else performs, of so many bytes. Whether it goes past the cache: by
-  // stream(), and end_streams() before `end` and before anybody is told.
+  // Call these around a write of `bytes` bytes that the caller performs. begin() returns whether to
+  // write past the cache, by stream(). The caller then calls end_streams() before end(), and before
+  // it tells other ranks.
   bool begin(std::size_t bytes);
   void end();
-  // What a write of so many bytes that is not measured does.
+  // Whether a write of `bytes` bytes that is not measured should go past the cache.
   bool go_past_cache(std::size_t bytes) const {
     return bytes >= kBytesMin && sizes_[index_of(bytes)].past_cache;
   }
 
  private:
-  // A trial's first writes find the lines where those before it have left them, at all the places
-  // that are written in turn, or many of them where writes are small; its last ones count.
+  // Only the last writes of a trial count. The first ones find the lines as the writes before the
+  // trial left them. They cover all places that are written in turn, or many of them if writes are
+  // small.
   static constexpr std::size_t kTrialBytes = 4 << 20;
   static constexpr uint32_t kTrialMax = 64;
   static constexpr uint32_t kCounted = 8;
-  // Trials' lengths until the next one: more each time that nothing has changed. A trial through
-  // the cache may take five times as long as the writes that it interrupts.
+  // The number of trials' lengths until the next trial. It doubles each time that the choice stays
+  // the same. A trial through the cache may take several times as long as the writes that it
+  // interrupts.
   static constexpr uint32_t kPatienceMin = 8;
   static constexpr uint32_t kPatienceMax = 256;
-  static constexpr uint32_t kWatched = 8;  // one of so many through the cache is measured
+  static constexpr uint32_t kWatched = 8;  // one in this many writes through the cache is measured
 
   enum class Phase : uint8_t { settled, through_cache, past_cache };  // in this order
   struct Size {
     Phase phase = Phase::settled;
     bool past_cache = false;
     bool was_past_cache = false;  // before the trial
-    uint32_t left = 0;            // writes of this phase
+    uint32_t left = 0;            // writes left in this phase
     uint32_t patience = kPatienceMin;
-    uint32_t worse = 0;                      // writes in a row
-    double through_cache = 0;                // ticks of a byte in the last trial
-    std::array<double, kCounted> took = {};  // ... in this one
+    uint32_t worse = 0;                      // slow writes in a row
+    double through_cache = 0;                // ticks for a byte in the last trial
+    std::array<double, kCounted> took = {};  // ... in the present trial
   };
   static constexpr std::size_t kSizes = 10;
 
@@ -73,7 +77,7 @@ class ShownWrites {
 
   Costs costs_;
   std::array<Size, kSizes> sizes_;
-  Size* current_ = nullptr;  // whose write is being measured
+  Size* current_ = nullptr;  // the size whose write is being measured
   std::size_t bytes_ = 0;
   uint64_t began_ = 0;
 };

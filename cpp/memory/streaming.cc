@@ -9,14 +9,14 @@
 namespace rdmacoll {
 namespace {
 
-// A line that is not written whole is written to memory in several small pieces.
+// A line that is not written as a whole goes to memory in several small pieces.
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kWord = sizeof(__m128i);
 
 }  // namespace
 
 void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes == 0) return;  // from nowhere, perhaps
+  if (bytes == 0) return;  // `from` may be null
   const std::size_t into_line = reinterpret_cast<std::uintptr_t>(to) % kLine;
   const std::size_t head = std::min(bytes, (kLine - into_line) % kLine);
   std::memcpy(to, from, head);
