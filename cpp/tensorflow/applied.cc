@@ -16,7 +16,7 @@ namespace {
 
 std::atomic<rc_tf_on_applied> listener{nullptr};
 
-// The op, and with it the kernel and its name, stays until done.run().
+// The op's kernel, and the name in it, stay until done.run().
 struct Pending {
   const char* name;
   TF_OpKernelContext* context;
@@ -35,7 +35,7 @@ void run(Pending* pending) {
 }  // namespace
 
 UpdateCount& UpdateCount::of(const std::string& name) {
-  // Never destroyed: TensorFlow's threads may outlive the destructors of a process that exits.
+  // Never destroyed, since TensorFlow's threads may outlive the destructors of an exiting process.
   static auto* const mutex = new std::mutex;
   static auto* const counts = new std::map<std::string, UpdateCount>;
   const std::lock_guard<std::mutex> lock(*mutex);
@@ -66,7 +66,7 @@ void AppliedKernel::compute(void* self, TF_OpKernelContext* context,
   auto* const pending = new Pending{kernel->name_.c_str(), context, call, std::move(finish)};
   try {
     std::thread(&run, pending).detach();
-  } catch (const std::system_error&) {  // a limit on threads
+  } catch (const std::system_error&) {  // the limit on threads
     run(pending);
   }
 }

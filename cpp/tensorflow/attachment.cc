@@ -3,13 +3,13 @@
 namespace rdmacoll::tensorflow {
 
 Attachment& Attachment::instance() {
-  // Never destroyed: TensorFlow's threads may outlive the destructors of a process that exits.
+  // Never destroyed, since TensorFlow's threads may outlive the destructors of an exiting process.
   static Attachment* const attachment = new Attachment;
   return *attachment;
 }
 
 bool Attachment::attach(const rc_api* api, rc_engine* engine) {
-  // Everything up to and including refuse() is used here; a longer table is fine.
+  // Functions up to and including refuse() are used here. A longer table is accepted.
   constexpr uint32_t kSizeMin = offsetof(rc_api, refuse) + sizeof(rc_api::refuse);
   if (api != nullptr && (api->abi_version != RC_ABI_VERSION || api->size < kSizeMin)) return false;
   const std::unique_lock<std::shared_mutex> lock(mutex_);

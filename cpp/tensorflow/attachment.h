@@ -1,5 +1,5 @@
-// The engine that the ops of this process talk to. TensorFlow creates kernels without asking us, so
-// this is the one process-wide object of this library.
+// The engine that the ops of this process use. TensorFlow creates kernels itself, so this object is
+// process-wide. It is the only such object of this library.
 #pragma once
 
 #include <mutex>
@@ -13,19 +13,19 @@ class Attachment {
  public:
   static Attachment& instance();
 
-  // Null detaches: later ops fail, ops in flight end by the engine's own hand. Returns after the
-  // last submit() on the previous engine has returned, so that the engine may be freed.
+  // Null detaches: later ops fail, and the engine ends ops in flight. Returns after the last
+  // submit() on the previous engine has returned, so that the engine may be freed.
   bool attach(const rc_api* api, rc_engine* engine);
-  // Asynchronous parameter servers beside the engine, while that is attached.
+  // Adds the session of asynchronous parameter servers, while the engine is attached.
   void attach_servers(rc_ps* ps);
 
-  // A view of the engine that keeps attach() from returning while it lives; `api` is null when
-  // there is none.
+  // A view of the engine. attach() does not return while one exists. `api` is null if no engine is
+  // attached.
   struct Use {
     std::shared_lock<std::shared_mutex> lock;
     const rc_api* api;
     rc_engine* engine;
-    rc_ps* ps;  // null where there are no such servers
+    rc_ps* ps;  // null if there are no such servers
   };
   Use use();
 
@@ -39,10 +39,10 @@ class Attachment {
 }  // namespace rdmacoll::tensorflow
 
 extern "C" {
-// 0, or 1 when the table is of another ABI.
+// Returns 0, or 1 if the table has another ABI.
 __attribute__((visibility("default"))) int rc_tf_attach(const rc_api* api, rc_engine* engine);
 __attribute__((visibility("default"))) void rc_tf_attach_servers(rc_ps* ps);
 __attribute__((visibility("default"))) uint32_t rc_tf_abi_version(void);
-// NULL when all ops are registered, else a sentence.
+// Returns NULL if all ops are registered, else an error message.
 __attribute__((visibility("default"))) const char* rc_tf_problem(void);
 }

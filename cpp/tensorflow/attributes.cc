@@ -2,8 +2,9 @@
 
 namespace rdmacoll::tensorflow {
 
-// The graph optimizer evaluates constant nodes with step 0, shape functions while tracing with -1.
-// Steps of a running program are 1 and up in sessions, and large random negatives elsewhere.
+// The graph optimizer evaluates constant nodes with step 0. Shape functions use step -1 while
+// tracing. Steps of a running program are 1 and up in sessions, and large random negatives
+// elsewhere.
 bool is_evaluated_while_optimizing(TF_OpKernelContext* context) {
   const int64_t step = TF_StepId(context);
   return step <= 0 && step > -16;

@@ -20,15 +20,15 @@ struct TensorDeleter {
 };
 using OwnedTensor = std::unique_ptr<TF_Tensor, TensorDeleter>;
 
-// Whether nothing runs yet: then a kernel that talks to others has no value.
+// Returns true while no program runs yet. A kernel that communicates has no value then.
 bool is_evaluated_while_optimizing(TF_OpKernelContext* context);
-// An empty tensor has no memory of its own, and engines like a pointer.
+// Stands for the memory of an empty tensor, since engines need a pointer.
 inline char empty_memory[64];
 
-int32_t dtype_of(TF_DataType type);  // -1: it cannot be communicated
+int32_t dtype_of(TF_DataType type);  // -1: the dtype cannot be communicated
 std::size_t size_of_dtype(int32_t dtype);
 
-// Once a status is not ok, attributes are empty, and it stays as it is.
+// Once a status is not ok, attributes are returned empty, and the status is unchanged.
 int64_t attribute_int(TF_OpKernelConstruction* construction, const char* name, TF_Status* status);
 std::string attribute_string(TF_OpKernelConstruction* construction, const char* name,
                              TF_Status* status);

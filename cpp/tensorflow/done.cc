@@ -6,7 +6,7 @@
 namespace rdmacoll::tensorflow {
 namespace {
 
-// Operations of a function object's manager.
+// Operation codes of a function object's manager.
 constexpr int kClone = 2;
 constexpr int kDestroy = 3;
 
@@ -31,7 +31,8 @@ Done::Done(const TF_AsyncOpKernelDoneCallback* callback) {
   function_.invoke = source->invoke;
 }
 
-// libstdc++ moves a function object by copying its bytes: what it stores in place is trivial.
+// libstdc++ moves a function object by copying its bytes, since objects stored in place are
+// trivial.
 Done::Done(Done&& other) noexcept : function_(std::exchange(other.function_, {})) {}
 
 Done& Done::operator=(Done&& other) noexcept {

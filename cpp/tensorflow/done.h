@@ -1,13 +1,14 @@
-// TensorFlow hands an asynchronous kernel the address of a std::function<void()> that lives on the
-// caller's stack and dies when compute() returns, so the function has to be copied out.
+// The completion callback of an asynchronous kernel. TensorFlow passes the address of a
+// std::function<void()> on the caller's stack. It is destroyed when compute() returns, so it must
+// be copied.
 #pragma once
 
 #include "tensorflow/tf_c_api.h"
 
 namespace rdmacoll::tensorflow {
 
-// The layout of libstdc++'s std::function<void()>, which TensorFlow's wheels are built with. It is
-// mirrored, not named, so that this also works when we are built with another standard library.
+// The layout of libstdc++'s std::function<void()>, with which TensorFlow's wheels are built. A copy
+// of the layout also works if this library is built with another standard library.
 struct FunctionObject {
   alignas(8) char storage[16];
   bool (*manager)(void* to, const void* from, int operation);
@@ -15,7 +16,7 @@ struct FunctionObject {
 };
 static_assert(sizeof(FunctionObject) == 32);
 
-// Owns a copy of the callback. Must be run exactly once when it was taken.
+// Owns a copy of the callback. A taken callback must be run exactly once.
 class Done {
  public:
   Done() = default;
@@ -26,7 +27,8 @@ class Done {
   Done& operator=(const Done&) = delete;
   ~Done();
 
-  // Schedules what waits for the kernel; the kernel and its context may be gone afterwards.
+  // Schedules the nodes that wait for the kernel. The kernel and its context may be gone
+  // afterwards.
   void run();
 
  private:
@@ -35,8 +37,8 @@ class Done {
   FunctionObject function_{};
 };
 
-// Whether this TensorFlow's callback has the layout above: nothing documents it, so it is tried
-// once at load, on a function object of our own.
+// Returns whether this TensorFlow's callback has the layout above. The layout is undocumented, so
+// it is tried once at load, with a function object of our own.
 bool done_callback_is_as_expected();
 
 }  // namespace rdmacoll::tensorflow

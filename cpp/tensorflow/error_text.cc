@@ -32,7 +32,7 @@ uint32_t hex(std::string_view digits) {
   return value;
 }
 
-// Reads the string that begins at json[at] == '"'; leaves `at` behind its closing quote.
+// Reads the string that begins at json[at] == '"'. Leaves `at` after its closing quote.
 std::string read_string(std::string_view json, std::size_t& at) {
   std::string text;
   for (++at; at < json.size() && json[at] != '"'; ++at) {
@@ -61,7 +61,7 @@ std::string read_string(std::string_view json, std::size_t& at) {
 
 struct Member {
   std::string name;
-  std::string_view value;  // as it is written
+  std::string_view value;  // unparsed text
 };
 
 // The members of the outermost object.
@@ -100,7 +100,7 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-// The sentence stands before the mark already, and what is empty says nothing.
+// Lists the remaining members. The message is printed already, and empty members are left out.
 std::string details_of(std::string_view json) {
   std::string details;
   for (const auto& [name, value] : members_of(json)) {

@@ -1,5 +1,5 @@
-// From the engine's error (JSON) to a TensorFlow status: graphs know a code and a text only, so the
-// text carries the fields of the error for rdmacoll.error_from().
+// Converts the engine's error (JSON) to a TensorFlow status. Graphs have only a code and a text, so
+// the text carries the error's fields for rdmacoll.error_from().
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace rdmacoll::tensorflow {
 
-// Its text: "KIND: message [rdmacoll {json without the message}]".
+// Sets the text "KIND: message [rdmacoll {json without the message}]".
 void set_error(TF_Status* status, std::string_view error_json);
 
-// Ends a kernel with it; `done` is still to be called.
+// Fails a kernel with this error. The caller still has to call `done`.
 void fail(TF_OpKernelContext* context, std::string_view error_json);
 
-// {"kind": kind, "message": message}: an error that is found on this side.
+// Returns {"kind": kind, "message": message}, for errors that are found in this library.
 std::string error_json(std::string_view kind, std::string_view message);
 
-// A string member of the outermost object, unescaped; "" if there is none.
+// Returns a string member of the outermost object, unescaped, or "" if there is none.
 std::string json_member(std::string_view json, std::string_view name);
 
 }  // namespace rdmacoll::tensorflow

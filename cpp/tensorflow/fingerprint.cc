@@ -1,5 +1,5 @@
-// A hash of a variable's bytes at the speed of memory: four chains of FNV-1a over words of 8 bytes,
-// which do not wait for each other.
+// A hash of a variable's bytes, at the speed of memory. It runs four independent chains of FNV-1a
+// over words of 8 bytes.
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -12,7 +12,7 @@ constexpr uint64_t kBasis = 14695981039346656037u;
 constexpr uint64_t kPrime = 1099511628211u;
 constexpr std::size_t kChains = 4;
 
-// The shift brings high bits down, which a product alone moves up and out.
+// The shift brings high bits down. A product alone only moves bits up.
 uint64_t with(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * kPrime;
   return hash ^ (hash >> 29);

@@ -8,12 +8,13 @@
 namespace rdmacoll::tensorflow {
 namespace {
 
-// Iterations that are tried around those of the latest run: ahead, and from the first one on.
+// Iterations that are tried: from the latest run's on, and from the first one on.
 constexpr uint64_t kTriedMax = 64;
-constexpr uint64_t kBehind = 16;  // iterations overlap
+constexpr uint64_t kBehind = 16;  // iterations that are tried before the latest, since iterations
+                                  // overlap
 constexpr std::size_t kLoopsMax = 4;
 
-// TensorFlow's hash of texts: MurmurHash64A by Austin Appleby, in the public domain.
+// TensorFlow's hash of strings: MurmurHash64A by Austin Appleby, in the public domain.
 uint64_t hash(std::string_view text) {
   constexpr uint64_t kSeed = 0xdecafcaffe, kFactor = 0xc6a4a7935bd1e995;
   constexpr int kShift = 47;
@@ -35,7 +36,7 @@ uint64_t hash(std::string_view text) {
   return hash ^ hash >> kShift;
 }
 
-// TensorFlow's, too.
+// TensorFlow's combination of two hashes.
 uint64_t combined(uint64_t a, uint64_t b) {
   return a ^ (b + 0x9e3779b97f4a7800 + (a << 10) + (a >> 4));
 }
@@ -53,14 +54,14 @@ uint64_t Frames::outer_iterations(uint64_t frame) {
   tried_ = latest_;
   if (!find(1, combined(kRootFrame, combined(0, loops_.front())), frame)) return frame;
   latest_ = tried_;
-  // The innermost iteration is added to this: no sum of small multiples may be equal to another
-  // one.
+  // The innermost iteration is added to this number. So no two sums with small multiples may be
+  // equal.
   uint64_t number = 1;
   for (uint64_t iteration : latest_) number = combined(number, iteration);
   return number;
 }
 
-// The iterations of the loops from `depth` - 1 on, within the frame `outer`.
+// Tries the iterations of the loops from `depth` - 1 on, within the frame `outer`.
 bool Frames::find(std::size_t depth, uint64_t outer, uint64_t frame) {
   if (depth == loops_.size()) return outer == frame;
   const auto fits = [&](uint64_t iteration) {
@@ -69,7 +70,7 @@ bool Frames::find(std::size_t depth, uint64_t outer, uint64_t frame) {
   };
   const uint64_t latest = latest_[depth - 1];
   const uint64_t begin = latest - std::min(latest, kBehind);
-  const uint64_t tried = kTriedMax >> (loops_.size() - 2);  // fewer where loops are deeper
+  const uint64_t tried = kTriedMax >> (loops_.size() - 2);  // fewer in deeper loops
   for (uint64_t iteration = latest; iteration < latest + tried; ++iteration) {
     if (fits(iteration)) return true;
   }

@@ -1,7 +1,7 @@
-// The iterations of nested loops, by which ranks tell the runs of one collective apart. TensorFlow
-// gives a kernel the iteration of the innermost loop and the number of its frame: a hash of the
-// loops' names, whose counters differ between ranks, and of the outer loops' iterations. Here these
-// iterations are found again, by trying which ones give that number.
+// The iterations of nested loops, which distinguish the runs of one collective. TensorFlow gives a
+// kernel the iteration of the innermost loop and the number of its frame. This number is a hash of
+// the loops' names, whose counters differ between ranks, and of the outer iterations. This class
+// finds the outer iterations by trying which ones give that number.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace rdmacoll::tensorflow {
 
 class Frames {
  public:
-  // node: of a kernel, whose name has the names of the loops around it.
+  // `node`: the name of a kernel's node, which contains the names of the loops around it.
   explicit Frames(std::string_view node);
 
-  // A number for the iterations of the outer loops, the same on all ranks. If none of the tried
-  // numbers gives `frame`, it is `frame` itself, which is the same where the loops' names are.
+  // Returns a number for the iterations of the outer loops, equal on all ranks. If no tried
+  // iterations give `frame`, it returns `frame`, which is equal on ranks with equal loop names.
   uint64_t outer_iterations(uint64_t frame);
 
  private:
@@ -25,7 +25,7 @@ class Frames {
 
   std::vector<uint64_t> loops_;  // hashes of their names, the outermost first
   std::mutex mutex_;
-  std::vector<uint64_t> latest_;  // iterations that were found last, of the outer loops
+  std::vector<uint64_t> latest_;  // the latest found iterations of the outer loops
   std::vector<uint64_t> tried_;
 };
 

@@ -1,7 +1,7 @@
-// A library with the name of TensorFlow's own that defines the functions of tf_c_api.h and nothing
-// else. librdmacoll_tf.so is linked against it, so that the need for libtensorflow_framework.so.2
-// is recorded in the binary (without the record TensorFlow 2.15 to 2.18 do not resolve the
-// symbols) and so that a function outside this list is a link error. It is never installed.
+// A library with the name of TensorFlow's own library, which defines only the functions of
+// tf_c_api.h. librdmacoll_tf.so is linked against it, which has two effects. The binary records its
+// need for libtensorflow_framework.so.2, without which TensorFlow 2.15 to 2.18 do not resolve the
+// symbols. A function outside this list is a link error. This library is never installed.
 #define RC_STUB(name) \
   __attribute__((visibility("default"))) void name() {}
 

@@ -15,15 +15,15 @@ namespace {
 
 constexpr int kDimsMax = 8;  // rc_tensor::dims
 
-// A sum from this size on has its outputs where the engine says: in memory that the node's ranks
-// share. Below, that costs more words than copies.
+// From this size on, the engine chooses the memory of a sum's outputs, which the node's ranks
+// share. For smaller sums the messages cost more than copies.
 constexpr std::size_t kPlacedBytesMin = 256 << 10;
 
-// The thread that submits as much as this drives the engine itself: what a small collective costs
-// is to wake the engine's thread, and then one of TensorFlow's.
+// Up to this size, the submitting thread drives the engine itself. The main costs of a small
+// collective are the wake-ups of the engine's thread and of one of TensorFlow's threads.
 constexpr std::size_t kDrivenBytesMax = 64 << 10;
 
-// The sentence of a status, without what set_error() puts around it. `kind`: its class.
+// Returns the message of a status without the parts that set_error() adds. `kind`: its class.
 std::string reason_of(TF_Status* status, std::string_view& kind) {
   constexpr std::string_view kClass = "ConfigError: ";
   std::string text = TF_Message(status);
@@ -68,7 +68,8 @@ void Kernel::read_attributes(TF_OpKernelConstruction* construction, TF_Status* s
   }
   if (kind_ == RC_ALLREDUCE || kind_ == RC_REDUCESCATTER || kind_ == RC_REDUCE) {
     reduce_op_ = static_cast<int32_t>(attribute_int(construction, "op", status));
-    // TensorFlow's float attributes have 32 bits, so these are the bits of a double.
+    // TensorFlow's float attributes have 32 bits, so an integer attribute carries the bits of a
+    // double.
     prescale_ = std::bit_cast<double>(attribute_int(construction, "prescale_bits", status));
     postscale_ = std::bit_cast<double>(attribute_int(construction, "postscale_bits", status));
   }
@@ -91,7 +92,7 @@ void Kernel::find_place(TF_OpKernelConstruction* construction) {
   copies_ = Places::of(name_, process_set_).add(node_, place_.calls);
 }
 
-// The name that tells this copy from others, from its first run on.
+// Finds the name that distinguishes this copy from others, at its first run.
 void Kernel::find_name() {
   name_at_place_ = copies_->name_at(place_.calls);
   visits_ = &Places::of(name_, process_set_).visits(name_at_place_);
@@ -103,7 +104,7 @@ void Kernel::compute(void* self, TF_OpKernelContext* context, TF_AsyncOpKernelDo
   const OwnedStatus status(TF_NewStatus());
   if (is_evaluated_while_optimizing(context)) {
     if (kernel->copies_ != nullptr) kernel->copies_->withdraw(kernel->node_);
-    kernel->copies_ = nullptr;  // else its end would withdraw the kernel that runs
+    kernel->copies_ = nullptr;  // otherwise its destructor would withdraw the kernel that runs
     TF_SetStatus(status.get(), TF_UNIMPLEMENTED,
                  "a collective has no value before the program runs");
     TF_OpKernelContext_Failure(context, status.get());
@@ -185,8 +186,8 @@ bool Kernel::collect_input(TF_OpKernelContext* context, int index, Pending& pend
   pending.bytes += bytes;
   const bool is_empty = bytes == 0;
   tensor.input = is_empty ? empty_memory : TF_TensorData(input);
-  // Our reference goes before an output is asked for: TensorFlow gives an input's memory to the
-  // output only when nobody else holds it. The context keeps the memory alive.
+  // Our reference is dropped before the output is requested. TensorFlow gives an input's memory to
+  // the output only if there is no other reference. The context keeps the memory alive.
   TF_DeleteTensor(input);
   if (tensor.ndim > kDimsMax) {
     const std::string what = "a tensor has " + std::to_string(tensor.ndim) +
@@ -197,8 +198,8 @@ bool Kernel::collect_input(TF_OpKernelContext* context, int index, Pending& pend
   return true;
 }
 
-// The name and the iteration, which together are the same on all ranks for one run of the node and
-// for no other run of the step. Returns "" or the error as JSON.
+// Sets the name and the iteration. Together they are equal on all ranks for one run of the node,
+// and differ from any other run of the step. Returns "" or the error as JSON.
 std::string Kernel::name_the_unit(TF_OpKernelContext* context, rc_request& request) {
   if (name_.empty()) return "";
   std::call_once(has_name_, &Kernel::find_name, this);
@@ -252,7 +253,8 @@ std::string Kernel::submit(Pending& pending) {
   if (pending.api == nullptr) {
     return error_json("NotInitializedError", "rdmacoll is not running: call rdmacoll.init() first");
   }
-  // With others on their way the thread has been woken already, and they may take long.
+  // If other operations are in flight, the engine's thread is awake already, and they may take
+  // long.
   const bool drives = pending.bytes <= kDrivenBytesMax && Waiting::instance().now() == 1;
   char* error = nullptr;
   const rc_api& api = *pending.api;
@@ -265,7 +267,7 @@ std::string Kernel::submit(Pending& pending) {
   return text;
 }
 
-// This rank takes no part, and the others hear it: what follows stays matched.
+// Tells the other ranks that this rank takes no part, so that later operations still match.
 void Kernel::refuse(const Pending& pending, const std::string& reason) {
   rc_request request{};
   request.size = sizeof(request);
@@ -288,12 +290,12 @@ void Kernel::on_done(void* context, const char* error) {
   leave(pending);
 }
 
-// The last one to leave ends the op. Not earlier: compute() holds on to the engine, and may be
-// driving it.
+// Called by compute() and by the callback. The second call ends the op. The first must not, since
+// compute() uses the engine, and may be driving it.
 void Kernel::leave(Pending* pending) {
   if (!pending->one_has_left.exchange(true, std::memory_order_acq_rel)) return;
   Done done = std::move(pending->done);
-  // run() may end the step and with it this kernel, so the memory goes back before.
+  // run() may end the step and destroy this kernel, so the memory is recycled first.
   Kernel* const kernel = pending->kernel;
   kernel->recycle(std::unique_ptr<Pending>(pending));
   done.run();

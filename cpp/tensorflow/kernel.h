@@ -1,5 +1,5 @@
-// One asynchronous kernel for all collectives. TensorFlow makes one Kernel for each node; compute()
-// submits the node's tensors to the engine and returns, the engine's callback ends the op.
+// One asynchronous kernel for all collectives. TensorFlow makes one Kernel for each node. compute()
+// submits the node's tensors to the engine and returns. The engine's callback ends the op.
 #pragma once
 
 #include <atomic>
@@ -17,14 +17,14 @@
 
 namespace rdmacoll::tensorflow {
 
-// Runs from any of TensorFlow's threads, several at once (loop iterations overlap).
+// Runs on any of TensorFlow's threads, several at once, since loop iterations overlap.
 class Kernel {
  public:
   ~Kernel();
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  // The three entry points that TensorFlow calls; `kind` is known by the op's name.
+  // The three entry points that TensorFlow calls. The op's name determines `kind`.
   template <rc_kind kKind>
   static void* create(TF_OpKernelConstruction* construction) {
     return create_kernel(construction, kKind);
@@ -34,27 +34,27 @@ class Kernel {
   static void destroy(void* kernel);
 
  private:
-  // One submission in flight. Recycled: the steady state allocates nothing.
+  // One submission in flight. It is recycled, so the steady state allocates nothing.
   struct Pending {
     Kernel* kernel = nullptr;
     TF_OpKernelContext* context = nullptr;
-    // The engine, which outlives the operation; until that is submitted it is kept by compute().
+    // The engine outlives the operation. Until its submission, compute() keeps the engine.
     const rc_api* api = nullptr;
     rc_engine* engine = nullptr;
     Done done;
-    uint32_t round = 0;  // given by Waiting
+    uint32_t round = 0;  // from Waiting
     std::size_t bytes = 0;
-    bool is_placed = false;                 // the engine says where its outputs lie
-    std::atomic<bool> one_has_left{false};  // compute() or the engine's callback
+    bool is_placed = false;                 // the engine chooses the memory of its outputs
+    std::atomic<bool> one_has_left{false};  // set by compute() or the engine's callback
     std::vector<rc_tensor> tensors;
     std::vector<int64_t> splits;
-    // Memory that the engine has asked for, by output: an output once it has succeeded. How many
-    // times it has asked.
+    // Memory that the engine has requested, by output, which becomes the output on success. `asked`
+    // counts the requests.
     std::vector<OwnedTensor> results;
     std::size_t asked = 0;
-    std::vector<uint8_t> borrows;  // by output: how many calls more borrow before TensorFlow is
-                                   // asked again whether an input's memory can be reused
-    std::string failure;           // why memory for the result could not be had
+    std::vector<uint8_t> borrows;  // by output: further calls that borrow memory before TensorFlow
+                                   // is asked again to reuse an input
+    std::string failure;           // why there is no memory for the result
   };
 
   struct Topology {  // engine_topology
@@ -72,7 +72,7 @@ class Kernel {
   bool collect_input(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
   bool make_output(TF_OpKernelContext* context, int index, Pending& pending, TF_Status* status);
   std::size_t bytes_of(const rc_tensor& tensor) const;
-  // The engine asks for memory once it knows how much.
+  // The engine requests the memory once it knows the size.
   bool makes_result() const {
     return kind_ == RC_ALLGATHER || kind_ == RC_REDUCESCATTER || kind_ == RC_ALLTOALL ||
            kind_ == RC_GATHER || kind_ == RC_SCATTER;
@@ -115,9 +115,9 @@ class Kernel {
   std::shared_ptr<Copies> copies_;  // in its graph; null when unnamed
   std::once_flag has_name_;
   std::string name_at_place_;
-  Visits* visits_ = nullptr;  // under that name
+  Visits* visits_ = nullptr;  // the visits of name_at_place_
   std::string manifest_;      // "" = none
-  std::string group_;         // the same
+  std::string group_;         // "" = none
   std::vector<std::string> labels_;
 
   std::mutex mutex_;

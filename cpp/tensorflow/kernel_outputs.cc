@@ -1,4 +1,4 @@
-// The memory of an op's results: in memory of TensorFlow, of the engine, or in an input's.
+// The memory of an op's results: TensorFlow's, the engine's, or an input's.
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -9,12 +9,12 @@
 namespace rdmacoll::tensorflow {
 namespace {
 
-// Fresh memory of this size comes from the system, page by page, and goes back there after the
-// step; smaller pieces are recycled by the allocator.
+// Fresh memory from this size on comes from the system page by page, and returns there after the
+// step. The allocator recycles smaller blocks.
 constexpr std::size_t kBorrowedBytesMin = 64 << 10;
 
-// Asking whether an input can be reused makes fresh memory when it cannot, so after such an answer
-// it is asked in one call of 16: one step that held its inputs is no rule for all that follow.
+// Asking TensorFlow to reuse an input allocates fresh memory if the answer is no. After a "no" only
+// one call of 16 asks again, since inputs may be reusable in a later step.
 constexpr uint8_t kBorrowsInARow = 15;
 
 // Memory of the engine under a tensor that TensorFlow owns.
@@ -30,7 +30,7 @@ struct Loan {
 
 }  // namespace
 
-// The output has its input's shape.
+// Makes an output with its input's shape.
 bool Kernel::make_output(TF_OpKernelContext* context, int index, Pending& pending,
                          TF_Status* status) {
   rc_tensor& tensor = pending.tensors[index];
@@ -38,7 +38,7 @@ bool Kernel::make_output(TF_OpKernelContext* context, int index, Pending& pendin
   if (kind_ == RC_REDUCE && topology_of(pending).rank != root_)
     return zero_output(context, index, tensor, bytes, status);
 
-  const bool is_large = bytes >= kBorrowedBytesMin;  // this time: shapes may be dynamic
+  const bool is_large = bytes >= kBorrowedBytesMin;  // for this run, since shapes may be dynamic
   if (is_large && pending.borrows[index] > 0) {
     --pending.borrows[index];
     tensor.output = borrow_output(context, index, pending, bytes, status);
@@ -67,7 +67,7 @@ Kernel::Topology Kernel::topology_of(const Pending& pending) {
   return {t[0], t[1], t[2], t[3], t[4], t[5]};
 }
 
-// Elsewhere than at the root of a reduction, which the engine gives nothing.
+// For ranks other than a reduction's root, since the engine gives them no result.
 bool Kernel::zero_output(TF_OpKernelContext* context, int index, const rc_tensor& tensor,
                          std::size_t bytes, TF_Status* status) {
   TF_Tensor* output =
@@ -78,8 +78,8 @@ bool Kernel::zero_output(TF_OpKernelContext* context, int index, const rc_tensor
   return true;
 }
 
-// An output in the engine's own memory: its pages are there already, and peers see it as it is.
-// Null when there is none to be had.
+// Makes an output in the engine's own memory. Its pages exist already, and peers can read it in
+// place. Returns null if there is none.
 void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const Pending& pending,
                             std::size_t bytes, TF_Status* status) {
   if (pending.api == nullptr) return nullptr;
@@ -97,7 +97,7 @@ void* Kernel::borrow_output(TF_OpKernelContext* context, int index, const Pendin
 void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
   auto* pending = static_cast<Pending*>(context);
   const Kernel& kernel = *pending->kernel;
-  // Once more for all of them where ranks have turned out to give other numbers of rows.
+  // All outputs are requested again if ranks turn out to have other numbers of rows.
   const std::size_t outputs = kernel.kind_ == RC_ALLTOALL ? 2 : pending->tensors.size();
   pending->results.resize(outputs);
   const std::size_t index = pending->asked++ % outputs;
@@ -117,7 +117,7 @@ void* Kernel::on_allocate(void* context, int32_t ndim, const int64_t* dims) {
   return bytes == 0 ? empty_memory : TF_TensorData(result.get());
 }
 
-// Called when the ranks do not share the sum.
+// Called if the ranks do not share the sum's memory.
 void* Kernel::on_own_output(void* context, int32_t, const int64_t*) {
   auto* pending = static_cast<Pending*>(context);
   const auto index = static_cast<int>(pending->asked++);

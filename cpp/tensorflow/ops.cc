@@ -1,8 +1,11 @@
-// The ops, as TensorFlow sees them. Data ops are *not* stateful: TensorFlow would chain all
-// stateful ops of a function, and two collectives whose order differs between ranks would wait for
-// each other for ever. Their tensor_name keeps two of them apart. The ops of asynchronous parameter
-// servers wait for no other rank's order, and are stateful: they run in the order of the program.
-// Called while the library is loaded.
+// The ops as TensorFlow sees them. They are registered while the library is loaded.
+//
+// Data ops are *not* stateful, since TensorFlow would chain all stateful ops of a function. Two
+// collectives whose order differs between ranks would then wait for each other for ever. Their
+// tensor_name distinguishes two of them.
+//
+// The ops of asynchronous parameter servers wait for no other rank, and are stateful: they run in
+// program order.
 #include <initializer_list>
 #include <string>
 
@@ -25,10 +28,10 @@ constexpr char kMovable[] =
     "int16, complex64, complex128}";
 constexpr char kUpdatable[] = "T: {float, double}";
 constexpr char kVariables[] = "variables: list(string)";
-constexpr char kRate[] = "learning_rate: double";  // a scalar; or none, where the rule has it
+constexpr char kRate[] = "learning_rate: double";  // a scalar, or empty if the rule has the rate
 constexpr char kName[] = "tensor_name: string = ''";
 constexpr char kLabels[] = "labels: list(string) = []";
-constexpr char kGroup[] = "group: string = ''";  // at the first op of a group of several dtypes
+constexpr char kGroup[] = "group: string = ''";  // for the first op of a group of several dtypes
 constexpr char kSet[] = "process_set: int = 0";
 
 struct OpDefinition {
@@ -170,7 +173,7 @@ constexpr OpDefinition kOps[] = {
      &PsKernel::destroy},
 };
 
-// Returns "" or what went wrong.
+// Returns "" or the error.
 std::string register_op(const OpDefinition& op) {
   TF_OpDefinitionBuilder* const definition = TF_NewOpDefinitionBuilder(op.name);
   for (const char* attribute : op.attributes) TF_OpDefinitionBuilderAddAttr(definition, attribute);

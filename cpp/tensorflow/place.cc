@@ -7,7 +7,7 @@
 namespace rdmacoll::tensorflow {
 namespace {
 
-// Which name scope the wrappers in rdmacoll/ops build their nodes in.
+// The name scope in which the wrappers in rdmacoll/ops build their nodes.
 constexpr std::string_view kScope = "/rdmacoll/";
 
 bool is_number(std::string_view text) {
@@ -60,7 +60,7 @@ bool comes_before(std::string_view calls, std::string_view other) {
 Place place_of(std::string_view node) {
   Place place;
   const std::size_t end_of_calls = node.rfind(kScope);
-  if (end_of_calls == std::string_view::npos) return place;  // in the function that is run itself
+  if (end_of_calls == std::string_view::npos) return place;  // outside of calls
   std::string_view calls = node.substr(0, end_of_calls);
   std::string_view previous;
   int loops = 0;
@@ -103,7 +103,7 @@ bool Visits::note(int64_t step, uint64_t frame, bool is_in_nested_loops) {
   const bool is_same_step = std::exchange(step_, step) == step;
   const bool is_same_frame = std::exchange(frame_, frame) == frame;
   if (!is_same_step || is_in_nested_loops) return true;
-  // One loop is one frame, whose iterations have numbers; what is in no loop runs once.
+  // One loop is one frame with numbered iterations. A node outside loops runs once.
   return frame != kRootFrame && is_same_frame;
 }
 

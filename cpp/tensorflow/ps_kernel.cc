@@ -11,7 +11,7 @@ namespace {
 
 using Dims = std::vector<int64_t>;
 
-// Memory that an input keeps valid until the op has ended.
+// Memory of an input, valid until the op has ended.
 struct Input {
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -73,7 +73,7 @@ void PsKernel::compute(void* self, TF_OpKernelContext* context,
 
 bool PsKernel::collect(TF_OpKernelContext* context, Asked& asked, TF_Status* status) const {
   asked.tensors.resize(variables_.size());
-  int index = 0;  // the next input's
+  int index = 0;  // index of the next input
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     asked.tensors[i].variable = variables_[i].c_str();
     if (move_ == RC_PS_PULL) continue;
@@ -159,7 +159,8 @@ void PsKernel::on_done(void* context, const char* error) {
   leave(pending);
 }
 
-// The last one to leave ends the op. Not earlier: compute() holds on to the session.
+// Called by compute() and by on_done(). The second call ends the op. The first must not, since
+// compute() uses the session.
 void PsKernel::leave(Pending* pending) {
   if (!pending->one_has_left.exchange(true, std::memory_order_acq_rel)) return;
   Done done = std::move(pending->done);

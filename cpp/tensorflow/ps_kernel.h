@@ -1,5 +1,5 @@
-// One asynchronous kernel for all that is asked of asynchronous parameter servers: compute() asks
-// and returns, and whoever steps the session when the answer is there ends the op.
+// One asynchronous kernel for all requests to asynchronous parameter servers. compute() submits the
+// request and returns. The thread that steps the session ends the op when the answer is there.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 
 namespace rdmacoll::tensorflow {
 
-// Gradients are the first inputs, then the rows (int64), then the learning rate of a push (float64:
-// one, or none), or the dims of a value that is pulled.
+// The inputs are gradients first, then the rows (int64). The learning rate of a push (float64, one
+// or none) or the dims of a pulled value follow.
 class PsKernel {
  public:
   template <rc_ps_move kMove, bool kByRows>
@@ -30,10 +30,10 @@ class PsKernel {
   struct Pending {
     TF_OpKernelContext* context = nullptr;
     Done done;
-    uint32_t round = 0;                     // given by Waiting
-    std::atomic<bool> one_has_left{false};  // compute() or on_done()
+    uint32_t round = 0;                     // from Waiting
+    std::atomic<bool> one_has_left{false};  // set by compute() or on_done()
   };
-  // One request; the tensors' memory is the context's.
+  // One request. The context owns the tensors' memory.
   struct Asked {
     std::vector<rc_ps_tensor> tensors;
     const int64_t* rows = nullptr;

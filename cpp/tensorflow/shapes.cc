@@ -28,7 +28,7 @@ void set_other_rows(TF_ShapeInferenceContext* context, int index, TF_Status* sta
   TF_DeleteShapeHandle(shape);
 }
 
-// Outputs have the shapes of the first inputs.
+// Gives outputs the shapes of the first inputs.
 void set_same_shapes(TF_ShapeInferenceContext* context, int64_t inputs, TF_Status* status) {
   TF_ShapeHandle* const shape = TF_NewShapeHandle();
   for (int i = 0; i < inputs && TF_GetCode(status) == TF_OK; ++i) {
@@ -57,7 +57,7 @@ void first_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_DeleteShapeHandle(shape);
 }
 
-// Outputs begin as unknown: nothing is known of an input of unknown rank.
+// Outputs begin as unknown, since an input of unknown rank determines nothing.
 void other_rows(TF_ShapeInferenceContext* context, TF_Status* status) {
   const int64_t inputs = TF_ShapeInferenceContextNumInputs(context);
   TF_ShapeInferenceContextSetUnknownShape(context, status);

@@ -1,6 +1,6 @@
-// The part of TensorFlow's C API that this library uses, declared here so that no TensorFlow is
-// needed to build it. Every function has its entry in framework_stub.cc: that list is what must
-// exist in all TensorFlow versions, and a function that is missing there does not link.
+// The part of TensorFlow's C API that this library uses. It is declared here, so the build needs no
+// TensorFlow. Every function has an entry in framework_stub.cc. All supported TensorFlow versions
+// must have these functions. A function without an entry does not link.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ enum TF_Code : int {
   TF_INTERNAL = 13,
 };
 
-// Not ended by a zero.
+// Not zero-terminated.
 struct TF_StringView {
   const char* data;
   size_t len;
@@ -60,7 +60,7 @@ void TF_SetStatus(TF_Status*, TF_Code, const char* message);
 TF_Code TF_GetCode(const TF_Status*);
 const char* TF_Message(const TF_Status*);
 
-// `deallocator` is called when the last tensor over `data` goes, on any thread.
+// `deallocator` is called when the last tensor over `data` is deleted, on any thread.
 TF_Tensor* TF_NewTensor(TF_DataType, const int64_t* dims, int ndim, void* data, size_t bytes,
                         void (*deallocator)(void* data, size_t bytes, void* argument),
                         void* deallocator_argument);
@@ -75,7 +75,7 @@ void TF_RegisterOpDefinition(TF_OpDefinitionBuilder*, TF_Status*);  // frees the
 void TF_OpDefinitionBuilderAddAttr(TF_OpDefinitionBuilder*, const char* spec);
 void TF_OpDefinitionBuilderAddInput(TF_OpDefinitionBuilder*, const char* spec);
 void TF_OpDefinitionBuilderAddOutput(TF_OpDefinitionBuilder*, const char* spec);
-// Sets stateful, whatever the argument: never call it with false.
+// Sets the op stateful, even with false: never call it with false.
 void TF_OpDefinitionBuilderSetIsStateful(TF_OpDefinitionBuilder*, bool);
 void TF_OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder*,
                                                      void (*)(TF_ShapeInferenceContext*,

@@ -1,5 +1,5 @@
-// How many kernels wait for the engine, and whether some have done so for long: asked when a signal
-// wants to end this process, whose main thread may be inside TensorFlow and wait for one of them.
+// Counts the kernels that wait for the engine, and those that have waited for long. A signal that
+// would end this process reads it: the main thread may be inside TensorFlow, waiting for a kernel.
 #pragma once
 
 #include <array>
@@ -8,8 +8,8 @@
 
 namespace rdmacoll::tensorflow {
 
-// Any thread. Kernels are counted by the round in which they began; only the last two are told
-// apart, which makes one that has lasted longer look younger than it is.
+// Thread-safe. Kernels are counted by the round in which they began. Only the last two rounds are
+// distinguished, so an older kernel may count for a newer round.
 class Waiting {
  public:
   static Waiting& instance();
@@ -39,8 +39,8 @@ class Waiting {
 }  // namespace rdmacoll::tensorflow
 
 extern "C" {
-// Kernels that begin from now on are of a new round.
+// Begins a new round for later kernels.
 __attribute__((visibility("default"))) void rc_tf_start_round(void);
-// How many kernels of earlier rounds still wait for the engine.
+// Returns the number of kernels of earlier rounds that still wait for the engine.
 __attribute__((visibility("default"))) int32_t rc_tf_waiting(void);
 }

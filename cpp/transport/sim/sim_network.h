@@ -131,8 +131,9 @@ class SimNetwork {
     }
   };
 
-  // free: may overtake and be overtaken. ordered: after the ordered messages of its pair. last:
-  // after everything that its pair has sent, as the end of a stream is.
+  // A `free` message may overtake and be overtaken. An `ordered` one comes after the ordered
+  // messages of its pair. The `last` one comes after everything that its pair has sent, as the end
+  // of a stream does.
   enum class Order : uint8_t { free, ordered, last };
   // With links: data of a pair is sent in its order. Ordered messages, and other pairs on the same
   // ports, go between two chunks of it, as frames and packets of streams do.
