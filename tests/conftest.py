@@ -1,4 +1,4 @@
-"""What all tests share: no silent skips, and the duration of each part."""
+"""Shared parts of all tests: allowed skips, and the duration of each part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ sys.path.insert(0, str(TESTS))
 
 from suites import Builds  # noqa: E402
 
-# As the Makefile does: one compiler cache for every build folder.
+# As in the Makefile: one compiler cache for every build folder.
 os.environ.setdefault("CCACHE_BASEDIR", str(TESTS.parent))
 os.environ.setdefault("CCACHE_NOHASHDIR", "1")
 
@@ -36,7 +36,7 @@ def pytest_configure() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    # A shell that starts us in the background has it ignored, and so would all that we start.
+    # A shell that starts pytest in the background ignores SIGINT for pytest and its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -44,8 +44,9 @@ BUILDS: pytest.StashKey[Builds] = pytest.StashKey()
 
 
 def lateness(item: pytest.Item) -> int:
-    """What is still in the making comes last: the guest's kernel, then the suites, which are built and run on
-    the processor that tests in the guest leave idle."""
+    """Sort key that puts unfinished builds last: first the guest's kernel, then the suites. The suites use
+    the processor that tests in the guest leave idle.
+    """
     if item.get_closest_marker("rdma"):
         return 1
     return 2 if item.get_closest_marker("needs_build") else 0
@@ -61,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begins to build the C++ suites that the chosen tests need, and to run what can run early."""
+    """Begins to build the C++ suites that the selected tests need, and to run those that can start early."""
     marks = [mark for item in session.items for mark in item.iter_markers("needs_build")]
     if marks and not session.config.option.collectonly:
         folders = {folder for mark in marks for folder in mark.args}

@@ -1,4 +1,4 @@
-"""Programs for several ranks that report the error they ended with."""
+"""Builds programs for several ranks. Each rank reports the error that ended it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ranks import Run
 
-# Runs `body` and reports the error that it ended with.
+# Runs `body` and reports the error that ended it.
 FRAME = """
 import os, sys, time, signal
 import numpy as np, rdmacoll
@@ -31,13 +31,13 @@ report(outcome)
 
 
 def program(body: str, *, init: str = "", after: str = "") -> str:
-    """The program whose every rank runs `body`, and `after` when it has reported."""
+    """Returns a program: every rank runs `body`, reports, and then runs `after`."""
     indented = "\n".join("    " + line for line in body.strip("\n").splitlines())
     return FRAME.format(body=indented, init=init, after=after)
 
 
 def wait_done(started: Run, ranks: Iterable[int], within_s: float) -> list[dict[str, Any]]:
-    """What these ranks report at their end, which must come in time."""
+    """Returns the final reports of these ranks. Fails if they do not come within `within_s` seconds."""
     ranks = list(ranks)
     end = time.monotonic() + within_s
     while True:

@@ -1,4 +1,4 @@
-"""A table of engine functions written in Python: notes what the TensorFlow kernels submit, and answers."""
+"""A table of engine functions in Python. It records the TensorFlow kernels' requests, and answers them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rdmacoll.ops._arguments import bits
 
 ONE = bits(1.0)
 SUM = 0
-PIECES = 2  # ranks that an allgather is answered for
+PIECES = 2  # number of ranks in the answer to an allgather
 MAKE_RESULTS = (ALLGATHER, REDUCESCATTER, ALLTOALL, GATHER, SCATTER)
 
 END_LOAN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
@@ -38,7 +38,7 @@ ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ct
 
 
 class Spy:
-    """An rc_api whose submit() and submit_and_drive() note the request; a thread of its own answers it."""
+    """An rc_api whose submit() and submit_and_drive() record the request. A separate thread answers it."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
@@ -55,11 +55,11 @@ class Spy:
         self.table.text_free = fields["text_free"](lambda text: None)
         self.table.submit = fields["submit"](self._submit)
         self.table.submit_and_drive = fields["submit_and_drive"](self._submit_and_drive)
-        self.refused: list[str] = []  # reasons that the others are told
+        self.refused: list[str] = []  # reasons that refuse() was given
         self.table.refuse = fields["refuse"](
             lambda engine, request, reason: self.refused.append(reason.decode())
         )
-        self.answers_at_once = False  # submit_and_drive(), before it returns
+        self.answers_at_once = False  # submit_and_drive() answers before it returns
         self.lent: dict[int, Any] = {}  # memory of outputs, by address
         self.lends = True
         self.table.memory_lend = fields["memory_lend"](self._lend)
@@ -86,7 +86,7 @@ class Spy:
         return int(request is None)
 
     def _note(self, address: int, error: int) -> dict[str, Any] | None:
-        """The request, unless it is refused."""
+        """Records and returns the request, or returns None if it is refused."""
         raw = ctypes.string_at(address, REQUEST.size)
         names = "size kind dtype op root prescale postscale name iteration n tensors"
         request = dict(
@@ -175,7 +175,7 @@ class Spy:
 @pytest.fixture(scope="session")
 def library() -> Any:
     path = str(_library.library_path())
-    module = tf.load_op_library(path)  # first: TensorFlow notes what is registered meanwhile
+    module = tf.load_op_library(path)  # first, so that TensorFlow collects the ops that the library registers
     shared = ctypes.CDLL(path)
     shared.rc_tf_problem.restype = ctypes.c_char_p
     shared.rc_tf_attach.argtypes = [ctypes.c_void_p, ctypes.c_void_p]

@@ -1,4 +1,4 @@
-"""Marks of cases."""
+"""Marks of test cases."""
 
 from __future__ import annotations
 

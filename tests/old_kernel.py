@@ -1,4 +1,4 @@
-"""Makes this process see an old kernel: what was added later is not implemented, for children too."""
+"""Simulates an old kernel for this process and its children: newer system calls are not implemented."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 import platform
 import struct
 
-# The first system call that Linux 3.10 (RHEL 7) does not have: sched_setattr.
+# The first system call that Linux 3.10 (RHEL 7) lacks: sched_setattr.
 _FIRST_UNKNOWN = {"x86_64": 314, "aarch64": 274}
-# A C library that has registered one thread expects to be able to register all.
+# rseq stays allowed: a C library that has registered one thread must be able to register all.
 _RSEQ = {"x86_64": 334, "aarch64": 293}
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 22, 38, 2
 _LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
@@ -22,9 +22,9 @@ class _Program(ctypes.Structure):
 
 
 def pretend_linux_3_10() -> None:
-    """Raises OSError where this kernel lets nobody filter calls."""
+    """Raises OSError if this kernel does not permit filters of system calls."""
     instructions = [
-        (_LOAD_WORD, 0, 0, 0),  # the number of the call
+        (_LOAD_WORD, 0, 0, 0),  # the number of the system call
         (_JUMP_IF_EQUAL, 2, 0, _RSEQ[platform.machine()]),
         (_JUMP_IF_AT_LEAST, 0, 1, _FIRST_UNKNOWN[platform.machine()]),
         (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),

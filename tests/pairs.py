@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 Case = dict[str, str]
 Pair = tuple[tuple[str, str], tuple[str, str]]
 
-_TRIES = 60  # candidates for each case, of which the one with most new pairs is taken
+_TRIES = 60  # candidates for each case; the one with the most new pairs is taken
 
 
 def all_cases(dimensions: Mapping[str, Sequence[str]], is_valid: Callable[[Case], bool]) -> list[Case]:

@@ -1,6 +1,6 @@
-"""Starts a program on several ranks, by mpirun or by the TCP rendezvous, and collects what they say.
+"""Starts a program on several ranks, through mpirun or the TCP rendezvous, and collects their reports.
 
-Every process is started in a session of its own and ended by its own id; nothing outlives the deadline.
+Every process has a session of its own and is ended by its id. No process outlives the deadline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from warm import Forked, Parent
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHERS = ("tcp", "mpirun")
-# Variables that could make a test's ranks believe in another launcher.
+# Variables that could make a test's ranks detect another launcher.
 _FOREIGN = (
     "OMPI_",
     "PMIX_",
@@ -43,7 +43,7 @@ _FOREIGN = (
 
 @dataclass
 class Rank:
-    """What one rank left behind."""
+    """The results of one rank."""
 
     code: int | None = None
     output: str = ""
@@ -52,24 +52,24 @@ class Rank:
 
 @dataclass
 class Outcome:
-    """What a run left behind. Under mpirun all ranks share one output and one exit code."""
+    """The results of a run. Under mpirun all ranks share one output and one exit code."""
 
     ranks: list[Rank] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def reports(self) -> list[Any]:
-        """What each rank gave to `report()`, None where it gave nothing."""
+        """The value that each rank gave to `report()`, or None."""
         return [rank.report for rank in self.ranks]
 
     def succeeded(self) -> list[Any]:
-        """The reports, if every rank ended with 0."""
+        """Returns the reports. Fails unless every rank ended with 0."""
         bad = [number for number, rank in enumerate(self.ranks) if rank.code != 0]
         assert not bad, f"ranks {bad} failed:\n{self.text()}"
         return self.reports
 
     def text(self) -> str:
-        """Everything, for a person."""
+        """Returns all results as text."""
         return "\n".join(
             f"--- rank {number}: exit code {rank.code}, report {rank.report}\n{rank.output[-6000:]}"
             for number, rank in enumerate(self.ranks)
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without launchers' variables, with the tree importable and threads few."""
+    """Returns the environment without launchers' variables, with the tree importable and few threads."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     environ["PYTHONUNBUFFERED"] = "1"
@@ -89,7 +89,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def run_python(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    """One process without a launcher, from the root of the tree: its exit status, stdout and stderr."""
+    """Runs one process without a launcher, from the tree's root. Returns exit status, stdout and stderr."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
@@ -102,13 +102,13 @@ def run_python(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedP
 
 
 def launcher_version() -> str:
-    """What mpirun says of itself."""
+    """Returns the version text of mpirun."""
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=20)
     return version.stdout + version.stderr
 
 
 def mpirun_command(ranks: int) -> list[str]:
-    """mpirun with what this MPI needs to start more ranks than cores, as any user."""
+    """Returns the mpirun command, with the options to start more ranks than cores."""
     mpirun = shutil.which("mpirun")
     assert mpirun is not None, "mpirun is missing: make setup"
     command = [mpirun]
@@ -121,7 +121,7 @@ def mpirun_command(ranks: int) -> list[str]:
 def command_line(
     tmp_path: Path, *arguments: str, ranks: int = 0, env: dict[str, str] | None = None
 ) -> tuple[int, Any, str]:
-    """(exit code, the JSON file, output) of a command, under mpirun if ranks are given."""
+    """Runs a command, under mpirun if ranks are given. Returns exit code, JSON file and output."""
     path = tmp_path / "result.json"
     words = [*arguments, "--json", str(path)]
     environ = clean_environment({"COLUMNS": "200", **(env or {})})
@@ -144,7 +144,7 @@ def command_line(
 
 @functools.lru_cache(maxsize=1)
 def _command_line() -> Parent:
-    """One for all tests. Command lines read all variables when they run, but those of Python itself."""
+    """The shared parent of command lines. They read all variables at run time, except Python's own."""
     own = (*_FOREIGN, "COLUMNS", "HOROVOD_", "TF_CONFIG")
     return Parent(clean_environment(), ("rdmacoll.cli.main", "rich.table"), own)
 
@@ -157,28 +157,28 @@ def _forked_command(words: Sequence[str], environ: Mapping[str, str]) -> tuple[i
             code = process.wait(400)
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # children too
+                os.killpg(process.pid, signal.SIGKILL)  # also ends its children
         output.seek(0)
         return code, output.read().decode(errors="replace")
 
 
 def heed_interrupts() -> None:
-    """In a child: Ctrl-C works, however this process was started."""
+    """Call in a child: restores Ctrl-C, however this process was started."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Returns a port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses that nobody listens at now, with ports that no outgoing connection gets in the meantime."""
+    """Returns addresses without listeners, with ports that Linux gives to no outgoing connection."""
     found: list[str] = []
     while len(found) < count:
-        port = random.randrange(20_000, 32_000)  # below those that Linux gives
+        port = random.randrange(20_000, 32_000)  # below the range of outgoing connections
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -199,12 +199,12 @@ def _script(program: str | Path, folder: Path) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _parent() -> Parent:
-    """One for all tests."""
+    """The shared parent of all tests."""
     return Parent(clean_environment())
 
 
 class Run:
-    """Ranks that are running. Used as a context manager: its end is theirs."""
+    """Running ranks. As a context manager it ends them."""
 
     def __init__(
         self,
@@ -220,8 +220,9 @@ class Run:
         warm: bool = False,
         arguments_of: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
-        """Warm ranks, which their own launcher starts, find TensorFlow imported. The launcher "hand" tells
-        them nothing: their arguments do."""
+        """If `warm`, forks the ranks from a process that has imported TensorFlow. Ranks of mpirun are always
+        cold. Launcher "hand" sets no variables: the arguments tell the ranks everything.
+        """
         self.size = ranks
         self.launcher = launcher
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
@@ -265,23 +266,23 @@ class Run:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                # A run that was started in the background hands down an ignored SIGINT.
+                # A run that was started in the background passes on an ignored SIGINT.
                 preexec_fn=heed_interrupts,
             )
         )
 
     @property
     def folder(self) -> Path:
-        """What the ranks know as RANKS_FOLDER."""
+        """The folder that the ranks know as RANKS_FOLDER."""
         return self._folder
 
     def reported(self, rank: int) -> Any:
-        """What the rank has reported so far, or None."""
+        """Returns the rank's latest report, or None."""
         path = self._folder / f"report-{rank}.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def wait_for_reports(self, ranks: Sequence[int], within_s: float = 180.0) -> None:
-        """Returns when all these ranks have reported something."""
+        """Waits until all these ranks have reported something."""
         end = time.monotonic() + within_s
         while not all(self.reported(rank) is not None for rank in ranks):
             assert time.monotonic() < end, f"no report from all of {list(ranks)}:\n{self._collect().text()}"
@@ -294,11 +295,11 @@ class Run:
         return self.processes[rank].pid
 
     def so_far(self) -> Outcome:
-        """What is there now, for a message."""
+        """Returns the results so far, for a message."""
         return self._collect()
 
     def finish(self, deadline_s: float = 300.0) -> Outcome:
-        """Waits for all; whoever is late is killed, and the test fails."""
+        """Waits for all ranks. Kills late ones, and then fails the test."""
         end = time.monotonic() + deadline_s
         late = False
         for process in self.processes:
@@ -314,7 +315,7 @@ class Run:
         return outcome
 
     def _ask_where_they_are(self) -> None:
-        """Lets Python's fault handler print each late rank's threads."""
+        """Makes Python's fault handler print the threads of each late rank."""
         late = [process for process in self.processes if process.poll() is None]
         for process in late if self.launcher != "mpirun" else []:
             process.send_signal(signal.SIGABRT)
@@ -344,7 +345,7 @@ class Run:
         for process in self.processes:
             if process.poll() is None or self.launcher != "mpirun":
                 try:
-                    os.killpg(process.pid, signal.SIGKILL)  # the session that we made, children too
+                    os.killpg(process.pid, signal.SIGKILL)  # the rank's own session, including children
                 except ProcessLookupError:
                     pass
             process.wait()
@@ -360,13 +361,13 @@ class Run:
 
 
 def run(program: str | Path, ranks: int, *, deadline_s: float = 300.0, **options: Any) -> Outcome:
-    """Starts, waits, and cleans up."""
+    """Starts the ranks, waits for them, and cleans up."""
     with Run(program, ranks, **options) as started:
         return started.finish(deadline_s)
 
 
 def report(value: Any, rank: int | None = None) -> None:
-    """Called inside a rank: leaves a JSON value for the test. A later report replaces an earlier one."""
+    """Call inside a rank: leaves a JSON value for the test. A later report replaces an earlier one."""
     import rdmacoll
 
     number = rdmacoll.rank() if rank is None else rank

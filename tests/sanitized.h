@@ -1,9 +1,9 @@
-// How much of what is exhaustive runs in suites that are many times slower. What the sanitizers
-// look for does not hide in the last of a thousand schedules; what the others look for may.
+// Reduces exhaustive tests in sanitized suites, which are many times slower. A sanitizer finds its
+// faults in few schedules. The other suites may need all of them.
 #pragma once
 
-// Of the sanitizers' libraries. Tests are compiled alike with and without them: it shows when the
-// program runs.
+// Functions of the sanitizers' libraries. Tests are compiled alike with and without sanitizers, so
+// this is known only at run time.
 extern "C" {
 [[gnu::weak]] void __asan_init();
 [[gnu::weak]] void __tsan_init();
@@ -13,7 +13,7 @@ namespace rdmacoll {
 
 inline const bool kSanitized = __asan_init != nullptr || __tsan_init != nullptr;
 
-// The seeds that random tests try.
+// The number of seeds that random tests try.
 inline unsigned seeds(unsigned all) { return kSanitized ? all / 8 : all; }
 // The largest world whose schedules are executed.
 inline const int kRanksMax = kSanitized ? 33 : 64;

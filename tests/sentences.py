@@ -1,4 +1,4 @@
-"""The sentences of comments and docstrings, for the test of how they begin."""
+"""Reads the sentences of comments and docstrings, for the test of their first words."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-# In sentences that begin so the reader learns the subject last. Questions may.
+# First words that put the subject last. Questions are allowed.
 _ASTRAY = re.compile(r"[\"'(`]*(?:What|Who|Whoever|Of|Where|That)\b", re.IGNORECASE)
 _DOCTEST = re.compile(r"^[ \t]*>>>.*(?:\n(?![ \t]*$).*)*", re.MULTILINE)
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n|\n[ \t]*(?=[-*] )")
 _ENDS = re.compile(r"(?:(?<=[.!?])|(?<=[.!?][)\"'`])) +(?=[\"'(`]*[A-Z])")
-# Literals are matched too, so that nothing in them is taken for a comment.
+# Literals are matched too, so that their contents are not taken for comments.
 _CPP = re.compile(
     r'"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'|//(?P<line>[^\n]*)|/\*(?P<block>(?:.|\n)*?)\*/'
 )
 
 
 def astray(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of each sentence that begins with What, Who, Whoever, Of, Where or That."""
+    """Yields line and text of each sentence that begins with one of the first words above."""
     text = path.read_text()
     blocks = (
         [*_docstrings(text), *_joined(_of_python(text), text)]
@@ -35,7 +35,7 @@ def astray(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of one comment or docstring. Paragraphs and items of lists begin new ones."""
+    """Returns the sentences of one comment or docstring. Paragraphs and list items begin new sentences."""
     found = []
     for paragraph in _PARAGRAPHS.split("\n" + _DOCTEST.sub("\n", text)):
         joined = " ".join(paragraph.split()).removeprefix("- ").removeprefix("* ")
@@ -66,7 +66,7 @@ def _of_cpp(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _joined(comments: Iterator[tuple[int, int, str]], text: str) -> Iterator[tuple[int, str]]:
-    """A comment goes on in the next line's, if it stands alone there, and in the same column."""
+    """Joins a comment with the next line's comment in the same column, if that line has no code."""
     lines = text.splitlines()
     first, place, block = 0, (-1, -1), ""
     for line, column, comment in comments:

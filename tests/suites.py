@@ -1,6 +1,7 @@
-"""The C++ suites: built one after the other in the background, at the lowest priority, from the first test
-on, since most Python tests leave a processor idle. Then those run there that keep no deadlines, and, once
-the Python tests are over, the others: beside the guest, which has one processor."""
+"""Builds and runs the C++ suites. Builds run one after another in the background, at the lowest priority,
+from the first test on. Most Python tests leave a processor idle. Suites without deadlines then run there. The
+others run after the Python tests, beside the guest, which has one processor.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +20,18 @@ from typing import Callable, TypeVar
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
-# A build's folder under build/, and what cmake is told for it, in the order of building.
+# A build's folder under build/, and its cmake options, in the order of building.
 OPTIONS = {
     "test": ("-DCMAKE_BUILD_TYPE=Release",),
     "sanitize": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=address;undefined"),
     "threads": ("-DCMAKE_BUILD_TYPE=Release", "-DRDMACOLL_SANITIZE=thread"),
 }
-# Where nothing depends on how soon it runs; and where deadlines are kept, the longest first.
+# Suites without deadlines, and suites with deadlines, the longest first.
 PATIENT = ("sim", "verbs_sim", "unit")
 PUNCTUAL = ("conformance", "multiprocess")
-# GoogleTest's own skips that are allowed: name -> why.
+# Allowed skips of GoogleTest: name -> reason.
 ALLOWED_SKIPS: dict[str, str] = {}
-LIMIT_S = 1800  # without a line of output: beside other load all takes longer
+LIMIT_S = 1800  # limit of a silence in the output, long because of other load
 _PASSED = re.compile(r"^\[ RUN      \] |^\[       OK \] |^\[-+\] ")
 
 
@@ -39,7 +40,7 @@ def cores() -> int:
 
 
 def judge(suite: str, text: str) -> None:
-    """Raises AssertionError where a suite ran nothing, or skipped a test without leave."""
+    """Raises AssertionError if a suite ran no test, or skipped a test that may not be skipped."""
     assert re.search(r"[1-9]\d* tests? from", text), f"{suite}: no test ran\n{text[-12000:]}"
     skipped = set(re.findall(r"\[  SKIPPED \] ([\w./]+)", text))
     assert skipped <= set(ALLOWED_SKIPS), f"{suite}: skipped without leave: {skipped}"
@@ -53,8 +54,9 @@ def settle(future: Future[T], work: Callable[[], T]) -> None:
 
 
 class Builds:
-    """Builds `folders`, and runs the suites of those in `to_run`. `wait` gives a folder's path when it is
-    built; `wait_for_suites` returns when all of its suites have passed."""
+    """Builds `folders`, and runs the suites of the folders in `to_run`. `wait` returns a folder's path when
+    it is built. `wait_for_suites` returns when all suites of a folder have passed.
+    """
 
     def __init__(self, folders: set[str], to_run: set[str], beside_guest: bool) -> None:
         self._results: dict[str, Future[Path]] = {name: Future() for name in OPTIONS if name in folders}
@@ -62,7 +64,7 @@ class Builds:
             (name, suite) for name in self._results if name in to_run for suite in (*PUNCTUAL, *PATIENT)
         ]
         self._passed: dict[tuple[str, str], Future[None]] = {one: Future() for one in suites}
-        # Deadlines are kept where nobody waits for a processor.
+        # Suites with deadlines need processors without other load.
         self._at_once = 1 if beside_guest else cores()
         self._is_calm = threading.Event()
         self._lock = threading.Lock()
@@ -71,20 +73,20 @@ class Builds:
         threading.Thread(target=self._run, daemon=True).start()
 
     def wait(self, folder: str) -> Path:
-        """Raises AssertionError with the compiler's words."""
+        """Waits for the build. Raises AssertionError with the compiler's output."""
         return self._results[folder].result()
 
     def wait_for_suites(self, folder: str) -> None:
-        """Raises AssertionError with the words of the first suite that failed."""
+        """Waits for the suites. Raises AssertionError with the output of the first failed suite."""
         for suite in (*PUNCTUAL, *PATIENT):
             self._passed[folder, suite].result()
 
     def let_punctual_run(self) -> None:
-        """No other test that keeps deadlines runs from now on."""
+        """Call when no other test with deadlines will run."""
         self._is_calm.set()
 
     def stop(self) -> None:
-        """Ends what is being built, with all its compilers, or runs."""
+        """Ends running builds, with their compilers, and running suites."""
         with self._lock:
             self._stopped = True
             self._is_calm.set()
@@ -121,7 +123,7 @@ class Builds:
         judge(suite, self._call(*before, program))
 
     def _call(self, *command: str) -> str:
-        """The lines of the command's output but those of tests that pass, if its exit code is 0."""
+        """Returns the command's output without lines of passing tests. Fails if its exit code is not 0."""
         with self._lock:
             assert not self._stopped, "the run ended before the suites were built and run"
             process = subprocess.Popen(
@@ -149,7 +151,7 @@ class Builds:
 
 
 def _read(process: subprocess.Popen[str]) -> tuple[list[str], bool]:
-    """The output of a process until its end, and whether it was killed for a silence of LIMIT_S."""
+    """Returns the process's output until its end, and whether it was killed after LIMIT_S without output."""
     lines: list[str] = []
     heard = [time.monotonic()]
     has_ended, is_late = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The checks of a change beside the Python tests; each is a part of `make test`."""
+"""Checks of a change beside the Python tests. Each is a part of `make test`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suites import ROOT
 
 
 def check(*command: str | Path) -> None:
-    """Runs a command in the tree's root; its output is the failure's message."""
+    """Runs a command in the tree's root. On failure the command's output is the message."""
     result = subprocess.run(
         [str(part) for part in command],
         cwd=ROOT,
@@ -21,7 +21,7 @@ def check(*command: str | Path) -> None:
         timeout=900,
         errors="replace",
     )
-    text = result.stderr + result.stdout  # what failed last: a report shows an end of it
+    text = result.stderr + result.stdout  # stdout last, since a report shows only the end
     assert result.returncode == 0, (
         f"{' '.join(map(str, command))}: exit code {result.returncode}\n{text[-12000:]}"
     )

@@ -1,4 +1,4 @@
-"""Documents: links, commands, settings and messages that they name are there."""
+"""Documents: the links, commands, settings and messages that they name exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from test_tidy import CPP, ROOT, cpp_files, relative, tracked
 
 from rdmacoll.cli.main import commands
 
-# Measurements are history: they name what was there on their day.
+# Measurements are history: they name things of their day.
 FOR_USERS = [
     path
     for path in tracked("README.md", "docs/*.md", "benchmarks/*.md")
@@ -23,8 +23,8 @@ PLAIN = [
     *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
 ]
 NO_SETTINGS = {"RDMACOLL_TEST_DEVICE"}  # variables of tests
-WORDS_MAX = 25  # of a sentence
-# In sentences that begin so the reader learns the subject last.
+WORDS_MAX = 25  # in one sentence
+# First words that put the subject last.
 _ASTRAY = re.compile(r"(?:What|Who|Whoever|Of|Where|That)\b")
 
 
@@ -78,7 +78,7 @@ def test_every_command_and_setting_of_a_page_exists(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PLAIN, ids=relative)
 def test_sentences_are_short_and_begin_with_their_subjects(path: Path) -> None:
-    """A list of names in code counts as one word, and a colon ends a sentence."""
+    """A list of names in code counts as one word. A colon ends a sentence."""
     assert list(_unclear(path.read_text())) == []
 
 
@@ -117,7 +117,7 @@ def test_titles_of_troubleshooting_are_parts_of_messages() -> None:
     titles = re.findall(r"^### `(.*)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
     assert titles
     sources = [*cpp_files(), *(ROOT / "rdmacoll").rglob("*.py")]
-    # Texts that follow each other in the source are one in the message.
+    # Adjacent string literals of the source are one text in the message.
     told = "\n".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in sources)
     missing = [title for title in titles if title not in told]
     assert not missing, missing

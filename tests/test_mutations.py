@@ -1,4 +1,4 @@
-"""Planted bugs: tests see each one of RDMA and of parameter servers, the simulator each one of the engine."""
+"""Planted bugs: tests detect those of RDMA and parameter servers, and the simulator those of the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from suites import ROOT, cores
 FOLDER = ROOT / "build" / "mutations"
 TREE = FOLDER / "tree"
 BUILD = TREE / "build" / "release"
-# What is copied, and what is built of it.
+# The sources that are copied and built.
 SOURCES = (
     "CMakeLists.txt",
     "cpp",
@@ -27,21 +27,21 @@ SOURCES = (
     "tests/unit/*.h",
     "tests/verbs_sim",
 )
-# Of the RDMA transport and of parameter servers: what a patch is built into, and which of its tests run.
+# For RDMA and parameter servers: the patched program, and the tests that run for a patch.
 PROGRAM = "conformance_tests"
 TESTS = {"rdma": "Rdma*:*/verbs_*", "ps": "*/ParameterServer*"}
-# Of the engine: the library that the command line steps.
+# For the engine: the library that the command line steps.
 LIBRARY = "rdmacoll"
-# A hang is a failure too, and most say so themselves after a minute.
+# A hang is a failure too. Most hanging tests fail on their own after a minute.
 RUN_TIMEOUT_S = 300
 
-# With this base the cache of the compiler finds what was built elsewhere.
+# With this base the compiler cache also finds objects of other build folders.
 ENVIRONMENT = {
     **os.environ,
     "CCACHE_BASEDIR": str(TREE),
     "CCACHE_NOHASHDIR": "1",
     "PYTHONPATH": str(TREE),
-    # Patches are for the copy, not for the repository around it.
+    # git applies patches to the copy, not to the repository around it.
     "GIT_CEILING_DIRECTORIES": str(FOLDER),
 }
 
@@ -55,7 +55,7 @@ def title(patch: Path) -> str:
 
 
 def seeds_of(patch: Path) -> int:
-    """Within how many seeds the simulator has to find it."""
+    """Returns the number of seeds within which the simulator must find the bug."""
     found = re.search(r"^Found within (\d+) seeds?\.$", patch.read_text(), re.MULTILINE)
     assert found, f"{patch.name} does not say within how many seeds it is found"
     return int(found[1])
@@ -90,7 +90,7 @@ def build(target: str) -> None:
 
 
 def run_tests(kind: str) -> tuple[bool, str]:
-    """Whether the tests pass, and the end of what they print."""
+    """Returns whether the tests pass, and the end of their output."""
     try:
         result = call(
             BUILD / PROGRAM,
@@ -105,7 +105,7 @@ def run_tests(kind: str) -> tuple[bool, str]:
 
 
 def run_simulator(seeds: int) -> list[str]:
-    """What the first seeds that fail say."""
+    """Returns the messages of the first failing seeds."""
     answer = FOLDER / "faults.json"
     answer.unlink(missing_ok=True)
     command = (sys.executable, "-m", "rdmacoll.cli.main", "sim", "faults")
@@ -116,12 +116,12 @@ def run_simulator(seeds: int) -> list[str]:
 
 
 def is_kept(path: Path) -> bool:
-    """Not what was built, or is kept from a run."""
+    """Returns false for build products and for files that a run leaves."""
     return path.is_file() and "__pycache__" not in path.parts and path.parent.name != "lib"
 
 
 def copy_sources() -> None:
-    """Files that are equal keep their time, so that little is built again."""
+    """Copies the sources. Unchanged files keep their time, so that little is rebuilt."""
     for source in (found for name in SOURCES for found in sorted(ROOT.glob(name))):
         wanted = [source] if source.is_file() else [path for path in source.rglob("*") if is_kept(path)]
         for path in wanted:
@@ -136,7 +136,7 @@ def copy_sources() -> None:
 
 
 class Planted:
-    """The copy of the tree with a planted bug, built."""
+    """A built copy of the tree with a planted bug."""
 
     def __init__(self, patch: Path, target: str) -> None:
         self.patch, self.target = patch, target
@@ -152,7 +152,7 @@ class Planted:
 
 @pytest.fixture(scope="module")
 def tested() -> None:
-    """A copy of the tree whose tests pass as it is."""
+    """A copy of the tree whose tests pass without a planted bug."""
     copy_sources()
     build(PROGRAM)
     for kind in TESTS:
@@ -162,7 +162,7 @@ def tested() -> None:
 
 @pytest.fixture(scope="module")
 def simulated() -> None:
-    """A copy of the tree in which the simulator finds nothing."""
+    """A copy of the tree in which the simulator finds no bug."""
     copy_sources()
     build(LIBRARY)
     found = run_simulator(max(seeds_of(patch) for patch in patches("engine")))

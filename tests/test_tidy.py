@@ -1,4 +1,4 @@
-"""The shape of the tree: who may include whom, who reads the environment, how long files are."""
+"""The shape of the tree: includes, access to the environment, and the length of files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BELOW = {"base", "memory"}
 _AGREEMENT = {"base", "collectives", "operation"}
 _EXECUTION = _BELOW | {"transport", "compute", "collectives", "operation", "agreement"}
 _ENGINE = _EXECUTION | {"bootstrap", "execution"}
-# The include law: what each folder of cpp/ may include beside itself.
+# The include law: the other folders that each folder of cpp/ may include.
 MAY_INCLUDE = {
     "base": set(),
     "memory": _BASE,
@@ -38,7 +38,7 @@ MAY_INCLUDE = {
     "tensorflow": {"api"},
 }
 
-# The rooms of rdmacoll/, from the lowest to the highest: each may import what stands before it.
+# The rooms of rdmacoll/, from the lowest to the highest. Each may import the rooms before it.
 ROOMS = (
     ("errors", "version"),
     ("_base",),
@@ -58,23 +58,23 @@ ROOMS = (
     ("benchmarks",),
     ("cli",),
 )
-# Modules of rdmacoll/engine that every room may import: they are values, and import no room above them.
+# Modules of rdmacoll/engine that every room may import. They are values and import no higher room.
 VALUES = {"errors", "operators", "process_set"}
-# Headers of other systems and who may include them; all others are for nobody.
+# Headers of other systems, and the files that may include them. Other files may not.
 SYSTEM_HEADERS_OF: dict[str, set[str]] = {
     "ucontext.h": set(),
-    # Types alone: librdmacoll.so loads where there is no libibverbs.
+    # Only its types are used: librdmacoll.so loads without libibverbs.
     "infiniband/verbs.h": {"cpp/transport/rdma/libibverbs.h"},
     "cuda.h": set(),
     "mpi.h": set(),
 }
-# Headers of our own that belong to few files: they bring such a system header along.
+# Our own headers that include such a system header, and the only files that may include them.
 PRIVATE_HEADERS = {"transport/rdma/libibverbs.h": "cpp/transport/rdma/libibverbs"}
 
 READS_THE_ENVIRONMENT = {"cpp/base/config.cc", "rdmacoll/_start/bootstrap.py"}
 
 LINES_MAX = 400
-# Longer files, and why they are one.
+# Longer files, and the reason for each.
 LONGER: dict[str, str] = {
     "cpp/api/rdmacoll_c.h": "the C interface: one table, with what is in it",
     "rdmacoll/_abi/library.py": "one class: the functions of the C interface, as Python calls them",
@@ -89,7 +89,7 @@ SUBJECT_FIRST_IN = ("cpp/tensorflow", "rdmacoll/keras", "rdmacoll/ops", "rdmacol
 COLUMNS_OF_DOCUMENTS = 120
 LINES_OF_DOCUMENTS = {"README.md": 120, "ARCHITECTURE.md": 200, "docs/internals/*.md": 150}
 CELL_MAX = 200  # characters in a cell of a table
-# Documents that name places in the tree, which have to be there.
+# Documents that name places in the tree. These places must exist.
 MAPS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/internals/*.md")
 
 
@@ -98,7 +98,7 @@ def cpp_files() -> list[Path]:
 
 
 def tracked(*patterns: str) -> list[Path]:
-    """Files of the tree, new ones too, without what git ignores."""
+    """Returns tracked and new files of the tree that match, without ignored files."""
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
         cwd=ROOT,
@@ -171,7 +171,7 @@ def room_of(module: str) -> str:
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of the package that a file imports, wherever it does so."""
+    """Returns the modules of the package that a file imports, at any place."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -215,7 +215,7 @@ def test_the_environment_is_read_in_two_files_only() -> None:
         for path in [*cpp_files(), *(ROOT / "rdmacoll").rglob("*.py")]
         if any(pattern.search(line) for line in _code_lines(path))
     }
-    # launch.py is pure: it takes the variables as a mapping of that name.
+    # launch.py is pure: it takes the variables as a mapping called `environ`.
     assert found - {"rdmacoll/_start/launch.py"} <= READS_THE_ENVIRONMENT, found
     assert "os.environ" not in (ROOT / "rdmacoll/_start/launch.py").read_text()
 
@@ -315,7 +315,7 @@ def test_it_is_seen_how_sentences_begin(tmp_path: Path) -> None:
 
 
 def test_lines_of_documents_fit_the_page() -> None:
-    """Rows of tables, code and the targets of links excepted."""
+    """Excludes rows of tables, code and the targets of links."""
     long = [
         f"{relative(path)}:{number}: {len(line)} columns: {line[:60]}"
         for path in tracked("*.md")
@@ -357,7 +357,7 @@ def test_places_that_documents_name_exist() -> None:
 
 
 def _prose(markdown: str) -> list[str]:
-    """The lines, those of tables and of code empty, links without their targets."""
+    """Returns the lines. Lines of tables and of code are empty, and links have no targets."""
     lines, in_code = [], False
     for line in markdown.splitlines():
         is_fence = line.lstrip().startswith("```")
@@ -368,7 +368,7 @@ def _prose(markdown: str) -> list[str]:
 
 
 def test_the_tree_speaks_of_nothing_but_the_project() -> None:
-    # Written in pieces, so that this file does not find itself.
+    # The words are split, so that this file does not match itself.
     words = ["/ho" + "me/", "/wo" + "rk/", "/ro" + "ot/", "TO" + "DO", "FIX" + "ME", "XX" + "X"]
     pattern = re.compile("|".join(words))
     own = [path for path in tracked() if path.suffix not in (".json", ".png", ".seed")]

@@ -1,4 +1,4 @@
-"""Planted bugs of training, in Python: the test that a patch names sees each of them."""
+"""Planted bugs of training, in Python: the test that a patch names detects each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATCHES = sorted((ROOT / "tests" / "mutations" / "training").glob("*.patch"))
 
 
 def finder_of(patch: Path) -> str:
-    """The second paragraph of a patch: "Found by tests/python/test_x.py::test_y."."""
+    """Returns the test in the second paragraph of a patch: "Found by tests/python/test_x.py::test_y."."""
     found = re.search(r"^Found by (tests/\S+)\.$", patch.read_text(), re.MULTILINE)
     assert found, f"{patch.name} does not say which test finds it"
     return found[1]
@@ -29,13 +29,15 @@ def test_the_test_that_a_patch_names_is_there(patch: Path) -> None:
 
 
 def run_finder(finder: str, tree: Path, *patches: Path) -> tuple[int, str]:
-    """In a copy of the tree with these patches: pytest's exit status, and the end of what it prints."""
+    """Runs a test in a copy of the tree with these patches. Returns pytest's exit status and the end of its
+    output.
+    """
     for name in ("rdmacoll", "tests"):
         left_out = shutil.ignore_patterns("__pycache__", "lib", "mutations")
         shutil.copytree(ROOT / name, tree / name, ignore=left_out)
     (tree / "rdmacoll" / "lib").symlink_to(ROOT / "rdmacoll" / "lib")
     shutil.copy(ROOT / "pyproject.toml", tree)
-    # Patches are for the copy, not for a repository around it.
+    # git applies patches to the copy, not to a repository around it.
     environ = {**os.environ, "PYTHONPATH": str(tree), "GIT_CEILING_DIRECTORIES": str(tree.parent)}
     for patch in patches:
         subprocess.run(["git", "apply", str(patch)], cwd=tree, env=environ, check=True, timeout=60)

@@ -1,9 +1,9 @@
-"""Processes that find modules imported: forked from one that has imported them and done nothing else.
+"""Starts processes in which modules are already imported, by forking a process that has only imported them.
 
-For ranks that is TensorFlow: its import takes 3 s of a processor, most of what a rank costs in these tests,
-and starts no thread. So a process that is forked after it is as good as one that has just imported it. mpirun
-starts its own ranks, and ranks of other libraries, or with variables that an import reads, are started cold.
-For command lines it is `rdmacoll.cli.main`, half a second.
+Ranks import TensorFlow. The import is most of a rank's cost in these tests, and it starts no thread. So a
+process that is forked after the import equals a process that has just imported it. Three kinds of ranks are
+started cold: those of mpirun, those of other libraries, and those with variables that an import reads.
+Command lines import `rdmacoll.cli.main`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, BinaryIO
 
-# Forked processes may have other values of variables that begin so.
+# Forked processes may have other values of variables with these prefixes.
 _OWN = ("RDMACOLL_", "TF_RDMA_", "RANKS_", "PYTEST_")
 _MESSAGE_BYTES = 1 << 17
 _START_S = 300.0
 
 
 class Forked:
-    """A forked process, with what is used of a `subprocess.Popen`."""
+    """A forked process, with the used part of `subprocess.Popen`."""
 
     def __init__(self, parent: Parent, pid: int) -> None:
         self.pid = pid
@@ -41,15 +41,16 @@ class Forked:
         return self._parent.codes[self.pid]
 
     def poll(self) -> int | None:
-        """The exit code, as `subprocess` has it, or None."""
+        """Returns the exit code, as in `subprocess`, or None."""
         while self.returncode is None and self._parent.hear(0.0):
             pass
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises `subprocess.TimeoutExpired`."""
+        """Returns the exit code. Raises `subprocess.TimeoutExpired`."""
         while self.returncode is None:
-            if not self._parent.hear(timeout):  # others' ends begin it anew; they are few
+            if not self._parent.hear(timeout):  # messages of other processes restart the timeout; they are
+                # few
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return self.returncode
 
@@ -59,8 +60,9 @@ class Forked:
 
 
 class Parent:
-    """The process that has imported `modules`. own: prefixes of more variables of which forked ones may have
-    other values."""
+    """The process that has imported `modules`. own: prefixes of further variables whose values may differ in
+    forked processes.
+    """
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class Parent:
         atexit.register(self.close)
 
     def start(self, arguments: Sequence[str], environ: Mapping[str, str], output: BinaryIO) -> Forked:
-        """Runs a program, with its arguments, here and in a session of its own."""
+        """Runs a program with its arguments in this folder and a new session."""
         names = self._environ.keys() | environ.keys()
         others = {name for name in names if self._environ.get(name) != environ.get(name)}
         others = {name for name in others if not name.startswith(self._own)}
@@ -102,7 +104,7 @@ class Parent:
         return Forked(self, self._started.pop())
 
     def hear(self, timeout_s: float | None) -> bool:
-        """Takes one message, that a rank was started or that it has ended; False if none came in time."""
+        """Takes one message: a rank has started or ended. Returns False if none came in time."""
         if not select.select([self._channel], [], [], timeout_s)[0]:
             return False
         message = self._channel.recv(_MESSAGE_BYTES)
@@ -119,7 +121,7 @@ class Parent:
 
 
 def program(channel_fd: int) -> CodeType:
-    """In the parent: forks processes until the tests end. Returns in each of these its program."""
+    """Call in the parent: forks processes until the tests end. Returns in each of them with its program."""
     import numpy as np
 
     with socket.socket(fileno=channel_fd) as channel, selectors.DefaultSelector() as selector:
@@ -132,7 +134,7 @@ def program(channel_fd: int) -> CodeType:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environ"])
-    np.random.seed()  # Python's own generator knows forks, numpy's does not
+    np.random.seed()  # Python's generator reseeds itself in forks, and numpy's does not
     sys.argv = request["arguments"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     sys.modules["__main__"].__file__ = sys.argv[0]
@@ -140,10 +142,10 @@ def program(channel_fd: int) -> CodeType:
 
 
 def _fork(channel: socket.socket, selector: selectors.BaseSelector) -> tuple[Any, int]:
-    """Returns in the forked processes: the request, and the descriptor for their output."""
+    """Returns only in forked processes, with the request and the descriptor for their output."""
     while True:
         for key, _ in selector.select():
-            if key.data is not None:  # one has ended
+            if key.data is not None:  # a process has ended
                 _, status = os.waitpid(key.data, 0)
                 selector.unregister(key.fd)
                 os.close(key.fd)

@@ -1,5 +1,4 @@
-// What stands in the simulated hosts: adapters as ports, GIDs and limits show them, and their
-// state.
+// The adapters of simulated hosts: their ports, GIDs, limits and state.
 #pragma once
 
 #include <cstddef>
@@ -19,23 +18,24 @@ struct AdapterModel {
   std::size_t lockable_bytes = std::numeric_limits<std::size_t>::max();  // RLIMIT_MEMLOCK
 };
 
-// Host and number make every address its own. Soft-RoCE: both GIDs are RoCE v2, link-local first.
+// Host and number make every address unique. Soft-RoCE: both GIDs are RoCE v2, link-local first.
 AdapterModel soft_roce(int host, int number = 0);
-// As an mlx5: four GIDs, link-local and IPv4 as v1 and as v2.
+// Like an mlx5: four GIDs, link-local and IPv4, each as v1 and as v2.
 AdapterModel ethernet(int host, int number = 0);
-// As an mlx5 on InfiniBand: PKEY index 0 is a limited membership, the default one is at index 1.
-// LIDs begin anew in every subnet.
+// Like an mlx5 on InfiniBand: PKEY index 0 is a limited membership, and index 1 is the default one.
+// LIDs start anew in every subnet.
 AdapterModel infiniband(int host, int number = 0, int subnet = 0);
 
 struct Adapter {
   AdapterModel model;
   int host = 0;
-  std::vector<bool> is_up;          // by position of the port
+  std::vector<bool> is_up;          // by the port's position
   bool is_broken = false;           // device fatal
-  bool is_gone = false;             // taken out of the machine
-  uint32_t next_queue_pair = 0x11;  // the same on all: numbers are unique on an adapter only
+  bool is_gone = false;             // removed from the machine
+  uint32_t next_queue_pair = 0x11;  // equal on all adapters, since numbers are unique only within
+                                    // an adapter
 
-  // Null when there is none of that number.
+  // Returns null if there is no port of that number.
   const rdma::PortFacts* port(int number) const;
   bool is_port_up(int number) const;
 };

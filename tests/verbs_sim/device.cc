@@ -31,7 +31,8 @@ Status SimDevice::register_memory(std::byte* memory, std::size_t bytes,
     return {Code::failed, cat("registering ", bytes, " bytes on ", facts_.name, " beside ",
                               locked_bytes_, " others: ", std::strerror(error))};
   }
-  // A local key is never a remote one, and none comes twice: a mix-up or a stale one shows.
+  // Local and remote keys never coincide, and no key is used twice. So a mixed-up or stale key
+  // shows.
   next_key_ += 2 + 2 * static_cast<uint32_t>(fabric_.below(8));
   auto made = std::make_unique<SimRegistration>(*this, memory, bytes,
                                                 rdma::MemoryKeys{next_key_, next_key_ + 1});
@@ -124,7 +125,7 @@ Status SimDevice::create_queue_pair(const rdma::QueuePairLimits& limits, int por
 
 void SimDevice::remove(SimQueuePair& queue_pair) {
   std::erase(queue_pairs_, &queue_pair);
-  // Libraries of hardware clean the completion queue, soft-RoCE's leaves what is in it.
+  // Hardware libraries clean the completion queue. soft-RoCE's library leaves its entries.
   if (facts_.is_software) return;
   std::erase_if(completions_, [&](const QueuedCompletion& completion) {
     return completion.shown.queue_pair == queue_pair.local().queue_pair;
@@ -167,7 +168,7 @@ std::size_t SimDevice::poll(std::span<rdma::Completion> into, Status& status) {
   for (; count < into.size() && !completions_.empty(); ++count) {
     const QueuedCompletion& completion = completions_.front();
     into[count] = completion.shown;
-    // A queue pair may be gone and its completions still here.
+    // The queue pair may be destroyed while its completions are still here.
     SimQueuePair* queue_pair = find_queue_pair(completion.shown.queue_pair);
     if (queue_pair != nullptr) queue_pair->give_back(completion);
     completions_.pop_front();
@@ -177,7 +178,7 @@ std::size_t SimDevice::poll(std::span<rdma::Completion> into, Status& status) {
 
 Status SimDevice::arm() {
   RC_RETURN_IF_ERROR(gone());
-  // What comes between the user's last poll and this call announces itself to nobody.
+  // An arrival between the user's last poll and this call makes no event.
   if (fabric_.chance(fabric_.policy_.step_at_arm)) fabric_.step();
   is_armed_ = true;
   if (fabric_.chance(fabric_.policy_.event_spurious)) {

@@ -30,11 +30,11 @@ class SimRegistration final : public rdma::Registration {
   const rdma::MemoryKeys keys_;
 };
 
-// A completion, and which requests it gives back when it is polled.
+// A completion, and the requests that its poll gives back.
 struct QueuedCompletion {
   rdma::Completion shown;
   bool is_send = false;
-  uint64_t request = 0;  // the number of the request: all up to it are given back
+  uint64_t request = 0;  // all requests up to this number are given back
 };
 
 class SimDevice final : public rdma::Device {
@@ -65,7 +65,7 @@ class SimDevice final : public rdma::Device {
   void remove(SimQueuePair& queue_pair);
   void remove(SimRegistration& registration);
   SimQueuePair* find_queue_pair(uint32_t number) const;
-  // Null when the key is not (or no longer) one of this device.
+  // Returns null if the key is not a current key of this device.
   const SimRegistration* find_remote(uint32_t key) const;
   void check_local(const rdma::Sge& piece) const;
   Status gone() const;

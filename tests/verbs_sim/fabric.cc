@@ -118,7 +118,7 @@ bool SimFabric::step() {
   }
   for (std::size_t i = turns.size(); i > 1; --i) std::swap(turns[i - 1], turns[below(i)]);
   for (const auto& [queue_pair, direction] : turns) {
-    // An earlier turn may have broken it.
+    // An earlier turn may have broken the queue pair.
     if (queue_pair->has_work(direction)) queue_pair->act(direction);
   }
   return is_under_way;
@@ -157,8 +157,8 @@ bool SimFabric::reaches(const SimQueuePair& from, const SimQueuePair& to) const 
   if (!from.path_.needs_grh) {
     return same_subnet(near, far) && from.remote_.lid != 0 && from.remote_.lid == far.lid;
   }
-  // The far end takes packets of one kind (RoCE v1 is not v2) and of the one source only that it
-  // was connected to.
+  // The far end accepts packets of one kind only (RoCE v1 is not v2), and only from the source that
+  // it was connected to.
   const rdma::GidFacts* source = gid_at(near, from.path_.gid_index);
   const rdma::GidFacts* target = gid_at(far, to.path_.gid_index);
   return target->type == source->type && target->gid == from.remote_.gid &&

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kFlushed = rdma::kFlushed;
 
-bool breaks(Host& host) {  // what is posted now is flushed
+bool breaks(Host& host) {  // later posts are flushed
   return host.post_send(99, 0, 8);
 }
 
@@ -139,7 +139,7 @@ TEST(VerbsSimFailures, with_a_clock_a_dead_peer_takes_the_time_of_the_path) {
   pair.path.timeout = 17;
   pair.path.retries = 6;
   pair.connect();
-  pair.right().queue_pair.reset();  // as good as dead
+  pair.right().queue_pair.reset();  // like a dead peer
   ASSERT_TRUE(pair.left().post_write(1, 0, 8, pair.right(), 0));
   EXPECT_FALSE(pair.fabric.run(2000));
   clock.advance(3700 * kMillisecond);
@@ -317,7 +317,7 @@ TEST(VerbsSimFailures, fail_flushes_everything_in_order_and_what_had_arrived_may
     pair.connect();
     for (uint64_t i = 0; i < 4; ++i) {
       ASSERT_TRUE(pair.right().post_receive(i, 0, 64) && pair.left().post_receive(i, 0, 64));
-      // Those without a signal are flushed with a completion, too.
+      // Unsignalled requests are flushed with a completion, too.
       ASSERT_TRUE(pair.left().post_send(10 + i, 0, 64, i % 2 == 1));
     }
     for (uint64_t i = 0; i < seed % 20; ++i) pair.fabric.step();

@@ -32,7 +32,7 @@ struct HostOptions {
   std::size_t memory_bytes = 4096;
 };
 
-// Members in the order in which they are made; they are destroyed in the reverse one.
+// Members in the order of creation. They are destroyed in reverse order.
 struct Host {
   std::vector<std::byte> memory;
   std::unique_ptr<rdma::Device> device;
@@ -140,7 +140,7 @@ struct Pair {
   }
   Host& left() { return hosts[0]; }
   Host& right() { return hosts[1]; }
-  // Steps until nothing is under way, and polls one side. Its polls step as well.
+  // Steps until nothing is under way, then polls one side. Its polls may step as well.
   std::vector<Completion> finish(Host& host) {
     EXPECT_TRUE(fabric.run());
     return host.poll();

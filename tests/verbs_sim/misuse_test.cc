@@ -1,4 +1,4 @@
-// What verbs forbid to their users ends the program and says what it was.
+// If a user violates the rules of the verbs, the program ends and names the violation.
 #include "verbs_sim/fixture.h"
 
 namespace rdmacoll::verbs_sim {
@@ -20,7 +20,7 @@ TEST(VerbsSimMisuseDeathTest, memory_outside_a_registration) {
   piece.local_key = host.keys().remote;
   EXPECT_DEATH(post_pieces(host, {piece}), "not in the registration");
   EXPECT_DEATH(host.post_receive(1, 4090, 7), "not in the registration");
-  post_pieces(host, {host.piece(4090, 6)});  // to the last byte is right
+  post_pieces(host, {host.piece(4090, 6)});  // access up to the last byte is allowed
 }
 
 TEST(VerbsSimMisuseDeathTest, more_than_was_granted) {

@@ -3,7 +3,7 @@
 namespace rdmacoll::verbs_sim {
 namespace {
 
-// The status of one write from left to right.
+// Returns the status of one write from left to right.
 int status_of_a_write(Pair& pair, uint32_t bytes = 8) {
   EXPECT_TRUE(pair.left().post_write(1, 0, bytes, pair.right(), 0));
   const std::vector<Completion> found = pair.finish(pair.left());
@@ -29,7 +29,7 @@ TEST(VerbsSimPaths, infiniband_goes_by_lid_and_by_a_pkey_of_full_members) {
 
 TEST(VerbsSimPaths, another_subnet_needs_a_grh) {
   for (const bool needs_grh : {false, true}) {
-    // The same LID in both subnets: without a GRH the packet comes back to where it started.
+    // The same LID in both subnets: without a GRH the packet returns to its sender.
     Pair pair({}, {infiniband(0, 0, 0)}, {infiniband(0, 0, 1)});
     EXPECT_EQ(pair.left().queue_pair->local().lid, pair.right().queue_pair->local().lid);
     pair.path.needs_grh = needs_grh;
@@ -164,7 +164,7 @@ TEST(VerbsSimPaths, more_than_the_device_has_is_refused) {
 TEST(VerbsSimPaths, memory_beyond_the_limit_cannot_be_registered) {
   HostOptions small{soft_roce(0)};
   small.adapter.lockable_bytes = 5000;
-  Pair pair({}, small, {soft_roce(1)});  // 4096 are taken
+  Pair pair({}, small, {soft_roce(1)});  // 4096 bytes are locked already
   std::vector<std::byte> more(905);
   std::unique_ptr<rdma::Registration> registration;
   rdma::Device& device = *pair.left().device;

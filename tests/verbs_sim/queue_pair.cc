@@ -10,7 +10,7 @@ namespace rdmacoll::verbs_sim {
 namespace {
 
 constexpr uint32_t kPacketNumbers = 1 << 24;
-constexpr uint32_t kInlineBytesOfSoftRoce = 16;  // granted to those who ask for less
+constexpr uint32_t kInlineBytesOfSoftRoce = 16;  // granted to users that request less
 
 bool is_mtu(uint32_t bytes) { return bytes >= 256 && bytes <= 4096 && (bytes & (bytes - 1)) == 0; }
 
@@ -63,7 +63,7 @@ Status SimQueuePair::connect(const rdma::End& remote, const rdma::PathSettings& 
       remote.first_packet >= kPacketNumbers) {
     error = EINVAL;
   } else if (is_ethernet && !is_known) {
-    error = ENETUNREACH;  // its hardware address is asked for here
+    error = ENETUNREACH;  // the neighbour's hardware address is resolved here
   }
   if (error != 0) {
     return {Code::failed, cat("connecting queue pair ", local_.queue_pair, " of ",
@@ -77,8 +77,8 @@ Status SimQueuePair::connect(const rdma::End& remote, const rdma::PathSettings& 
 }
 
 void SimQueuePair::fail() {
-  if (state_ == State::error) return;  // acknowledged may be ahead of delivered: flushed
-  // What was delivered and not yet acknowledged may be either by now.
+  if (state_ == State::error) return;  // acknowledged may exceed delivered: those are flushed
+  // Delivered but unacknowledged sends may have either result.
   break_at(sends_acknowledged_ + fabric_.below(sends_delivered_ - sends_acknowledged_ + 1),
            rdma::kFlushed);
 }
@@ -98,7 +98,7 @@ std::size_t SimQueuePair::post_receives(std::span<const rdma::ReceiveRequest> re
     device_.check_local(request.piece);
     receives_.push_back(request);
   }
-  if (was_idle && has_work(kArrivals)) wake(kArrivals);  // broken: they are flushed
+  if (was_idle && has_work(kArrivals)) wake(kArrivals);  // broken: the receives are flushed
   return count;
 }
 
@@ -185,7 +185,7 @@ void SimQueuePair::gather(const Send& send, uint64_t at, std::span<std::byte> in
       continue;
     }
     const std::size_t part = std::min<std::size_t>(piece.bytes - at, into.size());
-    // Both ends may be in one buffer.
+    // Both ends may be in one buffer, so the ranges may overlap.
     std::memmove(into.data(), piece.address + at, part);
     into = into.subspan(part);
     at = 0;
@@ -195,7 +195,7 @@ void SimQueuePair::gather(const Send& send, uint64_t at, std::span<std::byte> in
 
 std::size_t SimQueuePair::hash_of(const Send& send) {
   std::size_t hash = 0;
-  if (send.request.is_inline) return hash;  // the user may have freed it
+  if (send.request.is_inline) return hash;  // the user may have freed the memory
   for (const rdma::Sge& piece : send.pieces) {
     const std::string_view view(reinterpret_cast<const char*>(piece.address), piece.bytes);
     hash = hash * 31 + std::hash<std::string_view>{}(view);

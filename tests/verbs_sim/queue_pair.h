@@ -1,8 +1,8 @@
 // One end of a simulated connection: requester, responder and their queues.
 //
-// Requests have numbers, from 0 on in the order of their posts. Of sends:
-//   given back <= acknowledged <= delivered <= posted,
-// and a request holds its entry and its memory until the completion that covers it was polled.
+// Requests are numbered from 0 on, in the order of their posts. For sends:
+//   given back <= acknowledged <= delivered <= posted.
+// A request holds its entry and its memory until the completion that covers it is polled.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ class SimQueuePair final : public rdma::QueuePair {
   friend class SimFabric;
 
   enum class State : uint8_t { init, ready, error };
-  // What goes on beside each other: sending, hearing of what was sent, showing what was received.
+  // Concurrent activities: sending, acknowledging, and completing receives.
   enum Direction : uint8_t { kWire, kAcknowledgements, kArrivals, kDirections };
 
   struct Send {
@@ -42,10 +42,10 @@ class SimQueuePair final : public rdma::QueuePair {
     std::vector<rdma::Sge> pieces;
     std::vector<std::byte> inlined;
     uint64_t bytes = 0;
-    std::size_t hash = 0;            // of the payload at the post
-    bool is_lost_with_path = false;  // its acknowledgement: a path that dies may take it along
+    std::size_t hash = 0;            // hash of the payload at the post
+    bool is_lost_with_path = false;  // the acknowledgement is lost if the path dies
   };
-  // A message that has begun to arrive: which parts are still missing, and where they land.
+  // A message that has begun to arrive: the missing parts and their target.
   struct Transfer {
     struct Part {
       uint64_t at = 0;
@@ -55,7 +55,7 @@ class SimQueuePair final : public rdma::QueuePair {
     uint64_t target = 0;
     uint64_t receive = 0;  // send: the number of the peer's receive
   };
-  // From send `at` on nothing was done: it fails with `status`, the rest is flushed.
+  // Nothing was done from send `at` on. This send fails with `status`, and the rest is flushed.
   struct Break {
     uint64_t at = 0;
     int status = rdma::kFlushed;
@@ -72,7 +72,7 @@ class SimQueuePair final : public rdma::QueuePair {
   bool has_receive() const { return receives_taken_ < receives_posted(); }
   bool is_soft() const { return device_.facts_.is_software; }
 
-  // ---- what the fabric drives (queue_pair_wire.cc) ----
+  // ---- driven by the fabric (queue_pair_wire.cc) ----
   bool has_work(Direction direction) const;
   bool is_due(Direction direction) const;
   void act(Direction direction);
@@ -81,7 +81,7 @@ class SimQueuePair final : public rdma::QueuePair {
   void land(SimQueuePair& peer);
   void finish(SimQueuePair& peer);
   bool may_write(const SimQueuePair& peer, uint64_t address, uint64_t bytes) const;
-  void refuse(SimQueuePair& peer, int status);  // the peer's end breaks as well
+  void refuse(SimQueuePair& peer, int status);  // breaks the peer's end as well
   void receive_too_small(SimQueuePair& peer);
   void receiver_not_ready();
   void wait_for_path();
@@ -114,18 +114,18 @@ class SimQueuePair final : public rdma::QueuePair {
   uint64_t sends_given_back_ = 0;
   uint64_t sends_acknowledged_ = 0;
   uint64_t sends_delivered_ = 0;
-  std::optional<Transfer> transfer_;  // of send(sends_delivered_)
+  std::optional<Transfer> transfer_;  // the transfer of send(sends_delivered_)
   std::optional<Break> break_;
 
   std::deque<rdma::ReceiveRequest> receives_;  // from receives_given_back_ on
   uint64_t receives_given_back_ = 0;
-  uint64_t receives_shown_ = 0;            // whose completions are in the queue
-  uint64_t receives_taken_ = 0;            // by a message
-  std::deque<rdma::Completion> arrivals_;  // of receives_shown_ and those behind it
+  uint64_t receives_shown_ = 0;            // receives whose completions are in the queue
+  uint64_t receives_taken_ = 0;            // receives that messages took
+  std::deque<rdma::Completion> arrivals_;  // completions of receives_shown_ and the later ones
 
   std::array<Due, kDirections> due_{};
   int rnrs_ = 0;                 // in a row
-  std::optional<Due> patience_;  // until when a path that does not answer is tried
+  std::optional<Due> patience_;  // the time until which an unanswered path is retried
 };
 
 }  // namespace rdmacoll::verbs_sim

@@ -1,4 +1,4 @@
-// What a queue pair does in the steps of the fabric: one small action a turn.
+// The actions of a queue pair in the fabric's steps: one small action per turn.
 #include <algorithm>
 #include <cerrno>
 
@@ -19,7 +19,7 @@ constexpr int kRnrRetriesExceeded = 13;
 
 constexpr uint8_t kForEver = 7;
 
-// The specification's table, which doubles every two values.
+// The specification's table: the time doubles every two values.
 Nanoseconds rnr_time(uint8_t timer) {
   if (timer == 0) return 655'360 * kMicrosecond;
   if (timer == 1) return 10 * kMicrosecond;
@@ -51,7 +51,7 @@ void SimQueuePair::wake(Direction direction) {
 
 void SimQueuePair::act(Direction direction) {
   fabric_.note(uint64_t{local_.queue_pair} << 8 | direction);
-  wake(direction);  // the next time; waiting for something sets another
+  wake(direction);  // the next turn; an action that waits sets another time
   switch (direction) {
     case kWire:
       return transfer();
@@ -97,7 +97,7 @@ bool SimQueuePair::begin(SimQueuePair& peer) {
     refuse(peer, kRemoteAccess);
     return false;
   } else if (message.request.kind == rdma::SendKind::write_with_immediate && !peer.has_receive() &&
-             fabric_.below(2) == 0) {  // otherwise it is noticed behind the last byte
+             fabric_.below(2) == 0) {  // otherwise the lack is found after the last byte
     receiver_not_ready();
     return false;
   }
@@ -106,7 +106,7 @@ bool SimQueuePair::begin(SimQueuePair& peer) {
   return true;
 }
 
-// Parts in random order: nobody may conclude from one byte that another is there.
+// Cuts a message into parts in random order: one byte's arrival must not imply another's.
 std::vector<SimQueuePair::Transfer::Part> SimQueuePair::cut(uint64_t bytes) {
   std::vector<Transfer::Part> parts;
   uint64_t pieces = 1 + fabric_.below(static_cast<uint64_t>(fabric_.policy_.pieces_max));
@@ -122,7 +122,7 @@ std::vector<SimQueuePair::Transfer::Part> SimQueuePair::cut(uint64_t bytes) {
 }
 
 bool SimQueuePair::may_write(const SimQueuePair& peer, uint64_t address, uint64_t bytes) const {
-  if (bytes == 0) return true;  // then nobody looks at the key
+  if (bytes == 0) return true;  // the key is not checked then
   const uint32_t key = send(sends_delivered_).request.remote_key;
   const SimRegistration* registration = peer.device_.find_remote(key);
   return registration != nullptr && registration->holds(address, bytes);
@@ -136,7 +136,7 @@ void SimQueuePair::land(SimQueuePair& peer) {
     return refuse(peer, kRemoteAccess);  // deregistered meanwhile
   }
   transfer_->parts.pop_back();
-  // Only now are these bytes read: memory that was used again too early shows.
+  // The bytes are read only now, so a too early reuse of the memory shows.
   gather(message, part.at, {reinterpret_cast<std::byte*>(address), part.bytes});
 }
 
@@ -144,7 +144,7 @@ void SimQueuePair::finish(SimQueuePair& peer) {
   Send& message = send(sends_delivered_);
   const rdma::SendKind kind = message.request.kind;
   if (kind == rdma::SendKind::write_with_immediate && !peer.has_receive()) {
-    transfer_.reset();  // it is written once more
+    transfer_.reset();  // the message is written once more
     return receiver_not_ready();
   }
   const bool was_idle = !peer.has_work(kArrivals);
@@ -174,7 +174,7 @@ void SimQueuePair::finish(SimQueuePair& peer) {
   if (was_acknowledged) wake(kAcknowledgements);
 }
 
-// ---- what goes wrong ----
+// ---- errors ----
 
 void SimQueuePair::refuse(SimQueuePair& peer, int status) {
   break_at(sends_delivered_, status);
@@ -182,7 +182,7 @@ void SimQueuePair::refuse(SimQueuePair& peer, int status) {
 }
 
 void SimQueuePair::receive_too_small(SimQueuePair& peer) {
-  // Soft-RoCE's pair of statuses, and the one of the specification.
+  // Soft-RoCE and the specification have different pairs of statuses.
   ++peer.receives_taken_;
   peer.arrivals_.push_back({.status = peer.is_soft() ? kLocalOperation : kLocalLength});
   refuse(peer, peer.is_soft() ? kRemoteOperation : kRemoteInvalid);
@@ -210,7 +210,7 @@ void SimQueuePair::wait_for_path() {
   if (path_.timeout == 0 || (is_soft() && path_.retries == kForEver)) return;
   const bool is_over = fabric_.clock_ != nullptr ? fabric_.now() >= patience_->time
                                                  : fabric_.step_ >= patience_->step;
-  // The first that was not acknowledged, delivered or not.
+  // The first unacknowledged send breaks, delivered or not.
   if (is_over) break_at(sends_acknowledged_, kRetriesExceeded);
 }
 
@@ -259,7 +259,7 @@ void SimQueuePair::complete(bool is_send, uint64_t number, rdma::Completion comp
   ++counters.completions;
   if (completion.status != 0) {
     ++(completion.status == rdma::kFlushed ? counters.flushed : counters.errors);
-    // Nothing else of a failed one says anything.
+    // Other fields of a failed completion have no meaning.
     completion.kind = static_cast<rdma::CompletionKind>(fabric_.below(3));
     completion.immediate = static_cast<uint32_t>(fabric_.below(1 << 30));
     completion.bytes = static_cast<uint32_t>(fabric_.below(1 << 30));

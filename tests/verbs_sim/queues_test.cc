@@ -19,7 +19,7 @@ TEST(VerbsSimQueues, a_full_send_queue_takes_what_fits) {
   EXPECT_EQ(pair.left().queue_pair->post_sends(chain, status), 0u);
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(pair.fabric.counters().fulls, 2u);
-  // An entry is free when its completion was polled, not when the send is over.
+  // An entry becomes free when its completion is polled, not when the send ends.
   EXPECT_TRUE(pair.fabric.run());
   EXPECT_FALSE(pair.left().post_send(1, 0, 8));
   EXPECT_EQ(pair.left().poll().size(), 8u);
@@ -87,7 +87,7 @@ TEST(VerbsSimQueues, an_armed_queue_makes_its_channel_readable_once) {
   EXPECT_EQ(pair.fabric.counters().events, 1u);
 }
 
-// Waits as an epoll loop does. False: asleep for ever, though something has come.
+// Waits like an epoll loop. Returns false if it would sleep for ever although something has come.
 bool waits_right(Pair& pair, bool polls_again) {
   Host& host = pair.left();
   for (;;) {

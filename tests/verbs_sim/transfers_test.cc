@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kSeeds = 200;
 
-// Both ends write, send and tell by immediates in a random mix; everything arrives in its order.
+// Both ends write, send and use immediates in a random mix. Everything must arrive in order.
 uint64_t exchange(uint64_t seed) {
   constexpr int kMessages = 60;
   constexpr uint32_t kSlot = 64;
@@ -166,7 +166,7 @@ TEST(VerbsSimTransfers, a_write_lands_in_parts_and_is_whole_when_it_is_told) {
     seen_back_first += back_first;
   }
   EXPECT_GT(seen_in_part, kSeeds / 4);
-  EXPECT_GT(seen_back_first, kSeeds / 20);  // whoever polls the last byte is wrong
+  EXPECT_GT(seen_back_first, kSeeds / 20);  // a user that polls the last byte is wrong
 }
 
 TEST(VerbsSimTransfers, memory_that_is_used_again_too_early_shows) {
