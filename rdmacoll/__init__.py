@@ -1,11 +1,11 @@
-"""rdmacoll: the communication of distributed TensorFlow, from one engine of its own.
+"""rdmacoll: the communication backend of distributed TensorFlow, with an engine of its own.
 
     import rdmacoll
     rdmacoll.init()
     optimizer = rdmacoll.DistributedOptimizer(optimizer)
     model.fit(..., callbacks=[rdmacoll.keras.callbacks.BroadcastGlobalVariablesCallback(0)])
 
-Importing it needs numpy alone: TensorFlow is imported when one of its names is asked for.
+Importing it needs only numpy. TensorFlow is imported when one of its names is first used.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from rdmacoll.optimizer import DistributedGradientTape, DistributedOptimizer
     from rdmacoll.weights_check import check_weights, declare_local
 
-# Name -> module, and whether the name is the module itself.
+# Name -> module that defines the name.
 _LAZY = {
     "Compression": "rdmacoll.ops",
     "BroadcastGlobalVariablesHook": "rdmacoll.hooks",
@@ -113,7 +113,7 @@ _LAZY_MODULES = {
 }
 try:
     _HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
-except ImportError:  # from a finder of the program's own, which refuses it
+except ImportError:  # raised by a finder of the program's own, which refuses TensorFlow
     _HAS_TENSORFLOW = False
 
 
@@ -202,5 +202,5 @@ __all__ = [
     "size",
     "tensorflow",
 ]
-if not _HAS_TENSORFLOW:  # what lists all names (import *, pydoc, inspect) then gets those that are there
+if not _HAS_TENSORFLOW:  # import *, pydoc and inspect list all names, and find only available ones then
     __all__ = [name for name in __all__ if name not in _LAZY and name not in _LAZY_MODULES]

@@ -16,8 +16,8 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
     """Gives all ranks the global variables of rank `root_rank` when a session begins, initialised or
     restored: `MonitoredTrainingSession(hooks=[rdmacoll.BroadcastGlobalVariablesHook(0)])`.
 
-    Only rank `root_rank` needs the checkpoint that training goes on from. Other hooks that create variables
-    come before this one. process_set: whose ranks train together; nothing happens on other ranks.
+    Only rank `root_rank` needs the checkpoint from which training continues. Put other hooks that create
+    variables before this one. process_set: the ranks that train together. Nothing happens on other ranks.
     """
 
     def __init__(self, root_rank: int = 0, *, process_set: ProcessSet = global_process_set) -> None:
@@ -27,13 +27,13 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         self._broadcast: Any = None
 
     def begin(self) -> None:
-        """The graph is complete, and not final yet."""
+        """Adds the broadcast to the graph, which is complete and not yet final."""
         if self.process_set.included():
             self._broadcast = broadcast_global_variables(self.root_rank, process_set=self.process_set)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """The variables have their values."""
-        # Typed, since the session would take the status of a rank that failed for a reason to try again.
+        """Broadcasts the variables, which have their values now."""
+        # Typed errors, since a session would retry after the status of a failed rank.
         with typed_errors():
             if self._broadcast is not None:
                 session.run(self._broadcast)

@@ -1,4 +1,4 @@
-"""What parameter servers are for, push, pull and push_pull: for numpy arrays and TensorFlow's tensors."""
+"""push, pull and push_pull with parameter servers, for numpy arrays and TensorFlow tensors."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from rdmacoll.engine.errors import ConfigError
 from rdmacoll.engine.operators import Average
 from rdmacoll.ps.calls import has_servers
 
-# Sums that `push` has begun and nobody has pulled, by name, and whether of tensors; they end with the world.
+# Sums that `push` has begun and no `pull` has taken, by name, and whether they are tensors. They end with the
+# world.
 _pushed: dict[str, tuple[engine.Handle, bool]] = {}
 on_change(lambda _: _pushed.clear())
 
 
 def push(tensor: Any, name: str) -> Any:
-    """Asynchronous servers: lets them update variable `name`, which has been declared, by the gradient
-    `tensor`: an array or a tensor of its shape and dtype, or a `tf.IndexedSlices` of some of its rows. It
-    returns when the servers have done it; in a graph of TensorFlow 1 it gives the operation.
+    """Pushes a gradient or a value as `name`.
 
-    Synchronous servers, and allreduce mode: the first half of `push_pull(tensor, name=name)`, of an array or
-    an eager tensor. It returns at once; `tensor` stays as it is until `pull(name)` has given the average of
-    what all workers have pushed.
+    Asynchronous servers: makes them update the declared variable `name` by the gradient `tensor`. This is an
+    array or a tensor of the variable's shape and dtype, or a `tf.IndexedSlices` of some of its rows. The call
+    returns when the servers have made the update. In a graph of TensorFlow 1 it returns the operation.
 
-    Raises ConfigError, NotInitializedError, and RankFailedError once a server has died."""
+    Synchronous servers, and allreduce mode: the first half of `push_pull(tensor, name=name)`, for an array or
+    an eager tensor. The call returns at once. `tensor` must not change until `pull(name)` has returned the
+    average of all workers' pushes.
+
+    Raises ConfigError, NotInitializedError, and RankFailedError once a server has died.
+    """
     if not has_servers():
         return _begin(tensor, name)
     if _is_tensor(tensor):
@@ -36,10 +40,12 @@ def push(tensor: Any, name: str) -> Any:
 
 
 def pull(name: str) -> Any:
-    """Asynchronous servers: the value of variable `name`, as it is now: an array, or a tensor where a
-    TensorFlow function is being traced. Synchronous servers, and allreduce mode: the average of what all
-    workers have pushed as `name`, of its shape and dtype: an array, or a tensor where a tensor was pushed.
-    Raises as `push`."""
+    """Pulls the value of `name`.
+
+    Asynchronous servers: the current value of variable `name`, as an array, or as a tensor while a TensorFlow
+    function is traced. Synchronous servers, and allreduce mode: the average of all workers' pushes as `name`,
+    with their shape and dtype. This is a tensor if a tensor was pushed, else an array. Raises as `push`.
+    """
     if not has_servers():
         return _end(name)
     if _is_graph():
@@ -50,17 +56,17 @@ def pull(name: str) -> Any:
 
 
 def push_pull(tensor: Any, op: int = Average, name: str | None = None) -> Any:
-    """Pushes `tensor` to the parameter servers and pulls what they make of it.
+    """Pushes `tensor` to the parameter servers, and pulls their result.
 
     Synchronous servers, and allreduce mode: it is `allreduce`, with its dtypes, gradients and errors, so that
-    a program runs either way. tensor: a TensorFlow tensor, variable or IndexedSlices, of which the result is
-    a tensor, or what numpy makes an array of, of which it is an array; the same shape and dtype, and the same
-    bits on every worker. op: Average (floats only), Sum, Min, Max or Product. name: equal on all workers, one
-    in flight at a time.
+    a program runs in both modes. tensor: a TensorFlow tensor, variable or IndexedSlices, or any value that
+    numpy converts to an array, of the same shape and dtype on every worker. The result is a tensor or an
+    array accordingly, with the same bits on every worker. op: Average (floats only), Sum, Min, Max or
+    Product. name: equal on all workers, one in flight at a time.
 
-    Asynchronous servers (`sync=False`): `tensor` is a gradient of the declared variable `name`, and the
-    result is its fresh value (of an IndexedSlices: of these rows). Nothing is summed, so `op` stays as it is;
-    `allreduce` sums, among all workers, there too. Raises ConfigError for anything else.
+    Asynchronous servers (`sync=False`): `tensor` is a gradient of the declared variable `name`. The result is
+    the variable's fresh value, or that of the rows of an IndexedSlices. Nothing is summed, so `op` must stay
+    Average. `allreduce` sums among all workers there, too. Raises ConfigError for anything else.
     """
     is_tensor = _is_tensor(tensor)
     if has_servers():

@@ -1,5 +1,7 @@
-"""Horovod's place for these names: `import rdmacoll.tensorflow as hvd`. It registers the ops in
-TensorFlow, so that graphs that were saved with them load."""
+"""Horovod's module name for these functions: `import rdmacoll.tensorflow as hvd`.
+
+The import registers the ops in TensorFlow, so that saved graphs with them load.
+"""
 
 from rdmacoll._world.world import (
     cross_rank,

@@ -1,4 +1,4 @@
-"""`check_weights`, for training loops of one's own: whether all ranks train the same model."""
+"""`check_weights`, for custom training loops: whether all ranks train the same model."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ __all__ = ["check_weights", "declare_local"]
 
 @not_converted
 def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet | None = None) -> None:
-    """Compares the weights of `model` and the slots, counts and learning rates of `optimizer` between all
-    ranks, which all call it at the same step. Call it between steps, from Python.
+    """Compares the weights of `model`, and the slots, counts and learning rates of `optimizer`, between all
+    ranks.
 
-    model: a Keras model, a `tf.Module`, or a list of variables. optimizer: of Keras or `tf.compat.v1.train`,
-    wrapped or not; None: that of the model, if it has one. process_set: whose ranks compare; None: those of
-    the wrapped optimizer, else all. Ranks that have joined take no part. In a graph of TensorFlow 1 it needs
-    a default session.
+    All ranks call it at the same step. Call it between steps, from Python.
 
-    Left out: gradient accumulators, states of seed generators, metrics, variables of `declare_local`, and
-    non-trainable variables (statistics of batch normalisation) that a rank has changed since their last
-    broadcast, or since the first check without one.
+    model: a Keras model, a `tf.Module`, or a list of variables. optimizer: an optimizer of Keras or
+    `tf.compat.v1.train`, wrapped or not; None: the model's optimizer, if it has one. process_set: the ranks
+    that compare; None: the ranks of the wrapped optimizer, else all. Ranks that have joined take no part. In
+    a graph of TensorFlow 1 it needs a default session.
 
-    Raises MismatchError on all ranks where a value differs by more than RDMACOLL_CHECK_WEIGHTS_TOLERANCE, by
-    the largest value of its variable; smaller differences are a note. Raises ConfigError with asynchronous
-    parameter servers, where each worker has other values, and inside a `tf.function`.
+    It leaves out gradient accumulators, states of seed generators, metrics, and variables of `declare_local`.
+    It also leaves out non-trainable variables (statistics of batch normalisation) that a rank has changed
+    since their last broadcast, or since the first check if there was none.
+
+    Raises MismatchError on all ranks if a value differs by more than RDMACOLL_CHECK_WEIGHTS_TOLERANCE,
+    relative to the largest value of its variable. A smaller difference is logged. Raises ConfigError with
+    asynchronous parameter servers, since each worker has other values there, and inside a `tf.function`.
     """
     world.current()
     if has_servers():
@@ -52,7 +54,7 @@ def check_weights(model: Any, optimizer: Any = None, *, process_set: ProcessSet 
     if one.size() == 1:
         return
     comparison = Comparison(title, one)
-    # States that one rank has changed are known again in each call, by the values at their broadcast.
+    # Each call identifies states that one rank has changed anew, by their values at the last broadcast.
     left_out: set[int] = set()
     comparison.read(lambda: _entries(model, optimizer), _session(), left_out)
     comparison.meet()
@@ -85,7 +87,7 @@ def _set_and_title(optimizer: Any, process_set: ProcessSet | None) -> tuple[Proc
 
 
 def _session() -> Any:
-    """Of a graph of TensorFlow 1, whose variables have values only there; None elsewhere."""
+    """The default session in a graph of TensorFlow 1, whose variables have values only there; else None."""
     if tf.executing_eagerly():
         return None
     session = tf.compat.v1.get_default_session()

@@ -1,1 +1,1 @@
-"""The lowest room: the log, threads, texts, and values that come from outside."""
+"""The lowest layer: the log, threads, texts, and values from outside."""

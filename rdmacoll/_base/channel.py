@@ -1,8 +1,8 @@
-"""Authenticated frames on a stream: who does not know the secret gets nothing parsed.
+"""Authenticated frames on a stream. Bytes of a peer without the secret are never parsed.
 
-Both sides prove the secret by HMAC-SHA256 over both nonces before any other byte is read; from then on
-every frame has a length limit and an HMAC over direction, number and content. JSON inside, never pickle.
-There is no encryption.
+Both sides prove the secret by HMAC-SHA256 over both nonces before they read any other byte. Every later frame
+has a length limit and an HMAC over direction, number and content. Frames hold JSON, never pickle. There is
+no encryption.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import struct
 from typing import Any
 
 MAGIC = b"rdmacol2"
-# The caller's first bytes, at once: a silent connection is told from a rank's, and a listener that serves
-# both knows what is wanted.
+# A caller's first bytes, which it sends at once. They tell a rank from a silent connection. They also tell
+# a listener that serves the engine too that this caller comes for the rendezvous.
 CALL = b"rdmacol?"
 NONCE_BYTES = 32
 MAC_BYTES = 32
@@ -29,7 +29,7 @@ _COUNTER = struct.Struct(">Q")
 
 
 class ProtocolError(Exception):
-    """The bytes of the other side are not what they must be."""
+    """The other side's bytes violate the protocol."""
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
@@ -54,7 +54,7 @@ def is_caller_proof(secret: bytes, greeting_bytes: bytes, proof: bytes) -> bool:
 
 
 def listener_proof(secret: bytes, greeting_bytes: bytes, proof: bytes) -> bytes:
-    """What the listener owes a caller whose proof was good."""
+    """The listener's answer to a caller with a valid proof."""
     return _mac(secret, b"listener", greeting_bytes, proof)
 
 
@@ -64,7 +64,7 @@ def session_key(secret: bytes, greeting_bytes: bytes, proof: bytes) -> bytes:
 
 
 class FrameWriter:
-    """Objects to bytes, for one direction of one connection."""
+    """Encodes objects as frames, for one direction of one connection."""
 
     def __init__(self, key: bytes, direction: bytes) -> None:
         self._key = key
@@ -80,7 +80,7 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Bytes, in pieces of any size, to objects."""
+    """Decodes frames from pieces of any size, for one direction of one connection."""
 
     def __init__(self, key: bytes, direction: bytes, payload_bytes_max: int) -> None:
         self._key = key
@@ -90,11 +90,11 @@ class FrameReader:
         self._buffer = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Bytes that came from the socket."""
+        """Adds bytes from the socket."""
         self._buffer += data
 
     def take(self) -> Any:
-        """The next object, or None while it is incomplete. Raises ProtocolError."""
+        """The next object, or None if it is incomplete. Raises ProtocolError."""
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)

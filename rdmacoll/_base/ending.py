@@ -1,4 +1,4 @@
-"""How this process ends, in words: what the other ranks are told when they still submit."""
+"""How this process ends, as a phrase for other ranks that still submit operations."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Callable, NoReturn
 
-# Before 3.12 Python tells nobody of a SystemExit that did not come through sys.exit.
+# Before 3.12 Python reports a SystemExit only if it comes through sys.exit.
 _UNKNOWN = "its program ended: its data ended, or it raised SystemExit"
 _LEFT = "it left after "
 _REMARKS: list[str] = []  # at most one
 
 
-# Of sys.monitoring: the numbers that are nobody's.
+# Tool numbers of sys.monitoring without a predefined use.
 _TOOLS = (3, 4)
 
 
 def is_harmless(cause: str) -> bool:
-    """Whether a rank that leaves with these words has ended well, as far as it can be told.
+    """Whether a rank with this cause has ended without an error, as far as this is known.
 
     >>> is_harmless("SystemExit: 0"), is_harmless("ValueError: nan")
     (True, False)
@@ -31,13 +31,15 @@ def is_harmless(cause: str) -> bool:
 
 
 def remark(text: str) -> None:
-    """What this process has done, which other ranks hear if it leaves in peace while they wait for it; ""
-    takes it back."""
+    """Sets the remark: the last thing that this process has done. "" removes it.
+
+    If this rank leaves without an error while other ranks wait for it, they hear the remark.
+    """
     _REMARKS[:] = [text] if text else []
 
 
 def farewell() -> str:
-    """The remark in a phrase; "" where there is none."""
+    """The remark as a phrase; "" without one."""
     return f"{_LEFT}{_REMARKS[0]}" if _REMARKS else ""
 
 
@@ -53,8 +55,10 @@ def phrase_of(error: BaseException) -> str:
 
 
 class Terminated(SystemExit):
-    """SIGTERM has come, from a batch system, a container's manager or a person. The exit status is that of a
-    shell's child that the signal has ended."""
+    """SIGTERM has come, from a batch system, a container's manager or a person.
+
+    The exit status is the one that a shell shows for a child that SIGTERM has ended.
+    """
 
     def __init__(self) -> None:
         super().__init__("SIGTERM")
@@ -63,8 +67,10 @@ class Terminated(SystemExit):
 
 @contextlib.contextmanager
 def told_of_sigterm() -> Iterator[None]:
-    """SIGTERM raises Terminated inside the block, so that other ranks hear the reason. A handler that the
-    program has installed itself stays; signals reach Python's main thread only."""
+    """Makes SIGTERM raise Terminated inside the block, so that other ranks hear the reason.
+
+    A handler that the program itself has installed stays. Only Python's main thread handles signals.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -82,37 +88,42 @@ def told_of_sigterm() -> Iterator[None]:
 
 
 class Ending:
-    """Remembers what ends the program: an exception that nobody catches, or `sys.exit`."""
+    """Records the end of the program: an uncaught exception, or `sys.exit`."""
 
     def __init__(self) -> None:
         self._cause = ""
         self._told: BaseException | None = None
         self._plain: Callable[[], BaseException | None] = lambda: None
         self.is_failure = False  # an exception, or an exit code other than 0
-        self.is_exception = False  # one that nobody caught
+        self.is_exception = False  # an uncaught exception
 
     def forget(self) -> None:
-        """A new world: what was caught before it is not its end."""
+        """Clears the record for a new world: an exception before it is not its end."""
         self._cause = ""
         remark("")
         self.is_failure = self.is_exception = False
 
     def is_told(self, error: BaseException) -> None:
-        """Of an error that ends the program: it has been said, and needs no traceback."""
+        """Marks an error that ends the program as already reported. It gets no traceback."""
         self._told = error
 
     def is_plain(self, error: BaseException) -> None:
-        """Of an error whose sentence says everything: where it ends the program, a traceback of what is
-        inside rdmacoll would only push the sentence off the screen."""
-        self._plain = weakref.ref(error)  # its traceback holds what the start has opened
+        """Marks an error whose message says everything.
+
+        If it ends the program, it gets no traceback. A traceback inside rdmacoll would hide the message.
+        """
+        self._plain = weakref.ref(error)  # weak, since its traceback holds objects that the start has opened
 
     def cause(self) -> str:
-        """One phrase, with the exception's class where it is known."""
+        """One phrase, with the exception's class if it is known."""
         return self._cause or farewell() or _UNKNOWN
 
     def watch(self, on_failure: Callable[[], None]) -> None:
-        """Hooks into sys.excepthook and sys.exit. `on_failure` is called at the end of a program that
-        failed, before Python waits for its other threads: one of them may wait for other ranks."""
+        """Hooks into sys.excepthook and sys.exit.
+
+        Calls `on_failure` at the end of a program that failed, before Python waits for its other threads. One
+        of these may wait for other ranks.
+        """
         self._watch_exceptions()
         self._watch_exit()
         self._watch_raised()
@@ -121,7 +132,7 @@ class Ending:
             if self.is_failure:
                 on_failure()
 
-        # atexit would be too late. Private, but concurrent.futures lives by it since Python 3.9.
+        # atexit would be too late. This function is private, but concurrent.futures uses it since Python 3.9.
         register = getattr(threading, "_register_atexit", None)
         if register is not None:
             register(leave_early)
@@ -143,7 +154,7 @@ class Ending:
         previous = sys.exit
 
         def leave(status: Any = None, /) -> NoReturn:
-            if threading.current_thread() is threading.main_thread():  # elsewhere it ends the thread alone
+            if threading.current_thread() is threading.main_thread():  # another thread ends only itself
                 self._exits_with(status)
             previous(status)
 
@@ -156,8 +167,10 @@ class Ending:
         self.is_failure = code != 0
 
     def _watch_raised(self) -> None:
-        """From Python 3.12 on: a SystemExit that is raised by itself, and one that is caught on its way. Only
-        who raises pays for it."""
+        """From Python 3.12 on: records a `raise SystemExit`, and forgets one that is caught.
+
+        Only raising costs time.
+        """
         monitoring = getattr(sys, "monitoring", None)
         tool = next((one for one in _TOOLS if monitoring and monitoring.get_tool(one) is None), None)
         if monitoring is None or tool is None:
@@ -169,7 +182,7 @@ class Ending:
 
         def handled(_code: Any, _offset: int, error: BaseException) -> None:
             if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
-                self.forget()  # `finally` raises it anew
+                self.forget()  # a `finally` block raises it again
 
         monitoring.use_tool_id(tool, "rdmacoll")
         for event, hears in (("RAISE", raised), ("RERAISE", raised), ("EXCEPTION_HANDLED", handled)):

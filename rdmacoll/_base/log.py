@@ -1,4 +1,4 @@
-"""Lines on stderr in the form that the C++ engine gives its own."""
+"""Lines on stderr in the form of the C++ engine's log."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ LEVELS = ("error", "warning", "info", "debug")
 
 
 class Log:
-    """Writes a line when its level is wanted; a value that is handed to whoever logs."""
+    """Writes lines of the levels that are requested. A plain value, which callers pass around."""
 
     def __init__(self, level: str = "warning", rank: int = -1) -> None:
         self._level = LEVELS.index(level) if level in LEVELS else LEVELS.index("warning")
         self._rank = rank
 
     def _write(self, level: str, prefix: str, text: str) -> None:
-        if LEVELS.index(level) <= self._level and sys.stderr is not None:  # None: it was closed
+        if LEVELS.index(level) <= self._level and sys.stderr is not None:  # None: stderr was closed
             who = f" rank {self._rank}" if self._rank >= 0 else ""
             sys.stderr.write(f"[rdmacoll{who}] {prefix}{text}\n")
             sys.stderr.flush()
 
     def say(self, text: str) -> None:
-        """What everybody wants to know once; not shown where errors alone are wanted."""
+        """Logs a line of general interest, at the level of warnings but without that word."""
         self._write("warning", "", text)
 
     def error(self, text: str) -> None:
-        """What ends this process."""
+        """Logs an error that ends this process."""
         self._write("error", "error: ", text)
 
     def warning(self, text: str) -> None:
-        """Something that the user should look at."""
+        """Logs a problem that the user should look at."""
         self._write("warning", "warning: ", text)
 
     def info(self, text: str) -> None:
-        """Something that helps to understand a run."""
+        """Logs a line that helps to understand a run."""
         self._write("info", "info: ", text)

@@ -1,5 +1,8 @@
-"""Values from outside (variables, arguments, flags, files): read here, or refused in one sentence with the
-name, the value and the cure. Nothing but ConfigError leaves this module, whatever the value is."""
+"""Values from outside: variables, arguments, flags and files.
+
+Functions here return the value, or refuse it in one sentence with the name, the value and the cure. They
+raise ConfigError and nothing else, whatever the value is.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ from typing import Any, Union
 
 from rdmacoll.engine.errors import ConfigError
 
-_SHOWN_MAX = 120  # letters of a value in a sentence
-_DIGITS_MAX = 18  # of a number that fits 63 bits
+_SHOWN_MAX = 120  # characters of a value in a message
+_DIGITS_MAX = 18  # digits of a number that fits 63 bits
 _FILE_BYTES_MAX = 256 << 20
 PathLike = Union[str, "os.PathLike[str]"]
 
 
 def shown(value: object) -> str:
-    """A value as a sentence shows it: short, printable, whatever it is.
+    """A value in the form for messages: short and printable, whatever it is.
 
     >>> shown("node1"), shown("x" * 500)[-20:], shown(chr(0xD800))
     ("'node1'", '... (500 characters)', "'\\\\ud800'")
     """
     try:
         text = repr(value)
-    except Exception:  # also a number of more digits than Python writes
+    except Exception:  # also for an integer with more digits than Python converts
         return f"a {type(value).__name__} that cannot be printed"
     text = text.encode("ascii" if not text.isprintable() else "utf-8", "backslashreplace").decode()
     if len(text) <= _SHOWN_MAX:
@@ -35,12 +38,12 @@ def shown(value: object) -> str:
 
 
 def refusal(name: str, value: object, what: str, cure: str) -> ConfigError:
-    """The sentence for a value that cannot be used."""
+    """The error for a value that cannot be used."""
     return ConfigError(f"{name}={shown(value)} {what}: {cure}.")
 
 
 def text_of(name: str, value: object, cure: str = "give a text of one line") -> str:
-    """How a value is written, in one line that every program can read. Raises ConfigError.
+    """The value as one line of text that every program can read. Raises ConfigError.
 
     >>> text_of("port", 4000), text_of("device", "mlx5_0")
     ('4000', 'mlx5_0')
@@ -59,7 +62,7 @@ def text_of(name: str, value: object, cure: str = "give a text of one line") -> 
 
 
 def whole_of(name: str, value: object, cure: str = "give a whole number") -> int:
-    """A whole number, given as one or as digits. Raises ConfigError.
+    """A whole number, given as a number or as digits. Raises ConfigError.
 
     >>> whole_of("RANK", "3"), whole_of("RANK", " 12 "), whole_of("rank", -1)
     (3, 12, -1)
@@ -84,7 +87,7 @@ def whole_of(name: str, value: object, cure: str = "give a whole number") -> int
 
 
 def json_of(name: str, text: str, cure: str) -> Any:
-    """What a JSON text says. Raises ConfigError, also for one that is nested too deeply to be read."""
+    """The content of a JSON text. Raises ConfigError, also for a text that is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -94,7 +97,7 @@ def json_of(name: str, text: str, cure: str) -> Any:
 
 
 def path_of(name: str, value: PathLike, cure: str = "give a path") -> str:
-    """The path as the system takes it. Raises ConfigError."""
+    """The path as the operating system takes it. Raises ConfigError."""
     try:
         path = os.fspath(value)
         if isinstance(path, str):
@@ -107,8 +110,10 @@ def path_of(name: str, value: PathLike, cure: str = "give a path") -> str:
 
 
 def file_text(path: Path, cure: str) -> str:
-    """What a file holds, as UTF-8. Raises ConfigError for what is no regular file, too: a FIFO would make
-    this wait, and a device has no end."""
+    """The content of a file, as UTF-8. Raises ConfigError.
+
+    Refuses all but regular files: a FIFO would block, and a device has no end.
+    """
     name = "the file"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

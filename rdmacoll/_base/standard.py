@@ -1,4 +1,4 @@
-"""The descriptors 0, 1 and 2, into which whatever prints writes."""
+"""The standard descriptors 0, 1 and 2."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def _is_open(descriptor: int) -> bool:
 
 
 def fill_standard_descriptors() -> None:
-    """Opens /dev/null where a process was started without stdin, stdout or stderr.
+    """Opens /dev/null for stdin, stdout or stderr if the process was started without them.
 
-    The first sockets would take these numbers: ours, MPI's, and those that a verbs driver opens itself, so
-    that a line printed by anybody would go to another rank. They stay open: whoever closed them may still
-    print. Raises ConfigError.
+    Otherwise the first sockets would take these numbers: rdmacoll's, MPI's, and those of a verbs driver. A
+    line that any code prints would then go to another rank. They stay open, since code that closed them may
+    still print. Raises ConfigError.
     """
     while not all(_is_open(number) for number in range(_LAST + 1)):
         try:
-            opened = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            opened = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
         except OSError as error:
             raise ConfigError(
                 f"stdin, stdout or stderr of this process is closed, and {os.devnull} cannot take its place: "

@@ -1,4 +1,4 @@
-"""Numbers as people write them."""
+"""Numbers in the form that people read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ SIZE_SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun.
+    """A number with its noun, in the plural if needed.
 
     >>> counted(1, "rank"), counted(2, "rank")
     ('1 rank', '2 ranks')
@@ -15,7 +15,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """A size as people write it.
+    """A size in the form that people read.
 
     >>> bytes_text(65536), bytes_text(8), bytes_text(1536)
     ('64K', '8', '1536')

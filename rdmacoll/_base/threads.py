@@ -1,4 +1,4 @@
-"""Starts threads, which a limit may refuse."""
+"""Starts threads. A limit of the system may refuse them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rdmacoll.engine.errors import ConfigError, RdmacollError
 
 
 def start(thread: threading.Thread) -> threading.Thread:
-    """Starts it. Raises ConfigError, with the limit and the cure, where the system allows no further one."""
+    """Starts the thread, and returns it. Raises ConfigError with the limit and the cure if it is refused."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -26,7 +26,7 @@ def start(thread: threading.Thread) -> threading.Thread:
 
 
 def fault(name: str, error: Exception) -> RdmacollError:
-    """The error of a start whose thread has met one that it does not expect."""
+    """The error for a thread of the start that met an unexpected exception."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return RdmacollError(
         f"the thread {name} failed: {type(error).__name__}: {error} ({Path(last.filename).name}, line "
@@ -35,5 +35,5 @@ def fault(name: str, error: Exception) -> RdmacollError:
 
 
 def check() -> None:
-    """Raises ConfigError where no thread can be started now: a rank says so before others wait for it."""
+    """Raises ConfigError if no thread can be started now, before other ranks wait for this one."""
     start(threading.Thread(target=lambda: None, name="rdmacoll-check", daemon=True)).join()

@@ -1,1 +1,1 @@
-"""Parameter servers' sessions: their start, their life, and the calls on them."""
+"""Sessions of parameter servers: their start, their end, and the calls on them."""

@@ -1,4 +1,4 @@
-"""What a parameter server does between its start and its end."""
+"""The work of a parameter server between its start and its end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rdmacoll._ps.start import VariableServers, left_with
 from rdmacoll._start.carrier import no_watch
 from rdmacoll.engine.errors import RankFailedError, RdmacollError
 
-# It comes back from the library this often, so that Python's signal handlers (Ctrl-C) can run.
+# The library returns this often, so that Python's signal handlers (Ctrl-C) can run.
 _SLICE_MS = 100
-# The end of what the engine does not say itself.
+# The end of messages that the engine does not write itself.
 _SO_IT_ENDS = " So this server ends."
 
 
@@ -26,14 +26,17 @@ def serve(
     ending: Ending,
     look: Callable[[], None] | None,
 ) -> bool:
-    """Does a server's work until all workers have left. Whether all have left well. `look` is called again
-    and again meanwhile, and at the end. An error is first told to the world, by `leave`: nobody is to take
-    the workers' end for the cause. Where nobody looks it is said here in one sentence, by which the process
-    ends; else the caller says it.
+    """Serves until all workers have left. Returns whether all have left without an error.
 
-    Sums what they push, and raises RankFailedError when the world fails meanwhile, or when a worker has left
-    with an error. Asynchronous `servers` apply what is pushed, and the engine's own thread sums: these go on
-    without a worker that fails, and raise the error when another server does, or all workers have.
+    look: if given, it is called repeatedly meanwhile, and at the end.
+
+    Synchronous servers sum the pushed gradients. They raise RankFailedError when the world fails, or when a
+    worker has left with an error. Asynchronous `servers` apply the pushed gradients, while the engine's own
+    thread sums. They go on without a failed worker. They raise the error when another server fails, or all
+    workers have.
+
+    An error first goes to the world, by `leave`, so that no rank takes the workers' end for the cause. If
+    `look` is None, this function then reports the error in one sentence. Otherwise the caller reports it.
     """
     cause = ""
     try:
@@ -69,7 +72,7 @@ def _serve(library: Library, engine: int, servers: VariableServers | None, look:
     except RankFailedError as error:
         if servers is None or error.rank >= servers.workers or servers.has_lost_all():
             raise
-        return False  # it has been said when the worker was lost
+        return False  # the loss of that worker was reported when it happened
     for rank, cause in left.items():
         if is_harmless(cause):
             continue

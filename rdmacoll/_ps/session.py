@@ -1,7 +1,7 @@
 """A worker's connections to asynchronous parameter servers, and its calls to them.
 
-Arrays are numpy's, float32 or float64. A call is over when the servers have done what it asks; it comes back
-to Python now and then, so that Ctrl-C works. All raise RankFailedError once a server has died.
+Arrays are numpy arrays of float32 or float64. A call ends when the servers have done the work. It returns to
+Python from time to time, so that Ctrl-C works. All calls raise RankFailedError once a server has died.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Array = np.ndarray[Any, Any]
 
 DTYPES = {np.dtype(name): CODES[name] for name in ("float32", "float64")}
 
-# A call comes back to Python this often.
+# A call returns to Python this often.
 _SLICE_MS = 100
 _GOODBYE_MS = 2000
 
 
 class State(NamedTuple):
-    """What an optimizer has when servers take over: its steps, and its slots, in their order, by variable."""
+    """An optimizer's state when servers take over: its steps, and its slots in order, each by variable."""
 
     updates: int = 0
     slots: Sequence[Mapping[str, Array]] = ()
 
 
 class _Call:
-    """One that has been begun, or is about to be."""
+    """A call that has begun or is about to begin."""
 
     def __init__(self, memory: object) -> None:
         self.memory = memory
@@ -49,7 +49,7 @@ class _Call:
 
 
 class _Variable:
-    """A variable as all workers have declared it."""
+    """A variable that all workers have declared."""
 
     def __init__(self, number: int, array: Array) -> None:
         self.number = number
@@ -64,44 +64,44 @@ class Session:
         self._library, self._address = library, address
         self._variables: dict[str, _Variable] = {}
         self._declaring = threading.Lock()  # numbers follow the order of declarations
-        self._restored: str | None = None  # what the next one begins with
-        # Declared with this rule, and without values, since their restore was refused.
+        self._restored: str | None = None  # the checkpoint with which the next declaration begins
+        # Variables that were declared with this rule but have no values, since their restore was refused.
         self._bare: tuple[list[str], str] = ([], "")
-        # Calls that have not ended, also those that nobody waits for any more, and the memory they use.
+        # Calls that have not ended, also abandoned ones, and the memory that they use.
         self._calls: dict[int, _Call] = {}
-        self._inside = threading.RLock()  # a signal's handler may come back in
-        self._threads: set[int] = set()  # that are in calls
+        self._inside = threading.RLock()  # reentrant: a signal's handler may call the session
+        self._threads: set[int] = set()  # the threads that are in calls
         self._is_closed = False
 
     @property
     def address(self) -> int:
-        """For the TensorFlow ops, which ask by themselves."""
+        """The session's address in the library, for the TensorFlow ops, which make calls themselves."""
         return self._address
 
     def end(self) -> None:
-        """What is open, and what will be asked, ends with ShutdownError; `close` comes later."""
+        """Ends open and later calls with ShutdownError. `close` comes later."""
         with self._inside:
             if not self._is_closed:
                 self._library.ps_end(self._address)
 
     def close(self) -> None:
-        """Says goodbye to the servers; nothing of it can be used then."""
+        """Says goodbye to the servers. The session cannot be used afterwards."""
         with self._inside:
             self._is_closed = True
-        # The others come out of the library now and then. This one is out, also where Ctrl-C came before it
-        # could say so.
+        # Other threads return from the library from time to time. This thread is no longer in a call, even if
+        # Ctrl-C came before it left the set.
         while self._threads - {threading.get_ident()}:
             time.sleep(_SLICE_MS / 1000)
         call = 0
         try:
             call = self._library.ps_ask(self._address, mirror.PS_LEAVE)
-            # A push that was given up may be before it, held back by the pace of others. Without a goodbye
-            # this worker is lost for the servers, which go on.
+            # An abandoned push may be before it, held back by the pace of other workers. Without a goodbye
+            # the servers take this worker for lost, and go on.
             for _ in range(_GOODBYE_MS // _SLICE_MS):
                 if self._library.ps_wait(self._address, call, _SLICE_MS) is not None:
                     break
         except RdmacollError:
-            pass  # whoever is gone needs no goodbye
+            pass  # a server that is gone needs no goodbye
         finally:
             self._library.ps_free(self._address)
             if call:
@@ -110,8 +110,11 @@ class Session:
                 left.free(self._library)
 
     def wait(self, begin: Callable[[], int], memory: object) -> list[str]:
-        """Begins a call, and gives what the servers said. `memory` is kept as long as the call may use it,
-        which is longer than this where Ctrl-C ends it."""
+        """Begins a call, and returns the servers' answers.
+
+        The session keeps `memory` as long as the call may use it. If Ctrl-C ends the wait, that is longer
+        than this function runs.
+        """
         call = _Call(memory)
         with self._inside:
             if self._is_closed:
@@ -131,7 +134,7 @@ class Session:
             if not isinstance(error, NotInitializedError):
                 self._forget(call)
             raise
-        finally:  # last: `close` frees what is there once nobody is in a call
+        finally:  # last: `close` frees the session once no thread is in a call
             self._threads.discard(threading.get_ident())
 
     def _forget(self, call: _Call) -> None:
@@ -139,7 +142,7 @@ class Session:
         call.free(self._library)
 
     def variable(self, name: str) -> _Variable:
-        """Raises ConfigError where nobody has declared it."""
+        """The variable of this name. Raises ConfigError if no worker has declared it."""
         try:
             return self._variables[name]
         except KeyError:
@@ -149,23 +152,23 @@ class Session:
             ) from None
 
     def has(self, name: str) -> bool:
-        """Whether a variable of this name has been declared, and may be used."""
+        """Whether a variable of this name is declared and has values."""
         return name in self._variables and name not in self._bare[0]
 
     def ask(self, what: int) -> list[str]:
-        """PS_STATS."""
+        """Asks the servers, for PS_STATS. Returns their answers."""
         return self.wait(lambda: self._library.ps_ask(self._address, what), None)
 
     def sharding(self) -> str:
-        """Which server stores what."""
+        """The variables of each server, as text."""
         return self._library.ps_sharding(self._address)
 
     def save(self, path: str) -> None:
-        """Each server, to a file of its machine."""
+        """Makes each server save to a file on its machine."""
         self._checkpoint(path, mirror.PS_SAVE)
 
     def restore(self, path: str) -> None:
-        """Of what `save` wrote: at once, or where nothing has been declared with the next declaration."""
+        """Restores a save: at once, or with the next declaration if nothing has been declared yet."""
         if self.rank == 0:
             self._check_saved(path)
         if not self._variables:
@@ -174,7 +177,10 @@ class Session:
             self._checkpoint(path, mirror.PS_RESTORE)
 
     def _check_saved(self, path: str) -> None:
-        """Before anything is changed by it: a run may begin without a checkpoint where there is none."""
+        """Raises ConfigError if the checkpoint's files do not fit together.
+
+        Called before anything changes, since a run may begin without a checkpoint if there is none.
+        """
         numbers = self._checkpoint(path, mirror.PS_SAVED)
         if len(set(numbers)) > 1:
             files = ", ".join(f"server {server}: {number}" for server, number in enumerate(numbers))
@@ -195,8 +201,11 @@ class Session:
         restored: str | None,
         state: State | None = None,
     ) -> None:
-        """All workers, with the same names in the same order. state: of the first worker's optimizer.
-        Names that servers refuse, since another worker has declared otherwise, may be declared anew."""
+        """Declares variables. All workers call it with the same names in the same order.
+
+        state: the state of the first worker's optimizer. Servers refuse names that another worker has
+        declared differently. These may be declared again.
+        """
         _check_names(arrays, rows, spared)
         if not arrays:
             return None
@@ -206,7 +215,7 @@ class Session:
             said = self._name_variables(arrays, rule, rows, spared)
             restored, self._restored = restored or self._restored, None
         if self.rank == 0 and restored is not None:
-            self._bare = (list(arrays), rule)  # where it is refused they may be declared without it
+            self._bare = (list(arrays), rule)  # if the restore is refused, they may be declared without it
             self._checkpoint(restored, mirror.PS_RESTORE)
             self._bare = ([], "")
         elif self.rank == 0 and "needs values" in said:
@@ -214,7 +223,7 @@ class Session:
             for slot, kept in enumerate(slots, 1):
                 self.move(mirror.PS_INIT, kept, slot=slot)
             return self.move(mirror.PS_INIT, arrays, updates=updates)
-        self.move(mirror.PS_PULL, arrays)  # which waits for values
+        self.move(mirror.PS_PULL, arrays)  # waits until the variables have values
         return None
 
     def _name_variables(
@@ -260,11 +269,12 @@ class Session:
         updates: int = 0,
         rate: float | None = None,
     ) -> None:
-        """PS_INIT, PS_PUSH or PS_PULL of these, which are as their variables. rate: the learning rate of a
-        push, or None: the rule's, also below.
+        """PS_INIT, PS_PUSH or PS_PULL of these arrays, which have their variables' shapes and dtypes.
 
-        PS_INIT and PS_PULL also of what the optimizer keeps beside them, its slots from 1 on. After PS_INIT
-        of the values (0) they have had so many updates."""
+        slot: from 1 on, the optimizer's slot beside the variables, for PS_INIT and PS_PULL; 0: the values.
+        updates: the number of updates that the values have had, for PS_INIT of the values. rate: the learning
+        rate of a push, or None: the rule's. The same holds for the functions below.
+        """
         variables = [self._number(name, array) for name, array in arrays.items()]
         places = [address_of(array) for array in arrays.values()]
         library = self._library
@@ -277,7 +287,10 @@ class Session:
     def exchange(
         self, gradients: Mapping[str, Array], values: Mapping[str, Array], rate: float | None = None
     ) -> None:
-        """Pushes gradients, and gets the fresh values of the same variables; all are as their variables."""
+        """Pushes gradients, and pulls the fresh values of the same variables.
+
+        Shapes and dtypes as declared.
+        """
         variables = [self._number(name, array) for name, array in gradients.items()]
         there = [address_of(array) for array in gradients.values()]
         back = [address_of(values[name]) for name in gradients]
@@ -294,13 +307,13 @@ class Session:
         return variable.number
 
     def updates(self, names: Collection[str]) -> int:
-        """How many the one of these variables has had that has had the most."""
+        """The largest number of updates that any of these variables has had."""
         variables = [self.variable(name).number for name in names]
         said = self.wait(lambda: self._library.ps_updates(self._address, variables), None)
         return max(map(int, said), default=0)
 
     def move_rows(self, move: int, name: str, rows: Any, values: Array, rate: float | None = None) -> None:
-        """PS_PUSH or PS_PULL of rows."""
+        """PS_PUSH or PS_PULL of these rows of a variable."""
         given = np.asarray(rows)
         if given.size > 0 and given.dtype.kind not in "iu":
             raise ConfigError(

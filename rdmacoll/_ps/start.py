@@ -1,6 +1,7 @@
-"""This process's part in asynchronous parameter servers: they meet within a start, in a world of their own.
+"""This process's part in asynchronous parameter servers. They meet within a start, in a world of their own.
 
-Servers are its last ranks. Colocated, every process is both: worker i, and server i behind all workers.
+Servers are the last ranks of that world. With colocated servers every process is both: worker i, and server
+i, whose rank comes after those of all workers.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from rdmacoll._start.launch import Launch
 from rdmacoll._start.starting import agree
 from rdmacoll.engine.errors import RankFailedError, RdmacollError
 
-# Calls come back to Python this often: for signals, and where a process has two parts, for the other one.
+# Calls return to Python this often: for signals, and for the other part of a process with two parts.
 _SLICE_MS = 100
 _TURN_MS = 5
 
 
 class _Stall:
-    """Of a server: while its workers wait for one and the same, says so once."""
+    """On a server: logs one warning while its workers wait for the same thing."""
 
     def __init__(self, staleness: int, warning_s: float, warn: Callable[[str], None]) -> None:
         self._staleness, self._warning_s, self._warn = staleness, warning_s, warn
         self._what, self._since, self._is_said = ("", 0), 0.0, False
 
     def look(self, stats: Mapping[str, Any]) -> None:
-        """At what the server counts, now and then."""
+        """Looks at the server's counters. Called repeatedly."""
         now = time.monotonic()
         kind, _, name = stats["waiting_for"].partition(" ")
-        # Whoever pushes moves the pace, and not what else is waited for.
+        # A push moves the pace, but nothing else that workers wait for.
         what = (stats["waiting_for"], stats["updates"] if kind == "pace" else 0)
         if what != self._what or not kind:
             self._what, self._since, self._is_said = what, now, False
@@ -57,7 +58,7 @@ class _Stall:
 
 
 class VariableServers:
-    """What this process is: a worker with a session, a server, or both."""
+    """This process's parts: a worker with a session, a server, or both."""
 
     def __init__(self, library: Library, launch: Launch, values: Values) -> None:
         self._library = library
@@ -69,19 +70,21 @@ class VariableServers:
         text = values.text("RDMACOLL_PS_STALENESS")
         self._staleness = int(text) if text else -1
         self._stall = _Stall(self._staleness, values.number("RDMACOLL_STALL_WARNING_S"), self.warn)
-        # The ranks there that are here, with their addresses in the library.
+        # The ranks of that world in this process, with their addresses in the library.
         ranks = [launch.rank, self.workers + launch.rank] if is_colocated else [launch.rank]
         self._parts = dict.fromkeys(ranks, 0)
         self.session: Session | None = None
         self._thread: threading.Thread | None = None
-        self._ends_by = ""  # the error that ends this process, which the colocated server goes by
-        self.stats: dict[str, Any] = {}  # of a server, at the last look
+        self._ends_by = ""  # the error that ends this process, and the colocated server with it
+        self.stats: dict[str, Any] = {}  # a server's counters, at the last look
 
     def meet(
         self, engine: int, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
     ) -> None:
-        """Connects with the others, where the engine listens, in steps that all take. `watch` sees who is
-        gone."""
+        """Connects with the other ranks at the engine's listener, in steps that all ranks take.
+
+        `watch` raises the error of a rank that is gone.
+        """
 
         def open_parts() -> str:
             opened = {}
@@ -119,7 +122,8 @@ class VariableServers:
         agree(carrier, connect, watch)
 
     def begun(self) -> VariableServers:
-        """Once the world stands: a worker may ask, and a colocated server serves beside it."""
+        """Called once the world stands: opens the worker's session, and starts a colocated server's
+        thread."""
         if self._me < self.workers:
             self.session = Session(self._library, self._parts.pop(self._me), self._me)
             if self._parts:
@@ -128,8 +132,11 @@ class VariableServers:
         return self
 
     def serve(self, engine: int, look: Callable[[], None] = no_watch) -> None:
-        """The work of a server, until all workers have left or are lost; `look` is called meanwhile. Raises
-        RankFailedError where another server is lost, as a worker says, which `engine` says in turn."""
+        """Serves until all workers have left or are lost. `look` is called repeatedly meanwhile.
+
+        Raises RankFailedError when a worker reports that another server is lost, and makes the `engine`'s
+        world fail by it.
+        """
         try:
             self._serve(look)
         except RankFailedError as error:
@@ -151,7 +158,7 @@ class VariableServers:
     def _serve_beside(self) -> None:
         cause = ""
         try:
-            self._serve(no_watch)  # what ends its workers is said by them
+            self._serve(no_watch)  # workers report the errors that end them
         except RdmacollError as error:
             cause = phrase_of(error)
             if not isinstance(error, RankFailedError):
@@ -160,28 +167,33 @@ class VariableServers:
             self.free(self._ends_by or cause)
 
     def warn(self, text: str) -> None:
-        """Says what concerns the servers, which go on."""
+        """Logs a warning about servers that go on."""
         Log(rank=self._me).warning(text)
 
     def end(self) -> None:
-        """Whoever waits for servers gets ShutdownError: a signal wants to end this process."""
+        """Ends waits for servers with ShutdownError, when a signal is to end this process."""
         if self.session is not None:
             self.session.end()
 
     def blame(self, engine: int) -> None:
-        """Where this worker ends since it has lost a server, the others hear of that first; `engine` 0 has
-        ended."""
+        """If this worker has lost a server, tells the other ranks before the worker ends.
+
+        engine: 0 if it has ended.
+        """
         failure = self.session and self._library.ps_failure(self.session.address)
         if engine and isinstance(failure, RankFailedError) and failure.rank != self._me:
             self._library.engine_blame(engine, failure)
 
     def has_lost_all(self) -> bool:
-        """Of a server: whether every worker is lost."""
+        """On a server: whether every worker is lost."""
         return bool(self.stats.get("lost") == self.workers)
 
     def close(self, engine: int, cause: str | None) -> bool:
-        """The worker leaves, for this `cause`. Its colocated server stays until the others have left too, if
-        this is no error. Whether no rank of the world is known to have failed; `engine` 0 has ended."""
+        """Makes the worker leave, for this `cause`. engine: 0 if it has ended.
+
+        If the cause is no error, the colocated server stays until the other workers have left, too. Returns
+        whether no rank of the world is known to have failed.
+        """
         if self.session is not None:
             self.session.close()
         self._ends_by = "" if is_harmless(cause or "") else str(cause)
@@ -208,8 +220,10 @@ class VariableServers:
             raise
 
     def free(self, cause: str = "") -> None:
-        """Gives back what the library has, but for the session's; `cause`: the error by which a server ends
-        before its workers, which they hear."""
+        """Frees this process's parts, apart from the session.
+
+        cause: the error by which a server ends before its workers. These hear it.
+        """
         while self._parts:
             _, ps = self._parts.popitem()
             if ps and cause:
@@ -219,17 +233,17 @@ class VariableServers:
 
 
 def left_with(rank: int | str, cause: str) -> str:
-    """The words for a worker that has left by an error, while others go on."""
+    """The message for a worker that has left with an error, while others go on."""
     return f"worker {rank} has left the job with an error ({cause})."
 
 
 def variable_servers(library: Library, launch: Launch, values: Values) -> VariableServers | None:
-    """Those that these settings ask for, which do not contradict each other; None: there are none."""
+    """The asynchronous servers that these valid settings request, or None."""
     is_synchronous = values.text("RDMACOLL_PS_SYNC") == "true"
     return None if is_synchronous else VariableServers(library, launch, values)
 
 
 def _by_rank(answers: list[str]) -> list[str]:
-    """What the steps gave, of all ranks there in their order."""
+    """The values of a step from all processes, merged and ordered by rank in the servers' world."""
     merged = {int(rank): value for answer in answers for rank, value in json.loads(answer).items()}
     return [merged[rank] for rank in sorted(merged)]

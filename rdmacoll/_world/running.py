@@ -138,10 +138,7 @@ class Engine:
             pass  # the engine has ended meanwhile
 
     def forget_in_child(self) -> None:
-        """In a forked child:
-
-        gives up the engine without touching it, and frees copies of rank 0's address.
-        """
+        """In a forked child: gives up the engine without touching it, and frees copies of the address."""
         self.is_open = False
         self.is_forked = True
         if self.keeper is not None:

@@ -1,8 +1,8 @@
-"""The calls to asynchronous parameter servers, for numpy arrays: `init(mode="ps", sync=False)` comes before.
+"""The calls to asynchronous parameter servers, for numpy arrays. Call `init(mode="ps", sync=False)` first.
 
-Arrays are float32 or float64. A call is over when the servers have done what it asks. All raise
-NotInitializedError where there are no such servers, and RankFailedError once a server has died, or the first
-worker has left before variables have values.
+Arrays are float32 or float64. A call ends when the servers have done the work. All calls raise
+NotInitializedError if there are no such servers. They raise RankFailedError once a server has died, or if the
+first worker has left before variables have values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rdmacoll.ps.rules import Rule, rule_of
 
 
 def has_servers() -> bool:
-    """Whether this process is in a world with asynchronous servers, which own variables."""
+    """Whether this process is in a world with asynchronous servers. These own variables."""
     return world.is_initialized() and world.current().variable_servers is not None
 
 
@@ -57,27 +57,34 @@ def declare(
     not_decayed: Collection[str] = (),
     restore_from: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Gives variables to the servers, which own them from now on. All workers call it, with the same names,
-    shapes and dtypes in the same order; the values are those of the first worker, or of the servers where
-    these have some already, and come into the arrays of all others.
+    """Gives variables to the servers, which own them from now on.
 
-    variables: contiguous arrays of float32 or float64, any shape. optimizer: of Keras, or a `Rule`, by
-    which these variables go. by_rows: names of embeddings, whose rows are pushed and pulled one by one.
-    not_decayed: names that the optimizer's weight decay is not for. restore_from: as a `restore` of it
-    behind this declaration. Raises ConfigError, and MismatchError where workers differ."""
+    All workers call it, with the same names, shapes and dtypes in the same order. The values are those of the
+    first worker, or those of the servers if these have some already. They come into the arrays of all other
+    workers.
+
+    variables: contiguous arrays of float32 or float64, any shape. optimizer: a Keras optimizer, or a `Rule`,
+    for the updates of these variables. by_rows: names of embeddings, whose rows are pushed and pulled one by
+    one. not_decayed: names of variables without the optimizer's weight decay. restore_from: restores this
+    checkpoint right after the declaration, as `restore` does.
+
+    Raises ConfigError, and MismatchError when workers differ.
+    """
     rule = optimizer if isinstance(optimizer, Rule) else rule_of(optimizer)
     restored = None if restore_from is None else path_of("restore_from", restore_from)
     current().declare(variables, rule.text, by_rows, not_decayed, restored)
 
 
 def push(tensor: Any, name: str, *, learning_rate: float | None = None) -> None:
-    """Lets the servers update variable `name` by the gradient `tensor`, of its shape and dtype.
-    learning_rate: of this update alone, in the place of the optimizer's rate or schedule."""
+    """Makes the servers update variable `name` by the gradient `tensor`, of its shape and dtype.
+
+    learning_rate: for this update only, instead of the optimizer's rate or schedule. Raises ConfigError.
+    """
     current().move(mirror.PS_PUSH, {name: _fitting(tensor, name)}, rate=_rate(learning_rate))
 
 
 def pull(name: str, out: Array | None = None) -> Array:
-    """The value of a variable, as it is now: a new array, or `out`."""
+    """The current value of a variable: a new array, or `out`. Raises ConfigError."""
     value = _taking(name, out)
     current().move(mirror.PS_PULL, {name: value})
     return value
@@ -89,11 +96,12 @@ def exchange(
     *,
     learning_rate: float | None = None,
 ) -> dict[str, Array]:
-    """One step: pushes gradients of variables, and gives their fresh values; one request to each server.
+    """One step: pushes gradients of variables, and returns their fresh values. Each server gets one request.
 
-    out: arrays that take values, by name, of the variables' shapes and dtypes, contiguous, writable, and in
-    other memory than the gradients; values without one are new arrays, whose memory the system may have to
-    make each time. learning_rate: as of `push`. Raises ConfigError."""
+    out: arrays for the values, by name. They have the variables' shapes and dtypes, are contiguous and
+    writable, and share no memory with the gradients. Values without such an array are new arrays, whose
+    memory the system may have to allocate each time. learning_rate: as in `push`. Raises ConfigError.
+    """
     given = {name: _fitting(gradient, name) for name, gradient in gradients.items()}
     places = {} if out is None else dict(out)
     if not given.keys() >= places.keys():
@@ -113,16 +121,18 @@ def exchange(
 
 
 def push_rows(rows: Any, gradients: Any, name: str, *, learning_rate: float | None = None) -> None:
-    """Pushes rows: `rows` are n integers, `gradients` has shape (n, ...). Gradients of a row that is named
-    twice are summed. Rows without a gradient change as with one of zero: with momentum they go on.
-    learning_rate: as of `push`."""
+    """Pushes rows: `rows` are n integers, `gradients` has shape (n, ...).
+
+    Gradients of a row that is named twice are summed. Rows without a gradient change as with a gradient of
+    zero: with momentum they go on. learning_rate: as in `push`. Raises ConfigError.
+    """
     session = current()
     shape = (np.size(rows), *session.variable(name).shape[1:])
     session.move_rows(mirror.PS_PUSH, name, rows, _fitting(gradients, name, shape), _rate(learning_rate))
 
 
 def pull_rows(rows: Any, name: str) -> Array:
-    """The values of some rows, n integers: an array of shape (n, ...)."""
+    """The values of some rows, n integers, as an array of shape (n, ...). Raises ConfigError."""
     variable = current().variable(name)
     values = np.empty((np.size(rows), *variable.shape[1:]), variable.dtype)
     current().move_rows(mirror.PS_PULL, name, rows, values)
@@ -130,36 +140,47 @@ def pull_rows(rows: Any, name: str) -> Array:
 
 
 def save(path: str | os.PathLike[str]) -> None:
-    """Lets each server save its variables with the optimizer's state, to a file of its machine that is called
-    `path` with ".server-0-of-2" and so on behind it. One worker calls it; pushes of others that are under way
-    may be in it by halves. A file is there when it is complete, and replaces an older one; where the run ends
-    between two servers' files, those of one `path` are of two saves, which are not restored: save to two
-    paths in turn. Raises ConfigError, RdmacollError."""
+    """Makes each server save its variables with the optimizer's state to a file on its machine.
+
+    The file's name is `path`, followed by ".server-0-of-2" and so on. One worker calls it. Concurrent pushes
+    of other workers may be in the save partly. A file appears when it is complete, and replaces an older one.
+
+    If the run ends between two servers' files, the files of one `path` are from two saves, which `restore`
+    refuses. So save to two paths in turn. Raises ConfigError, RdmacollError.
+    """
     current().save(path_of("path", path))
 
 
 def restore(path: str | os.PathLike[str]) -> None:
-    """Restores what `save` wrote to `path`: the values, the optimizer's state and its steps of all variables,
-    which are the same as then, on as many servers. The first worker does it: either that one calls this, or
-    all do.
+    """Restores a save from `path`: the values, the optimizer's state and its steps of all variables.
 
-    Where nothing has been declared (behind `init()`), the next declaration begins with it, by `declare` or by
-    the first step of a `DistributedOptimizer`. Where variables are declared one after the other, call it
-    behind the last one: it is done when the call is over, and workers pull. Raises ConfigError on the first
-    worker where there is no such checkpoint, or it does not fit to what is declared, which the declaration
-    says. Either changes nothing: the program may go on without, and declare (anew)."""
+    Variables and the number of servers are the same as in the save. The first worker does the work: either it
+    alone calls this, or all workers do.
+
+    If nothing has been declared since `init()`, the next declaration begins with the restore. The
+    declaration is a `declare`, or the first step of a `DistributedOptimizer`. If variables are declared one
+    after the other, call it after the last declaration. The restore is then done when the call ends, and
+    workers pull.
+
+    Raises ConfigError on the first worker if there is no such checkpoint, or if it does not fit the declared
+    variables. A later declaration raises the latter. Either error changes nothing: the program may
+    go on without a checkpoint, and declare (again).
+    """
     current().restore(path_of("path", path))
 
 
 def stats() -> list[dict[str, Any]]:
-    """What each server has done and stores: updates, bytes_received, bytes_sent, stored_bytes, variables,
-    workers (those that are there), waiting (of them), lost; and a text, waiting_for, of what the first of
-    these waits for: "values NAME" of worker 0, "pace" (staleness; at the first server), or ""."""
+    """Each server's counters and contents.
+
+    Counts: updates, bytes_received, bytes_sent, stored_bytes, variables, workers (connected ones), waiting
+    (workers), lost (workers). The text waiting_for names the thing that the first waiting worker waits for:
+    "values NAME" from worker 0, "checkpoint NAME", "pace" (staleness; at the first server), or "".
+    """
     return [json.loads(text) for text in current().ask(mirror.PS_STATS)]
 
 
 def sharding() -> str:
-    """Which server stores what: a line for each. Of synchronous servers: which one sums what."""
+    """The contents of each server, a line each. Synchronous servers: the part that each server sums."""
     if not _has_synchronous():
         return current().sharding()
     workers = world.size()
@@ -179,7 +200,7 @@ def _rate(learning_rate: Any) -> float | None:
 
 
 def _taking(name: str, out: Array | None) -> Array:
-    """Where the value of a variable comes: a new array, or `out`."""
+    """The array for a variable's value: a new one, or `out`. Raises ConfigError."""
     variable = current().variable(name)
     if out is None:
         return np.empty(variable.shape, variable.dtype)

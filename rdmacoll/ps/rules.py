@@ -1,6 +1,6 @@
-"""What a parameter server does with gradients: the user's Keras optimizer, as a plain record.
+"""The update rule of a parameter server: the user's Keras optimizer, as a plain record.
 
-The record is a text of lines "key=value", with the names of Keras' arguments; cpp/ps/update_rule.h reads it.
+The record is a text of lines "key=value", with the names of Keras' arguments. cpp/ps/update_rule.h reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rdmacoll._abi.library import load
 from rdmacoll._ps.session import DTYPES, Array
 from rdmacoll.engine.errors import ConfigError
 
-# Keras' classes, the server's names, and the arguments that go along.
+# Keras' classes, the servers' names for them, and the arguments that the record holds.
 _ADAM = ("beta_1", "beta_2", "epsilon", "amsgrad")
 _OPTIMIZERS: Mapping[str, tuple[str, Sequence[str]]] = {
     "SGD": ("sgd", ("momentum", "nesterov")),
@@ -48,7 +48,7 @@ _SCHEDULES: Mapping[str, tuple[str, Sequence[str]]] = {
         ("initial_learning_rate", "decay_steps", "decay_rate", "staircase"),
     ),
 }
-# What servers do not do, and what to do instead.
+# Arguments that servers do not support, each with an alternative.
 _REFUSED = {
     "clipnorm": "the norm of a gradient is not known where a part of it arrives; clip by value (clipvalue), "
     "or clip gradients before they are pushed, as DistributedOptimizer does",
@@ -67,17 +67,19 @@ _CAN = (
 
 @dataclass(frozen=True)
 class Rule:
-    """An update rule; `text` is its record. `rule_of` makes one of a Keras optimizer."""
+    """An update rule. `text` is its record. `rule_of` makes a rule from a Keras optimizer."""
 
     text: str
 
     def slot_names(self) -> list[str]:
-        """What servers keep beside each variable, in their order. Raises ConfigError."""
+        """The names of a server's slots for each variable, in order. Raises ConfigError."""
         return load().ps_rule_slots(self.text)[0]
 
     def slots(self, values: Array) -> dict[str, Array]:
-        """What a server keeps beside `values`: arrays of its shape and dtype, as they are at the start.
-        Raises ConfigError where the record says what servers cannot do."""
+        """A server's initial slots for `values`: arrays of the same shape and dtype.
+
+        Raises ConfigError if servers do not support the record.
+        """
         names, initial = load().ps_rule_slots(self.text)
         return {name: np.full_like(values, initial) for name in names}
 
@@ -91,10 +93,12 @@ class Rule:
         decays: bool = True,
         learning_rate: float | None = None,
     ) -> None:
-        """Updates `values` and `slots` in place, as a server does at its update number `step` (from 0 on) of
-        this variable. All arrays are of one shape, float32 or float64, and C-contiguous; `decays`: whether
-        the rule's weight decay is for this variable; learning_rate: of the push, or None: the rule's. Raises
-        ConfigError."""
+        """Updates `values` and `slots` in place, as a server does.
+
+        step: the number of this update of this variable, from 0. All arrays have one shape, are float32 or
+        float64, and C-contiguous. decays: whether the rule's weight decay applies to this variable.
+        learning_rate: the rate of the push, or None: the rule's. Raises ConfigError.
+        """
         names, _ = load().ps_rule_slots(self.text)
         if set(slots) != set(names):
             raise ConfigError(f"slots are {sorted(slots)}, and those of this rule {names}: give these.")
@@ -122,9 +126,10 @@ class Rule:
 def rule_of(optimizer: Any, variables: Iterable[Any] = (), *, is_clipped: bool = False) -> Rule:
     """The rule of an optimizer of Keras 3 or Keras 2: its class, its numbers, its learning rate or schedule.
 
-    `variables`: those that it will update; a constraint of one is refused. is_clipped: gradients come
-    clipped, so the rule says nothing of it. Raises ConfigError for what servers cannot apply, with what they
-    can."""
+    variables: the variables that it will update; a constraint on any of them is refused. is_clipped:
+    gradients arrive clipped, so the rule omits clipping. Raises ConfigError for an optimizer that servers
+    cannot apply, with a list of those that they can.
+    """
     name, keys = _known_class(optimizer)
     config = optimizer.get_config()
     for key, cure in _REFUSED.items():
@@ -139,7 +144,7 @@ def rule_of(optimizer: Any, variables: Iterable[Any] = (), *, is_clipped: bool =
     lines = [("optimizer", name), *_learning_rate(config["learning_rate"])]
     own = [*keys, "weight_decay", *(() if is_clipped else ["clipvalue"])]
     lines += [(key, _number(config[key])) for key in own if config.get(key)]
-    # What is off has to be said where the server's default is on.
+    # Arguments that are off must be in the record, since the server's default may be on.
     lines += [(key, "0") for key in keys if not config.get(key)]
     return Rule("".join(f"{key}={value}\n" for key, value in lines))
 
@@ -165,7 +170,7 @@ def _differs(optimizer: Any, known: type, name: str) -> bool:
 
 
 def _learning_rate(rate: Any) -> list[tuple[str, str]]:
-    """From an optimizer's `get_config()`."""
+    """The learning rate's lines of the record, from an optimizer's `get_config()`."""
     if isinstance(rate, (int, float, np.floating)):
         return [("schedule", "constant"), ("initial_learning_rate", _number(rate))]
     name = str(rate.get("class_name")) if isinstance(rate, Mapping) else type(rate).__name__
@@ -174,12 +179,12 @@ def _learning_rate(rate: Any) -> list[tuple[str, str]]:
     schedule, keys = _SCHEDULES[name]
     config = rate["config"]
     if config.get("warmup_target") is not None and not config["warmup_steps"]:
-        config = {**config, "initial_learning_rate": config["warmup_target"]}  # it decays from there at once
+        config = {**config, "initial_learning_rate": config["warmup_target"]}  # as in Keras
     lines = [("schedule", schedule)]
     for key in keys:
         value = config[key]
         if key == "warmup_steps" and config["warmup_target"] is None:
-            continue  # Keras looks at the target alone
+            continue  # Keras ignores warmup_steps without a target
         if isinstance(value, (list, tuple)):
             lines.append((key, ",".join(map(_number, value))))
         elif value is not None:
@@ -188,5 +193,5 @@ def _learning_rate(rate: Any) -> list[tuple[str, str]]:
 
 
 def _number(value: Any) -> str:
-    # Every digit, so that the server has the same number.
+    # All digits, so that the server has the same number.
     return repr(float(value))

@@ -1,9 +1,9 @@
-"""The rules of TensorFlow 1's optimizers, `tf.compat.v1.train`. They compute what Keras' do, but
+"""The rules of TensorFlow 1's optimizers, `tf.compat.v1.train`. They compute the same as Keras', but
 
 - Adagrad has no epsilon;
 - RMSProp's averages of squares begin with ones;
-- of momentum and RMSProp, rows without a gradient rest;
-- momentum is of gradients, and the learning rate comes behind it.
+- momentum and RMSProp leave rows without a gradient unchanged;
+- momentum accumulates gradients, and the learning rate is applied after it.
 
 The rate comes with each push: it may be a tensor, which the worker's graph computes.
 """
@@ -21,10 +21,10 @@ from rdmacoll.ps.rules import Rule
 
 
 class _Known(NamedTuple):
-    name: str  # the server's
-    attributes: Mapping[str, str]  # of the optimizer, by the server's key
-    fixed: str = ""  # lines of the record that are always so
-    rate: str = "_learning_rate_tensor"  # the optimizer's attribute, since `_prepare`
+    name: str  # the server's name for it
+    attributes: Mapping[str, str]  # the optimizer's attribute for each of the server's keys
+    fixed: str = ""  # lines that are always in the record
+    rate: str = "_learning_rate_tensor"  # the optimizer's attribute, which `_prepare` sets
 
 
 _OPTIMIZERS: Mapping[str, _Known] = {
@@ -48,7 +48,7 @@ _CAN = (
     f"Servers apply {', '.join(_OPTIMIZERS)} of tf.compat.v1.train, with learning rates of any kind and "
     "other numbers that stay, and Keras' SGD, Adam, AdamW, RMSprop and Adagrad"
 )
-# What makes the update; the rest is the worker's.
+# Methods that make the update. The worker runs the other methods.
 _UPDATING = (
     "_apply_dense",
     "_resource_apply_dense",
@@ -63,8 +63,11 @@ _UPDATING = (
 
 
 def rule_of(optimizer: Any) -> tuple[Rule, str]:
-    """The rule of an optimizer of `tf.compat.v1.train`, and which attribute is the learning rate of a step,
-    once that is prepared. Raises ConfigError for what servers cannot apply, with what they can."""
+    """The rule of an optimizer of `tf.compat.v1.train`, and the attribute with a step's learning rate.
+
+    The attribute is set once the step is prepared. Raises ConfigError for an optimizer that servers cannot
+    apply, with a list of those that they can.
+    """
     name, known = _known(optimizer)
     lines = f"optimizer={known.name}\nschedule=pushed\n"
     for key, attribute in known.attributes.items():
@@ -73,8 +76,10 @@ def rule_of(optimizer: Any) -> tuple[Rule, str]:
 
 
 def slots_of(rule: Rule, values: Mapping[str, Array]) -> list[dict[str, Array]]:
-    """What the optimizer has beside its variables before its first step, by slot; none where servers begin so
-    by themselves."""
+    """The optimizer's initial slots beside its variables, a dict for each slot.
+
+    Empty if servers begin with the same values by themselves.
+    """
     names = rule.slot_names() if "optimizer=rmsprop" in rule.text else []
     return [
         {key: np.full_like(value, 1 if slot == "velocity" else 0) for key, value in values.items()}
