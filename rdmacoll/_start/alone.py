@@ -1,4 +1,4 @@
-"""Refuses a world of one where variables say that the job has more processes. Pure: the variables come as a
+"""Refuses a world of one if variables say that the job has more processes. Pure: the variables come as a
 mapping."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from rdmacoll._start.launch import MPI_VARIABLES, OTHER_VARIABLES, TORCHRUN_VARI
 from rdmacoll.engine.errors import ConfigError
 
 _LAUNCHERS = (*MPI_VARIABLES, *OTHER_VARIABLES, TORCHRUN_VARIABLES)
-# The settings of a Slurm job that ask for several tasks; one that asks for several nodes has one on each.
+# Settings of a Slurm job with several tasks. A job with several nodes has at least one task on each.
 _SLURM_COUNTS = (
     "SLURM_NTASKS",
     "SLURM_NPROCS",
@@ -24,9 +24,11 @@ _BY_HAND = "RDMACOLL_RANK, RDMACOLL_SIZE and RDMACOLL_RENDEZVOUS (host:port of r
 
 
 def check_alone(variables: Mapping[str, str], *, is_launched: bool) -> None:
-    """Raises ConfigError where the process of a world of one is one of several: each would train a model of
-    its own. `is_launched`: a launcher says that it has started one process, which may have started others by
-    Horovod's variables alone."""
+    """Raises ConfigError if this process is one of several but would be a world of one.
+
+    Otherwise each process would train a model of its own. is_launched: a launcher says that it has started
+    one process. Such a process may have started others that have only Horovod's variables.
+    """
     looks = (_horovod,) if is_launched else (_horovod, _slurm, _launchers, _tf_config)
     for look in looks:
         if refusal := look(variables):
@@ -85,7 +87,7 @@ def _tf_config(variables: Mapping[str, str]) -> str:
         cluster = dict(told.get("cluster") or {})
         tasks = sum(len(cluster.get(job) or ()) for job in ("chief", "master", "worker"))
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return ""  # broken: nobody asks for it here, and parameter servers refuse it
+        return ""  # broken: this start does not use it, and parameter servers refuse it
     if tasks <= 1:
         return ""
     return (

@@ -1,9 +1,10 @@
-"""Decides how this process starts. With cpp/base/config.cc the only reader of the environment.
+"""Decides how this process starts. Only this file and cpp/base/config.cc read the environment.
 
-Order of precedence: arguments of `init()`, RDMACOLL_RANK and its like, MPI, Slurm, torchrun, and with
-parameter servers TF_CONFIG; without any of them a world of one. A launcher of one process hides none of
-several, and a launcher that says N while MPI says 1 is an error: N worlds of one would train N models without
-a word. The same holds for variables of launchers that do not describe this process completely.
+Order of precedence: arguments of `init()`, RDMACOLL_RANK and the like, MPI, Slurm, torchrun, and with
+parameter servers TF_CONFIG. Without any of these the world has one rank. A launcher that started one process
+hides no launcher that started several. If a launcher says N while MPI says 1, the start fails. Otherwise N
+worlds of one would silently train N models. The same holds for launchers' variables that do not describe this
+process completely.
 """
 
 from __future__ import annotations
@@ -34,24 +35,26 @@ from rdmacoll._start.rendezvous import TcpCarrier
 from rdmacoll._start.secret import SECRET_BYTES, read_secret
 from rdmacoll.engine.errors import ConfigError, RdmacollError
 
-# An MPI that runs out of descriptors while it starts may crash; Open MPI 4 takes a dozen.
+# An MPI that runs out of descriptors at its start may crash. Open MPI 4 takes a dozen.
 _MPI_DESCRIPTORS = 32
-_RENDEZVOUS_DESCRIPTORS = 12  # sockets, what waits for them, and the secret's file
+_RENDEZVOUS_DESCRIPTORS = 12  # sockets, their selectors, and the secret's file
 _ANNOUNCE_S = 3.0
 _BY_HAND = ("arguments of init()", "RDMACOLL_RANK and RDMACOLL_SIZE")
 
 
 class Start:
-    """What bootstrap has decided: the launch, and the communicator if MPI carries the texts."""
+    """The decided start: the launch, and the communicator if MPI carries the texts."""
 
     def __init__(self, launch: Launch, comm: Any = None, *, owns_mpi: bool = False) -> None:
         self.launch = launch
         self.comm = comm
-        self.owns_mpi = owns_mpi  # we imported mpi4py first, so nobody else finalises MPI
+        self.owns_mpi = owns_mpi  # we imported mpi4py first, so no other code finalises MPI
 
     def tell(self, values: Values, note: str = "") -> None:
-        """Says once who has started this world: a line of rank 0, behind the one about its devices; then the
-        `note`."""
+        """Logs once how this world was started, and then the `note`.
+
+        Follows rank 0's line about its devices.
+        """
         log = Log(values.text("RDMACOLL_LOG"), self.launch.rank)
         tell = log.say if self.launch.rank == 0 and self.launch.size > 1 else log.info
         tell(f"started by {self.launch.describe()}.")
@@ -59,13 +62,13 @@ class Start:
             tell(note)
 
     def refusal(self, wrong: RdmacollError | None, values: Values, *, serves: bool) -> RdmacollError | None:
-        """Why this world will not be, which the other ranks are to hear: what is `wrong` with this rank's
-        settings, or that it `serves` and is no server."""
+        """The error that prevents this world, which the other ranks hear: `wrong` settings of this rank. If
+        it only `serves`, the error may be that it is no server."""
         return self._no_server(values) if wrong is None and serves else wrong
 
     @contextmanager
     def announced(self, wrong: RdmacollError | None, values: Values) -> Iterator[None]:
-        """While the other ranks are waited for, to hear what is `wrong`: says it here, if that takes long."""
+        """Logs `wrong` here, too, if it takes long until the other ranks have come to hear it."""
         if wrong is None or self.launch.size == 1:
             yield
             return
@@ -111,7 +114,7 @@ class Start:
         is_by_hand = self.launch.by in _BY_HAND or bool(self.launch.hosts)
         if is_by_hand and not values.is_given("RDMACOLL_START_TIMEOUT_S"):
             timeout_s = patience.BY_HAND_S
-        # Rank 0 has a connection from each of the others.
+        # Rank 0 has a connection from each other rank.
         load().check_descriptors(_RENDEZVOUS_DESCRIPTORS + (self.launch.size if self.launch.rank == 0 else 0))
         file_secret = read_secret(values.text("RDMACOLL_SECRET_FILE"))
         name = values.text("RDMACOLL_JOB_ID") if values.is_given("RDMACOLL_JOB_ID") else self.launch.job
@@ -126,13 +129,14 @@ class Start:
         )
 
     def _shares_port(self, values: Values) -> bool:
-        """Whether the engine is to listen where the ranks meet: the one port that a firewall lets through."""
+        """Whether the engine shall listen at the rendezvous port, the only one that a firewall lets
+        through."""
         _, port = launch_rules.split_address(self.launch.rendezvous)
         return values.is_given("RDMACOLL_PORT") and int(values.number("RDMACOLL_PORT")) == port
 
 
 def _import_mpi() -> tuple[Any, bool]:
-    """(the module, whether we are the first to import it); MPI itself may not be initialised yet.
+    """(the module, whether this is its first import). MPI itself may not be initialised yet.
 
     Raises ImportError, RuntimeError.
     """
@@ -140,10 +144,10 @@ def _import_mpi() -> tuple[Any, bool]:
     if first:
         import mpi4py
 
-        # An MPI under another MPI's launcher may abort the process: look at its name first.
+        # An MPI under another MPI's launcher may abort the process, so first look at its name.
         mpi4py.rc.initialize = False
-        # After a failure MPI_Finalize would wait for ranks that are gone: world.py calls it after a
-        # clean end only.
+        # After a failure MPI_Finalize would wait for ranks that are gone. world.py calls it after a clean
+        # end only.
         mpi4py.rc.finalize = False
     from mpi4py import MPI
 
@@ -151,8 +155,8 @@ def _import_mpi() -> tuple[Any, bool]:
 
 
 def _initialized(mpi: Any, timeout_s: float | None = None) -> Any:
-    """The module, when MPI runs. MPI_Init waits for all ranks of the job and cannot be called off: Ctrl-C
-    and the end of `timeout_s` end the process."""
+    """The module, after MPI is initialised. MPI_Init waits for all ranks of the job and cannot be cancelled.
+    So Ctrl-C or the end of `timeout_s` ends the process."""
     if not mpi.Is_initialized():
         done = threading.Event()
         threads.start(threading.Thread(target=_watch_until, args=(done, timeout_s), daemon=True))
@@ -166,7 +170,7 @@ def _initialized(mpi: Any, timeout_s: float | None = None) -> Any:
 
 @contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Python would only note a Ctrl-C, and act on it after the call that it was to end."""
+    """Lets Ctrl-C end the process. Otherwise Python would act on it only after the C call has returned."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
@@ -181,15 +185,15 @@ def _ended_by_interrupt() -> Iterator[None]:
 
 
 def _init_thread(mpi: Any) -> None:
-    # mpi4py keeps the interpreter's lock meanwhile, and no thread could say what is waited for.
+    # mpi4py would keep the GIL meanwhile, and no thread could report the wait.
     try:
         call = ctypes.CDLL(mpi.__file__).MPI_Init_thread
-    except (AttributeError, OSError):  # an MPI that mpi4py loads in a way of its own
+    except (AttributeError, OSError):  # mpi4py loads this MPI in another way
         mpi.Init_thread(mpi.THREAD_MULTIPLE)
         return
     if call(None, None, int(mpi.THREAD_MULTIPLE), ctypes.byref(ctypes.c_int())) != 0:
         raise RuntimeError("MPI_Init_thread failed")
-    for comm in (mpi.COMM_SELF, mpi.COMM_WORLD):  # as mpi4py does: errors become exceptions
+    for comm in (mpi.COMM_SELF, mpi.COMM_WORLD):  # as mpi4py does, so that errors become exceptions
         comm.Set_errhandler(mpi.ERRORS_RETURN)
 
 
@@ -208,7 +212,7 @@ def _watch_until(done: threading.Event, timeout_s: float | None) -> None:
 
 
 def mpi_module() -> Any:
-    """mpi4py's MPI, for those who compare with it. Raises ConfigError."""
+    """mpi4py's MPI, for benchmarks and tests that compare with it. Raises ConfigError."""
     try:
         return _initialized(_import_mpi()[0])
     except (ImportError, RuntimeError) as error:
@@ -216,7 +220,7 @@ def mpi_module() -> Any:
 
 
 def _mpi_is_active() -> bool:
-    """Whether the user's own program already uses an MPI with several ranks."""
+    """Whether the user's program already uses an MPI with several ranks."""
     module = sys.modules.get("mpi4py.MPI")
     if module is None or not module.Is_initialized() or module.Is_finalized():
         return False
@@ -224,7 +228,7 @@ def _mpi_is_active() -> bool:
 
 
 def _short(version: str) -> str:
-    """ "Open MPI v4.1.4, package: Debian, ident: ..." up to the first comma."""
+    """The version up to the first comma, of "Open MPI v4.1.4, package: Debian, ident: ..."."""
     return version.partition(",")[0]
 
 
@@ -233,7 +237,7 @@ def _first_line(text: str) -> str:
 
 
 def _start_with_mpi(told: Launch, environ: Mapping[str, str], timeout_s: float | None) -> Start | None:
-    """The start over COMM_WORLD; None when it does not fit and Slurm can do it instead."""
+    """The start over COMM_WORLD. None if MPI does not fit and Slurm can start instead."""
     if "mpi4py.MPI" not in sys.modules:
         load().check_descriptors(_MPI_DESCRIPTORS)
     slurm = launch_rules.by_slurm(environ)
@@ -281,11 +285,11 @@ def find_start(
     environ: Mapping[str, str] | None = None,
     values: Values | None = None,
 ) -> Start:
-    """Who this process is, by the order of precedence above; `listed`: what `find_lists` gave. Raises
-    ConfigError.
+    """The start of this process, by the order of precedence above. Raises ConfigError.
 
-    MPI_Init may last as long as RDMACOLL_START_TIMEOUT_S of `values`, where that is set: the launcher watches
-    its processes, and slow ones are none of its business.
+    listed: the result of `find_lists`. MPI_Init may last as long as RDMACOLL_START_TIMEOUT_S of `values`, if
+    the user set it. Otherwise there is no limit: the launcher watches its processes, and does not end slow
+    ones.
     """
     environ = os.environ if environ is None else environ
     if comm is not None:
@@ -293,7 +297,7 @@ def find_start(
             raise ConfigError("init() takes comm, or rank, size and rendezvous, not both.")
         if not hasattr(comm, "Iallgatherv"):
             raise ConfigError(f"comm={comm!r} is not a communicator of mpi4py.")
-        if not comm:  # how mpi4py writes MPI_COMM_NULL, freed communicators too
+        if not comm:  # mpi4py's MPI_COMM_NULL, and freed communicators
             raise ConfigError(
                 "comm is MPI.COMM_NULL: this process is not in the communicator. Call init() with it on its "
                 "members alone."
@@ -329,10 +333,10 @@ def find_lists(
     is_told_otherwise: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> Launch | None:
-    """The start that lists of hosts describe: those of arguments and flags, or TF_CONFIG's in mode ps, where
-    nobody else says who takes part. Raises ConfigError.
+    """The start that lists of hosts describe. Raises ConfigError.
 
-    is_told_otherwise: `init` was given a communicator, or rank and size.
+    The lists come from arguments and flags. In mode ps they come from TF_CONFIG if nothing else names the
+    ranks. is_told_otherwise: `init` was given a communicator, or rank and size.
     """
     environ = os.environ if environ is None else environ
     is_colocated = values.text("RDMACOLL_SERVER_PLACEMENT") == "colocated"
@@ -355,16 +359,17 @@ def find_lists(
 
 
 def told_launch(environ: Mapping[str, str] | None = None) -> Launch | None:
-    """What variables tell of this process's start, without starting anything. Raises ConfigError."""
+    """The start that variables describe, without starting anything. Raises ConfigError."""
     environ = os.environ if environ is None else environ
     told = launch_rules.by_hand(environ)
     return told or next(iter(launch_rules.by_launchers(environ)), None)
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment for a program that it starts and that is no rank of this job: without the
-    variables of launchers, of TF_CONFIG and of starts by hand, and with `extra`. A program that calls
-    `init()` there is a world of its own.
+    """This process's environment, for a program that it starts and that is no rank of this job.
+
+    It has no variables of launchers, of TF_CONFIG and of starts by hand. `extra` is added. If the program
+    calls `init()`, it is a world of its own.
 
         subprocess.run([sys.executable, "evaluate.py"], env=rdmacoll.clean_environment())
     """
@@ -372,23 +377,23 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def variables() -> dict[str, str]:
-    """This process's environment, for those that only look at it."""
+    """This process's environment, for callers that only read it."""
     return dict(os.environ)
 
 
 def mark_children(rank: int | None) -> None:
-    """From now on programs that this process starts know that it is this rank; None: it is none any more."""
+    """Marks programs that this process starts from now on as children of this rank. None: no mark."""
     os.environ.pop(MARK, None)
     if rank is not None:
         os.environ[MARK] = mark_of(rank, os.environ)
 
 
 def cache_folder() -> Path:
-    """Where what is built or installed for tests and benchmarks is kept from run to run."""
+    """The folder for files that tests and benchmarks build or install once and keep."""
     return Path(os.environ.get("RDMACOLL_CACHE") or Path.home() / ".cache" / "rdmacoll")
 
 
 def told_rank(environ: Mapping[str, str] | None = None) -> int:
-    """This process's rank as far as variables tell it; 0 alone. Raises ConfigError."""
+    """This process's rank as variables describe it; 0 without a launcher. Raises ConfigError."""
     told = told_launch(environ)
     return told.rank if told else 0

@@ -1,4 +1,4 @@
-"""Carries short texts between ranks while the engine starts; never data."""
+"""The out-of-band channel: carries short texts between ranks while the engine starts, and never data."""
 
 from __future__ import annotations
 
@@ -10,73 +10,86 @@ from rdmacoll.engine.errors import ConfigError, RankFailedError
 
 _POLL_S, _POLL_S_MAX = 0.0005, 0.02
 _LENGTH = struct.Struct("<q")
-# Operations of MPI that were given up cannot be taken back: MPI may still write into their buffers.
+# Abandoned operations of MPI. They cannot be cancelled: MPI may still write into their buffers.
 _GIVEN_UP: list[tuple[Any, ...]] = []
 
 
 def gave_up() -> bool:
-    """Whether an operation of MPI was given up: MPI_Finalize might wait for it, and so for other ranks."""
+    """Whether an operation of MPI was abandoned. MPI_Finalize might wait for it, and so for other ranks."""
     return bool(_GIVEN_UP)
 
 
 def no_watch() -> None:
-    """Nothing else to look at while one waits."""
+    """Does nothing during a wait."""
 
 
 def left(rank: int, host: str, who: str, cause: str, name: str = "") -> RankFailedError:
-    """The error of a rank that is gone before the world stands; `name`: what else it is called."""
+    """The error for a rank that is gone before the world stands. name: instead of "rank N"."""
     text = f"{name or f'rank {rank}'} ({who}) left during the start: {cause}."
     return RankFailedError(text, rank=rank, host=host, cause=cause)
 
 
 class Keeper(Protocol):
-    """Has rank 0's address while a world stands."""
+    """Keeps rank 0's address while a world stands."""
 
     def close(self) -> None:
-        """Frees the address; idempotent."""
+        """Frees the address. Idempotent."""
 
     def forget_in_child(self) -> None:
-        """In a forked child: frees its copies."""
+        """In a forked child: closes the child's copies of the sockets."""
 
 
 class Carrier(Protocol):
-    """What the start of an engine asks of a launcher's channel."""
+    """The out-of-band channel between ranks, as the start of an engine uses it."""
 
     def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
-        """Everybody's text, by rank; every rank calls it the same number of times. `watch` is called again
-        and again meanwhile; what it raises ends the wait."""
+        """All ranks' texts, by rank. Every rank calls it the same number of times.
+
+        `watch` is called repeatedly meanwhile. An error that it raises ends the wait.
+        """
 
     def check(self) -> None:
-        """Between two rounds: raises what others have said or shown to end the start; never waits."""
+        """Raises an error by which another rank ends the start. Called between two rounds. Never waits."""
 
     def leave(self, cause: str) -> None:
-        """Tells the others why this rank takes no part any more, where they would not hear of it
-        otherwise; never waits."""
+        """Tells the other ranks why this rank leaves, if they would not hear of it otherwise.
+
+        Never waits.
+        """
 
     def job(self) -> tuple[str, bytes]:
-        """The job's name and secret, the same on every rank; called once, before allgather."""
+        """The job's name and secret, the same on every rank. Called once, before allgather."""
 
     def renew(self, timeout_s: float, source: str) -> None:
-        """From now on `timeout_s` counts, which `source` sets: for what comes after a start."""
+        """Starts a new time limit of `timeout_s`, for steps after a start.
+
+        source: the setting that it is from.
+        """
 
     def share_address(self, callers: Callable[[], int]) -> None:
-        """The engine listens now. Where it has rank 0's address, `callers` gives the socket out of which the
-        descriptors of those come who look for rank 0 there."""
+        """Called when the engine listens. It may now have rank 0's address.
+
+        callers: returns the socket that then passes on descriptors of callers that look for rank 0.
+        """
 
     def keeper(self) -> Keeper | None:
-        """Who will keep rank 0's address for the world, on rank 0 of a start without MPI. From `keep` on it
-        is the caller's to close."""
+        """The object that will keep rank 0's address for the world. Only on rank 0 of a start without MPI.
+
+        From `keep` on the caller has to close it.
+        """
 
     def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
-        """The world stands, and its address stays. `is_over`: whether the world has failed or ended; `blame`:
-        ends it on all ranks, with a sentence."""
+        """Called when the world stands. Keeps the address for the world.
+
+        is_over: whether the world has failed or ended. blame: ends the world on all ranks, with a sentence.
+        """
 
     def close(self) -> None:
-        """Frees what the carrier holds, but for what is kept; afterwards it cannot be used."""
+        """Frees the channel's resources, but not a kept address. It cannot be used afterwards."""
 
 
 class SoloCarrier:
-    """A world of one: nobody to talk to."""
+    """The channel of a world of one."""
 
     def __init__(self, name: str, secret: bytes) -> None:
         self._job = (name, secret)
@@ -86,37 +99,37 @@ class SoloCarrier:
         return [text]
 
     def check(self) -> None:
-        """Nobody could leave."""
+        """Does nothing: there is no other rank."""
 
     def leave(self, cause: str) -> None:
-        """Nobody to tell."""
+        """Does nothing: there is no other rank."""
 
     def job(self) -> tuple[str, bytes]:
-        """What it was made with."""
+        """The name and the secret that it was made with."""
         return self._job
 
     def renew(self, timeout_s: float, source: str) -> None:
-        """Nobody is waited for."""
+        """Does nothing: this rank waits for no other."""
 
     def share_address(self, callers: Callable[[], int]) -> None:
-        """It has no address."""
+        """Does nothing: it has no address."""
 
     def keeper(self) -> Keeper | None:
-        """It has no address."""
+        """None: it has no address."""
         return None
 
     def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
-        """It has no address."""
+        """Does nothing: it has no address."""
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Does nothing."""
 
 
 class MpiCarrier:
-    """Over an MPI communicator (mpi4py). Bytes only, so that nothing is ever unpickled.
+    """The channel over an MPI communicator (mpi4py). It carries bytes only, so that nothing is unpickled.
 
-    Operations are non-blocking and polled: Ctrl-C and the deadline work while others are late. Both begin
-    with MPI: MPI_Init, before, waits for the other ranks as long as the launcher does.
+    Operations are non-blocking and polled, so Ctrl-C and the deadline work while other ranks are late.
+    Neither works in MPI_Init, which comes before. There the launcher's own limit applies.
     """
 
     def __init__(self, comm: Any, name: str, secret: bytes, timeout_s: float) -> None:
@@ -144,11 +157,11 @@ class MpiCarrier:
                     f"the ranks of this MPI job did not all {self._what} within {self._timeout_s:g} s "
                     f"({self._source}): some rank has not come so far, or has ended."
                 )
-            # Whoever waits for long wakes seldom: others may be measuring.
+            # A long wait polls seldom, since other processes may be measuring.
             time.sleep(min(max(_POLL_S, (now - begin) / 20), _POLL_S_MAX))
 
     def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
-        """Everybody's text, by rank."""
+        """All ranks' texts, by rank."""
         mine = bytearray(text.encode())
         size = self._comm.Get_size()
         lengths = bytearray(_LENGTH.size * size)
@@ -161,7 +174,7 @@ class MpiCarrier:
         return [bytes(everything[offset : offset + count]).decode() for offset, count in zip(offsets, counts)]
 
     def job(self) -> tuple[str, bytes]:
-        """Rank 0's proposal."""
+        """Rank 0's proposal of name and secret."""
         name, secret = self._proposal
         block = bytearray(name.encode() + b"\0" + secret)
         self._finish(self._comm.Ibcast, block, 0)
@@ -169,28 +182,29 @@ class MpiCarrier:
         return agreed.decode(), agreed_secret
 
     def check(self) -> None:
-        """MPI does not say who is gone."""
+        """Does nothing: MPI does not report lost ranks."""
 
     def leave(self, cause: str) -> None:
-        """A process that ends without MPI_Finalize is reported by the launcher, which ends the others."""
+        """Does nothing: the launcher reports a process that ends without MPI_Finalize, and ends the
+        others."""
 
     def renew(self, timeout_s: float, source: str) -> None:
-        """From now on `timeout_s` counts, which `source` sets."""
+        """Starts a new time limit of `timeout_s`, from the setting `source`."""
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
         self._what, self._source = "go on", source
 
     def share_address(self, callers: Callable[[], int]) -> None:
-        """MPI has no address."""
+        """Does nothing: MPI has no address."""
 
     def keeper(self) -> Keeper | None:
-        """MPI has no address that another job could come to."""
+        """None: MPI has no address that another job could connect to."""
         return None
 
     def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
-        """MPI has no address."""
+        """Does nothing: MPI has no address."""
 
     def close(self) -> None:
-        """The communicator stays the caller's."""
+        """Does nothing: the communicator belongs to the caller."""
 
 
 def _byte_type() -> Any:

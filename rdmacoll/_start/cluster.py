@@ -1,7 +1,7 @@
-"""Who takes part in a run with parameter servers that is started by hand, one command a process: lists of
-addresses say it, as TensorFlow's ClusterSpec does. Pure: flags and variables come as arguments.
+"""The ranks of a run with parameter servers that is started by hand, one command a process.
 
-Workers are the first ranks, in the order of their list, and servers the last.
+Lists of addresses name the ranks, as TensorFlow's ClusterSpec does. Pure: flags and variables come as
+arguments. Workers are the first ranks, in the order of their list, and servers the last.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rdmacoll._start.launch import Launch, parse_address
 from rdmacoll.engine.errors import ConfigError
 
 _LISTS = ("job_name", "task_index", "ps_hosts", "worker_hosts")
-# Flags of tf_cnn_benchmarks that say who takes part, and how; "num_servers" is ours.
+# Flags of tf_cnn_benchmarks that describe the ranks and their updates. Only "num_servers" is our own.
 _FLAGS = (*_LISTS, "server_protocol", "variable_update", "cross_replica_sync", "num_servers")
-# Both of these send gradients to servers; in the second one each worker keeps variables of its own.
+# Both send gradients to servers. In the second one each worker keeps its own variables, too.
 _UPDATES = ("parameter_server", "distributed_replicated")
 _TRUE, _FALSE = ("true", "t", "1", "yes", "y"), ("false", "f", "0", "no", "n")
 _CHIEFS = ("chief", "master")
@@ -37,7 +37,7 @@ _PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Told:
-    """What arguments, flags or TF_CONFIG say; empty where they say nothing."""
+    """The start as arguments, flags or TF_CONFIG describe it. Fields that they do not set are empty."""
 
     by: str
     job_name: str = ""
@@ -50,14 +50,15 @@ class Told:
     is_synchronous: bool | None = None
 
     def has_lists(self) -> bool:
-        """Whether any of it says who takes part."""
+        """Whether any field describes the ranks."""
         hosts = self.ps_hosts + self.worker_hosts
         return bool(self.job_name) or bool(hosts) or self.task_index is not None
 
 
 def flags_of(arguments: Sequence[str]) -> dict[str, str]:
-    """The flags of a command line that are ours, by name; the last one counts. Others may be anything.
-    A hyphen is an underscore, as programs with argparse have it. Raises ConfigError.
+    """The flags of a command line that rdmacoll reads, by name. The last one of a name counts.
+
+    Other flags are ignored. A hyphen is the same as an underscore, as with argparse. Raises ConfigError.
 
     >>> flags_of(["train.py", "--job_name=ps", "--lr", "0.1", "-task_index", "1", "--", "--ps_hosts=x"])
     {'job_name': 'ps', 'task_index': '1'}
@@ -76,7 +77,7 @@ def flags_of(arguments: Sequence[str]) -> dict[str, str]:
             continue
         name = (flag[2:] if flag.startswith("--") else flag[1:]).replace("-", "_")
         if name in _FLAGS and not equals:
-            if name == "cross_replica_sync":  # a switch, which may have a word behind it
+            if name == "cross_replica_sync":  # a switch, whose value is optional
                 is_word = bool(rest) and rest[0].lower() in (*_TRUE, *_FALSE)
                 value = rest.pop(0) if is_word else "true"
             elif not rest or rest[0].startswith("--"):
@@ -129,7 +130,7 @@ def told_by(
     worker_hosts: str | Sequence[str] | None = None,
     protocol: str | None = None,
 ) -> Told:
-    """What arguments say, and flags where these say nothing. Raises ConfigError."""
+    """The start as arguments describe it, and flags for the arguments that are None. Raises ConfigError."""
     given = {
         "job_name": job_name,
         "task_index": task_index,
@@ -160,7 +161,7 @@ def _flag_of(value: str) -> bool | None:
 
 
 def told_by_tf_config(text: str) -> Told | None:
-    """What TF_CONFIG says; None where it names no cluster. Raises ConfigError."""
+    """The start as TF_CONFIG describes it. None if it names no cluster. Raises ConfigError."""
     told = json_of("TF_CONFIG", text, "put it right, or unset it")
     cluster = told.get("cluster") if isinstance(told, dict) else None
     if not cluster:
@@ -255,7 +256,7 @@ def _check_duplicates(launch: Launch) -> None:
 
 
 def settings_of(told: Told, launch: Launch | None, values: Values) -> dict[str, object]:
-    """The settings that follow from lists and protocol, beside `values`, which they must not contradict.
+    """The settings that follow from lists and protocol. They must not contradict `values`.
 
     Raises ConfigError.
     """
@@ -296,7 +297,7 @@ def settings_of(told: Told, launch: Launch | None, values: Values) -> dict[str, 
 
 
 def protocol_sentence(told: Told, values: Values) -> str:
-    """What a protocol of TensorFlow's servers comes to here, or ""."""
+    """The meaning of the given protocol of TensorFlow's servers here, as a sentence, or ""."""
     if not told.protocol:
         return ""
     asks, meaning = _PROTOCOLS[told.protocol]

@@ -1,4 +1,4 @@
-"""What a program that a rank starts inherits: the variables by which that rank knows who it is. Pure: the
+"""The variables that a program inherits from the rank that starts it, and that identify the rank. Pure: the
 variables come as a mapping."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 from rdmacoll._base.outside import shown
 from rdmacoll.engine.errors import ConfigError
 
-# Set in a rank of several while its world stands: who it is, and by which variables.
+# Set in a rank while its world of several ranks stands: names the rank, with a digest of its variables.
 MARK = "_RDMACOLL_RANK"
-# By their values a launcher's start of one process differs from all others.
+# The values of these variables identify one process of one start.
 _TELLING = (
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     *("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "PMIX_SIZE", "PMIX_NAMESPACE"),
@@ -33,7 +33,7 @@ _NAMES = (
 
 
 def without_launch(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables but for those that say which process of a job this is.
+    """The variables without those that identify this process in a job.
 
     >>> without_launch({"PATH": "/bin", "OMPI_COMM_WORLD_RANK": "1", "RDMACOLL_LOG": "info", "RANK": "1"})
     {'PATH': '/bin', 'RDMACOLL_LOG': 'info'}
@@ -51,7 +51,10 @@ def _digest(variables: Mapping[str, str]) -> str:
 
 
 def _stat_of(pid: int, proc: Path) -> tuple[str, int]:
-    """When a process began, in the kernel's ticks, and its parent; ("", 0) for one that is not there."""
+    """The time at which a process began, in the kernel's ticks, and its parent.
+
+    ("", 0) if it is not there.
+    """
     try:
         fields = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
         return fields[19], int(fields[1])
@@ -60,7 +63,7 @@ def _stat_of(pid: int, proc: Path) -> tuple[str, int]:
 
 
 def mark_of(rank: int, variables: Mapping[str, str], proc: Path = Path("/proc")) -> str:
-    """What MARK says in this process, which is a rank."""
+    """The value of MARK in this process, which is a rank."""
     return f"{os.getpid()}:{_stat_of(os.getpid(), proc)[0]}:{rank}:{_digest(variables)}"
 
 
@@ -74,8 +77,10 @@ def _is_ancestor(pid: str, began: str, proc: Path) -> bool:
 
 
 def check_inherited(variables: Mapping[str, str], proc: Path = Path("/proc")) -> None:
-    """Raises ConfigError where a rank that is still in its world has started this process, whose variables
-    would make it that rank once more."""
+    """Raises ConfigError if a rank of a running world has started this process.
+
+    The inherited variables would make this process the same rank again.
+    """
     parts = variables.get(MARK, "").split(":")
     if len(parts) != 4 or parts[0] == str(os.getpid()) or parts[3] != _digest(variables):
         return

@@ -1,4 +1,4 @@
-"""Reads from a launcher's variables who this process is. Pure: the variables come as a mapping."""
+"""Reads this process's rank from a launcher's variables. Pure: the variables come as a mapping."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ OPEN_MPI = "Open MPI"
 
 
 class Variables(NamedTuple):
-    """Who sets them, the one with the number of processes, and the one with the rank."""
+    """A launcher, its variable with the number of processes, and its variable with the rank."""
 
     by: str
     size: str
     rank: str
 
 
-# Those of MPI. PMIX has no size of its own: OMPI's or Slurm's is beside it.
+# MPI launchers. PMIx has no variable for the size: Open MPI's or Slurm's variables are set beside it.
 MPI_VARIABLES = (
     Variables(OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     Variables("MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
@@ -29,13 +29,13 @@ MPI_VARIABLES = (
     Variables("a PMIx launcher", "PMIX_SIZE", "PMIX_RANK"),
 )
 TORCHRUN_VARIABLES = Variables("torchrun", "WORLD_SIZE", "RANK")
-# They say that there are several processes, and not all that a start needs.
+# Variables that tell of several processes, but do not describe a start completely.
 OTHER_VARIABLES = (
     Variables("a PMIx launcher", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"),
     Variables("Flux", "FLUX_JOB_SIZE", "FLUX_TASK_RANK"),
     Variables("Hydra", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
 )
-# Only srun sets these: a batch script has SLURM_NTASKS too, but is one process.
+# Only srun sets these. A batch script has SLURM_NTASKS too, but is one process.
 _SRUN_VARIABLES = (
     "SLURM_STEP_NUM_TASKS",
     "SLURM_STEP_ID",
@@ -49,33 +49,33 @@ _PORT_FIRST, _PORTS = 15000, 15000  # below Linux' ephemeral ports
 
 @dataclass(frozen=True)
 class Launch:
-    """How this process was started: by whom, its rank, the world's size, and rank 0's address."""
+    """The start of this process: the launcher, this rank, the world's size, and rank 0's address."""
 
     by: str
     rank: int
     size: int
-    rendezvous: str = ""  # host:port, where MPI does not carry the texts
-    variables: tuple[str, ...] = ()  # that told rank and size, where `by` does not name them
-    is_mpi: bool = False  # MPI carries the texts, where this process has that MPI
-    hosts: tuple[str, ...] = ()  # host:port of every rank, where lists say who takes part
-    servers: int = 0  # how many of them, the last ones, are parameter servers
-    job: str = ""  # the launcher's name for this start, the same on all of its ranks; empty: it has none
+    rendezvous: str = ""  # host:port, if MPI does not carry the texts
+    variables: tuple[str, ...] = ()  # the variables with rank and size, if `by` does not name them
+    is_mpi: bool = False  # MPI carries the texts, if this process has that MPI
+    hosts: tuple[str, ...] = ()  # host:port of every rank, if lists name the ranks
+    servers: int = 0  # the number of parameter servers, which are the last ranks
+    job: str = ""  # the launcher's name for this start, the same on all its ranks; empty: it has none
 
     def name(self, rank: int) -> str:
-        """What sentences call a rank: "rank 3", and where lists name it "worker 1" or "ps 0"."""
+        """A rank's name in messages: "rank 3", or "worker 1" or "ps 0" if lists name the ranks."""
         if not self.hosts:
             return f"rank {rank}"
         workers = self.size - self.servers
         return f"worker {rank}" if rank < workers else f"ps {rank - workers}"
 
     def place(self, rank: int) -> str:
-        """The name with the address at which the rank is met."""
+        """A rank's name, with the address at which it is reached."""
         if self.hosts:
             return f"{self.name(rank)} ({self.hosts[rank]})"
         return f"{self.name(rank)} at {self.rendezvous}"
 
     def missing(self, here: Collection[int]) -> str:
-        """The ranks beside 0 that are not `here`, for sentences: the first ones, where there are many."""
+        """The ranks other than 0 that are not `here`, for messages. Only the first ones if they are many."""
         missing = [rank for rank in range(1, self.size) if rank not in here]
         more = ", ..." if len(missing) > _NAMES_SHOWN else ""
         if self.hosts:
@@ -85,20 +85,20 @@ class Launch:
         return f"rank{plural} {shown} of {self.size} at {self.rendezvous}"
 
     def address_source(self, rank: int) -> str:
-        """What to change where the address of a rank will not do."""
+        """The setting that holds the address of a rank, for messages."""
         if not self.hosts:
             return "RDMACOLL_RENDEZVOUS"
         return "worker_hosts" if rank < self.size - self.servers else "ps_hosts"
 
     def lists(self) -> dict[str, str] | None:
-        """The lists that say who takes part, which are the same on all ranks."""
+        """The lists that name the ranks, by setting. They are the same on all ranks. None without lists."""
         if not self.hosts:
             return None
         workers = self.size - self.servers
         return {"worker_hosts": ",".join(self.hosts[:workers]), "ps_hosts": ",".join(self.hosts[workers:])}
 
     def lists_text(self) -> str:
-        """The same in one phrase."""
+        """The lists in one phrase."""
         return " and ".join(f"{name}={hosts}" for name, hosts in (self.lists() or {}).items() if hosts)
 
     def describe(self) -> str:
@@ -123,7 +123,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def checked(launch: Launch) -> Launch:
-    """The launch, or a ConfigError when rank and size cannot be."""
+    """The launch. Raises ConfigError if its rank and size are impossible."""
     if launch.size < 1:
         raise ConfigError(f"{launch.by}: size {launch.size}; a world has at least one rank.")
     if not 0 <= launch.rank < launch.size:
@@ -149,7 +149,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def parse_address(address: str) -> tuple[str, int] | None:
-    """As `split_address`; None for what is none."""
+    """As `split_address`, but None for text that is no address."""
     host, colon, port = address.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -160,7 +160,7 @@ def parse_address(address: str) -> tuple[str, int] | None:
 
 
 def _is_host(host: str) -> bool:
-    """Whether it could be a name or an address. The resolver raises UnicodeError for others."""
+    """Whether the text can be a name or an address. The resolver raises UnicodeError for other texts."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -218,7 +218,7 @@ def by_hand(
 
 
 def by_mpi(environ: Mapping[str, str]) -> Launch | None:
-    """What an MPI launcher says about this process, whether or not this process has that MPI."""
+    """The launch that an MPI launcher describes, even if this process does not have that MPI."""
     for by, size, rank in MPI_VARIABLES:
         if size in environ and rank in environ:
             numbers = _number(environ, rank), _number(environ, size)
@@ -244,7 +244,7 @@ def first_host(nodelist: str) -> str:
 
 
 def by_slurm(environ: Mapping[str, str]) -> Launch | None:
-    """What srun says about this process."""
+    """The launch that srun describes, or None."""
     if "SLURM_PROCID" not in environ or not any(name in environ for name in _SRUN_VARIABLES):
         return None
     size = next((n for n in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if n in environ), None)
@@ -274,7 +274,7 @@ def by_slurm(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _slurm_job(environ: Mapping[str, str]) -> str:
-    """A requeued job repeats its number and those of its steps: the count of restarts tells them apart."""
+    """The name of the job. A requeued job has the same number and steps, so it includes the restart count."""
     job = next((environ[name] for name in ("SLURM_HET_JOB_ID", "SLURM_JOB_ID") if environ.get(name)), "")
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
     restarts = environ.get("SLURM_RESTART_COUNT") or "0"
@@ -283,12 +283,12 @@ def _slurm_job(environ: Mapping[str, str]) -> str:
 
 
 def _digits(text: str) -> int:
-    """The number that a text's first digits make; a step may be "12.batch"."""
+    """The number from a text's first digits. A step may be "12.batch"."""
     return int(re.sub(r"[^0-9]", "", text)[:18] or 0)
 
 
 def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
-    """What torchrun (or a script in its manner) says about this process."""
+    """The launch that torchrun, or a similar script, describes. None without it."""
     if "WORLD_SIZE" not in environ:
         return None
     size = _number(environ, "WORLD_SIZE")
@@ -318,8 +318,11 @@ def by_torchrun(environ: Mapping[str, str]) -> Launch | None:
 
 
 def _torchrun_job(environ: Mapping[str, str]) -> str:
-    """Each node's agent counts the restarts of its own workers alone: the count is the same on all ranks
-    where there is one agent."""
+    """The name of the job.
+
+    Each node's agent counts only its own workers' restarts. So the count is the same on all ranks only if
+    there is one agent.
+    """
     run = environ.get("TORCHELASTIC_RUN_ID", "none")
     restarts = environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
     again = f", restart {restarts}" if restarts != "0" and environ.get("GROUP_WORLD_SIZE") == "1" else ""
@@ -327,15 +330,14 @@ def _torchrun_job(environ: Mapping[str, str]) -> str:
 
 
 def by_launchers(environ: Mapping[str, str]) -> list[Launch]:
-    """What launchers say about this process, the one to believe first: each may have started the next.
+    """The launches that launchers describe, the most credible first. Each launcher may have started the next.
 
-    One that started a single process hides none that started several. MPI comes first, since its mpirun
-    leaves what srun said to its own helpers in the environment. Raises ConfigError where two disagree
-    otherwise.
+    A launcher of a single process hides no launcher of several. MPI comes first, since mpirun leaves in the
+    environment what srun told its helpers. Raises ConfigError for any other contradiction.
     """
     mpi, slurm, torchrun = by_mpi(environ), by_slurm(environ), by_torchrun(environ)
     if torchrun is not None and torchrun.size > 1 and "TORCHELASTIC_RUN_ID" in environ:
-        return [torchrun]  # its own mark: whoever else is named has started torchrun
+        return [torchrun]  # this variable is torchrun's own; any other launcher has started torchrun
     found = [launch for launch in (mpi, slurm, torchrun) if launch is not None]
     found.sort(key=lambda launch: launch.size == 1)
     differ = slurm and torchrun and (slurm.rank, slurm.size) != (torchrun.rank, torchrun.size)

@@ -1,7 +1,7 @@
-"""Who of this node is gone before the engine can tell: whose listening socket does not exist any more.
+"""Liveness check for ranks of this node before the engine can check: a lost rank's listening socket is gone.
 
-For starts over MPI, which does not say that a rank has died. Looked up, not called: a rank that is late
-would find its queue full of callers.
+For starts over MPI, which does not report that a rank has died. The check reads the kernel's list and does
+not connect, since connections would fill the queue of a rank that is late.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Presence:
             return
         present = {line.rpartition("@")[2] for line in lines if "@" in line}
         if self._mine not in present:
-            return  # this system does not list them
+            return  # this system's list does not have them
         for other, card in self._others:
             if card["unix"] not in present:
                 raise left(other, card["host"], f"{card['host']}, pid {card['pid']}", "its process has ended")

@@ -1,4 +1,4 @@
-"""The start without MPI: rank 0 listens on one address, all others come to it."""
+"""The start without MPI: rank 0 listens at one address, and all other ranks connect to it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from rdmacoll._start.rendezvous_place import AddressTakenError
 from rdmacoll._start.rendezvous_refusal import refuse_all
 from rdmacoll.engine.errors import ConfigError, error_from_json
 
-# Signs of life come once a second, by a thread that Python may keep waiting.
+# A thread sends signs of life once a second, but Python may delay it.
 SILENCE_S_MIN = 5.0
-_PREVIOUS_S = 5.0  # a world that is about to end frees the address within this time
+_PREVIOUS_S = 5.0  # a world that is about to end frees the address in this time
 _RETRY_S = 0.1
-_OWNER_S = 1.0  # a rank 0 answers by a thread of its own, another program perhaps never
+_OWNER_S = 1.0  # rank 0 answers in this time, by a thread of its own; another program may never answer
 
 
 class TcpCarrier:
-    """Carries texts over the rendezvous, and agrees on the job's name and secret. Raises ConfigError and
-    RankFailedError."""
+    """The out-of-band channel over the rendezvous. It also agrees on the job's name and secret.
+
+    Raises ConfigError and RankFailedError.
+    """
 
     def __init__(
         self,
@@ -46,9 +48,12 @@ class TcpCarrier:
         shares_port: bool = False,
         process: str = PROCESS,
     ) -> None:
-        """timeout_s: of the whole start, by hand since the last rank has come. silence_s: a rank without a
-        sign of life for so long is gone. shares_port: the engine will listen at rank 0's address. process:
-        what tells this process from others."""
+        """Meets the other ranks.
+
+        timeout_s: the limit of the whole start, by hand since the last arrival. silence_s: a rank without a
+        sign of life for so long is lost. shares_port: the engine will listen at rank 0's address. process:
+        identifies this process.
+        """
         refused = self._without_threads(launch, file_secret, log)
         self._file_secret, self._launch = file_secret, launch
         self._patience = Patience(timeout_s, log, is_by_hand=is_by_hand)
@@ -67,8 +72,10 @@ class TcpCarrier:
 
     @staticmethod
     def _without_threads(launch: Launch, secret: bytes, log: Log) -> ConfigError | None:
-        """Why this process can have no further thread, if so: what another rank is to tell rank 0. On rank 0
-        the others hear it, and it is raised."""
+        """The error if this process can start no further thread, or None.
+
+        Rank 0 tells it to the other ranks, and raises it. Another rank returns it, to tell it to rank 0.
+        """
         try:
             threads.check()
         except ConfigError as error:
@@ -91,13 +98,16 @@ class TcpCarrier:
             time.sleep(_RETRY_S)
 
     def _owner_leaves_within(self) -> float:
-        """Another socket has the address. If that is rank 0 of a job, it hears that there is a second one,
-        and its answer is raised. Seconds after which the address will not be free any more."""
+        """The number of seconds within which the socket that has the address may free it.
+
+        If that socket belongs to rank 0 of a job, that rank hears that there is a second one, and its answer
+        is raised.
+        """
         call = Call(self._launch, self._file_secret, answer_s=_OWNER_S)
         try:
             answer = call.say(self._me.hello())
         except EarlyError:
-            return _OWNER_S  # a socket that does not listen yet, or that is being closed, or never answers
+            return _OWNER_S  # a socket that does not listen yet, is being closed, or never answers
         except ConfigError:
             return 0.0  # another program, or a job with another secret
         finally:
@@ -116,38 +126,41 @@ class TcpCarrier:
             raise
 
     def allgather(self, text: str, watch: Callable[[], None] = no_watch) -> list[str]:
-        """Everybody's text, by rank."""
+        """All ranks' texts, by rank."""
         return self._side.exchange(text, watch)
 
     def check(self) -> None:
-        """Raises what ends the start for all, as rank 0 sees it."""
+        """Raises the error that ends the start on all ranks, as rank 0 has told it."""
         self._side.check()
 
     def leave(self, cause: str) -> None:
-        """Everybody's error names this rank and `cause`."""
+        """Ends the start on all ranks. Their error names this rank and `cause`."""
         me = self._launch.rank
         self._side.leave(left(me, self._me.host, self._me.who, cause, self._launch.name(me)))
 
     def job(self) -> tuple[str, bytes]:
-        """Rank 0's random name, and a secret derived from the file's: that one opens no job itself."""
+        """Rank 0's random name, and a secret that is derived from the file's.
+
+        The engines use it in place of the file's secret.
+        """
         name = self.allgather(secrets.token_hex(8))[0]
         return name, hmac.new(self._file_secret, b"job " + name.encode(), hashlib.sha256).digest()
 
     def renew(self, timeout_s: float, source: str) -> None:
-        """From now on `timeout_s` counts, which `source` sets."""
+        """Starts a new time limit of `timeout_s`, from the setting `source`."""
         self._patience.renew(timeout_s, source)
 
     def share_address(self, callers: Callable[[], int]) -> None:
-        """Rank 0 hears who calls at its address, also where the engine listens there."""
+        """Lets rank 0 hear callers at its address, also if the engine listens there."""
         if isinstance(self._side, RendezvousHost):
             self._side.share_address(callers)
 
     def keeper(self) -> Keeper | None:
-        """Rank 0's side."""
+        """Rank 0's side; None on other ranks."""
         return self._side if isinstance(self._side, RendezvousHost) else None
 
     def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
-        """As `RendezvousHost.keep`: who has the `keeper` closes the address at the end of the world."""
+        """As `RendezvousHost.keep`. The owner of the `keeper` closes the address at the end of the world."""
         if isinstance(self._side, RendezvousHost):
             self._side.keep(is_over, blame)
             self._is_kept = True
@@ -155,6 +168,6 @@ class TcpCarrier:
             self._side.part()
 
     def close(self) -> None:
-        """Closes every socket, but for a kept address; idempotent."""
+        """Closes every socket, but not a kept address. Idempotent."""
         if not self._is_kept:
             self._side.close()

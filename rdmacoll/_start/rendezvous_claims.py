@@ -1,7 +1,8 @@
-"""Judges who comes to rank 0's address: a rank of this job, a rank of another job, or nobody can know. Pure.
+"""Judges a caller at rank 0's address: a rank of this job, a rank of another job, or an undecidable one.
+Pure.
 
-Two jobs with one address would exchange ranks, and finish with wrong sums. Launchers name their jobs; without
-names only a rank that comes twice shows that there are two.
+Two jobs with one address would exchange ranks, and finish with wrong sums. Launchers name their jobs. Without
+names, two jobs show only when a second process has the same rank.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from typing import Any
 
 from rdmacoll._start.rendezvous_door import Self, difference
 
-# So long after the world stands it may have a rank of the other job: the second one of that number is late.
+# For so long after the world stands, a second process of one rank may mean that jobs have exchanged ranks.
 AMBIGUOUS_S = 60.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`error`: the sentence for the caller, or "". `is_for_all`: it ends this job, too. `is_early`: the
-    caller comes again, since this world is about to end."""
+    """The judgement of a caller.
+
+    error: the message for the caller, or "". is_for_all: it ends this job, too. is_early: the caller comes
+    again, since this world is about to end.
+    """
 
     error: str = ""
     is_for_all: bool = False
@@ -51,7 +55,7 @@ def _refused(me: Self, rank: str, who: str, theirs: str) -> Verdict:
 
 
 def twice(me: Self, rank: str, first: str, second: str) -> str:
-    """The sentence on two processes with one number."""
+    """The message about two processes with the same rank."""
     return (
         f"two processes are {rank}: {first}, and {second}. Either it was started twice, or two jobs have met "
         f"at {me.launch.rendezvous}, and each may have ranks of the other. End both, and give each an "
@@ -60,7 +64,7 @@ def twice(me: Self, rank: str, first: str, second: str) -> str:
 
 
 def judge(me: Self, present: dict[int, str], hello: dict[str, Any], who: str, origin: str) -> Verdict:
-    """A caller while ranks are gathered. `present`: who has each number."""
+    """Judges a caller while ranks are gathered. present: the process that has each rank, as text."""
     rank, size, theirs = hello.get("rank"), hello.get("size"), str(hello.get("job") or "")
     launch = me.launch
     if type(rank) is not int or type(size) is not int:
@@ -99,8 +103,10 @@ def judge_late(
     stood_s: float,
     is_over: bool,
 ) -> Verdict:
-    """A caller after the world has begun to stand, `stood_s` ago. `members`: who has each number, and in
-    which process. `is_over`: the world has failed or has ended."""
+    """Judges a caller after the world stands, since `stood_s` seconds.
+
+    members: for each rank its host and pid as text, and its process. is_over: the world has failed or ended.
+    """
     rank, theirs = hello.get("rank"), str(hello.get("job") or "")
     who_has, process = members.get(rank, ("", "")) if type(rank) is int else ("", "")
     if is_over or (who_has and process == hello.get("process")):

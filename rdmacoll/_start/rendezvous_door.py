@@ -1,4 +1,4 @@
-"""The door of a rendezvous: listens at an address, and lets in callers that prove the job's secret."""
+"""The listener of a rendezvous: accepts callers that prove the job's secret."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FRAME_BYTES_MAX = 1 << 20
 _PROOF_WITHIN_S = 10.0
 _SPEAK_WITHIN_S = 3.0
 _STRANGERS_MAX = 256  # connections that have not proved the secret yet
-_DISMISSED_S = 2.0  # a caller that was refused has read it by then
-_ACCEPTS = 64  # at a time, before those who have come are heard
-# Tells a rank that starts again in its process from another process with its number.
+_DISMISSED_S = 2.0  # a refused caller has read the refusal after so long
+_ACCEPTS = 64  # callers that are accepted at once, before accepted ones are read
+# Identifies this process. A rank that starts again in its process has the same value.
 PROCESS = secrets.token_hex(8)
 
 
@@ -33,7 +33,7 @@ class OtherSecret(channel.ProtocolError):
 
 
 class Guest(Link):
-    """One accepted connection, from greeting to goodbye."""
+    """One accepted connection, from the greeting to the end."""
 
     def __init__(self, connection: socket.socket, origin: str, secret: bytes) -> None:
         super().__init__(connection)
@@ -41,20 +41,20 @@ class Guest(Link):
         self.since = time.monotonic()
         self.rank = -1
         self.who = ""
-        self.name = ""  # what sentences call it, once its rank is known
+        self.name = ""  # its name in messages, once its rank is known
         self.process = ""
-        self.text: str | None = None  # of the round that is not over yet
+        self.text: str | None = None  # its text of the current round
         self._secret = secret
         self._greeting = channel.greeting()
         self._raw = bytearray()
         self.push(self._greeting)
 
     def has_confirmed(self) -> bool:
-        """Whether it has spoken since its hello, so it knows that it was let in."""
+        """Whether it has sent a frame after its hello, which shows that it knows of its admission."""
         return self.frames > 1
 
     def has_spoken(self) -> bool:
-        """Whether a byte has come, read or not."""
+        """Whether a byte has arrived, read or not."""
         if self._raw or self._reader is not None:
             return True
         try:
@@ -63,7 +63,7 @@ class Guest(Link):
             return False
 
     def absorb(self) -> None:
-        """Reads what is there. Raises OSError, ProtocolError."""
+        """Reads the available bytes. Raises OSError, ProtocolError."""
         data = self.receive()
         if self._reader is None:
             self._raw += data
@@ -83,23 +83,23 @@ class Guest(Link):
         self.add(data)
 
     def hear(self) -> Any:
-        """The next frame, or None while there is none. Raises OSError, ProtocolError."""
+        """The next frame, or None. Raises OSError, ProtocolError."""
         self.absorb()
         return self.take()
 
     def lost(self, error: Exception) -> RdmacollError:
-        """Why this guest is gone: what it said last, or else how its connection ended."""
+        """The error of a lost guest: its own last message, or else the end of its connection."""
         try:
             while (last := self.take()) is not None:
                 if isinstance(last, dict) and isinstance(last.get("error"), dict):
                     return error_from_json(json.dumps(last["error"]))
         except channel.ProtocolError:
-            pass  # it ended in the middle of a frame
+            pass  # its connection ended in the middle of a frame
         return left(self.rank, self.who.partition(",")[0], self.who, str(error), self.name)
 
 
 class Self:
-    """What this process says of itself when it comes to another."""
+    """This process as it presents itself to another one."""
 
     def __init__(self, launch: Launch, host: str, pid: int, process: str = PROCESS) -> None:
         self.launch, self.host, self.pid, self.process = launch, host, pid, process
@@ -107,11 +107,11 @@ class Self:
         self._begin = time.monotonic()
 
     def age_s(self) -> float:
-        """Since the start began here."""
+        """Seconds since this start began."""
         return time.monotonic() - self._begin
 
     def hello(self) -> dict[str, Any]:
-        """The first frame."""
+        """The content of the first frame."""
         launch = self.launch
         return {
             "rank": launch.rank,
@@ -126,7 +126,7 @@ class Self:
 
 
 def difference(launch: Launch, who: str, hello: dict[str, Any], caller: str) -> str | None:
-    """The sentence on two processes that were given different lists of hosts, or None."""
+    """The message about two processes with different lists of hosts, or None if the lists are equal."""
     mine, theirs = launch.lists(), hello.get("lists")
     if mine == theirs:
         return None
@@ -140,28 +140,33 @@ def difference(launch: Launch, who: str, hello: dict[str, Any], caller: str) -> 
 
 
 class Door:
-    """One listener and the strangers before it, in a `selector` of whoever has the door.
-    Raises ConfigError, and leaves nothing open then."""
+    """One listener, and the callers that have not proved the secret yet, in a `selector` that the owner
+    polls.
+
+    Raises ConfigError, and then leaves nothing open.
+    """
 
     def __init__(self, launch: Launch, secret: bytes, log: Log) -> None:
         self._launch = launch
         self._secret = secret
         self._log = log
-        self._strangers: dict[Guest, None] = {}  # the oldest first
-        self._dismissed: dict[Guest, float] = {}  # until when
+        self._strangers: dict[Guest, None] = {}  # callers without a proof, the oldest first
+        self._dismissed: dict[Guest, float] = {}  # refused callers, and when to close each
         self._listener = listen(launch)
         self.place: tuple[str, int] = self._listener.getsockname()[:2]
-        self.other_secret = ""  # where the last caller with another secret came from
+        self.other_secret = ""  # the address of the last caller with another secret
         self.selector = selectors.DefaultSelector()
         self.selector.register(self._listener, selectors.EVENT_READ, None)
 
     def has_strangers(self) -> bool:
-        """Whether a connection has not said who it is."""
+        """Whether there are connections that have not been admitted."""
         return bool(self._strangers or self._dismissed)
 
     def look(self, stranger: Guest | None) -> tuple[Guest, dict[str, Any]] | None:
-        """What the selector has seen: a call (None), or something of a stranger. Gives a caller that has
-        proved the secret, with what it said of itself."""
+        """Handles an event of the selector: a new connection (None), or bytes of a stranger.
+
+        Returns a caller that has proved the secret, with its hello.
+        """
         if stranger is None:
             self._accept_all()
             return None
@@ -202,10 +207,11 @@ class Door:
             self.greet(connection, str(address[0]))
 
     def greet(self, connection: socket.socket, origin: str) -> None:
-        """A caller, accepted here or elsewhere."""
+        """Greets a caller, which this listener or the engine's has accepted."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self._strangers) >= _STRANGERS_MAX:
-            # A rank speaks at once, so silent ones go first. A rank that goes calls again.
+            # A rank sends its call at once, so silent strangers are closed first. A rank whose connection is
+            # closed calls again.
             silent = (one for one in self._strangers if not one.has_spoken())
             self._forget(next(silent, None) or next(iter(self._strangers)))
         guest = Guest(connection, origin, self._secret)
@@ -213,7 +219,7 @@ class Door:
         self.selector.register(connection, selectors.EVENT_READ, guest)
 
     def dismiss(self, guest: Guest, last: dict[str, Any]) -> None:
-        """Tells a caller that has proved the secret that it is not let in, and lets it read that."""
+        """Tells a caller with the secret why it is refused, and lets it read that."""
         self._dismissed[guest] = time.monotonic() + _DISMISSED_S
         guest.say(last)
 
@@ -229,7 +235,7 @@ class Door:
         guest.connection.close()
 
     def drop_slow_strangers(self) -> None:
-        """Hangs up on those who have had their time: silent ones have less."""
+        """Closes strangers that have been too slow. Silent ones have less time."""
         now = time.monotonic()
         for guest in [one for one, until in self._dismissed.items() if now > until]:
             del self._dismissed[guest]
@@ -242,7 +248,7 @@ class Door:
                 self._forget(guest)
 
     def close(self) -> None:
-        """Nobody is let in any more; idempotent."""
+        """Stops listening, and closes all strangers. Idempotent."""
         if self._listener.fileno() >= 0:
             self.selector.unregister(self._listener)
             self._listener.close()
@@ -254,7 +260,7 @@ class Door:
         self._dismissed = {}
 
     def forget_in_child(self) -> None:
-        """Closes a forked child's copies, and leaves the parent's as they are."""
+        """Closes a forked child's copies of the sockets. The parent's stay open."""
         self._listener.close()
         for one in [*self._strangers, *self._dismissed]:
             one.connection.close()
@@ -262,7 +268,10 @@ class Door:
 
 
 class Porter:
-    """Waits at the address of a rank that is not the one to be met: who comes here was given other lists."""
+    """Listens at the address of a rank other than 0.
+
+    A process that connects here has other lists of hosts.
+    """
 
     def __init__(self, launch: Launch, secret: bytes, who: str, log: Log) -> None:
         self._launch = launch
@@ -272,7 +281,7 @@ class Porter:
         self._selector = self._door.selector
 
     def look(self, within_s: float) -> None:
-        """Answers every caller. Raises ConfigError, which the caller hears too."""
+        """Answers every caller. Raises a ConfigError, which the caller hears, too."""
         for key, _ in self._selector.select(within_s):
             came = None if key.data in self._callers else self._door.look(key.data)
             if came is None:
@@ -281,7 +290,7 @@ class Porter:
             self._callers.append(caller)
             self._selector.unregister(caller.connection)
             if hello.get("rank") == 0 and hello.get("lists") == self._launch.lists():
-                caller.say(HERE)  # worker 0 looks who waits where, and hangs up
+                caller.say(HERE)  # worker 0's address check, which then closes the connection
                 continue
             different = difference(self._launch, self._who, hello, f"a process ({caller.who})")
             error = ConfigError(different or self._mistaken(caller.who))
@@ -296,7 +305,7 @@ class Porter:
         )
 
     def close(self) -> None:
-        """Frees the address; idempotent."""
+        """Frees the address. Idempotent."""
         self._door.close()
         for caller in self._callers:
             caller.close()

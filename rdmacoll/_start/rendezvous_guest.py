@@ -1,4 +1,4 @@
-"""The side of every rank but 0: comes to rank 0, and from its answer on shows signs of life by a thread."""
+"""The side of all ranks but 0. It connects to rank 0, and then sends signs of life from a thread."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _NO_LOCK = contextlib.nullcontext()
 _RETRY_S = 0.05
 _ANSWER_S = 5.0
 _TICK_S = 0.25
-_TELL_S = 2.0  # how long rank 0 is looked for by who only has to tell it of an error
-_TELL_OWN_S = 10.0  # the same for what this rank knows from the beginning: rank 0 may start later
-_OLD_S = 2.0  # an error that was heard so long before it is raised is told with its age
-# As an engine does, which expects callers to speak first.
+_TELL_S = 2.0  # for so long a rank tries to reach rank 0 only to report an error
+_TELL_OWN_S = 10.0  # the same for an error that the rank has from the beginning: rank 0 may start later
+_OLD_S = 2.0  # an error that was heard longer ago than this is raised with its age
+# An engine's listener is silent, since it expects callers to speak first.
 _SILENCE = "who is there says nothing, so a run has begun without this process, or it is another program"
 _ANSWER_BYTES_MAX = 64 << 20
 
 
 class EarlyError(Exception):
-    """Nobody there, or the connection ended before rank 0 has let this rank in: come again."""
+    """Rank 0 does not listen, or the connection ended before rank 0 has admitted this rank: try again."""
 
 
 class UnresolvedError(EarlyError):
@@ -54,7 +54,7 @@ def _look_nowhere(_within_s: float) -> None:
 
 
 class Call:
-    """One try to reach the rank that listens at the rendezvous."""
+    """One attempt to reach the rank that listens at the rendezvous."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class Call:
         look: Callable[[float], None] = _look_nowhere,
         answer_s: float | None = None,
     ) -> None:
-        """look: what else is looked at while an answer is waited for, so many seconds at most. answer_s: how
-        long each answer may take."""
+        """look: called during waits, and may take so many seconds. answer_s: the limit of each answer, in
+        seconds."""
         self._launch, self._secret, self._look = launch, secret, look
         self._answer_s = _ANSWER_S if answer_s is None else answer_s
         self.link: Link | None = None
 
     def say(self, hello: dict[str, Any]) -> Any:
-        """Connects, proves the secret, says `hello`; the answer. Raises EarlyError, ConfigError."""
+        """Connects, proves the secret, sends `hello`, returns the answer. Raises EarlyError, ConfigError."""
         try:
             return self._say(hello)
         except (EarlyError, ConfigError):
@@ -119,8 +119,8 @@ class Call:
                 last = EarlyError(f"{address}: {'no answer' if is_late else error.strerror}{_way(address)}")
                 continue
             if connection.getsockname() == connection.getpeername():
-                # While nobody listens there, the system may choose the very same port for a caller of that
-                # host, which has then met itself and keeps the port from rank 0: off, without TIME_WAIT.
+                # Without a listener the system may give this very port to a caller on the same host. The
+                # caller is then connected to itself and blocks rank 0's port: close it without TIME_WAIT.
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.close()
                 continue
@@ -135,7 +135,7 @@ class Call:
             if not _is_readable(link, _RETRY_S):
                 if time.monotonic() > deadline:
                     raise EarlyError(_SILENCE)
-                self._look(0)  # two who were given different lists may call each other
+                self._look(0)  # two processes with different lists may have called each other
                 continue
             data += link.receive(count - len(data))
         return bytes(data)
@@ -151,13 +151,13 @@ class Call:
         return answer
 
     def close(self) -> None:
-        """Hangs up; idempotent."""
+        """Closes the connection. Idempotent."""
         if self.link is not None:
             self.link.connection.close()
 
 
 def _address(where: Any) -> str:
-    """Of what getaddrinfo gives: with the interface, where an address means nothing without one."""
+    """The address from a result of getaddrinfo, with the interface if the address needs one."""
     return f"{where[0]}%{where[3]}" if len(where) > 3 and where[3] else str(where[0])
 
 
@@ -169,7 +169,7 @@ def _way(address: str) -> str:
 def _is_readable(
     link: Link, within_s: float, lock: contextlib.AbstractContextManager[Any] = _NO_LOCK
 ) -> bool:
-    """lock: of the link's output, where two threads write."""
+    """Whether there are bytes to read. Sends queued output meanwhile. lock: guards output of two threads."""
     poll = select.poll()
     poll.register(link.connection, select.POLLIN | (select.POLLOUT if link.has_output() else 0))
     events = poll.poll(within_s * 1000)
@@ -180,7 +180,7 @@ def _is_readable(
 
 
 class RendezvousGuest:
-    """The side of every rank but 0. Raises ConfigError."""
+    """The rendezvous side of all ranks but 0. Raises ConfigError."""
 
     def __init__(
         self,
@@ -191,24 +191,24 @@ class RendezvousGuest:
         silence_s: float,
         found: ConfigError | None = None,
     ) -> None:
-        """found: why this rank cannot go on, which rank 0 is to hear."""
+        """found: an error of this rank that rank 0 shall hear."""
         self._me, self._launch, self._secret = me, me.launch, secret
         self._patience, self._silence_s = patience, silence_s
-        # Lists give this rank an address, too: it holds that until the others are here.
+        # With lists this rank has an address, too. It listens there until all ranks are here.
         self._porter = Porter(me.launch, secret, me.who, log) if me.launch.hosts else None
         self._link: Link | None = None
-        self._changed = threading.Condition()  # guards the link, and what has come
-        self._end: RdmacollError | None = None  # why no further round will come
+        self._changed = threading.Condition()  # guards the link, and the messages from it
+        self._end: RdmacollError | None = None  # the error that ends the start
         self._end_at = 0.0
         self._answer: list[str] = []
         self._is_closed = False
         self._thread: threading.Thread | None = None
-        # What this rank or its own door has found before rank 0 was met, and how long it is kept for rank 0.
+        # An error that this rank or its own listener found before it met rank 0, and the time to keep it.
         self._found = found
         self._tell_until = time.monotonic() + _TELL_OWN_S
 
     def join(self) -> None:
-        """Comes to rank 0, however late rank 0 is, and says who this is."""
+        """Connects to rank 0, however late rank 0 starts, and presents this rank."""
         me, place = self._launch.name(self._launch.rank), self._launch.place(0)
         while self._link is None:
             call = Call(self._launch, self._secret, self._look_at_the_door)
@@ -218,7 +218,7 @@ class RendezvousGuest:
                 continue
             except EarlyError as error:
                 call.close()
-                # Its frames would keep it in a circle, and with it all that callers of init() hold.
+                # The traceback's frames would form a cycle with it, and keep all objects of init()'s callers.
                 reason = error.with_traceback(None)
             self._look_at_the_door(_RETRY_S)
             if self._found is not None and time.monotonic() > self._tell_until:
@@ -236,7 +236,7 @@ class RendezvousGuest:
         threads.start(self._thread)
 
     def _judged(self, answer: Any) -> EarlyError:
-        """Raises EarlyError or what ends the start, unless rank 0 has let this rank in."""
+        """Raises an EarlyError, or the error that ends the start, unless rank 0 has admitted this rank."""
         if isinstance(answer, dict) and isinstance(answer.get("error"), dict):
             raise error_from_json(json.dumps(answer["error"]))
         if isinstance(answer, dict) and answer.get("early"):
@@ -263,7 +263,7 @@ class RendezvousGuest:
             if self._thread is not None:
                 self._say({"error": error_to_fields(error)})
                 raise
-            # Rank 0, which would wait for this rank in vain, is to hear of it, too.
+            # Rank 0 would wait for this rank in vain, so it shall hear the error, too.
             if self._found is None:
                 self._found, self._tell_until = error, time.monotonic() + _TELL_S
 
@@ -273,7 +273,7 @@ class RendezvousGuest:
                 self._link.say(value)
 
     def exchange(self, text: str, watch: Callable[[], None]) -> list[str]:
-        """One round: everybody's text, by rank."""
+        """One round: returns all ranks' texts, by rank."""
         self._answer.clear()
         self._say({"text": text})
         while True:
@@ -284,7 +284,7 @@ class RendezvousGuest:
                 self._raise_end()
             watch()
             self._look_at_the_door(0)
-            # Rank 0 gives up first and says who is missing.
+            # Rank 0 gives up first, and names the missing ranks.
             if self._patience.is_over() and self._patience.grace_is_over():
                 raise ConfigError(
                     f"{self._launch.place(0)} did not go on with the start {self._patience.limit()}."
@@ -304,26 +304,26 @@ class RendezvousGuest:
         raise error
 
     def check(self) -> None:
-        """Raises what rank 0 has said meanwhile, or that it is gone."""
+        """Raises an error that rank 0 has sent meanwhile, or the loss of rank 0."""
         with self._changed:
             self._raise_end()
 
     def leave(self, error: RankFailedError) -> None:
-        """Says so to rank 0, which tells the others."""
+        """Sends the error to rank 0, which tells the other ranks."""
         self._say({"error": error_to_fields(error)})
 
     def part(self) -> None:
-        """The world stands: rank 0 knows that the end of this connection is no failure."""
+        """Says goodbye once the world stands, so that the end of this connection is no failure for rank 0."""
         self._say({"bye": True})
 
     def free_address(self) -> None:
-        """All ranks are here: the engine may have the address that this one was listed with."""
+        """Closes the listener at this rank's own address once all ranks are here. The engine may use it."""
         if self._porter is not None:
             self._porter.close()
             self._porter = None
 
     def close(self) -> None:
-        """Closes every socket; idempotent."""
+        """Closes every socket. Idempotent."""
         with self._changed:
             self._is_closed = True
         if self._link is not None:
@@ -352,7 +352,7 @@ class RendezvousGuest:
                 except Exception as error:
                     if not isinstance(error, RdmacollError):
                         error = threads.fault("rdmacoll-rendezvous", error)
-                        # Rank 0 would miss this rank's signs of life, and know no reason.
+                        # Otherwise rank 0 would only miss this rank's signs of life, without a reason.
                         link.say({"error": error_to_fields(error)})
                     self._end, self._end_at = error, now
                     self._changed.notify_all()
@@ -363,7 +363,7 @@ class RendezvousGuest:
             try:
                 if is_readable:
                     link.add(link.receive())
-            finally:  # also at the end: why it ends may have come with the welcome
+            finally:  # also at the end of the connection: its reason may have come with the welcome
                 while (frame := link.take()) is not None:
                     self._hear(frame)
         except (OSError, channel.ProtocolError) as error:

@@ -1,4 +1,4 @@
-"""Rank 0's side of the rendezvous. A thread of its own serves every connection, also in long steps."""
+"""Rank 0's side of the rendezvous. Its own thread serves every connection, also during long steps."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from rdmacoll.engine.errors import (
 )
 
 _TICK_S = 0.25
-_WAKE = object()  # in the selector: the start has something to say
-_LINE = object()  # the engine, which listens at this address, has a caller
+_WAKE = object()  # in the selector: `close` wakes the thread
+_LINE = object()  # in the selector: the engine listens at this address, and passes on a caller
 
 
 class RendezvousHost:
-    """Gathers all other ranks, then one text of each per round. Raises AddressTakenError, ConfigError."""
+    """Gathers all other ranks, then a text from each per round. Raises AddressTakenError, ConfigError."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class RendezvousHost:
         self._me, self._launch, self._log = me, me.launch, log
         self._patience, self._silence_s, self._shares_port = patience, silence_s, shares_port
         self._guests: dict[int, Guest] = {}
-        # Until when the process that gave up may come again, and else the error.
+        # Ranks that gave up before they knew of their admission: the time to come again, and else the error.
         self._gone: dict[int, tuple[float, RdmacollError]] = {}
-        self._changed = threading.Condition()  # guards everything here
-        self._end: RdmacollError | None = None  # why no further round will come
-        self._text: str | None = None  # this rank's, of the round that is not over yet
+        self._changed = threading.Condition()  # guards all fields
+        self._end: RdmacollError | None = None  # the error that ends the start
+        self._text: str | None = None  # this rank's text of the current round
         self._answer: list[str] = []
         self._is_gathered = self._is_closed = False
         self._stands_at: float | None = None
@@ -68,10 +68,10 @@ class RendezvousHost:
         self._thread = threading.Thread(target=self._run, name="rdmacoll-rendezvous", daemon=True)
         threads.start(self._thread)
 
-    # What the start asks for, on its own thread.
+    # Called on the thread that starts the engine.
 
     def gather(self) -> None:
-        """Returns when every rank is here and has proved the secret."""
+        """Returns once every rank is here and has proved the secret."""
         there = no_way_to(self._door.place[0])
 
         def came() -> str:
@@ -90,11 +90,11 @@ class RendezvousHost:
         self._wait(lambda: self._is_gathered, describe, expire)
         with self._changed:
             self._lookout.close()
-            if self._shares_port:  # the engine listens there
+            if self._shares_port:  # the engine will listen there
                 self._door.close()
 
     def exchange(self, text: str, watch: Callable[[], None]) -> list[str]:
-        """One round: everybody's text, by rank, which everybody gets."""
+        """One round: returns all ranks' texts, by rank, and sends them to all ranks."""
         with self._changed:
             self._text = text
             self._answer.clear()
@@ -138,7 +138,7 @@ class RendezvousHost:
                 raise
 
     def check(self) -> None:
-        """Raises what a guest has said to end the start, or that one is gone; the others have heard it."""
+        """Raises an error that ends the start, from a guest or about a lost one. All ranks have heard it."""
         with self._changed:
             self._raise_end()
 
@@ -147,14 +147,15 @@ class RendezvousHost:
             raise copy.copy(self._end)
 
     def leave(self, error: RankFailedError) -> None:
-        """Says so to everybody who is here."""
+        """Ends the start, and tells all connected ranks."""
         with self._changed:
             self._finish(error)
 
     def keep(self, is_over: Callable[[], bool], blame: Callable[[str], None]) -> None:
-        """The world stands, and the address stays this job's, so that ranks of another one find that out.
-        `is_over`: whether the world has failed or ended; `blame`: ends it for all. A thread of this object
-        calls both."""
+        """Keeps the address for this job while the world stands, so that ranks of another job find it in use.
+
+        is_over: whether the world is over. blame: ends it on all ranks. This object's thread calls both.
+        """
         with self._changed:
             self._is_over, self._blame = is_over, blame
             self._members = {rank: (guest.who, guest.process) for rank, guest in self._guests.items()}
@@ -165,7 +166,7 @@ class RendezvousHost:
             self._guests = {}
 
     def share_address(self, callers: Callable[[], int]) -> None:
-        """As of `Carrier`."""
+        """As `Carrier.share_address`."""
         if not self._shares_port:
             return
         descriptor = callers()
@@ -175,7 +176,7 @@ class RendezvousHost:
             self._line = Line(descriptor, self._selector, _LINE)
 
     def close(self) -> None:
-        """Closes every socket; idempotent."""
+        """Closes every socket. Idempotent."""
         with self._changed:
             if self._is_closed:
                 return
@@ -194,7 +195,7 @@ class RendezvousHost:
         self._ring.close()
 
     def forget_in_child(self) -> None:
-        """A forked child holds nothing of this, else the address would outlive its parent."""
+        """Closes a forked child's copies of the sockets. Otherwise the address would outlive the parent."""
         self._is_closed = True
         self._door.forget_in_child()
         for guest in self._guests.values():
@@ -204,7 +205,7 @@ class RendezvousHost:
         self._bell.close()
         self._ring.close()
 
-    # The thread.
+    # Called on this object's thread.
 
     def _run(self) -> None:
         while True:
@@ -222,7 +223,7 @@ class RendezvousHost:
                     self._finish(error)
                 except Exception as error:
                     self._finish(threads.fault(self._thread.name, error))
-            if self._end is not None:  # perhaps no descriptor is left for a caller, who is told of again
+            if self._end is not None:  # a caller without a free descriptor is reported again and again
                 time.sleep(_TICK_S / 5)
 
     def _serve(self, data: Any, mask: int) -> None:
@@ -234,7 +235,7 @@ class RendezvousHost:
         elif data is self._lookout:
             self._lookout.hear()
         elif data is not None and data.connection.fileno() < 0:
-            return  # closed since the selector has seen it
+            return  # closed since the selector reported it
         elif data is not None and data.rank >= 0:
             if mask & selectors.EVENT_WRITE:
                 data.flush()
@@ -272,14 +273,14 @@ class RendezvousHost:
         self._complete()
 
     def _await_again(self, guest: Guest, error: Exception) -> None:
-        """It may have given up before it had heard that it is in: then it comes again, and soon."""
+        """Waits for a guest to come again soon: it may have given up before it knew of its admission."""
         self._drop(guest)
         if self._guests.get(guest.rank) is guest:
             del self._guests[guest.rank]
             self._gone[guest.rank] = time.monotonic() + self._silence_s, guest.lost(error)
 
     def _complete(self) -> None:
-        """Ends the round when everybody's text is there."""
+        """Ends the round once all ranks' texts are here."""
         if not self._is_gathered:
             here = len(self._guests) == self._launch.size - 1
             self._is_gathered = here and all(guest.is_path_open() for guest in self._guests.values())
@@ -325,7 +326,7 @@ class RendezvousHost:
         self._patience.arrived()
         guest.say({"welcome": True})
         guest.try_path()
-        self._hear(guest)  # what came with the hello
+        self._hear(guest)  # frames that came with the hello
 
     def _dismiss(self, guest: Guest, verdict: Verdict) -> None:
         if verdict.is_early:
@@ -343,7 +344,7 @@ class RendezvousHost:
 
     def _care(self) -> None:
         now = time.monotonic()
-        absent = max(0.0, now - self._looked_at - 4 * _TICK_S)  # this process was stopped, or did not run
+        absent = max(0.0, now - self._looked_at - 4 * _TICK_S)  # this process was suspended, or did not run
         self._looked_at = now
         self._door.drop_slow_strangers()
         if self._stands_at is not None or self._end is not None:
@@ -393,7 +394,7 @@ class RendezvousHost:
         guest.close()
 
     def _tell_waiting(self, text: str) -> None:
-        """Started by hand each process has a terminal of its own, and somebody may look at any of them."""
+        """Sends the line to all ranks of a start by hand, since a person may watch any terminal."""
         with self._changed:
             for guest in self._guests.values() if self._patience.is_by_hand else ():
                 self._say(guest, {"waiting": text})

@@ -1,4 +1,4 @@
-"""Callers at rank 0's address whom the engine, which listens there now, passes on to the rendezvous."""
+"""Callers for the rendezvous that the engine passes on, since the engine listens at rank 0's address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _NUMBER = struct.Struct("=i")
 
 
 class Line:
-    """A socket of the library's whose packets are numbers of descriptors, in a `selector` as `mark`."""
+    """The library's socket, whose packets are numbers of descriptors.
+
+    It is in `selector` with data `mark`.
+    """
 
     def __init__(self, descriptor: int, selector: selectors.BaseSelector, mark: object) -> None:
         self._socket = socket.socket(fileno=descriptor)
@@ -31,16 +34,16 @@ class Line:
             self._selector.unregister(self._socket)
 
     def take(self) -> Iterator[tuple[socket.socket, str]]:
-        """The callers that have come, each with where it came from."""
+        """The new callers, each with its address."""
         for number in self._numbers():
             connection = socket.socket(fileno=number)
             try:
                 yield connection, str(connection.getpeername()[0])
             except OSError:
-                connection.close()  # it has hung up
+                connection.close()  # the caller has closed it
 
     def close(self) -> None:
-        """Hangs up on those that nobody has taken; idempotent. Call before the selector is closed."""
+        """Closes callers that were not taken. Idempotent. Call it before the selector is closed."""
         if self._socket.fileno() < 0:
             return
         for number in self._numbers():
@@ -48,5 +51,5 @@ class Line:
         self._socket.close()
 
     def forget_in_child(self) -> None:
-        """Closes a forked child's copy, and takes nothing from it: what waits there is the parent's."""
+        """Closes a forked child's copy, and reads nothing from it: waiting callers belong to the parent."""
         self._socket.close()

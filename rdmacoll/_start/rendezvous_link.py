@@ -1,4 +1,4 @@
-"""One connection of the rendezvous: bytes leave when the socket takes them, and come in as frames.
+"""One connection of the rendezvous: it sends queued bytes, and receives frames.
 
 Nothing here blocks. The owner serialises all calls, which may come from two threads.
 """
@@ -14,51 +14,51 @@ from rdmacoll._base import channel
 
 BEAT_EVERY_S = 1.0
 PATH_S = 5.0  # from a large frame to its answer, retransmissions included
-_ANSWER_S = 2.0  # within this time most answers are there
-# Interfaces have larger frames only within a host, where no frame is lost.
+_ANSWER_S = 2.0  # most answers arrive in this time
+# Only interfaces within a host have larger frames, and no frame is lost there.
 _SEGMENT_BYTES_MAX = 16 << 10
 _SAID_ON_CLOSE_S = 1.0
-# Of the kernel's struct tcp_info: how many bytes of this side's the other kernel has.
+# In the kernel's struct tcp_info: the number of this side's bytes that the other kernel has acknowledged.
 _BYTES_ACKED = struct.Struct("@120xQ")
 _AROUND_BYTES = len(channel.FrameWriter(b"", b"").frame({"large": ""}))
 
 
 class Link:
-    """What both sides have in common: a queue of bytes to send, signs of life, and the check of the path."""
+    """The part that both sides share: the send queue, signs of life, and the check of the path."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.heard_at = time.monotonic()
-        self.frames = 0  # that have come
-        self.beat = 0  # what the other side counts, as its last sign of life has said it
+        self.frames = 0  # received frames
+        self.beat = 0  # the other side's count of ranks, from its last sign of life
         self._beat_at = 0.0
         self._out = bytearray()
         self._reader: channel.FrameReader | None = None
         self._writer: channel.FrameWriter | None = None
         self._large_bytes = 0
         self._large_until: float | None = None
-        self._pushed_bytes = self._large_at_bytes = 0  # the middle of the large frame
-        self._is_held_up = False  # the large frame alone does not come through, as far as is known
+        self._pushed_bytes = self._large_at_bytes = 0  # bytes sent so far; the middle of the large frame
+        self._is_held_up = False  # the large frame is lost, as far as is known
         connection.setblocking(False)
 
     def begin(self, key: bytes, incoming: bytes, outgoing: bytes, frame_bytes_max: int) -> None:
-        """From now on bytes are frames, which `key` signs."""
+        """Makes all further bytes frames, which `key` signs."""
         self._reader = channel.FrameReader(key, incoming, frame_bytes_max)
         self._writer = channel.FrameWriter(key, outgoing)
 
     def push(self, data: bytes) -> None:
-        """Queues bytes, and sends what the socket takes now."""
+        """Queues bytes, and sends as many as the socket takes now."""
         self._out += data
         self._pushed_bytes += len(data)
         self.flush()
 
     def say(self, value: Any) -> None:
-        """Queues a frame; nothing before `begin`."""
+        """Queues a frame. Does nothing before `begin`."""
         if self._writer is not None:
             self.push(self._writer.frame(value))
 
     def flush(self) -> None:
-        """Sends what the socket takes now. A broken connection shows when it is read."""
+        """Sends as many bytes as the socket takes now. A broken connection shows in `receive`."""
         while self._out:
             try:
                 sent = self.connection.send(self._out)
@@ -74,7 +74,7 @@ class Link:
         return bool(self._out)
 
     def receive(self, count: int = 1 << 16) -> bytes:
-        """The bytes that are there, so many at most. Raises OSError at the end."""
+        """The available bytes, at most `count`. Raises OSError at the end of the connection."""
         try:
             data = self.connection.recv(count)
         except BlockingIOError:
@@ -85,12 +85,12 @@ class Link:
         return data
 
     def add(self, data: bytes) -> None:
-        """Bytes of frames, as `receive` gave them."""
+        """Adds bytes of frames, as `receive` returned them."""
         if data and self._reader is not None:
             self._reader.add(data)
 
     def take(self) -> Any:
-        """The next frame that does not concern the link itself, or None. Raises ProtocolError."""
+        """The next frame for the owner, or None. Handles frames of the link itself. Raises ProtocolError."""
         while self._reader is not None and (frame := self._reader.take()) is not None:
             self.frames += 1
             if isinstance(frame, dict) and "large" in frame:
@@ -104,15 +104,17 @@ class Link:
         return None
 
     def try_path(self) -> None:
-        """Sends a frame of the interface's size, which the other side answers: a path that drops such frames
-        would pass the small ones, and lose what the start sends later."""
+        """Sends a frame of the interface's size, which the other side answers.
+
+        A path that drops such frames would pass the small ones, and lose larger messages of the start later.
+        """
         try:
             segment = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         except OSError:
             return
         self._large_bytes = segment if segment <= _SEGMENT_BYTES_MAX else 0
         self._large_until = time.monotonic() + PATH_S
-        # One segment exactly: what fills several may be cut on the way, by virtual devices at least.
+        # Exactly one segment: virtual devices may cut data of several segments on the way.
         before = self._pushed_bytes
         self.say({"large": " " * max(0, self._large_bytes - _AROUND_BYTES)})
         self._large_at_bytes = (before + self._pushed_bytes) // 2
@@ -122,10 +124,12 @@ class Link:
         return self._large_until is None
 
     def path_fault(self, here: str, there: str, *, has_ended: bool = False) -> str:
-        """The sentence on a path that drops large frames, or "". `has_ended`: the connection has, perhaps
-        since the other side has come to the same verdict a moment before."""
+        """The message about a path that drops large frames, or "".
+
+        has_ended: the connection has ended, perhaps since the other side has just come to the same verdict.
+        """
         earlier_s = _ANSWER_S if has_ended else PATH_S
-        until = self._large_until if self._large_bytes else None  # 0: there was none, as on loopback
+        until = self._large_until if self._large_bytes else None  # 0: no large frame, as on loopback
         if until is None:
             return ""
         if not has_ended:
@@ -140,35 +144,40 @@ class Link:
         )
 
     def _holds_up(self) -> bool:
-        """Whether the other host's kernel has not got the large frame. It takes that for a process that is
-        stopped, too, which must not be blamed on the path."""
+        """Whether the other host's kernel has not received the large frame.
+
+        A kernel acknowledges it for a suspended process, too. So a suspension is not blamed on the path.
+        """
         try:
             info = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         except OSError:
             return self._is_held_up
-        # An old kernel does not say.
+        # An old kernel does not report the bytes.
         return len(info) < _BYTES_ACKED.size or _BYTES_ACKED.unpack_from(info)[0] < self._large_at_bytes
 
     def beats(self, count: int) -> None:
-        """Shows that this side lives, once a second."""
+        """Sends a sign of life with `count`, once a second."""
         now = time.monotonic()
         if now - self._beat_at >= BEAT_EVERY_S:
             self._beat_at = now
             self.say({"beat": count})
 
     def excuse(self, seconds: float) -> None:
-        """This process did not run for so long: the other side may have spoken meanwhile."""
+        """Extends limits by the seconds in which this process did not run: messages may have come
+        meanwhile."""
         self.heard_at += seconds
         if self._large_until is not None:
             self._large_until += seconds
 
     def is_silent(self, limit_s: float) -> bool:
-        """Whether the other side has shown no sign of life for so long. Behind a large frame that is dropped
-        none come through."""
+        """Whether the other side has shown no sign of life for `limit_s`.
+
+        False while the large frame is held up: no later frame gets past a dropped one.
+        """
         return not self._is_held_up and time.monotonic() - self.heard_at > limit_s
 
     def close(self) -> None:
-        """Sends what is queued, for a second at most, and closes; idempotent."""
+        """Sends queued bytes, for at most a second, and closes. Idempotent."""
         if self.connection.fileno() < 0:
             return
         try:
@@ -178,7 +187,7 @@ class Link:
             self._out.clear()
             self.connection.setblocking(False)
             self.connection.shutdown(socket.SHUT_WR)
-            # A socket that is closed with unread bytes resets the connection, and what was said is lost.
+            # Closing a socket with unread bytes resets the connection, and the other side loses sent bytes.
             while self.connection.recv(1 << 16):
                 pass
         except OSError:

@@ -1,5 +1,7 @@
-"""Worker 0 looks at the addresses of the others while it waits for them: two who were given other lists would
-else wait, each at an address of its own, for somebody to come."""
+"""Address check: while worker 0 waits for the other ranks, it connects to their addresses.
+
+Otherwise two processes with different lists would each wait at its own address for the other.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,30 @@ from rdmacoll._start.launch import Launch, split_address
 from rdmacoll.engine.errors import error_from_json
 
 _EVERY_S = 1.0
-_CALL_S = 1.0  # from the first byte to the last
+_CALL_S = 1.0  # the limit of one call
 _ANSWER_BYTES_MAX = 1 << 20
-# What a guest says to the worker 0 whom it looks for.
+# A guest's answer to the worker 0 that it is looking for.
 HERE = {"here": True}
 
 
 class Lookout:
-    """Calls one address after the other, in a `selector` of whoever has the lookout, which is the data there.
-    Whoever is not there, or no rank of this job, is passed by."""
+    """Calls one address after the other, in a `selector` that the owner polls, with this object as data.
+
+    It skips addresses without a listener, and listeners that are no ranks of this job.
+    """
 
     def __init__(self, launch: Launch, secret: bytes, selector: selectors.BaseSelector) -> None:
         self._launch = launch
         self._secret = secret
         self._hello: dict[str, Any] = {}
         self._selector = selector
-        # Those of which nothing is known.
+        # The ranks that have not answered yet.
         self._ranks = list(range(1, launch.size)) if launch.hosts else []
-        self._places: dict[int, Any] = {}  # as getaddrinfo gives them; the resolving thread fills it
+        self._places: dict[int, Any] = {}  # results of getaddrinfo, which the resolving thread adds
         self._closed = threading.Event()
         self._resolving: threading.Thread | None = None
-        self._fault: Exception | None = None  # of that thread
-        self._at = 0  # in them
+        self._fault: Exception | None = None  # an unexpected error of that thread
+        self._at = 0  # the current position in `_ranks`
         self._connection: socket.socket | None = None
         self._deadline = self._next_at = 0.0
         self._restart()
@@ -52,8 +56,10 @@ class Lookout:
         self._reader: channel.FrameReader | None = None
 
     def look(self, hello: dict[str, Any]) -> None:
-        """Begins a call when it is time; `hello`: what this rank says of itself. Raises what the resolving
-        thread did not expect."""
+        """Begins a call when it is time. Raises an unexpected error of the resolving thread.
+
+        hello: this rank's hello.
+        """
         if self._fault is not None:
             raise self._fault
         self._hello = hello
@@ -72,7 +78,7 @@ class Lookout:
             self._call(self._ranks[self._at])
 
     def _resolve(self, names: list[tuple[int, str]]) -> None:
-        """In a thread of its own: while a resolver waits for an answer, those who come are let in."""
+        """Resolves names. Runs on its own thread, so that rank 0 admits callers while a resolver waits."""
         try:
             while names and not self._closed.is_set():
                 names = self._unresolved(names)
@@ -81,13 +87,13 @@ class Lookout:
             self._fault = error
 
     def _unresolved(self, names: list[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Those of the names that have no address yet."""
+        """The names that still have no address."""
         unknown = []
         for rank, address in names:
             try:
                 found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
                 self._places[rank] = found[0]
-            except (OSError, UnicodeError):  # a name that no resolver takes is the other rank's to say
+            except (OSError, UnicodeError):  # an invalid name is reported by the rank that has it
                 unknown.append((rank, address))
         return unknown
 
@@ -114,7 +120,7 @@ class Lookout:
             self._connection = None
 
     def hear(self) -> None:
-        """The selector has seen something of the call. Raises what ends the start: who is called says so."""
+        """Handles an event of the call. Raises the error by which the called rank ends the start."""
         connection = self._connection
         if connection is None:
             return
@@ -134,7 +140,7 @@ class Lookout:
         if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0:
             raise ConnectionRefusedError
         if connection.getsockname() == connection.getpeername():
-            # It has met itself, and would keep the port from its owner: off at once, without TIME_WAIT.
+            # It is connected to itself, and would keep the port from its owner. Close it without TIME_WAIT.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             raise ConnectionRefusedError
         self._is_connected = True
@@ -175,7 +181,7 @@ class Lookout:
             raise error_from_json(json.dumps(answer["error"]))
 
     def close(self) -> None:
-        """Calls nobody any more; idempotent."""
+        """Ends all calls. Idempotent."""
         self._closed.set()
         self._hang_up()
         self._ranks = []

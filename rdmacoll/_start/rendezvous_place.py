@@ -1,4 +1,4 @@
-"""The address at which a rank listens for the others."""
+"""The address at which a rank listens for the other ranks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from rdmacoll._start.launch import Launch, parse_address
 from rdmacoll.engine.errors import ConfigError
 
 _EVERYWHERE = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
-_BACKLOG = 4096  # the ranks, and strangers before them
+_BACKLOG = 4096  # for all ranks, and strangers before them
 _SIOCGIFADDR = 0x8915
 
 
 class AddressTakenError(ConfigError):
-    """Another socket of this machine has the port."""
+    """Another socket on this machine has the port."""
 
 
 def bridge_of(address: str) -> str:
-    """The bridge here that has the IPv4 address (docker0), or "": no other host has a way to it."""
+    """The local bridge (docker0) that has this IPv4 address, or "".
+
+    Other hosts cannot reach such an address.
+    """
     for _, name in socket.if_nameindex():
         if not (Path("/sys/class/net") / name / "bridge").is_dir():
             continue
@@ -32,20 +35,20 @@ def bridge_of(address: str) -> str:
             try:
                 answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
             except OSError:
-                continue  # it has no IPv4 address
+                continue  # this bridge has no IPv4 address
         if socket.inet_ntoa(answer[20:24]) == address:
             return name
     return ""
 
 
 def no_way_to(address: str) -> str:
-    """What a sentence adds about an address that other hosts cannot reach, or ""."""
+    """A remark for messages on an address that other hosts cannot reach, or ""."""
     bridge = bridge_of(address)
     return f" (other hosts have no way to it: {address} is the bridge {bridge})" if bridge else ""
 
 
 def _leads_nowhere(host: str, address: str) -> bool:
-    """Whether a host's own name gives an address that nobody else can reach: loopback, or a bridge."""
+    """Whether a host's own name resolves to an address that others cannot reach: loopback, or a bridge."""
     if host == "localhost":
         return False
     try:
@@ -56,10 +59,10 @@ def _leads_nowhere(host: str, address: str) -> bool:
 
 
 def own_place(launch: Launch) -> tuple[socket.AddressFamily, Any]:
-    """Where this rank listens for the others: family, and the socket's address. Raises ConfigError."""
+    """The address at which this rank listens: family, and the socket's address. Raises ConfigError."""
     address = launch.hosts[launch.rank] if launch.hosts else launch.rendezvous
     found = parse_address(address)
-    assert found is not None, address  # the launch has been checked
+    assert found is not None, address  # `launch` is already checked
     host, port = found
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -75,14 +78,16 @@ def own_place(launch: Launch) -> tuple[socket.AddressFamily, Any]:
 
 
 def data_settings(launch: Launch) -> dict[str, object]:
-    """Where the engine is to listen in place of the rendezvous, so that a firewall need let only addresses
-    through that are in the lists. Raises ConfigError."""
+    """The settings that make the engine listen at the rendezvous address.
+
+    Then a firewall has to let only addresses from the lists through. Raises ConfigError.
+    """
     _, (host, port, *_rest) = own_place(launch)
     address = ipaddress.ip_address(host.partition("%")[0])
     if address.is_unspecified:
         return {"port": port}
     if address.is_link_local or (address.is_loopback and host not in ("127.0.0.1", "::1")):
-        return {}  # no address of an interface that the engine knows
+        return {}  # the engine knows no interface with this address
     return {"port": port, "interface": host}
 
 

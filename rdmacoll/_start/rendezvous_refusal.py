@@ -1,4 +1,4 @@
-"""What rank 0 does when it can have no thread to serve the others: it tells them so itself."""
+"""The refusal of a start on rank 0 if it can have no thread to serve the other ranks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from rdmacoll._start.launch import Launch
 from rdmacoll._start.rendezvous_door import Door
 from rdmacoll.engine.errors import RdmacollError, error_to_fields
 
-_COME_WITHIN_S = 10.0  # ranks that a launcher starts together have come by then
+_COME_WITHIN_S = 10.0  # ranks that a launcher starts together have come after so long
 _READ_WITHIN_S = 1.0
 _TICK_S = 0.1
 
 
 def refuse_all(launch: Launch, secret: bytes, log: Log, error: RdmacollError) -> None:
-    """Says `error` to every rank that comes, until all have, or for some seconds. Raises ConfigError where
-    nobody can come."""
+    """Tells `error` to every rank that comes, until all have heard it, or for some seconds.
+
+    Raises ConfigError if rank 0 cannot listen.
+    """
     door = Door(launch, secret, log)
     log.warning(f"{error} The other ranks are waited for, to hear it.")
     told: set[object] = set()

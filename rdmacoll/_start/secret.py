@@ -1,4 +1,4 @@
-"""The secret of jobs that no launcher's channel serves: a file that only its owner reads."""
+"""The secret of jobs without a launcher's channel: a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from rdmacoll.engine.errors import ConfigError
 SECRET_BYTES = 32
 _BYTES_MIN = SECRET_BYTES // 2
 _BYTES_MAX = 4096
-# Of sixteen random hexadecimal digits, one secret in two million has fewer kinds.
+# One in two million secrets of sixteen random hexadecimal digits has fewer different digits.
 _KINDS_MIN = 5
 
 
 def _create(path: Path) -> None:
-    """Atomic: link() lets exactly one of several comers give the file its name, complete."""
+    """Creates the file atomically: link() lets exactly one of several processes give a complete file the
+    name."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -39,17 +40,17 @@ def _create(path: Path) -> None:
 def read_secret(location: str) -> bytes:
     """The secret in the file at `location`, which is created if it is missing.
 
-    Raises ConfigError when somebody else owns or could read the file.
+    Raises ConfigError if another user owns or can read the file.
     """
     try:
         path = Path(location).expanduser()
         if not path.exists():
             _create(path)
-        if path.is_dir():  # which can be opened, and then not be read
+        if path.is_dir():  # a directory can be opened, but not read
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        # Else opening a FIFO would wait for a writer.
+        # O_NONBLOCK, since opening a FIFO would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError, RuntimeError) as error:  # also a NUL, and "~nobody/file"
+    except (OSError, ValueError, RuntimeError) as error:  # also for a NUL, and for "~nobody/file"
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
             f"RDMACOLL_SECRET_FILE={shown(location)}: {reason}. Name a file that this user can write, "
@@ -74,20 +75,20 @@ def read_secret(location: str) -> bytes:
             )
         try:
             secret = file.read(_BYTES_MAX + 1).strip()
-        except OSError as error:  # of files that the kernel makes up
+        except OSError as error:  # a file of the kernel's, as in /proc
             raise ConfigError(f"{path} cannot be read: {error.strerror}. Name another file.") from None
     _check_strength(secret, path)
     return secret
 
 
 def _check_strength(secret: bytes, path: Path) -> None:
-    """Raises ConfigError for a secret that is too short, or that somebody could guess."""
+    """Raises ConfigError for a secret that is too short or easy to guess."""
     cure = "Remove the file, and the next start makes a good one."
     if len(secret) < _BYTES_MIN:
         raise ConfigError(f"{path} holds {len(secret)} bytes; a secret has at least {_BYTES_MIN}. {cure}")
     if len(secret) > _BYTES_MAX:
         raise ConfigError(f"{path} holds more than {_BYTES_MAX} bytes, which is no secret. {cure}")
-    period = (secret + secret).index(secret, 1)  # of what is repeated: 4 bytes in "abcdabcdabcdabcd"
+    period = (secret + secret).index(secret, 1)  # the length of the repeated part: 4 in "abcdabcdabcdabcd"
     kinds = len(set(secret))
     if kinds < _KINDS_MIN or period < _BYTES_MIN or _is_run(secret):
         what = f"has {kinds} different bytes" if kinds < _KINDS_MIN else "repeats or counts up a few bytes"
@@ -95,7 +96,7 @@ def _check_strength(secret: bytes, path: Path) -> None:
 
 
 def _is_run(secret: bytes) -> bool:
-    """Whether most bytes follow from the one before, as in "0123456789abcdef" or "zyxwvutsrqponmlk"."""
+    """Whether most bytes follow from the byte before, as in "0123456789abcdef" or "zyxwvutsrqponmlk"."""
     steps = [after - before for before, after in zip(secret, secret[1:])]
     commonest = max(steps.count(step) for step in set(steps))
     return commonest * 4 >= len(steps) * 3

@@ -1,4 +1,4 @@
-"""The steps of an engine's start. A step that fails on one rank fails on all, with the same sentence."""
+"""The steps of an engine's start. A step that fails on one rank fails on all, with the same message."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rdmacoll._start.launch import Launch
 from rdmacoll._start.presence import Presence
 from rdmacoll.engine.errors import RankFailedError, RdmacollError, error_from_json, error_to_fields
 
-# A start comes back from the library this often, so that Python's signal handlers (Ctrl-C) can run.
+# A start returns from the library this often, so that Python's signal handlers (Ctrl-C) can run.
 _SLICE_MS = 100
 _ASK_EVERY_S = 0.5
 _GRACE_S = 1.2
 
 
 class Joining(Protocol):
-    """A part of the start that needs the engine: asynchronous servers."""
+    """A part of the start that needs the engine: the asynchronous servers."""
 
     def meet(
         self, engine: int, carrier: Carrier, watch: Callable[[], None], job: tuple[str, bytes], arguments: str
     ) -> None:
-        """Connects with the others once the engines are connected. `watch` sees which rank is gone."""
+        """Connects the servers' ranks once the engines are connected. `watch` raises the loss of a rank."""
 
     def free(self) -> None:
-        """Frees what is open, after a start that failed."""
+        """Frees open resources after a failed start."""
 
 
 def start_engine(
@@ -39,9 +39,10 @@ def start_engine(
     wrong: RdmacollError | None,
     servers: Joining | None = None,
 ) -> int:
-    """The engine of a world that stands on all ranks; whatever ends the start leaves none, and is told.
+    """Starts the engine of a world, and returns it when the world stands on all ranks.
 
-    wrong: what this rank's own settings are refused for. servers: asynchronous ones, which meet then.
+    If the start fails, no engine is left, and the other ranks hear the error. wrong: the error in this rank's
+    settings. servers: asynchronous servers, which meet at the end of the start.
     """
     engine = 0
 
@@ -90,7 +91,7 @@ def start_engine(
 
 
 class _Watch:
-    """While the others are waited for: asks now and then whether one is gone."""
+    """Checks from time to time, while this rank waits, whether another rank is gone."""
 
     def __init__(self, ask: Callable[[], object]) -> None:
         self._ask = ask
@@ -109,15 +110,15 @@ class _Watch:
             if self._lost is None:
                 self._lost, self._lost_at = error, now
         except RdmacollError:
-            pass  # the step itself has failed here, and that is what the others are being told
-        # The grace is for what is on its way: the answer of a round that was complete before somebody
-        # left, and the others' own look at who is gone, before we are.
+            pass  # the step itself has failed here, and the other ranks hear that error
+        # The grace time is for messages that are under way: the answer of a round that was complete before a
+        # rank left, and the other ranks' own check, before this rank leaves.
         if self._lost is not None and now - self._lost_at > _GRACE_S:
             raise copy.copy(self._lost)
 
 
 def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] = no_watch) -> list[str]:
-    """Runs a step; what it gave on every rank. Raises its error, or that of the first rank with one."""
+    """Runs a step, and returns all ranks' results. Raises its error, or that of the first rank with one."""
     failure: BaseException | None = None
     try:
         mine: dict[str, Any] = {"ok": step()}
@@ -133,7 +134,7 @@ def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] =
         try:
             raise failure
         finally:
-            failure = None  # else the error and this frame would keep each other
+            failure = None  # otherwise the error and this frame would keep each other alive
     for other, answer in enumerate(answers):
         if "error" in answer:
             raise _failed_there(other, answer["error"])
@@ -141,7 +142,8 @@ def agree(carrier: Carrier, step: Callable[[], str], watch: Callable[[], None] =
 
 
 def _first_cause(carrier: Carrier, error: Exception) -> Exception:
-    """A rank that has left since the start failed may be seen before what made it leave."""
+    """The first cause of a failed step: the loss of a rank may be seen before the error that made it
+    leave."""
     try:
         if isinstance(error, RankFailedError):
             carrier.check()
