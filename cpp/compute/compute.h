@@ -14,7 +14,7 @@
 namespace rdmacoll {
 
 // One operand: local pieces, or a view of a peer's memory. All operands of a job have equal bytes,
-// cut differently into pieces; those that are float32 in a job of 16-bit floats have twice as many.
+// in different pieces. An operand that is float32 in a job of 16-bit floats has twice as many.
 struct Operand {
   std::span<const Piece> pieces;
   std::span<const RemotePiece> remote;  // used when `pieces` is empty
@@ -25,11 +25,11 @@ struct Operand {
 };
 
 // to = scale(reduce(sources)) in the canonical order: one binary tree over the sources, split at
-// the largest power of two below the count. 16-bit floats are summed in float32 and rounded once.
-// With one source it is a copy (scaled when divisor or factor say so).
+// the largest power of two below the count. 16-bit floats are summed in float32 and rounded once. A
+// job with one source is a copy (scaled if divisor or factor say so).
 struct ComputeJob {
   Dtype dtype = Dtype::uint8;
-  ReduceOp op = ReduceOp::sum;  // average is the caller's business: sum, and a divisor
+  ReduceOp op = ReduceOp::sum;  // for an average, pass sum and a divisor
   std::span<const Piece> to;    // may be the same memory as a source, never a shifted overlap
   std::span<const Operand> sources;
   double divisor = 1.0;  // result / divisor, then * factor; both 1: untouched bits
@@ -37,11 +37,11 @@ struct ComputeJob {
   uint64_t cookie = 0;
   bool past_cache = false;  // `to` is no source, and is not needed soon
   bool shown = false;       // another rank reads `to` next
-  bool wide = false;        // `to` is float32 in a job of 16-bit floats, and is not finished
-  bool mixes = false;       // it is, or an operand is, or `prescale` is not 1
-  double prescale = 1.0;    // operands of 16-bit floats are multiplied by it first, in float32
+  bool wide = false;        // `to` is float32 in a job of 16-bit floats: a partial sum
+  bool mixes = false;       // `to` or an operand is wide, or `prescale` is not 1
+  double prescale = 1.0;    // 16-bit operands are first multiplied by it, in float32
 
-  std::size_t width() const { return wide ? 2 : 1; }  // of `to`
+  std::size_t width() const { return wide ? 2 : 1; }  // width of `to`
 };
 
 class ComputeSink {
@@ -50,29 +50,29 @@ class ComputeSink {
   virtual void computed(uint64_t cookie, const Status& status) = 0;
 };
 
-// Called by the holder of the baton only. The spans of a job (and what they point to) stay valid
-// until `computed`.
+// Only the holder of the baton calls it. The spans of a job and their targets stay valid until
+// `computed`.
 class Compute {
  public:
   virtual ~Compute() = default;
   virtual Status submit(const ComputeJob& job) = 0;  // busy: poll, then offer it again
-  // Performs a job whose operands have been measured (`bytes` each) on the calling thread and
-  // reports it by its result, where that takes less time than handing it over. Busy: submit it.
+  // Performs a job on the calling thread and returns its result, if that takes less time than a
+  // hand-over. The operands have been measured (`bytes` each). Busy: submit it instead.
   virtual Status perform_at_once(const ComputeJob& job, std::size_t bytes) = 0;
   virtual bool poll(ComputeSink& sink) = 0;
-  // Has another thread run the task; a sleeper is woken when it has ended, as by a job. False:
-  // there is no such thread.
+  // Lets another thread run the task. A sleeper is woken when the task has ended, as after a job.
+  // False: there is no such thread.
   virtual bool hand_over(std::function<void()>) { return false; }
-  // Waits until all tasks have ended; a task does not.
+  // Waits until all tasks have ended. Called by a task, it returns at once.
   virtual void finish_tasks() {}
-  // A sleeper must be woken through its Waker when a job ends on another thread.
+  // True: the caller may sleep, and a job that ends on another thread wakes it through its Waker.
   virtual bool arm() = 0;
-  // What nobody has begun is not done, and reported as failed.
+  // Drops the jobs that no thread has begun, and reports them as failed.
   virtual void drop_waiting() {}
   virtual uint64_t bytes_copied() const { return bytes_copied_; }  // by jobs with one source
 
  protected:
-  // Of a job that is performed, once.
+  // Counts a job that is performed. Called once for each job.
   void count(const ComputeJob& job, std::size_t bytes) {
     if (job.sources.size() == 1) bytes_copied_ += bytes;
   }

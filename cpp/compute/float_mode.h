@@ -1,5 +1,6 @@
+// The floating-point mode of a job, so that its bits do not depend on the thread that performs it.
 // Threads of TensorFlow flush denormals to zero, and so does a process that loaded a library built
-// with -ffast-math. Whichever thread performs a job, its bits must be the same.
+// with -ffast-math.
 #pragma once
 
 #if defined(__x86_64__)
@@ -9,7 +10,7 @@
 namespace rdmacoll {
 
 #if defined(__x86_64__)
-// While it lives: round to nearest even, denormals kept, exceptions masked.
+// During its lifetime: round to nearest even, denormals kept, exceptions masked.
 class FloatMode {
  public:
   FloatMode() : before_(_mm_getcsr()) {
@@ -27,7 +28,7 @@ class FloatMode {
   unsigned before_;
 };
 #else
-// Elsewhere threads keep the default mode.
+// On other processors, threads keep the default mode.
 class FloatMode {
  public:
   FloatMode() {}

@@ -18,7 +18,7 @@ Status InlineCompute::perform_at_once(const ComputeJob& job, std::size_t bytes) 
 
 bool InlineCompute::poll(ComputeSink& sink) {
   if (count_ == 0) return false;
-  // The sink may submit again: those are reported by the next poll.
+  // The sink may submit again: the next poll reports those jobs.
   const std::size_t ready = count_;
   for (std::size_t i = 0; i < ready; ++i) {
     const Done done = std::exchange(done_[i], {});

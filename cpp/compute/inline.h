@@ -1,5 +1,5 @@
-// Does the job inside submit() and reports it in poll(): for the simulator, and where a thread's
-// hand-over would cost more than the work.
+// Performs a job inside submit() and reports it in poll(). For the simulator, and for worlds in
+// which a hand-over between threads would cost more than the work.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ class InlineCompute final : public Compute {
     uint64_t cookie = 0;
     Status status;
   };
-  // Unreported completions; submit() is busy beyond.
+  // The largest number of unreported completions. Beyond it, submit() is busy.
   static constexpr std::size_t kDoneMax = 256;
 
   Workspace workspace_;

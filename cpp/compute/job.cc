@@ -13,18 +13,18 @@
 namespace rdmacoll {
 namespace {
 
-// All bounce buffers of a thread together: half of a common second-level cache, so that what the
-// reader has just written is still there when the kernel reads it.
+// The size of all bounce buffers of a thread together. It is half of a common second-level cache,
+// so that bytes from the reader are still there when the reduction reads them.
 constexpr std::size_t kBounceBytes = 256 << 10;
-// Largest read through a bounce buffer. Larger ones fall out of the cache, smaller ones pay more
-// system calls; see kBounceBytes.
+// Largest read through a bounce buffer. Larger reads fall out of the cache, smaller ones need more
+// system calls.
 constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::size_t kBounceAlignment = 4096;
-// Every element size divides it; a read is a multiple of it, except the last one.
+// Every element size divides it. A read is a multiple of it, except the last one.
 constexpr std::size_t kReadUnit = 64;
 constexpr std::size_t kUnmappedSourcesMax = kBounceBytes / kReadUnit;
 
-// A sum that is streamed is made in the first-level cache, piece by piece.
+// A sum that is streamed is first made in the first-level cache, tile by tile.
 constexpr std::size_t kTileBytes = 8 << 10;
 
 bool is_fully_mapped(const Operand& operand) {
@@ -32,10 +32,10 @@ bool is_fully_mapped(const Operand& operand) {
                      [](const RemotePiece& piece) { return piece.mapped != nullptr; });
 }
 
-// Not addressable: its reader copies it.
+// Whether a reader must copy the operand, since it is not addressable.
 bool is_read(const Operand& operand) { return operand.pieces.empty() && !is_fully_mapped(operand); }
 
-// The address of an operand that is one piece; null when it is not, or has to be read.
+// The address of an operand in one piece. Null if it has several pieces, or has to be read.
 const std::byte* only_piece(const Operand& operand) {
   if (operand.pieces.size() == 1) return operand.pieces.front().data;
   const bool is_one = operand.pieces.empty() && operand.remote.size() == 1;
@@ -70,7 +70,7 @@ std::size_t PieceCursor::run() const { return at_end() ? 0 : bytes_here() - offs
 std::byte* PieceCursor::address() const {
   if (remote_.empty()) return local_[index_].data + offset_;
   const std::byte* mapped = remote_[index_].mapped;
-  // Only ever read: sources are const for the kernels.
+  // The kernels only read sources.
   return mapped == nullptr ? nullptr : const_cast<std::byte*>(mapped) + offset_;
 }
 
@@ -129,7 +129,8 @@ class Performance {
                         Workspace& workspace);
 
  private:
-  // Small jobs are mostly one piece of each operand. False: this one is not, and nothing is done.
+  // The way of most small jobs, whose operands have one piece each. Returns false, with nothing
+  // done, for other jobs.
   static bool in_one_piece(const ComputeJob& job, std::size_t first, std::size_t bytes,
                            Workspace& workspace);
   Status copy(std::size_t bytes);
@@ -148,14 +149,14 @@ class Performance {
   Workspace& workspace_;
   PieceCursor to_;
   const bool streams_;
-  std::size_t read_bytes_ = 0;  // through each bounce buffer at a time; 0: nothing to be read
+  std::size_t read_bytes_ = 0;  // at a time, through each bounce buffer; 0: no operand is read
 };
 
 Status Performance::perform(const ComputeJob& job, std::size_t first, std::size_t bytes,
                             Workspace& workspace) {
   ShownWrites& writes = workspace.shown_writes_;
-  // What a sum takes, or a copy by the kernel, is not what its writes take: it goes as copies of
-  // its size do.
+  // Only plain copies are measured. A sum, or a copy by the kernel, takes other time than its
+  // writes. So it follows the choice for copies of its size.
   const bool copies = is_copy(job);
   const bool measures = job.shown && copies && !is_read(job.sources.front());
   const bool streams = job.past_cache || total_bytes(job.to) >= kStreamedBytesMin ||
@@ -168,7 +169,7 @@ Status Performance::perform(const ComputeJob& job, std::size_t first, std::size_
   Performance performance(job, first, streams, workspace);
   const FloatMode exact;
   const Status status = copies ? performance.copy(bytes) : performance.reduce(bytes);
-  end_streams();  // before anybody is told
+  end_streams();  // before other ranks are told
   if (measures) writes.end();
   return status;
 }
@@ -193,7 +194,7 @@ bool Performance::in_one_piece(const ComputeJob& job, std::size_t first, std::si
   return true;
 }
 
-// Of the sources at workspace.addresses_.
+// Reduces the sources at workspace.addresses_.
 void Performance::reduce_at(const ComputeJob& job, Workspace& workspace, std::byte* to,
                             std::size_t bytes) {
   const std::vector<const void*>& from = workspace.addresses_;
@@ -230,7 +231,8 @@ void Performance::open_sources(std::size_t first) {
   }
 }
 
-// Straight into the destination: no bounce buffer, and as few calls of the reader as it has pieces.
+// Copies straight into the destination, without a bounce buffer. The reader is called once for each
+// piece of it.
 Status Performance::copy(std::size_t bytes) {
   Source& source = workspace_.sources_[0];
   while (bytes > 0) {
@@ -240,7 +242,7 @@ Status Performance::copy(std::size_t bytes) {
           source.reader->read(source.cursor.rest(), source.cursor.offset(), to_.address(), run));
     } else {
       run = std::min(run, source.cursor.run());
-      // A copy onto itself is a wish that is already granted.
+      // A copy onto itself needs no work.
       if (to_.address() != source.cursor.address()) {
         const auto copy_bytes = streams_ ? &stream : &copy_through_cache;
         copy_bytes(to_.address(), source.cursor.address(), run);
@@ -276,8 +278,8 @@ Status Performance::fill_bounce_buffers(std::size_t bytes) {
   return {};
 }
 
-// Every operand is cut elsewhere: the kernel gets the runs in which none of them ends. What is read
-// through a bounce buffer lies there from its beginning and does not end before `bytes`.
+// The operands are cut at different places. The kernel gets runs in which no piece of an operand
+// ends. Bytes in a bounce buffer begin at its start, and there are at least `bytes` of them.
 Status Performance::reduce_addressable(std::size_t bytes) {
   const std::size_t element = size_of(job_.dtype);
   for (std::size_t done = 0; done < bytes;) {
@@ -304,7 +306,7 @@ Status Performance::reduce_addressable(std::size_t bytes) {
   return {};
 }
 
-// In place the destination is in the cache already, since it was read.
+// A destination that is also a source has just been read into the cache, so it is not streamed.
 void Performance::reduce_run(std::size_t bytes) {
   std::vector<const void*>& from = workspace_.addresses_;
   std::byte* to = to_.address();

@@ -1,5 +1,5 @@
-// Performs a ComputeJob, or a range of its bytes, on the calling thread. The one place that knows
-// how operands in pieces, mapped or not, become runs of contiguous memory.
+// Performs a ComputeJob, or a range of its bytes, on the calling thread. Only this file turns
+// operands in pieces, mapped or not, into runs of contiguous memory.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@ class PieceCursor {
 
   void skip(std::size_t bytes);
   std::size_t run() const;     // contiguous bytes from here; 0 at the end
-  std::byte* address() const;  // null where a peer's memory is not mapped
+  std::byte* address() const;  // null if a peer's memory is not mapped
 
-  // For the reader: the pieces from here on, and how far into the first of them we are.
+  // For the reader: the remaining pieces, and the offset into the first of them.
   std::span<const RemotePiece> rest() const { return remote_.subspan(index_); }
   std::size_t offset() const { return offset_; }
 
@@ -38,7 +38,7 @@ class PieceCursor {
   std::size_t offset_ = 0;  // into the current piece; always before its end
 };
 
-// What a thread needs to perform jobs; grows to the largest job it has seen and is kept.
+// A thread's memory for jobs. It grows to the largest job so far and is kept.
 class Workspace {
  public:
   Workspace();
@@ -61,15 +61,15 @@ class Workspace {
   ShownWrites shown_writes_;
 };
 
-// The bytes of the job (of its elements in its dtype, however wide operands are), once they are
-// found to agree; a peer may have said anything about its own pieces.
+// Checks that the operands of a job agree, since a peer may claim anything about its pieces.
+// It sets `bytes` to the bytes of the job's elements in its dtype, however wide the operands are.
 Status measure(const ComputeJob& job, std::size_t& bytes);
 
 // Whether the job moves bits unchanged.
 bool is_copy(const ComputeJob& job);
 
-// Bytes [first, first + bytes) of the job, both multiples of the element size. Thread-safe for
-// disjoint ranges of one job, each thread with its own workspace.
+// Performs bytes [first, first + bytes) of the job. Both are multiples of the element size.
+// Thread-safe for disjoint ranges of one job, if each thread has its own workspace.
 Status perform(const ComputeJob& job, std::size_t first, std::size_t bytes, Workspace& workspace);
 
 }  // namespace rdmacoll

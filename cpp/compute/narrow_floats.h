@@ -1,5 +1,5 @@
-// 16-bit floats and float32, for the loops of reduce_loops.h: hence in an unnamed namespace, and
-// without the standard library.
+// Converts between 16-bit floats and float32, for the loops of reduce_loops.h. It therefore stands
+// in an unnamed namespace and does not use the standard library.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ inline void narrow(float value, Half& into) {
   const uint32_t word = bits<uint32_t>(value);
   const uint32_t sign = (word >> 16) & 0x8000;
   const uint32_t magnitude = word & 0x7fffffff;
-  // From the exponent's bias of 127 to 15, rounding on the way; a carry may reach infinity.
+  // Moves the exponent's bias from 127 to 15 and rounds. A carry may reach infinity.
   const uint32_t normal = (magnitude + 0xc8000fff + ((magnitude >> 13) & 1)) >> 13;
   // Below 2^-14 the result is denormal: the addition aligns the bits and rounds them.
   const uint32_t tiny = bits<uint32_t>(bits<float>(magnitude) + 0.5f) - 0x3f000000;

@@ -1,12 +1,12 @@
-// Which instruction sets this processor has and this system saves the registers of. The compilers'
-// own __builtin_cpu_supports needs a table in their runtime library, which zig's has not.
+// The instruction sets that this processor has and whose registers the system saves. The compilers'
+// own __builtin_cpu_supports needs a table in their runtime library, which zig's library lacks.
 #pragma once
 
 #include <cstdint>
 
 namespace rdmacoll {
 
-// What `cpuid` and `xgetbv` say; zeros on other processor families.
+// The results of `cpuid` and `xgetbv`; zeros on other processor families.
 struct ProcessorWords {
   uint32_t leaf1_ecx = 0;
   uint32_t leaf7_ebx = 0;

@@ -33,7 +33,7 @@ std::span<const KernelTable* const> usable_kernels() {
 
 ReduceKernel reduce_kernel(Dtype dtype, ReduceOp op) {
   RC_ASSERT(is_reducible(dtype, op), cat(name_of(op), " of ", name_of(dtype)));
-  // Of bytes that are 0 or 1 the least is "and", the greatest "or".
+  // For bool, bytes are 0 or 1: min is "and", max is "or".
   const auto row = static_cast<std::size_t>(kernel_row(dtype));
   RC_ASSERT(row < kKernelRows, name_of(dtype).data());
   const auto column = static_cast<std::size_t>(op);

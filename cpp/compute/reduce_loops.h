@@ -1,6 +1,6 @@
-// The loops themselves. Included once by each reduce_kernels_<set>.cc, which is compiled for that
-// instruction set; hence everything is in an unnamed namespace and nothing of the standard library
-// is called: an inline function shared with other files could be kept by the linker in the version
+// The loops of the reductions. Each reduce_kernels_<set>.cc includes this file once and is compiled
+// for that instruction set. So everything is in an unnamed namespace, and no function of the
+// standard library is called. The linker could otherwise keep a shared inline function in a version
 // that an old processor cannot run.
 #pragma once
 
@@ -15,8 +15,8 @@
 #include "compute/narrow_floats.h"
 #include "compute/reduce_kernels.h"
 
-// In place is allowed, so `restrict` would be a lie and the compiler's own overlap check would send
-// every in-place call to a scalar loop. What holds is that no iteration depends on another.
+// A call in place is allowed, so `restrict` would be wrong. The compiler's own overlap check would
+// send every call in place to a scalar loop. But no iteration depends on another.
 #if defined(__clang__)
 #define RC_INDEPENDENT_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -26,7 +26,7 @@
 namespace rdmacoll {
 namespace {
 
-// Elements evaluated at a time where the tree needs intermediate results: they stay in L1.
+// Elements evaluated at a time if the tree needs intermediate results, which then stay in L1.
 constexpr std::size_t kTile = 256;
 
 template <typename T>
@@ -47,8 +47,8 @@ struct AccumulatorOf<Brain> {
 template <typename T>
 using Accumulator = typename AccumulatorOf<T>::Type;
 
-// Unsigned and at least 32 bits wide, where wrapping is defined: uint8 times uint8 would otherwise
-// be a product of ints, int32 plus int32 may overflow.
+// Unsigned and at least 32 bits wide, where wrapping is defined. Without it, uint8 times uint8
+// would be a product of ints, and int32 plus int32 could overflow.
 template <typename T>
 using Wrapping = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 
@@ -72,7 +72,7 @@ struct Product {
     }
   }
 };
-// A NaN wins wherever it stands: a if a is NaN; b if b is, since then a < b is false.
+// A NaN wins in either place: a if a is NaN; b if b is, since then a < b is false.
 struct Min {
   template <typename T>
   static T combine(T a, T b) {
@@ -86,8 +86,8 @@ struct Max {
   }
 };
 
-// How results are finished: what `once` multiplies by is the factor, or the exact reciprocal of a
-// divisor that is a power of two (equal bits, a fifth of the time).
+// How results are finished. `once` multiplies by the factor, or by the exact reciprocal of a
+// divisor that is a power of two (equal bits, much less time).
 enum class Finish { untouched, once, full };
 
 template <typename T>
@@ -113,7 +113,8 @@ template <Finish finish, typename T>
 requires std::is_integral_v<T>
 inline T finished(T value, const Scale<double>& scale) {
   if constexpr (finish == Finish::untouched) return value;
-  // The limits as float64: int64's upper one rounds up to 2^63, so "not below" is the test for it.
+  // The limits as float64. The upper one of int64 rounds up to 2^63, so the test for it is "not
+  // below".
   constexpr T kLowest =
       static_cast<T>(std::is_signed_v<T> ? static_cast<uint64_t>(1) << (8 * sizeof(T) - 1) : 0);
   constexpr T kHighest = static_cast<T>(
@@ -131,7 +132,7 @@ using ScaleOf = Scale<std::conditional_t<std::is_integral_v<T>, double, Accumula
 template <typename T>
 inline bool is_power_of_two(T value) {
   int exponent = 0;
-  // Away from the ends of the range, where a reciprocal would be denormal or infinite.
+  // Excludes the ends of the range, where a reciprocal would be denormal or infinite.
   return value > T{0} && __builtin_frexp(static_cast<double>(value), &exponent) == 0.5 &&
          exponent > -100 && exponent < 100;
 }
@@ -154,7 +155,8 @@ inline void store(Accumulator<T> value, T& into) {
   }
 }
 
-// Operands of one loop, their tree written out. Of choices in choices gcc makes slow branches.
+// Whether the tree of three or four operands is one loop. gcc turns nested choices into slow
+// branches.
 template <typename Op>
 constexpr bool kFusesFour = !std::is_same_v<Op, Min> && !std::is_same_v<Op, Max>;
 
@@ -181,7 +183,7 @@ struct Operands {
 template <typename T, typename Op, std::size_t n, Finish finish>
 void fused(T* to, const void* const* sources, std::size_t count, const ScaleOf<T>& given) {
   const Operands<T, n> operands(sources, 0);
-  const ScaleOf<T> scale = given;  // a copy: stores through `to` cannot change it
+  const ScaleOf<T> scale = given;  // a copy, which stores through `to` cannot change
   RC_INDEPENDENT_LOOP
   for (std::size_t i = 0; i < count; ++i) {
     store(finished<finish>(operands.template tree<Op>(i), scale), to[i]);
@@ -195,7 +197,7 @@ void fused_tile(Accumulator<T>* __restrict into, const void* const* sources, std
   for (std::size_t i = 0; i < count; ++i) into[i] = operands.template tree<Op>(i);
 }
 
-// Whether the compiler vectorises the conversion within a loop; float16 has an instruction for it,
+// Whether the compiler vectorises the conversion within a loop. float16 has an instruction for it,
 // which works on a tile.
 template <typename T>
 constexpr bool kIsFusible = !std::is_same_v<T, Half>;
@@ -273,7 +275,7 @@ void reduce_finishing(void* to, const void* const* sources, std::size_t n, std::
   }
 }
 
-// Calls `as.operator()<finish>(scale)` with the least that finishes a result as `scaling` says.
+// Calls `as.operator()<finish>(scale)` with the cheapest finish that does what `scaling` says.
 template <typename T, typename As>
 void with_finish(const Scaling& scaling, As as) {
   using Real = decltype(ScaleOf<T>::once);
@@ -300,7 +302,7 @@ void reduce(void* to, const void* const* sources, std::size_t n, std::size_t cou
   });
 }
 
-// evaluate() over sources of both widths, the narrow ones multiplied first.
+// evaluate() over sources of both widths. The narrow ones are multiplied first.
 template <typename T, typename Op>
 void evaluate_mixed(float* __restrict into, const void* const* sources, const uint8_t* wide,
                     std::size_t n, std::size_t first, std::size_t count, float prescale) {

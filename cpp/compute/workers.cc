@@ -11,15 +11,16 @@
 namespace rdmacoll {
 namespace {
 
-// What a worker takes at a time: some tens of microseconds, so that taking is cheap beside it and
-// the workers end a job together. Every element size divides it.
+// The bytes that a worker takes at a time, some tens of microseconds of work. Taking them is then
+// cheap in comparison, and the workers end a job together. Every element size divides it.
 constexpr std::size_t kGrainBytes = 256 << 10;
-// What whoever polls touches at a time, since transfers wait meanwhile; of many sources no less
-// than so much of the result.
+// The bytes that the polling thread touches at a time, since transfers wait meanwhile. With many
+// sources it still takes the second number of bytes of the result.
 constexpr std::size_t kPollersBytes = 192 << 10;
 constexpr std::size_t kPollersGrainMin = 4 << 10;
 
-// Signals belong to the program's own threads (Python's handlers run on its main one).
+// Workers block signals, which belong to the program's own threads (Python's handlers run on its
+// main one).
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -57,7 +58,7 @@ WorkerCompute::WorkerCompute(int workers, std::function<void()> wake, WorkerLimi
       ::pthread_setname_np(threads_.back().native_handle(), cat("rdmacoll-w", i).c_str());
     }
   } catch (const std::system_error&) {
-    // A limit on threads: go on with those that there are.
+    // A limit on threads was reached: continue with the threads that started.
   }
 }
 
@@ -80,7 +81,7 @@ Status WorkerCompute::submit(const ComputeJob& job) {
   Slot& slot = slots_[index];
   slot = {job, bytes, 0, 0, status};
   if (bytes == 0 || !status.ok() || is_small(job, bytes)) {
-    lock.unlock();  // nobody else knows the slot
+    lock.unlock();  // no other thread knows the slot
     if (status.ok()) slot.status = perform(job, 0, bytes, workspace_);
     lock.lock();
     tell_end(index);
@@ -120,7 +121,7 @@ void WorkerCompute::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     work_to_do_.wait(lock, [this] { return stopping_ || !tasks_.empty() || !waiting_.empty(); });
-    if (!tasks_.empty()) {  // first: somebody waits for what it tells, and it is short
+    if (!tasks_.empty()) {  // first: a task is short, and a caller waits for it
       run_task(lock);
       continue;
     }
@@ -181,7 +182,8 @@ void WorkerCompute::finish_grain(Slot& slot, uint16_t index, Status status,
   --slot.grains_out;
   if (!status.ok() && slot.status.ok()) {
     slot.status = std::move(status);
-    // The rest would fail as well. While bytes are left, the slot is still the front one.
+    // The rest of the job would fail as well. While bytes are left, the slot is still the front
+    // one.
     if (slot.next < slot.bytes) {
       RC_ASSERT(waiting_.front() == index);
       drop_rest(slot);
@@ -210,7 +212,7 @@ void WorkerCompute::drop_waiting() {
     Slot& slot = slots_[index];
     drop_rest(slot);
     if (slot.status.ok()) slot.status = {Code::failed, "the job was dropped"};
-    if (slot.grains_out > 0) continue;  // whoever ends the last one reports it
+    if (slot.grains_out > 0) continue;  // the thread that ends the last one reports it
     tell_end(index);
   }
 }
@@ -240,7 +242,7 @@ bool WorkerCompute::poll(ComputeSink& sink) {
       free_.push(index);
       done_count_.store(done_.size(), std::memory_order_relaxed);
     }
-    sink.computed(cookie, status);  // which may submit
+    sink.computed(cookie, status);  // this may submit
   }
   return true;
 }

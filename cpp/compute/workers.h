@@ -1,6 +1,7 @@
 // Threads that reduce and copy. A job is cut into grains that the workers share, so that one large
-// job uses them all; jobs end in any order. Whoever polls takes grains, too: a thread that is woken
-// comes late, and may push another rank's off its core, so workers are woken for what piles up.
+// job uses them all. Jobs end in any order. The polling thread takes grains, too: a woken thread
+// comes late, and may push another rank's thread off its core. Workers are therefore woken only for
+// work that piles up.
 #pragma once
 
 #include <array>
@@ -18,20 +19,21 @@
 
 namespace rdmacoll {
 
-// All in bytes that jobs touch: those of every source and of the result, taken as equally wide.
+// All in bytes that jobs touch, in every source and in the result, counted as equally wide.
 struct WorkerLimits {
-  // Up to this many, a hand-over between threads takes longer than the work: submit() does it.
+  // Up to this many, a hand-over between threads takes longer than the work, so submit() does it.
   std::size_t at_once = 64 << 10;
-  // Up to this many of all jobs that nobody has taken, whoever polls is not helped.
+  // Up to this many, in all jobs that no thread has taken, the polling thread gets no help.
   std::size_t alone = 256 << 10;
 };
 
 class WorkerCompute final : public Compute {
  public:
-  // `wake` is called on a worker's thread, once after an arm() that returned true. If fewer threads
-  // can be started than wished for, fewer do the work; if none, submit() does.
+  // Starts up to `workers` threads. `wake` is called on a worker's thread, once after each arm()
+  // that returned true. If a limit refuses some threads, the others do the work; if there are none,
+  // submit() does.
   WorkerCompute(int workers, std::function<void()> wake, WorkerLimits limits = {});
-  // Lets the workers end the grain they are at, and all tasks. Jobs that are not done are not
+  // Lets the workers end their present grain, and all tasks. Jobs that are not done are not
   // reported.
   ~WorkerCompute() override;
   WorkerCompute(const WorkerCompute&) = delete;
@@ -50,14 +52,14 @@ class WorkerCompute final : public Compute {
   static std::size_t operands(const ComputeJob& job) { return job.sources.size() + 1; }
   struct Slot {
     ComputeJob job;
-    std::size_t bytes = 0;       // of the result
-    std::size_t next = 0;        // the first of them that nobody has taken
-    std::size_t grains_out = 0;  // taken and not finished
+    std::size_t bytes = 0;       // bytes of the result
+    std::size_t next = 0;        // the first byte that no thread has taken
+    std::size_t grains_out = 0;  // grains taken and not finished
     Status status;
 
     std::size_t touched(std::size_t of_result) const { return of_result * operands(job); }
   };
-  // Jobs submitted and not yet reported; submit() is busy beyond.
+  // The largest number of jobs submitted and not yet reported. Beyond it, submit() is busy.
   static constexpr std::size_t kJobsMax = 256;
   // A queue of slot numbers that never allocates.
   class Queue {
@@ -78,7 +80,7 @@ class WorkerCompute final : public Compute {
     return threads_.empty() || bytes * operands(job) <= limits_.at_once;
   }
   void work();
-  // The next grain of the job in front, of up to so many bytes of its result.
+  // Performs the next grain of the front job: up to `most` bytes of its result.
   void perform_grain(std::size_t most, Workspace& workspace, std::unique_lock<std::mutex>& lock);
   void run_task(std::unique_lock<std::mutex>& lock);
   void wake_sleeper(std::unique_lock<std::mutex>& lock);
@@ -88,7 +90,7 @@ class WorkerCompute final : public Compute {
 
   const std::function<void()> wake_;
   const WorkerLimits limits_;
-  Workspace workspace_;  // of the thread that submits and polls
+  Workspace workspace_;  // for the thread that submits and polls
   std::array<Slot, kJobsMax> slots_;
   std::vector<std::thread> threads_;
 
@@ -97,15 +99,15 @@ class WorkerCompute final : public Compute {
   std::condition_variable tasks_ended_;
   std::deque<std::function<void()>> tasks_;
   std::size_t tasks_running_ = 0;
-  bool has_ended_tasks_ = false;  // since the last arm(): whoever sleeps may wait for one
+  bool has_ended_tasks_ = false;  // since the last arm(), for a caller that sleeps
   Queue free_;
-  Queue waiting_;  // some bytes are not taken; the front one is worked at
+  Queue waiting_;  // jobs with bytes to take; threads work at the front one
   Queue done_;
   bool armed_ = false;
   bool stopping_ = false;
-  // These two let poll() look without the lock.
+  // These two let poll() look without taking the lock.
   std::atomic<std::size_t> done_count_{0};
-  std::atomic<std::size_t> waiting_bytes_{0};  // touched by what nobody has taken
+  std::atomic<std::size_t> waiting_bytes_{0};  // touched by work that no thread has taken
 };
 
 }  // namespace rdmacoll
