@@ -1,5 +1,5 @@
-// The engine that the ops of this process use. TensorFlow creates kernels itself, so this object is
-// process-wide. It is the only such object of this library.
+// The engine that the ops of this process use. TensorFlow creates kernels itself, so kernels find
+// the engine in this process-wide object.
 #pragma once
 
 #include <mutex>

@@ -60,7 +60,7 @@ bool comes_before(std::string_view calls, std::string_view other) {
 Place place_of(std::string_view node) {
   Place place;
   const std::size_t end_of_calls = node.rfind(kScope);
-  if (end_of_calls == std::string_view::npos) return place;  // outside of calls
+  if (end_of_calls == std::string_view::npos) return place;  // in the function that is run itself
   std::string_view calls = node.substr(0, end_of_calls);
   std::string_view previous;
   int loops = 0;

@@ -128,8 +128,8 @@ class SimFabric {
   void kill(int host);      // stops in the middle of everything; reported to nobody
   void cut(int a, int b);   // packets between the two are lost; reported to nobody
   void heal(int a, int b);  // undoes cut()
-  void take_away(int host, const std::string& device);  // its queues are flushed; reported to
-                                                        // nobody
+  // The queues of the device are flushed. No user is told.
+  void take_away(int host, const std::string& device);
   // These faults are reported to the device's users.
   void lower_port(int host, const std::string& device, int port);
   void raise_port(int host, const std::string& device, int port);

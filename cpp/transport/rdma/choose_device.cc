@@ -9,9 +9,8 @@
 namespace rdmacoll::rdma {
 namespace {
 
-constexpr uint16_t kFullMember = 0x8000;  // partition membership; limited members cannot talk to
-                                          // each other
-                                          // other
+// Full membership of a partition. Limited members cannot talk to each other.
+constexpr uint16_t kFullMember = 0x8000;
 
 // A port is a rail, or `refusal` says why it is not.
 struct Verdict {

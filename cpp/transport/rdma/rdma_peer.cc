@@ -16,7 +16,7 @@ constexpr uint32_t kRecordBytesMin = 1024;
 // The messages of one peer take at most the pool divided by this.
 constexpr std::size_t kPoolShare = 16;
 
-// Checks before a failure of the peer alone, which has no other cause here, is reported.
+// Checks for the cause of a consequence, over some milliseconds. A failed peer shows no cause here.
 constexpr int kLooksForACause = 16;
 
 constexpr int kTimedRequests = 16;

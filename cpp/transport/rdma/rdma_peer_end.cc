@@ -29,7 +29,7 @@ void RdmaPeer::give_up(Sink& sink, const std::string& cause) {
   fail(sink, cause);
 }
 
-// The cause that should have come before the consequence did not come. A lost device explains that.
+// Called when no cause of the echo has appeared. Names a lost device, which reports nothing more.
 std::string RdmaPeer::cause_of_echo() const {
   for (std::size_t rail = 0; rail < ports_.rails.size(); ++rail) {
     if (ports_.devices[rail]->is_there()) continue;

@@ -27,8 +27,8 @@ struct Hello {
 
 // Descriptors, in the order in which they are passed.
 enum class Passed : std::size_t { bell_event, bell_page, pool, channel };
-inline constexpr std::size_t kPassedMax = 4;  // the dialer passes all, the acceptor passes no
-                                              // channel
+// The dialer passes all four. The acceptor passes no channel.
+inline constexpr std::size_t kPassedMax = 4;
 
 // A message of known size in each direction. Its descriptors travel with the first byte.
 class SocketMessage {

@@ -69,7 +69,7 @@ class Incoming {
   Transport::Counters& counters_;
   SlotTable<Arrival> arrivals_;
   std::size_t unclaimed_ = 0;
-  std::size_t early_cost_ = 0;  // the part that belongs to unclaimed arrivals
+  std::size_t early_cost_ = 0;  // eager cost of the data among unclaimed arrivals
   std::vector<Key> ready_;
   std::vector<PieceRecord> list_;   // scratch
   std::vector<std::byte> control_;  // the message that is being assembled

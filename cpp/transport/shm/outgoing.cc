@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kEagerBytes = 64 * 1024;
 constexpr std::size_t kEagerBytesMax = 1024 * 1024;
 static_assert(kEagerBytes <= kStagedBytesMax);
-// The smallest fragment of a control message. A smaller remainder of the ring stays unused.
+// The smallest fragment of a control message, unless it is the last one.
 constexpr std::size_t kControlFragmentMin = 1024;
 
 }  // namespace

@@ -55,7 +55,7 @@ struct SimPolicy {
                        // ranks are
   bool foreign_views = true;
   bool mapped = true;           // views name memory that can be read directly, without a reader
-  bool pool_alone = false;      // transfers without views use only pool memory, as a device's do
+  bool pool_alone = false;      // transfers between nodes use only pool memory, as with a device
   std::size_t eager_bytes = 0;  // transfers up to this size are copied at their post; with links,
                                 // only between nodes
   Nanoseconds peer_timeout = 5 * kSecond;
@@ -176,8 +176,8 @@ class SimNetwork {
   Nanoseconds began_ = clock_.now();
   std::set<int> late_from_;
   std::optional<LinkPorts> ports_;
-  std::map<std::pair<int, int>, std::vector<Message>> messages_;  // with links: messages that have
-                                                                  // not left
+  // With links: messages that have not left.
+  std::map<std::pair<int, int>, std::vector<Message>> messages_;
   std::vector<Nanoseconds> processors_;  // by rank: the time until which it is busy
   std::vector<int> woken_;
   std::vector<bool> is_woken_;

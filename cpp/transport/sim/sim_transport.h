@@ -40,7 +40,7 @@ class SimTransport final : public Transport {
   Counters counters() const override { return counters_; }
 
   bool is_awake() const { return !armed_; }
-  // Later transfers of other memory than this pool are errors.
+  // Sets the pool of this rank. With `pool_alone`, transfers between nodes must use its memory.
   void use_pool(const MemoryPool& pool) { pool_ = &pool; }
 
  private:

@@ -93,7 +93,7 @@ class Inbound {
   std::string fault_;
 
   uint64_t stripe_bytes_ = kStripeBytes;
-  std::vector<std::vector<bool>> stripes_;  // by slot: those that have begun, by their number
+  std::vector<std::vector<bool>> stripes_;  // by slot: the stripes that have begun, by number
 };
 
 }  // namespace rdmacoll::tcp
