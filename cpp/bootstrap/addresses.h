@@ -1,4 +1,4 @@
-// Socket addresses, and which of this host's a job listens on.
+// Socket addresses, and the choice of this host's addresses that a job listens on.
 #pragma once
 
 #include <netinet/in.h>
@@ -18,7 +18,7 @@ namespace rdmacoll {
 class SocketAddress {
  public:
   SocketAddress() = default;
-  explicit SocketAddress(const sockaddr* address);  // of one of the two families
+  explicit SocketAddress(const sockaddr* address);  // an IPv4 or IPv6 address
 
   // "10.0.0.1:4711", "[fd00::1]:4711"; numbers only, nothing is looked up.
   static std::optional<SocketAddress> parse(std::string_view text);
@@ -31,7 +31,7 @@ class SocketAddress {
   uint16_t port() const;
   void set_port(uint16_t port);
   bool is_loopback() const;
-  bool is_link_local() const;  // IPv6: of no use without naming an interface of this host
+  bool is_link_local() const;  // IPv6: of use only with an interface's name
   bool shares_prefix(const SocketAddress& other, int bits) const;
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
@@ -51,13 +51,16 @@ struct InterfaceAddress {
 };
 std::vector<InterfaceAddress> interface_addresses();
 
-// `setting` is RDMACOLL_INTERFACE: names and networks ("eth0,10.1.0.0/16"), or "" for automatic:
-// all that are up, the loopback address last, which serves ranks of this host.
+// Chooses the addresses to listen on. `setting` is RDMACOLL_INTERFACE: names and networks
+// ("eth0,10.1.0.0/16"), or "" for automatic. Automatic takes all addresses that are up, and last
+// the loopback address, for ranks of this host. ConfigError if an item of the setting fits no
+// address.
 Status choose_addresses(const std::vector<InterfaceAddress>& present, const std::string& setting,
                         std::vector<SocketAddress>& chosen);
 
-// In which order a peer's addresses are tried: those on a network of ours first. Loopback addresses
-// mean the peer only when it shares our network namespace, and then they come first.
+// The order in which a peer's addresses are tried: those on a network of ours first. Loopback
+// addresses reach the peer only if it shares our network namespace (`same_host`). Then they come
+// first.
 std::vector<SocketAddress> dial_order(const std::vector<SocketAddress>& theirs,
                                       const std::vector<InterfaceAddress>& ours, bool same_host);
 

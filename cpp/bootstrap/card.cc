@@ -19,7 +19,8 @@ constexpr std::size_t kAddressesMax = 256;
 constexpr std::size_t kSettingsMax = 256;
 constexpr std::size_t kUnixNameBytesMax = 100;  // sockaddr_un takes 107
 
-// Walks over text that another rank wrote. After the first surprise it is !ok() and yields nothing.
+// Reads text that another rank wrote. After the first unexpected letter it is !ok() and yields
+// nothing.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : rest_(text) {}
@@ -115,7 +116,7 @@ class Scanner {
   bool ok_ = true;
 };
 
-// Empty in a world of one, which nobody calls.
+// Whether a Unix socket's name is plain. It is empty in a world of one, where no rank calls.
 bool is_plain_name(const std::string& name) {
   return name.size() <= kUnixNameBytesMax && std::all_of(name.begin(), name.end(), [](char c) {
            return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
@@ -125,7 +126,7 @@ bool is_plain_name(const std::string& name) {
 void scan(Scanner& scanner, Card& card) {
   card.wire = scanner.expect("{\"wire\":").number<uint32_t>();
   card.abi = scanner.expect(",\"abi\":").number<uint32_t>();
-  if (card.wire != kWireVersion) return;  // what follows may mean anything
+  if (card.wire != kWireVersion) return;  // another version may mean anything by the rest
   card.host = scanner.expect(",\"host\":").text();
   card.pid = scanner.expect(",\"pid\":").number<int64_t>();
   card.node_key = scanner.expect(",\"node\":").text();

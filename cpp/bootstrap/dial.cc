@@ -11,7 +11,7 @@
 namespace rdmacoll {
 namespace {
 
-// An address behind which nobody answers must not use up the time of the next one.
+// An address that does not answer must not use up the time of the next one.
 constexpr Nanoseconds kConnectTimeout = 3 * kSecond;
 constexpr Nanoseconds kFirstPause = 10 * kMillisecond;
 constexpr Nanoseconds kLongestPause = kSecond;
@@ -58,7 +58,7 @@ Dial::Outcome Dial::advance(Nanoseconds now) {
   const Status status = handshake_->advance(socket_.get(), now);
   if (!status.ok()) {
     path_faults_ = handshake_->has_path_fault() ? path_faults_ + 1 : 0;
-    // Another address may lie on another path.
+    // One path fault is not final, since another address may lie on another path.
     refused_ = handshake_->is_refused() || path_faults_ >= endpoints_.size();
     attempt_failed(status.message(), now);
     return refused_ ? Outcome::failed : Outcome::pending;
@@ -73,7 +73,7 @@ void Dial::start(Nanoseconds now) {
     lacking_since_ = kNever;
     return attempt_failed(error_text(error), now);
   }
-  // Edge-triggered: each advance() goes on until the socket has nothing more to give.
+  // Edge-triggered: each advance() goes on until the socket would block.
   const Status watched = watch(poller_, socket_.get(),
                                {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data = {}});
   if (!watched.ok()) return lack(watched.message(), now);

@@ -1,5 +1,5 @@
-// One call to one peer: its addresses in turn, again and again, until it is authenticated or the
-// time is over.
+// One call to one peer. It tries the peer's addresses in turn, repeatedly, until the peer is
+// authenticated or the time is over.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace rdmacoll {
 
 class Dial {
  public:
-  // `credentials` must outlive it. `poller` is an epoll descriptor that is told of our sockets.
+  // `credentials` must outlive the dial. `poller` is an epoll descriptor that watches its sockets.
   Dial(int peer, int stream, std::vector<Endpoint> endpoints, const Credentials& credentials,
        int poller, Nanoseconds now, Nanoseconds deadline);
 
@@ -45,12 +45,12 @@ class Dial {
 
   std::size_t next_ = 0;  // the endpoint to try, or being tried
   Nanoseconds wake_at_;   // while trying: give up this endpoint; else: try the next
-  Nanoseconds pause_;     // after all endpoints have failed once more
+  Nanoseconds pause_;     // once all endpoints have failed
   Fd socket_;
   std::optional<Handshake> handshake_;  // once the socket is connected
-  Nanoseconds lacking_since_ = kNever;  // no descriptor was left at the last attempt
+  Nanoseconds lacking_since_ = kNever;  // since then attempts have found no descriptor
   bool refused_ = false;
-  std::size_t path_faults_ = 0;  // of the last attempts, one behind the other
+  std::size_t path_faults_ = 0;  // path faults of the last attempts in succession
 };
 
 }  // namespace rdmacoll

@@ -11,14 +11,14 @@
 namespace rdmacoll {
 namespace {
 
-// While nobody is expected, the door is looked at once in so many polls (and before each sleep): it
-// costs a system call, and a late caller can wait some microseconds.
+// While no peer is expected, the listener is checked once in this many polls (and before each
+// sleep). A check costs a system call, and a late caller can wait some microseconds.
 constexpr uint32_t kPollsPerLook = 256;
 
 }  // namespace
 
-// Passes on what the parts report, and keeps in mind who is there: a transport that has not said
-// `connected` is not ready for calls.
+// Forwards the reports of the transports, and records the state of each peer. A transport that has
+// not reported `connected` is not ready for calls.
 class Fabric::Witness final : public Sink {
  public:
   Witness(Fabric& fabric, Sink& sink) : fabric_(fabric), sink_(sink) {}
@@ -70,7 +70,7 @@ const std::vector<rdma::Rail>& Fabric::rails() const {
 double Fabric::link_gbit_per_s() const {
   double gbit = 0;
   for (const rdma::Rail& rail : rails()) {
-    if (rail.is_software) return 0;  // it says 2.5, whatever it runs over
+    if (rail.is_software) return 0;  // a software device always says 2.5
     gbit += rail.gbit_per_s;
   }
   if (rdma_) return gbit;
@@ -225,7 +225,7 @@ Transport::Counters Fabric::counters() const {
     sum.bytes_copied += counters.bytes_copied;
     sum.doorbells += counters.doorbells;
   }
-  sum.handshakes = handshakes_;  // what a part exchanges with its peer afterwards is its own affair
+  sum.handshakes = handshakes_;  // a part's later exchanges with its peer do not count
   return sum;
 }
 

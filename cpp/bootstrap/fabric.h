@@ -1,8 +1,8 @@
 // All transports as one: finds the peers, authenticates them, and sends every call to the transport
 // that reaches the peer.
 //
-// Of a pair the lower rank calls and the higher one waits to be called, so a pair never has two
-// connections; over TCP it may have several streams, and once the first one is there the caller
+// In each pair the lower rank calls and the higher one waits, so that a pair never has two
+// connections. Over TCP a pair may have several streams: once the first one is there, the caller
 // opens the others. Ranks of one node meet on an abstract Unix socket, others over TCP. A rank
 // accepts calls from begin() on, before its own connect().
 #pragma once
@@ -32,55 +32,57 @@ class Fabric;
 struct FabricOptions {
   int rank = 0;
   int size = 1;
-  std::vector<int> numbers;  // what sentences call the ranks, in a part of a job; empty: as here
+  std::vector<int> numbers;  // ranks' numbers in sentences, for a part of a job; empty: as here
   std::string job;
   std::vector<std::byte> secret;
   uint32_t epoch = 0;
   Config config;
   uint32_t abi = 0;                             // RC_ABI_VERSION, for the fingerprint
   std::map<std::string, std::string> settings;  // world_settings(), for the fingerprint
-  Fabric* host = nullptr;                       // lets TCP callers in for this one; to open() alone
-  rdma::Verbs* verbs = nullptr;                 // null: the system's
-  std::optional<rdma::MemoryLimit> memory_limit;  // of pinned memory; none: this process's
+  Fabric* host = nullptr;        // its listeners serve this one over TCP; for open() alone
+  rdma::Verbs* verbs = nullptr;  // null: the system's
+  std::optional<rdma::MemoryLimit> memory_limit;  // on pinned memory; none: this process's
 };
 
 class Fabric final : public Transport {
  public:
-  // Listens. `pool` and `clock` outlive the fabric.
+  // Opens the listeners. `pool` and `clock` outlive the fabric.
   static Status open(FabricOptions options, MemoryPool& pool, const Clock& clock,
                      std::unique_ptr<Fabric>& fabric);
 
   const std::string& card() const { return card_text_; }
 
-  // `cards` of all ranks. Compares fingerprints, and finds who leads this rank's node: the lowest
-  // rank whose Unix socket takes a connection from here right now. Blocks, for some seconds at
-  // most.
+  // Compares the fingerprints on the `cards` of all ranks. Finds the leader of this rank's node:
+  // the lowest rank whose Unix socket takes a connection from here right now. Blocks, for some
+  // seconds at most.
   Status probe_node(const std::vector<std::string>& cards, int& leader);
 
-  // After probe_node: the world, from the leader that each rank has found.
+  // Makes the world from the leader that each rank has found. Call it after probe_node.
   Status make_world(const std::vector<int>& leaders, World& world) const;
 
-  // From now on connect() works. ConfigError when RDMACOLL_TRANSPORT leaves two ranks apart.
+  // From now on connect() works. ConfigError if RDMACOLL_TRANSPORT leaves two ranks without a
+  // transport.
   Status begin(const World& world);
 
   // Callers at this rank's listeners that begin as at a rendezvous go to `socket`, as the numbers
   // of their descriptors.
   void pass_on(Fd socket) { reception_->pass_on(std::move(socket)); }
-  // What this rank waits for to be connected: each peer, where, and what has come of it; "" when
-  // it waits for none.
+  // The peers whose connections this rank waits for, with addresses and last errors; "" if it waits
+  // for none.
   std::string waiting() const;
 
-  // "shm (3 peers), tcp (4 peers)": what is connected now.
+  // The transports in use now: "shm (3 peers), tcp (4 peers)".
   std::string summary() const;
-  // "shm", "tcp", "shm+rdma" or "none": what the pairs of this world use.
+  // The transports that the pairs of this world use: "shm", "tcp", "shm+rdma" or "none".
   std::string transport_name() const;
-  // After begin(): the ports that RDMA uses, for a person; none when it does not.
+  // After begin(): the ports that RDMA uses, for display; none without RDMA.
   const std::vector<rdma::Rail>& rails() const;
-  // After begin(): what a node's links to others carry, Gbit/s; 0: unknown, or there are no others.
+  // After begin(): the rate of a node's links to other nodes, in Gbit/s; 0: unknown, or no other
+  // nodes.
   double link_gbit_per_s() const;
-  // Why RDMA is not used though there are devices, or "".
+  // Why RDMA is not used although there are devices, or "".
   const std::string& warning() const { return agreement_.warning; }
-  // After begin(): what one rank should say of the use of RDMA.
+  // After begin(): lines about the use of RDMA, for one rank to log.
   const std::vector<std::string>& notes() const { return agreement_.notes; }
 
   void connect(int peer) override;
@@ -113,7 +115,7 @@ class Fabric final : public Transport {
     State state = State::apart;
     Transport* part = nullptr;      // joined
     Nanoseconds deadline = kNever;  // waiting, or streams are missing
-    int missing = 0;                // streams that the peer is still to open
+    int missing = 0;                // streams that the peer has yet to open
   };
 
   Fabric(FabricOptions options, MemoryPool& pool, const Clock& clock);
@@ -127,7 +129,7 @@ class Fabric final : public Transport {
   bool node_socket_accepts(int peer, Nanoseconds deadline) const;
   std::vector<Endpoint> endpoints_of(int peer) const;
   Transport* route(int peer) const;
-  // Null: not joined yet, or gone; see answer_without_part().
+  // Null if the peer is not joined yet, or gone; see answer_without_part().
   Transport* part(int peer) const;
   Status answer_without_part(int peer) const;
   bool is_meeting() const;
@@ -156,14 +158,14 @@ class Fabric final : public Transport {
   Fd epoll_;          // holds meeting_epoll_ and the parts' epolls
   Fd meeting_epoll_;  // listeners and connections that are not authenticated yet
   std::unique_ptr<Reception> reception_;
-  std::shared_ptr<Lodger> lodger_;  // shared with the host's door, where there is a host
+  std::shared_ptr<Lodger> lodger_;  // shared with the host's listener, if there is a host
   std::vector<std::unique_ptr<Dial>> dials_;
   std::vector<Caller> callers_;  // reused
   std::vector<Caller> early_;    // further streams that came before the first
   std::vector<Peer> peers_;
   int waiting_ = 0;         // peers in that state
-  int missing_ = 0;         // streams that peers are still to open
-  bool signalled_ = false;  // somebody knocks, or arm() could not exclude it
+  int missing_ = 0;         // streams that peers have yet to open
+  bool signalled_ = false;  // a caller waits, or arm() could not exclude it
   uint32_t polls_ = 0;
   uint64_t handshakes_ = 0;
 
@@ -173,7 +175,7 @@ class Fabric final : public Transport {
   std::unique_ptr<TcpTransport> tcp_;
   std::unique_ptr<RdmaTransport> rdma_;
   std::unique_ptr<ShmTransport> shm_;
-  std::vector<Transport*> parts_;  // those of the three that there are
+  std::vector<Transport*> parts_;  // those of the three that exist
 };
 
 }  // namespace rdmacoll

@@ -1,4 +1,4 @@
-// How the ranks of a Fabric meet: calls, callers, and what is said when one does not come.
+// How the ranks of a Fabric meet: calls, callers, and the errors for peers that do not come.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ bool Fabric::meet(Sink& sink) {
   for (Caller& caller : callers_) moved |= let_in(std::move(caller), now);
   callers_.clear();
 
-  std::vector<int> met;  // whose further streams are still to be called
+  std::vector<int> met;  // peers whose further streams have yet to be called
   std::erase_if(dials_, [&](const std::unique_ptr<Dial>& dial) {
     const int peer = dial->peer();
     if (peers_[peer].state == State::failed) return true;
@@ -103,7 +103,7 @@ bool Fabric::meet(Sink& sink) {
   return moved;
 }
 
-// False: nobody who is expected, so it hangs up.
+// Returns false if the caller is not expected. Its connection is then closed.
 bool Fabric::let_in(Caller caller, Nanoseconds now) {
   const int peer = caller.peer;
   const State state = peers_[peer].state;
@@ -113,7 +113,8 @@ bool Fabric::let_in(Caller caller, Nanoseconds now) {
     if (state == State::met || state == State::joined) {
       hand_over(peer, caller.stream, std::move(caller.socket), false);
     } else {
-      // Its first stream is still on the way. Whoever calls again means the same stream.
+      // Its first stream is still on the way. A repeated call for a stream replaces the earlier
+      // one.
       std::erase_if(early_, [&caller](const Caller& one) {
         return one.peer == caller.peer && one.stream == caller.stream;
       });
@@ -197,7 +198,7 @@ void Fabric::hand_over(int peer, int stream, Fd socket, bool dialer) {
   }
 }
 
-// The others hear this cause as well.
+// The peers hear this cause as well, so it names this rank.
 std::string Fabric::own_fault(std::string_view what, const std::string& cause) const {
   return cat(world_.describe(world_.rank), " cannot ", what, ": ", cause);
 }

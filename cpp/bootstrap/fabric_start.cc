@@ -19,18 +19,19 @@
 namespace rdmacoll {
 namespace {
 
-// A listener whose queue is full is busy with many callers, not absent; but it is not waited for
-// longer than this.
+// A listener whose queue is full is busy with many callers, not absent, so the probe tries again.
+// It does so for this long at most.
 constexpr Nanoseconds kProbeTimeout = 5 * kSecond;
 
 Status watch_nested(int epoll, int nested) {
   return watch(epoll, nested, {.events = EPOLLIN, .data = {}});
 }
 
-// What a start opens at most, beside listeners. Of the engine: epoll sets (here two, one for each
-// of two transports, two of the driver), the bells of these, with a page, the door's spare one, and
-// one to read a file. Of a peer that is met: its socket, a channel, and what it passes, or, over
-// TCP, its further streams. Of a device: its commands, events and completions.
+// The descriptors that a start opens at most, beside listeners. The engine needs epoll sets (two
+// here, one for each of two transports, two of the driver) and their bells, with a page. It also
+// needs the listener's spare descriptor, and one to read a file. A peer needs its socket, a channel
+// and the descriptors that it passes; over TCP, its further streams. A device needs its commands,
+// events and completions.
 constexpr int kOfAnEngine = 13;
 constexpr int kOfAPeer = 2 + static_cast<int>(shm::kPassedMax);
 constexpr int kOfADevice = 3;
@@ -71,9 +72,11 @@ Status Fabric::listen() {
   }
   RC_RETURN_IF_ERROR(watch_nested(epoll_.get(), meeting_epoll_.get()));
   reception_ = std::make_unique<Reception>(meeting_epoll_.get());
-  // Alone nobody needs these; but what was asked for has to be there, as in every world.
+  // A world of one needs none of these. But a requested interface or device must exist, as in every
+  // world.
   const bool has_peers = options_.size > 1;
-  // A world of one listens nowhere, so whoever lodges with it has a door of its own, at any port.
+  // A world of one does not listen. A secondary world beside it therefore has its own listener, at
+  // any port.
   const bool lodges = options_.host != nullptr && !options_.host->card_.tcp.empty();
   if (lodges) {
     lodger_ = std::make_shared<Lodger>(credentials_);
@@ -93,7 +96,8 @@ Status Fabric::listen() {
     ability_ = find_rdma(options_.config, pool_, options_.verbs,
                          options_.memory_limit.value_or(rdma::memory_limit()));
   }
-  // Listeners, and devices that are opened again, came on top: a later step must not fail for them.
+  // Listeners, and devices that are opened again, need further descriptors. A later step must not
+  // lack them.
   RC_RETURN_IF_ERROR(check_room());
   const std::vector<int> cpus = allowed_cpus();
   card_ = {.abi = options_.abi,
@@ -152,7 +156,7 @@ Status Fabric::make_world(const std::vector<int>& leaders, World& world) const {
   }
   world = {.job = options_.job, .epoch = options_.epoch, .rank = options_.rank};
   int nodes = 0;
-  std::map<std::string_view, int> machines;  // by key: the first rank there
+  std::map<std::string_view, int> machines;  // by key: the first rank of the machine
   for (int rank = 0; rank < options_.size; ++rank) {
     const int leader = leaders[rank];
     if (leader < 0 || leader > rank || leaders[leader] != leader) {
@@ -187,10 +191,10 @@ Status Fabric::begin(const World& world) {
         cards_, options_.config, [&](int rank) { return world.describe(rank); }, agreement_));
   }
   if (world_.size() == 1) {
-    agreement_ = {};  // nothing is to be said of what nobody uses
+    agreement_ = {};  // a world of one does not report what it does not use
     return {};
   }
-  // Every rank looks at all pairs, so that all of them say the same.
+  // Every rank looks at all pairs, so that all ranks report the same.
   for (int a = 0; a < world.size() && !options_.config.allows("tcp") && !agreement_.use; ++a) {
     for (int b = a + 1; b < world.size(); ++b) {
       if (uses_shm(a, b)) continue;
@@ -210,7 +214,7 @@ Status Fabric::begin(const World& world) {
 }
 
 Status Fabric::begin_parts() {
-  // Rank 0 decides for all how large batches are, so all have the pool of the one with the least.
+  // Rank 0 decides how large batches are, so all ranks use the size of the smallest pool.
   if (agreement_.pool_bytes < pool_.size()) pool_.shrink(agreement_.pool_bytes);
   const auto is_mapped = [this](int peer) {
     return peer != world_.rank && uses_shm(world_.rank, peer);

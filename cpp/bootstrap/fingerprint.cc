@@ -9,7 +9,7 @@
 namespace rdmacoll {
 namespace {
 
-// With more, "and 1021 others" says enough.
+// At most this many ranks are named. For the rest, "and 1021 others" says enough.
 constexpr std::size_t kRanksNamed = 8;
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -19,7 +19,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return cat("ranks ", join(first, ", "), " and ", ranks.size() - kRanksNamed, " others");
 }
 
-// `values` by rank. Appends a line when they are not all equal.
+// Appends a line to `differences` if `values`, by rank, are not all equal.
 void compare(const std::string& what, const std::vector<std::string>& values,
              const std::vector<int>& numbers, std::vector<std::string>& differences) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;  // in order of the lowest rank

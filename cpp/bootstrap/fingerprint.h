@@ -1,5 +1,5 @@
-// Ranks that were set or built differently would compute different things, or hang. So before any
-// connection they compare what must be equal.
+// Compares settings and builds before any connection. Ranks with different ones would compute
+// different things, or hang.
 #pragma once
 
 #include <vector>
@@ -9,9 +9,10 @@
 
 namespace rdmacoll {
 
-// By rank. The error (ConfigError) lists every difference with each rank's value:
+// Compares the cards, by rank. The error (ConfigError) lists every difference with each rank's
+//  value:
 //   RDMACOLL_ORDER: ranks 0, 2: run; rank 1: canonical
-// `numbers`: what it calls the ranks; empty: by their places.
+// `numbers`: the numbers of the ranks in sentences; empty: their places.
 Status compare_fingerprints(const std::vector<Card>& cards, const std::vector<int>& numbers = {});
 
 }  // namespace rdmacoll

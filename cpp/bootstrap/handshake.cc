@@ -37,7 +37,7 @@ Handshake Handshake::listen(const Credentials& credentials, Role role, Nanosecon
   return handshake;
 }
 
-// A process may be several ranks of a world.
+// Selects the world that the caller names, among the worlds that share this listener.
 void Handshake::choose_world(const Digest& job, int rank) {
   for (const Credentials* other : others_) {
     if (other->rank == rank && job == Sha256().add(other->job).finish()) credentials_ = other;
@@ -158,7 +158,7 @@ Status Handshake::advance(int socket, Nanoseconds now) {
   return {};
 }
 
-// Both sides know now who is there.
+// Both sides have now proved their identity. The check of the path follows.
 void Handshake::prove(int socket, Nanoseconds now) {
   state_ = State::path;
   path_.begin(socket, now);
@@ -210,7 +210,7 @@ Status Handshake::take_input(int socket, Nanoseconds now) {
   if (!dialer_) {
     mine_ = make_hello();
     put(mine_);
-    // Whoever does not fit learns from our hello why, but gets no proof.
+    // A caller that does not fit learns the reason from our hello, but gets no proof.
     put(wrong.empty() ? proof_of(false) : Digest{});
     if (!wrong.empty()) {
       if (is_ours) RC_RETURN_IF_ERROR(write(socket));

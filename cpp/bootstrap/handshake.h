@@ -1,17 +1,17 @@
-// What every connection passes before any other byte is parsed: both sides prove that they know the
-// job's secret, without sending it.
+// The first exchange on every connection, before any other byte is parsed. Both sides prove that
+// they know the job's secret, without sending it.
 //
 //   dialer   -> listener  Hello: magic, version, role, stream, epoch, from, to, digest of the job,
 //                         nonce
 //   listener -> dialer    its own Hello, and HMAC(secret, "listener", both Hellos)
 //   dialer   -> listener  HMAC(secret, "dialer", both Hellos)
 //
-// A fresh nonce on each side makes a recorded proof worthless, the label makes a reflected one
-// wrong, and since the Hellos are in the proof nobody on the way can change job, epoch, ranks,
-// role or stream. It proves who is there; it encrypts nothing.
+// A fresh nonce on each side makes a recorded proof worthless. The label makes a reflected proof
+// wrong. The Hellos are in the proof, so nobody on the way can change job, epoch, ranks, role or
+// stream. The handshake proves identities; it encrypts nothing.
 //
-// Over TCP a check of the path ends it (path_check.h). It reads no byte beyond itself: frames, or
-// descriptors, follow on the same socket.
+// Over TCP a check of the path ends it (path_check.h). The handshake reads no byte beyond itself:
+// frames, or descriptors, follow on the same socket.
 #pragma once
 
 #include <algorithm>
@@ -28,10 +28,10 @@
 
 namespace rdmacoll {
 
-// From the first byte to the last; a peer that dribbles bytes gains nothing.
+// The time from the first byte to the last. A peer that sends its bytes slowly gains nothing.
 inline constexpr Nanoseconds kHandshakeTimeout = 10 * kSecond;
 
-// What the connection is for; each side must mean the same.
+// The purpose of the connection. Both sides must mean the same.
 enum class Role : uint8_t { data = 1 };
 
 struct Credentials {
@@ -45,34 +45,33 @@ struct Credentials {
 
 class Handshake {
  public:
-  // Credentials must outlive it. The one who dials knows the peer, and which of their streams this
-  // is; the listener learns both, and which of several worlds is called: this one, or one of the
-  // `others`.
+  // Credentials must outlive the handshake. The dialer knows the peer, and the stream of their
+  // pair. The listener learns both. It also learns which world is called: that of `credentials`, or
+  // one of the `others`.
   static Handshake dial(const Credentials& credentials, Role role, int peer, Nanoseconds now,
                         int stream = 0);
   static Handshake listen(const Credentials& credentials, Role role, Nanoseconds now,
                           std::vector<const Credentials*> others = {});
 
-  // Goes on as far as the (non-blocking, stream) socket lets it. ok() and not done(): wait until
-  // the socket is readable, or writable if wants_write(), or deadline(). An error: close the
-  // socket.
+  // Advances as far as the (non-blocking, stream) socket allows. If ok() and not done(), wait until
+  // the socket is readable, or writable if wants_write(), or until deadline(). After an error,
+  // close the socket.
   Status advance(int socket, Nanoseconds now);
   bool done() const { return state_ == State::done; }
   bool wants_write() const { return !output_.empty() || path_.wants_write(); }
   Nanoseconds deadline() const { return std::min(deadline_, path_.deadline()); }
 
-  // Who it is: proven when done(), before that only what was claimed, or -1.
+  // The peer's rank. It is proven when done(); before that it is only claimed, or -1.
   int peer() const { return peer_; }
   int stream() const { return stream_; }
   const Credentials& credentials() const { return *credentials_; }
-  // The other side knows the secret's owner by name but not the secret, or the other way round: to
-  // try again is of no use.
+  // The two sides have different secrets, so a retry is of no use.
   bool is_refused() const { return refused_; }
   // Large frames do not reach the other host.
   bool has_path_fault() const { return path_.has_found_fault(); }
-  // A byte has come; a probe, or a port scan, hangs up without one.
+  // A byte has arrived. A probe, or a port scan, hangs up without one.
   bool has_heard() const { return heard_; }
-  // Of a listener: the other side has named this job, its ranks and itself, as only ranks can.
+  // For a listener: the other side has named this job, its ranks and itself, as only ranks can.
   bool is_known() const { return state_ == State::proof || is_proven(); }
 
  private:
@@ -87,7 +86,7 @@ class Handshake {
   void prove(int socket, Nanoseconds now);
   HelloBytes make_hello() const;
   void choose_world(const Digest& job, int rank);
-  // "" or why a hello of the other side does not fit ours; sets peer_ and stream_.
+  // Returns "" or why a hello of the other side does not fit ours. Sets peer_ and stream_.
   std::string check_hello(const HelloBytes& hello, bool& is_ours);
   Digest proof_of(bool dialer) const;
   void expect(State state, std::size_t bytes);
@@ -110,7 +109,7 @@ class Handshake {
   State state_ = State::hello;
   bool refused_ = false;
   bool heard_ = false;
-  std::vector<std::byte> input_;  // exactly as long as what is expected
+  std::vector<std::byte> input_;  // exactly as long as the expected input
   std::size_t filled_ = 0;
   std::vector<std::byte> output_;
   PathCheck path_;

@@ -1,4 +1,4 @@
-// What the links between nodes carry, as far as the kernel knows.
+// The rates of links between nodes, as far as the kernel knows them.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace rdmacoll {
 
-// The interface of ours on whose network the address is, the smallest one; "": none, it is reached
-// through a router.
+// Our interface on whose network the address lies, and on the smallest such network. "": none,
+// since a router leads there.
 std::string interface_towards(const SocketAddress& theirs,
                               const std::vector<InterfaceAddress>& ours);
 
-// In Gbit/s. `root` is /sys/class/net, or in tests a folder like it. 0: the kernel does not know
-// (loopback, many virtual machines, an interface that is down).
+// The rate of an interface in Gbit/s. `root`: /sys/class/net, or in tests a folder like it. Returns
+// 0 if the kernel does not know (loopback, many virtual machines, an interface that is down).
 double interface_gbit_per_s(const std::string& root, const std::string& interface);
 
 }  // namespace rdmacoll

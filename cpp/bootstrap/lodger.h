@@ -1,5 +1,5 @@
-// A world of this process that listens nowhere over TCP: who calls it comes to another world of the
-// process, whose door is where a firewall lets callers through, and which passes them on.
+// A secondary world that shares the process's listener, whose port a firewall may let through. The
+// handshake routes each connection to the world it names.
 #pragma once
 
 #include <cerrno>
@@ -28,10 +28,11 @@ class Lodger {
   Status opened() const { return bell_ ? Status() : system_error("eventfd", errno); }
 
   const Credentials& credentials() const { return credentials_; }
-  // Readable when somebody has come.
+  // Readable when a caller has come.
   const Fd& bell() const { return bell_; }
 
-  // At the door, on another thread than the rest: a caller who has proved to be of this world.
+  // Adds a caller that has proved to belong to this world. The listener calls it, on another thread
+  // than the rest.
   void let_in(Caller caller) {
     const std::lock_guard hold(mutex_);
     arrived_.push_back(std::move(caller));

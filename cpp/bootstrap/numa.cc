@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kCpusMax = 1 << 16;
 
-// Takes a number off the beginning of `rest`; -1: there is none.
+// Takes a number from the beginning of `rest`; -1: there is none.
 int take_number(std::string_view& rest) {
   int value = -1;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);

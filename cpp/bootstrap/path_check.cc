@@ -17,7 +17,7 @@ namespace {
 // Interfaces have larger segments only within a host, where no frame is lost.
 constexpr int kSegmentBytesMax = 16 << 10;
 
-// Within this time answers are there, but on paths that lose much.
+// Within this time answers arrive, except on paths that lose much.
 constexpr Nanoseconds kAnswerTime = 2 * kSecond;
 
 int segment_bytes_of(int socket) {
@@ -26,7 +26,7 @@ int segment_bytes_of(int socket) {
   return ::getsockopt(socket, IPPROTO_TCP, TCP_MAXSEG, &bytes, &length) == 0 ? bytes : -1;
 }
 
-// How many bytes of this side's the other kernel has; false where this kernel does not say it.
+// The bytes of this side that the other kernel has acknowledged. False if this kernel does not say.
 bool acked_bytes(int socket, uint64_t& bytes) {
   tcp_info info{};
   socklen_t length = sizeof info;
@@ -45,7 +45,8 @@ void PathCheck::begin(int socket, Nanoseconds now) {
   deadline_ = now + kPathTimeout;
   is_answered_ = is_answer_sent_ = false;
   if (!acked_bytes(socket, acked_before_)) acked_before_ = 0;
-  // One segment with its length: what fills several may be cut on the way, by virtual devices.
+  // One segment with its length. Data that fills several segments may be cut on the way, by virtual
+  // devices.
   const std::size_t zeros =
       segment_bytes_ > sizeof(uint32_t) ? segment_bytes_ - sizeof(uint32_t) : 0;
   const auto length = static_cast<uint32_t>(zeros);
@@ -62,7 +63,7 @@ Status PathCheck::advance(int socket, Nanoseconds now) {
     if (done() || now < deadline_) return {};
     status = {Code::failed, cat("it does not answer within ", kPathTimeout / kSecond, " s")};
   }
-  // The other side may have come to the same verdict a moment before, and hung up.
+  // The other side may have come to the same verdict a moment before, and have hung up.
   has_found_fault_ = now >= deadline_ - kPathTimeout + kAnswerTime && is_held_up(socket);
   if (!has_found_fault_) return status;
   return {
@@ -73,7 +74,8 @@ Status PathCheck::advance(int socket, Nanoseconds now) {
           "(ip link set dev NAME mtu 1500; it is found by ping -M do -s SIZE)")};
 }
 
-// Not of a process that is stopped: its kernel takes the segment all the same.
+// Whether the segment has not arrived. A stopped process does not count: its kernel still takes the
+// segment.
 bool PathCheck::is_held_up(int socket) const {
   uint64_t acked = 0;
   return segment_bytes_ > 0 && written_ >= segment_bytes_ && acked_bytes(socket, acked) &&

@@ -9,13 +9,13 @@ namespace rdmacoll {
 namespace {
 
 constexpr std::string_view kTurnedOff = "RDMA is turned off (RDMACOLL_TRANSPORT, TF_RDMA_ENABLED).";
-// Enough to see whether memory can be registered at all.
+// Enough to find out whether memory can be registered at all.
 constexpr std::size_t kTrialBytes = 64 << 10;
-// Every rail pins the pool once, and messages and staging buffers, which lie in it, once more: a
+// Every rail pins the pool once. Messages and staging buffers lie in it and are pinned once more: a
 // quarter of it.
 constexpr uint64_t kPinnedAgain = 4;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kPoolBytesMin = 16 * kMiB;  // of TF_RDMA_BUF_SIZE
+constexpr uint64_t kPoolBytesMin = 16 * kMiB;  // the least TF_RDMA_BUF_SIZE
 // The messages of one peer must leave room for those of others, and for data.
 constexpr uint64_t kMessagesShare = 8;
 
@@ -23,8 +23,8 @@ uint64_t pinned_bytes(uint64_t pool_bytes, std::size_t rails) {
   return (pool_bytes + pool_bytes / kPinnedAgain) * rails;
 }
 
-// The largest pool that may be pinned; or why the one that was asked for, or the least one, may
-// not.
+// Finds the largest pool that may be pinned. An error if the requested pool, or else the smallest
+// one, may not be pinned.
 Status fit_pool(const Config& config, std::size_t rails, const rdma::MemoryLimit& limit,
                 uint64_t& pool_bytes) {
   pool_bytes = config.pool_bytes;
@@ -49,7 +49,7 @@ Status fit_pool(const Config& config, std::size_t rails, const rdma::MemoryLimit
 }
 
 Status check_messages(const Config& config, uint64_t pool_bytes) {
-  if (!config.accumulation_bytes) return {};  // as much as fits
+  if (!config.accumulation_bytes) return {};  // unset: as much as fits
   const uint64_t bytes = rdma::message_bytes_min(*config.accumulation_bytes);
   if (bytes <= pool_bytes / kMessagesShare) return {};
   const uint64_t slots = rdma::message_bytes_min(kMiB) / kMiB;  // their headers are less than one
@@ -74,7 +74,7 @@ Status check_queue_depth(const Config& config, std::span<const rdma::Rail> rails
   return {};
 }
 
-// Opens each device and registers something: permissions and limits show here.
+// Opens each device and registers some memory, which shows missing permissions and limits.
 Status try_devices(rdma::Verbs& verbs, std::span<const rdma::Rail> rails, MemoryPool& pool) {
   const std::size_t bytes = std::min(kTrialBytes, pool.size());
   for (const rdma::Rail& rail : rails) {
@@ -146,7 +146,7 @@ RdmaAbility find_rdma(const Config& config, MemoryPool& pool, rdma::Verbs* verbs
   RdmaAbility ability;
   ability.verbs = verbs;
   ability.card.request = config.rdma_request;
-  // The kernel may have devices that the library does not see, or that there is no library for.
+  // The kernel may have devices that the library does not see, or for which there is no library.
   if (verbs == nullptr) ability.card.has_devices = !rdma::Sysfs().devices().empty();
   if (!config.rdma_enabled || !config.allows("rdma")) {
     ability.card.obstacle = kTurnedOff;
@@ -203,7 +203,7 @@ Status agree_on_rdma(std::span<const Card> cards, const Config& config,
                                who, " cannot use it: ", unable->rdma.obstacle,
                                " To go without, unset what asks for it.")};
   }
-  // Where nobody has a device there is nothing to say.
+  // If no rank has a device, there is nothing to report.
   const bool has_devices = std::any_of(cards.begin(), cards.end(),
                                        [](const Card& card) { return card.rdma.has_devices; });
   if (has_devices && unable->rdma.obstacle != kTurnedOff) {

@@ -14,13 +14,13 @@
 namespace rdmacoll {
 namespace {
 
-// A host may have hundreds of addresses (one per container); so many are enough to be found.
+// A host may have hundreds of addresses (one per container). Peers find it by so many, too.
 constexpr std::size_t kListenersMax = 32;
 
-// Strangers that hold a connection open cost a descriptor each: with more of them than this beyond
-// the ranks, the one goes that has shown least. A rank that goes calls again.
+// Strangers that hold a connection open cost a descriptor each. If there are more than this beyond
+// the ranks, the one that has shown least is closed. A rank that is closed calls again.
 constexpr std::size_t kStrangersMax = 64;
-// Ranks speak as soon as they are connected.
+// The longest silence of a new caller. Ranks speak as soon as they are connected.
 constexpr Nanoseconds kSilenceMax = 3 * kSecond;
 // The first bytes of a caller at a rendezvous (CALL in rdmacoll/_base/channel.py).
 constexpr std::string_view kRendezvousCall = "rdmacol?";
@@ -63,8 +63,8 @@ Status Reception::open(const std::vector<SocketAddress>& addresses, const std::s
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     if (i >= kListenersMax && i + 1 < addresses.size()) continue;  // the last is loopback: keep it
     last = add_listener(tcp_endpoint(addresses[i], congestion));
-    if (last.code() == Code::invalid) return last;  // a limit, as for all others
-    // An address may be unusable just now (IPv6 while it is tentative); the others will do.
+    if (last.code() == Code::invalid) return last;  // a limit, which the others would meet, too
+    // An address may be unusable just now (IPv6 while it is tentative). The others suffice.
     if (last.ok()) tcp_.push_back(local_address(listeners_.back().socket.get()));
   }
   return tcp_.empty() ? last : Status();
@@ -148,7 +148,8 @@ std::vector<std::shared_ptr<Lodger>> Reception::lodgers() {
   return present;
 }
 
-// A caller that stayed in the queue would wake the engine again and again.
+// Accepts a caller and hangs up. A caller that stayed in the queue would wake the engine again and
+// again.
 void Reception::turn_away(const Listener& listener, int error, Nanoseconds now) {
   last_refusal_ = error_text(error);
   starved_since_ = std::min(starved_since_, now);

@@ -1,4 +1,5 @@
-// The door: listens on the job's addresses, lets in whoever proves to be a rank of the job.
+// The listener: listens on the job's addresses, and lets in callers that prove to be ranks of the
+// job.
 #pragma once
 
 #include <memory>
@@ -15,28 +16,29 @@ namespace rdmacoll {
 
 class Reception {
  public:
-  // `poller` is an epoll descriptor that is told of our sockets.
+  // `poller` is an epoll descriptor that watches the sockets.
   explicit Reception(int poller) : poller_(poller) {}
 
-  // One socket per address, each with a port of its own, and one Unix socket with a random name.
+  // Opens one socket for each address, and one Unix socket with a random name.
   Status open(const std::vector<SocketAddress>& addresses, const std::string& congestion = {});
   const std::vector<SocketAddress>& tcp() const { return tcp_; }
   const std::string& unix_name() const { return unix_name_; }
-  // Any thread: who calls this world of the process is let in here, for as long as there is it.
+  // Any thread may call it. Callers of this secondary world are let in here, for as long as that
+  // exists.
   void take_in(const std::shared_ptr<Lodger>& lodger);
 
   // Callers that begin as at a rendezvous are sent to this socket, each as the number of its
-  // descriptor: the process has one address for both.
+  // descriptor. The process thus has one address for both.
   void pass_on(Fd socket) { rendezvous_ = std::move(socket); }
 
-  // Accepts, goes on with every handshake and appends those who have passed. `credentials` stays
-  // the same from call to call.
+  // Accepts callers, advances every handshake, and appends the callers that have passed.
+  // `credentials` stays the same from call to call.
   void poll(const Credentials& credentials, Nanoseconds now, std::vector<Caller>& arrived);
   bool is_busy() const { return !guests_.empty(); }
   Nanoseconds next_deadline() const;
-  // Why the last caller was sent away, or "".
+  // Why the last caller was refused, or "".
   const std::string& last_refusal() const { return last_refusal_; }
-  // Nobody could be let in for a while, for want of descriptors; last_refusal() says it.
+  // For a while, no caller could be let in for lack of descriptors; last_refusal() says so.
   bool is_starved(Nanoseconds now) const {
     return starved_since_ != kNever && now - starved_since_ >= kShortagePatience;
   }
@@ -49,14 +51,14 @@ class Reception {
   struct Guest {
     Fd socket;
     bool over_unix = false;
-    Nanoseconds speaks_by = kNever;  // a silent one has less time than a handshake
+    Nanoseconds speaks_by = kNever;  // a silent guest has less time than a handshake
     Handshake handshake;
     std::vector<std::shared_ptr<Lodger>> lodgers;  // shared with their worlds, which may end first
   };
 
   Status add_listener(const Endpoint& endpoint);
   void make_room(const Credentials& credentials);
-  // Whether the caller goes elsewhere, or may yet.
+  // Whether the caller is one for the rendezvous, or may still be.
   bool is_for_rendezvous(Guest& guest);
   void accept_from(const Listener& listener, const Credentials& credentials, Nanoseconds now);
   std::vector<std::shared_ptr<Lodger>> lodgers();
@@ -64,7 +66,7 @@ class Reception {
 
   int poller_;
   Nanoseconds starved_since_ = kNever;
-  Fd spare_;  // given up for a moment when there are no descriptors, to hang up on a caller
+  Fd spare_;  // closed for a moment, to hang up on a caller when no descriptor is left
   std::vector<Listener> listeners_;
   std::vector<SocketAddress> tcp_;
   std::string unix_name_;
@@ -72,7 +74,7 @@ class Reception {
   std::vector<Guest> guests_;  // not authenticated yet, oldest first
   std::string last_refusal_;
   std::mutex mutex_;
-  std::vector<std::weak_ptr<Lodger>> lodgers_;  // their worlds have them
+  std::vector<std::weak_ptr<Lodger>> lodgers_;  // owned by their worlds
 };
 
 }  // namespace rdmacoll

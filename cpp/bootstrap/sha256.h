@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4), HMAC (RFC 2104) and what else a handshake needs; written here since the
-// library may depend on nothing that a node might lack.
+// SHA-256 (FIPS 180-4), HMAC (RFC 2104) and other needs of a handshake. They are written here,
+// since the library may not depend on another one that a node might lack.
 #pragma once
 
 #include <array>
@@ -33,10 +33,10 @@ class Sha256 {
 Digest hmac_sha256(std::span<const std::byte> key,
                    std::initializer_list<std::span<const std::byte>> parts);
 
-// Takes the same time wherever the first difference is.
+// Takes the same time, wherever the first difference is.
 bool equal_in_constant_time(std::span<const std::byte> a, std::span<const std::byte> b);
 
-// From the kernel; never fewer, never predictable.
+// Fills all of `bytes` with unpredictable bytes from the kernel.
 void fill_random(std::span<std::byte> bytes);
 
 }  // namespace rdmacoll

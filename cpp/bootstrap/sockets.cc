@@ -25,7 +25,7 @@ int set_congestion(const Fd& socket, const std::string& name) {
                       static_cast<socklen_t>(name.size()));
 }
 
-// Its congestion control is set before it is connected: BBR's pacing would outlive BBR.
+// Sets the congestion control before the socket is connected: BBR's pacing would outlive BBR.
 Fd new_socket(const Endpoint& endpoint) {
   Fd socket(::socket(endpoint.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket && !endpoint.congestion.empty()) (void)set_congestion(socket, endpoint.congestion);
