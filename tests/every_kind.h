@@ -12,9 +12,7 @@ namespace rdmacoll {
 inline std::vector<SimOperation> every_kind(int ranks, int64_t rows_max, bool is_prescaled) {
   std::vector<SimOperation> operations;
   for (uint8_t number = 0; is_known(static_cast<Kind>(number)); ++number) {
-    if (static_cast<Kind>(number) == Kind::join)
-      continue;  // join has no data, and ends the other
-                 // operations
+    if (static_cast<Kind>(number) == Kind::join) continue;  // no data, and ends the others
     SimOperation& operation = operations.emplace_back();
     operation.kind = static_cast<Kind>(number);
     const KindRow& kind = row_of(operation.kind);

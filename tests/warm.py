@@ -49,8 +49,7 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Returns the exit code. Raises `subprocess.TimeoutExpired`."""
         while self.returncode is None:
-            if not self._parent.hear(timeout):  # messages of other processes restart the timeout; they are
-                # few
+            if not self._parent.hear(timeout):  # other messages restart the timeout
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return self.returncode
 
