@@ -21,7 +21,7 @@ CALL = b"rdmacol?"
 NONCE_BYTES = 32
 MAC_BYTES = 32
 GREETING_BYTES = len(MAGIC) + NONCE_BYTES  # listener -> caller
-PROOF_BYTES = NONCE_BYTES + MAC_BYTES  # caller -> listener, behind CALL
+PROOF_BYTES = NONCE_BYTES + MAC_BYTES  # caller -> listener, after CALL
 REFUSED = bytes(MAC_BYTES)  # instead of the listener's proof
 
 _LENGTH = struct.Struct(">I")

@@ -129,7 +129,7 @@ class MpiCarrier:
     """The channel over an MPI communicator (mpi4py). It carries bytes only, so that nothing is unpickled.
 
     Operations are non-blocking and polled, so Ctrl-C and the deadline work while other ranks are late.
-    Neither works in MPI_Init, which comes before. There the launcher's own limit applies.
+    MPI_Init comes before, and has its own limit (bootstrap.py).
     """
 
     def __init__(self, comm: Any, name: str, secret: bytes, timeout_s: float) -> None:

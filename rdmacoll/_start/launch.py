@@ -283,7 +283,7 @@ def _slurm_job(environ: Mapping[str, str]) -> str:
 
 
 def _digits(text: str) -> int:
-    """The number from a text's first digits. A step may be "12.batch"."""
+    """The number that all digits of a text form, at most 18 of them. A step may be "12.batch"."""
     return int(re.sub(r"[^0-9]", "", text)[:18] or 0)
 
 

@@ -1,5 +1,4 @@
-"""Judges a caller at rank 0's address: a rank of this job, a rank of another job, or an undecidable one.
-Pure.
+"""Judges a caller at rank 0's address: a rank of this job, a rank of another job, or undecidable. Pure.
 
 Two jobs with one address would exchange ranks, and finish with wrong sums. Launchers name their jobs. Without
 names, two jobs show only when a second process has the same rank.

@@ -140,8 +140,7 @@ def difference(launch: Launch, who: str, hello: dict[str, Any], caller: str) -> 
 
 
 class Door:
-    """One listener, and the callers that have not proved the secret yet, in a `selector` that the owner
-    polls.
+    """One listener, and the callers without a proved secret, in a `selector` that the owner polls.
 
     Raises ConfigError, and then leaves nothing open.
     """

@@ -327,10 +327,11 @@ def cross_size() -> int:
 def metrics() -> dict[str, int]:
     """Totals since init().
 
-    - `bytes_reduced_beside_sends`: the part of `bytes_reduced` that was reduced while data of this rank was
-    in transit - `bytes_striped`: the part of `bytes_sent` that went over additional TCP streams -
-    `results_shared`: sums that the node stores once - `communication_s`: the sum of
-    `communication_waiting_s`, for late ranks, and `communication_moving_s`
+    - `bytes_reduced_beside_sends`: the part of `bytes_reduced` that was reduced while this rank's data was in
+      transit
+    - `bytes_striped`: the part of `bytes_sent` that went over additional TCP streams
+    - `results_shared`: sums that the node stores once
+    - `communication_s`: the sum of `communication_waiting_s`, for late ranks, and `communication_moving_s`
     """
     engine = current()
     with engine.held() as address:

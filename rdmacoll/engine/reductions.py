@@ -1,4 +1,4 @@
-"""Reductions on numpy arrays whose ranks get different results: reducescatter, reduce.
+"""Reductions on numpy arrays with different results on the ranks: reducescatter, reduce.
 
 Dtypes, operators, scales and errors are those of `allreduce`.
 """
